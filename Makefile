@@ -1,0 +1,51 @@
+# Every target installs what it lacks into .venv; nothing outside the clone but a package registry is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+export PIPEWAVE_DATA ?= ../shared/data
+
+.PHONY: demo test test-train test-triton test-web bench lint types train docs clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml | $(BIN)/python
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) -e '.[dev]'
+	touch $@
+
+# The CPU build of torch is all that training and tests need; an index without it falls back to the default one.
+$(VENV)/.train: $(VENV)/.dev
+	$(PIP) 'torch==2.13.0' || $(PIP) torch
+	$(PIP) -e '.[train]'
+	touch $@
+
+demo: $(VENV)/.core
+	$(BIN)/python -m bench.demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest tests -n 2 --ignore tests/train --ignore tests/triton --ignore tests/web
+
+test-train: $(VENV)/.train
+	$(BIN)/python -m pytest tests/train -n 2
+
+test-triton: $(VENV)/.train
+	$(PIP) triton
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+bench: $(VENV)/.core
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,113 @@
+"""Every error a user can meet, as one tree.
+
+    PipewaveError
+    ├── BadInput            a value that no answer exists for (bad_value)
+    │   ├── UnknownField    a field or option that does not exist (unknown_field)
+    │   ├── MissingField    a field that is needed and absent (missing_field)
+    │   ├── UnknownGPU      (unknown_gpu)
+    │   ├── UnknownKernel   (unknown_kernel)
+    │   ├── UnknownModel    (unknown_model)
+    │   ├── UnsupportedDtype  the GPU or stack cannot run this operand type (unsupported_dtype)
+    │   ├── UnsupportedModel  a config field changes the computation and is not modelled (unsupported_model)
+    │   ├── CannotShard     heads, experts or layers do not divide (cannot_shard)
+    │   └── DoesNotFit      weights, KV cache or a batch exceed the memory (does_not_fit)
+    ├── BadFile             unreadable, truncated, foreign or corrupted file (bad_file)
+    └── MissingExtra        an optional dependency is not installed (missing_extra)
+
+Messages name the field, the value and what would work. `code` is stable and meant for programs.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PipewaveError(Exception):
+    """Base of all errors raised on purpose; carries a stable `code` and the offending `field`."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+class BadInput(PipewaveError):
+    """A value outside what can be answered."""
+
+    code = "bad_value"
+
+
+class UnknownField(BadInput):
+    """A field name that does not exist."""
+
+    code = "unknown_field"
+
+
+class MissingField(BadInput):
+    """A needed field is absent."""
+
+    code = "missing_field"
+
+
+class UnknownGPU(BadInput):
+    """No GPU of that name is known and no spec file lies there."""
+
+    code = "unknown_gpu"
+
+
+class UnknownKernel(BadInput):
+    """No kernel family of that name."""
+
+    code = "unknown_kernel"
+
+
+class UnknownModel(BadInput):
+    """No built-in model of that name and no config file lies there."""
+
+    code = "unknown_model"
+
+
+class UnsupportedDtype(BadInput):
+    """The GPU or the software stack has no kernel for this operand type."""
+
+    code = "unsupported_dtype"
+
+
+class UnsupportedModel(BadInput):
+    """A model configuration holds something that changes the computation and is not modelled."""
+
+    code = "unsupported_model"
+
+
+class CannotShard(BadInput):
+    """A tensor, pipeline or expert split does not divide the model."""
+
+    code = "cannot_shard"
+
+
+class DoesNotFit(BadInput):
+    """More memory is needed than the GPUs have."""
+
+    code = "does_not_fit"
+
+
+class BadFile(PipewaveError):
+    """A file that cannot be read, is truncated, or is not what it should be."""
+
+    code = "bad_file"
+
+
+class MissingExtra(PipewaveError):
+    """A feature needs an optional dependency."""
+
+    code = "missing_extra"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ' did you mean X?' for the closest known word, or an empty string."""
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    return f" did you mean {lowered[close[0]]}?" if close else ""

@@ -1,0 +1,158 @@
+"""What a field of a kernel call may hold, said once and checked everywhere (calls, case files, command line)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from typing import Any
+
+from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean
+
+LARGEST_SIZE = 2**31 - 1
+LARGEST_LIST = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What one field accepts: a kind, bounds for numbers, choices for strings, and whether null is allowed."""
+
+    kind: str  # "int", "float", "bool", "str", "ints", "routing", "config"
+    low: float = 1
+    high: float = LARGEST_SIZE
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return `value` in its canonical type, or raise BadInput that names the field, the value and what works."""
+        if value is None and self.optional:
+            return None
+        return _CHECKS[self.kind](self, name, value)
+
+
+def _fail(name: str, value: Any, wanted: str) -> BadInput:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return BadInput(f"{name} = {shown}: must be {wanted}", field=name)
+
+
+def _number(rule: Rule, name: str, value: Any, wanted: str) -> None:
+    if not rule.low <= value <= rule.high:
+        raise _fail(name, value, wanted)
+
+
+def _int(rule: Rule, name: str, value: Any) -> int:
+    wanted = f"an integer from {rule.low:.0f} to {rule.high:.0f}"
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        if not (isinstance(value, float) and value.is_integer()):
+            raise _fail(name, value, wanted)
+    _number(rule, name, value, wanted)
+    return int(value)
+
+
+def _float(rule: Rule, name: str, value: Any) -> float:
+    wanted = f"a number from {rule.low:g} to {rule.high:g}"
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or math.isnan(value):
+        raise _fail(name, value, wanted)
+    _number(rule, name, value, wanted)
+    return float(value)
+
+
+def _bool(rule: Rule, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _fail(name, value, "true or false")
+    return value
+
+
+def _str(rule: Rule, name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _fail(name, value, "a non-empty string")
+    if rule.choices and value not in rule.choices:
+        raise BadInput(
+            f"{name} = {value!r}: must be one of {', '.join(rule.choices)};{did_you_mean(value, rule.choices)}".rstrip(
+                ";"
+            ),
+            field=name,
+        )
+    return value
+
+
+def _ints(rule: Rule, name: str, value: Any) -> tuple[int, ...]:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, (list, tuple)) or not 0 < len(value) <= LARGEST_LIST:
+        raise _fail(name, value, f"a list of 1 to {LARGEST_LIST} integers")
+    return tuple(_int(rule, f"{name}[{i}]", v) for i, v in enumerate(value))
+
+
+def _routing(rule: Rule, name: str, value: Any) -> str | tuple[int, ...]:
+    if not isinstance(value, str):
+        return _ints(rule, name, value)
+    base = value.removesuffix("_eplb")
+    if value in ("balanced", "random", "uniform"):
+        return value
+    if base.startswith("power_law_") and base.removeprefix("power_law_").replace(".", "", 1).isdigit():
+        return value
+    raise _fail(name, value, "balanced, random, uniform, power_law_A, power_law_A_eplb or a list of tokens per expert")
+
+
+def _config(rule: Rule, name: str, value: Any) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, Mapping):
+        raise _fail(name, value, "an object such as {'BLOCK_SIZE_M': 64, 'num_warps': 4}")
+    return tuple(sorted((str(k), _int(rule, f"{name}.{k}", v)) for k, v in value.items()))
+
+
+_CHECKS = {
+    "int": _int,
+    "float": _float,
+    "bool": _bool,
+    "str": _str,
+    "ints": _ints,
+    "routing": _routing,
+    "config": _config,
+}
+
+
+def of(kind: str, default: Any = MISSING, **limits: Any) -> Any:
+    """Declare a dataclass field with its rule; without a default the field is required."""
+    rule = Rule(kind, optional=default is None, **limits)
+    if default is MISSING:
+        return field(metadata={"rule": rule})
+    return field(default=default, metadata={"rule": rule}, kw_only=True)
+
+
+@cache
+def rules(cls: type) -> dict[str, Rule]:
+    """The rules of a call class by field name, in declaration order."""
+    return {f.name: f.metadata["rule"] for f in fields(cls)}
+
+
+@cache
+def defaults(cls: type) -> dict[str, Any]:
+    """Default values by field name; required fields are absent."""
+    return {f.name: f.default for f in fields(cls) if not _required(f)}
+
+
+@cache
+def required(cls: type) -> frozenset[str]:
+    """Names of the fields without a default."""
+    return frozenset(f.name for f in fields(cls) if _required(f))
+
+
+def _required(f: Field[Any]) -> bool:
+    return f.default is MISSING
+
+
+def check_names(cls: type, given: Sequence[str] | frozenset[str], extra: frozenset[str] = frozenset()) -> None:
+    """Raise UnknownField or MissingField unless `given` names are fields of `cls` (or `extra`) and complete."""
+    known = rules(cls).keys() | extra
+    for name in given:
+        if name not in known:
+            raise UnknownField(
+                f"unknown field {name!r};{did_you_mean(name, known) or ' known: ' + ', '.join(sorted(known))}",
+                field=name,
+            )
+    missing = [name for name in rules(cls) if name in required(cls) and name not in given]
+    if missing:
+        raise MissingField(f"missing field {missing[0]!r}: it has no default", field=missing[0])

@@ -1,0 +1,122 @@
+"""The door every kernel family comes through: a batch of calls as columns, its context, and what a family must answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.calls import CLASSES, Call
+from pipewave.demand import Array, Demand
+from pipewave.errors import BadInput
+from pipewave.gpus import GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Lists of unequal length, one a call: `values` end to end, call i owns values[offsets[i]:offsets[i+1]]."""
+
+    values: Array
+    offsets: NDArray[np.intp]
+
+    @property
+    def lengths(self) -> NDArray[np.intp]:
+        """Entries of each call."""
+        return np.diff(self.offsets)
+
+    @property
+    def owner(self) -> NDArray[np.intp]:
+        """Index of the call each value belongs to."""
+        return np.repeat(np.arange(len(self.offsets) - 1), self.lengths)
+
+    def sum(self, per_value: Array) -> Array:
+        """Add up an array aligned with `values` within each call."""
+        return np.add.reduceat(per_value, self.offsets[:-1])
+
+    def max(self, per_value: Array) -> Array:
+        """Largest of an array aligned with `values` within each call."""
+        return np.asarray(np.maximum.reduceat(per_value, self.offsets[:-1]))
+
+
+Columns = Mapping[str, Any]  # name → float64 array [calls], or Ragged
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is the same for a batch of calls: the GPU, the operand type, the software, how it is measured.
+
+    `options` holds the non-numeric fields of the call (kv_dtype, routing, part, ...).
+    """
+
+    gpu: GPU
+    dtype: str = "bf16"
+    protocol: str = "cold"
+    stack: str = ""
+    impl: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def framework(self) -> str:
+        """`vllm` of `vllm-0.22.1`."""
+        return self.stack.partition("-")[0]
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """A non-numeric field of the calls."""
+        return dict(self.options).get(name, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What physics says of a batch: least demand, estimated seconds, and named features for the learned residual."""
+
+    demand: Demand
+    base_s: Array
+    features: Mapping[str, Array]
+    net: str  # which learned net corrects base_s
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kernel family: its call class and the function from columns and context to an analysis.
+
+    `options` names the call's fields that go to `Context.options` instead of the columns; `variant` adds a key that
+    splits a batch (calls of different variants are analysed apart), from the fields of one case.
+    """
+
+    name: str
+    call: type[Call]
+    analyse: Callable[[Columns, Context], Analysis]
+    options: tuple[str, ...] = ()
+    ragged: tuple[str, ...] = ()
+    variant: Callable[[Mapping[str, Any]], str] | None = None
+    nets: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Registry:
+    families: dict[str, Family] = field(default_factory=dict)
+
+
+_REGISTRY = _Registry()
+
+
+def register(family: Family, *, replace: bool = False) -> Family:
+    """Add a family, built-in or a user's own, under its name; BadInput when the name is taken."""
+    if family.name in _REGISTRY.families and not replace:
+        raise BadInput(f"kernel {family.name!r} is registered already: pass replace=True", field="kernel")
+    _REGISTRY.families[family.name] = family
+    CLASSES[family.name] = family.call
+    return family
+
+
+def family_of(name: str) -> Family:
+    """The registered family of that name; importing `pipewave.kernels` registers the built-in ones."""
+    return _REGISTRY.families[name]
+
+
+def families() -> tuple[str, ...]:
+    """Names of all registered families."""
+    return tuple(_REGISTRY.families)
