@@ -46,14 +46,10 @@ class Gemm(Call):
     k: int = of("int")
     dtype: str = of("str", "bf16", choices=DTYPES)
     quantize: bool = of("bool", False)
-    tile: tuple[int, ...] | None = of("ints", None)
+    tile: tuple[int, ...] | None = of("ints", None, length=3)
     ctas: int | None = of("int", None)
     stack: str | None = of("str", None)
     impl: str | None = of("str", None)
-
-    def check(self) -> None:
-        if self.tile is not None and len(self.tile) != 3:
-            raise BadInput(f"tile = {list(self.tile)}: must be [m, n, k]", field="tile")
 
 
 @dataclass(frozen=True, slots=True)

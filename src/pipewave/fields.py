@@ -23,6 +23,7 @@ class Rule:
     high: float = LARGEST_SIZE
     choices: tuple[str, ...] = ()
     optional: bool = False
+    length: int | None = None  # entries a list must have
 
     def check(self, name: str, value: Any) -> Any:
         """Return `value` in its canonical type, or raise BadInput that names the field, the value and what works."""
@@ -83,6 +84,8 @@ def _ints(rule: Rule, name: str, value: Any) -> tuple[int, ...]:
         value = value.tolist()
     if not isinstance(value, (list, tuple)) or not 0 < len(value) <= LARGEST_LIST:
         raise _fail(name, value, f"a list of 1 to {LARGEST_LIST} integers")
+    if rule.length not in (None, len(value)):
+        raise _fail(name, value, f"a list of {rule.length} integers")
     return tuple(_int(rule, f"{name}[{i}]", v) for i, v in enumerate(value))
 
 

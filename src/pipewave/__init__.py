@@ -1,0 +1,50 @@
+"""pipewave: how long a kernel, a model or a fleet takes on a GPU.
+
+    import pipewave as pw
+    pw.predict(pw.gemm(4096, 4096, 4096), "H200").latency_us
+
+Importing costs numpy only; training, measuring and tuning live behind extras.
+"""
+
+from __future__ import annotations
+
+from pipewave.calls import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    attention,
+    elementwise,
+    fused_moe,
+    gemm,
+    mla,
+    reduce_scatter,
+    rmsnorm,
+    send_recv,
+    silu_and_mul,
+)
+from pipewave.errors import PipewaveError
+from pipewave.gpus import GPU, find
+from pipewave.predict import Prediction, Predictions, predict
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GPU",
+    "PipewaveError",
+    "Prediction",
+    "Predictions",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "attention",
+    "elementwise",
+    "find",
+    "fused_moe",
+    "gemm",
+    "mla",
+    "predict",
+    "reduce_scatter",
+    "rmsnorm",
+    "send_recv",
+    "silu_and_mul",
+]

@@ -1,0 +1,57 @@
+"""Many calls as columns: group calls that share a context, turn their numbers into arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from pipewave.fields import defaults, rules
+from pipewave.kernels.base import Columns, Family, Ragged
+
+SHARED = ("dtype", "stack", "impl")  # fields that go to the context of every family
+
+
+def numeric_fields(family: Family) -> tuple[str, ...]:
+    """Fields of the family that become plain columns."""
+    apart = {*family.options, *family.ragged, *SHARED}
+    return tuple(name for name in rules(family.call) if name not in apart)
+
+
+def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What calls must share to be analysed in one batch: type, software, options and the family's own variant."""
+    default = defaults(family.call)
+    shared = tuple(case.get(name, default.get(name)) for name in (*SHARED, *family.options))
+    return (*shared, family.variant(case)) if family.variant else shared
+
+
+def options_of(family: Family, key: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
+    """The options of a group key as pairs for `Context.options`."""
+    names = (*family.options, "variant") if family.variant else family.options
+    return tuple(zip(names, key[len(SHARED) :], strict=True))
+
+
+def columns(family: Family, cases: Sequence[Mapping[str, Any]]) -> Columns:
+    """Arrays over `cases`, which must be valid; absent or null numbers become 0, lists become Ragged."""
+    default = defaults(family.call)
+    out: dict[str, Any] = {}
+    for name in numeric_fields(family):
+        out[name] = _numbers([case.get(name, default.get(name)) for case in cases])
+    for name in family.ragged:
+        out[name] = ragged([case[name] for case in cases])
+    return out
+
+
+def _numbers(values: list[Any]) -> Any:
+    array = np.array(values, dtype=np.float64)  # None becomes NaN
+    return np.nan_to_num(array, copy=False, nan=0.0)
+
+
+def ragged(lists: Iterable[Sequence[int]]) -> Ragged:
+    """Lists end to end with their offsets."""
+    rows = list(lists)
+    offsets = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
+    values = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=int(offsets[-1]))
+    return Ragged(values, offsets)

@@ -1,0 +1,175 @@
+"""Learned residuals over the physical estimate: small MLP ensembles, evaluated in numpy from safetensors.
+
+A net answers, per call, the logarithm of measured over base time, and the logarithm of the scale of its own error. A
+second net of the same format, the ceiling, sees neither stack nor implementation and answers a low quantile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.errors import BadFile
+
+Floats = NDArray[np.float32]
+
+SCHEMA = 1
+UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
+UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Log residual and log-time scale of its error, arrays over calls."""
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """An ensemble of MLPs with shared inputs. Weights lead with the member axis; biases hold the standardisation."""
+
+    features: tuple[str, ...]
+    categories: Mapping[str, Mapping[str, int]]
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+    tables: Mapping[str, Floats]  # category → [member, code, first hidden layer]
+    activation: str
+
+    def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Residual:
+        """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
+        x = np.stack([features[name] for name in self.features], axis=-1).astype(np.float32)
+        hidden = np.matmul(x, self.weights[0]) + self._first_bias(codes)
+        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
+            hidden = np.matmul(_activate(hidden, self.activation), weight) + bias
+        return _merge(hidden)
+
+    def _first_bias(self, codes: Mapping[str, str]) -> Floats:
+        bias = self.biases[0]
+        for name, table in self.tables.items():
+            code = self.categories[name].get(codes.get(name, UNKNOWN), 0)
+            bias = bias + table[:, code : code + 1]
+        return bias
+
+
+def _activate(x: Floats, kind: str) -> Floats:
+    if kind == "relu":
+        return np.maximum(x, 0.0)
+    return np.asarray(x / (1.0 + np.exp(-x)), np.float32)
+
+
+def _merge(out: Floats) -> Residual:
+    """Members to one answer: mean of means; their disagreement widens the scale."""
+    mean = out[..., 0].mean(axis=0, dtype=np.float64)
+    own = np.exp(2.0 * np.clip(out[..., 1], -8.0, 3.0)).mean(axis=0, dtype=np.float64)
+    return Residual(mean, np.sqrt(own + out[..., 0].var(axis=0, dtype=np.float64)))
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What accompanies a net: where it was trained, how wide its intervals are, and what stands in when nothing is said."""
+
+    trained: frozenset[tuple[str, str, str]]  # (gpu, dtype, protocol)
+    capabilities: frozenset[tuple[int, str, str]]  # (compute capability, dtype, protocol)
+    quantiles: Mapping[str, float]  # basis → multiple of the scale that covers 90 %
+    stacks: Mapping[str, tuple[str, ...]]  # protocol → stacks with rows
+    default_stack: Mapping[str, str]  # protocol → stack when none is named
+    default_impl: Mapping[str, str]  # "stack|compute capability|dtype" and coarser keys → implementation
+
+    def basis(self, gpu: str, capability: int, dtype: str, protocol: str) -> str:
+        """Provenance of an answer, as the contract defines it."""
+        if (gpu, dtype, protocol) in self.trained:
+            return "measured_gpu"
+        return "same_architecture" if (capability, dtype, protocol) in self.capabilities else "new_architecture"
+
+    def impl(self, stack: str, capability: int, dtype: str) -> str:
+        """The implementation that stack uses on such a GPU, from the most to the least specific record."""
+        keys = (f"{stack}|{capability}|{dtype}", f"{stack}|{capability}", f"{stack}|{dtype}", stack)
+        return next((self.default_impl[key] for key in keys if key in self.default_impl), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A net with its ceiling and its card."""
+
+    net: Net
+    ceiling: Net | None
+    card: Card
+
+
+def weights_dir() -> Path:
+    """Folder of the shipped weights."""
+    return Path(str(resources.files("pipewave") / "data" / "weights"))
+
+
+@lru_cache(maxsize=None)
+def trained(name: str, folder: Path | None = None) -> Trained | None:
+    """Load the net of that name, or None where none was trained. BadFile when it is corrupted."""
+    path = (folder or weights_dir()) / f"{name}.json"
+    return load(path) if path.exists() else None
+
+
+def load(path: Path) -> Trained:
+    """Read a card and the weights beside it, checking schema and checksum."""
+    card = _json(path)
+    tensors = _tensors(path.with_suffix(".safetensors"), card["sha256"])
+    ceiling = _net(card["ceiling"], tensors, "ceiling/") if card.get("ceiling") else None
+    return Trained(_net(card["net"], tensors, "net/"), ceiling, _card(card))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        card: dict[str, Any] = json.loads(path.read_text())
+        known = card["schema"] == SCHEMA
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{path.name}: not a weights card ({error}); reinstall pipewave", field="weights") from error
+    if not known:
+        raise BadFile(f"{path.name}: schema {card['schema']}, this version reads {SCHEMA}", field="weights")
+    return card
+
+
+def _tensors(path: Path, sha256: str) -> dict[str, Floats]:
+    from safetensors.numpy import load as parse
+
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"{path.name}: cannot be read ({error}); reinstall pipewave", field="weights") from error
+    if hashlib.sha256(raw).hexdigest() != sha256:
+        raise BadFile(f"{path.name}: checksum differs from its card; reinstall pipewave", field="weights")
+    return {name: np.asarray(tensor, np.float32) for name, tensor in parse(raw).items()}
+
+
+def _net(spec: Mapping[str, Any], tensors: Mapping[str, Floats], prefix: str) -> Net:
+    depth = int(spec["layers"])
+    categories = {name: {code: i for i, code in enumerate(known)} for name, known in spec["categories"].items()}
+    return Net(
+        features=tuple(spec["features"]),
+        categories=categories,
+        weights=tuple(tensors[f"{prefix}w{i}"] for i in range(depth)),
+        biases=tuple(tensors[f"{prefix}b{i}"][:, None, :] for i in range(depth)),
+        tables={name: tensors[f"{prefix}table_{name}"] for name in categories},
+        activation=str(spec["activation"]),
+    )
+
+
+def _card(card: Mapping[str, Any]) -> Card:
+    rows = [(str(gpu), int(cc), str(dtype), str(protocol)) for gpu, cc, dtype, protocol in card["trained"]]
+    return Card(
+        trained=frozenset((gpu, dtype, protocol) for gpu, _, dtype, protocol in rows),
+        capabilities=frozenset((cc, dtype, protocol) for _, cc, dtype, protocol in rows),
+        quantiles=dict(card["quantiles"]),
+        stacks={protocol: tuple(names) for protocol, names in card["stacks"].items()},
+        default_stack=dict(card["default_stack"]),
+        default_impl=dict(card["default_impl"]),
+    )

@@ -1,0 +1,21 @@
+"""Bytes per element of each operand type, scales included."""
+
+from __future__ import annotations
+
+ACTIVATION_BYTES = 2.0  # activations enter and leave in bf16 or fp16
+
+OPERAND_BYTES = {
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0 + 4.0 / 128**2,  # one fp32 scale per 128 × 128 weights
+    "nvfp4": 0.5 + 1.0 / 16,  # one fp8 scale per 16
+    "mxfp4": 0.5 + 1.0 / 32,  # one e8m0 scale per 32
+    "int8": 1.0,
+    "int4": 0.5 + 2.0 / 128,  # one bf16 scale per 128
+}
+
+
+def kv_bytes(kv_dtype: str | None, dtype: str) -> float:
+    """Bytes per element of the KV cache; without a type of its own it has that of the activations."""
+    return OPERAND_BYTES["fp8"] if (kv_dtype or dtype).startswith("fp8") else ACTIVATION_BYTES

@@ -1,0 +1,44 @@
+"""Software stacks by name: `framework-version`, the nearest known version, and what runs when nothing is said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+DEFAULT = {"cold": "vllm-0.22.1", "serving": "vllm-0.22.1", "graph": "vllm-0.24.0", "profiler_warm": "torch-2.8"}
+PROTOCOLS = tuple(DEFAULT)
+
+
+def framework(stack: str) -> str:
+    """`vllm` of `vllm-0.22.1`."""
+    return stack.partition("-")[0]
+
+
+def version(stack: str) -> tuple[int, ...]:
+    """Numbers of the version, for ordering: `trtllm-1.3.0rc20` is (1, 3, 0, 20)."""
+    return tuple(int(number) for number in re.findall(r"\d+", stack.partition("-")[2]))
+
+
+def nearest(stack: str, known: Sequence[str]) -> str | None:
+    """The known stack closest to `stack`: the same framework and the nearest version, or None."""
+    same = [name for name in known if framework(name) == framework(stack)]
+    return min(same, key=lambda name: (_distance(version(name), version(stack)), name)) if same else None
+
+
+def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    width = max(len(one), len(other))
+    padded = zip(one + (0,) * (width - len(one)), other + (0,) * (width - len(other)), strict=True)
+    return tuple(abs(a - b) for a, b in padded)
+
+
+def resolve(stack: str | None, protocol: str, known: Sequence[str], default: str | None) -> tuple[str, str]:
+    """The stack to answer from and a note on what was substituted (empty when nothing was)."""
+    if stack is None:
+        return default or DEFAULT[protocol], ""
+    if not known or stack in known:
+        return stack, ""
+    near = nearest(stack, known)
+    if near is not None:
+        return near, f"stack {stack} was not measured: answered from {near}"
+    fallback = default or known[-1]
+    return fallback, f"no stack of framework {framework(stack)} was measured: answered from {fallback}"
