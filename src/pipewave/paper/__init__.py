@@ -1,0 +1,32 @@
+"""PipeWeave (arXiv 2601.14910, ISCA 2026) exactly as published, known defects included.
+
+Kept apart from the rest of the library so that the two can be compared: its own hardware numbers, its own formulas,
+its own estimator. Nothing outside this room depends on it. One file per kernel family says what a call asks of each
+pipe (`Demand`); `demand.features` turns that into the 11 or 15 named features; `estimator` answers from weights.
+
+    from pipewave import paper
+    paper.features("gemm_fp8", "H200", m=4096, n=4096, k=4096)      # dict by name
+    paper.predict("gemm_fp8", "H200", m=4096, n=4096, k=4096)       # µs
+"""
+
+from __future__ import annotations
+
+from pipewave.paper.demand import Demand, Load
+from pipewave.paper.estimator import ceiling, predict, trained
+from pipewave.paper.hardware import HARDWARE, Hardware, find
+from pipewave.paper.kernels import KERNELS, features, latency_us, overall_perf
+
+__all__ = [
+    "HARDWARE",
+    "KERNELS",
+    "Demand",
+    "Hardware",
+    "Load",
+    "ceiling",
+    "features",
+    "find",
+    "latency_us",
+    "overall_perf",
+    "predict",
+    "trained",
+]

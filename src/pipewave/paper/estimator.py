@@ -1,0 +1,87 @@
+"""The paper's multilayer perceptron in numpy: log1p of the features in, sigmoid efficiency out.
+
+Weights come from our own training of the published recipe (`train/paper`), as safetensors that carry the kernel's name
+and the order of its features. Each BatchNorm is an affine map before a Linear, so training folds it into that Linear.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError, safe_open
+
+from pipewave.errors import BadFile, UnknownKernel
+from pipewave.paper.demand import Array
+from pipewave.paper.hardware import Hardware, find
+from pipewave.paper.kernels import features, kernel, latency_us
+
+Weights = NDArray[np.float32]
+MEAN, P80 = "mean", "p80"
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """Linear-ReLU layers and a sigmoid; `order` names the inputs."""
+
+    order: tuple[str, ...]
+    weights: tuple[Weights, ...]
+    biases: tuple[Weights, ...]
+
+    def efficiency(self, found: Mapping[str, ArrayLike]) -> Array:
+        """Predicted `overall_perf`, shaped like the features."""
+        hidden = np.log1p(np.stack([np.asarray(found[name], dtype=np.float32) for name in self.order], axis=-1))
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            hidden = np.maximum(hidden @ weight + bias, 0)
+        logit = (hidden @ self.weights[-1] + self.biases[-1])[..., 0].astype(np.float64)
+        return np.asarray(1 / (1 + np.exp(-logit)))
+
+
+def trained(name: str, model: str = MEAN) -> Mlp:
+    """The shipped estimator of a kernel: "mean" as published, or "p80", its 80 % quantile."""
+    wanted = kernel(name)
+    shipped = files("pipewave").joinpath(f"data/paper/{name}_{model}.safetensors")
+    if not shipped.is_file():
+        raise UnknownKernel(f"no {model} weights of the paper's estimator for {name!r} are shipped", field="kernel")
+    with as_file(shipped) as path:
+        mlp = load(path)
+    if mlp.order != wanted.order:
+        raise BadFile(f"{shipped.name}: its features are not those of {name!r}")
+    return mlp
+
+
+@lru_cache(maxsize=16)
+def load(path: Path) -> Mlp:
+    """Read weights; raises BadFile when they are not whole or not ours."""
+    try:
+        with safe_open(path, framework="numpy") as archive:
+            order = tuple(json.loads((archive.metadata() or {})["features"]))
+            layers = range(sum(key.startswith("weight.") for key in archive.keys()))  # noqa: SIM118  no iterator
+            weights = tuple(archive.get_tensor(f"weight.{layer}") for layer in layers)
+            biases = tuple(archive.get_tensor(f"bias.{layer}") for layer in layers)
+    except (OSError, SafetensorError, KeyError, ValueError) as fault:
+        raise BadFile(f"{path.name}: not a readable weights file of this estimator ({fault})") from fault
+    return Mlp(order=order, weights=weights, biases=biases)
+
+
+def predict(name: str, hardware: str | Hardware, **shape: Any) -> Array:
+    """Latency in µs of calls as in `features`; raises UnknownKernel for a family without shipped weights."""
+    return _latency(name, find(hardware), MEAN, shape)
+
+
+def ceiling(name: str, hardware: str | Hardware, **shape: Any) -> Array:
+    """The paper's "performance ceiling" in µs: what four kernels in five are slower than, by its P80 model."""
+    return _latency(name, find(hardware), P80, shape)
+
+
+def _latency(name: str, hw: Hardware, model: str, shape: Mapping[str, Any]) -> Array:
+    mlp = trained(name, model)
+    found = features(name, hw, **shape)
+    return latency_us(name, hw, found, mlp.efficiency(found))
