@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadInput
 from pipewave.paper import fa2, fa3
-from pipewave.paper.demand import Demand
+from pipewave.paper.demand import Array, Demand
 from pipewave.paper.hardware import Hardware
 
 Ints = NDArray[np.int64]
@@ -21,9 +21,9 @@ def demand(
     *,
     q_lens: Sequence[int],
     kv_lens: Sequence[int],
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
+    heads: Array,
+    kv_heads: Array,
+    head_dim: Array,
     impl: str | None = None,
     causal: bool = True,
     schedule: fa2.Schedule = "lock_step",
@@ -34,18 +34,25 @@ def demand(
     `schedule` and `kv_split_unit` choose between FA2 as published (with two bugs) and as FlashInfer really does it.
     """
     q, kv = _lengths(q_lens, kv_lens)
-    if heads % kv_heads:
-        raise BadInput(f"heads={heads} is not a multiple of kv_heads={kv_heads}", field="heads")
+    query_heads, groups, dim = _one("heads", heads), _one("kv_heads", kv_heads), _one("head_dim", head_dim)
+    if query_heads % groups:
+        raise BadInput(f"heads={query_heads} is not a multiple of kv_heads={groups}", field="heads")
     name = impl or default_impl(hw, q)
     if name not in IMPLS:
         raise BadInput(f"impl={name!r}: the paper models {', '.join(IMPLS)}", field="impl")
     paged = name.endswith("paged")
     if name.startswith("fa3"):
-        return fa3.demand(hw, q, kv, heads=heads, head_dim=head_dim, paged=paged, causal=causal)
+        return fa3.demand(hw, q, kv, heads=query_heads, head_dim=dim, paged=paged, causal=causal)
     if not causal:
         raise BadInput("causal=False: the paper's FA2 model is causal only; use impl='fa3_ragged'", field="causal")
     options = fa2.Options(schedule=schedule, kv_split_unit=kv_split_unit)
-    return fa2.demand(hw, q, kv, heads=heads, kv_heads=kv_heads, head_dim=head_dim, paged=paged, options=options)
+    return fa2.demand(hw, q, kv, heads=query_heads, kv_heads=groups, head_dim=dim, paged=paged, options=options)
+
+
+def _one(field: str, value: Array) -> int:
+    if value.ndim:
+        raise BadInput(f"{field} must be one number: the lists are the requests of a single call", field=field)
+    return int(value)
 
 
 def default_impl(hw: Hardware, q_lens: Ints) -> str:

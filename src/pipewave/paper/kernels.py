@@ -21,12 +21,13 @@ LARGEST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One family: `columns` are whole numbers (or arrays of them), `options` pass through as they are."""
+    """One family. `columns` are whole numbers or arrays of them; `lists` one call's requests; `options` may be absent."""
 
     demand: Callable[..., Demand]
     columns: tuple[str, ...]
     order: tuple[str, ...]
     reference: tuple[str, ...]
+    lists: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
 
@@ -58,7 +59,8 @@ KERNELS: dict[str, Kernel] = {
         ("heads", "kv_heads", "head_dim"),
         TENSOR + XU + MEMORY,
         _TENSOR_CYCLES,
-        options=("q_lens", "kv_lens", "impl", "causal", "schedule", "kv_split_unit"),
+        lists=("q_lens", "kv_lens"),
+        options=("impl", "causal", "schedule", "kv_split_unit"),
     ),
     "rmsnorm": Kernel(rmsnorm.demand, ("rows", "dim"), _ROWWISE, _ROW_CYCLES),
     "silu_and_mul": Kernel(silu_and_mul.demand, ("rows", "input_dim"), _ROWWISE, _ROW_CYCLES),
@@ -101,13 +103,14 @@ def _reference(name: str, found: Mapping[str, Array]) -> Array:
 
 
 def _checked(family: Kernel, shape: Mapping[str, Any]) -> dict[str, Any]:
-    known = family.columns + family.options
+    needed = family.columns + family.lists
+    known = needed + family.options
     for field in shape:
         if field not in known:
             raise UnknownField(f"unknown field {field!r}:{did_you_mean(field, known)}", field=field)
-    for field in family.columns:
+    for field in needed:
         if field not in shape:
-            raise MissingField(f"{field} is missing; this kernel needs {', '.join(family.columns)}", field=field)
+            raise MissingField(f"{field} is missing; this kernel needs {', '.join(needed)}", field=field)
     return {field: _whole(field, value) if field in family.columns else value for field, value in shape.items()}
 
 
