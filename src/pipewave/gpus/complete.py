@@ -1,0 +1,105 @@
+"""From the few numbers a datasheet prints to a whole `GPU`: what is missing is derived, and says so.
+
+Shipped specs and users' files pass the same door, so a user's fifteen lines are worth as much as ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pipewave.errors import MissingField, UnknownField, did_you_mean
+from pipewave.gpus.architectures import Architecture, architecture_of
+from pipewave.gpus.limits import checked
+from pipewave.gpus.spec import GPU, VALUE_FIELDS, Source, Sources
+
+REQUIRED = ("compute_capability", "sms", "boost_clock_mhz", "dram_gb", "dram_gbps", "l2_mb", "tdp_w")
+PEAKS = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp8_tflops", "int8_tops", "fp4_tflops")
+# ECC and the driver take up to 6 % of GDDR and almost nothing of HBM; the middle, so that a budget errs small.
+_USABLE_GIB_PER_GB = 0.95
+
+Rule = Callable[[Mapping[str, Any], Architecture], object]
+# Read in order: a rule may use what an earlier one filled in.
+_RULES: dict[str, tuple[Rule, str]] = {
+    "sustained_clock_mhz": (lambda v, a: v["boost_clock_mhz"], "taken as the boost clock"),
+    "dram_gib": (lambda v, a: v["dram_gb"] * _USABLE_GIB_PER_GB, "0.95 GiB usable per GB"),
+    "dram_pin_gbps": (lambda v, a: None, "not known"),
+    "dram_measured_gbps": (lambda v, a: None, "not known"),
+    "fma_per_clk_per_sm": (lambda v, a: a.fma_per_clk_per_sm, "capability"),
+    "xu_per_clk_per_sm": (lambda v, a: a.xu_per_clk_per_sm, "capability"),
+    "smem_kb_per_sm": (lambda v, a: a.smem_kb_per_sm, "capability"),
+    "smem_bytes_per_clk_per_sm": (lambda v, a: a.smem_bytes_per_clk_per_sm, "capability"),
+    "registers_per_sm": (lambda v, a: a.registers_per_sm, "capability"),
+    "max_threads_per_sm": (lambda v, a: a.max_threads_per_sm, "capability"),
+    "max_ctas_per_sm": (lambda v, a: a.max_ctas_per_sm, "capability"),
+    "fp32_tflops": (
+        lambda v, a: 2e-6 * v["fma_per_clk_per_sm"] * v["sms"] * v["boost_clock_mhz"],
+        "2 × FMA lanes × SMs × boost clock",
+    ),
+    "l2_gbps": (
+        lambda v, a: 1e-3 * a.l2_bytes_per_clk_per_sm * v["sms"] * v["sustained_clock_mhz"],
+        "bytes per clock and SM of measured siblings × SMs × sustained clock",
+    ),
+    "link": (lambda v, a: "pcie", "no NVLink given"),
+    "pcie_gbps": (lambda v, a: a.pcie_gbps, "×16 link of the generation, one direction"),
+    "link_gbps": (lambda v, a: v["pcie_gbps"], "the PCIe rate"),
+    "gpus_per_node": (lambda v, a: 8, "usual server"),
+}
+
+
+def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source], aliases: tuple[str, ...] = ()) -> GPU:
+    """Return the GPU that `values` (field → number) describe, the rest derived from its compute capability.
+
+    Raises:
+        MissingField: one of REQUIRED, or every 16-bit peak, is absent.
+        UnknownField, BadInput: as `limits.checked`.
+    """
+    _require(values)
+    known = {key: value if key == "architecture" else checked(key, value) for key, value in values.items()}
+    facts = architecture_of(known["compute_capability"])
+    derived = {"architecture": Source("derived", f"compute capability {known['compute_capability']}")}
+    known["architecture"] = facts.name
+    for key, value, note in (*_missing_peaks(known, facts), *_missing_rest(known, facts)):
+        known[key] = value
+        derived[key] = Source("derived", note)
+    return GPU(name=name, aliases=aliases, sources=Sources(derived) | sources, **known)
+
+
+def _require(values: Mapping[str, Any]) -> None:
+    for key in values:
+        if key not in VALUE_FIELDS:
+            raise UnknownField(f"unknown GPU field {key!r}:{did_you_mean(key, VALUE_FIELDS)}", field=key)
+    for key in REQUIRED:
+        if values.get(key) is None:
+            raise MissingField(f"{key} is missing: a GPU needs at least {', '.join(REQUIRED)}", field=key)
+    if values.get("bf16_tflops") is None and values.get("fp16_tflops") is None:
+        raise MissingField(
+            "bf16_tflops is missing: give it or fp16_tflops (dense, fp32 accumulate)", field="bf16_tflops"
+        )
+
+
+def _missing_peaks(known: dict[str, Any], facts: Architecture) -> list[tuple[str, float | None, str]]:
+    base = known.get("fp16_tflops") or known["bf16_tflops"]
+    ratios = {"fp16_tflops": 1.0, **facts.of_16bit}
+    return [
+        (key, base * ratios[key], f"{ratios[key]:g} × the 16-bit peak")
+        if key in ratios
+        else (key, None, f"no such tensor core on {facts.name}")
+        for key in PEAKS
+        if key not in known
+    ]
+
+
+def _missing_rest(known: dict[str, Any], facts: Architecture) -> list[tuple[str, Any, str]]:
+    found: list[tuple[str, Any, str]] = []
+    for key, (rule, note) in _RULES.items():
+        if key not in known:
+            known[key] = rule(known, facts)
+            found.append((key, known[key], _note(key, note, known, facts)))
+    return found
+
+
+def _note(key: str, note: str, known: Mapping[str, Any], facts: Architecture) -> str:
+    if note == "capability":
+        return f"CUDA programming guide, compute capability {known['compute_capability']}"
+    return f"{note} ({facts.l2_note})" if key == "l2_gbps" else note

@@ -1,0 +1,95 @@
+"""What each field of a GPU may hold: the one place where a value is judged, whoever gave it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from pipewave.errors import BadInput, UnknownField, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Closed range of a number; wide enough for any what-if, narrow enough to catch a wrong unit."""
+
+    low: float
+    high: float
+    whole: bool = False
+    optional: bool = False
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} from {self.low:g} to {self.high:g}" + (" or null" if self.optional else "")
+
+
+_TFLOPS = Limit(0.01, 1e6, optional=True)
+_CLOCK = Limit(100, 10_000)
+_GBPS = Limit(1, 1e6)
+
+LIMITS: Mapping[str, Limit] = {
+    "compute_capability": Limit(70, 200, whole=True),
+    "sms": Limit(1, 4096, whole=True),
+    "boost_clock_mhz": _CLOCK,
+    "sustained_clock_mhz": _CLOCK,
+    "fp32_tflops": Limit(0.01, 1e6),
+    "tf32_tflops": _TFLOPS,
+    "fp16_tflops": Limit(0.01, 1e6),
+    "bf16_tflops": _TFLOPS,
+    "fp8_tflops": _TFLOPS,
+    "int8_tops": _TFLOPS,
+    "fp4_tflops": _TFLOPS,
+    "dram_gb": Limit(0.5, 100_000),
+    "dram_gib": Limit(0.25, 100_000),
+    "dram_gbps": _GBPS,
+    "dram_pin_gbps": Limit(1, 1e6, optional=True),
+    "dram_measured_gbps": Limit(1, 1e6, optional=True),
+    "l2_mb": Limit(0.1, 100_000),
+    "l2_gbps": Limit(1, 1e7),
+    "smem_kb_per_sm": Limit(16, 65_536),
+    "smem_bytes_per_clk_per_sm": Limit(1, 65_536),
+    "registers_per_sm": Limit(1024, 1 << 24, whole=True),
+    "max_threads_per_sm": Limit(32, 1 << 20, whole=True),
+    "max_ctas_per_sm": Limit(1, 1 << 16, whole=True),
+    "fma_per_clk_per_sm": Limit(1, 65_536),
+    "xu_per_clk_per_sm": Limit(1, 65_536),
+    "link_gbps": Limit(0.1, 1e6),
+    "pcie_gbps": Limit(0.1, 1e5),
+    "tdp_w": Limit(1, 1e6),
+    "gpus_per_node": Limit(1, 4096, whole=True),
+}
+LINKS = ("nvlink", "pcie")
+
+
+def checked(field: str, value: Any) -> Any:
+    """Return `value` as the field's own type.
+
+    Raises:
+        UnknownField: no GPU has such a field.
+        BadInput: wrong type, NaN, infinite or out of range; the message gives the permitted range.
+    """
+    if field == "link":
+        return _checked_link(value)
+    limit = LIMITS.get(field)
+    if limit is None:
+        raise UnknownField(f"unknown GPU field {field!r}:{did_you_mean(field, [*LIMITS, 'link'])}", field=field)
+    if value is None and limit.optional:
+        return None
+    if not _is_inside(value, limit):
+        raise BadInput(f"{field} = {value!r} is not possible: give {limit}", field=field)
+    return int(value) if limit.whole else float(value)
+
+
+def _is_inside(value: Any, limit: Limit) -> bool:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    number = float(value) if abs(value) < 1e300 else math.inf  # an int may be too big for a float
+    return limit.low <= number <= limit.high and (number.is_integer() or not limit.whole)
+
+
+def _checked_link(value: Any) -> str:
+    if value not in LINKS:
+        raise BadInput(f"link = {value!r} is not possible: give one of {', '.join(LINKS)}", field="link")
+    return str(value)

@@ -1,0 +1,235 @@
+"""One GPU as a frozen set of numbers, each with its unit in its name and its source beside it.
+
+Two clocks, because a datasheet's peaks and the fastest a part may run differ: tensor peaks are quoted at
+`sustained_clock_mhz` (1830 on an H100), while `boost_clock_mhz` (1980) is the highest clock the part can reach and
+therefore the one a physical lower bound must use. All peaks are dense, with fp32 accumulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from pipewave.errors import BadInput, UnsupportedDtype
+from pipewave.gpus.limits import checked
+
+Kind = Literal["datasheet", "measured", "derived", "unverified"]
+
+_PEAK_FIELD = {
+    "bf16": "bf16_tflops",
+    "fp16": "fp16_tflops",
+    "fp8": "fp8_tflops",
+    "fp8_block": "fp8_tflops",
+    "nvfp4": "fp4_tflops",
+    "mxfp4": "fp4_tflops",
+    "int8": "int8_tops",
+    "int4": "fp16_tflops",  # weight only: the product itself runs in 16 bits
+    "tf32": "tf32_tflops",
+    "fp32": "fp32_tflops",
+}
+DTYPES = tuple(_PEAK_FIELD)
+
+# field → the fields it is proportional to when a what-if changes only those
+_FOLLOWS: dict[str, tuple[str, ...]] = {
+    "sustained_clock_mhz": ("boost_clock_mhz",),
+    **dict.fromkeys(sorted(set(_PEAK_FIELD.values()) - {"fp32_tflops"}), ("sms", "sustained_clock_mhz")),
+    "fp32_tflops": ("sms", "boost_clock_mhz", "fma_per_clk_per_sm"),
+    "l2_gbps": ("sms", "sustained_clock_mhz"),
+    "dram_gib": ("dram_gb",),
+    "dram_pin_gbps": ("dram_gbps",),
+    "dram_measured_gbps": ("dram_gbps",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one number comes from; `date` is that of the source, when known."""
+
+    kind: Kind
+    note: str
+    date: str = ""
+
+
+class Sources(Mapping[str, Source]):
+    """Immutable field → Source."""
+
+    __slots__ = ("_by_field",)
+
+    def __init__(self, by_field: Mapping[str, Source] | None = None) -> None:
+        self._by_field = dict(by_field or {})
+
+    def __getitem__(self, name: str) -> Source:
+        return self._by_field[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_field)
+
+    def __len__(self) -> int:
+        return len(self._by_field)
+
+    def __or__(self, other: Mapping[str, Source]) -> Sources:
+        return Sources({**self._by_field, **other})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPU:
+    """Specification of one GPU; a peak of None means that the tensor cores lack that type.
+
+    `dram_gb` is the size on the box, `dram_gib` what nvidia-smi reports (MiB / 1024), which memory budgets must use.
+    `dram_gbps` is the datasheet's bandwidth, `dram_pin_gbps` memory clock × bus width as the driver states them (may be
+    higher), `dram_measured_gbps` the highest seen in measured rows. `link_gbps` is per GPU and one direction, as is
+    `pcie_gbps`. `fma_per_clk_per_sm` counts fused multiply-adds (two FLOP each).
+
+    Raises:
+        BadInput: a value is impossible, or two contradict each other.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    architecture: str
+    compute_capability: int
+    sms: int
+    boost_clock_mhz: float
+    sustained_clock_mhz: float
+    fp32_tflops: float
+    tf32_tflops: float | None
+    fp16_tflops: float
+    bf16_tflops: float | None
+    fp8_tflops: float | None
+    int8_tops: float | None
+    fp4_tflops: float | None
+    dram_gb: float
+    dram_gib: float
+    dram_gbps: float
+    dram_pin_gbps: float | None = None
+    dram_measured_gbps: float | None = None
+    l2_mb: float
+    l2_gbps: float
+    smem_kb_per_sm: float
+    smem_bytes_per_clk_per_sm: float
+    registers_per_sm: int
+    max_threads_per_sm: int
+    max_ctas_per_sm: int
+    fma_per_clk_per_sm: float
+    xu_per_clk_per_sm: float
+    link: str
+    link_gbps: float
+    pcie_gbps: float
+    tdp_w: float
+    gpus_per_node: int
+    sources: Sources = field(default_factory=Sources, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in NUMBER_FIELDS:
+            object.__setattr__(self, name, checked(name, getattr(self, name)))
+        if self.sustained_clock_mhz > self.boost_clock_mhz:
+            raise BadInput(
+                f"sustained_clock_mhz = {self.sustained_clock_mhz:g} is above boost_clock_mhz = "
+                f"{self.boost_clock_mhz:g}, which is the highest clock of the part",
+                field="sustained_clock_mhz",
+            )
+
+    def __hash__(self) -> int:
+        # Three fields tell any two specs apart in practice; hashing all forty would cost 2 µs on every cache look-up.
+        return hash((self.name, self.sms, self.dram_gbps))
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def dram_peak_gbps(self) -> float:
+        """The highest bandwidth the part is known or said to reach, GB/s: what a lower bound on time must use."""
+        return max(self.dram_gbps, self.dram_pin_gbps or 0.0, self.dram_measured_gbps or 0.0)
+
+    @property
+    def l2_peak_gbps(self) -> float:
+        """Bound on L2 → SM traffic, GB/s: every SM's 64-byte port busy on every clock (no measured part exceeds it)."""
+        return max(self.l2_gbps, 64e-3 * self.sms * self.boost_clock_mhz)
+
+    def supports(self, dtype: str) -> bool:
+        """Say whether operands of `dtype` can run. Raises BadInput for a type that does not exist."""
+        return self._peak_tflops(dtype) is not None
+
+    def peak_flops(self, dtype: str, at: Literal["datasheet", "boost"] = "datasheet") -> float:
+        """Dense peak, FLOP/s: as the datasheet quotes it, or at the highest clock the part can reach.
+
+        `int4` runs at the 16-bit rate; so does `mxfp4` from Ampere on where there is no fp4 tensor core (weights are
+        unpacked on the way). `fp8_block` shares the fp8 rate, `nvfp4` and `mxfp4` the fp4 rate.
+
+        Raises:
+            UnsupportedDtype: this GPU cannot run it.
+            BadInput: no such dtype, or `at` is neither word.
+        """
+        tflops = self._peak_tflops(dtype)
+        if tflops is None:
+            runs = ", ".join(known for known in DTYPES if self.supports(known))
+            raise UnsupportedDtype(f"{self.name} cannot run dtype {dtype!r}: it runs {runs}", field="dtype")
+        if at == "datasheet":
+            return tflops * 1e12
+        if at == "boost":
+            return max(tflops * 1e12, self.flops_per_clk_per_sm(dtype) * self.sms * self.boost_clock_mhz * 1e6)
+        raise BadInput(f"at = {at!r} is not possible: give 'datasheet' or 'boost'", field="at")
+
+    def flops_per_clk_per_sm(self, dtype: str) -> float:
+        """Dense FLOP per clock and SM, two per multiply-add: of the lanes for fp32, else of the quoted tensor peak."""
+        peak = self.peak_flops(dtype)
+        if dtype == "fp32":
+            return 2.0 * self.fma_per_clk_per_sm
+        return peak / (self.sms * self.sustained_clock_mhz * 1e6)
+
+    def what_if(self, **changes: Any) -> GPU:
+        """Return a copy with other numbers, e.g. `gpu.what_if(dram_gbps=6000)`; unchanged values give `self` back.
+
+        What depends on a changed field follows in proportion unless it is given too: tensor peaks and L2 bandwidth
+        follow SMs and sustained clock, that clock follows the boost clock, fp32 follows SMs, boost clock and lanes,
+        measured and pin bandwidth follow `dram_gbps`, usable memory follows `dram_gb`. The copy's name and sources say
+        what was assumed.
+
+        Raises:
+            UnknownField, BadInput: naming the field, the value and the permitted range.
+        """
+        name = changes.pop("name", None)
+        if "compute_capability" in changes:
+            raise BadInput("compute_capability cannot be a what-if: write a spec file", field="compute_capability")
+        given = {key: checked(key, value) for key, value in changes.items()}
+        given = {key: value for key, value in given.items() if value != getattr(self, key)}
+        if not given:
+            return self if name is None else replace(self, name=name, aliases=())
+        followed = self._followers(given)
+        sources = {key: Source("unverified", "what-if") for key in given}
+        sources |= {key: Source("derived", f"what-if: follows {', '.join(_FOLLOWS[key])}") for key in followed}
+        return replace(
+            self, name=name or _what_if_name(self.name, given), aliases=(), sources=self.sources | sources,
+            **{**followed, **given},
+        )  # fmt: skip
+
+    def _followers(self, given: Mapping[str, Any]) -> dict[str, float]:
+        now = dict(given)
+        for target, drivers in _FOLLOWS.items():  # in order: the clock that follows a clock comes before its dependants
+            value = getattr(self, target)
+            scale = 1.0
+            for driver in drivers:
+                scale *= now.get(driver, getattr(self, driver)) / getattr(self, driver)
+            if target not in given and value is not None and scale != 1.0:
+                now[target] = value * scale
+        return {key: value for key, value in now.items() if key not in given}
+
+    def _peak_tflops(self, dtype: str) -> float | None:
+        if dtype not in _PEAK_FIELD:
+            raise BadInput(f"dtype = {dtype!r} is not known: use one of {', '.join(DTYPES)}", field="dtype")
+        tflops: float | None = getattr(self, _PEAK_FIELD[dtype])
+        if dtype == "int4" or (dtype == "mxfp4" and tflops is None and self.compute_capability >= 80):
+            return max(self.bf16_tflops or 0.0, self.fp16_tflops)
+        return tflops
+
+
+VALUE_FIELDS = tuple(f.name for f in fields(GPU) if f.name not in ("name", "aliases", "sources"))
+NUMBER_FIELDS = tuple(name for name in VALUE_FIELDS if name != "architecture")
+
+
+def _what_if_name(name: str, given: Mapping[str, Any]) -> str:
+    said = ", ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in given.items()
+    )
+    return f"{name[:-1]}, {said})" if "(what-if: " in name else f"{name} (what-if: {said})"

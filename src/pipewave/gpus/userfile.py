@@ -1,0 +1,128 @@
+"""A user's own GPU from a YAML or JSON file: as few lines as a datasheet has numbers, or a known GPU with changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_args
+
+from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
+from pipewave.gpus.complete import complete
+from pipewave.gpus.spec import GPU, VALUE_FIELDS, Kind, Source
+
+_MAX_BYTES = 1_000_000
+_ABOUT = ("name", "base", "aliases", "sources")
+
+
+def load(path: Path) -> GPU:
+    """Return the GPU that a file describes: `name`, numbers by field, optional `base`, `aliases` and `sources`.
+
+    Without `base` the file needs `complete.REQUIRED` and one 16-bit peak; the rest is derived. With it, every number
+    not given is the base's, and what depends on a changed one follows as in `GPU.what_if`. `sources` maps a field to a
+    note, or to {kind, note, date}; numbers without one are marked unverified.
+
+    Raises:
+        BadFile: unreadable, not YAML or JSON, not a mapping.
+        BadInput and its kin: naming the field, the value and what is permitted.
+    """
+    try:
+        stat = path.stat()
+    except OSError as problem:
+        raise BadFile(f"cannot read GPU file {path}: {problem.strerror}", field="gpu") from problem
+    return _load(path.resolve(), stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=64)
+def _load(path: Path, _mtime_ns: int, size: int) -> GPU:
+    if not path.is_file() or size > _MAX_BYTES:
+        raise BadFile(f"{path} is no GPU file: a small YAML or JSON file is expected", field="gpu")
+    content = _parse(path)
+    try:
+        return _build(content, path)
+    except BadInput as problem:
+        raise type(problem)(f"{path.name}: {problem.message}", field=problem.field) from problem
+
+
+def _parse(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text) if path.suffix.lower() == ".json" else _parse_yaml(text)
+    except (OSError, UnicodeDecodeError, RecursionError) as problem:
+        raise BadFile(f"cannot read GPU file {path}: {problem}", field="gpu") from problem
+    except ValueError as problem:
+        raise BadFile(f"{path} is not valid: {' '.join(str(problem).split())}", field="gpu") from problem
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise BadFile(f"{path} must hold 'field: value' pairs, e.g. 'dram_gbps: 4800'", field="gpu")
+    return content
+
+
+def _parse_yaml(text: str) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        raise ValueError(str(problem)) from problem
+
+
+def _build(content: Mapping[str, Any], path: Path) -> GPU:
+    values = {key: value for key, value in content.items() if key not in _ABOUT}
+    sources = _sources(content.get("sources") or {}, values, path.name)
+    name = _name(content, path)
+    aliases = _aliases(content.get("aliases") or [])
+    if "base" not in content:
+        return complete(name, values, sources, aliases)
+    return _from_base(str(content["base"]), name, values, sources, aliases)
+
+
+def _from_base(
+    base_name: str, name: str, values: Mapping[str, Any], sources: Mapping[str, Source], aliases: tuple[str, ...]
+) -> GPU:
+    from dataclasses import replace
+
+    from pipewave.gpus.registry import find
+
+    if base_name.lower().endswith((".yaml", ".yml", ".json")):
+        raise BadInput(f"base = {base_name!r} is not possible: name a shipped GPU", field="base")
+    base = find(base_name)
+    changed = base.what_if(**values)
+    return replace(changed, name=name, aliases=aliases, sources=changed.sources | sources)
+
+
+def _name(content: Mapping[str, Any], path: Path) -> str:
+    name = content.get("name", f"{content['base']} ({path.stem})" if "base" in content else None)
+    if name is None:
+        raise MissingField("name is missing: say what the GPU is called", field="name")
+    if not isinstance(name, str) or not name.strip():
+        raise BadInput(f"name = {name!r} is not possible: give some text", field="name")
+    return name.strip()
+
+
+def _aliases(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(word, str) for word in given):
+        raise BadInput(f"aliases = {given!r} is not possible: give a list of names", field="aliases")
+    return tuple(given)
+
+
+def _sources(given: object, values: Mapping[str, Any], file_name: str) -> dict[str, Source]:
+    if not isinstance(given, dict):
+        raise BadInput(f"sources = {given!r} is not possible: give 'field: note' pairs", field="sources")
+    for key in given:
+        if key not in VALUE_FIELDS:
+            raise UnknownField(f"sources names {key!r}, which is no GPU field", field="sources")
+    own = dict.fromkeys(values, Source("unverified", f"given in {file_name}"))
+    return own | {key: _source(key, said) for key, said in given.items()}
+
+
+def _source(key: str, said: object) -> Source:
+    if isinstance(said, str):
+        return Source("datasheet", said)
+    kinds = get_args(Kind)
+    if not isinstance(said, dict) or said.get("kind", "datasheet") not in kinds:
+        raise BadInput(
+            f"sources.{key} = {said!r} is not possible: give a note, or kind ({', '.join(kinds)}), note and date",
+            field="sources",
+        )
+    return Source(said.get("kind", "datasheet"), str(said.get("note", "")), str(said.get("date", "")))
