@@ -1,0 +1,17 @@
+"""Measured latencies published by others and our own, read into one set of column names.
+
+    from train import corpus
+    rows = corpus.load("gemm")                  # every row of every source
+    rows = corpus.training_rows("gemm")         # newest versions, unflagged, capped: what training uses
+
+One file a source; `select` holds the choice of rows, `cache` remembers what was read. Columns: see `frame`.
+"""
+
+from __future__ import annotations
+
+from train.corpus.cache import load, training_rows
+from train.corpus.frame import FAMILIES
+from train.corpus.select import MAX_ROWS, newest
+from train.corpus.sources import data_dir
+
+__all__ = ["FAMILIES", "MAX_ROWS", "data_dir", "load", "newest", "training_rows"]

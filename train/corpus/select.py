@@ -1,0 +1,41 @@
+"""Which rows count: the newest version of each framework, nothing flagged, and no GPU drowning the others."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pandas as pd
+
+MAX_ROWS = 20_000
+# A version is the newest for these, since a release may lack a dtype or a phase.
+SERIES = ("source", "gpu", "framework", "dtype", "protocol", "phase", "kv_dtype", "quantize", "part", "op")
+KERNEL = ("gpu", "protocol", "dtype", "phase", "kv_dtype", "quantize", "part", "op")
+
+
+def newest(rows: pd.DataFrame, *, max_rows: int = MAX_ROWS, seed: int = 0) -> pd.DataFrame:
+    """Unflagged rows of each framework's newest version, at most `max_rows` a GPU × kernel × dtype.
+
+    The same rows come out for the same input, whatever happens to other GPUs or dtypes.
+    """
+    rows = rows[~rows["flagged"]]
+    age = {name: rank for rank, name in enumerate(sorted(rows["version"].unique(), key=version_key))}
+    rank = rows["version"].map(age).astype(int)
+    latest = rank.groupby([rows[name] for name in SERIES if name in rows], observed=True).transform("max")
+    return capped(rows[rank == latest], max_rows=max_rows, seed=seed)
+
+
+def capped(rows: pd.DataFrame, *, max_rows: int = MAX_ROWS, seed: int = 0) -> pd.DataFrame:
+    """At most `max_rows` rows of each GPU × kernel × dtype, drawn without replacement."""
+    kernel = [name for name in KERNEL if name in rows]
+    kept = [
+        group if len(group) <= max_rows else group.sample(max_rows, random_state=seed)
+        for _, group in rows.groupby(kernel, observed=True, sort=True)
+    ]
+    return pd.concat(kept).sort_index().reset_index(drop=True) if kept else rows.reset_index(drop=True)
+
+
+@cache
+def version_key(version: str) -> tuple[tuple[int, str], ...]:
+    """Orders `1.3.0rc9` before `1.3.0rc20` and `0.5.6.post2` before `0.5.10`."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", version))
