@@ -77,7 +77,12 @@ def _sort_in(chunk: _Chunk, i: int, line: str, gpu: str | GPU | None) -> None:
         where = case.get("gpu") or gpu
         if where is None:
             raise MissingField("missing field 'gpu': name a GPU in the case or with --gpu", field="gpu")
-        key = (family.name, find(where), check_protocol(case.get("protocol") or "cold"), *group_key(family, _lists(case)))
+        key = (
+            family.name,
+            find(where),
+            check_protocol(case.get("protocol") or "cold"),
+            *group_key(family, _lists(case)),
+        )
         chunk.groups.setdefault(key, []).append(i)
     except PipewaveError as error:
         chunk.texts[i] = error_text(case, error)
@@ -134,9 +139,7 @@ def _answer_group(chunk: _Chunk, key: tuple[Any, ...], members: list[int]) -> No
         chunk.texts[i] = text
 
 
-def _validated(
-    chunk: _Chunk, family: Family, key: tuple[Any, ...], members: list[int]
-) -> tuple[list[int], list[Case]]:
+def _validated(chunk: _Chunk, family: Family, key: tuple[Any, ...], members: list[int]) -> tuple[list[int], list[Case]]:
     """Members that are valid, with their cases; errors of the others go to their lines."""
     cases = [case for i in members if (case := chunk.cases[i]) is not None]
     if _plainly_valid(family, key, cases):
@@ -179,9 +182,7 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     """One JSON line an answer."""
     source = answers.source
     notes = f', "notes": {json.dumps(list(source.notes))}' if source.notes else ""
-    tail = (
-        f', "basis": "{source.basis}", "impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}{notes}}}\n'
-    )
+    tail = f', "basis": "{source.basis}", "impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
     for name, row, bound in zip(ids, rows, answers.bound.tolist(), strict=True):
         latency, low, high, floor, ceiling = row

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def _merge(out: Floats) -> Residual:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What accompanies a net: where it was trained, how wide its intervals are, and what stands in when nothing is said."""
+    """What accompanies a net: where it was trained, how wide its intervals are, what stands in when nothing is said."""
 
     trained: frozenset[tuple[str, str, str]]  # (gpu, dtype, protocol)
     capabilities: frozenset[tuple[int, str, str]]  # (compute capability, dtype, protocol)
@@ -112,7 +112,7 @@ def weights_dir() -> Path:
     return Path(str(resources.files("pipewave") / "data" / "weights"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def trained(name: str, folder: Path | None = None) -> Trained | None:
     """Load the net of that name, or None where none was trained. BadFile when it is corrupted."""
     path = (folder or weights_dir()) / f"{name}.json"

@@ -45,9 +45,9 @@ def _number(rule: Rule, name: str, value: Any, wanted: str) -> None:
 
 def _int(rule: Rule, name: str, value: Any) -> int:
     wanted = f"an integer from {rule.low:.0f} to {rule.high:.0f}"
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        if not (isinstance(value, float) and value.is_integer()):
-            raise _fail(name, value, wanted)
+    whole = hasattr(value, "__index__") or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole:
+        raise _fail(name, value, wanted)
     _number(rule, name, value, wanted)
     return int(value)
 

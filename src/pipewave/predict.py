@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, overload
 
@@ -127,13 +127,36 @@ def predict(
     return everything[0] if single else everything
 
 
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A prediction with the GPU it is for and the share of its time each pipe is busy."""
+
+    call: Call
+    gpu: GPU
+    prediction: Prediction
+    busy: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """One flat row: the GPU, the prediction, and the busy share of each pipe."""
+        return {"gpu": self.gpu.name} | asdict(self.prediction) | {f"busy_{p}": s for p, s in self.busy.items()}
+
+
+def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanation:
+    """Predict one call and say how busy each pipe would be at its highest rate."""
+    card = find(gpu)
+    family, case = family_of(call.kernel), _as_case(call, None, None)
+    batch = answer(family, columns(family, [case]), group_key(family, case), card, check_protocol(protocol))
+    pipes = batch.analysis.demand.seconds(card, case["dtype"])[:, 0]
+    prediction = predict(call, card, protocol=protocol)
+    busy = {pipe: float(s) * US / prediction.latency_us for pipe, s in zip(PIPES, pipes, strict=True)}
+    return Explanation(call, card, prediction, busy)
+
+
 def check_protocol(protocol: str) -> str:
     """The protocol itself, or BadInput."""
     if protocol not in stacks.PROTOCOLS:
         hint = did_you_mean(str(protocol), stacks.PROTOCOLS)
-        raise BadInput(
-            f"protocol = {protocol!r}: must be one of {', '.join(stacks.PROTOCOLS)}{hint}", field="protocol"
-        )
+        raise BadInput(f"protocol = {protocol!r}: must be one of {', '.join(stacks.PROTOCOLS)}{hint}", field="protocol")
     return protocol
 
 
@@ -209,9 +232,7 @@ def _combine(analysis: Analysis, ctx: Context, source: Source) -> tuple[Array, N
     return np.stack((latency, np.maximum(latency / spread, floor), latency * spread, floor, ceiling)), busiest(pipes)
 
 
-def _residual(
-    learned: Trained | None, analysis: Analysis, ctx: Context, basis: str
-) -> tuple[Residual, float]:
+def _residual(learned: Trained | None, analysis: Analysis, ctx: Context, basis: str) -> tuple[Residual, float]:
     if learned is None:
         zeros = np.zeros(len(analysis.base_s))
         return Residual(zeros, zeros + UNTRAINED_SCALE), DEFAULT_QUANTILE[basis]

@@ -1,4 +1,4 @@
-"""The door every kernel family comes through: a batch of calls as columns, its context, and what a family must answer."""
+"""The door every kernel family comes through: calls as columns, their context, and what a family must answer."""
 
 from __future__ import annotations
 

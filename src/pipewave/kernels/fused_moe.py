@@ -46,6 +46,4 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     return Analysis(work, base, features, "fused_moe")
 
 
-FAMILY = register(
-    Family("fused_moe", FusedMoe, analyse, options=("routing", "part", "config"), nets=("fused_moe",))
-)
+FAMILY = register(Family("fused_moe", FusedMoe, analyse, options=("routing", "part", "config"), nets=("fused_moe",)))

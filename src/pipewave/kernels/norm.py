@@ -15,9 +15,7 @@ def _stream(cols: Columns, ctx: Context, net: str, read: float, written: float, 
     elements = cols["rows"] * cols["dim"]
     bytes_in, bytes_out = ACTIVATION_BYTES * read * elements, ACTIVATION_BYTES * written * elements
     dram = least_dram(ctx.gpu, ctx.protocol, 0.0 * elements, bytes_in, bytes_out)
-    work = demand(
-        len(elements), dram=dram, l2=bytes_in + bytes_out, fma=fma * elements, xu=xu * elements, launch=1.0
-    )
+    work = demand(len(elements), dram=dram, l2=bytes_in + bytes_out, fma=fma * elements, xu=xu * elements, launch=1.0)
     gpu = ctx.gpu
     base = launch_s(gpu) + combine(dram / (0.85e9 * gpu.dram_gbps), (bytes_in + bytes_out) / (0.7e9 * gpu.l2_gbps))
     return Analysis(work, base, {"rows": log2(cols["rows"]), "dim": log2(cols["dim"])}, net)

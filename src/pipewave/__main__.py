@@ -1,0 +1,5 @@
+"""`python -m pipewave`."""
+
+from pipewave.cli import main
+
+main()

@@ -1,0 +1,43 @@
+"""The command line: `pipewave COMMAND`. Rooms are imported when their command runs, so help stays quick."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import typer
+
+from pipewave.errors import PipewaveError
+
+app = typer.Typer(
+    name="pipewave",
+    help="How long a kernel, a model or a fleet takes on a GPU; what it could reach; which configuration gets it there.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+# One module a group of commands; each has register(app).
+GROUPS = ("predict", "gpus")
+
+
+def build() -> typer.Typer:
+    """The application with every command registered."""
+    if not app.registered_commands and not app.registered_groups:
+        for name in GROUPS:
+            import_module(f"pipewave.cli.{name}").register(app)
+    return app
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line on stderr and exit status 2."""
+    try:
+        build()()
+    except PipewaveError as error:
+        where = f" [{error.field}]" if error.field else ""
+        sys.stderr.write(f"error{where}: {error.message}\n")
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader of a pipe left; nothing is wrong
+        sys.stderr.close()
+        raise SystemExit(1) from None

@@ -1,0 +1,5 @@
+"""`python -m pipewave.cli`."""
+
+from pipewave.cli import main
+
+main()

@@ -1,0 +1,62 @@
+"""Answers for people and for programs: one list of rows as a table, as JSON or as CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+FORMATS = ("table", "json", "csv")
+BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def show(rows: Sequence[Mapping[str, Any]], form: str, *, title: str = "", schema: str = "rows") -> None:
+    """Print rows of equal keys in the chosen form; JSON carries `schema_version`."""
+    if form == "json":
+        print(json.dumps({"schema_version": 1, schema: [dict(row) for row in rows]}))
+    elif form == "csv":
+        writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+    else:
+        table(rows, title=title)
+
+
+def table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
+    """Print rows as a table, numbers to the right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    for name in rows[0] if rows else []:
+        number = isinstance(rows[0][name], (int, float)) and not isinstance(rows[0][name], bool)
+        grid.add_column(name, justify="right" if number else "left", no_wrap=number)
+    for row in rows:
+        grid.add_row(*(text(value) for value in row.values()))
+    Console(width=None if sys.stdout.isatty() else 160).print(grid)
+
+
+def text(value: Any) -> str:
+    """A value as people read it: four significant digits, grouped thousands."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return "" if value is None else str(value)
+
+
+def bar(share: float, width: int = 12) -> str:
+    """A bar that fills `share` of `width` characters, in eighths."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    full, part = divmod(eighths, 8)
+    return BLOCKS[8] * full + (BLOCKS[part] if part else "")
+
+
+def check_format(form: str) -> str:
+    """The format itself, or BadInput."""
+    from pipewave.errors import BadInput
+
+    if form not in FORMATS:
+        raise BadInput(f"--format {form}: must be one of {', '.join(FORMATS)}", field="format")
+    return form

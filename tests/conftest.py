@@ -1,0 +1,22 @@
+"""Shared by all tests: where the public corpus lies, and a hypothesis profile fit for busy machines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+CORPUS = Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """Folder of the public corpus; tests that need it skip where it is absent."""
+    if not CORPUS.is_dir():
+        pytest.skip("the public corpus is not here (set PIPEWAVE_DATA)")
+    return CORPUS
