@@ -75,6 +75,9 @@ class Parallel:
         return list(pairwise(bounds))
 
 
+ALONE = Parallel()
+
+
 def _divides(name: str, value: int, what: str, size: int, field: str | None = None) -> None:
     if size % value:
         fits = ", ".join(str(d) for d in range(1, min(size, 128) + 1) if size % d == 0)
@@ -116,12 +119,12 @@ def stage_bytes(model: ModelSpec, parallel: Parallel, stage: int) -> float:
     return total
 
 
-def weight_bytes(model: ModelSpec, parallel: Parallel = Parallel()) -> float:
+def weight_bytes(model: ModelSpec, parallel: Parallel = ALONE) -> float:
     """Weight bytes of the fullest rank."""
     return max(stage_bytes(model, parallel, stage) for stage in range(parallel.pp))
 
 
-def kv_bytes_per_token(model: ModelSpec, parallel: Parallel = Parallel(), kv_dtype: str | None = None) -> float:
+def kv_bytes_per_token(model: ModelSpec, parallel: Parallel = ALONE, kv_dtype: str | None = None) -> float:
     """Cache bytes one token takes on the rank that stores most layers, windows apart."""
     stages = parallel.stages(len(model.layers))
     width = element_bytes(model, kv_dtype)

@@ -1,0 +1,9 @@
+"""One engine iteration: kernels, collectives and named gaps, with shares and an interval."""
+
+from __future__ import annotations
+
+from pipewave.step.engine import Engine
+from pipewave.step.engine import find as find_engine
+from pipewave.step.predict import Runner, Steps
+
+__all__ = ["Engine", "Runner", "Steps", "find_engine"]

@@ -1,0 +1,148 @@
+"""Engine iterations in bulk: all distinct kernels of all steps are predicted in one call, then added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.calls import Attention, Call, FusedMoe, Gemm, Mla
+from pipewave.demand import Array
+from pipewave.gpus import GPU
+from pipewave.model.kernels import Batch, Deployment, Use
+from pipewave.predict import Predictions, predict
+from pipewave.step.engine import Engine
+
+# Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
+COMMON = 0.5
+NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Predicted iterations as arrays over steps, in µs; `stages` [stage, step] is GPU time, gaps included."""
+
+    total_us: Array
+    low_us: Array
+    high_us: Array
+    stages_us: Array
+    families: dict[str, Array]
+    gaps: dict[str, Array]
+
+    @property
+    def slowest_stage_us(self) -> Array:
+        """GPU time of the slowest pipeline stage: the pace of a full pipeline."""
+        return np.asarray(self.stages_us.max(axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A deployment on a GPU under an engine: batches in, latencies out."""
+
+    deployment: Deployment
+    gpu: GPU
+    engine: Engine
+
+    @classmethod
+    def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
+        """Set the page size from the engine and the hosts a tensor group spans from the GPU."""
+        tp = deployment.parallel.tp
+        nodes = max(tp // gpu.gpus_per_node, 1) if tp > gpu.gpus_per_node else 1
+        return cls(replace(deployment, page_size=engine.page_size, nodes=nodes), gpu, engine)
+
+    def batch(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> Batch:
+        """A batch as the engine runs it: decode padded to a captured graph size."""
+        batch = Batch.of(q_lens, kv_lens)
+        return replace(batch, padded=self.engine.padded(batch.requests)) if batch.is_decode else batch
+
+    def steps(self, batches: Sequence[Batch]) -> Steps:
+        """Predict many iterations at once."""
+        book = Book()
+        for index, batch in enumerate(batches):
+            self._enter(book, index, batch)
+        return self._add_up(book, batches)
+
+    def _enter(self, book: Book, step: int, batch: Batch) -> None:
+        for stage in range(self.deployment.parallel.pp):
+            key = (stage, batch.rows, batch.requests)
+            if key not in book.dense:
+                book.dense[key] = book.lines(self.deployment.dense(batch, stage))
+            book.add(step, stage, book.dense[key])
+            book.add(step, stage, book.lines(self.deployment.attention(batch, stage)))
+
+    def _add_up(self, book: Book, batches: Sequence[Batch]) -> Steps:
+        found = predict(list(book.calls), self.gpu, protocol="serving", stack=self.engine.stack)
+        step, stage, call, count = book.columns()
+        size, stages = len(batches), self.deployment.parallel.pp
+        kernels = _sums(step, found.latency_us[call] * count, size)
+        nodes = _sums(step, np.array([nodes_of(c) for c in book.calls], float)[call] * count, size)
+        gaps = self.engine.gaps_us(kernels, nodes, *self._shape(batches))
+        total = kernels + sum(gaps.values())
+        spread = _spread(found, call, count, step, size)
+        per_stage = _sums(stage * size + step, found.latency_us[call] * count, stages * size).reshape(stages, size)
+        families = _families(book, found, step, call, count, size)
+        # Gaps are as uncertain as the kernels around them.
+        factor = np.exp(spread / np.maximum(kernels, 1e-9))
+        share = per_stage / np.maximum(kernels, 1e-9)
+        return Steps(total, total / factor, total * factor, share * total, families, gaps)
+
+    def _shape(self, batches: Sequence[Batch]) -> tuple[Array, NDArray[np.bool_]]:
+        requests = np.array([batch.requests for batch in batches], float)
+        graph = np.array([batch.is_decode and batch.requests <= self.engine.graph_limit for batch in batches])
+        return requests, graph
+
+
+class Book:
+    """Distinct calls, and which step launches which of them how often."""
+
+    def __init__(self) -> None:
+        self.calls: dict[Call, int] = {}
+        self.dense: dict[tuple[int, int, int], tuple[NDArray[np.intp], Array]] = {}
+        self._entries: list[tuple[int, int, NDArray[np.intp], Array]] = []
+
+    def lines(self, uses: Sequence[Use]) -> tuple[NDArray[np.intp], Array]:
+        """Indices of calls and their counts, entering calls not seen before."""
+        index = np.array([self.calls.setdefault(use.call, len(self.calls)) for use in uses], np.intp)
+        return index, np.array([use.count for use in uses], float)
+
+    def add(self, step: int, stage: int, lines: tuple[NDArray[np.intp], Array]) -> None:
+        """Charge calls to a step."""
+        self._entries.append((step, stage, *lines))
+
+    def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]:
+        """step, stage, call and count of every line."""
+        sizes = [len(call) for _, _, call, _ in self._entries]
+        step = np.repeat([step for step, *_ in self._entries], sizes)
+        stage = np.repeat([stage for _, stage, *_ in self._entries], sizes)
+        call = np.concatenate([call for _, _, call, _ in self._entries])
+        return step, stage, call, np.concatenate([count for *_, count in self._entries])
+
+
+def nodes_of(call: Call) -> int:
+    """Kernels one call launches: nodes of a CUDA graph."""
+    if isinstance(call, Gemm):
+        return 2 if call.quantize else 1
+    return NODES.get(type(call), 1)
+
+
+def _sums(owner: NDArray[np.intp], values: Array, size: int) -> Array:
+    return np.bincount(owner, values, size).astype(float)
+
+
+def _spread(found: Predictions, call: NDArray[np.intp], count: Array, step: NDArray[np.intp], size: int) -> Array:
+    """Half-width in µs of each step's interval: a common factor that adds linearly, the rest in quadrature."""
+    half = np.log(found.high_us / found.latency_us)[call] * found.latency_us[call] * count
+    linear, squares = _sums(step, half, size), _sums(step, half**2, size)
+    return np.sqrt(COMMON * linear**2 + (1 - COMMON) * squares)
+
+
+def _families(
+    book: Book, found: Predictions, step: NDArray[np.intp], call: NDArray[np.intp], count: Array, size: int
+) -> dict[str, Array]:
+    names = [c.kernel for c in book.calls]
+    known = list(dict.fromkeys(names))
+    family = np.array([known.index(name) for name in names], np.intp)[call]
+    table = _sums(family * size + step, found.latency_us[call] * count, len(known) * size).reshape(len(known), size)
+    return dict(zip(known, table, strict=True))
