@@ -22,7 +22,7 @@ import pipewave as pw
 from pipewave.columns import columns
 from pipewave.gpus import find
 from pipewave.kernels import family_of
-from pipewave.predict import answer
+from pipewave.prediction import answer
 
 GEMM_KEY = ("bf16", None, None, False, None)
 
@@ -150,8 +150,15 @@ def size() -> Iterator[Figure]:
             continue
         seen.add(name)
         total += _bytes_of(name)
-        todo += [part for text in requires(name) or [] if "extra ==" not in text for part in [_name(text)]]
+        todo += _needs(name)
     yield Figure(f"installed size, {len(seen)} distributions", total / 1e6, "MB", "<=", 120)
+
+
+def _needs(name: str) -> list[str]:
+    try:
+        return [_name(text) for text in requires(name) or [] if "extra ==" not in text]
+    except PackageNotFoundError:  # a marker excluded it on this platform
+        return []
 
 
 def _name(requirement: str) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave import cases
-from pipewave.predict import Prediction
+from pipewave.prediction import Prediction
 
 GOOD: list[dict[str, Any]] = [
     {"id": "a", "kernel": "gemm", "m": 16, "n": 4096, "k": 4096, "gpu": "H200"},

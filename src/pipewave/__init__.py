@@ -8,23 +8,27 @@ Importing costs numpy only; training, measuring and tuning live behind extras.
 
 from __future__ import annotations
 
-from pipewave.calls import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    attention,
-    elementwise,
-    fused_moe,
-    gemm,
-    mla,
-    reduce_scatter,
-    rmsnorm,
-    send_recv,
-    silu_and_mul,
-)
-from pipewave.errors import PipewaveError
-from pipewave.gpus import GPU, find
-from pipewave.predict import Prediction, Predictions, predict
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipewave.calls import (
+        all_gather,
+        all_reduce,
+        all_to_all,
+        attention,
+        elementwise,
+        fused_moe,
+        gemm,
+        mla,
+        reduce_scatter,
+        rmsnorm,
+        send_recv,
+        silu_and_mul,
+    )
+    from pipewave.errors import PipewaveError
+    from pipewave.gpus import GPU, find
+    from pipewave.prediction import Prediction, Predictions, predict
 
 __version__ = "0.1.0"
 
@@ -48,3 +52,16 @@ __all__ = [
     "send_recv",
     "silu_and_mul",
 ]
+
+_HOMES = {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"} | dict.fromkeys(
+    ("Prediction", "Predictions", "predict"), "prediction"
+)
+
+
+def __getattr__(name: str) -> object:
+    """Import the room of a public name on first use, so that the command line starts without numpy."""
+    if name not in __all__:
+        raise AttributeError(f"module 'pipewave' has no attribute {name!r}")
+    value: object = getattr(import_module(f"pipewave.{_HOMES.get(name, 'calls')}"), name)
+    globals()[name] = value
+    return value

@@ -18,7 +18,7 @@ from pipewave.fields import required, rules
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
-from pipewave.predict import US, Answers, answer, check_protocol
+from pipewave.prediction import US, Answers, answer, check_protocol
 
 CHUNK_LINES = 32_768
 LONGEST_LINE = 4_000_000
@@ -182,7 +182,8 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     """One JSON line an answer."""
     source = answers.source
     notes = f', "notes": {json.dumps(list(source.notes))}' if source.notes else ""
-    tail = f', "basis": "{source.basis}", "impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}{notes}}}\n'
+    software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
+    tail = f', "basis": "{source.basis}", {software}{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
     for name, row, bound in zip(ids, rows, answers.bound.tolist(), strict=True):
         latency, low, high, floor, ceiling = row

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
 from typing import Any
 
 from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean
@@ -125,22 +124,43 @@ def of(kind: str, default: Any = MISSING, **limits: Any) -> Any:
     return field(default=default, metadata={"rule": rule}, kw_only=True)
 
 
-@cache
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What is known of a call class: the rule of each field in order, the defaults, and which fields have none."""
+
+    rules: dict[str, Rule]
+    defaults: dict[str, Any]
+    required: frozenset[str]
+
+
+_SCHEMAS: dict[type, Schema] = {}
+
+
+def schema(cls: type) -> Schema:
+    """The schema of a call class, read once."""
+    if cls not in _SCHEMAS:
+        declared = fields(cls)
+        _SCHEMAS[cls] = Schema(
+            {f.name: f.metadata["rule"] for f in declared},
+            {f.name: f.default for f in declared if not _required(f)},
+            frozenset(f.name for f in declared if _required(f)),
+        )
+    return _SCHEMAS[cls]
+
+
 def rules(cls: type) -> dict[str, Rule]:
     """The rules of a call class by field name, in declaration order."""
-    return {f.name: f.metadata["rule"] for f in fields(cls)}
+    return schema(cls).rules
 
 
-@cache
 def defaults(cls: type) -> dict[str, Any]:
     """Default values by field name; required fields are absent."""
-    return {f.name: f.default for f in fields(cls) if not _required(f)}
+    return schema(cls).defaults
 
 
-@cache
 def required(cls: type) -> frozenset[str]:
     """Names of the fields without a default."""
-    return frozenset(f.name for f in fields(cls) if _required(f))
+    return schema(cls).required
 
 
 def _required(f: Field[Any]) -> bool:

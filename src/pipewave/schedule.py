@@ -16,23 +16,25 @@ Array = NDArray[np.float64]
 
 def waves(tasks: ArrayLike, slots: ArrayLike) -> Array:
     """Rounds needed to run `tasks` equal tasks on `slots` places; broadcasts, at least one."""
-    return np.maximum(np.ceil(np.asarray(tasks, float) / slots), 1.0)
+    return np.asarray(np.maximum(np.ceil(np.asarray(tasks, float) / slots), 1.0))
 
 
 def wave_efficiency(tasks: ArrayLike, slots: ArrayLike) -> Array:
     """Share of places in use over all waves, in (0, 1]."""
-    return np.asarray(tasks, float) / (waves(tasks, slots) * slots)
+    places: Array = np.asarray(slots, float)
+    return np.asarray(np.asarray(tasks, float) / (waves(tasks, places) * places))
 
 
 def makespan_bound(total: ArrayLike, longest: ArrayLike, slots: ArrayLike) -> Array:
     """Graham's upper bound of any work-conserving schedule: total/slots + (1 - 1/slots)·longest."""
-    share = 1.0 / np.asarray(slots, float)
-    return np.asarray(total, float) * share + (1.0 - share) * np.asarray(longest, float)
+    share: Array = 1.0 / np.asarray(slots, float)
+    work, tail = np.asarray(total, float), np.asarray(longest, float)
+    return np.asarray(work * share + (1.0 - share) * tail)
 
 
 def makespan_floor(total: ArrayLike, longest: ArrayLike, slots: ArrayLike) -> Array:
     """Lower bound of every schedule: no SM idles, and the longest task must run somewhere."""
-    return np.maximum(np.asarray(total, float) / slots, longest)
+    return np.asarray(np.maximum(np.asarray(total, float) / slots, longest))
 
 
 def round_robin(costs: Sequence[float], slots: int) -> float:

@@ -11,7 +11,7 @@ from pipewave.errors import PipewaveError
 
 app = typer.Typer(
     name="pipewave",
-    help="How long a kernel, a model or a fleet takes on a GPU; what it could reach; which configuration gets it there.",
+    help="How long a kernel, a model or a fleet takes on a GPU, what it could reach, and how to get there.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -53,7 +53,7 @@ def predict_cases(
     raise typer.Exit(1 if counts.failed else 0)
 
 
-def _open(stack: ExitStack, path: str, mode: str) -> TextIO:
+def _open(stack: ExitStack, path: str, mode: Literal["r", "w"]) -> TextIO:
     if path == "-":
         return sys.stdin if mode == "r" else sys.stdout
     try:
@@ -88,7 +88,7 @@ def _command(cls: type[Call]) -> Callable[..., None]:
 
 
 def _parameter(cls: type[Call], name: str, rule: Rule) -> inspect.Parameter:
-    kind = {"int": int, "float": float, "bool": bool}.get(rule.kind, str)
+    kind: Any = {"int": int, "float": float, "bool": bool}.get(rule.kind, str)
     if name in required(cls):
         shown = Annotated[kind, typer.Argument(help=_wanted(rule), show_default=False)]
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=shown)
@@ -96,7 +96,8 @@ def _parameter(cls: type[Call], name: str, rule: Rule) -> inspect.Parameter:
 
 
 def _option(name: str, kind: type, text: str, default: Any) -> inspect.Parameter:
-    annotation: Any = Annotated[kind | None if default is None else kind, typer.Option(help=text)]  # type: ignore[valid-type]
+    nullable: Any = kind | None if default is None else kind
+    annotation: Any = Annotated[nullable, typer.Option(help=text)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
@@ -126,7 +127,7 @@ def integers(text: str) -> tuple[int, ...]:
 
 def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
     from pipewave.cli.render import check_format, show
-    from pipewave.predict import explain
+    from pipewave.prediction import explain
 
     check_format(form)
     answers = [explain(call, gpu.strip(), protocol=protocol) for gpu in gpus]

@@ -1,0 +1,253 @@
+"""From kernel calls to predictions: group, analyse, correct, clamp. One call is the batch of length one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave import stacks
+from pipewave.calls import Call
+from pipewave.columns import columns, group_key, options_of
+from pipewave.demand import PIPES, Array, busiest, floor_s
+from pipewave.errors import BadInput, did_you_mean
+from pipewave.estimator import UNTRAINED_SCALE, Card, Residual, Trained, trained
+from pipewave.gpus import GPU, find
+from pipewave.kernels import family_of
+from pipewave.kernels.base import Analysis, Columns, Context, Family
+
+US = 1e6
+DEFAULT_QUANTILE = {"measured_gpu": 1.0, "same_architecture": 1.5, "new_architecture": 2.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches."""
+
+    latency_us: float
+    low_us: float
+    high_us: float
+    floor_us: float
+    ceiling_us: float
+    bound: str
+    basis: str
+    impl: str
+    stack: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions(Sequence[Prediction]):
+    """Many answers as arrays, in the order of the calls."""
+
+    latency_us: Array
+    low_us: Array
+    high_us: Array
+    floor_us: Array
+    ceiling_us: Array
+    bound: NDArray[np.intp]  # index into PIPES
+    group: NDArray[np.intp]  # index into `sources`
+    sources: tuple[Source, ...]
+
+    def __len__(self) -> int:
+        return len(self.latency_us)
+
+    @overload
+    def __getitem__(self, index: int) -> Prediction: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Prediction]: ...
+    def __getitem__(self, index: int | slice) -> Prediction | Sequence[Prediction]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        source = self.sources[self.group[index]]
+        return Prediction(
+            float(self.latency_us[index]),
+            float(self.low_us[index]),
+            float(self.high_us[index]),
+            float(self.floor_us[index]),
+            float(self.ceiling_us[index]),
+            PIPES[self.bound[index]],
+            source.basis,
+            source.impl,
+            source.stack,
+            source.notes,
+        )
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return (self[i] for i in range(len(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a batch of answers rests on."""
+
+    basis: str
+    impl: str
+    stack: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A batch with one context: [6, call] of latency, low, high, floor, ceiling (seconds) and the bound."""
+
+    seconds: Array
+    bound: NDArray[np.intp]
+    source: Source
+    analysis: Analysis
+
+
+@overload
+def predict(
+    calls: Call, gpu: str | GPU, *, protocol: str = ..., stack: str | None = ..., impl: str | None = ...
+) -> Prediction: ...
+@overload
+def predict(
+    calls: Sequence[Call], gpu: str | GPU, *, protocol: str = ..., stack: str | None = ..., impl: str | None = ...
+) -> Predictions: ...
+def predict(
+    calls: Call | Sequence[Call],
+    gpu: str | GPU,
+    *,
+    protocol: str = "cold",
+    stack: str | None = None,
+    impl: str | None = None,
+) -> Prediction | Predictions:
+    """Latency of one call or of many on a GPU, under a protocol of the contract.
+
+    `stack` and `impl` stand in where a call names none. Raises UnknownGPU, UnsupportedDtype or BadInput.
+    """
+    batch = [calls] if isinstance(calls, Call) else calls
+    cases = [_as_case(call, stack, impl) for call in batch]
+    everything = predict_cases(cases, find(gpu), check_protocol(protocol))
+    return everything[0] if isinstance(calls, Call) else everything
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A prediction with the GPU it is for and the share of its time each pipe is busy."""
+
+    call: Call
+    gpu: GPU
+    prediction: Prediction
+    busy: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """One flat row: the GPU, the prediction, and the busy share of each pipe."""
+        return {"gpu": self.gpu.name} | asdict(self.prediction) | {f"busy_{p}": s for p, s in self.busy.items()}
+
+
+def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanation:
+    """Predict one call and say how busy each pipe would be at its highest rate."""
+    card = find(gpu)
+    family, case = family_of(call.kernel), _as_case(call, None, None)
+    batch = answer(family, columns(family, [case]), group_key(family, case), card, check_protocol(protocol))
+    pipes = batch.analysis.demand.seconds(card, case["dtype"])[:, 0]
+    prediction = predict(call, card, protocol=protocol)
+    busy = {pipe: float(s) * US / prediction.latency_us for pipe, s in zip(PIPES, pipes, strict=True)}
+    return Explanation(call, card, prediction, busy)
+
+
+def check_protocol(protocol: str) -> str:
+    """The protocol itself, or BadInput."""
+    if protocol not in stacks.PROTOCOLS:
+        hint = did_you_mean(str(protocol), stacks.PROTOCOLS)
+        raise BadInput(f"protocol = {protocol!r}: must be one of {', '.join(stacks.PROTOCOLS)}{hint}", field="protocol")
+    return protocol
+
+
+def _as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
+    case = {name: getattr(call, name) for name in type(call).__dataclass_fields__} | {"kernel": call.kernel}
+    case["stack"] = case["stack"] or stack
+    case["impl"] = case["impl"] or impl
+    return case
+
+
+def predict_cases(cases: Sequence[Mapping[str, Any]], gpu: GPU, protocol: str) -> Predictions:
+    """Predictions for valid cases (dicts with `kernel` and its fields) on one GPU."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, case in enumerate(cases):
+        groups.setdefault((case["kernel"], *group_key(family_of(case["kernel"]), case)), []).append(i)
+    seconds = np.empty((5, len(cases)))
+    bound, group = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp)
+    sources = []
+    for number, (key, members) in enumerate(groups.items()):
+        family = family_of(key[0])
+        answers = answer(family, columns(family, [cases[i] for i in members]), key[1:], gpu, protocol)
+        seconds[:, members], bound[members], group[members] = answers.seconds, answers.bound, number
+        sources.append(answers.source)
+    latency, low, high, floor, ceiling = seconds * US
+    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources))
+
+
+def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
+    """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
+    dtype, stack, impl = key[:3]
+    options = options_of(family, key)
+    ctx, source = _resolve(family, gpu, dtype, protocol, stack, impl, options)
+    analysis = family.analyse(cols, ctx)
+    return Answers(*_combine(analysis, ctx, source), source, analysis)
+
+
+@lru_cache(maxsize=4096)
+def _resolve(
+    family: Family, gpu: GPU, dtype: str, protocol: str, stack: str | None, impl: str | None, options: tuple[Any, ...]
+) -> tuple[Context, Source]:
+    """Decide which software a batch is answered from, and say what was substituted."""
+    gpu.peak_flops(dtype)  # raises UnsupportedDtype
+    card = _card(_net_name(family, dict(options)))
+    if card is None:
+        used, note = stacks.resolve(stack, protocol, (), None)
+        basis = "new_architecture"
+    else:
+        seen = "cold" if protocol == "serving" else protocol
+        used, note = stacks.resolve(stack, protocol, card.stacks.get(seen, ()), card.default_stack.get(seen))
+        basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
+        impl = impl or card.impl(used, gpu.compute_capability, dtype)
+    source = Source(basis, impl or "", used, (note,) if note else ())
+    return Context(gpu, dtype, protocol, used, impl or "", options), source
+
+
+def _net_name(family: Family, options: Mapping[str, Any]) -> str:
+    return next((net for net in family.nets if net in options.values()), family.nets[0]) if family.nets else ""
+
+
+def _card(net: str) -> Card | None:
+    found = trained(net)
+    return found.card if found else None
+
+
+def _combine(analysis: Analysis, ctx: Context, source: Source) -> tuple[Array, NDArray[np.intp]]:
+    """Base estimate, learned residual, interval, ceiling; nothing below the floor."""
+    pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
+    floor = floor_s(pipes)
+    learned = trained(analysis.net)
+    residual, quantile = _residual(learned, analysis, ctx, source.basis)
+    latency = np.maximum(analysis.base_s * np.exp(residual.mean), floor)
+    spread = np.exp(quantile * residual.scale)
+    ceiling = np.clip(_ceiling(learned, analysis, ctx, latency / spread), floor, None)
+    return np.stack((latency, np.maximum(latency / spread, floor), latency * spread, floor, ceiling)), busiest(pipes)
+
+
+def _residual(learned: Trained | None, analysis: Analysis, ctx: Context, basis: str) -> tuple[Residual, float]:
+    if learned is None:
+        zeros = np.zeros(len(analysis.base_s))
+        return Residual(zeros, zeros + UNTRAINED_SCALE), DEFAULT_QUANTILE[basis]
+    return learned.net(analysis.features, codes_of(ctx)), learned.card.quantiles[basis]
+
+
+def _ceiling(learned: Trained | None, analysis: Analysis, ctx: Context, otherwise: Array) -> Array:
+    if learned is None or learned.ceiling is None:
+        return otherwise
+    return np.asarray(analysis.base_s * np.exp(learned.ceiling(analysis.features, codes_of(ctx)).mean))
+
+
+def codes_of(ctx: Context) -> dict[str, str]:
+    """The categories a net may look at."""
+    kv = ctx.option("kv_dtype") or ctx.dtype
+    protocol = "cold" if ctx.protocol == "serving" else ctx.protocol
+    return {"stack": ctx.stack, "impl": ctx.impl, "dtype": ctx.dtype, "kv_dtype": kv, "protocol": protocol}
