@@ -11,6 +11,7 @@ pipe (`Demand`); `demand.features` turns that into the 11 or 15 named features; 
 
 from __future__ import annotations
 
+from pipewave.paper.collectives import predict_collective
 from pipewave.paper.demand import Demand, Load
 from pipewave.paper.estimator import ceiling, predict, trained
 from pipewave.paper.hardware import HARDWARE, Hardware, find
@@ -28,5 +29,6 @@ __all__ = [
     "latency_us",
     "overall_perf",
     "predict",
+    "predict_collective",
     "trained",
 ]

@@ -44,6 +44,7 @@ class Mlp:
         return np.asarray(1 / (1 + np.exp(-logit)))
 
 
+@lru_cache(maxsize=32)
 def trained(name: str, model: str = MEAN) -> Mlp:
     """The shipped estimator of a kernel: "mean" as published, or "p80", its 80 % quantile."""
     wanted = kernel(name)
@@ -57,7 +58,6 @@ def trained(name: str, model: str = MEAN) -> Mlp:
     return mlp
 
 
-@lru_cache(maxsize=16)
 def load(path: Path) -> Mlp:
     """Read weights; raises BadFile when they are not whole or not ours."""
     try:

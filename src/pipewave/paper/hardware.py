@@ -26,6 +26,7 @@ class Hardware:
     clock_mhz: float
     dram_gbps: float
     l2_gbps: float
+    l2_mb: int
     smem_bytes_per_clk_per_sm: float
     smem_kb_per_sm: int
     tensor_bf16_ops_per_clk_per_sm: float

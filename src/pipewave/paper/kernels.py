@@ -21,7 +21,7 @@ LARGEST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One family. `columns` are whole numbers or arrays of them; `lists` one call's requests; `options` may be absent."""
+    """One family: `columns` are whole numbers or arrays of them, `lists` the requests of one call."""
 
     demand: Callable[..., Demand]
     columns: tuple[str, ...]
