@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -14,6 +15,7 @@ from pipewave.kernels.base import Columns, Family, Ragged
 SHARED = ("dtype", "stack", "impl")  # fields that go to the context of every family
 
 
+@cache
 def numeric_fields(family: Family) -> tuple[str, ...]:
     """Fields of the family that become plain columns."""
     apart = {*family.options, *family.ragged, *SHARED}
@@ -38,15 +40,11 @@ def columns(family: Family, cases: Sequence[Mapping[str, Any]]) -> Columns:
     default = defaults(family.call)
     out: dict[str, Any] = {}
     for name in numeric_fields(family):
-        out[name] = _numbers([case.get(name, default.get(name)) for case in cases])
+        otherwise = default.get(name)
+        out[name] = np.array([case.get(name, otherwise) or 0 for case in cases], dtype=np.float64)
     for name in family.ragged:
         out[name] = ragged([case[name] for case in cases])
     return out
-
-
-def _numbers(values: list[Any]) -> Any:
-    array = np.array(values, dtype=np.float64)  # None becomes NaN
-    return np.nan_to_num(array, copy=False, nan=0.0)
 
 
 def ragged(lists: Iterable[Sequence[int]]) -> Ragged:

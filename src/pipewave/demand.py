@@ -6,7 +6,8 @@ implementation must do under the stated protocol, so `floor_s` is a lower bound 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,44 +23,50 @@ LEAST_LAUNCH_S = 0.3e-6
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Amounts per pipe: `tensor`, `fma`, `xu` in operations (an FMA is two), the memories and `link` in bytes."""
+    """Amounts per pipe, [pipe, call] in the order of PIPES, also by name: `work.dram`.
 
-    tensor: Array
-    dram: Array
-    l2: Array
-    smem: Array
-    fma: Array
-    xu: Array
-    link: Array
-    launch: Array
+    `tensor`, `fma`, `xu` count operations (an FMA is two), the memories and `link` bytes, `launch` kernels.
+    """
+
+    amounts: Array
+
+    def __getattr__(self, pipe: str) -> Array:
+        if pipe not in _ROW:
+            raise AttributeError(f"no pipe {pipe!r}: there are {', '.join(PIPES)}")
+        return np.asarray(self.amounts[_ROW[pipe]])
 
     def __add__(self, other: Demand) -> Demand:
-        return Demand(*(getattr(self, p) + getattr(other, p) for p in PIPES))
+        return Demand(self.amounts + other.amounts)
 
     def __mul__(self, times: float | Array) -> Demand:
-        return Demand(*(getattr(self, p) * times for p in PIPES))
+        return Demand(self.amounts * times)
 
     def seconds(self, gpu: GPU, dtype: str) -> Array:
         """Time each pipe needs alone at the part's highest rates, [pipe, call]."""
-        rates = pipe_rates(gpu, dtype)
-        return np.stack([getattr(self, p) / rates[p] for p in PIPES])
+        return self.amounts / pipe_rates(gpu, dtype)
+
+
+_ROW = {pipe: row for row, pipe in enumerate(PIPES)}
 
 
 def demand(n: int, **amounts: Array | float) -> Demand:
     """A demand of `n` calls; pipes not named ask for nothing, scalars are the same for every call."""
-    unknown = amounts.keys() - {f.name for f in fields(Demand)}
-    if unknown:
-        raise TypeError(f"unknown pipe {sorted(unknown)}")
-    zeros = np.zeros(n)
-    return Demand(*(zeros + amounts[p] if p in amounts else zeros for p in PIPES))
+    rows = np.zeros((len(PIPES), n))
+    for pipe, amount in amounts.items():
+        rows[_ROW[pipe]] = amount
+    return Demand(rows)
 
 
-def pipe_rates(gpu: GPU, dtype: str) -> dict[str, float]:
-    """Highest rate of each pipe, in its unit per second (`launch`: launches per second)."""
+@lru_cache(maxsize=1024)
+def pipe_rates(gpu: GPU, dtype: str) -> Array:
+    """Highest rate of each pipe in its unit per second, [pipe, 1]; `launch` counts launches per second.
+
+    DRAM counts what the pins could move and what was ever measured, since either may exceed the datasheet.
+    """
     clock_hz = gpu.boost_clock_mhz * 1e6
-    return {
+    rates = {
         "tensor": gpu.peak_flops(dtype, at="boost"),
-        "dram": gpu.dram_gbps * 1e9,
+        "dram": max(gpu.dram_gbps, gpu.dram_pin_gbps or 0.0, gpu.dram_measured_gbps or 0.0) * 1e9,
         "l2": gpu.l2_gbps * 1e9,
         "smem": gpu.smem_bytes_per_clk_per_sm * gpu.sms * clock_hz,
         "fma": 2 * gpu.fma_per_clk_per_sm * gpu.sms * clock_hz,
@@ -67,6 +74,7 @@ def pipe_rates(gpu: GPU, dtype: str) -> dict[str, float]:
         "link": gpu.link_gbps * 1e9,
         "launch": 1 / LEAST_LAUNCH_S,
     }
+    return np.array([[rates[pipe]] for pipe in PIPES])
 
 
 def floor_s(seconds: Array) -> Array:

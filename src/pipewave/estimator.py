@@ -48,7 +48,7 @@ class Net:
 
     def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Residual:
         """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
-        x = np.stack([features[name] for name in self.features], axis=-1).astype(np.float32)
+        x = np.array([features[name] for name in self.features], np.float32).T
         hidden = np.matmul(x, self.weights[0]) + self._first_bias(codes)
         for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
             hidden = np.matmul(_activate(hidden, self.activation), weight) + bias

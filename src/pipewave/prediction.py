@@ -16,6 +16,7 @@ from pipewave.columns import columns, group_key, options_of
 from pipewave.demand import PIPES, Array, busiest, floor_s
 from pipewave.errors import BadInput, did_you_mean
 from pipewave.estimator import UNTRAINED_SCALE, Card, Residual, Trained, trained
+from pipewave.fields import rules
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family
@@ -121,10 +122,10 @@ def predict(
 
     `stack` and `impl` stand in where a call names none. Raises UnknownGPU, UnsupportedDtype or BadInput.
     """
-    batch = [calls] if isinstance(calls, Call) else calls
-    cases = [_as_case(call, stack, impl) for call in batch]
-    everything = predict_cases(cases, find(gpu), check_protocol(protocol))
-    return everything[0] if isinstance(calls, Call) else everything
+    card = find(gpu)
+    if isinstance(calls, Call):
+        return _one(answer_one(_as_case(calls, stack, impl), card, check_protocol(protocol)))
+    return predict_cases([_as_case(call, stack, impl) for call in calls], card, check_protocol(protocol))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +144,10 @@ class Explanation:
 
 def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanation:
     """Predict one call and say how busy each pipe would be at its highest rate."""
-    card = find(gpu)
-    family, case = family_of(call.kernel), _as_case(call, None, None)
-    batch = answer(family, columns(family, [case]), group_key(family, case), card, check_protocol(protocol))
+    card, case = find(gpu), _as_case(call, None, None)
+    batch = answer_one(case, card, check_protocol(protocol))
     pipes = batch.analysis.demand.seconds(card, case["dtype"])[:, 0]
-    prediction = predict(call, card, protocol=protocol)
+    prediction = _one(batch)
     busy = {pipe: float(s) * US / prediction.latency_us for pipe, s in zip(PIPES, pipes, strict=True)}
     return Explanation(call, card, prediction, busy)
 
@@ -160,8 +160,22 @@ def check_protocol(protocol: str) -> str:
     return protocol
 
 
+def _one(batch: Answers) -> Prediction:
+    """The only answer of a batch of length one."""
+    source = batch.source
+    latency, low, high, floor, ceiling = (batch.seconds[:, 0] * US).tolist()
+    bound = PIPES[batch.bound[0]]
+    return Prediction(latency, low, high, floor, ceiling, bound, source.basis, source.impl, source.stack, source.notes)
+
+
+def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
+    """The batch of length one."""
+    family = family_of(case["kernel"])
+    return answer(family, columns(family, [case]), group_key(family, case), gpu, protocol)
+
+
 def _as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
-    case = {name: getattr(call, name) for name in type(call).__dataclass_fields__} | {"kernel": call.kernel}
+    case = {name: getattr(call, name) for name in rules(type(call))} | {"kernel": call.kernel}
     case["stack"] = case["stack"] or stack
     case["impl"] = case["impl"] or impl
     return case
@@ -229,8 +243,10 @@ def _combine(analysis: Analysis, ctx: Context, source: Source) -> tuple[Array, N
     residual, quantile = _residual(learned, analysis, ctx, source.basis)
     latency = np.maximum(analysis.base_s * np.exp(residual.mean), floor)
     spread = np.exp(quantile * residual.scale)
-    ceiling = np.clip(_ceiling(learned, analysis, ctx, latency / spread), floor, None)
-    return np.stack((latency, np.maximum(latency / spread, floor), latency * spread, floor, ceiling)), busiest(pipes)
+    low = latency / spread
+    ceiling = _ceiling(learned, analysis, ctx, low)
+    seconds = np.array((latency, low, latency * spread, floor, ceiling))
+    return np.maximum(seconds, floor), busiest(pipes)
 
 
 def _residual(learned: Trained | None, analysis: Analysis, ctx: Context, basis: str) -> tuple[Residual, float]:
