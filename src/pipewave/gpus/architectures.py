@@ -36,9 +36,9 @@ _AMPERE = {"bf16_tflops": 1.0, "tf32_tflops": 0.5, "int8_tops": 2.0}
 _FP8 = _AMPERE | {"fp8_tflops": 2.0}
 
 ARCHITECTURES: Mapping[int, Architecture] = {
-    70: Architecture("volta", 96, 2048, 32, 64, 16, 19.5, "V100, Jia et al. 2018, recalled", {}),
+    70: Architecture("volta", 96, 2048, 32, 64, 16, 19.5, "V100 as in Jia et al. 2018, not re-read", {}),
     75: Architecture(
-        "turing", 64, 1024, 16, 64, 16, 20.0, "T4, Jia et al. 2019, recalled", {"int8_tops": 2.0},
+        "turing", 64, 1024, 16, 64, 16, 20.0, "T4 as in Jia et al. 2019, not re-read", {"int8_tops": 2.0},
         smem_bytes_per_clk_per_sm=64,
     ),
     80: Architecture("ampere", 164, 2048, 32, 64, 32, 21.2, "A100", _AMPERE),

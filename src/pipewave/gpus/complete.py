@@ -11,7 +11,7 @@ from typing import Any
 from pipewave.errors import MissingField, UnknownField, did_you_mean
 from pipewave.gpus.architectures import Architecture, architecture_of
 from pipewave.gpus.limits import checked
-from pipewave.gpus.spec import GPU, VALUE_FIELDS, Source, Sources
+from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Source, Sources
 
 REQUIRED = ("compute_capability", "sms", "boost_clock_mhz", "dram_gb", "dram_gbps", "l2_mb", "tdp_w")
 PEAKS = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp8_tflops", "int8_tops", "fp4_tflops")
@@ -55,7 +55,7 @@ def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source]
         UnknownField, BadInput: as `limits.checked`.
     """
     _require(values)
-    known = {key: value if key == "architecture" else checked(key, value) for key, value in values.items()}
+    known = {key: checked(key, value) for key, value in values.items()}
     facts = architecture_of(known["compute_capability"])
     derived = {"architecture": Source("derived", f"compute capability {known['compute_capability']}")}
     known["architecture"] = facts.name
@@ -67,8 +67,8 @@ def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source]
 
 def _require(values: Mapping[str, Any]) -> None:
     for key in values:
-        if key not in VALUE_FIELDS:
-            raise UnknownField(f"unknown GPU field {key!r}:{did_you_mean(key, VALUE_FIELDS)}", field=key)
+        if key not in NUMBER_FIELDS:
+            raise UnknownField(f"unknown GPU field {key!r}:{did_you_mean(key, NUMBER_FIELDS)}", field=key)
     for key in REQUIRED:
         if values.get(key) is None:
             raise MissingField(f"{key} is missing: a GPU needs at least {', '.join(REQUIRED)}", field=key)

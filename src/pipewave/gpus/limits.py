@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -78,18 +78,23 @@ def checked(field: str, value: Any) -> Any:
     if value is None and limit.optional:
         return None
     if not _is_inside(value, limit):
-        raise BadInput(f"{field} = {value!r} is not possible: give {limit}", field=field)
+        raise BadInput(f"{field} = {_short(value)} is not possible: give {limit}", field=field)
     return int(value) if limit.whole else float(value)
 
 
 def _is_inside(value: Any, limit: Limit) -> bool:
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    number = float(value) if abs(value) < 1e300 else math.inf  # an int may be too big for a float
-    return limit.low <= number <= limit.high and (number.is_integer() or not limit.whole)
+    number: Any = value  # compared as it is: NaN fails, an int too big for a float does not overflow
+    return bool(limit.low <= number <= limit.high) and (not limit.whole or int(number) == number)
+
+
+def _short(value: Any) -> str:
+    # Python refuses to print integers of thousands of digits.
+    return "a huge number" if isinstance(value, int) and abs(value) > 10**18 else reprlib.repr(value)
 
 
 def _checked_link(value: Any) -> str:
     if value not in LINKS:
-        raise BadInput(f"link = {value!r} is not possible: give one of {', '.join(LINKS)}", field="link")
+        raise BadInput(f"link = {_short(value)} is not possible: give one of {', '.join(LINKS)}", field="link")
     return str(value)

@@ -123,7 +123,7 @@ class GPU:
     def __post_init__(self) -> None:
         for name in NUMBER_FIELDS:
             object.__setattr__(self, name, checked(name, getattr(self, name)))
-        if self.sustained_clock_mhz > self.boost_clock_mhz:
+        if self.sustained_clock_mhz > self.boost_clock_mhz * (1 + 1e-9):  # room for a what-if's rounding
             raise BadInput(
                 f"sustained_clock_mhz = {self.sustained_clock_mhz:g} is above boost_clock_mhz = "
                 f"{self.boost_clock_mhz:g}, which is the highest clock of the part",
@@ -191,7 +191,10 @@ class GPU:
         """
         name = changes.pop("name", None)
         if "compute_capability" in changes:
-            raise BadInput("compute_capability cannot be a what-if: write a spec file", field="compute_capability")
+            raise BadInput(
+                "compute_capability cannot be a what-if: another architecture needs a spec of its own",
+                field="compute_capability",
+            )
         given = {key: checked(key, value) for key, value in changes.items()}
         given = {key: value for key, value in given.items() if value != getattr(self, key)}
         if not given:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
 from pipewave.gpus.complete import complete
-from pipewave.gpus.spec import GPU, VALUE_FIELDS, Kind, Source
+from pipewave.gpus.shipped import shipped, stem_of
+from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Kind, Source
 
 _MAX_BYTES = 1_000_000
-_ABOUT = ("name", "base", "aliases", "sources")
+_ABOUT = ("name", "base", "sources")
 
 
 def load(path: Path) -> GPU:
-    """Return the GPU that a file describes: `name`, numbers by field, optional `base`, `aliases` and `sources`.
+    """Return the GPU that a file describes: `name`, numbers by field, optional `base` and `sources`.
 
     Without `base` the file needs `complete.REQUIRED` and one 16-bit peak; the rest is derived. With it, every number
     not given is the base's, and what depends on a changed one follows as in `GPU.what_if`. `sources` maps a field to a
@@ -71,24 +73,17 @@ def _build(content: Mapping[str, Any], path: Path) -> GPU:
     values = {key: value for key, value in content.items() if key not in _ABOUT}
     sources = _sources(content.get("sources") or {}, values, path.name)
     name = _name(content, path)
-    aliases = _aliases(content.get("aliases") or [])
     if "base" not in content:
-        return complete(name, values, sources, aliases)
-    return _from_base(str(content["base"]), name, values, sources, aliases)
+        return complete(name, values, sources)
+    return _from_base(content["base"], name, values, sources)
 
 
-def _from_base(
-    base_name: str, name: str, values: Mapping[str, Any], sources: Mapping[str, Source], aliases: tuple[str, ...]
-) -> GPU:
-    from dataclasses import replace
-
-    from pipewave.gpus.registry import find
-
-    if base_name.lower().endswith((".yaml", ".yml", ".json")):
-        raise BadInput(f"base = {base_name!r} is not possible: name a shipped GPU", field="base")
-    base = find(base_name)
-    changed = base.what_if(**values)
-    return replace(changed, name=name, aliases=aliases, sources=changed.sources | sources)
+def _from_base(base: object, name: str, values: Mapping[str, Any], sources: Mapping[str, Source]) -> GPU:
+    stem = stem_of(base) if isinstance(base, str) else None
+    if stem is None:
+        raise BadInput(f"base = {base!r} is not possible: give a GPU that `pipewave gpus` lists", field="base")
+    changed = shipped(stem).what_if(**values)
+    return replace(changed, name=name, aliases=(), sources=changed.sources | sources)
 
 
 def _name(content: Mapping[str, Any], path: Path) -> str:
@@ -97,20 +92,20 @@ def _name(content: Mapping[str, Any], path: Path) -> str:
         raise MissingField("name is missing: say what the GPU is called", field="name")
     if not isinstance(name, str) or not name.strip():
         raise BadInput(f"name = {name!r} is not possible: give some text", field="name")
+    if (stem := stem_of(name)) is not None:
+        raise BadInput(
+            f"name = {name!r} is taken by {shipped(stem).name}, whose measured accuracy would be claimed for it: "
+            "choose another",
+            field="name",
+        )
     return name.strip()
-
-
-def _aliases(given: object) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(word, str) for word in given):
-        raise BadInput(f"aliases = {given!r} is not possible: give a list of names", field="aliases")
-    return tuple(given)
 
 
 def _sources(given: object, values: Mapping[str, Any], file_name: str) -> dict[str, Source]:
     if not isinstance(given, dict):
         raise BadInput(f"sources = {given!r} is not possible: give 'field: note' pairs", field="sources")
     for key in given:
-        if key not in VALUE_FIELDS:
+        if key not in NUMBER_FIELDS:
             raise UnknownField(f"sources names {key!r}, which is no GPU field", field="sources")
     own = dict.fromkeys(values, Source("unverified", f"given in {file_name}"))
     return own | {key: _source(key, said) for key, said in given.items()}

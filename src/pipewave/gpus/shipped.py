@@ -1,0 +1,44 @@
+"""The GPUs that come with the package: one JSON file each, every number beside its source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipewave.gpus.complete import complete
+from pipewave.gpus.naming import key_of
+from pipewave.gpus.spec import GPU, Source
+
+_DATA = Path(__file__).parent / "data"
+
+
+def stem_of(name: str) -> str | None:
+    """Return the file stem of the GPU that goes by this name, or None."""
+    return spellings().get(key_of(name))
+
+
+@cache
+def shipped(stem: str) -> GPU:
+    """Return the GPU of one data file."""
+    raw = raw_specs()[stem]
+    values: dict[str, Any] = {}
+    sources: dict[str, Source] = {}
+    for fact in raw["facts"]:
+        values |= fact["values"]
+        sources |= dict.fromkeys(fact["values"], Source(fact["kind"], fact["note"], fact.get("date", "")))
+    return complete(raw["name"], values, sources, tuple(raw["aliases"]))
+
+
+@cache
+def raw_specs() -> Mapping[str, Mapping[str, Any]]:
+    """Return every data file by its stem, as parsed: building a `GPU` costs more and is done when one is asked for."""
+    return {path.stem: json.loads(path.read_bytes()) for path in sorted(_DATA.glob("*.json"))}
+
+
+@cache
+def spellings() -> Mapping[str, str]:
+    """Return key of every spelling → stem of the data file; the stem is a spelling too."""
+    return {key_of(word): stem for stem, raw in raw_specs().items() for word in (stem, raw["name"], *raw["aliases"])}
