@@ -20,6 +20,7 @@ DATA = Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).parents[2] / "shared"
 EVERY = pytest.mark.parametrize("gpu", all_gpus(), ids=str)
 
 # Dense FLOP per clock and SM with fp32 accumulation, from the vendor's architecture whitepapers.
+_GV100 = {"fp16": 1024, "fp32": 128}
 _GA100 = {"bf16": 2048, "fp16": 2048, "tf32": 1024, "int8": 4096}
 _GA102 = {"bf16": 1024, "fp16": 1024, "tf32": 512, "int8": 2048}
 _AD102 = {"bf16": 1024, "fp16": 1024, "tf32": 512, "fp8": 2048, "int8": 2048}
@@ -28,7 +29,7 @@ _GH100 = {"bf16": 4096, "fp16": 4096, "tf32": 2048, "fp8": 8192, "int8": 8192}
 _GB100 = {"bf16": 8192, "fp16": 8192, "tf32": 4096, "fp8": 16384}
 _GB202 = {"bf16": 1024, "fp16": 1024, "tf32": 512, "fp8": 2048, "int8": 2048, "nvfp4": 4096}
 LANES = {
-    **dict.fromkeys(("V100", "V100 PCIe"), {"fp16": 1024, "fp32": 128}),
+    **dict.fromkeys(("V100", "V100 PCIe"), _GV100),
     "T4": {"fp16": 1024, "int8": 2048, "fp32": 128},
     **dict.fromkeys(("A100", "A100 SXM 40GB", "A100 PCIe 40GB", "A100 PCIe 80GB", "A30"), _GA100 | {"fp32": 128}),
     **dict.fromkeys(("A10", "A40", "RTX A6000"), _GA102 | {"fp32": 256}),
