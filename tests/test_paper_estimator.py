@@ -1,0 +1,111 @@
+"""The paper's shipped networks: their arithmetic, their files, and the figures published for them here."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pipewave import paper
+from pipewave.errors import BadFile, BadInput, UnknownKernel
+from pipewave.paper import collectives, estimator
+
+SHIPPED = Path(str(files("pipewave").joinpath("data/paper")))
+NETS = [(kernel, model) for kernel in ("gemm_fp8", "fused_moe") for model in ("mean", "p80")]
+SHAPE = {
+    "gemm_fp8": {"m": np.array([16, 4096]), "n": np.array([4096, 4096]), "k": np.array([7168, 4096])},
+    "fused_moe": {
+        "tokens": np.array([16, 4096]),
+        "experts": np.array([128, 8]),
+        "topk": np.array([8, 2]),
+        "hidden": np.array([2048, 4096]),
+        "inter": np.array([768, 3072]),
+    },
+}
+
+
+@pytest.mark.parametrize(("kernel", "model"), NETS)
+def test_efficiency_is_the_written_out_network(kernel: str, model: str) -> None:
+    """Weights read straight from the file, layers written out one unit at a time, in float64."""
+    tensors = {
+        name: value.astype(np.float64) for name, value in load_file(SHIPPED / f"{kernel}_{model}.safetensors").items()
+    }
+    found = paper.features(kernel, "H200", **SHAPE[kernel])
+    for row, predicted in enumerate(paper.trained(kernel, model).efficiency(found)):
+        units = [np.log1p(float(found[name][row])) for name in paper.KERNELS[kernel].order]
+        for layer in range(4):
+            weight, bias = tensors[f"weight.{layer}"], tensors[f"bias.{layer}"]
+            units = [
+                sum(u * w for u, w in zip(units, column, strict=True)) + b
+                for column, b in zip(weight.T, bias, strict=True)
+            ]
+            units = units if layer == 3 else [max(unit, 0.0) for unit in units]
+        assert predicted == pytest.approx(1 / (1 + np.exp(-units[0])), rel=1e-4)
+
+
+@pytest.mark.parametrize(("kernel", "model"), NETS)
+def test_latency_is_reference_cycles_over_efficiency(kernel: str, model: str) -> None:
+    ask = {"mean": paper.predict, "p80": paper.ceiling}[model]
+    found = paper.features(kernel, "H200", **SHAPE[kernel])
+    perf = paper.trained(kernel, model).efficiency(found)
+    assert np.all((perf > 0) & (perf < 1))
+    assert ask(kernel, "H200", **SHAPE[kernel]) == pytest.approx(found["tensor_all_cycle"] / (perf * 1830))
+
+
+def test_one_call_answers_one_number() -> None:
+    one = paper.predict("gemm_fp8", "H200", m=16, n=4096, k=7168)
+    assert np.ndim(one) == 0
+    assert one == pytest.approx(paper.predict("gemm_fp8", "H200", **SHAPE["gemm_fp8"])[0], rel=1e-5)
+
+
+def test_kernels_without_weights_say_so() -> None:
+    with pytest.raises(UnknownKernel, match="no mean weights"):
+        paper.predict("rmsnorm", "H200", rows=1, dim=4096)
+
+
+def test_foreign_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    foreign, cut, absent = tmp_path / "foreign.safetensors", tmp_path / "cut.safetensors", tmp_path / "none"
+    save_file({"x": np.zeros(3, dtype=np.float32)}, foreign)
+    cut.write_bytes((SHIPPED / "gemm_fp8_mean.safetensors").read_bytes()[:5000])
+    for path in (foreign, cut, absent):
+        with pytest.raises(BadFile, match=path.name):
+            estimator.load(path)
+
+
+def test_every_weights_file_has_a_card_that_names_its_source() -> None:
+    for weights in SHIPPED.glob("*.safetensors"):
+        card = json.loads(weights.with_name(weights.stem + ".card.json").read_text())
+        assert "Apache-2.0" in card["source"]
+        assert card["trained on"]
+
+
+def test_collectives_answer_only_what_was_measured() -> None:
+    sizes = np.array([2e6, 2e7, 2e8])
+    latency = paper.predict_collective("all_reduce", "A100", size_bytes=sizes, workers=8)
+    assert np.all(np.diff(latency) > 0)
+    for primitive, gpu, workers in (("all_reduce", "H800", 4), ("send_recv", "L40", 2), ("all_gather", "A100", 8)):
+        with pytest.raises(BadInput):
+            paper.predict_collective(primitive, gpu, size_bytes=1e6, workers=workers)
+    with pytest.raises(BadInput):
+        paper.predict_collective("all_reduce", "A100", size_bytes=-1, workers=8)
+
+
+def test_steps_include_their_upper_edge() -> None:
+    steps = collectives.Steps(np.float32([10, 20]), np.float32([1, 2, 3]))
+    assert steps.at([1, 10, 11, 20, 21]).tolist() == [1, 1, 2, 2, 3]
+
+
+def test_shipped_fp8_weights_score_what_is_committed(corpus: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = pd.read_parquet(corpus / "pipeweave" / "dataset" / "gemm_fp8_test.parquet")
+    committed = json.loads((SHIPPED / "gemm_fp8_mean.card.json").read_text())["scores"]
+    for full_name, part in table.groupby("hardware"):
+        hw = paper.find(full_name)
+        shape = {name: part[name.upper()].to_numpy() for name in ("m", "n", "k")}
+        error = np.abs(paper.predict("gemm_fp8", hw, **shape) / part["avg_duration"].to_numpy() - 1)
+        assert 100 * error.mean() == pytest.approx(committed[hw.name]["latency_mape"], abs=0.02)
