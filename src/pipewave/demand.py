@@ -66,8 +66,8 @@ def pipe_rates(gpu: GPU, dtype: str) -> Array:
     clock_hz = gpu.boost_clock_mhz * 1e6
     rates = {
         "tensor": gpu.peak_flops(dtype, at="boost"),
-        "dram": max(gpu.dram_gbps, gpu.dram_pin_gbps or 0.0, gpu.dram_measured_gbps or 0.0) * 1e9,
-        "l2": gpu.l2_gbps * 1e9,
+        "dram": gpu.dram_peak_gbps * 1e9,
+        "l2": gpu.l2_peak_gbps * 1e9,
         "smem": gpu.smem_bytes_per_clk_per_sm * gpu.sms * clock_hz,
         "fma": 2 * gpu.fma_per_clk_per_sm * gpu.sms * clock_hz,
         "xu": gpu.xu_per_clk_per_sm * gpu.sms * clock_hz,

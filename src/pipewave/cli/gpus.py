@@ -18,7 +18,7 @@ def gpus(
 ) -> None:
     """List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."""
     from pipewave.cli.render import check_format, show
-    from pipewave.gpus.show import one_rows, summary_rows
+    from pipewave.gpus.show import field_rows, summary_rows
 
-    rows = one_rows(name) if name else summary_rows()
+    rows = field_rows(name) if name else summary_rows()
     show(rows, check_format(format), schema="fields" if name else "gpus")
