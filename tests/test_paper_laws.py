@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipewave import paper
+from pipewave import gpus, paper
 from pipewave.errors import BadInput, MissingField, UnknownField, UnknownGPU, UnknownKernel, UnsupportedDtype
 
 GPUS = st.sampled_from(list(paper.HARDWARE))
@@ -158,3 +158,19 @@ def test_bad_input_names_the_field(kernel: str, gpu: str, shape: dict[str, Any],
 
 def test_gpus_answer_to_their_full_names() -> None:
     assert paper.find("NVIDIA RTX 6000 Ada Generation") is paper.find("rtx_6000_ada") is paper.find("RTX 6000 Ada")
+
+
+@pytest.mark.parametrize("name", paper.HARDWARE)
+def test_the_registry_agrees_with_the_papers_numbers(name: str) -> None:
+    """Both describe the same parts, so a vector made from the registry must be near the published one."""
+    published = paper.find(name)
+    ours = paper.hardware_of(gpus.find(published.full_name))
+    assert (ours.sms, ours.smem_kb_per_sm) == (published.sms, published.smem_kb_per_sm)
+    for field in ("clock_mhz", "dram_gbps", "tensor_bf16_ops_per_clk_per_sm"):
+        assert getattr(ours, field) == pytest.approx(getattr(published, field), rel=0.04), field
+
+
+def test_a_gpu_of_the_registry_is_answered() -> None:
+    l40s = gpus.find("L40S")
+    assert paper.predict("gemm_fp8", l40s, **GEMM) > 0
+    assert paper.features("rmsnorm", l40s, rows=142, dim=4096)["fma_sm_max_ops"] > 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pipewave.paper.collectives import predict_collective
 from pipewave.paper.demand import Demand, Load
 from pipewave.paper.estimator import ceiling, predict, trained
-from pipewave.paper.hardware import HARDWARE, Hardware, find
+from pipewave.paper.hardware import HARDWARE, Hardware, find, hardware_of
 from pipewave.paper.kernels import KERNELS, features, latency_us, overall_perf
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "ceiling",
     "features",
     "find",
+    "hardware_of",
     "latency_us",
     "overall_perf",
     "predict",

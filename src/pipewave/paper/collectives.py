@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import as_file, files
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,9 @@ from safetensors import safe_open
 from pipewave.errors import BadInput
 from pipewave.paper.demand import Array
 from pipewave.paper.hardware import Hardware, find
+
+if TYPE_CHECKING:
+    from pipewave.gpus import GPU
 
 PRIMITIVES = ("all_reduce", "send_recv")
 
@@ -34,7 +38,7 @@ class Steps:
         return self.latency_us[np.searchsorted(self.edges, size, side="left")].astype(np.float64)
 
 
-def predict_collective(primitive: str, hardware: str | Hardware, *, size_bytes: ArrayLike, workers: int) -> Array:
+def predict_collective(primitive: str, hardware: str | Hardware | GPU, *, size_bytes: ArrayLike, workers: int) -> Array:
     """Latency in µs of `all_reduce` or `send_recv` between GPUs of one node.
 
     Answers only where the paper measured: raises BadInput for other GPUs, primitives or numbers of workers.

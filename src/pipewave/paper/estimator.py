@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,9 @@ from pipewave.errors import BadFile, UnknownKernel
 from pipewave.paper.demand import Array
 from pipewave.paper.hardware import Hardware, find
 from pipewave.paper.kernels import features, kernel, latency_us
+
+if TYPE_CHECKING:
+    from pipewave.gpus import GPU
 
 Weights = NDArray[np.float32]
 MEAN, P80 = "mean", "p80"
@@ -71,12 +74,12 @@ def load(path: Path) -> Mlp:
     return Mlp(order=order, weights=weights, biases=biases)
 
 
-def predict(name: str, hardware: str | Hardware, **shape: Any) -> Array:
+def predict(name: str, hardware: str | Hardware | GPU, **shape: Any) -> Array:
     """Latency in µs of calls as in `features`; raises UnknownKernel for a family without shipped weights."""
     return _latency(name, find(hardware), MEAN, shape)
 
 
-def ceiling(name: str, hardware: str | Hardware, **shape: Any) -> Array:
+def ceiling(name: str, hardware: str | Hardware | GPU, **shape: Any) -> Array:
     """The paper's "performance ceiling" in µs: what four kernels in five are slower than, by its P80 model."""
     return _latency(name, find(hardware), P80, shape)
 

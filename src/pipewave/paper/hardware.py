@@ -1,7 +1,7 @@
 """The paper's hardware vectors: eleven GPUs with the numbers its authors used, right or wrong.
 
 They differ from `pipewave.gpus` on purpose (measured L2 rates, a fixed clock, 516 instead of 512 on the L20): features
-are only those of the paper with the paper's numbers.
+are only those of the paper with the paper's numbers. For other GPUs `hardware_of` takes the same quantities from the registry.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipewave.errors import UnknownGPU, UnsupportedDtype, did_you_mean
+
+if TYPE_CHECKING:
+    from pipewave.gpus import GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +45,45 @@ class Hardware:
         return rate
 
 
-def find(name: str | Hardware) -> Hardware:
-    """The vector of a GPU by short or full name ("H200", "NVIDIA H200"); a `Hardware` is passed through."""
+def find(name: str | Hardware | GPU) -> Hardware:
+    """The vector of a GPU by the paper's short or full name ("H200", "NVIDIA H200"), or of a GPU of the registry.
+
+    A `Hardware` is passed through. Raises UnknownGPU for a name that the paper does not have.
+    """
     if isinstance(name, Hardware):
         return name
+    if not isinstance(name, str):
+        return hardware_of(name)
     found = _BY_NAME.get(_plain(name))
     if found is None:
         known = ", ".join(HARDWARE)
         raise UnknownGPU(
-            f"the paper has no GPU {name!r}:{did_you_mean(name, HARDWARE)} it has {known}; or pass a paper.Hardware",
+            f"the paper has no GPU {name!r}:{did_you_mean(name, HARDWARE)} it has {known}; or pass pipewave.find(name)",
             field="gpu",
         )
     return found
+
+
+def hardware_of(gpu: GPU) -> Hardware:
+    """What the paper's recipe would note down for any GPU: the clock at which its peaks are quoted, and those peaks."""
+    cycles_per_s = gpu.sms * gpu.sustained_clock_mhz * 1e6
+    return Hardware(
+        name=gpu.name,
+        full_name=gpu.name,
+        architecture=gpu.architecture,
+        compute_capability=gpu.compute_capability,
+        sms=gpu.sms,
+        clock_mhz=gpu.sustained_clock_mhz,
+        dram_gbps=gpu.dram_gbps,
+        l2_gbps=gpu.l2_gbps,
+        l2_mb=round(gpu.l2_mb),
+        smem_bytes_per_clk_per_sm=gpu.smem_bytes_per_clk_per_sm,
+        smem_kb_per_sm=round(gpu.smem_kb_per_sm),
+        tensor_bf16_ops_per_clk_per_sm=gpu.peak_flops("fp16") / cycles_per_s,
+        tensor_fp8_ops_per_clk_per_sm=gpu.peak_flops("fp8") / cycles_per_s if gpu.supports("fp8") else None,
+        fma_ops_per_clk_per_sm=gpu.fma_per_clk_per_sm,
+        xu_ops_per_clk_per_sm=gpu.xu_per_clk_per_sm,
+    )
 
 
 def _plain(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,9 @@ from pipewave.errors import BadInput, MissingField, UnknownField, UnknownKernel,
 from pipewave.paper import attention, demand, fused_moe, gemm_fp8, gemm_sm80, gemm_sm90, rmsnorm, silu_and_mul
 from pipewave.paper.demand import FMA, MEMORY, TENSOR, XU, Array, Demand, Features
 from pipewave.paper.hardware import Hardware, find
+
+if TYPE_CHECKING:
+    from pipewave.gpus import GPU
 
 # Persistent GEMMs; the released rows of Hopper and of the B200 follow this, workstation Blackwell does not.
 PERSISTENT_GEMM_CAPABILITIES = (90, 100)
@@ -77,7 +80,7 @@ def kernel(name: str) -> Kernel:
     return KERNELS[name]
 
 
-def features(name: str, hardware: str | Hardware, **shape: Any) -> Features:
+def features(name: str, hardware: str | Hardware | GPU, **shape: Any) -> Features:
     """Features of a call by their published names, in the published order.
 
     Shapes are whole numbers or equally long arrays of them (attention: one call, `q_lens` and `kv_lens` list its
@@ -88,12 +91,12 @@ def features(name: str, hardware: str | Hardware, **shape: Any) -> Features:
     return {feature: found[feature] for feature in family.order}
 
 
-def overall_perf(name: str, hardware: str | Hardware, found: Mapping[str, Array], latency_us: ArrayLike) -> Array:
+def overall_perf(name: str, hardware: str | Hardware | GPU, found: Mapping[str, Array], latency_us: ArrayLike) -> Array:
     """The learning target: reference cycles over measured cycles (dimensionless "efficiency")."""
     return _reference(name, found) / (np.asarray(latency_us, dtype=np.float64) * find(hardware).clock_mhz)
 
 
-def latency_us(name: str, hardware: str | Hardware, found: Mapping[str, Array], perf: ArrayLike) -> Array:
+def latency_us(name: str, hardware: str | Hardware | GPU, found: Mapping[str, Array], perf: ArrayLike) -> Array:
     """Inverse of `overall_perf`."""
     return _reference(name, found) / (np.asarray(perf, dtype=np.float64) * find(hardware).clock_mhz)
 
