@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import triton
 import triton.language as tl
+
+import triton
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def decode(
-    q, k_cache, v_cache, o, part, part_log, tables, lens, scale, heads, kv_heads, table_width, page, SPLITS,
-    HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
+    q, k_cache, v_cache, o, part, part_log, tables, lens, scale, heads, kv_heads, table_width, SPLITS,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """One block attends one KV head's query group to one split of one sequence.
 
-    q, o: [batch, heads, HEAD_DIM]; k_cache, v_cache: [pages, page, kv_heads, HEAD_DIM]; tables: [batch, table_width];
+    q, o: [batch, heads, HEAD_DIM]; k_cache, v_cache: [pages, PAGE, kv_heads, HEAD_DIM]; tables: [batch, table_width];
     lens: [batch]. With SPLITS > 1 the partial results go to part [batch, heads, SPLITS, HEAD_DIM] (float32) and
     their log2-sum-exp to part_log [batch, heads, SPLITS]; a split beyond the sequence's end leaves -inf there.
     """
@@ -42,8 +43,8 @@ def decode(
     for begin in range(start, stop, BLOCK_N):
         n = begin + tl.arange(0, BLOCK_N)
         inside = n < stop
-        number = tl.load(tables + seq * table_width + n // page, mask=inside, other=0).to(tl.int64)
-        row = ((number * page + n % page) * kv_heads + kv_head) * HEAD_DIM
+        number = tl.load(tables + seq * table_width + n // PAGE, mask=inside, other=0).to(tl.int64)
+        row = ((number * PAGE + n % PAGE) * kv_heads + kv_head) * HEAD_DIM
         k = tl.load(k_cache + row[None, :] + d[:, None], mask=inside[None, :], other=0.0)
         score = tl.where(inside[None, :], tl.dot(query, k) * scale, -1.0e30)
         top = tl.maximum(peak, tl.max(score, 1))
@@ -94,8 +95,8 @@ def run(q: Any, cache: tuple[Any, Any], out: Any, tables: Any, lens: Any, config
     extra = {key: config[key] for key in ("num_warps", "num_stages") if key in config}
     block_h = max(16, triton.next_power_of_2(heads // kv_heads))
     decode[(batch, kv_heads, splits)](
-        q, *cache, out, part, part_log, tables, lens, dim**-0.5, heads, kv_heads, tables.shape[1], page, splits,
-        HEAD_DIM=dim, BLOCK_H=block_h, BLOCK_N=config["BLOCK_N"], **extra,
+        q, *cache, out, part, part_log, tables, lens, dim**-0.5, heads, kv_heads, tables.shape[1], splits,
+        HEAD_DIM=dim, PAGE=page, BLOCK_H=block_h, BLOCK_N=config["BLOCK_N"], **extra,
     )  # fmt: skip
     if splits > 1:
         reduce[(batch * heads,)](part, part_log, out, splits, HEAD_DIM=dim, num_warps=4)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import triton
 import triton.language as tl
+
+import triton
 
 
 @triton.jit

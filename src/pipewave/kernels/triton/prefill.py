@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import triton
 import triton.language as tl
+
+import triton
 
 LOG2E = tl.constexpr(1.4426950408889634)
 

@@ -1,0 +1,48 @@
+"""Time many launches with few host waits: flush L2, event, launch, event; read the events at the end. Needs torch.
+
+The protocol is `cold`: a 256 MB buffer is zeroed before each call. Events around one launch add a constant (the gap
+between a kernel and its neighbours), which `empty_us` measures so that it can be subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Call = Callable[[], Any]
+POOL = 2048  # events in flight; the launch queue is about as long
+
+
+class ColdTimer:
+    """Times sequences of launches on the current stream, each after an L2 flush."""
+
+    def __init__(self, flush_mb: int = 256) -> None:
+        self.flush = torch.empty(flush_mb << 20, dtype=torch.int8, device="cuda")
+        self.events = [(_event(), _event()) for _ in range(POOL)]
+
+    def __call__(self, calls: Sequence[Sequence[Call]]) -> list[float]:
+        """Return the µs of each entry; an entry's launches are timed together."""
+        times: list[float] = []
+        for start in range(0, len(calls), POOL):
+            times += self._batch(calls[start : start + POOL])
+        return times
+
+    def _batch(self, calls: Sequence[Sequence[Call]]) -> list[float]:
+        for (before, after), launches in zip(self.events, calls, strict=False):
+            self.flush.zero_()
+            before.record()
+            for launch in launches:
+                launch()
+            after.record()
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) * 1e3 for before, after in self.events[: len(calls)]]
+
+    def empty_us(self, launch: Call, count: int = 200) -> float:
+        """Median µs of a launch that does nothing."""
+        return sorted(self([[launch]] * count))[count // 2]
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)
