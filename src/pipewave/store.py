@@ -103,6 +103,6 @@ def _decode_or_none(line: bytes) -> Record | None:
         return None
 
 
-def done_keys(contents: Contents) -> set[str]:
-    """Keys of all finished rows, measured, failed or skipped: what a resumed run need not do again."""
-    return {record["key"] for record in contents.of("row")}
+def done_keys(contents: Contents, *, retry_failed: bool = False) -> set[str]:
+    """Keys of all finished rows: what a resumed run need not do again. Failed ones may get a retry."""
+    return {row["key"] for row in contents.of("row") if not (retry_failed and row.get("status") == "failed")}

@@ -1,0 +1,11 @@
+"""Time kernel calls on a real GPU under a named protocol. torch and triton are imported in this room only.
+
+`python -m pipewave.measure --plan quick --store rows.jsonl` measures; `rows("rows.jsonl")` reads what it found.
+"""
+
+from __future__ import annotations
+
+from pipewave.measure.job import Job
+from pipewave.measure.pack import environments, rows
+
+__all__ = ["Job", "environments", "rows"]

@@ -1,0 +1,177 @@
+"""`python -m pipewave.measure`: a command that needs nothing but numpy and, to measure, torch.
+
+The command is a supervisor: it runs the measuring in a child process and starts it again when a kernel broke the CUDA
+context, hung, or took the process down; the store says where to go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pipewave.measure import plan
+from pipewave.measure.device import CudaDevice, Device, FakeDevice
+from pipewave.measure.job import Job
+from pipewave.measure.protocol import DeviceLostError
+from pipewave.measure.runner import EXIT_HUNG, EXIT_LOST, Limits, Runner
+
+CHILD = "PIPEWAVE_MEASURE_CHILD"
+MOST_RESTARTS = 20
+SELECTIONS = ("all", "cold", "repeat", "read", "graph", "profiler_warm")
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m pipewave.measure", description=__doc__.split("\n")[0])
+    parser.add_argument("--plan", default="quick", help="quick, standard, full, or a contract cases file")
+    parser.add_argument("--store", required=True, help="file to append rows to; an existing one is resumed")
+    parser.add_argument("--families", default="", help="comma-separated kernel families; default all")
+    parser.add_argument("--protocol", default="cold", help="protocol of a cases file")
+    parser.add_argument("--select", default="all", choices=SELECTIONS, help="part of a built-in plan")
+    parser.add_argument("--shard", default="0/1", help="i/n: every n-th job, starting at i")
+    parser.add_argument("--limit", type=int, default=0, help="at most so many jobs, spread over families")
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="stop starting work after so many seconds")
+    parser.add_argument("--hang-s", type=float, default=10.0, help="seconds a job may take before it counts as hung")
+    parser.add_argument("--most-failed", type=float, default=0.5, help="stop when more than this share of rows fails")
+    parser.add_argument("--retry-failed", action="store_true", help="measure again what failed in an earlier run")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "fake"))
+    parser.add_argument("--fsync", action="store_true", help="survive power loss too")
+    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--compile-workers", type=int, default=0, help="compile Triton kernels ahead in n processes")
+    parser.add_argument("--compile-only", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def jobs_of(options: argparse.Namespace) -> list[Job]:
+    """The jobs that the options name, in plan order."""
+    families = [name for name in options.families.split(",") if name]
+    if options.plan in plan.SIZES:
+        jobs = [job for job in plan.built_in(options.plan, families=families) if _selected(job, options.select)]
+    else:
+        jobs = [job for job in plan.from_file(options.plan, options.protocol) if not families or job.family in families]
+    index, count = (int(part) for part in options.shard.split("/"))
+    jobs = jobs[index::count]
+    return jobs[:: max(1, len(jobs) // options.limit)][: options.limit] if options.limit else jobs
+
+
+def _selected(job: Job, select: str) -> bool:
+    kind = "repeat" if job.repeat else "read" if job.flush == "read" else job.protocol
+    return select in ("all", kind)
+
+
+class Progress:
+    """A bar by `rich` on a terminal, else a line every ten seconds on standard error."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._started = self._said = time.monotonic()
+        self._bar = None if quiet or not sys.stderr.isatty() else _rich_bar()
+        self._task = self._bar.add_task("measuring") if self._bar else None
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=total)
+        elif not self._quiet and (now - self._said > 10 or done == total):
+            self._said = now
+            rate = done / max(now - self._started, 1e-9)
+            left = (total - done) / max(rate, 1e-9)
+            sys.stderr.write(f"{done}/{total} jobs, {rate:.1f}/s, {left:.0f} s to go\n")
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _rich_bar() -> Any:
+    try:
+        from rich.console import Console
+        from rich.progress import MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+    except ImportError:
+        return None
+    columns = (
+        *RichProgress.get_default_columns()[:2],
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    bar = RichProgress(*columns, console=Console(stderr=True))
+    bar.start()
+    return bar
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    return Limits(options.budget_s, options.hang_s, options.most_failed, options.retry_failed)
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Run in this process; the exit status says whether to start it again."""
+    try:
+        device: Device = FakeDevice() if options.device == "fake" else CudaDevice()
+    except (DeviceLostError, ImportError) as error:
+        sys.stderr.write(f"no GPU to measure on: {error}\n")
+        return 2
+    runner = Runner(device, options.store, _limits(options), fsync=options.fsync)
+    progress = Progress(quiet=options.quiet)
+    try:
+        runner.run(jobs_of(options), progress)
+    except DeviceLostError as error:
+        sys.stderr.write(f"device lost: {error}\n")
+        return EXIT_LOST
+    finally:
+        progress.close()
+        sys.stderr.write(f"{runner.summary.text()}\n")
+    return 0
+
+
+def supervise(argv: Sequence[str], options: argparse.Namespace, started: float) -> int:
+    """Run `measure` in a child, again after each crash, while the budget (counted from `started`) lasts."""
+    environment = os.environ | {CHILD: "1", "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")}
+    status = 0
+    for _ in range(MOST_RESTARTS):
+        left = options.budget_s - (time.monotonic() - started)
+        if left <= 0:
+            break
+        command = [sys.executable, "-m", "pipewave.measure", *argv, "--budget-s", str(left)]
+        status = subprocess.run(command, env=environment, check=False).returncode
+        if status not in (EXIT_LOST, EXIT_HUNG) and status >= 0:
+            break
+        sys.stderr.write(f"measuring process ended with {status}; starting it again\n")
+    return status
+
+
+def compile_ahead(argv: Sequence[str], workers: int) -> None:
+    """Fill Triton's cache with what the mixture-of-experts jobs need, in parallel processes."""
+    environment = os.environ | {CHILD: "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    base = [sys.executable, "-m", "pipewave.measure", *argv, "--compile-only", "--shard"]
+    started = time.monotonic()
+    children = [subprocess.Popen([*base, f"{i}/{workers}"], env=environment) for i in range(workers)]
+    statuses = [child.wait() for child in children]
+    sys.stderr.write(f"compiled ahead in {time.monotonic() - started:.0f} s; exit statuses {statuses}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    options = arguments(given)
+    if options.compile_only:
+        from pipewave.measure.compile_ahead import compile_shard
+
+        return compile_shard(options)
+    if os.environ.get(CHILD):
+        return measure(options)
+    started = time.monotonic()
+    if options.compile_workers:
+        compile_ahead(given, options.compile_workers)
+    return supervise(given, options, started)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

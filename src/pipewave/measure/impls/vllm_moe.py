@@ -1,0 +1,97 @@
+"""vLLM's fused mixture of experts (Triton), with its tuned file or its default configuration."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from pipewave.measure.impls import Prepared, Skip
+from pipewave.measure.job import Case, Job
+from pipewave.measure.pools import Pools
+
+
+def as_served(case: Case, pools: Pools) -> Prepared:
+    """The configuration vLLM picks: its file for this (experts, width) and GPU, else its default."""
+    return _prepared(case, pools, *served_config(case))
+
+
+def default_config(case: Case, pools: Pools) -> Prepared:
+    """vLLM's default although a tuned file exists; skipped where none does, since `as_served` is that row."""
+    if served_config(case)[1] == "default":
+        raise Skip("no tuned file: the same as impl triton")
+    return _prepared(case, pools, _default(case), "default")
+
+
+def width(case: Case) -> int:
+    """One expert's width on one rank."""
+    return int(case["inter"]) // int(case.get("tp", 1))
+
+
+def served_config(case: Case) -> tuple[dict[str, int], str]:
+    """Triton block sizes and where they come from, `file` or `default`."""
+    from vllm.model_executor.layers.fused_moe.fused_moe import get_moe_configs
+
+    tuned = get_moe_configs(case["experts"], width(case), None)
+    if not tuned:
+        return _default(case), "default"
+    return dict(tuned[min(tuned, key=lambda tokens: abs(tokens - case["tokens"]))]), "file"
+
+
+def _default(case: Case) -> dict[str, int]:
+    from vllm.model_executor.layers.fused_moe.fused_moe import get_default_config
+
+    tokens, experts, hidden = case["tokens"], case["experts"], case["hidden"]
+    return dict(get_default_config(tokens, experts, width(case), hidden, case["topk"], None))
+
+
+def route(case: Case, device: str) -> tuple[Any, Any, dict[str, Any]]:
+    """`random` routing: the top k of a softmax of normal logits, renormalised; and a summary of the expert loads."""
+    import torch
+
+    seed = zlib.crc32(repr((case["tokens"], case["experts"], case["topk"])).encode())
+    generator = torch.Generator(device=device).manual_seed(seed)
+    logits = torch.randn(case["tokens"], case["experts"], generator=generator, device=device)
+    weights, ids = torch.topk(torch.softmax(logits, -1), case["topk"])
+    counts = torch.bincount(ids.flatten(), minlength=case["experts"])
+    summary = {"seed": seed, "hit": int((counts > 0).sum()), "busiest": int(counts.max())}
+    return (weights / weights.sum(-1, keepdim=True)).float(), ids.to(torch.int32), summary
+
+
+def _prepared(case: Case, pools: Pools, config: dict[str, int], source: str) -> Prepared:
+    from vllm.model_executor.layers.fused_moe import override_config
+    from vllm.model_executor.layers.fused_moe.fused_moe import fused_experts
+
+    experts, hidden, inter = case["experts"], case["hidden"], width(case)
+    x = pools.take("activation", "bf16", case["tokens"], hidden)
+    w13 = pools.take("weight", "bf16", experts, 2 * inter, hidden)
+    w2 = pools.take("weight", "bf16", experts, hidden, inter)
+    weights, ids, summary = route(case, pools.device)
+
+    def call() -> object:
+        with override_config(config):
+            return fused_experts(x, w13, w2, weights, ids)
+
+    return Prepared(call, {"config": config, "config_source": source, "routing_seen": summary})
+
+
+def distinct_kernels(jobs: Sequence[Job]) -> list[Job]:
+    """The cheapest job for each kernel that Triton will compile, so that compiling can be done ahead, in parallel."""
+    cheapest: dict[str, tuple[int, Job]] = {}
+    for job in jobs:
+        case = job.case
+        config, source = served_config(case)
+        if job.impl == "triton_default":
+            if source == "default":
+                continue
+            config = _default(case)
+        routed = case["tokens"] * case["topk"]
+        naive = routed * 4 <= case["experts"]
+        # Triton specialises integers on divisibility by 16 and on being 1, and `topk` is a constant of the kernel.
+        padded = routed + case["experts"] * (config["BLOCK_SIZE_M"] - 1)
+        spec = (naive, routed % 16 == 0, routed == 1, padded % 16 == 0, width(case) % 16, case["hidden"] % 16)
+        kernel = repr((sorted(config.items()), case["topk"], spec))
+        size = case["experts"] * case["hidden"] * width(case) * 3 + case["tokens"] * case["hidden"] * case["topk"]
+        if kernel not in cheapest or size < cheapest[kernel][0]:
+            cheapest[kernel] = (size, job)
+    return [cheapest[kernel][1] for kernel in sorted(cheapest)]

@@ -1,0 +1,43 @@
+"""One thing to measure: a case of the public contract, an implementation and a protocol."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Case = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`case` holds contract fields only; `repeat` tells re-measurements apart; `flush` is how L2 is emptied."""
+
+    case: Case = field(hash=False)
+    impl: str
+    protocol: str = "cold"
+    repeat: int = 0
+    flush: str = "write"
+
+    @property
+    def family(self) -> str:
+        """The kernel family, `gemm`, `attention`, ..."""
+        return str(self.case["kernel"])
+
+    @property
+    def key(self) -> str:
+        """Sixteen hex digits that identify the job across runs and machines."""
+        identity = [dict(self.case), self.impl, self.protocol, self.repeat, self.flush]
+        canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def fields(self) -> dict[str, Any]:
+        """What a stored row says about the job."""
+        out: dict[str, Any] = {"key": self.key, "case": dict(self.case), "impl": self.impl, "protocol": self.protocol}
+        if self.repeat:
+            out["repeat"] = self.repeat
+        if self.flush != "write":
+            out["flush"] = self.flush
+        return out

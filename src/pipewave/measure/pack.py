@@ -1,0 +1,124 @@
+"""Rows for reading: from a store, or from the compact files a data set ships as.
+
+A packed file is gzipped JSON with one list a column, so that repeated values compress; `kernels`, names included,
+survive the round trip.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipewave import store
+from pipewave.errors import BadFile
+
+Row = dict[str, Any]
+FORMAT = "pipewave-rows-1"
+KERNEL_FIELDS = ("name", "us", "grid", "block", "smem", "regs")
+
+
+def rows(path: str | Path, *, statuses: Sequence[str] = ("ok",)) -> list[Row]:
+    """Rows of a store file, of a packed file, or of every packed file in a folder; the last row of a key wins.
+
+    `kernels` is a list of {name, us, grid, block, smem, regs}. Raises BadFile for a damaged packed file.
+    """
+    found = (row for file in _files(path) for row in _rows_of(file))
+    return [row for row in {row["key"]: row for row in found}.values() if row["status"] in statuses]
+
+
+def environments(path: str | Path) -> dict[str, Row]:
+    """Environments by the key that rows carry in `env`."""
+    found: dict[str, Row] = {}
+    for file in _files(path):
+        source = _unpack(file)["environments"] if file.suffix == ".gz" else store.read(file).of("env")
+        found |= {environment["id"]: dict(environment) for environment in source}
+    return found
+
+
+def _files(path: str | Path) -> list[Path]:
+    path = Path(path)
+    if not path.exists():
+        raise BadFile(f"no rows at {path}")
+    return sorted(path.glob("*.json.gz")) if path.is_dir() else [path]
+
+
+def _rows_of(file: Path) -> Iterator[Row]:
+    if file.suffix == ".gz":
+        packed = _unpack(file)
+        names, columnar = packed["names"], packed["rows"]
+        source = _from_columns(columnar)
+    else:
+        contents = store.read(file)
+        names = {record["id"]: record["name"] for record in contents.of("name")}
+        source = iter(contents.of("row"))
+    return (_named(row, names) for row in source)
+
+
+def _named(row: Row, names: Mapping[str, str]) -> Row:
+    row = {name: value for name, value in row.items() if name != "t"}
+    if "kernels" in row:
+        kernels = [dict(zip(KERNEL_FIELDS, kernel, strict=True)) for kernel in row["kernels"]]
+        row["kernels"] = [kernel | {"name": names.get(kernel["name"], kernel["name"])} for kernel in kernels]
+    return row
+
+
+def _unpack(file: Path) -> Row:
+    try:
+        packed = json.loads(gzip.decompress(file.read_bytes()))
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise BadFile(f"{file}: not a packed row file ({error})") from error
+    if not isinstance(packed, dict) or packed.get("format") != FORMAT:
+        raise BadFile(f"{file}: not in format {FORMAT}")
+    return packed
+
+
+def pack(source: str | Path, folder: str | Path) -> dict[str, int]:
+    """Write one packed file a family of `source` (a store) into `folder`; returns bytes by file name."""
+    contents = store.read(source)
+    names = {record["id"]: record["name"] for record in contents.of("name")}
+    families: dict[str, list[Row]] = defaultdict(list)
+    for row in {row["key"]: row for row in contents.of("row")}.values():
+        families[row["case"]["kernel"]].append({name: value for name, value in row.items() if name != "t"})
+    environments_ = list({record["id"]: record for record in contents.of("env")}.values())
+    sizes = {}
+    for family, members in sorted(families.items()):
+        target = Path(folder) / f"{family}.json.gz"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        used = {kernel[0] for row in members for kernel in row.get("kernels", ())}
+        body = {"format": FORMAT, "environments": environments_, "names": {i: names[i] for i in used if i in names}}
+        members.sort(key=lambda row: (row["protocol"], row["impl"], json.dumps(row["case"], sort_keys=True)))
+        target.write_bytes(_gzip(body | {"rows": _to_columns(members)}))
+        sizes[target.name] = target.stat().st_size
+    return sizes
+
+
+def _gzip(body: Mapping[str, Any]) -> bytes:
+    return gzip.compress(json.dumps(body, separators=(",", ":"), sort_keys=True).encode(), compresslevel=9, mtime=0)
+
+
+def _to_columns(members: Sequence[Row]) -> Row:
+    """{column: [value a row]}; the fields of `case` are columns of their own, absent values are null."""
+    flat = [{**{f"case.{k}": v for k, v in row["case"].items()}, **row} for row in members]
+    for row in flat:
+        del row["case"]
+    return {name: [row.get(name) for row in flat] for name in sorted({name for row in flat for name in row})}
+
+
+def _from_columns(columns: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
+    for values in zip(*columns.values(), strict=True):
+        row = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
+        case = {name[5:]: row.pop(name) for name in [name for name in row if name.startswith("case.")]}
+        yield {**row, "case": case}
+
+
+def families(found: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Row counts by kernel family."""
+    counts: dict[str, int] = defaultdict(int)
+    for row in found:
+        counts[row["case"]["kernel"]] += 1
+    return dict(counts)

@@ -1,0 +1,1 @@
+"""Built-in measurement plans, one family a file."""

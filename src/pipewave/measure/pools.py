@@ -1,0 +1,62 @@
+"""Preallocated random operands: a case takes views, so setting one up costs no allocation and no fill.
+
+Values are standard normal in every dtype: on zeros the same kernels run about 13 % faster, because nothing toggles.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn"}
+ELEMENTS = {"activation": 1_200_000_000, "weight": 4_400_000_000, "scratch": 1_300_000_000}
+FILL = 1 << 27
+ALIGN = 1024
+
+
+class Pools:
+    """Three regions a dtype: `activation` and `weight` are only read, `scratch` may be written by the kernels."""
+
+    def __init__(self, device: str = "cuda", elements: dict[str, int] | None = None, *, fill: bool = True) -> None:
+        self.device = device
+        self._elements = elements or ELEMENTS
+        self._fill = fill
+        self._buffers: dict[tuple[str, str], Any] = {}
+        self._cursors: dict[tuple[str, str], int] = {}
+        self._random = random.Random(0)
+
+    def begin(self, seed: str) -> None:
+        """Start a case: the next views lie at offsets drawn from `seed`, one behind the other."""
+        self._random = random.Random(seed)
+        self._cursors = {}
+
+    def take(self, region: str, dtype: str, *shape: int) -> Any:
+        """A contiguous view of `shape` elements of `dtype`; ValueError when the region is too small."""
+        import torch
+
+        name = TORCH_DTYPES[dtype]
+        buffer = self._buffers.get((region, name))
+        if buffer is None:
+            buffer = self._buffers[region, name] = self._make(region, getattr(torch, name))
+        count = math.prod(shape)
+        start = self._place(region, name, count, buffer.numel())
+        return buffer[start : start + count].view(shape)
+
+    def _place(self, region: str, name: str, count: int, size: int) -> int:
+        # The first view starts in the first eighth, so that what follows it fits without overlapping it.
+        spread = max(0, min(size - count, size // 8))
+        cursor = self._cursors.get((region, name), self._random.randrange(spread // ALIGN + 1) * ALIGN)
+        if cursor + count > size:
+            raise ValueError(f"{region} pool of {size} elements is too small: {count} wanted after {cursor}")
+        self._cursors[region, name] = -(-(cursor + count) // ALIGN) * ALIGN
+        return cursor
+
+    def _make(self, region: str, dtype: Any) -> Any:
+        import torch
+
+        buffer = torch.empty(self._elements[region], dtype=dtype, device=self.device)
+        for start in range(0, buffer.numel() if self._fill else 0, FILL):
+            part = buffer[start : start + FILL]
+            part.copy_(torch.randn(part.numel(), device=self.device, dtype=torch.bfloat16))
+        return buffer
