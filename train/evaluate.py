@@ -1,0 +1,192 @@
+"""`python -m train.evaluate --in rows.npz --run DIR`: errors of held-out rows per GPU × stack × dtype, and coverage.
+
+Predictions are `(log residual, scale)` of the rows each split scores, as `train.fit` writes them. Latency errors are
+|predicted - measured| / measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.rows import Ints, Rows
+from train.rows import load as load_rows
+from train.splits import by_name
+
+Floats = NDArray[np.float64]
+Predictions = Mapping[str, tuple[Floats, Floats]]
+LEVEL = 0.9
+OFF = float(np.log(1.5))
+KINDS = {"fold": "unseen shapes", "logo": "unseen GPU", "lofo": "unseen family", "few": "unseen family + 100 rows"}
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Percentages: mean, median and signed mean relative error, rows off by 1.5x or more, rows inside the interval."""
+
+    rows: int
+    mape: float
+    median: float
+    bias: float
+    off: float
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Held-out rows of one split with their predicted log residual, error scale and interval multiple."""
+
+    name: str
+    index: Ints
+    mean: Floats
+    scale: Floats
+    multiple: float = float("nan")
+
+
+def errors(log_error: Floats, inside: NDArray[np.bool_]) -> Errors:
+    """Figures of `log_error` = log predicted - log measured."""
+    relative = np.expm1(log_error)
+    figures = (np.abs(relative).mean(), np.median(np.abs(relative)), relative.mean(), (np.abs(log_error) > OFF).mean())
+    return Errors(len(log_error), *(round(100 * float(value), 3) for value in (*figures, inside.mean())))
+
+
+def scored(kind: str, rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None) -> list[Scored]:
+    """The splits of a kind, each with the interval multiple that its sisters call for (never its own rows)."""
+    parts = []
+    for name, (mean, scale) in predictions.items():
+        if name.partition(":")[0] == kind:
+            index = by_name(name, rows).score
+            kept = slice(None) if keep is None else keep[index]
+            parts.append(Scored(name, index[kept], mean[kept], scale[kept]))
+    parts = [part for part in parts if len(part.index)]
+    return [replace(part, multiple=multiple(_sisters(part, parts), rows)) for part in parts]
+
+
+def multiple(parts: Sequence[Scored], rows: Rows, level: float = LEVEL) -> float:
+    """Multiple of the scale that covers `level` of these rows, each GPU counting alike (split-conformal)."""
+    if not parts:
+        return float("nan")
+    index = np.concatenate([part.index for part in parts])
+    z = np.concatenate([np.abs(rows.residual[part.index] - part.mean) / part.scale for part in parts])
+    gpu = rows.columns["gpu"].codes[index]
+    weight = 1.0 / np.bincount(gpu)[gpu]
+    order = np.argsort(z)
+    reached = np.cumsum(weight[order]) / weight.sum()
+    return float(z[order][min(int(np.searchsorted(reached, level)), len(z) - 1)])
+
+
+def _sisters(part: Scored, parts: Sequence[Scored]) -> list[Scored]:
+    """Splits that share no held-out rows with this one; for draws of one GPU, those of the other GPUs."""
+    return [other for other in parts if _owner(other) != _owner(part)]
+
+
+def _owner(part: Scored) -> str:
+    return part.name.rpartition(":")[0] if part.name.startswith("few:") else part.name
+
+
+def table(parts: Sequence[Scored], rows: Rows, by: Sequence[str]) -> dict[str, Errors]:
+    """Errors of each cell, for example `H200 · vllm-0.24.0 · bf16`; draws of one cell answer with their median draw."""
+    cells: dict[str, list[Errors]] = {}
+    for draw in _draws(parts):
+        for cell, figures in _cells(draw, rows, by).items():
+            cells.setdefault(cell, []).append(figures)
+    return {cell: _middle(draws) for cell, draws in sorted(cells.items())}
+
+
+def _draws(parts: Sequence[Scored]) -> list[list[Scored]]:
+    """All parts together, but for repeated draws of a few rows: then one list a draw."""
+    numbers = sorted({part.name.rpartition(":")[2] if part.name.startswith("few:") else "" for part in parts})
+    return [[part for part in parts if not number or part.name.endswith(f":{number}")] for number in numbers]
+
+
+def _cells(parts: Sequence[Scored], rows: Rows, by: Sequence[str]) -> dict[str, Errors]:
+    index = np.concatenate([part.index for part in parts])
+    log_error = np.concatenate([part.mean - rows.residual[part.index] for part in parts])
+    limit = np.concatenate([part.scale * part.multiple for part in parts])
+    text = [rows.columns[name].text()[index] for name in by]
+    labels = np.array([" · ".join(map(str, values)) for values in zip(*text, strict=True)])
+    return {
+        str(label): errors(log_error[labels == label], (np.abs(log_error) <= limit)[labels == label])
+        for label in np.unique(labels)
+    }
+
+
+def _middle(draws: list[Errors]) -> Errors:
+    return sorted(draws, key=lambda figures: figures.mape)[len(draws) // 2]
+
+
+def macro(cells: Mapping[str, Errors]) -> Errors:
+    """Plain mean over cells (over GPUs, when the cells are GPUs)."""
+    if not cells:
+        return Errors(0, *[float("nan")] * 5)
+    figures = np.array([list(asdict(cell).values())[1:] for cell in cells.values()])
+    return Errors(sum(cell.rows for cell in cells.values()), *(round(float(v), 3) for v in figures.mean(0)))
+
+
+def formatted(title: str, cells: Mapping[str, Errors]) -> str:
+    """A fixed-width table with the macro mean in its last line."""
+    shown = {**cells, "macro mean": macro(cells)}
+    width = max(len(title), *map(len, shown))
+    lines = [f"{title:{width}} {'rows':>8} {'MAPE':>6} {'median':>6} {'bias':>6} {'>1.5x':>6} {'cover':>6}"]
+    for cell, e in shown.items():
+        numbers = f"{e.mape:6.2f} {e.median:6.2f} {e.bias:6.2f} {e.off:6.2f} {e.coverage:6.1f}"
+        lines.append(f"{cell:{width}} {e.rows:8,} {numbers}")
+    return "\n".join(lines)
+
+
+def chosen(rows: Rows, conditions: Sequence[str]) -> NDArray[np.bool_]:
+    """Rows that meet all `column=value[,value]` conditions. ValueError for an unknown column."""
+    keep = np.ones(len(rows), bool)
+    for condition in conditions:
+        column, _, values = condition.partition("=")
+        if column not in rows.columns:
+            raise ValueError(f"--where {condition}: column must be one of {', '.join(rows.columns)}")
+        keep &= np.isin(rows.columns[column].text(), values.split(","))
+    return keep
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m train.evaluate", description=__doc__)
+    parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
+    parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit or train.trees")
+    parser.add_argument("--by", default="gpu", help="columns of a cell, comma-separated (default: gpu)")
+    parser.add_argument("--where", action="append", default=[], help="only rows with column=value[,value]")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args(argv)
+    rows, predictions = load_rows(options.rows), load_predictions(options.run)
+    keep, report = chosen(rows, options.where), {}
+    for kind, title in KINDS.items():
+        if parts := scored(kind, rows, predictions, keep):
+            cells = table(parts, rows, options.by.split(","))
+            print(formatted(title, cells) + "\n")
+            report[kind] = {cell: asdict(e) for cell, e in {**cells, "macro mean": macro(cells)}.items()}
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return 0
+
+
+def load_predictions(folder: Path) -> dict[str, tuple[Floats, Floats]]:
+    """Split name → (log residual, scale) of its scored rows."""
+    with np.load(folder / "predictions.npz", allow_pickle=False) as file:
+        names = [key.removeprefix("mean|") for key in file.files if key.startswith("mean|")]
+        return {name: (file[f"mean|{name}"].astype(float), file[f"scale|{name}"].astype(float)) for name in names}
+
+
+def save_predictions(folder: Path, predictions: Predictions) -> None:
+    """Write what `load_predictions` reads, as float32 in the order of each split's scored rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, NDArray[np.float32]] = {}
+    for name, (mean, scale) in predictions.items():
+        arrays |= {f"mean|{name}": mean.astype(np.float32), f"scale|{name}": scale.astype(np.float32)}
+    np.savez_compressed(folder / "predictions.npz", allow_pickle=False, **arrays)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

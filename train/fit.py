@@ -1,0 +1,257 @@
+"""`python -m train.fit --in rows.npz --plan plan.json --out DIR`: all splits and seeds of a net in one job.
+
+Needs numpy and torch only, on CPU or GPU. Writes `predictions.npz` (for each split the scored rows' log residual and
+scale, averaged over seeds), `weights.npz` (every member, ready for `train.export`) and `log.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from train.ensemble import Ensemble, Shape
+from train.evaluate import save_predictions
+from train.losses import Loss
+from train.rows import Rows
+from train.rows import load as load_rows
+from train.splits import Split, by_name, expand
+
+PREDICT_ROWS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to train. `features` None means all; `categories` are the columns the net may see."""
+
+    splits: tuple[str, ...] = ("fold:*",)
+    seeds: int = 1
+    features: tuple[str, ...] | None = None
+    categories: tuple[str, ...] = ("stack", "impl", "dtype")
+    hidden: tuple[int, ...] = (128, 128, 64)
+    activation: str = "silu"
+    loss: str = "log_l1"
+    quantile: float = 0.2
+    epochs: float = 60.0
+    batch: int = 2048
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-4
+    category_dropout: float = 0.05
+    ema: float = 0.998
+    members_at_once: int = 64
+    seed: int = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Plan:
+        """From JSON; ValueError for an unknown field."""
+        unknown = set(given) - {field.name for field in fields(cls)}
+        if unknown:
+            raise ValueError(f"plan: unknown fields {', '.join(sorted(unknown))}")
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Merged answers for the scored rows of each split, every member's tensors, and how training went."""
+
+    predictions: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
+    tensors: Mapping[str, NDArray[np.float32]]
+    members: tuple[str, ...]
+    losses: tuple[tuple[float, ...], ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Rows on the device."""
+
+    features: Tensor
+    codes: Tensor
+    target: Tensor
+    weight: Tensor
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rows: Rows, plan: Plan, device: torch.device) -> Data:
+        """The plan's features and categories of these rows."""
+        wanted = [rows.names.index(name) for name in plan.features or rows.names]
+        columns = [rows.columns[name] for name in plan.categories]
+        codes = np.stack([column.codes for column in columns], 1) if columns else np.zeros((len(rows), 0), np.int64)
+        return cls(
+            features=torch.tensor(rows.features[:, wanted], dtype=torch.float32, device=device),
+            codes=torch.tensor(codes, device=device),
+            target=torch.tensor(rows.residual, dtype=torch.float32, device=device),
+            weight=torch.tensor(rows.weight, dtype=torch.float32, device=device),
+            counts=tuple(len(column.values) for column in columns),
+        )
+
+
+def fit(rows: Rows, plan: Plan, device: str = "cpu") -> Fitted:
+    """Train every split × seed of the plan and answer the rows each split scores."""
+    torch.manual_seed(plan.seed)
+    torch.set_float32_matmul_precision("high")
+    begun = time.monotonic()
+    splits = [by_name(name, rows) for name in expand(plan.splits, rows)]
+    jobs = [(split, seed) for split in splits for seed in range(plan.seeds)]
+    data = Data.of(rows, plan, torch.device(device))
+    parts = [jobs[at : at + plan.members_at_once] for at in range(0, len(jobs), plan.members_at_once)]
+    trained = [
+        _train([split for split, _ in part], tuple(s + plan.seed for _, s in part), data, plan) for part in parts
+    ]
+    answers = [answer for (net, _), part in zip(trained, parts, strict=True) for answer in _answers(net, part, data)]
+    tensors = [net.folded() for net, _ in trained]
+    return Fitted(
+        predictions=_merged([split for split, _ in jobs], answers),
+        tensors={name: torch.cat([one[name] for one in tensors]).cpu().numpy() for name in tensors[0]},
+        members=tuple(split.name for split, _ in jobs),
+        losses=tuple(curve for _, curve in trained),
+        seconds=time.monotonic() - begun,
+    )
+
+
+def _train(splits: list[Split], seeds: tuple[int, ...], data: Data, plan: Plan) -> tuple[Ensemble, tuple[float, ...]]:
+    device = data.features.device
+    index = [torch.tensor(split.train, device=device) for split in splits]
+    net = _net(index, seeds, data, plan).to(device)
+    averaged = [parameter.detach().clone() for parameter in net.parameters()]
+    longest = max(len(rows) for rows in index)
+    steps = max(1, math.ceil(plan.epochs * longest / plan.batch))
+    optimiser = torch.optim.AdamW(net.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
+    loss, curve = Loss(plan.loss, plan.quantile), []
+    for step, batch in zip(range(steps), _batches(index, plan.batch), strict=False):
+        codes = _hidden_at_random(data.codes[batch], plan.category_dropout)
+        each = loss(net(data.features[batch], codes), data.target[batch], data.weight[batch])
+        optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(each.sum())
+        _clip(net)
+        optimiser.step()
+        schedule.step()
+        torch._foreach_lerp_(averaged, list(net.parameters()), 1.0 - min(plan.ema, (1 + step) / (10 + step)))
+        if step % max(1, steps // 20) == 0:
+            curve.append(each.detach().mean())
+    with torch.no_grad():
+        torch._foreach_copy_(list(net.parameters()), averaged)
+    net.forget(_seen(index, data))
+    return net, tuple(float(value) for value in curve)
+
+
+def _net(index: list[Tensor], seeds: tuple[int, ...], data: Data, plan: Plan) -> Ensemble:
+    """Members that start from the mean residual of their own rows, with their own standardisation."""
+    mean = torch.stack([data.features[rows].mean(0) for rows in index])
+    std = torch.stack([data.features[rows].std(0) for rows in index])
+    centre = torch.stack([data.target[rows].median() for rows in index])
+    spread = torch.stack([data.target[rows].std() for rows in index])
+    shape = Shape(data.features.shape[1], data.counts, plan.hidden, plan.activation)
+    flat = std < 1e-6 * (1 + mean.abs())  # a feature constant over a member's rows says nothing to that member
+    start = torch.stack([centre, spread.clamp(min=1e-3).log()], -1).cpu()
+    return Ensemble(shape, seeds, mean.cpu(), torch.where(flat, torch.inf, std).cpu(), start)
+
+
+def _rate(step: int, steps: int) -> float:
+    """Short linear warm-up, then a cosine to zero."""
+    warm = max(1, min(200, steps // 20))
+    return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+
+def _batches(index: list[Tensor], size: int) -> Iterator[Tensor]:
+    """Row numbers [member, size] for ever; every member walks its own rows in a new random order each time round."""
+    longest = max(len(rows) for rows in index)
+    while True:
+        orders = [rows[torch.randperm(len(rows), device=rows.device)] for rows in index]
+        orders = [torch.cat([order] * math.ceil((longest + size) / len(order)))[: longest + size] for order in orders]
+        whole = torch.stack(orders)
+        for start in range(0, longest, size):
+            yield whole[:, start : start + size]
+
+
+def _hidden_at_random(codes: Tensor, share: float) -> Tensor:
+    return codes * (torch.rand(codes.shape, device=codes.device) >= share)
+
+
+def _clip(net: Ensemble, most: float = 5.0) -> None:
+    """Limit the gradient of each member by itself, so that members do not feel one another."""
+    gradients = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
+    squares = torch.stack([gradient.square().flatten(1).sum(1) for gradient in gradients]).sum(0)
+    factor = (most / (squares.sqrt() + 1e-12)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.reshape(-1, *[1] * (gradient.dim() - 1)))
+
+
+def _seen(index: list[Tensor], data: Data) -> list[Tensor]:
+    """For each category column, [member, code]: did the member train on it?"""
+    seen = []
+    for column, count in enumerate(data.counts):
+        present = [torch.bincount(data.codes[rows, column], minlength=count) > 0 for rows in index]
+        seen.append(torch.stack(present))
+    return seen
+
+
+@torch.no_grad()
+def _answers(net: Ensemble, jobs: list[tuple[Split, int]], data: Data) -> list[NDArray[np.float64]]:
+    """Outputs [row, 2] of each member for the rows its split scores; all members advance together."""
+    out: list[list[NDArray[np.float64]]] = [[np.zeros((0, 2))] for _ in jobs]
+    longest = max(len(split.score) for split, _ in jobs)
+    for start in range(0, longest, PREDICT_ROWS):
+        pieces = [split.score[start : start + PREDICT_ROWS] for split, _ in jobs]
+        width = max(len(piece) for piece in pieces)
+        padded = np.stack([np.pad(piece, (0, width - len(piece))) for piece in pieces])
+        rows = torch.tensor(padded, device=data.features.device)
+        values = net(data.features[rows], data.codes[rows]).cpu().numpy().astype(np.float64)
+        for member, piece in enumerate(pieces):
+            out[member].append(values[member, : len(piece)])
+    return [np.concatenate(parts) for parts in out]
+
+
+def _merged(
+    splits: list[Split], answers: list[NDArray[np.float64]]
+) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Seeds of a split to one answer, as inference does: mean of means, disagreement widens the scale."""
+    merged = {}
+    for name in dict.fromkeys(split.name for split in splits):
+        same = np.stack([answer for split, answer in zip(splits, answers, strict=True) if split.name == name])
+        own = np.exp(2 * np.clip(same[..., 1], -8.0, 3.0)).mean(0)
+        merged[name] = (same[..., 0].mean(0), np.sqrt(own + same[..., 0].var(0)))
+    return merged
+
+
+def save(fitted: Fitted, plan: Plan, rows: Rows, folder: Path) -> None:
+    """Write the three files; predictions as float32, in the order of the split's scored rows."""
+    save_predictions(folder, fitted.predictions)
+    weights: dict[str, Any] = {"members": np.asarray(fitted.members), **fitted.tensors}
+    np.savez(folder / "weights.npz", **weights)
+    features = plan.features or rows.names
+    categories = {name: rows.columns[name].values for name in plan.categories}
+    log = {"plan": asdict(plan), "features": features, "categories": categories, "rows": len(rows)}
+    log |= {"seconds": round(fitted.seconds, 1), "losses": fitted.losses}
+    (folder / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m train.fit", description=__doc__)
+    parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
+    parser.add_argument("--plan", type=Path, required=True, help="plan.json, fields of train.fit.Plan")
+    parser.add_argument("--out", type=Path, required=True, help="folder for results")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args(argv)
+    rows, plan = load_rows(options.rows), Plan.of(json.loads(options.plan.read_text(encoding="utf-8")))
+    fitted = fit(rows, plan, options.device)
+    save(fitted, plan, rows, options.out)
+    print(f"{len(fitted.members)} members on {len(rows):,} rows: {fitted.seconds:.0f} s on {options.device}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

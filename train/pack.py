@@ -1,0 +1,57 @@
+"""From a table of the corpus and a net's features to `Rows`.
+
+The seam to a family: `train/nets/<net>.py` offers `rows(data_dir) -> DataFrame` (contract columns, see
+`train.corpus.frame`) and `features(frame) -> (features by name, base_us)`, both aligned with the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipewave.gpus import find
+from train.rows import Column, Rows
+from train.splits import fold
+
+COLUMNS = ("gpu", "stack", "framework", "impl", "dtype", "protocol", "phase", "kv_dtype", "part", "op", "source")
+
+
+def pack(
+    frame: pd.DataFrame,
+    features: Mapping[str, NDArray[np.float64]],
+    base_us: NDArray[np.float64],
+    weight: NDArray[np.float64] | None = None,
+) -> Rows:
+    """Rows of a net. `weight` defaults to `balanced(frame)`. ValueError for NaN features or times."""
+    groups, group = np.unique(frame["group"].astype(str).to_numpy(), return_inverse=True)
+    folds = np.array([fold(name) for name in groups])
+    rows = Rows(
+        features=np.stack([features[name] for name in features], axis=1).astype(np.float32),
+        names=tuple(features),
+        base_us=np.asarray(base_us, np.float64),
+        latency_us=frame["latency_us"].to_numpy(np.float64),
+        weight=balanced(frame) if weight is None else weight,
+        group=group.astype(np.int64),
+        fold=folds[group],
+        columns=_columns(frame),
+    )
+    rows.check()
+    return rows
+
+
+def balanced(frame: pd.DataFrame) -> NDArray[np.float64]:
+    """Each GPU × protocol × dtype counts by the square root of its rows; noisy rows (where known) count less."""
+    size = frame.groupby(["gpu", "protocol", "dtype"], observed=True)["latency_us"].transform("size").to_numpy()
+    noise = frame["noise"].fillna(0.02).clip(0.02, 1.0).to_numpy(np.float64)
+    weight = 1.0 / np.sqrt(size) / (1.0 + noise / 0.05)
+    return np.asarray(weight / weight.mean(), np.float64)
+
+
+def _columns(frame: pd.DataFrame) -> dict[str, Column]:
+    present = [name for name in COLUMNS if name in frame]
+    columns = {name: Column.of(frame[name].astype(str).to_numpy()) for name in present}
+    family = {gpu: find(gpu).architecture for gpu in frame["gpu"].unique()}
+    return columns | {"family": Column.of(frame["gpu"].map(family).astype(str).to_numpy())}

@@ -1,0 +1,116 @@
+"""The rows of one net as plain arrays: what travels to a GPU machine that has numpy and torch and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+UNKNOWN = "?"  # code 0 of every column: what a net answers for values it never saw
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A text column as codes; `values[0]` is UNKNOWN."""
+
+    codes: Ints
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: Sequence[str] | NDArray[Any]) -> Column:
+        """Encode text; codes follow the alphabet, so equal data give equal codes."""
+        unique, codes = np.unique(np.asarray(text, dtype=str), return_inverse=True)
+        return cls(codes.reshape(-1).astype(np.int64) + 1, (UNKNOWN, *map(str, unique)))
+
+    def text(self) -> NDArray[np.str_]:
+        """Back to strings, one a row."""
+        return np.asarray(self.values)[self.codes]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Features [row, feature], the physical base estimate and the measurement, and what rows are told apart by.
+
+    `columns` needs `gpu` and `family` (its architecture) for the splits; a plan names those the net may see.
+    """
+
+    features: NDArray[np.float32]
+    names: tuple[str, ...]
+    base_us: Floats
+    latency_us: Floats
+    weight: Floats
+    group: Ints
+    fold: Ints
+    columns: Mapping[str, Column] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.latency_us)
+
+    @property
+    def residual(self) -> Floats:
+        """Log of measured over base time: what a net learns."""
+        return np.log(self.latency_us / self.base_us)
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
+        """These rows only; codes keep their meaning."""
+        return Rows(
+            features=self.features[index],
+            names=self.names,
+            base_us=self.base_us[index],
+            latency_us=self.latency_us[index],
+            weight=self.weight[index],
+            group=self.group[index],
+            fold=self.fold[index],
+            columns={name: Column(column.codes[index], column.values) for name, column in self.columns.items()},
+        )
+
+    def check(self) -> None:
+        """Raise ValueError for features or times no net can learn from, naming the offending feature."""
+        bad = [self.names[i] for i in np.flatnonzero(~np.isfinite(self.features).all(axis=0))]
+        if bad:
+            raise ValueError(f"features with NaN or infinity: {', '.join(bad)}")
+        if not (np.isfinite(self.residual).all() and (self.weight >= 0).all()):
+            raise ValueError("base_us and latency_us must be positive and finite, weights not negative")
+
+    def save(self, path: Path) -> None:
+        """Write one compressed .npz."""
+        arrays: dict[str, np.ndarray] = {
+            "features": self.features,
+            "names": np.asarray(self.names),
+            "base_us": self.base_us,
+            "latency_us": self.latency_us,
+            "weight": self.weight.astype(np.float32),
+            "group": self.group.astype(np.int32),
+            "fold": self.fold.astype(np.int8),
+        }
+        for name, column in self.columns.items():
+            arrays[f"codes:{name}"] = column.codes.astype(np.int16)
+            arrays[f"values:{name}"] = np.asarray(column.values)
+        np.savez_compressed(path, allow_pickle=False, **arrays)
+
+
+def load(path: Path) -> Rows:
+    """Read what `Rows.save` wrote."""
+    with np.load(path, allow_pickle=False) as file:
+        named = [key.removeprefix("codes:") for key in file.files if key.startswith("codes:")]
+        columns = {
+            name: Column(file[f"codes:{name}"].astype(np.int64), tuple(map(str, file[f"values:{name}"])))
+            for name in named
+        }
+        return Rows(
+            features=file["features"],
+            names=tuple(map(str, file["names"])),
+            base_us=file["base_us"],
+            latency_us=file["latency_us"],
+            weight=file["weight"].astype(np.float64),
+            group=file["group"].astype(np.int64),
+            fold=file["fold"].astype(np.int64),
+            columns=columns,
+        )

@@ -1,0 +1,119 @@
+"""Which rows train and which are scored, by name: `fold:0`, `logo:H100`, `lofo:ada`, `few:L40S:3`, `ship`, `all`.
+
+Whole groups (GEMM (n, k), head layouts, MoE shapes) are held out, never single rows. Twins are one GPU.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.rows import UNKNOWN, Ints, Rows
+
+FOLDS = 10
+SCORED = (0, 1, 2, 3, 4)
+HELD_OUT = 0  # shipped weights never see this fold
+TWINS = (("H100", "H800"), ("B200", "GB200"), ("B300", "GB300"))
+FAMILIES = ("ampere", "ada", "hopper", "blackwell", "blackwell_rtx")
+FEW, DRAWS = 100, 5
+FEW_SHARE = 0.1  # of an epoch that the few rows of a new GPU fill, by repetition
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Row indices to train on (repeats count as weight) and to score."""
+
+    name: str
+    train: Ints
+    score: Ints
+
+
+def fold(group: str) -> int:
+    """Fold of a group key."""
+    return zlib.crc32(group.encode()) % FOLDS
+
+
+def twins(gpu: str) -> tuple[str, ...]:
+    """The GPUs that are left out together with this one, itself first."""
+    pair = next((pair for pair in TWINS if gpu in pair), (gpu,))
+    return (gpu, *(other for other in pair if other != gpu))
+
+
+def by_name(name: str, rows: Rows) -> Split:
+    """The split of that name. ValueError when the name or what it names is unknown."""
+    kind, _, rest = name.partition(":")
+    makers: dict[str, Callable[[], Split]] = {
+        "fold": lambda: _held_out(name, rows.fold == int(rest)),
+        "logo": lambda: _held_out(name, _is(rows, "gpu", twins(rest))),
+        "lofo": lambda: _held_out(name, _is(rows, "family", (rest,))),
+        "few": lambda: few_shot(name, rows),
+        "ship": lambda: _held_out(name, rows.fold == HELD_OUT),
+        "all": lambda: Split(name, np.arange(len(rows)), np.arange(0)),
+    }
+    if kind not in makers:
+        raise ValueError(f"split {name!r}: must be one of {', '.join(makers)}")
+    split = makers[kind]()
+    if not len(split.train):
+        raise ValueError(f"split {name!r}: leaves no rows to train on")
+    return split
+
+
+def expand(patterns: Iterable[str], rows: Rows) -> list[str]:
+    """Split names of patterns: `fold:*`, `logo:*`, `lofo:*`, `few:*` stand for all that these rows allow."""
+    return [name for pattern in patterns for name in (_all(pattern[:-2], rows) if pattern[-2:] == ":*" else [pattern])]
+
+
+def few_shot(name: str, rows: Rows) -> Split:
+    """`few:GPU:draw`: the GPU's whole family is left out but for 100 of its rows, whose groups are not scored.
+
+    Where a GPU has fewer groups than rows to draw, the rows come from a random half of its groups: otherwise hardly
+    a group would be left to score.
+    """
+    _, gpu, draw = name.split(":")
+    candidates = np.flatnonzero(_is(rows, "gpu", (gpu,)))
+    family = rows.columns["family"].text()[candidates[0]]
+    rng = np.random.default_rng(int(draw))
+    drawable = _drawable(rows.group[candidates], rng)
+    drawn = rng.choice(candidates[drawable], size=min(FEW, int(drawable.sum())), replace=False)
+    others = np.flatnonzero(~_is(rows, "family", (str(family),)))
+    repeats = max(1, round(FEW_SHARE * len(others) / (1 - FEW_SHARE) / len(drawn)))
+    score = candidates[~np.isin(rows.group[candidates], rows.group[drawn])]
+    return Split(name, np.concatenate([others, np.tile(drawn, repeats)]), score)
+
+
+def _drawable(groups: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:
+    unique = np.unique(groups)
+    if len(unique) >= FEW:
+        return np.ones(len(groups), bool)
+    return np.isin(groups, rng.choice(unique, size=max(1, len(unique) // 2), replace=False))
+
+
+def _held_out(name: str, held: NDArray[np.bool_]) -> Split:
+    if not held.any():
+        raise ValueError(f"split {name!r}: holds out no rows")
+    return Split(name, np.flatnonzero(~held), np.flatnonzero(held))
+
+
+def _is(rows: Rows, column: str, values: Iterable[str]) -> NDArray[np.bool_]:
+    wanted = [code for code, value in enumerate(rows.columns[column].values) if value in set(values)]
+    return np.isin(rows.columns[column].codes, wanted)
+
+
+def _present(rows: Rows, column: str) -> list[str]:
+    return [value for value in np.unique(rows.columns[column].text()) if value != UNKNOWN]
+
+
+def _all(kind: str, rows: Rows) -> list[str]:
+    gpus, families = _present(rows, "gpu"), _present(rows, "family")
+    if kind == "fold":
+        return [f"fold:{number}" for number in SCORED]
+    if kind == "lofo":
+        return [f"lofo:{family}" for family in families]
+    if kind == "logo":
+        seconds = {pair[1] for pair in TWINS if pair[0] in gpus}
+        return [f"logo:{gpu}" for gpu in gpus if gpu not in seconds]
+    return [f"few:{gpu}:{draw}" for gpu in gpus for draw in range(DRAWS)]
