@@ -22,7 +22,7 @@ from pipewave.measure.runner import EXIT_HUNG, EXIT_LOST, Limits, Runner
 
 CHILD = "PIPEWAVE_MEASURE_CHILD"
 MOST_RESTARTS = 20
-SELECTIONS = ("all", "cold", "repeat", "read", "graph", "profiler_warm")
+SELECTIONS = ("cold", "repeat", "read", "graph")
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -32,7 +32,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--store", required=True, help="file to append rows to; an existing one is resumed")
     parser.add_argument("--families", default="", help="comma-separated kernel families; default all")
     parser.add_argument("--protocol", default="cold", help="protocol of a cases file")
-    parser.add_argument("--select", default="all", choices=SELECTIONS, help="part of a built-in plan")
+    parser.add_argument("--select", default=",".join(SELECTIONS), help="comma-separated parts of a built-in plan")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th job, starting at i")
     parser.add_argument("--limit", type=int, default=0, help="at most so many jobs, spread over families")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="stop starting work after so many seconds")
@@ -61,7 +61,7 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
 
 def _selected(job: Job, select: str) -> bool:
     kind = "repeat" if job.repeat else "read" if job.flush == "read" else job.protocol
-    return select in ("all", kind)
+    return kind in select.split(",")
 
 
 class Progress:
