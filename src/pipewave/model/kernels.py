@@ -5,7 +5,7 @@ The order of kernels and what is fused follow the model code of vLLM and SGLang 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipewave.calls import (
@@ -87,15 +87,20 @@ class Deployment:
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
         """Every kernel one rank of pipeline stage `stage` launches for a batch, in order, equal layers counted once."""
-        return merge(_Stage(self, batch).run(stage))
+        walk = _Stage(self, batch)
+        return merge([*walk.layers(stage), *walk.exit(stage)])
 
-    def dense(self, batch: Batch, stage: int = 0) -> list[Use]:
-        """The kernels that depend on the batch's row and request counts only."""
-        return merge(_Dense(self, batch).run(stage))
+    def by_rows(self, batch: Batch, stage: int = 0) -> list[Use]:
+        """The kernels that depend on the batch's row count only."""
+        return merge(_Dense(self, batch).layers(stage))
 
-    def attention(self, batch: Batch, stage: int = 0) -> list[Use]:
-        """The kernels that depend on each request's lengths; with `dense` these are all of `kernels`."""
-        return merge(_Stage(self, batch).run_attention(stage))
+    def by_requests(self, batch: Batch, stage: int = 0) -> list[Use]:
+        """The kernels after the last layer: the head, which sees one row a request, or the next stage's input."""
+        return merge(_Stage(self, batch).exit(stage))
+
+    def by_length(self, batch: Batch, stage: int = 0) -> list[Use]:
+        """The kernels that depend on each request's lengths; the three parts together are all of `kernels`."""
+        return merge(_Stage(self, batch).attentions(stage))
 
 
 class _Stage:
@@ -109,23 +114,23 @@ class _Stage:
         self.page_size = deployment.page_size
         self.dtype = self.model.dtype
 
-    def run(self, stage: int) -> Iterator[Use]:
-        first, last = self.parallel.stages(len(self.model.layers))[stage]
+    def layers(self, stage: int) -> Iterator[Use]:
         if stage == 0:
             yield from self.embedding()
-        for layer, count in self.model.grouped(first, last):
+        for layer, count in self.grouped(stage):
             for use in self.layer(layer):
-                yield replace(use, count=use.count * count)
-        if stage == self.parallel.pp - 1:
-            yield from self.head()
-        else:
-            yield from self.handover()
+                yield Use(use.name, use.call, use.count * count)
 
-    def run_attention(self, stage: int) -> Iterator[Use]:
-        first, last = self.parallel.stages(len(self.model.layers))[stage]
-        for layer, count in self.model.grouped(first, last):
+    def attentions(self, stage: int) -> Iterator[Use]:
+        for layer, count in self.grouped(stage):
             for use in self.by_length(layer.attention):
-                yield replace(use, count=use.count * count)
+                yield Use(use.name, use.call, use.count * count)
+
+    def exit(self, stage: int) -> Iterator[Use]:
+        yield from self.head() if stage == self.parallel.pp - 1 else self.handover()
+
+    def grouped(self, stage: int) -> list[tuple[Layer, int]]:
+        return self.model.grouped(*self.parallel.stages(len(self.model.layers))[stage])
 
     def by_length(self, spec: Gqa | Mla) -> Iterator[Use]:
         """The kernels whose work depends on each request's lengths."""
@@ -289,9 +294,8 @@ class _Stage:
     def head(self) -> Iterator[Use]:
         model, count, vocab = self.model, self.batch.requests, padded_vocab(self.model)
         yield self.norm("final_norm", model.hidden, fused_add=True)
-        if self.rows != count:
-            size = count * model.hidden * ACT
-            yield self.streaming("last_rows", size, size)
+        size = count * model.hidden * ACT
+        yield self.streaming("last_rows", size, size)
         yield self.linear(replace(model.lm_head, out=vocab), count)
         logits = count * vocab * ACT
         if self.tp > 1:
@@ -316,7 +320,7 @@ class _Dense(_Stage):
         yield from ()
 
 
-def merge(uses: Iterator[Use]) -> list[Use]:
+def merge(uses: Iterable[Use]) -> list[Use]:
     """Equal kernels of the same name counted together, in order of first appearance."""
     counts: dict[tuple[str, Call], int] = {}
     for use in uses:

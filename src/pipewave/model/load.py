@@ -59,7 +59,8 @@ def _built_in(name: str) -> ModelSpec:
     if stem is None:
         close = did_you_mean(name.rsplit("/", 1)[-1], names())
         raise UnknownModel(
-            f"unknown model {name!r}:{close} pass a config.json, a directory with one, or one of: {', '.join(names())}",
+            f"unknown model {name!r}:{close} pass a config.json, a directory with one, or a name that "
+            f"`pipewave model` lists",
             field="model",
         )
     return _built_in_file(stem)

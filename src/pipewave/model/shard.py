@@ -41,9 +41,9 @@ class Parallel:
         """Raise CannotShard unless heads, widths, experts, vocabulary and layers divide as the engines need."""
         if self.pp > len(model.layers):
             raise CannotShard(f"pp = {self.pp}: the model has only {len(model.layers)} layers", field="pp")
-        _divides("tp", self.tp, "vocabulary, padded to 64", padded_vocab(model))
         for layer, _ in model.grouped():
             self._check_layer(layer)
+        _divides("tp", self.tp, "vocabulary, padded to 64", padded_vocab(model))
         if self.ep > 1 and not model.is_moe:
             raise CannotShard(f"ep = {self.ep}: {model.name} has no experts", field="ep")
 
@@ -113,7 +113,7 @@ def stage_bytes(model: ModelSpec, parallel: Parallel, stage: int) -> float:
     if stage == 0:
         total += 2 * (vocab_rows * model.hidden + model.learned_positions * model.hidden + model.side_params)
     if stage == parallel.pp - 1:
-        total += norm
+        total += norm + (2 * vocab_rows if model.lm_head.bias else 0)
         needs_copy = parallel.pp > 1 or not model.tied  # a tied head lives with the embedding, if that is here
         total += vocab_rows * model.hidden * model.lm_head.precision.bytes_per_weight if needs_copy else 0
     return total

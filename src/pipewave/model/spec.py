@@ -233,7 +233,9 @@ class ModelSpec:
 
     def grouped(self, first: int = 0, last: int | None = None) -> list[tuple[Layer, int]]:
         """Distinct layers of [first, last) and how often each occurs, in order of first appearance."""
-        return list(Counter(self.layers[first:last]).items())
+        chosen = self.layers[first:last]
+        counts = Counter(map(id, chosen))  # equal layers of a loaded model are one object, and hashing them is slow
+        return [(layer, counts[key]) for key, layer in {id(layer): layer for layer in chosen}.items()]
 
     def linears(self) -> Iterator[Linear]:
         """Every matrix of every layer, then the head."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.demand import Array
 from pipewave.errors import BadInput, did_you_mean
@@ -22,6 +23,7 @@ class Engine:
 
     node_us: idle time between two kernels of a stream or graph. launch_us: host time to launch one kernel eagerly.
     decode_host_us, prefill_host_us: host time of a step that the GPU waits for. request_host_us: the same per request.
+    mixes_phases: decode tokens ride along with prompt chunks in one step.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit.
     """
 
@@ -40,6 +42,7 @@ class Engine:
     max_requests: int
     runtime_gib: float
     graph_gib: float
+    mixes_phases: bool
     source: str = ""
 
     def what_if(self, **changes: Any) -> Engine:
@@ -54,7 +57,7 @@ class Engine:
         size = -(-requests // step) * step
         return min(size, self.graph_limit) if self.graph_limit >= requests else size
 
-    def gaps_us(self, kernel_us: Array, nodes: Array, requests: Array, graph: Array) -> dict[str, Array]:
+    def gaps_us(self, kernel_us: Array, nodes: Array, requests: Array, graph: NDArray[np.bool_]) -> dict[str, Array]:
         """Named waits of steps: between kernels, for launches the host cannot keep ahead of, for the host itself.
 
         All arguments are arrays over steps: GPU time of the kernels, kernels launched, requests, and whether the

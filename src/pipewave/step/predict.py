@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from pipewave.step.engine import Engine
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
+Lines = tuple[NDArray[np.intp], Array]  # indices of calls, and how often each runs
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
@@ -66,11 +68,13 @@ class Runner:
 
     def _enter(self, book: Book, step: int, batch: Batch) -> None:
         for stage in range(self.deployment.parallel.pp):
-            key = (stage, batch.rows, batch.requests)
-            if key not in book.dense:
-                book.dense[key] = book.lines(self.deployment.dense(batch, stage))
-            book.add(step, stage, book.dense[key])
-            book.add(step, stage, book.lines(self.deployment.attention(batch, stage)))
+            parts = {
+                ("rows", stage, batch.rows): self.deployment.by_rows,
+                ("requests", stage, batch.rows, batch.requests): self.deployment.by_requests,
+            }
+            for key, part in parts.items():
+                book.add(step, stage, book.known.get(key) or book.learn(key, part(batch, stage)))
+            book.add(step, stage, book.lines(self.deployment.by_length(batch, stage)))
 
     def _add_up(self, book: Book, batches: Sequence[Batch]) -> Steps:
         found = predict(list(book.calls), self.gpu, protocol="serving", stack=self.engine.stack)
@@ -99,15 +103,20 @@ class Book:
 
     def __init__(self) -> None:
         self.calls: dict[Call, int] = {}
-        self.dense: dict[tuple[int, int, int], tuple[NDArray[np.intp], Array]] = {}
+        self.known: dict[tuple[Any, ...], Lines] = {}
         self._entries: list[tuple[int, int, NDArray[np.intp], Array]] = []
 
-    def lines(self, uses: Sequence[Use]) -> tuple[NDArray[np.intp], Array]:
+    def learn(self, key: tuple[Any, ...], uses: Sequence[Use]) -> Lines:
+        """Remember the lines of a part that many steps share."""
+        self.known[key] = self.lines(uses)
+        return self.known[key]
+
+    def lines(self, uses: Sequence[Use]) -> Lines:
         """Indices of calls and their counts, entering calls not seen before."""
         index = np.array([self.calls.setdefault(use.call, len(self.calls)) for use in uses], np.intp)
         return index, np.array([use.count for use in uses], float)
 
-    def add(self, step: int, stage: int, lines: tuple[NDArray[np.intp], Array]) -> None:
+    def add(self, step: int, stage: int, lines: Lines) -> None:
         """Charge calls to a step."""
         self._entries.append((step, stage, *lines))
 

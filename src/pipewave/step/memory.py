@@ -1,0 +1,110 @@
+"""Where a card's memory goes: weights, activations, engine, and what is left for the KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipewave.errors import DoesNotFit
+from pipewave.gpus import GPU
+from pipewave.model.kernels import ACT, Deployment
+from pipewave.model.shard import element_bytes, kv_bytes_per_token, padded_vocab, stage_bytes
+from pipewave.model.spec import Moe
+from pipewave.step.engine import Engine
+
+GIB = 2**30
+# nvidia-smi's total less what the driver keeps: 139.81 of 140.40 GiB are left to a program on an H200, 79.1 of 79.65
+# on an H100, 44.4 of 45.0 on an L40S.
+DRIVER_GIB = 0.57
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """GiB on the fullest rank; `kv` is what the engine may fill with cache, `kv_tokens` how many tokens that holds.
+
+    `free` is what the engine leaves unused on purpose.
+    """
+
+    total: float
+    weights: float
+    activations: float
+    engine: float
+    kv: float
+    free: float
+    kv_tokens: int
+
+    def to_dict(self) -> dict[str, float]:
+        """As the contract names it, cache tokens included."""
+        return {
+            "total": round(self.total, 3),
+            "weights": round(self.weights, 3),
+            "activations": round(self.activations, 3),
+            "engine": round(self.engine, 3),
+            "kv": round(self.kv, 3),
+            "free": round(self.free, 3),
+            "kv_tokens": self.kv_tokens,
+        }
+
+
+def activation_bytes(deployment: Deployment, tokens: int, requests: int) -> float:
+    """Peak of temporary tensors: the widest layer's forward pass over `tokens`, or sampling `requests` rows."""
+    model, tp = deployment.model, deployment.parallel.tp
+    widest = max(_layer_width(layer.ffn, deployment) for layer, _ in model.grouped())
+    forward = tokens * ACT * (4 * model.hidden + widest)
+    # Logits in 16 bits, in fp32, and the sampler's sorted or masked copy.
+    sampling = tokens * ACT * model.hidden + requests * (ACT * padded_vocab(model) / tp + 8.0 * padded_vocab(model))
+    return max(forward, sampling)
+
+
+def _layer_width(ffn: object, deployment: Deployment) -> float:
+    """Elements per token of the intermediate tensors alive together in a feed-forward block."""
+    if isinstance(ffn, Moe):
+        inter = ffn.inter / deployment.parallel.moe_tp
+        routed = ffn.topk * (max(2 * inter, ffn.hidden) + inter)
+        return routed + (3.0 * ffn.shared.inter / deployment.parallel.tp if ffn.shared else 0.0)
+    return 3.0 * getattr(ffn, "inter", 0) / deployment.parallel.tp
+
+
+def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_tokens: int | None = None) -> Budget:
+    """Memory of the fullest rank. Raises DoesNotFit when no room is left for the cache."""
+    model, parallel = deployment.model, deployment.parallel
+    tokens = max_batched_tokens or engine.max_batched_tokens
+    total = gpu.dram_gib - DRIVER_GIB
+    usable = total * engine.memory_share
+    weights = max(stage_bytes(model, parallel, stage) for stage in range(parallel.pp)) / GIB
+    activations = activation_bytes(deployment, tokens, min(engine.max_requests, tokens)) / GIB
+    fixed = engine.runtime_gib + engine.graph_gib
+    left = usable - weights - activations - fixed
+    if left <= 0:
+        raise DoesNotFit(_too_large(deployment, gpu, weights, activations + fixed, usable), field="gpu")
+    per_token = kv_bytes_per_token(model, parallel, deployment.kv_dtype)
+    pages = int(left * GIB / (per_token * engine.page_size))
+    return Budget(total, weights, activations, fixed, left, total - usable, pages * engine.page_size)
+
+
+def _too_large(deployment: Deployment, gpu: GPU, weights: float, rest: float, usable: float) -> str:
+    name, world = deployment.model.name, deployment.parallel.world
+    return (
+        f"{name} does not fit {world} × {gpu.name}: {weights:.1f} GiB of weights a GPU and {rest:.1f} GiB for "
+        f"activations and the engine leave no KV cache in {usable:.1f} GiB; use more GPUs or smaller weights"
+    )
+
+
+def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0) -> float:
+    """Cache bytes one request of `length` tokens holds on the fullest rank; windows keep only what they may see.
+
+    `chunk`: tokens written before a window's older pages are given back.
+    """
+    model, parallel = deployment.model, deployment.parallel
+    width = element_bytes(model, deployment.kv_dtype)
+    return max(
+        sum(
+            layer.attention.cache_elements(parallel.tp) * _kept(layer.attention.window, length, chunk) * count
+            for layer, count in model.grouped(*bounds)
+        )
+        * width
+        for bounds in parallel.stages(len(model.layers))
+    )
+
+
+def _kept(window: int | None, length: int, chunk: int) -> int:
+    return length if window is None else min(length, window + chunk)
