@@ -238,7 +238,7 @@ def test_files_that_are_no_config(tmp_path: object) -> None:
             load(str(path))
     with pytest.raises(BadFile):
         load(str(tmp_path / "missing.json"))  # type: ignore[operator]
-    with pytest.raises(UnknownModel, match="did you mean Llama-3.1-8B"):
+    with pytest.raises(UnknownModel, match=r"did you mean Llama-3\.1-8B"):
         load("Llama-3.1-8")
 
 

@@ -1,0 +1,124 @@
+"""An engine step is exactly the sum of its kernels and its named gaps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipewave.errors import BadInput, DoesNotFit
+from pipewave.gpus import find
+from pipewave.model import load
+from pipewave.model.kernels import Batch, Deployment
+from pipewave.model.shard import ALONE, Parallel
+from pipewave.predict import predict
+from pipewave.step import Runner, find_engine
+from pipewave.step.engine import Engine
+from pipewave.step.memory import GIB, budget, cache_bytes
+
+
+def runner(model: str = "Llama-3.1-8B", gpu: str = "H200", engine: str = "vllm", parallel: Parallel = ALONE) -> Runner:
+    return Runner.of(Deployment(load(model), parallel), find(gpu), find_engine(engine))
+
+
+BATCHES = [Batch((1,) * 4, (100, 200, 300, 400)), Batch((512, 256), (512, 700)), Batch((1, 1, 64), (9, 99, 64))]
+
+
+@pytest.mark.parametrize(
+    ("model", "parallel"),
+    [
+        ("Llama-3.1-8B", Parallel()),
+        ("Qwen3-32B", Parallel(2)),
+        ("Llama-3.1-70B", Parallel(4, 2)),
+        ("gpt-oss-20b", Parallel()),
+    ],
+)
+def test_a_step_is_the_sum_of_its_kernels_and_gaps(model: str, parallel: Parallel) -> None:
+    run = runner(model, parallel=parallel)
+    steps = run.steps(BATCHES)
+    for index, batch in enumerate(BATCHES):
+        kernels = 0.0
+        for stage in range(parallel.pp):
+            uses = run.deployment.kernels(batch, stage)
+            found = predict([u.call for u in uses], run.gpu, protocol="serving", stack=run.engine.stack)
+            kernels += float(np.dot(found.latency_us, [u.count for u in uses]))
+        gaps = sum(float(values[index]) for values in steps.gaps.values())
+        assert steps.total_us[index] == pytest.approx(kernels + gaps, rel=1e-9)
+        families = sum(float(values[index]) for values in steps.families.values())
+        assert families == pytest.approx(kernels, rel=1e-9)
+    assert np.allclose(steps.stages_us.sum(axis=0), steps.total_us)
+
+
+def test_intervals_hold_the_answer_and_shrink_from_kernels_to_steps() -> None:
+    run = runner()
+    steps = run.steps(BATCHES)
+    assert np.all(steps.low_us < steps.total_us)
+    assert np.all(steps.total_us < steps.high_us)
+    uses = run.deployment.kernels(BATCHES[0])
+    found = predict([u.call for u in uses], run.gpu, protocol="serving", stack=run.engine.stack)
+    widest = float(np.max(found.high_us / found.latency_us))
+    assert steps.high_us[0] / steps.total_us[0] < widest
+
+
+def test_steps_do_not_depend_on_their_company() -> None:
+    run = runner()
+    together = run.steps(BATCHES).total_us
+    alone = [float(run.steps([batch]).total_us[0]) for batch in BATCHES]
+    assert together == pytest.approx(alone, rel=1e-12)
+
+
+def test_more_work_takes_longer() -> None:
+    run = runner()
+    sizes = [Batch((n,), (n,)) for n in (64, 512, 2048, 8192)]
+    assert np.all(np.diff(run.steps(sizes).total_us) > 0)
+    lengths = [Batch((1,) * 32, (n,) * 32) for n in (128, 1024, 8192, 65536)]
+    assert np.all(np.diff(run.steps(lengths).total_us) > 0)
+
+
+def test_decode_is_padded_to_a_captured_graph() -> None:
+    vllm = find_engine("vllm")
+    assert [vllm.padded(n) for n in (1, 2, 3, 5, 9, 17, 250, 257, 512, 600)] == [1, 2, 4, 8, 16, 24, 256, 272, 512, 600]
+    assert runner().batch([1] * 9, [64] * 9).rows == 16
+    assert runner().batch([9], [64]).rows == 9
+
+
+@pytest.mark.parametrize("requests", range(1, 300))
+def test_padding_never_shrinks_a_batch(requests: int) -> None:
+    for name in ("vllm", "sglang"):
+        assert find_engine(name).padded(requests) >= requests
+
+
+def test_launches_matter_only_when_the_gpu_waits_for_them() -> None:
+    engine = find_engine("vllm")
+    one, many = np.array([1.0]), np.array([1e6])
+    eager, graph = np.array([False]), np.array([True])
+    assert engine.gaps_us(one, np.array([300.0]), one, eager)["launch"] > 0
+    assert engine.gaps_us(many, np.array([300.0]), one, eager)["launch"] == 0
+    assert engine.gaps_us(one, np.array([300.0]), one, graph)["launch"] == 0
+
+
+def test_unknown_engine_is_named() -> None:
+    with pytest.raises(BadInput, match="did you mean vllm"):
+        find_engine("vlm")
+    assert isinstance(find_engine(find_engine("sglang")), Engine)
+
+
+def test_memory_parts_add_up() -> None:
+    run = runner("Llama-3.1-8B")
+    memory = budget(run.deployment, run.gpu, run.engine)
+    parts = memory.weights + memory.activations + memory.engine + memory.kv + memory.free
+    assert parts == pytest.approx(memory.total)
+    assert memory.kv_tokens % run.engine.page_size == 0
+    assert cache_bytes(run.deployment, memory.kv_tokens) <= memory.kv * GIB
+    assert cache_bytes(run.deployment, memory.kv_tokens + run.engine.page_size) > memory.kv * GIB
+
+
+def test_windows_cap_the_cache() -> None:
+    deployment = Deployment(load("gpt-oss-20b"))
+    per_layer = 2 * 8 * 64 * 2
+    assert cache_bytes(deployment, 10_000) == 12 * per_layer * 128 + 12 * per_layer * 10_000
+    assert cache_bytes(deployment, 100) == 24 * per_layer * 100
+
+
+def test_a_model_that_does_not_fit_says_so() -> None:
+    with pytest.raises(DoesNotFit, match=r"Llama-3\.1-70B does not fit 1 × H100"):
+        budget(Deployment(load("Llama-3.1-70B")), find("H100"), find_engine("vllm"))
