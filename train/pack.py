@@ -53,5 +53,8 @@ def balanced(frame: pd.DataFrame) -> NDArray[np.float64]:
 def _columns(frame: pd.DataFrame) -> dict[str, Column]:
     present = [name for name in COLUMNS if name in frame]
     columns = {name: Column.of(frame[name].astype(str).to_numpy()) for name in present}
-    family = {gpu: find(gpu).architecture for gpu in frame["gpu"].unique()}
-    return columns | {"family": Column.of(frame["gpu"].map(family).astype(str).to_numpy())}
+    specs = {gpu: find(gpu) for gpu in frame["gpu"].unique()}
+    family = frame["gpu"].map({gpu: spec.architecture for gpu, spec in specs.items()})
+    capability = frame["gpu"].map({gpu: str(spec.compute_capability) for gpu, spec in specs.items()})
+    texts = {"family": family, "capability": capability}
+    return columns | {name: Column.of(text.astype(str).to_numpy()) for name, text in texts.items()}

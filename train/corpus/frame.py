@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from pipewave.errors import UnknownGPU
+from pipewave.gpus import find
 
 SHAPES: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k", "quantize"),
@@ -48,6 +50,7 @@ GROUP_KEYS: dict[str, tuple[str, ...]] = {
     "quantize": ("dim",),
     "collectives": ("bytes",),
 }
+MEASURED = ("latency_us", "noise")
 FLAGS = {"quantize": False, "causal": True, "sinks": False, "fused_add": False, "gated": True, "flagged": False}
 DEFAULTS: dict[str, Any] = FLAGS | {"window": 0, "tp": 1, "ep": 1, "nodes": 1, "noise": np.nan}
 DEFAULTS |= {"part": "all", "routing": "random", "fabric": "node", "phase": "prefill"}
@@ -101,6 +104,7 @@ def group_key(rows: pd.DataFrame, family: str) -> pd.Series:
 def compact(rows: pd.DataFrame) -> pd.DataFrame:
     """Text as categories and whole numbers as int64, so that millions of rows fit."""
     kinds = {name: "category" for name, kind in rows.dtypes.items() if not pd.api.types.is_numeric_dtype(kind)}
+    kinds |= {name: "int64" for name, kind in rows.dtypes.items() if kind == "float64" and name not in MEASURED}
     kinds |= {name: "bool" for name in FLAGS if name in rows}
     return rows.astype(kinds)
 
@@ -116,10 +120,6 @@ def stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def gpu_name(raw: str) -> str:
     """Registry name of a GPU folder or CUDA device name; `raw` itself when the registry does not know it."""
     try:
-        find, unknown = import_module("pipewave.gpus").find, import_module("pipewave.errors").UnknownGPU
-    except (ImportError, AttributeError):
-        return raw
-    try:
-        return str(find(raw).name)
-    except unknown:
+        return find(raw).name
+    except UnknownGPU:
         return raw

@@ -1,57 +1,64 @@
-"""Our own rows under `data/measured/h200`: one JSON object a line, a contract case with `latency_us` and its protocol.
+"""Our own rows under `data/measured/h200`, as `pipewave measure` packs them: one file a kernel.
 
-Attention rows become uniform columns when every request of the batch is alike; ragged ones are for the replay tests.
+Attention and MLA rows become uniform columns where every request of the batch is alike; ragged batches stay out of
+these tables (`pipewave.measure.pack.rows` has them).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from train.corpus.frame import Table
+from pipewave.measure.pack import rows as measured
+from train.corpus.frame import DEFAULTS, SHAPES, Table
 
 NAME = "h200"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 
 def _uniform(case: Mapping[str, Any]) -> dict[str, Any] | None:
-    q, kv = set(case["q_lens"]), set(case["kv_lens"])
-    if len(q) != 1 or len(kv) != 1:
+    """A batch of equal requests as columns; None for a ragged one."""
+    q_lens, kv_lens = set(case["q_lens"]), set(case["kv_lens"])
+    if len(q_lens) != 1 or len(kv_lens) != 1:
         return None
-    q_len, kv_len = q.pop(), kv.pop()
-    phase = case.get("phase") or ("decode" if q_len == 1 else "prefill")
-    shape = {"batch": len(case["q_lens"]), "q_len": q_len, "kv_len": kv_len, "phase": phase}
-    return {**case, **shape, "window": case.get("window") or 0, "kv_dtype": case.get("kv_dtype") or case["dtype"]}
+    q_len, kv_len = q_lens.pop(), kv_lens.pop()
+    shape = {"batch": len(case["q_lens"]), "q_len": q_len, "kv_len": kv_len}
+    return {"phase": "decode" if q_len == 1 else "prefill", "kv_dtype": case.get("dtype", "bf16"), **case, **shape}
 
 
-def _rows(lines: Iterable[str], kernels: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        case = json.loads(line)
-        if case.get("kernel") in kernels and "error" not in case:
-            row = _uniform(case) if "q_lens" in case else case
-            if row is not None:
-                framework, _, version = str(row.get("stack", "vllm-0.22.1")).rpartition("-")
-                yield {**row, "framework": framework, "version": version, "raw_gpu": row.get("gpu", NAME)}
+def _flat(file: Path) -> Iterator[dict[str, Any]]:
+    for row in measured(file):
+        case = _uniform(row["case"]) if "q_lens" in row["case"] else dict(row["case"])
+        if case is not None:
+            framework, _, version = str(row["stack"]).partition("-")
+            routing = case.get("routing", "random")
+            software = {"framework": framework, "version": version, "impl": row["impl"], "protocol": row["protocol"]}
+            row_wide = {"op": case["kernel"], "kernel_source": row["impl"], "latency_us": row["latency_us"]}
+            row_wide["routing"] = routing if isinstance(routing, str) else json.dumps(routing)
+            row_wide["noise"] = (row["max_us"] - row["min_us"]) / row["latency_us"] / 2
+            row_wide["flagged"] = bool(row.get("throttled")) or row.get("flush", "write") != "write"
+            yield {"dtype": "bf16"} | case | software | row_wide
 
 
-def reader(*kernels: str) -> Callable[[Path, Path], pd.DataFrame]:
-    """Reader of the cases of these kernels."""
+def reader(family: str) -> Callable[[Path, Path], pd.DataFrame]:
+    """Reader of one packed file; rows that throttled or were flushed another way are flagged."""
 
     def read(file: Path, _: Path) -> pd.DataFrame:
-        with file.open(encoding="utf-8") as lines:
-            rows = pd.DataFrame(list(_rows(lines, kernels)))
-        rows = rows.reindex(columns=rows.columns.union(["kernel", "dtype", "impl", "protocol", "latency_us"]))
-        return rows.assign(op=rows["kernel"]).fillna({"dtype": "bf16", "impl": "", "protocol": "cold"})
+        rows = pd.DataFrame(list(_flat(file)))
+        defaults = {name: DEFAULTS[name] for name in SHAPES[family] if name in rows and name in DEFAULTS}
+        filled = {name: rows[name].where(rows[name].notna(), value) for name, value in defaults.items()}
+        return rows.assign(**filled, raw_gpu=file.parent.name)
 
     return read
 
 
 def _table(family: str, *kernels: str) -> Table:
-    return Table(NAME, family, ("data/measured/h200/*.jsonl",), reader(*(kernels or (family,))), own=True)
+    files = tuple(f"data/measured/{NAME}/{kernel}.json.gz" for kernel in kernels or (family,))
+    return Table(NAME, family, files, reader(family), own=True)
 
 
 TABLES = (

@@ -1,0 +1,160 @@
+"""`python -m train.export --name gemm --in rows.npz --run DIR --out DIR`: a run's shipped members as weights and card.
+
+The card is what `pipewave.estimator` reads: features and categories by name, where the net was trained, interval
+multiples per basis from held-out rows, and the software that stands in when a call names none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save as to_safetensors
+
+from pipewave.estimator import SCHEMA
+from pipewave.stacks import framework, version
+from train.evaluate import Scored, load_predictions, multiple, scored
+from train.rows import Rows
+from train.rows import load as load_rows
+from train.splits import by_name
+
+SHIPPED = "ship"
+BASES = ("measured_gpu", "same_architecture", "new_architecture")
+Tensors = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A folder written by `train.fit`: its log and the tensors of the members that ship."""
+
+    log: Mapping[str, Any]
+    tensors: Tensors
+
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """ValueError when the plan had no `ship` split."""
+        log = json.loads((folder / "log.json").read_text(encoding="utf-8"))
+        with np.load(folder / "weights.npz", allow_pickle=False) as file:
+            shipped = file["members"] == SHIPPED
+            tensors = {name: file[name][shipped] for name in file.files if name != "members"}
+        if not shipped.any():
+            raise ValueError(f"{folder}: no member of split {SHIPPED!r}; add it to the plan")
+        return cls(log, tensors)
+
+    def spec(self) -> dict[str, Any]:
+        """The net's part of the card."""
+        plan, categories = self.log["plan"], self.log["categories"]
+        layers = sum(name.startswith("w") for name in self.tensors)
+        return {
+            "features": list(self.log["features"]),
+            "categories": {name: list(values) for name, values in categories.items()},
+            "layers": layers,
+            "activation": plan["activation"],
+            "loss": plan["loss"],
+        }
+
+    def named(self, prefix: str) -> Tensors:
+        """Tensors as the estimator calls them: `net/w0`, `net/table_stack`."""
+        names = {f"table{i}": f"table_{column}" for i, column in enumerate(self.log["categories"])}
+        return {f"{prefix}/{names.get(name, name)}": np.ascontiguousarray(t) for name, t in self.tensors.items()}
+
+
+def export(name: str, rows: Rows, run: Path, folder: Path, *, ceiling: Path | None = None, **extra: Any) -> Path:
+    """Write `<name>.safetensors` and `<name>.json`; `extra` goes to the card as it is (sources, figures)."""
+    net, low = Run.read(run), Run.read(ceiling) if ceiling else None
+    raw = to_safetensors(net.named("net") | (low.named("ceiling") if low else {}))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.safetensors").write_bytes(raw)
+    shipped = rows.take(by_name(SHIPPED, rows).train)
+    card = {"schema": SCHEMA, "name": name, "sha256": hashlib.sha256(raw).hexdigest()}
+    card |= {"target": "log(latency / base)", "net": net.spec(), "ceiling": low.spec() if low else None}
+    card |= {"quantiles": quantiles(rows, run), "rows": len(shipped), **software(shipped), **extra}
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def quantiles(rows: Rows, run: Path) -> dict[str, float]:
+    """Multiple of the scale that covers 90 % of held-out rows, per basis; never narrower on less familiar ground."""
+    predictions = load_predictions(run)
+    found: dict[str, float] = {}
+    for basis in BASES:
+        parts = [part for kind in ("fold", "logo", "lofo") for part in scored(kind, rows, predictions)]
+        held = [kept for part in parts if len((kept := _of_basis(part, rows, basis)).index)]
+        measured = multiple(held, rows) if held else 0.0
+        found[basis] = round(max([measured, *found.values()]), 4)
+    return found
+
+
+def _of_basis(part: Scored, rows: Rows, basis: str) -> Scored:
+    """The rows of a split that its training rows make `basis`, as the contract defines it."""
+    train = by_name(part.name, rows).train
+    measured = _known(rows, part.index, train, "gpu")
+    same = _known(rows, part.index, train, "capability")
+    keep = {"measured_gpu": measured, "same_architecture": same & ~measured, "new_architecture": ~same}[basis]
+    return Scored(part.name, part.index[keep], part.mean[keep], part.scale[keep])
+
+
+def _known(rows: Rows, index: NDArray[np.int64], train: NDArray[np.int64], column: str) -> NDArray[np.bool_]:
+    keys = np.zeros(len(rows), np.int64)
+    for name in (column, "dtype", "protocol"):
+        keys = keys * 4096 + rows.columns[name].codes
+    return np.isin(keys[index], np.unique(keys[train]))
+
+
+def software(rows: Rows) -> dict[str, Any]:
+    """Where rows exist, the stacks of each protocol, and the default stack and implementations."""
+    text = {name: column.text() for name, column in rows.columns.items()}
+    stacks: dict[str, tuple[str, ...]] = {}
+    default: dict[str, str] = {}
+    for protocol in np.unique(text["protocol"]):
+        present = Counter(map(str, text["stack"][text["protocol"] == protocol]))
+        stacks[str(protocol)] = tuple(sorted(present))
+        default[str(protocol)] = _default(present)
+    trained = sorted(set(zip(*(text[n].tolist() for n in ("gpu", "capability", "dtype", "protocol")), strict=True)))
+    return {
+        "trained": [[gpu, int(capability), dtype, protocol] for gpu, capability, dtype, protocol in trained],
+        "stacks": stacks,
+        "default_stack": default,
+        "default_impl": dict(_implementations(text)),
+    }
+
+
+def _default(present: Counter[str]) -> str:
+    """The newest vLLM; without one, the stack with most rows."""
+    vllm = [stack for stack in present if framework(stack) == "vllm"]
+    return max(vllm, key=version) if vllm else present.most_common(1)[0][0]
+
+
+def _implementations(text: Mapping[str, NDArray[np.str_]]) -> Iterator[tuple[str, str]]:
+    """Most frequent implementation per stack, and per stack with capability, dtype or both."""
+    for names in (("stack",), ("stack", "dtype"), ("stack", "capability"), ("stack", "capability", "dtype")):
+        counts: dict[str, Counter[str]] = {}
+        for *key, impl in zip(*(text[name].tolist() for name in (*names, "impl")), strict=True):
+            counts.setdefault("|".join(key), Counter())[impl] += 1
+        yield from ((key, counter.most_common(1)[0][0]) for key, counter in sorted(counts.items()))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m train.export", description=__doc__)
+    parser.add_argument("--name", required=True, help="name of the net, as its family calls it")
+    parser.add_argument("--in", dest="rows", type=Path, required=True)
+    parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit, plan with split `ship`")
+    parser.add_argument("--ceiling", type=Path, help="a second run with loss `pinball` and without stack and impl")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(argv)
+    print(export(options.name, load_rows(options.rows), options.run, options.out, ceiling=options.ceiling))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
