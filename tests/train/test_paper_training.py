@@ -11,12 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
-pytest.importorskip("pandas")
+pd = pytest.importorskip("pandas")
 
-from train.paper import baselines, collectives, export, mlp, neusight, score  # noqa: E402
+from train.paper import baselines, collectives, export, mlp, neusight, public, score  # noqa: E402
 from train.paper.rows import Rows, split_by_shape  # noqa: E402
 
-from pipewave import paper  # noqa: E402  after the skips
+from pipewave import gpus, paper  # noqa: E402  after the skips
 from pipewave.paper import estimator  # noqa: E402
 
 ORDER = paper.KERNELS["gemm_fp8"].order
@@ -142,3 +142,34 @@ def test_held_out_sizes_are_whole_sizes() -> None:
 def test_coverage_counts_rows_at_or_below(rows: Rows) -> None:
     assert score.coverage(rows, rows.perf)["all rows"] == 100
     assert score.coverage(rows, rows.perf * 0.999)["all rows"] == 0
+
+
+def test_public_rows_keep_their_own_gpu_and_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows come shuffled and leave sorted by GPU; each must still carry its own features and target."""
+    generator = np.random.default_rng(2)
+    table = pd.DataFrame(
+        {
+            "gpu": pd.Categorical(generator.choice(["H100", "A40", "A100"], 200), categories=["H100", "A40", "A100"]),
+            "source": "vidur",
+            "rows": generator.integers(1, 4096, 200),
+            "dim": 512 * generator.integers(1, 17, 200),
+            "latency_us": generator.uniform(2, 90, 200),
+        }
+    )
+    table["group"] = table["dim"].astype(str)
+    monkeypatch.setattr(public.corpus, "training_rows", lambda family, data: table)
+    split = public.split("rmsnorm", Path("nowhere"))
+    assert len(split.train) + len(split.test) == 200
+    expected = {row["latency_us"]: row for row in table.to_dict("records")}
+    for part in (split.train, split.test):
+        for index, latency_us in enumerate(part.latency_us.tolist()):
+            row = expected[latency_us]
+            assert part.gpu[index] == row["gpu"]
+            hw = paper.hardware_of(gpus.find(row["gpu"]))
+            found = paper.features("rmsnorm", hw, rows=row["rows"], dim=row["dim"])
+            assert part.perf[index] == pytest.approx(paper.overall_perf("rmsnorm", hw, found, latency_us))
+            assert part.features["fma_all_ops"][index] == found["fma_all_ops"]
+    widths = [
+        {expected[latency_us]["dim"] for latency_us in part.latency_us.tolist()} for part in (split.train, split.test)
+    ]
+    assert not widths[0] & widths[1]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pipewave.paper.collectives import predict_collective
 from pipewave.paper.demand import Demand, Load
-from pipewave.paper.estimator import ceiling, predict, trained
+from pipewave.paper.estimator import predict, trained
 from pipewave.paper.hardware import HARDWARE, Hardware, find, hardware_of
 from pipewave.paper.kernels import KERNELS, features, latency_us, overall_perf
 
@@ -23,7 +23,6 @@ __all__ = [
     "Demand",
     "Hardware",
     "Load",
-    "ceiling",
     "features",
     "find",
     "hardware_of",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,13 +21,13 @@ from safetensors import SafetensorError, safe_open
 from pipewave.errors import BadFile, UnknownKernel
 from pipewave.paper.demand import Array
 from pipewave.paper.hardware import Hardware, find
-from pipewave.paper.kernels import features, kernel, latency_us
+from pipewave.paper.kernels import KERNELS, features, kernel, latency_us
 
 if TYPE_CHECKING:
     from pipewave.gpus import GPU
 
 Weights = NDArray[np.float32]
-MEAN, P80 = "mean", "p80"
+Model = Literal["mean", "p80", "public"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,16 @@ class Mlp:
 
 
 @lru_cache(maxsize=32)
-def trained(name: str, model: str = MEAN) -> Mlp:
-    """The shipped estimator of a kernel: "mean" as published, or "p80", its 80 % quantile."""
+def trained(name: str, model: Model = "mean") -> Mlp:
+    """The shipped estimator of a kernel.
+
+    "mean" and "p80" (the "performance ceiling": four kernels in five are slower) are trained on the paper's own rows;
+    "public" on other people's rows of the families whose rows the paper's authors never released.
+    """
     wanted = kernel(name)
     shipped = files("pipewave").joinpath(f"data/paper/{name}_{model}.safetensors")
     if not shipped.is_file():
-        raise UnknownKernel(f"no {model} weights of the paper's estimator for {name!r} are shipped", field="kernel")
+        raise UnknownKernel(f"no {model!r} weights of the paper's estimator for {name!r}: {_choices()}", field="kernel")
     with as_file(shipped) as path:
         mlp = load(path)
     if mlp.order != wanted.order:
@@ -74,17 +78,13 @@ def load(path: Path) -> Mlp:
     return Mlp(order=order, weights=weights, biases=biases)
 
 
-def predict(name: str, hardware: str | Hardware | GPU, **shape: Any) -> Array:
-    """Latency in µs of calls as in `features`; raises UnknownKernel for a family without shipped weights."""
-    return _latency(name, find(hardware), MEAN, shape)
+def _choices() -> str:
+    shipped = [path.name.removesuffix(".safetensors") for path in files("pipewave").joinpath("data/paper").iterdir()]
+    return "shipped are " + ", ".join(sorted(name for name in shipped if name.rpartition("_")[0] in KERNELS))
 
 
-def ceiling(name: str, hardware: str | Hardware | GPU, **shape: Any) -> Array:
-    """The paper's "performance ceiling" in µs: what four kernels in five are slower than, by its P80 model."""
-    return _latency(name, find(hardware), P80, shape)
-
-
-def _latency(name: str, hw: Hardware, model: str, shape: Mapping[str, Any]) -> Array:
-    mlp = trained(name, model)
+def predict(name: str, hardware: str | Hardware | GPU, *, model: Model = "mean", **shape: Any) -> Array:
+    """Latency in µs of calls as `features` takes them; raises UnknownKernel where no such weights are shipped."""
+    mlp, hw = trained(name, model), find(hardware)
     found = features(name, hw, **shape)
     return latency_us(name, hw, found, mlp.efficiency(found))

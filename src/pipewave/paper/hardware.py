@@ -1,7 +1,8 @@
 """The paper's hardware vectors: eleven GPUs with the numbers its authors used, right or wrong.
 
 They differ from `pipewave.gpus` on purpose (measured L2 rates, a fixed clock, 516 instead of 512 on the L20): features
-are only those of the paper with the paper's numbers. For other GPUs `hardware_of` takes the same quantities from the registry.
+are only those of the paper with the paper's numbers. For other GPUs `hardware_of` takes the same quantities from the
+registry.
 """
 
 from __future__ import annotations
