@@ -1,0 +1,166 @@
+"""The trainer: it learns a known law, members are strangers to one another and to the rows they do not train on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from synthetic import synthetic  # noqa: E402
+from train.ensemble import Ensemble, Shape  # noqa: E402
+from train.evaluate import load_predictions  # noqa: E402
+from train.losses import Loss  # noqa: E402
+from train.splits import by_name  # noqa: E402
+
+from train import fit, rows, trees  # noqa: E402
+
+SMALL = fit.Plan(hidden=(32, 32), epochs=40, batch=256, categories=("stack",), splits=("fold:0", "fold:1"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def held_out_error(data: rows.Rows, fitted: fit.Fitted, name: str) -> np.ndarray:
+    return fitted.predictions[name][0] - data.residual[by_name(name, data).score]
+
+
+def test_it_learns_a_smooth_law_and_the_stacks_to_near_the_noise() -> None:
+    data = synthetic(noise=0.02)
+    fitted = fit.fit(data, replace(SMALL, epochs=80, seeds=2))
+    assert fitted.members == ("fold:0", "fold:0", "fold:1", "fold:1")
+    for name in ("fold:0", "fold:1"):
+        assert np.abs(held_out_error(data, fitted, name)).mean() < 0.035  # the noise alone costs 0.016
+
+
+def test_scale_follows_the_noise_of_the_rows() -> None:
+    data = synthetic(noise=0.0)
+    rng = np.random.default_rng(1)
+    loud = data.columns["stack"].codes == 1
+    wobble = np.where(loud, 0.2, 0.02) * rng.laplace(size=len(data))
+    fitted = fit.fit(replace(data, latency_us=data.latency_us * np.exp(wobble)), SMALL)
+    score = by_name("fold:0", data).score
+    scale = fitted.predictions["fold:0"][1]
+    assert scale[loud[score]].mean() > 3 * scale[~loud[score]].mean()
+
+
+def test_held_out_rows_touch_neither_training_nor_scaling() -> None:
+    data, plan = synthetic(size=800), replace(SMALL, epochs=3, splits=("fold:0",))
+    score = by_name("fold:0", data).score
+    latency, features = data.latency_us.copy(), data.features.copy()
+    latency[score] *= 1000
+    features[score] += 1e6
+    before = fit.fit(data, plan).tensors
+    after = fit.fit(replace(data, latency_us=latency, features=features), plan).tensors
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_members_do_not_feel_one_another() -> None:
+    net = ensemble(members=3, codes=(4,))
+    net(torch.randn(3, 5, 2), torch.randint(0, 4, (3, 5, 1)))[1].sum().backward()
+    gradients = [parameter.grad for parameter in net.parameters()]
+    assert all(gradient[[0, 2]].abs().sum() == 0 for gradient in gradients)
+    assert sum(gradient[1].abs().sum() for gradient in gradients) > 0
+
+
+def test_a_member_is_the_same_alone_and_in_company() -> None:
+    alone, company = ensemble(seeds=(7,)), ensemble(seeds=(3, 7))
+    x = torch.randn(1, 6, 2)
+    codes = torch.zeros(1, 6, 0, dtype=torch.long)
+    both = company(x.expand(2, -1, -1), codes.expand(2, -1, -1))
+    torch.testing.assert_close(alone(x, codes)[0], both[1])
+
+
+def test_folding_the_standardisation_changes_nothing() -> None:
+    net = ensemble(members=2, codes=(3,))
+    net.mean.copy_(torch.tensor([[1.0, -2.0], [0.5, 3.0]]))
+    net.std.copy_(torch.tensor([[2.0, torch.inf], [0.1, 5.0]]))
+    torch.nn.init.normal_(net.tables[0])
+    folded, x, codes = net.folded(), torch.randn(2, 9, 2), torch.randint(0, 3, (2, 9, 1))
+    picked = folded["table0"][torch.arange(2)[:, None], codes[..., 0]]
+    hidden = torch.baddbmm(folded["b0"][:, None], x, folded["w0"]) + picked
+    out = torch.baddbmm(folded["b1"][:, None], torch.nn.functional.silu(hidden), folded["w1"])
+    torch.testing.assert_close(out, net(x, codes), rtol=1e-4, atol=1e-5)
+
+
+def test_codes_never_seen_answer_as_unknown() -> None:
+    net = ensemble(members=1, codes=(3,))
+    torch.nn.init.normal_(net.tables[0])
+    known = net.tables[0].detach().clone()
+    net.forget([torch.tensor([[True, True, False]])])
+    torch.testing.assert_close(net.tables[0][0, 2], known[0, 0])
+    torch.testing.assert_close(net.tables[0][0, 1], known[0, 1])
+
+
+def test_a_category_of_the_left_out_gpu_alone_does_not_break_the_answer() -> None:
+    data = synthetic(size=1500)
+    own = np.where(data.columns["gpu"].text() == "A100", "only-there", data.columns["stack"].text())
+    data = replace(data, columns={**data.columns, "stack": rows.Column.of(own)})
+    fitted = fit.fit(data, replace(SMALL, splits=("logo:A100",)))
+    assert np.abs(held_out_error(data, fitted, "logo:A100")).mean() < 0.15  # the offset of the stack stays unknown
+
+
+@pytest.mark.parametrize(("kind", "level"), [("log_l1", 0.5), ("pinball", 0.2)])
+def test_the_best_constant_is_the_quantile(kind: str, level: float) -> None:
+    target = torch.tensor(np.random.default_rng(0).exponential(size=2000), dtype=torch.float32)
+    grid = torch.linspace(0, 3, 601)
+    costs = torch.stack([Loss(kind, 0.2).point(guess - target).mean() for guess in grid])
+    assert grid[costs.argmin()] == pytest.approx(torch.quantile(target, level).item(), abs=0.05)
+
+
+def test_the_scale_head_does_not_pull_the_estimate() -> None:
+    out = torch.tensor([[[0.3, -1.0]]], requires_grad=True)
+    Loss()(out, torch.zeros(1, 1), torch.ones(1, 1)).backward()
+    assert out.grad[0, 0, 0] == 1.0
+
+
+def test_unknown_fields_of_a_plan_are_refused() -> None:
+    with pytest.raises(ValueError, match="epoch"):
+        fit.Plan.of({"epoch": 3})
+
+
+def test_features_that_are_not_numbers_are_refused() -> None:
+    data = synthetic(size=50)
+    data.features[3, 1] = np.nan
+    with pytest.raises(ValueError, match="b"):
+        data.check()
+
+
+def test_the_command_writes_what_evaluation_reads(tmp_path: Path) -> None:
+    data = synthetic(size=600)
+    data.save(tmp_path / "rows.npz")
+    (tmp_path / "plan.json").write_text(json.dumps({"splits": ["fold:0"], "epochs": 1, "hidden": [8], "batch": 64}))
+    arguments = ["--in", str(tmp_path / "rows.npz"), "--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path)]
+    assert fit.main([*arguments, "--device", "cpu"]) == 0
+    mean, scale = load_predictions(tmp_path)["fold:0"]
+    assert len(mean) == len(scale) == len(by_name("fold:0", data).score)
+
+
+def test_rows_survive_the_file(tmp_path: Path) -> None:
+    data = synthetic(size=100)
+    data.save(tmp_path / "rows.npz")
+    read = rows.load(tmp_path / "rows.npz")
+    assert np.array_equal(read.features, data.features)
+    assert np.allclose(read.residual, data.residual)
+    assert all(np.array_equal(read.columns[name].text(), data.columns[name].text()) for name in data.columns)
+
+
+def test_trees_learn_the_same_law() -> None:
+    pytest.importorskip("lightgbm")
+    data = synthetic()
+    split = by_name("fold:0", data)
+    mean = trees.predict(data, split, trees.Trees(rounds=100), categories=("stack",))
+    assert np.abs(mean - data.residual[split.score]).mean() < 0.05
+
+
+def ensemble(members: int = 1, codes: tuple[int, ...] = (), seeds: tuple[int, ...] | None = None) -> Ensemble:
+    seeds = seeds or tuple(range(members))
+    size = len(seeds)
+    shape = Shape(features=2, codes=codes, hidden=(4,))
+    return Ensemble(shape, seeds, torch.zeros(size, 2), torch.ones(size, 2), torch.zeros(size, 2))
