@@ -7,43 +7,52 @@ import numpy as np
 from pipewave.calls import FusedMoe
 from pipewave.demand import Array, Demand, demand
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
-from pipewave.kernels.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
-from pipewave.kernels.estimate import combine, launch_s, log2
+from pipewave.kernels.dtypes import ACTIVATION_BYTES
+from pipewave.kernels.fused_moe_features import features, times
+from pipewave.kernels.fused_moe_layer import Layer, Machine, dram_share, layer, machine, product_dtype
+from pipewave.kernels.fused_moe_tiles import configured, tiling
 from pipewave.kernels.residency import least_dram
 
 
-def active_experts(cols: Columns) -> Array:
-    """Expected local experts that receive a token when routing is uniform."""
-    local = cols["experts"] / cols["ep"]
-    idle = (1.0 - cols["topk"] / cols["experts"]) ** cols["tokens"]
-    return np.asarray(np.maximum(local * (1.0 - idle), 1.0))
-
-
-def least(cols: Columns, ctx: Context) -> Demand:
+def least(work: Layer, ctx: Context, at: Machine) -> Demand:
     """Least work: routed pairs through the matrices present, weights of the experts in use once."""
-    part = ctx.option("part", "all")
-    matrices = np.where(cols["gated"] > 0, 2.0, 1.0) * (part != "w2") + (part != "w13")
-    inter = cols["inter"] / cols["tp"]
-    pairs = cols["tokens"] * cols["topk"] / cols["ep"]
-    weights = OPERAND_BYTES[ctx.dtype] * active_experts(cols) * matrices * cols["hidden"] * inter
-    x = ACTIVATION_BYTES * cols["tokens"] * cols["hidden"]
+    weights = at.weight * work.routing.active * work.matrices
+    # Demand is counted at the rate of the stored type; narrow weights multiply at the rate of their activations.
+    slower = ctx.gpu.peak_flops(ctx.dtype) / ctx.gpu.peak_flops(product_dtype(ctx))
     return demand(
-        len(inter),
-        tensor=2.0 * pairs * matrices * cols["hidden"] * inter,
-        dram=least_dram(ctx.gpu, ctx.protocol, weights, x, x),
-        l2=weights + 2.0 * x,
-        launch=5.0 if part == "all" else 1.0,
+        len(weights),
+        tensor=work.flops * slower,
+        dram=least_dram(ctx.gpu, ctx.protocol, weights, work.inputs, work.outputs),
+        l2=weights + work.inputs + work.outputs,
+        launch=3.0 if work.part == "all" else 1.0,
     )
+
+
+def weights_s(work: Layer, ctx: Context, at: Machine) -> Array:
+    """Time to read the weights of the active experts, from DRAM or from an L2 still warm with them."""
+    size = at.weight * work.routing.active * work.matrices
+    missed = dram_share(ctx, size, at.l2_bytes)
+    return size * (missed / at.dram + (1.0 - missed) / at.l2)
+
+
+def glue_s(work: Layer, ctx: Context, at: Machine) -> Array:
+    """Time of everything that passes between kernels: pairs gathered, activated, and reduced to tokens."""
+    if work.part != "all":
+        size = work.inputs + work.outputs
+        return np.asarray(size / at.l2)
+    pairs = work.routing.pairs
+    between = ACTIVATION_BYTES * pairs * (work.inter * (2.0 * work.up + 2.0) + 2.0 * work.hidden)
+    size = work.inputs + between + work.outputs
+    missed = size / (size + 2.0 * at.l2_bytes)
+    return np.asarray(size * (missed / at.dram + (1.0 - missed) / at.l2))
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
     """Demand, base estimate and features of a batch of fused-MoE calls."""
-    work = least(cols, ctx)
-    seconds = work.seconds(ctx.gpu, ctx.dtype)
-    kernels = 5.0 if ctx.option("part", "all") == "all" else 1.0
-    base = launch_s(ctx.gpu, kernels) + combine(seconds[0] / 0.5, work.dram / (0.8e9 * ctx.gpu.dram_gbps))
-    features = {"tensor": log2(work.tensor), "dram": log2(work.dram), "tokens": log2(cols["tokens"])}
-    return Analysis(work, base, features, "fused_moe")
+    at, work = machine(ctx), layer(cols, ctx)
+    tiles = tiling(work.products, work.routing, at, configured(ctx))
+    spent = times(work, tiles, weights_s(work, ctx, at), glue_s(work, ctx, at), at)
+    return Analysis(least(work, ctx, at), spent.base, features(work, tiles, spent, at), "fused_moe")
 
 
 FAMILY = register(Family("fused_moe", FusedMoe, analyse, options=("routing", "part", "config"), nets=("fused_moe",)))
