@@ -1,4 +1,4 @@
-"""`pipewave model | estimate | replay`: models and what serving them takes."""
+"""`pipewave model | estimate | replay | serve | workload`: models and what serving them takes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def register(app: typer.Typer) -> None:
     app.command("model")(model_command)
     app.command("estimate")(estimate_command)
     app.command("replay")(replay_command)
+    app.command("serve")(serve_command)
+    app.command("workload")(workload_command)
 
 
 def model_command(
@@ -107,6 +109,127 @@ def replay_command(
 
     answer = replay(workload, gpu, engine, model=load(model) if model else None).to_dict()
     _print(answer, as_json, f"{workload} on {answer['gpu']}, {engine}")
+
+
+def serve_command(
+    model: Model,
+    gpu: Gpu,
+    isl: Annotated[int, typer.Option("--isl", "--input-len", "--random-input-len", help="Mean prompt tokens.")] = 1024,
+    osl: Annotated[int, typer.Option("--osl", "--output-len", "--random-output-len", help="Mean output tokens.")] = 128,
+    requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None,
+    rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second.")] = None,
+    concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None,
+    burstiness: Annotated[float, typer.Option(help="1 = Poisson; smaller is burstier.")] = 1.0,
+    spread: Annotated[float, typer.Option("--spread", "--random-range-ratio", help="± share of the lengths.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the random requests.")] = 0,
+    trace: Annotated[str | None, typer.Option(help="CSV, JSON-lines or parquet trace instead.")] = None,
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    engine: EngineName = "vllm",
+    replicas: Annotated[int, typer.Option("--replicas", "--dp", "--dp-size", help="Engines side by side.")] = 1,
+    prefill: Annotated[int, typer.Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0,
+    decode: Annotated[int, typer.Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option("--max-num-batched-tokens", "--chunked-prefill-size", help="Tokens of a step.")
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option("--max-num-seqs", "--max-running-requests", help="Requests at once.")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option("--gpu-memory-utilization", "--mem-fraction-static", help="Share of memory.")
+    ] = None,
+    kv_cache_dtype: KvDtype = None,
+    ttft: Annotated[float | None, typer.Option(help="Limit on time to first token, ms.")] = None,
+    tpot: Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")] = None,
+    request_latency: Annotated[float | None, typer.Option("--request-latency", help="Limit end to end, ms.")] = None,
+    trace_out: Annotated[str | None, typer.Option("--trace-out", help="Write a Perfetto trace here.")] = None,
+    interval: Annotated[bool, typer.Option(help="Serve three times for an interval.")] = True,
+    ignore: Ignore = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Requests over time: latency percentiles, throughput and goodput of a deployment."""
+    from pipewave.model import load
+    from pipewave.serve.perfetto import write
+    from pipewave.serve.report import Sla
+    from pipewave.serve.run import Server, Setup
+    from pipewave.serve.traffic import read_trace, synthetic
+
+    if trace:
+        traffic = read_trace(trace, requests=requests, rate=rate, concurrency=concurrency)
+    else:
+        traffic = synthetic(
+            1000 if requests is None else requests,
+            input_len=isl,
+            output_len=osl,
+            rate=rate,
+            concurrency=concurrency,
+            burstiness=burstiness,
+            spread=spread,
+            seed=seed,
+        )
+    setup = Setup(
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        engine=engine,
+        replicas=replicas,
+        prefill=prefill,
+        decode=decode,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        gpu_memory_utilization=memory,
+        kv_dtype=None if kv_cache_dtype in (None, "auto") else kv_cache_dtype,
+    )
+    server = Server.of(load(model, ignore=tuple(ignore)), gpu, setup, traffic.longest)
+    sla = Sla(ttft, tpot, request_latency)
+    served = server.run_with_interval(traffic, sla) if interval else server.run(traffic, sla)
+    if trace_out:
+        write(trace_out, served.record, served.traffic)
+    _served(served.to_dict(), as_json)
+
+
+def _served(answer: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"schema_version": 1, **answer}))
+        return
+    from pipewave.cli.render import table
+
+    columns = ("mean", "p50", "p90", "p95", "p99")
+    rows = [
+        {"": f"{name} ms", **{c: answer[f"{name}_{c}_ms"] for c in columns}}
+        for name in ("ttft", "tpot", "itl", "e2e")
+        if f"{name}_mean_ms" in answer
+    ]
+    table(rows, title=f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}")
+    rest = {k: v for k, v in answer.items() if not k.endswith(("_ms", "_low", "_high"))}
+    _facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine")})
+
+
+def workload_command(
+    model: Model,
+    requests: Annotated[str, typer.Option("--requests", help="CSV or JSON-lines table of prompt and output tokens.")],
+    out: Annotated[str, typer.Option("--out", help="Where the workload goes; - is standard output.")] = "-",
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
+) -> None:
+    """A replayable workload from a model and a table of requests."""
+    from pathlib import Path
+
+    from pipewave.errors import BadFile
+    from pipewave.serve.traffic import read_trace
+    from pipewave.serve.workload import workload
+
+    text = json.dumps(workload(model, read_trace(requests, requests=limit), tp=tp, pp=pp, ep=ep))
+    if out == "-":
+        print(text)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise BadFile(f"{out}: cannot be written ({problem.strerror})", field="out") from problem
 
 
 def _print(answer: Mapping[str, Any], as_json: bool, title: str) -> None:

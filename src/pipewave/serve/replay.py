@@ -113,6 +113,8 @@ def _lengths(entry: Mapping[str, Any], where: str, name: str) -> tuple[int, ...]
 
 
 def _recorded_model(raw: Mapping[str, Any]) -> ModelSpec:
+    if "model_source" in raw:
+        return load(raw["model_source"])
     name, shape = raw.get("model"), raw.get("model_params")
     if not isinstance(shape, Mapping):
         raise MissingField("workload has no 'model_params': pass --model or record them", field="model_params")

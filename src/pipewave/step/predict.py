@@ -66,6 +66,20 @@ class Runner:
             self._enter(book, index, batch)
         return self._add_up(book, batches)
 
+    def price(self, parts: Sequence[Sequence[Use]]) -> tuple[Array, Array, Array]:
+        """(GPU µs, kernels launched, relative half-width of the interval) of each list of kernels."""
+        book = Book()
+        for index, uses in enumerate(parts):
+            book.add(index, 0, book.lines(uses))
+        found = self._predict(book)
+        step, _, call, count = book.columns()
+        us = _sums(step, found.latency_us[call] * count, len(parts))
+        spread = _spread(found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
+        return us, _sums(step, book.nodes()[call] * count, len(parts)), spread
+
+    def _predict(self, book: Book) -> Predictions:
+        return predict(list(book.calls), self.gpu, protocol="serving", stack=self.engine.stack)
+
     def _enter(self, book: Book, step: int, batch: Batch) -> None:
         for stage in range(self.deployment.parallel.pp):
             parts = {
@@ -77,11 +91,11 @@ class Runner:
             book.add(step, stage, book.lines(self.deployment.by_length(batch, stage)))
 
     def _add_up(self, book: Book, batches: Sequence[Batch]) -> Steps:
-        found = predict(list(book.calls), self.gpu, protocol="serving", stack=self.engine.stack)
+        found = self._predict(book)
         step, stage, call, count = book.columns()
         size, stages = len(batches), self.deployment.parallel.pp
         kernels = _sums(step, found.latency_us[call] * count, size)
-        nodes = _sums(step, np.array([nodes_of(c) for c in book.calls], float)[call] * count, size)
+        nodes = _sums(step, book.nodes()[call] * count, size)
         gaps = self.engine.gaps_us(kernels, nodes, *self._shape(batches))
         total = kernels + sum(gaps.values())
         spread = _spread(found, call, count, step, size)
@@ -119,6 +133,10 @@ class Book:
     def add(self, step: int, stage: int, lines: Lines) -> None:
         """Charge calls to a step."""
         self._entries.append((step, stage, *lines))
+
+    def nodes(self) -> Array:
+        """Kernels each call launches."""
+        return np.array([nodes_of(call) for call in self.calls], float)
 
     def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]:
         """step, stage, call and count of every line."""
