@@ -32,9 +32,9 @@ def rows(data_dir: str | Path | None = None) -> pd.DataFrame:
     )
 
 
-def features(frame: pd.DataFrame) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64], NDArray[np.float64]]:
-    """Features by name, base estimate and floor in µs, aligned with the frame."""
-    base, floor = np.empty(len(frame)), np.empty(len(frame))
+def features(frame: pd.DataFrame) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
+    """Features by name and the base estimate in µs, aligned with the frame."""
+    base = np.empty(len(frame))
     out: dict[str, NDArray[np.float64]] = {}
     for key, index in frame.groupby(list(SHARED), observed=True).indices.items():
         gpu, dtype, protocol, stack, impl, routing, part = map(str, key)
@@ -42,14 +42,12 @@ def features(frame: pd.DataFrame) -> tuple[dict[str, NDArray[np.float64]], NDArr
         sizes = {name: frame[name].to_numpy(np.float64)[index] for name in SIZES}
         found = analyse(sizes, ctx)
         base[index] = found.base_s * 1e6
-        floor[index] = found.demand.seconds(ctx.gpu, dtype).max(axis=0) * 1e6
         for name, values in found.features.items():
             out.setdefault(name, np.empty(len(frame)))[index] = values
-    return out, base, floor
+    return out, base
 
 
 def build(data_dir: str | Path | None = None) -> Rows:
     """What `train.fit` learns from."""
     frame = rows(data_dir)
-    named, base_us, _ = features(frame)
-    return pack(frame, named, base_us)
+    return pack(frame, *features(frame))

@@ -9,7 +9,7 @@ from pipewave.demand import Array, Demand, demand
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.kernels.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.fused_moe_features import features, times
-from pipewave.kernels.fused_moe_layer import Layer, Machine, dram_share, layer, machine, product_dtype
+from pipewave.kernels.fused_moe_layer import Layer, Machine, as_measured, dram_share, layer, machine, product_dtype
 from pipewave.kernels.fused_moe_tiles import configured, tiling
 from pipewave.kernels.residency import least_dram
 
@@ -49,10 +49,12 @@ def glue_s(work: Layer, ctx: Context, at: Machine) -> Array:
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
     """Demand, base estimate and features of a batch of fused-MoE calls."""
-    at, work = machine(ctx), layer(cols, ctx)
+    ran = as_measured(cols, ctx)
+    at, work = machine(ctx), layer(ran, ctx)
+    needed = work if ran is cols else layer(cols, ctx)
     tiles = tiling(work.products, work.routing, at, configured(ctx))
     spent = times(work, tiles, weights_s(work, ctx, at), glue_s(work, ctx, at), at)
-    return Analysis(least(work, ctx, at), spent.base, features(work, tiles, spent, at), "fused_moe")
+    return Analysis(least(needed, ctx, at), spent.base, features(work, tiles, spent, at), "fused_moe")
 
 
 FAMILY = register(Family("fused_moe", FusedMoe, analyse, options=("routing", "part", "config"), nets=("fused_moe",)))

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from pipewave import stacks
 from pipewave.demand import Array
 from pipewave.kernels.base import Columns, Context
 from pipewave.kernels.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
@@ -123,6 +124,19 @@ class Layer:
         """Bytes leaving: hidden states, or the pairs of one product alone."""
         per_pair = {"w13": self.up * self.inter, "w2": self.hidden}.get(self.part)
         return ACTIVATION_BYTES * (self.tokens * self.hidden if per_pair is None else self.routing.pairs * per_pair)
+
+
+# First versions whose rows of ungated experts were measured with two matrices; earlier collectors ran three (their
+# rows read 1.5 times the bytes that two matrices hold at DRAM speed).
+UNGATED_SINCE = {"sglang": (0, 5, 14), "vllm": (0, 24)}
+
+
+def as_measured(cols: Columns, ctx: Context) -> Columns:
+    """The calls as the stack's collector ran them: old ones measured ungated experts as gated."""
+    since = UNGATED_SINCE.get(ctx.framework, ())
+    if ctx.protocol != "graph" or stacks.version(ctx.stack) >= since or np.all(cols["gated"] > 0):
+        return cols
+    return {**cols, "gated": np.ones_like(cols["gated"])}
 
 
 def layer(cols: Columns, ctx: Context) -> Layer:
