@@ -44,7 +44,7 @@ class StepTable:
         self.chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
         self.prefixes = [p for p in PREFIXES if p < longest] or [0]
         self._grids()
-        self.shares = self._stage_shares()
+        self.shares = runner.stage_shares()
 
     def _grids(self) -> None:
         runner, rows = self.runner, _row_grid(max(self.budget, self.requests))
@@ -84,13 +84,6 @@ class StepTable:
             known.setdefault((k, q, p), 2.0 * known.get((k // 2, q, p), 0.0))
         self.prompt_us = known
         self.prompt_nodes = float(costs.nodes[0])
-
-    def _stage_shares(self) -> list[float]:
-        """Each pipeline stage's part of a step."""
-        stages = range(self.runner.deployment.parallel.pp)
-        batch = Batch((1,) * 8, (512,) * 8)
-        us, _, _ = self.runner.price([self.runner.deployment.kernels(batch, stage) for stage in stages])
-        return [float(value) for value in us / us.sum()]
 
     def scaled(self, factor: float) -> StepTable:
         """The same table with every step `factor` times as long."""

@@ -77,6 +77,15 @@ class Runner:
         spread = _spread(found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
         return us, _sums(step, book.nodes()[call] * count, len(parts)), spread
 
+    def stage_shares(self) -> list[float]:
+        """Each pipeline stage's part of a step."""
+        stages = self.deployment.parallel.pp
+        if stages == 1:
+            return [1.0]
+        batch = Batch((1,) * 8, (512,) * 8)
+        us, _, _ = self.price([self.deployment.kernels(batch, stage) for stage in range(stages)])
+        return [float(value) for value in us / us.sum()]
+
     def _predict(self, book: Book) -> Predictions:
         return predict(list(book.calls), self.gpu, protocol="serving", stack=self.engine.stack)
 

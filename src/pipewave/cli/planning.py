@@ -1,0 +1,105 @@
+"""`pipewave plan`: which GPU, which split, which settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from pipewave.errors import BadInput
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan")(plan_command)
+
+
+def plan_command(
+    model: Annotated[str, typer.Option("--model", help="config.json, a directory with one, or a built-in name.")],
+    gpus: Annotated[str, typer.Option("--gpus", "--gpu", help="GPU names separated by commas, or all.")],
+    isl: Annotated[int, typer.Option("--isl", "--input-len", help="Prompt tokens of a request.")],
+    osl: Annotated[int, typer.Option("--osl", "--output-len", help="Generated tokens of a request.")],
+    ttft: Annotated[float | None, typer.Option(help="Limit on mean time to first token, ms.")] = None,
+    tpot: Annotated[float | None, typer.Option(help="Limit on mean time per later token, ms.")] = None,
+    tp: Annotated[str, typer.Option("--tp", "--tp-size", "--tensor-parallel-size", help="Degrees to try.")] = "1,2,4,8",
+    pp: Annotated[str, typer.Option("--pp", "--pp-size", "--pipeline-parallel-size", help="Degrees to try.")] = "1",
+    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang or both, separated by a comma.")] = "vllm",
+    kv_cache_dtype: Annotated[str, typer.Option("--kv-cache-dtype", help="auto, fp8 or both.")] = "auto",
+    max_num_seqs: Annotated[
+        str | None, typer.Option("--max-num-seqs", "--max-running-requests", help="Batch sizes to try.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        str | None, typer.Option("--max-num-batched-tokens", "--chunked-prefill-size", help="Step budgets to try.")
+    ] = None,
+    most: Annotated[int, typer.Option("--max-gpus", help="Most GPUs of one replica.")] = 64,
+    price: Annotated[list[str], typer.Option(help="Your own price, such as H100=2.5 (USD an hour); repeatable.")] = [],  # noqa: B006
+    executor: Annotated[str | None, typer.Option(help="processes://N or dask://HOST:PORT.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows of the Pareto front to show.")] = 20,
+    ignore: Annotated[list[str], typer.Option("--ignore-field", help="Config field known to change nothing.")] = [],  # noqa: B006
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """The cheapest way to serve a model within limits: Pareto front, cost, what does not fit, what would help."""
+    from pipewave.gpus import names
+    from pipewave.model import load
+    from pipewave.plan import Question, Space, plan
+    from pipewave.plan.executors import executor as open_executor
+    from pipewave.plan.space import BATCHES, BUDGETS
+
+    space = Space(
+        tuple(names()) if gpus == "all" else _words(gpus),
+        tps=_numbers("tp", tp),
+        pps=_numbers("pp", pp),
+        engines=_words(engine),
+        kv_dtypes=tuple(None if word == "auto" else word for word in _words(kv_cache_dtype)),
+        budgets=_numbers("max_num_batched_tokens", max_num_batched_tokens) if max_num_batched_tokens else BUDGETS,
+        batches=_numbers("max_num_seqs", max_num_seqs) if max_num_seqs else BATCHES,
+        gpus_most=most,
+    )
+    with open_executor(executor) as pool:
+        spec, question = load(model, ignore=tuple(ignore)), Question(isl, osl, ttft, tpot)
+        answer = plan(spec, question, space, own_prices=_prices(price), executor=pool).to_dict(rows)
+    if as_json:
+        print(json.dumps({"schema_version": 1, **answer}))
+    else:
+        _show(answer)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in _words(text))
+    except ValueError as problem:
+        raise BadInput(f"{name} = {text!r}: must be integers separated by commas", field=name) from problem
+
+
+def _prices(given: list[str]) -> dict[str, float]:
+    out = {}
+    for item in given:
+        gpu, _, usd = item.partition("=")
+        try:
+            out[gpu] = float(usd)
+        except ValueError as problem:
+            raise BadInput(f"price = {item!r}: must look like H100=2.5", field="price") from problem
+    return out
+
+
+def _show(answer: dict[str, Any]) -> None:
+    from pipewave.cli.render import table
+
+    print(f"{answer['designs']:,} designs of {answer['model']}, {answer['meet_the_limits']:,} meet the limits")
+    if answer["front"]:
+        hide = ("engine", "kv_dtype", "e2e_ms", "tpot_ms_low", "tpot_ms_high")
+        keep = {key for key in hide if len({str(row[key]) for row in answer["front"]}) > 1 and "_ms" not in key}
+        shown = [{k: v for k, v in row.items() if k not in hide or k in keep} for row in answer["front"]]
+        table(shown, title="Pareto front, cheapest first")
+        table(answer["elasticities"], title="what would move the winner, %")
+        print(f"launch: {answer['launch']}")
+    for refusal in answer["does_not_fit"]:
+        print(f"not possible ({', '.join(refusal['splits'])}): {refusal['why']}")
+    for price in answer["prices"]:
+        verified = "" if price["verified"] else ", not verified"
+        print(f"price: {price['gpu']} {price['usd_per_hour']} USD/h, {price['provider']} {price['date']}{verified}")

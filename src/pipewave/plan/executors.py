@@ -1,0 +1,40 @@
+"""Where a sweep runs: in this process, in processes of this machine, or on a Dask cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+
+from pipewave.errors import BadInput, MissingExtra
+
+
+@contextmanager
+def executor(name: str | None) -> Iterator[Executor | None]:
+    """`None` = this process, `processes://N`, or `dask://HOST:PORT`; BadInput for anything else."""
+    scheme, _, rest = (name or "").partition("://")
+    if not name:
+        yield None
+    elif scheme == "processes" and rest.isdigit() and int(rest) > 0:
+        with ProcessPoolExecutor(int(rest)) as pool:
+            yield pool
+    elif scheme == "dask" and rest:
+        with _dask(rest) as pool:
+            yield pool
+    else:
+        raise BadInput(f"executor = {name!r}: must be processes://N or dask://HOST:PORT", field="executor")
+
+
+@contextmanager
+def _dask(address: str) -> Iterator[Executor]:
+    try:
+        from distributed import Client
+    except ImportError as problem:
+        raise MissingExtra("a Dask executor needs distributed: pip install 'pipewave[dask]'") from problem
+    try:
+        client = Client(f"tcp://{address}", timeout=10)
+    except OSError as problem:
+        raise BadInput(f"executor = dask://{address}: no scheduler answers ({problem})", field="executor") from problem
+    with client:
+        # A worker that dies gives its tasks back; the scheduler runs them elsewhere.
+        yield client.get_executor(retries=5)

@@ -1,0 +1,43 @@
+"""What a GPU costs an hour: a dated table with its sources, and the user's own prices on top."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pipewave.errors import BadInput
+from pipewave.gpus import find
+
+FILE = Path(__file__).parent.parent / "data" / "prices.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD per GPU and hour, whose price it is, of when, and whether it was read rather than recalled."""
+
+    gpu: str
+    usd_per_hour: float
+    provider: str
+    date: str
+    verified: bool
+
+
+@cache
+def table() -> dict[str, Price]:
+    """The shipped prices by GPU name."""
+    rows = json.loads(FILE.read_text("utf-8"))["rows"]
+    return {row["gpu"]: Price(**row) for row in rows}
+
+
+def prices(own: Mapping[str, float] | None = None) -> dict[str, Price]:
+    """Shipped prices, overridden by the caller's (any name or alias of a GPU → USD an hour)."""
+    mine = {}
+    for name, usd in (own or {}).items():
+        if not isinstance(usd, (int, float)) or not 0 < usd < 1e6:
+            raise BadInput(f"price of {name} = {usd!r}: must be a positive number of USD per hour", field="price")
+        gpu = find(name).name
+        mine[gpu] = Price(gpu, float(usd), "yours", "", verified=True)
+    return {**table(), **mine}

@@ -1,0 +1,162 @@
+"""The steady state of a loaded engine in closed form, for all scheduler settings of a split at once.
+
+With B requests in flight, each living through O steps, B/O prompts arrive per step. A step that carries prompt tokens
+takes longer by `extra`; spread over all steps that is what a later token pays for other people's prompts. The
+simulator (`serve`) is the reference; this is its mean, a thousand times faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.demand import Array
+from pipewave.errors import PipewaveError
+from pipewave.gpus import GPU
+from pipewave.gpus import find as find_gpu
+from pipewave.model import ModelSpec
+from pipewave.model.kernels import Batch, Deployment
+from pipewave.plan.space import Question, Split
+from pipewave.step import Engine, Runner, find_engine
+from pipewave.step.memory import GIB, Budget, budget, cache_bytes
+
+COLUMNS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "spread")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """All settings of one split as arrays [budget, batch] (ravelled), or the reason there are none."""
+
+    split: Split
+    budgets: Array
+    batches: Array
+    columns: dict[str, Array]
+    refused: str = ""
+    crowded_out: int = 0  # settings whose batch does not fit the KV cache
+
+
+def evaluate(
+    model: ModelSpec,
+    split: Split,
+    question: Question,
+    budgets: Sequence[int],
+    batches: Sequence[int],
+    gpu: GPU | None = None,
+) -> Evaluated:
+    """Evaluate every (token budget, batch) of a split; `gpu` stands in for the named one (what-if)."""
+    try:
+        return _Steady(model, split, question, gpu or find_gpu(split.gpu)).all(budgets, batches)
+    except PipewaveError as problem:
+        return Evaluated(split, np.array([]), np.array([]), {}, refused=problem.message)
+
+
+class _Steady:
+    def __init__(self, model: ModelSpec, split: Split, question: Question, gpu: GPU) -> None:
+        parallel = split.parallel
+        parallel.check(model)
+        self.split, self.question = split, question
+        self.engine: Engine = find_engine(split.engine)
+        self.runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, self.engine)
+        self.lanes = parallel.pp
+
+    def all(self, budgets: Sequence[int], batches: Sequence[int]) -> Evaluated:
+        """Every setting that fits."""
+        tokens, lanes = np.meshgrid(np.array(budgets, float), np.array(batches, float), indexing="ij")
+        fits = lanes <= self._capacity(budgets)[:, None]
+        fits &= tokens > lanes
+        tokens, lanes = tokens[fits], lanes[fits]
+        refused = "" if len(tokens) else "the KV cache holds not even one such request with any of the settings"
+        columns = self._columns(tokens, lanes) if len(tokens) else {}
+        return Evaluated(self.split, tokens, lanes * self.lanes, columns, refused, int((~fits).sum()))
+
+    def _capacity(self, budgets: Sequence[int]) -> Array:
+        """Requests of full length the cache of one pipeline lane holds, by token budget."""
+        deployment, length = self.runner.deployment, self.question.input_len + self.question.output_len
+        memory: list[Budget] = [
+            budget(deployment, self.runner.gpu, self.engine, max_batched_tokens=tokens) for tokens in budgets
+        ]
+        each = [cache_bytes(deployment, length, chunk=tokens) / GIB for tokens in budgets]
+        return np.array([m.kv / e // self.lanes for m, e in zip(memory, each, strict=True)])
+
+    def _columns(self, tokens: Array, lane: Array) -> dict[str, Array]:
+        ask = self.question
+        parts = _Parts(self.runner, ask, tokens, lane)
+        # Prompts cannot come faster than the budget lets them in; the rest of the batch waits in the queue.
+        most = tokens * ask.output_len / (ask.input_len + ask.output_len)
+        inside = np.minimum(lane, most) if self.engine.mixes_phases else lane
+        decode = parts.decode_s(inside)
+        rate = inside / ask.output_len
+        chunk = np.minimum(np.maximum(rate, 1.0) * ask.input_len, tokens - inside * self.engine.mixes_phases)
+        chunks = ask.input_len / chunk  # prompt steps a request needs
+        mixed = parts.prompt_s(chunk, inside if self.engine.mixes_phases else np.zeros_like(inside))
+        extra = chunks * (mixed - (decode if self.engine.mixes_phases else 0.0))
+        tpot = decode + rate * np.maximum(extra, 0.0)
+        busy = np.minimum(rate * extra / tpot, 0.95)
+        first = np.maximum(chunks, 1.0) * mixed / (1 - busy) + 0.5 * tpot
+        cycle = first + (ask.output_len - 1) * tpot
+        waiting = (lane - inside) * cycle / np.maximum(inside, 1e-9)
+        return self._named(lane, first + waiting, tpot, cycle + waiting, parts.spread)
+
+    def _named(self, lane: Array, first: Array, tpot: Array, cycle: Array, spread: float) -> dict[str, Array]:
+        pace = max(self.runner.stage_shares()) * self.lanes  # a full pipeline runs at its slowest stage
+        first, tpot, cycle = first * pace, tpot * pace, cycle * pace
+        per_gpu = lane * self.question.output_len / cycle * self.lanes / self.split.parallel.world
+        values = (1e3 * first, 1e3 * tpot, 1e3 * cycle, per_gpu, 1 / tpot, np.full_like(tpot, spread))
+        return dict(zip(COLUMNS, values, strict=True))
+
+
+class _Parts:
+    """Step times of a split, predicted at once on the points its settings need."""
+
+    def __init__(self, runner: Runner, question: Question, tokens: Array, lane: Array) -> None:
+        self.runner, self.engine = runner, runner.engine
+        self.rows = sorted(_grid(int((tokens + lane).max())))
+        self.counts = sorted(n for n in _grid(int(lane.max())) if n <= lane.max())
+        self.mean = question.input_len + (question.output_len + 1) // 2
+        self.prompt = question.input_len
+        self.pieces = [q for q in _grid(self.prompt) if q >= min(16, self.prompt)]
+        self._predict()
+
+    def _predict(self) -> None:
+        deployment, stages = self.runner.deployment, range(self.runner.deployment.parallel.pp)
+        single = [Batch((n,), (n,)) for n in self.rows]
+        head = [Batch((1,) * n, (1,) * n) for n in self.counts]
+        decode = [Batch((1,) * n, (self.mean,) * n) for n in self.counts]
+        prompt = [Batch((q,), (self.prompt,)) for q in self.pieces]
+        kinds = [(deployment.by_rows, single), (deployment.by_requests, head), (deployment.by_length, decode + prompt)]
+        lists = [[use for s in stages for use in part(batch, s)] for part, batches in kinds for batch in batches]
+        us, nodes, spread = self.runner.price(lists)
+        ends = np.cumsum([len(single), len(head), len(decode)])
+        self.body, self.head, self.attend, self.prompt_us = np.split(us, ends)
+        self.nodes = float(nodes[0] + nodes[ends[0]] + nodes[ends[1]])
+        self.spread = float(np.max(spread[: ends[0]]))
+
+    def decode_s(self, requests: Array) -> Array:
+        """A decode step: replayed from a graph where one was captured, launched one by one beyond."""
+        padded = np.array([self.engine.padded(int(np.ceil(n))) for n in requests], float)
+        kernels = np.interp(padded, self.rows, self.body) + np.interp(requests, self.counts, self.head + self.attend)
+        gaps = self.engine.gaps_us(
+            kernels, np.full_like(kernels, self.nodes), requests, requests <= self.engine.graph_limit
+        )
+        return np.asarray(1e-6 * (kernels + sum(gaps.values())))
+
+    def prompt_s(self, chunk: Array, decoding: Array) -> Array:
+        """A step with `chunk` prompt tokens beside `decoding` requests."""
+        kernels = np.interp(chunk + decoding, self.rows, self.body)
+        kernels += np.interp(decoding + 1, self.counts, self.head)
+        kernels += np.where(decoding > 0, np.interp(decoding, self.counts, self.attend), 0.0)
+        # A chunk is part of a prompt (its mean cost over the prompt) or several whole prompts.
+        whole = np.interp(self.prompt, self.pieces, self.prompt_us)
+        kernels += whole * chunk / self.prompt
+        eager = np.zeros(len(kernels), bool)
+        gaps = self.engine.gaps_us(kernels, np.full_like(kernels, self.nodes), decoding + 1, eager)
+        return np.asarray(1e-6 * (kernels + sum(gaps.values())))
+
+
+def _grid(most: int) -> set[int]:
+    """Points up to `most`: dense where tiles and graphs step, then a few an octave."""
+    dense = {1, 2, 4, *range(8, min(most, 256) + 1, 16)}
+    octaves = {int(2 ** (k / 3)) // 8 * 8 for k in range(24, 3 * max(most, 2).bit_length() + 1)}
+    return {n for n in dense | octaves if 1 <= n <= most} | {most}

@@ -1,0 +1,125 @@
+"""Plans: every design once, the front is a front, limits hold, and the closed form follows the simulator."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from pipewave.errors import BadInput, UnknownGPU
+from pipewave.model import load
+from pipewave.plan import Plan, Question, Space, Split, plan, prices
+from pipewave.plan.executors import executor
+from pipewave.plan.launch import command
+from pipewave.plan.steady import evaluate
+from pipewave.serve.run import Server, Setup
+from pipewave.serve.traffic import synthetic
+
+MODEL = load("Llama-3.1-8B")
+SPACE = Space(("H100", "L40S", "T4"), tps=(1, 2, 3), budgets=(2048, 8192), batches=(1, 8, 64, 512))
+QUESTION = Question(1000, 100, ttft_ms=2000, tpot_ms=40)
+
+
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    return plan(MODEL, QUESTION, SPACE)
+
+
+def test_every_design_is_evaluated_refused_or_crowded_out(found: Plan) -> None:
+    settings = len(SPACE.budgets) * len(SPACE.batches)
+    designs = found.designs
+    assert len(designs) + designs.crowded_out + settings * len(designs.refused) == SPACE.size(MODEL)
+    reasons = {(split.gpu, split.tp): why for split, why in designs.refused}
+    assert "must divide" in reasons["H100", 3]
+    assert "does not fit 1 × T4" in reasons["T4", 1]
+
+
+def test_the_front_meets_the_limits_and_nothing_beats_it(found: Plan) -> None:
+    designs = found.designs
+    cost, speed = designs.usd_per_million, designs.columns["tokens_per_s_per_user"]
+    assert found.front
+    assert found.winner == found.front[0]
+    for index in found.front:
+        assert found.meets[index]
+        better = found.meets & (cost <= cost[index]) & (speed >= speed[index])
+        better &= (cost < cost[index]) | (speed > speed[index])
+        assert not better.any()
+    assert np.all(np.diff(cost[list(found.front)]) >= 0)
+    assert cost[found.winner] == np.min(cost[found.meets])
+
+
+def test_limits_shrink_the_choice(found: Plan) -> None:
+    tight = plan(MODEL, Question(1000, 100, ttft_ms=2000, tpot_ms=8), SPACE)
+    assert tight.meets.sum() < found.meets.sum()
+    none = plan(MODEL, Question(1000, 100, tpot_ms=0.001), SPACE)
+    assert none.winner is None
+    assert none.to_dict()["launch"] is None
+
+
+def test_own_prices_decide(found: Plan) -> None:
+    dear = plan(MODEL, QUESTION, SPACE, own_prices={"h100_sxm": 1000.0})
+    assert dear.to_dict()["winner"]["gpu"] == "L40S"
+    assert prices({"H100": 1.0})["H100"].provider == "yours"
+    with pytest.raises(BadInput):
+        prices({"H100": -1.0})
+    with pytest.raises(UnknownGPU):
+        prices({"H1000": 1.0})
+
+
+def test_an_executor_changes_nothing(found: Plan) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        spread = plan(MODEL, QUESTION, SPACE, executor=pool)
+    assert json.dumps(spread.to_dict()) == json.dumps(found.to_dict())
+
+
+def test_more_memory_bandwidth_speeds_up_decode(found: Plan) -> None:
+    by_name = {row["more"]: row for row in found.elasticities}
+    assert by_name["+10 % DRAM bandwidth"]["tpot_ms_change_percent"] < 0
+    assert by_name["+10 % clock"]["ttft_ms_change_percent"] < 0
+    assert by_name["+10 % memory size"]["tpot_ms_change_percent"] == 0
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(("batch", "isl", "osl"), [(8, 1024, 128), (64, 1024, 128), (32, 256, 400), (16, 4000, 100)])
+def test_closed_form_follows_the_simulator(engine: str, batch: int, isl: int, osl: int) -> None:
+    one = evaluate(MODEL, Split("H200", engine=engine), Question(isl, osl), [4096], [batch])
+    traffic = synthetic(8 * batch, input_len=isl, output_len=osl, concurrency=batch, spread=0.1)
+    server = Server.of(MODEL, "H200", Setup(engine=engine, max_num_batched_tokens=4096), traffic.longest)
+    ran = server.run(traffic).answer
+    assert one.columns["tpot_ms"][0] == pytest.approx(ran["tpot_mean_ms"], rel=0.2)
+    assert one.columns["tokens_per_s_per_gpu"][0] == pytest.approx(ran["output_tokens_per_s_per_gpu"], rel=0.2)
+
+
+def test_launch_commands_carry_the_design() -> None:
+    assert command("m", Split("H100", tp=4, ep=4, kv_dtype="fp8"), 64, 8192) == (
+        "vllm serve m --tensor-parallel-size 4 --enable-expert-parallel --max-num-seqs 64 "
+        "--max-num-batched-tokens 8192 --gpu-memory-utilization 0.92 --kv-cache-dtype fp8"
+    )
+    sglang = command("m", Split("H100", tp=2, pp=2, engine="sglang"), 64, 8192)
+    assert "--tp-size 2 --pp-size 2 --max-running-requests 64 --chunked-prefill-size 8192" in sglang
+    assert command("a model; rm", Split("H100"), 1, 1).startswith("vllm serve 'a model; rm'")
+
+
+def test_impossible_spaces_are_named() -> None:
+    with pytest.raises(UnknownGPU, match="did you mean H200"):
+        plan(MODEL, QUESTION, Space(("H201",)))
+    for wrong in ({"tps": ()}, {"batches": (0,)}, {"budgets": (-1,)}):
+        with pytest.raises(BadInput):
+            Space(("H100",), **wrong)  # type: ignore[arg-type]
+    for ask in ({"input_len": 0}, {"output_len": -2}, {"tpot_ms": 0.0}):
+        with pytest.raises(BadInput):
+            Question(**{"input_len": 8, "output_len": 8} | ask)  # type: ignore[arg-type]
+    for name in ("ray://x", "processes://0", "dask://"):
+        with pytest.raises(BadInput), executor(name):
+            pass
+
+
+def test_every_shipped_price_is_of_a_known_gpu_and_says_whence() -> None:
+    from pipewave.gpus import names
+
+    for name, price in prices().items():
+        assert name in names()
+        assert price.provider
+        assert price.date
