@@ -10,16 +10,17 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave import stacks
+from pipewave import stacks, tables
 from pipewave.calls import Call
 from pipewave.columns import columns, group_key, options_of
 from pipewave.demand import PIPES, Array, busiest, floor_s
-from pipewave.errors import BadInput, did_you_mean
+from pipewave.errors import BadInput, MissingExtra, did_you_mean
 from pipewave.estimator import UNTRAINED_SCALE, Card, Residual, Trained, trained
 from pipewave.fields import rules
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.tables import Table
 
 US = 1e6
 DEFAULT_QUANTILE = {"measured_gpu": 1.0, "same_architecture": 1.5, "new_architecture": 2.0}
@@ -81,6 +82,24 @@ class Predictions(Sequence[Prediction]):
     def __iter__(self) -> Iterator[Prediction]:
         return (self[i] for i in range(len(self)))
 
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Lists by name, with the fields of the contract."""
+        names = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
+        sources = [self.sources[group] for group in self.group.tolist()]
+        return (
+            {name: getattr(self, name).tolist() for name in names}
+            | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
+            | {name: [getattr(source, name) for source in sources] for name in ("basis", "impl", "stack", "notes")}
+        )
+
+    def to_pandas(self) -> Any:
+        """A DataFrame, one row a call. MissingExtra where pandas is not installed."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
+        return pd.DataFrame(self.to_dict())
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -108,10 +127,15 @@ def predict(
 ) -> Prediction: ...
 @overload
 def predict(
-    calls: Sequence[Call], gpu: str | GPU, *, protocol: str = ..., stack: str | None = ..., impl: str | None = ...
+    calls: Sequence[Call] | Table,
+    gpu: str | GPU,
+    *,
+    protocol: str = ...,
+    stack: str | None = ...,
+    impl: str | None = ...,
 ) -> Predictions: ...
 def predict(
-    calls: Call | Sequence[Call],
+    calls: Call | Sequence[Call] | Table,
     gpu: str | GPU,
     *,
     protocol: str = "cold",
@@ -120,12 +144,14 @@ def predict(
 ) -> Prediction | Predictions:
     """Latency of one call or of many on a GPU, under a protocol of the contract.
 
-    `stack` and `impl` stand in where a call names none. Raises UnknownGPU, UnsupportedDtype or BadInput.
+    Many calls are a list of calls, a dict of arrays or a DataFrame whose columns are the contract's fields. `stack` and
+    `impl` stand in where a call names none. Raises UnknownGPU, UnsupportedDtype or BadInput.
     """
     card = find(gpu)
     if isinstance(calls, Call):
         return _one(answer_one(_as_case(calls, stack, impl), card, check_protocol(protocol)))
-    return predict_cases([_as_case(call, stack, impl) for call in calls], card, check_protocol(protocol))
+    many = calls if isinstance(calls, Sequence) else tables.calls(calls)
+    return predict_cases([_as_case(call, stack, impl) for call in many], card, check_protocol(protocol))
 
 
 @dataclass(frozen=True, slots=True)

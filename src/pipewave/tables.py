@@ -1,0 +1,64 @@
+"""Calls from tables: a dict of arrays or a DataFrame, one row a call, scalars standing for every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from pipewave.calls import Call, from_dict
+from pipewave.errors import BadInput
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """What is needed of a DataFrame, pandas or polars alike."""
+
+    @property
+    def columns(self) -> Any:
+        """Column names."""
+
+    def __getitem__(self, name: Any) -> Any: ...
+
+
+Table = Mapping[str, Any] | Frame
+
+
+def calls(table: Table) -> list[Call]:
+    """The calls of a table; columns are the fields of the contract, `kernel` among them.
+
+    Raises BadInput when columns differ in length, and names the row of a bad value.
+    """
+    names = list(table) if isinstance(table, Mapping) else [str(name) for name in table.columns]
+    columns = {name: _values(table[name]) for name in names}
+    rows = _length(columns)
+    return [_call(i, {name: _at(column, i) for name, column in columns.items()}) for i in range(rows)]
+
+
+def _call(row: int, case: dict[str, Any]) -> Call:
+    try:
+        return from_dict({name: value for name, value in case.items() if not _absent(value)})
+    except BadInput as error:
+        raise type(error)(f"row {row}: {error.message}", field=error.field) from error
+
+
+def _values(column: Any) -> Any:
+    """A column as a list, or the scalar itself."""
+    if isinstance(column, str) or not hasattr(column, "__len__"):
+        return column
+    return column.tolist() if hasattr(column, "tolist") else list(column)
+
+
+def _length(columns: Mapping[str, Any]) -> int:
+    lengths = {name: len(column) for name, column in columns.items() if isinstance(column, list)}
+    if len(set(lengths.values())) > 1:
+        name, length = min(lengths.items(), key=lambda item: item[1])
+        raise BadInput(f"column {name!r} has {length} rows, others have {max(lengths.values())}", field=name)
+    return next(iter(lengths.values()), 1)
+
+
+def _at(column: Any, row: int) -> Any:
+    return column[row] if isinstance(column, list) else column
+
+
+def _absent(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)

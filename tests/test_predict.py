@@ -1,0 +1,102 @@
+"""The Python face: laws of the design, tables in and out, typed errors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pipewave as pw
+from pipewave.calls import CLASSES, Call
+from pipewave.errors import BadInput, UnknownGPU, UnsupportedDtype
+
+SIZES = st.integers(1, 1 << 15)
+GPUS = st.sampled_from(["H200", "A100", "L40S", "B200", "RTX 4090", "H20", "GB300"])
+PROTOCOLS = st.sampled_from(["cold", "serving", "graph", "profiler_warm"])
+
+
+@st.composite
+def any_call(draw: st.DrawFn) -> Call:
+    """A well-formed call of any family."""
+    kernel = draw(st.sampled_from(sorted(CLASSES)))
+    lens = draw(st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 8192)), min_size=1, max_size=6))
+    q, kv = [a for a, _ in lens], [a + b for a, b in lens]
+    match kernel:
+        case "gemm":
+            return pw.gemm(draw(SIZES), draw(SIZES), draw(SIZES))
+        case "attention":
+            group = draw(st.sampled_from([1, 4, 8]))
+            return pw.attention(
+                q, kv, 8 * group, 8, draw(st.sampled_from([64, 128])), window=draw(st.sampled_from([None, 128]))
+            )
+        case "mla":
+            return pw.mla(q, kv, draw(st.sampled_from([1, 16, 128])), draw(st.sampled_from(["context", "generation"])))
+        case "fused_moe":
+            return pw.fused_moe(
+                draw(SIZES), 64, draw(st.integers(1, 8)), 2048, 1024, part=draw(st.sampled_from(["all", "w13", "w2"]))
+            )
+        case "rmsnorm":
+            return pw.rmsnorm(draw(SIZES), draw(SIZES), fused_add=draw(st.booleans()))
+        case "silu_and_mul":
+            return pw.silu_and_mul(draw(SIZES), draw(SIZES))
+        case "elementwise":
+            return pw.elementwise(draw(SIZES), draw(SIZES))
+    return CLASSES[kernel](draw(st.integers(1, 1 << 30)), draw(st.sampled_from([2, 4, 8])))  # type: ignore[call-arg]
+
+
+@given(any_call(), GPUS, PROTOCOLS)
+def test_every_answer_is_ordered_and_above_its_floor(call: Call, gpu: str, protocol: str) -> None:
+    p = pw.predict(call, gpu, protocol=protocol)
+    numbers = [p.latency_us, p.low_us, p.high_us, p.floor_us, p.ceiling_us]
+    assert all(np.isfinite(numbers))
+    assert 0 < p.floor_us <= p.low_us <= p.latency_us <= p.high_us
+    assert p.ceiling_us >= p.floor_us
+
+
+@given(st.lists(any_call(), min_size=1, max_size=12), GPUS, PROTOCOLS)
+def test_many_at_once_are_the_same_as_one_by_one(calls: list[Call], gpu: str, protocol: str) -> None:
+    together = pw.predict(calls, gpu, protocol=protocol)
+    for call, answer in zip(calls, together, strict=True):
+        alone = pw.predict(call, gpu, protocol=protocol)
+        assert dataclasses.replace(alone, notes=()) == pytest.approx(
+            dataclasses.replace(answer, notes=())
+        ) or np.isclose(alone.latency_us, answer.latency_us, rtol=1e-4)
+
+
+@given(
+    any_call(), st.sampled_from(["H200", "L40S"]), st.sampled_from(["dram_gbps", "l2_gbps", "sms", "boost_clock_mhz"])
+)
+def test_a_larger_gpu_never_raises_the_floor(call: Call, name: str, field: str) -> None:
+    small = pw.find(name)
+    large = small.what_if(**{field: round(1.25 * getattr(small, field))})
+    assert pw.predict(call, large).floor_us <= pw.predict(call, small).floor_us * (1 + 1e-9)
+
+
+def test_tables_of_arrays_and_frames() -> None:
+    m = np.array([1, 64, 4096])
+    from_arrays = pw.predict({"kernel": "gemm", "m": m, "n": 4096, "k": 4096}, "H200")
+    one_by_one = [pw.predict(pw.gemm(int(rows), 4096, 4096), "H200").latency_us for rows in m]
+    assert np.allclose(from_arrays.latency_us, one_by_one, rtol=1e-5)
+    assert from_arrays.to_dict()["bound"] == [answer.bound for answer in from_arrays]
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"kernel": "gemm", "m": m, "n": 4096, "k": 4096})
+    assert np.allclose(pw.predict(frame, "H200").to_pandas()["latency_us"], one_by_one, rtol=1e-5)
+
+
+def test_a_bad_row_of_a_table_is_named() -> None:
+    with pytest.raises(BadInput, match="row 1: m = 0"):
+        pw.predict({"kernel": "gemm", "m": [4, 0], "n": 8, "k": 8}, "H200")
+    with pytest.raises(BadInput, match="column 'n' has 1 rows"):
+        pw.predict({"kernel": "gemm", "m": [4, 2], "n": [8], "k": 8}, "H200")
+
+
+def test_what_cannot_run_is_an_error() -> None:
+    with pytest.raises(UnsupportedDtype, match="A100 cannot run dtype 'fp8'"):
+        pw.predict(pw.gemm(8, 8, 8, dtype="fp8"), "A100")
+    with pytest.raises(UnknownGPU, match="did you mean H200"):
+        pw.predict(pw.gemm(8, 8, 8), "H201")
+    with pytest.raises(BadInput, match="protocol"):
+        pw.predict(pw.gemm(8, 8, 8), "H200", protocol="warm")
