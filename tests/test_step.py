@@ -12,6 +12,7 @@ from pipewave.model.kernels import Batch, Deployment
 from pipewave.model.shard import ALONE, Parallel
 from pipewave.predict import predict
 from pipewave.step import Runner, find_engine
+from pipewave.step.detail import detail
 from pipewave.step.engine import Engine
 from pipewave.step.memory import GIB, budget, cache_bytes
 
@@ -42,9 +43,9 @@ def test_a_step_is_the_sum_of_its_kernels_and_gaps(model: str, parallel: Paralle
             found = predict([u.call for u in uses], run.gpu, protocol="serving", stack=run.engine.stack)
             kernels += float(np.dot(found.latency_us, [u.count for u in uses]))
         gaps = sum(float(values[index]) for values in steps.gaps.values())
-        assert steps.total_us[index] == pytest.approx(kernels + gaps, rel=1e-9)
+        assert steps.total_us[index] == pytest.approx(kernels + gaps, rel=1e-6)
         families = sum(float(values[index]) for values in steps.families.values())
-        assert families == pytest.approx(kernels, rel=1e-9)
+        assert families == pytest.approx(kernels, rel=1e-6)
     assert np.allclose(steps.stages_us.sum(axis=0), steps.total_us)
 
 
@@ -63,7 +64,7 @@ def test_steps_do_not_depend_on_their_company() -> None:
     run = runner()
     together = run.steps(BATCHES).total_us
     alone = [float(run.steps([batch]).total_us[0]) for batch in BATCHES]
-    assert together == pytest.approx(alone, rel=1e-12)
+    assert together == pytest.approx(alone, rel=1e-6)
 
 
 def test_more_work_takes_longer() -> None:
@@ -122,3 +123,15 @@ def test_windows_cap_the_cache() -> None:
 def test_a_model_that_does_not_fit_says_so() -> None:
     with pytest.raises(DoesNotFit, match=r"Llama-3\.1-70B does not fit 1 × H100"):
         budget(Deployment(load("Llama-3.1-70B")), find("H100"), find_engine("vllm"))
+
+
+@pytest.mark.parametrize("parallel", [ALONE, Parallel(2, 2)])
+def test_the_parts_of_a_step_add_up(parallel: Parallel) -> None:
+    run = runner("Qwen3-30B-A3B", parallel=parallel)
+    steps = run.steps(BATCHES)
+    for index, batch in enumerate(BATCHES):
+        parts = detail(run, batch)
+        assert sum(part.total_us for part in parts) == pytest.approx(float(steps.total_us[index]))
+        assert sum(part.share for part in parts) == pytest.approx(1)
+        assert {part.family for part in parts} == {*steps.families, "gap"}
+    assert sum(float(share[0]) for share in steps.basis.values()) == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""`pipewave model | estimate | replay | serve | workload`: models and what serving them takes."""
+"""`pipewave model | step | estimate | replay | serve | workload`: models and what serving them takes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ KvDtype = Annotated[str | None, typer.Option("--kv-cache-dtype", help="fp8 or th
 def register(app: typer.Typer) -> None:
     """Add the serving commands."""
     app.command("model")(model_command)
+    app.command("step")(step_command)
     app.command("estimate")(estimate_command)
     app.command("replay")(replay_command)
     app.command("serve")(serve_command)
@@ -57,6 +58,47 @@ def model_command(
 
     table(rows(spec, parallel), title=f"{spec.name} ({spec.model_type})")
     _facts({k: v for k, v in totals.items() if k not in ("model", "model_type")})
+
+
+def step_command(
+    model: Model,
+    gpu: Gpu,
+    q_lens: Annotated[str, typer.Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")],
+    kv_lens: Annotated[str, typer.Option("--kv-lens", help="Cache lengths, new tokens included.")],
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    engine: EngineName = "vllm",
+    kv_cache_dtype: KvDtype = None,
+    ignore: Ignore = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """One engine iteration, kernel by kernel, with its gaps."""
+    from dataclasses import asdict
+
+    from pipewave.cli.predict import integers
+    from pipewave.gpus import find
+    from pipewave.model import load
+    from pipewave.model.kernels import Deployment
+    from pipewave.model.shard import Parallel
+    from pipewave.step import Runner, find_engine
+    from pipewave.step.detail import detail
+
+    spec, parallel = load(model, ignore=tuple(ignore)), Parallel(tp, pp, ep)
+    parallel.check(spec)
+    deployment = Deployment(spec, parallel, None if kv_cache_dtype in (None, "auto") else kv_cache_dtype)
+    runner = Runner.of(deployment, find(gpu), find_engine(engine))
+    batch = runner.batch(integers(q_lens), integers(kv_lens))
+    rows = [asdict(part) for part in detail(runner, batch)]
+    steps = runner.steps([batch])
+    total = {side: float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}
+    if as_json:
+        print(json.dumps({"schema_version": 1, **{f"{k}_us": v for k, v in total.items()}, "parts": rows}))
+        return
+    from pipewave.cli.render import table
+
+    title = f"{spec.name} on {gpu}, {engine}: {total['total']:,.0f} µs ({total['low']:,.0f} to {total['high']:,.0f})"
+    table([row | {"share": f"{row['share']:.1%}"} for row in rows], title=title)
 
 
 def estimate_command(
@@ -246,6 +288,7 @@ def _print(answer: Mapping[str, Any], as_json: bool, title: str) -> None:
     _shares(answer["breakdown"])
     if "memory_gib" in answer:
         table([answer["memory_gib"]], title="memory of the fullest GPU, GiB")
+    print("evidence: " + ", ".join(f"{share:.0%} {name}" for name, share in answer["basis"].items()))
     for note in answer.get("notes", ()):
         print(f"note: {note}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 from pipewave.errors import BadInput, MissingExtra
 
@@ -28,11 +30,11 @@ def executor(name: str | None) -> Iterator[Executor | None]:
 @contextmanager
 def _dask(address: str) -> Iterator[Executor]:
     try:
-        from distributed import Client
+        distributed: Any = import_module("distributed")
     except ImportError as problem:
         raise MissingExtra("a Dask executor needs distributed: pip install 'pipewave[dask]'") from problem
     try:
-        client = Client(f"tcp://{address}", timeout=10)
+        client = distributed.Client(f"tcp://{address}", timeout=10)
     except OSError as problem:
         raise BadInput(f"executor = dask://{address}: no scheduler answers ({problem})", field="executor") from problem
     with client:

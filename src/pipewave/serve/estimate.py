@@ -26,7 +26,8 @@ LARGEST = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Times in ms with a 90 % interval, memory in GiB, and where the time goes by kernel family.
+    """Times in ms with a 90 % interval, memory in GiB, where the time goes by kernel family,
+    and on what evidence it rests.
 
     `prefill_ms`: until every request has its first token. `tpot_ms`: mean time between later tokens at full batch.
     """
@@ -47,6 +48,7 @@ class Estimate:
     output_tokens_per_s: float
     memory_gib: Mapping[str, float]
     breakdown: Mapping[str, Mapping[str, float]]
+    basis: Mapping[str, float]
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,6 +146,7 @@ class _Timeline:
             output_tokens_per_s=1e3 * run.batch * run.output_len / times["e2e_ms"],
             memory_gib=self._memory(memory),
             breakdown=self._breakdown(),
+            basis=self._basis(),
             notes=(*spec.notes, *self._length_note()),
         )
 
@@ -174,6 +177,11 @@ class _Timeline:
             "prefill_ms": {name: float(self.between(row)[:prompts].sum()) * 1e-3 for name, row in parts.items()},
             "decode_step_ms": {name: float(row[middle]) * 1e-3 for name, row in parts.items()},
         }
+
+    def _basis(self) -> dict[str, float]:
+        """Share of the run's time that rests on each kind of evidence."""
+        weight = self.between(self.steps.total_us)
+        return {n: float(self.between(share) @ weight / weight.sum()) for n, share in self.steps.basis.items()}
 
     def _middle(self) -> int:
         first, last = self.plan.full_range()

@@ -55,6 +55,7 @@ class Replay:
     total_ms_low: float
     total_ms_high: float
     breakdown: Mapping[str, Mapping[str, float]]
+    basis: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract."""
@@ -162,4 +163,6 @@ def _summary(work: Workload, steps: Steps, gpu: str, engine: str) -> Replay:
         phase: {name: float(values[chosen].sum()) / 1e3 for name, values in (steps.families | steps.gaps).items()}
         for phase, chosen in (("prefill_ms", prefill), ("decode_ms", decode))
     }
-    return Replay(gpu=gpu, engine=engine, iterations=len(work.batches), **times, breakdown=breakdown)
+    weight = steps.total_us / steps.total_us.sum()
+    basis = {name: float(share @ weight) for name, share in steps.basis.items()}
+    return Replay(gpu=gpu, engine=engine, iterations=len(work.batches), **times, breakdown=breakdown, basis=basis)

@@ -32,6 +32,7 @@ class Steps:
     stages_us: Array
     families: dict[str, Array]
     gaps: dict[str, Array]
+    basis: dict[str, Array]  # share of the kernels' time that rests on each kind of evidence
 
     @property
     def slowest_stage_us(self) -> Array:
@@ -109,11 +110,13 @@ class Runner:
         total = kernels + sum(gaps.values())
         spread = _spread(found, call, count, step, size)
         per_stage = _sums(stage * size + step, found.latency_us[call] * count, stages * size).reshape(stages, size)
-        families = _families(book, found, step, call, count, size)
+        families = _by_name([c.kernel for c in book.calls], found, step, call, count, size)
+        basis = _by_name([found.sources[g].basis for g in found.group], found, step, call, count, size)
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
         share = per_stage / np.maximum(kernels, 1e-9)
-        return Steps(total, total / factor, total * factor, share * total, families, gaps)
+        evidence = {name: us / np.maximum(kernels, 1e-9) for name, us in basis.items()}
+        return Steps(total, total / factor, total * factor, share * total, families, gaps, evidence)
 
     def _shape(self, batches: Sequence[Batch]) -> tuple[Array, NDArray[np.bool_]]:
         requests = np.array([batch.requests for batch in batches], float)
@@ -174,11 +177,16 @@ def _spread(found: Predictions, call: NDArray[np.intp], count: Array, step: NDAr
     return np.sqrt(COMMON * linear**2 + (1 - COMMON) * squares)
 
 
-def _families(
-    book: Book, found: Predictions, step: NDArray[np.intp], call: NDArray[np.intp], count: Array, size: int
+def _by_name(
+    names: Sequence[str],
+    found: Predictions,
+    step: NDArray[np.intp],
+    call: NDArray[np.intp],
+    count: Array,
+    size: int,
 ) -> dict[str, Array]:
-    names = [c.kernel for c in book.calls]
+    """µs of each step by the name its calls go under."""
     known = list(dict.fromkeys(names))
-    family = np.array([known.index(name) for name in names], np.intp)[call]
-    table = _sums(family * size + step, found.latency_us[call] * count, len(known) * size).reshape(len(known), size)
+    label = np.array([known.index(name) for name in names], np.intp)[call]
+    table = _sums(label * size + step, found.latency_us[call] * count, len(known) * size).reshape(len(known), size)
     return dict(zip(known, table, strict=True))

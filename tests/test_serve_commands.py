@@ -1,0 +1,119 @@
+"""The commands of the serving room: JSON as the contract says, and bad input as one line and exit status 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipewave.cli import planning, serving
+from pipewave.errors import PipewaveError
+
+app = typer.Typer()
+serving.register(app)
+planning.register(app)
+
+STATIC = ["--batch", "8", "--input-len", "512", "--output-len", "32"]
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_estimate_answers_the_contract() -> None:
+    answer = json.loads(run("estimate", "--model", "Llama-3.1-8B", "--gpu", "H200", *STATIC, "--json"))
+    for name in ("prefill_ms", "tpot_ms", "e2e_ms"):
+        assert answer[f"{name}_low"] <= answer[name] <= answer[f"{name}_high"]
+    assert {"weights", "kv", "activations", "free"} <= answer["memory_gib"].keys()
+    assert answer["breakdown"]
+    assert sum(answer["basis"].values()) == pytest.approx(1, abs=1e-3)
+
+
+def test_model_step_and_tables_for_people() -> None:
+    assert "8,030,261,248" in run("model", "Llama-3.1-8B")
+    assert json.loads(run("model", "--json")) == sorted(json.loads(run("model", "--json")))
+    parts = json.loads(run("model", "gpt-oss-20b", "--tp", "2", "--json"))
+    assert sum(part["parameters"] for part in parts["parts"]) == parts["parameters"]
+    step = ["step", "--model", "Llama-3.1-8B", "--gpu", "H200", "--q-lens", "1*8", "--kv-lens", "500*8"]
+    answer = json.loads(run(*step, "--json"))
+    assert sum(part["total_us"] for part in answer["parts"]) == pytest.approx(answer["total_us"])
+    assert "qkv_proj" in run(*step)
+    assert "tpot_ms" in run("estimate", "--model", "Llama-3.1-8B", "--gpu", "H200", *STATIC)
+
+
+def test_workload_replay_and_serve(tmp_path: Path) -> None:
+    table, work = tmp_path / "requests.csv", tmp_path / "work.json"
+    table.write_text("input_len,output_len\n100,5\n200,3\n")
+    run("workload", "--model", "Qwen3-8B", "--requests", str(table), "--out", str(work))
+    answer = json.loads(run("replay", str(work), "--gpu", "H100", "--json"))
+    assert answer["iterations"] == 5
+    assert answer["total_ms"] > answer["prefill_ms"] > 0
+    served = ["serve", "--model", "Qwen3-8B", "--gpu", "H100", "--trace", str(table), "--json"]
+    assert json.loads(run(*served, "--trace-out", str(tmp_path / "t.json")))["requests"] == 2
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert "ttft ms" in run("serve", "--model", "Qwen3-8B", "--gpu", "H100", "--requests", "20", "--no-interval")
+
+
+def test_plan_prints_its_winner() -> None:
+    small = ["--tp", "1,2", "--max-num-seqs", "8,64", "--max-num-batched-tokens", "8192", "--isl", "500", "--osl", "50"]
+    words = ["plan", "--model", "Llama-3.1-8B", "--gpus", "H100,T4", *small]
+    answer = json.loads(run(*words, "--price", "H100=2", "--json"))
+    assert answer["launch"].startswith("vllm serve Llama-3.1-8B")
+    assert answer["does_not_fit"]
+    assert "Pareto front" in run(*words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["estimate", "--model", "Llama-3.1-8B", "--gpu", "H200", *STATIC, "--tp", "3"],
+        [
+            "estimate",
+            "--model",
+            "Llama-3.1-8B",
+            "--gpu",
+            "H200",
+            "--batch",
+            "-5",
+            "--input-len",
+            "8",
+            "--output-len",
+            "8",
+        ],
+        [
+            "estimate",
+            "--model",
+            "Llama-3.1-8B",
+            "--gpu",
+            "H200",
+            "--batch",
+            "5",
+            "--input-len",
+            "0",
+            "--output-len",
+            "8",
+        ],
+        ["estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", *STATIC],
+        ["estimate", "--model", "no-such-model", "--gpu", "H200", *STATIC],
+        ["replay", "no-such-file.json", "--gpu", "H200"],
+        ["plan", "--model", "Llama-3.1-8B", "--gpus", "H201", "--isl", "8", "--osl", "8"],
+        ["plan", "--model", "Llama-3.1-8B", "--gpus", "H200", "--isl", "8", "--osl", "8", "--price", "H200=x"],
+        ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--request-rate", "-1"],
+    ],
+)
+def test_bad_input_is_a_typed_error(words: list[str]) -> None:
+    with pytest.raises(PipewaveError) as caught:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "\n" not in caught.value.message
+
+
+def test_importing_the_commands_loads_no_numbers() -> None:
+    code = "import sys, pipewave.cli.serving, pipewave.cli.planning; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
