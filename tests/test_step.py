@@ -95,6 +95,9 @@ def test_launches_matter_only_when_the_gpu_waits_for_them() -> None:
     assert engine.gaps_us(one, np.array([300.0]), one, eager)["launch"] > 0
     assert engine.gaps_us(many, np.array([300.0]), one, eager)["launch"] == 0
     assert engine.gaps_us(one, np.array([300.0]), one, graph)["launch"] == 0
+    slow = engine.what_if(prompt_scale=1.1, decode_scale=1.05)
+    assert slow.gaps_us(many, one, one, eager)["under_load"] == pytest.approx(1e5)
+    assert slow.gaps_us(many, one, one, graph)["under_load"] == pytest.approx(5e4)
 
 
 def test_unknown_engine_is_named() -> None:

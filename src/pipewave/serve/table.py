@@ -110,12 +110,17 @@ class StepTable:
         rows = engine.padded(decoding)
         kernels = self.body_us[rows] + self.head_us[decoding] + self._decode(decoding, cached)
         nodes = self.body_nodes[rows] + self.head_nodes[decoding] + self.decode_nodes
-        return kernels + nodes * engine.node_us + engine.decode_host_us + decoding * engine.request_host_us
+        return (
+            engine.decode_scale * kernels
+            + nodes * engine.node_us
+            + engine.decode_host_us
+            + decoding * engine.request_host_us
+        )
 
     def _eager_us(self, kernels: float, nodes: float, requests: int) -> float:
         engine = self.engine
         gpu = max(kernels + nodes * engine.node_us, nodes * engine.launch_us)
-        return gpu + engine.prefill_host_us + requests * engine.request_host_us
+        return gpu + (engine.prompt_scale - 1.0) * kernels + engine.prefill_host_us + requests * engine.request_host_us
 
     def _decode(self, decoding: int, cached: int) -> float:
         row, mean = self.decode_us[decoding], cached / decoding

@@ -23,6 +23,7 @@ class Engine:
 
     node_us: idle time between two kernels of a stream or graph. launch_us: host time to launch one kernel eagerly.
     decode_host_us, prefill_host_us: host time of a step that the GPU waits for. request_host_us: the same per request.
+    prompt_scale, decode_scale: GPU time of a step over the sum of its kernels measured apart (clocks under load).
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit.
     """
@@ -43,6 +44,8 @@ class Engine:
     runtime_gib: float
     graph_gib: float
     mixes_phases: bool
+    prompt_scale: float
+    decode_scale: float
     source: str = ""
 
     def what_if(self, **changes: Any) -> Engine:
@@ -58,7 +61,8 @@ class Engine:
         return min(size, self.graph_limit) if self.graph_limit >= requests else size
 
     def gaps_us(self, kernel_us: Array, nodes: Array, requests: Array, graph: NDArray[np.bool_]) -> dict[str, Array]:
-        """Named waits of steps: between kernels, for launches the host cannot keep ahead of, for the host itself.
+        """Named additions to the kernels of steps: slower clocks under load, waits between kernels, for launches the
+        host cannot keep ahead of, and for the host itself.
 
         All arguments are arrays over steps: GPU time of the kernels, kernels launched, requests, and whether the
         step replays a CUDA graph.
@@ -66,7 +70,8 @@ class Engine:
         between = nodes * self.node_us
         behind = np.maximum(nodes * self.launch_us - kernel_us - between, 0.0)
         host = np.where(graph, self.decode_host_us, self.prefill_host_us) + requests * self.request_host_us
-        return {"between_kernels": between, "launch": np.where(graph, 0.0, behind), "host": host}
+        load = kernel_us * (np.where(graph, self.decode_scale, self.prompt_scale) - 1.0)
+        return {"under_load": load, "between_kernels": between, "launch": np.where(graph, 0.0, behind), "host": host}
 
 
 @cache
