@@ -26,12 +26,13 @@ class Reader:
         self.fields, self.family, self.quantisation, self.base = fields, family, quantisation, base
         self.hidden = fields.integer("hidden_size", high=1 << 20)
         self.count = fields.integer("num_hidden_layers", high=MAX_LAYERS)
-        default = dict(family.defaults).get("num_attention_heads")
-        self.heads = fields.integer("num_attention_heads", *([default] if default else []), high=4096)
+        self.heads = fields.integer("num_attention_heads", *_default(family, "num_attention_heads"), high=4096)
 
     def setting(self, value: Setting) -> bool:
         """A family's fixed choice, or the config field it defers to."""
-        return self.fields.flag(value) if isinstance(value, str) else value
+        if isinstance(value, bool):
+            return value
+        return self.fields.flag(value, bool(dict(self.family.defaults).get(value, False)))
 
     def linear(self, name: str, out: int, inp: int, module: str, split: str = "none", **more: Any) -> Linear:
         """A matrix with the precision its checkpoint name asks for."""
@@ -203,7 +204,7 @@ def _whole(
 ) -> ModelSpec:
     fields, family = reader.fields, reader.family
     _check_activation(fields)
-    vocab = fields.integer("vocab_size", *([dict(family.defaults)["vocab_size"]] if family.defaults else []))
+    vocab = fields.integer("vocab_size", *_default(family, "vocab_size"))
     biased = reader.setting(family.head_bias)
     return ModelSpec(
         name=name,
@@ -222,6 +223,11 @@ def _whole(
         side_params=side,
         notes=notes,
     )
+
+
+def _default(family: Family, name: str) -> list[int]:
+    """The default a family's config class gives a field, if any, as optional arguments."""
+    return [value for field, value in family.defaults if field == name]
 
 
 def _shared(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:

@@ -48,7 +48,7 @@ class Family:
     mla: bool = False
     positions: bool = False  # learned position embeddings
     moe: MoeFields | None = None
-    defaults: tuple[tuple[str, int], ...] = ()  # shape fields the family's config class defaults and files leave out
+    defaults: tuple[tuple[str, int], ...] = ()  # what the family's config class supplies where files leave it out
 
 
 LLAMA = Family(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
@@ -74,6 +74,8 @@ FAMILIES: dict[str, Family] = {
     "qwen3": QWEN3,
     "qwen2_moe": replace(
         QWEN2,
+        qkv_bias="qkv_bias",
+        defaults=(("qkv_bias", 1),),
         moe=replace(QWEN_MOE, shared_inter="shared_expert_intermediate_size", shared_gate=True),
     ),
     "qwen3_moe": replace(QWEN3, moe=QWEN_MOE),

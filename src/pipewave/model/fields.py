@@ -31,6 +31,7 @@ HARMLESS = frozenset(
     gradient_checkpointing use_bfloat16 fp16 bf16 attn_implementation use_flash_attn initial_context_length
     keys_to_ignore_at_inference cache_implementation max_length min_length do_sample temperature top_k top_p
     num_labels finetuning_task prefix prune_heads tokenizer_class seq_length qk_layernorm_eps
+    full_attn_mod interpolate_factor torchscript pruned_heads tie_encoder_decoder
     """.split()  # noqa: SIM905
 )
 
