@@ -292,4 +292,5 @@ def codes_of(ctx: Context) -> dict[str, str]:
     """The categories a net may look at."""
     kv = ctx.option("kv_dtype") or ctx.dtype
     protocol = "cold" if ctx.protocol == "serving" else ctx.protocol
-    return {"stack": ctx.stack, "impl": ctx.impl, "dtype": ctx.dtype, "kv_dtype": kv, "protocol": protocol}
+    codes = {"stack": ctx.stack, "impl": ctx.impl, "dtype": ctx.dtype, "kv_dtype": kv, "protocol": protocol}
+    return codes | {"gpu": ctx.gpu.name, "family": ctx.gpu.architecture}
