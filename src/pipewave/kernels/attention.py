@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from pipewave.calls import Attention
-from pipewave.demand import Array, Demand, demand
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Ragged, register
-from pipewave.kernels.dtypes import ACTIVATION_BYTES, kv_bytes
-from pipewave.kernels.estimate import combine, launch_s, log2
+from pipewave.demand import Demand, demand
+from pipewave.kernels import attention_decode, attention_prefill
+from pipewave.kernels.attention_engines import engine_of
+from pipewave.kernels.attention_requests import Requests, requests_of
+from pipewave.kernels.attention_shape import Heads, Shape, shape_of
+from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.dtypes import kv_bytes
 from pipewave.kernels.residency import least_dram
 
 DECODE, PREFILL = "attention_decode", "attention_prefill"
@@ -22,48 +23,53 @@ def phase(case: Mapping[str, Any]) -> str:
     return DECODE if max(case["q_lens"]) == 1 else PREFILL
 
 
-def visible_pairs(q: Array, kv: Array, window: Array, causal: bool) -> Array:
-    """Query-key pairs a request must score. `window` keys at most per query; 0 means all."""
-    full = q * kv - (q * (q - 1) / 2 if causal else 0.0)
-    reach = np.where(window > 0, np.minimum(window, kv), kv)
-    if not causal:
-        return np.minimum(full, q * reach)
-    short = np.clip(reach - (kv - q), 0.0, q)  # first queries still see fewer keys than the window
-    first = kv - q + 1
-    return np.where(window > 0, short * first + short * (short - 1) / 2 + (q - short) * reach, full)
+def least(shape: Shape, ctx: Context) -> Demand:
+    """Least work: visible pairs, K and V of the visible keys once, Q and O once.
 
-
-def least(cols: Columns, ctx: Context) -> Demand:
-    """Least work: visible pairs, K and V of the visible keys once, Q and O once."""
-    q, kv = cols["q_lens"], cols["kv_lens"]
-    causal = bool(ctx.option("causal", True))
-    window = cols["window"][q.owner]
-    pairs = q.sum(visible_pairs(q.values, kv.values, window, causal))
-    seen = np.where(window > 0, np.minimum(kv.values, window + q.values - 1), kv.values)
-    heads, kv_heads, dim, dim_v = cols["heads"], cols["kv_heads"], cols["head_dim"], cols["head_dim_v"]
-    cache = kv_bytes(ctx.option("kv_dtype"), ctx.dtype) * q.sum(seen) * kv_heads * (dim + dim_v)
-    queries = ACTIVATION_BYTES * q.sum(q.values) * heads * dim
-    out = ACTIVATION_BYTES * q.sum(q.values) * heads * dim_v
-    dram = least_dram(ctx.gpu, ctx.protocol, cache, queries, out)
+    Tensor work counts in operations of `ctx.dtype`, so that products run in fp8 count for what they take at its rate.
+    """
+    gpu = ctx.gpu
+    faster = gpu.peak_flops("fp8") / gpu.peak_flops(ctx.dtype) if _in_fp8(shape, ctx) else 1.0
     return demand(
-        len(heads),
-        tensor=2.0 * pairs * heads * (dim + dim_v),
-        xu=pairs * heads,
-        dram=dram,
-        l2=cache + queries + out,
+        len(shape.layout.heads),
+        tensor=2.0 / faster * (shape.layout.dim + shape.layout.dim_v) * shape.pairs,
+        xu=shape.pairs,
+        dram=least_dram(gpu, ctx.protocol, shape.cache_bytes, shape.query_bytes, shape.out_bytes),
+        l2=shape.moved,
         launch=1.0,
     )
 
 
+def _in_fp8(shape: Shape, ctx: Context) -> bool:
+    return engine_of(ctx, int(shape.layout.dim)).fp8 and ctx.gpu.supports("fp8")
+
+
 def analyse(cols: Columns, ctx: Context) -> Analysis:
     """Demand, base estimate and features of a batch of attention calls."""
-    filled = dict(cols) | {"head_dim_v": np.where(cols["head_dim_v"] > 0, cols["head_dim_v"], cols["head_dim"])}
-    work = least(filled, ctx)
-    seconds = work.seconds(ctx.gpu, ctx.dtype)
-    base = launch_s(ctx.gpu) + combine(seconds[0] / 0.6 + seconds[5], work.dram / (0.8e9 * ctx.gpu.dram_gbps))
-    q: Ragged = cols["q_lens"]
-    features = {"tensor": log2(work.tensor), "dram": log2(work.dram), "batch": log2(q.lengths.astype(float))}
-    return Analysis(work, base, features, str(ctx.option("variant", PREFILL)))
+    return analyse_requests(requests_of(cols), cols, ctx)
+
+
+def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
+    """The same from requests that are grouped already."""
+    shape = shape_of(requests, layout_of(cols, ctx))
+    net = str(ctx.option("variant", PREFILL))
+    part = attention_decode if net == DECODE else attention_prefill
+    estimate = part.estimate(shape, ctx)
+    return Analysis(least(shape, ctx), estimate.base_s, estimate.features(), net)
+
+
+def layout_of(cols: Columns, ctx: Context) -> Heads:
+    """Head layout from the columns heads, kv_heads and window and the options head_dim, head_dim_v, kv_dtype, causal."""
+    dim = float(ctx.option("head_dim"))
+    return Heads(
+        heads=cols["heads"],
+        kv_heads=cols["kv_heads"],
+        window=cols["window"],
+        dim=dim,
+        dim_v=float(ctx.option("head_dim_v") or dim),
+        kv_bytes=kv_bytes(ctx.option("kv_dtype"), ctx.dtype),
+        causal=bool(ctx.option("causal", True)),
+    )
 
 
 FAMILY = register(
@@ -71,7 +77,7 @@ FAMILY = register(
         "attention",
         Attention,
         analyse,
-        options=("kv_dtype", "causal", "sinks"),
+        options=("kv_dtype", "causal", "sinks", "head_dim", "head_dim_v"),
         ragged=("q_lens", "kv_lens"),
         variant=phase,
         nets=(DECODE, PREFILL),

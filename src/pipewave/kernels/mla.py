@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pipewave.calls import Mla
-from pipewave.demand import Demand, demand
-from pipewave.kernels.attention import visible_pairs
+from pipewave.kernels import attention_decode, attention_prefill
+from pipewave.kernels.attention import least
+from pipewave.kernels.attention_requests import Requests, requests_of
+from pipewave.kernels.attention_shape import Heads, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.kernels.dtypes import ACTIVATION_BYTES, kv_bytes
-from pipewave.kernels.estimate import combine, launch_s, log2
-from pipewave.kernels.residency import least_dram
 
+CONTEXT, GENERATION = "mla_context", "mla_generation"
 NOPE_DIM = 128.0
 VALUE_DIM = 128.0
 
 
-def least(cols: Columns, ctx: Context) -> Demand:
-    """Least work of either phase; in generation all heads share one compressed key-value row per token."""
-    q, kv, heads = cols["q_lens"], cols["kv_lens"], cols["heads"]
-    rank, rope = cols["kv_lora_rank"], cols["rope_dim"]
-    pairs = q.sum(visible_pairs(q.values, kv.values, 0.0 * q.values, True))
-    tokens, cached = q.sum(q.values), q.sum(kv.values)
-    per_row = kv_bytes(ctx.option("kv_dtype"), ctx.dtype)
-    if ctx.option("phase") == "context":
-        key, value = NOPE_DIM + rope, VALUE_DIM + 0.0 * rope
-        cache = ACTIVATION_BYTES * cached * heads * (NOPE_DIM + VALUE_DIM) + ACTIVATION_BYTES * cached * rope
-    else:
-        key, value = rank + rope, rank
-        cache = per_row * cached * (rank + rope)
-    queries, out = ACTIVATION_BYTES * tokens * heads * key, ACTIVATION_BYTES * tokens * heads * value
-    return demand(
-        len(heads),
-        tensor=2.0 * pairs * heads * (key + value),
-        xu=pairs * heads,
-        dram=least_dram(ctx.gpu, ctx.protocol, cache, queries, out),
-        l2=cache + queries + out,
-        launch=1.0,
-    )
+def expanded(cols: Columns, ctx: Context) -> Heads:
+    """Every head with keys and values of its own: the fewest operations for many queries."""
+    heads, window = cols["heads"], np.zeros(len(cols["heads"]))
+    return Heads(heads, heads, window, NOPE_DIM + float(ctx.option("rope_dim")), VALUE_DIM, ACTIVATION_BYTES)
+
+
+def latent(cols: Columns, ctx: Context) -> Heads:
+    """All heads read one compressed row a token: the fewest bytes, and what a cache holds."""
+    heads, rank = cols["heads"], float(ctx.option("kv_lora_rank"))
+    ones, per_row = np.ones(len(heads)), kv_bytes(ctx.option("kv_dtype"), ctx.dtype)
+    return Heads(heads, ones, 0.0 * ones, rank + float(ctx.option("rope_dim")), rank, per_row, latent=True)
+
+
+def stays_latent(ctx: Context) -> bool:
+    """Whether a context kernel works on compressed rows: SGLang's FlashAttention and Triton kernels take no others."""
+    return ctx.framework == "sglang" and "trtllm" not in ctx.impl
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
     """Demand, base estimate and features of a batch of latent-attention calls."""
-    work = least(cols, ctx)
-    seconds = work.seconds(ctx.gpu, ctx.dtype)
-    base = launch_s(ctx.gpu) + combine(seconds[0] / 0.6 + seconds[5], work.dram / (0.8e9 * ctx.gpu.dram_gbps))
-    features = {"tensor": log2(work.tensor), "dram": log2(work.dram)}
-    return Analysis(work, base, features, f"mla_{ctx.option('phase')}")
+    return analyse_requests(requests_of(cols), cols, ctx)
+
+
+def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
+    """The same from requests that are grouped already."""
+    if ctx.option("phase") == "generation":
+        shape = shape_of(requests, latent(cols, ctx))
+        estimate = attention_decode.estimate(shape, ctx)
+        return Analysis(least(shape, ctx), estimate.base_s, estimate.features(), GENERATION)
+    shape = shape_of(requests, expanded(cols, ctx))
+    done = shape_of(requests, latent(cols, ctx)) if stays_latent(ctx) else shape
+    estimate = attention_prefill.estimate(done, ctx)
+    return Analysis(least(shape, ctx), estimate.base_s, estimate.features(), CONTEXT)
 
 
 FAMILY = register(
@@ -52,8 +57,8 @@ FAMILY = register(
         "mla",
         Mla,
         analyse,
-        options=("kv_dtype", "phase"),
+        options=("kv_dtype", "phase", "kv_lora_rank", "rope_dim"),
         ragged=("q_lens", "kv_lens"),
-        nets=("mla_context", "mla_generation"),
+        nets=(CONTEXT, GENERATION),
     )
 )

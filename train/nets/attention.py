@@ -1,0 +1,87 @@
+"""Rows and features of the nets `attention_prefill` and `attention_decode`.
+
+Most rows are uniform batches and travel as (batch, q_len, kv_len); our own ragged ones carry their lists.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipewave.columns import ragged
+from pipewave.gpus import find
+from pipewave.kernels.attention import DECODE, PREFILL, analyse_requests
+from pipewave.kernels.attention_requests import Requests, requests_of, uniform
+from pipewave.kernels.base import Context
+from pipewave.measure.pack import rows as measured
+from train import corpus
+from train.corpus.frame import repository
+
+NETS = (PREFILL, DECODE)
+CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "causal", "sinks", "head_dim")
+# Rows whose kv length is not that of each request (latency does not grow with batch x kv_len).
+UNUSABLE = ("llmservingsim-0",)
+
+Floats = NDArray[np.float64]
+
+
+def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
+    """The newest version of each framework, and our own ragged batches; one query a request is decode."""
+    frame = corpus.newest(corpus.load("attention", data_dir))
+    frame = frame[~frame["stack"].isin(UNUSABLE)]
+    frame = pd.concat([frame.assign(lens=None), _ragged_rows()], ignore_index=True)
+    decode = frame["q_len"] == 1
+    return frame[decode if net == DECODE else ~decode].reset_index(drop=True)
+
+
+def _ragged_rows() -> pd.DataFrame:
+    """Our own rows whose requests differ; `q_len` and `kv_len` are the longest, `lens` holds both lists."""
+    file = repository() / "data" / "measured" / "h200" / "attention.json.gz"
+    found = [_ragged_row(row) for row in measured(file)] if file.exists() else []
+    return pd.DataFrame([row for row in found if row is not None])
+
+
+def _ragged_row(row: dict[str, Any]) -> dict[str, Any] | None:
+    case = row["case"]
+    q_lens, kv_lens = case["q_lens"], case["kv_lens"]
+    if len(set(q_lens)) == 1 and len(set(kv_lens)) == 1:
+        return None
+    window, dtype = case.get("window") or 0, case.get("dtype", "bf16")
+    group = f"{case['heads']},{case['kv_heads']},{case['head_dim']},{window}"
+    return {
+        **{name: case[name] for name in ("heads", "kv_heads", "head_dim")},
+        **{"batch": len(q_lens), "q_len": max(q_lens), "kv_len": max(kv_lens), "lens": (q_lens, kv_lens)},
+        **{"window": window, "dtype": dtype, "kv_dtype": case.get("kv_dtype") or dtype, "gpu": "H200"},
+        **{"causal": case.get("causal", True), "sinks": False, "phase": "decode" if max(q_lens) == 1 else "prefill"},
+        **{"stack": row["stack"], "impl": row["impl"], "protocol": row["protocol"], "latency_us": row["latency_us"]},
+        **{"framework": row["stack"].partition("-")[0], "source": "h200", "group": group, "noise": np.nan},
+    }
+
+
+def features(net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
+    """Features by name and the base estimate in µs, aligned with `frame`."""
+    columns: dict[str, Floats] = {}
+    base_us = np.empty(len(frame))
+    listed = frame["lens"].notna().to_numpy()
+    for key, index in frame.groupby([*CONTEXT, listed], observed=True).indices.items():
+        gpu, dtype, protocol, stack, impl, kv_dtype, causal, sinks, head_dim, _ = key
+        options = {"kv_dtype": kv_dtype, "causal": bool(causal), "sinks": bool(sinks), "head_dim": int(head_dim)}
+        ctx = Context(find(gpu), dtype, protocol, stack, impl, (*options.items(), ("variant", net)))
+        part = frame.iloc[index]
+        heads = {name: part[name].to_numpy(np.float64) for name in ("heads", "kv_heads", "window")}
+        analysis = analyse_requests(_requests(part), heads, ctx)
+        base_us[index] = analysis.base_s * 1e6
+        for name, values in analysis.features.items():
+            columns.setdefault(name, np.empty(len(frame)))[index] = values
+    return columns, base_us
+
+
+def _requests(part: pd.DataFrame) -> Requests:
+    if part["lens"].isna().all():
+        return uniform(*(part[name].to_numpy(np.float64) for name in ("q_len", "kv_len", "batch")))
+    q_lens, kv_lens = zip(*part["lens"], strict=True)
+    return requests_of({"q_lens": ragged(q_lens), "kv_lens": ragged(kv_lens)})

@@ -1,0 +1,49 @@
+"""Rows and features of the nets `mla_context` and `mla_generation`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pipewave.gpus import find
+from pipewave.kernels.attention_requests import uniform
+from pipewave.kernels.base import Context
+from pipewave.kernels.mla import CONTEXT, GENERATION, analyse_requests
+from train import corpus
+
+NETS = (CONTEXT, GENERATION)
+KEYS = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "phase")
+DIMS = (("kv_lora_rank", 512), ("rope_dim", 64))
+# Timed without a CUDA graph: 110 to 500 µs of host time whatever the size.
+EAGER = ("vllm-0.14.0",)
+
+Floats = NDArray[np.float64]
+
+
+def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
+    """The newest version of each framework that ran in a graph."""
+    frame = corpus.newest(corpus.load("mla", data_dir))
+    phase = net.removeprefix("mla_")
+    frame = frame[(frame["phase"] == phase) & ~frame["stack"].isin(EAGER)].reset_index(drop=True)
+    # Eight head counts are too few to hold out by: a group is a head count at a batch size.
+    return frame.assign(group=frame["heads"].astype(str) + "," + frame["batch"].astype(str))
+
+
+def features(net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
+    """Features by name and the base estimate in µs, aligned with `frame`."""
+    columns: dict[str, Floats] = {}
+    base_us = np.empty(len(frame))
+    for key, index in frame.groupby(list(KEYS), observed=True).indices.items():
+        gpu, dtype, protocol, stack, impl, kv_dtype, phase = key
+        options = (("kv_dtype", kv_dtype), ("phase", phase), *DIMS)
+        part = frame.iloc[index]
+        requests = uniform(*(part[name].to_numpy(np.float64) for name in ("q_len", "kv_len", "batch")))
+        heads = {"heads": part["heads"].to_numpy(np.float64)}
+        analysis = analyse_requests(requests, heads, Context(find(gpu), dtype, protocol, stack, impl, options))
+        base_us[index] = analysis.base_s * 1e6
+        for name, values in analysis.features.items():
+            columns.setdefault(name, np.empty(len(frame)))[index] = values
+    return columns, base_us
