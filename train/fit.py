@@ -41,12 +41,12 @@ class Plan:
     categories: tuple[str, ...] = ("stack", "impl", "dtype")
     hidden: tuple[int, ...] = (128, 128, 64)
     activation: str = "silu"
-    loss: str = "log_l1"
+    loss: str = "mape"
     quantile: float = 0.2
     epochs: float = 60.0
     batch: int = 2048
-    learning_rate: float = 3e-3
-    weight_decay: float = 1e-4
+    learning_rate: float = 1e-2
+    weight_decay: float = 0.05
     category_dropout: float = 0.05
     ema: float = 0.998
     members_at_once: int = 64
