@@ -68,6 +68,15 @@ def test_own_prices_decide(found: Plan) -> None:
         prices({"H1000": 1.0})
 
 
+def test_gpus_without_a_price_are_named_not_ranked() -> None:
+    space = Space(("H100", "GB300"), tps=(1,), budgets=(8192,), batches=(8, 64))
+    mixed = plan(MODEL, QUESTION, space).to_dict()
+    assert mixed["without_price"] == ["GB300"]
+    assert {row["gpu"] for row in mixed["front"]} == {"H100"}
+    alone = plan(MODEL, QUESTION, Space(("GB300",), tps=(1,), budgets=(8192,), batches=(8, 64))).to_dict()
+    assert alone["winner"]["usd_per_million_tokens"] is None
+
+
 def test_an_executor_changes_nothing(found: Plan) -> None:
     with ThreadPoolExecutor(3) as pool:
         spread = plan(MODEL, QUESTION, SPACE, executor=pool)

@@ -100,6 +100,8 @@ def _show(answer: dict[str, Any]) -> None:
         print(f"launch: {answer['launch']}")
     for refusal in answer["does_not_fit"]:
         print(f"not possible ({', '.join(refusal['splits'])}): {refusal['why']}")
+    if answer["without_price"]:
+        print(f"no price known, so not ranked: {', '.join(answer['without_price'])} (give one with --price)")
     for price in answer["prices"]:
         verified = "" if price["verified"] else ", not verified"
         print(f"price: {price['gpu']} {price['usd_per_hour']} USD/h, {price['provider']} {price['date']}{verified}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
@@ -64,7 +65,8 @@ class Designs:
 
     def _interval(self, index: int) -> dict[str, float]:
         tpot, spread = float(self.columns["tpot_ms"][index]), float(self.columns["spread"][index])
-        return {"tpot_ms_low": round(tpot / np.exp(spread), 3), "tpot_ms_high": round(tpot * np.exp(spread), 3)}
+        factor = math.exp(spread)
+        return {"tpot_ms_low": round(tpot / factor, 3), "tpot_ms_high": round(tpot * factor, 3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,13 @@ class Plan:
             "front": [designs.row(i) for i in self.front[:most]],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
             "too_large_batches": designs.crowded_out,
+            "without_price": sorted(self._unpriced()),
             "prices": [_price_row(p) for name, p in self.prices.items() if name in used],
         }
+
+    def _unpriced(self) -> set[str]:
+        """GPUs that were left out of the front for want of a price."""
+        return {split.gpu for split in self.designs.splits if find_gpu(split.gpu).name not in self.prices}
 
     def launch(self, index: int) -> str:
         """The command that starts one replica of a design."""
@@ -188,12 +195,13 @@ def _meets(designs: Designs, question: Question) -> np.ndarray[Any, np.dtype[np.
 def pareto(designs: Designs, among: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[int, ...]:
     """Indices of designs no other beats in both cost and speed for a user, cheapest first.
 
-    Cost is USD per token where every GPU has a price, else GPU time per token.
+    Cost is USD per token, among GPUs that have a price; when none has, GPU time per token.
     """
-    candidates = np.flatnonzero(among)
-    gpu_time = 1.0 / np.maximum(designs.columns["tokens_per_s_per_gpu"][candidates], 1e-30)
-    usd = designs.usd_per_million[candidates]
-    cost = gpu_time if np.isnan(usd).any() else usd
+    candidates = np.flatnonzero(among & ~np.isnan(designs.usd_per_million))
+    cost = designs.usd_per_million[candidates]
+    if not len(candidates):
+        candidates = np.flatnonzero(among)
+        cost = 1.0 / designs.columns["tokens_per_s_per_gpu"][candidates]
     speed = designs.columns["tokens_per_s_per_user"][candidates]
     front, best = [], -np.inf
     for index in np.lexsort((-speed, cost)):
