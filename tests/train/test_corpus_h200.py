@@ -52,6 +52,7 @@ def test_moe_defaults_and_histograms(tmp_path: Path) -> None:
     ]
 
 
-def test_throttled_rows_are_flagged(tmp_path: Path) -> None:
-    file = packed(tmp_path, {"kernel": "gemm", "m": 1, "n": 2, "k": 3}, throttled=True)
-    assert finish(reader("gemm")(file, tmp_path), "gemm", "h200")["flagged"].all()
+@pytest.mark.parametrize(("mark", "flagged"), [({"flush": "read"}, True), ({"throttled": True}, False), ({}, False)])
+def test_only_rows_flushed_another_way_are_flagged(tmp_path: Path, mark: dict[str, Any], flagged: bool) -> None:
+    file = packed(tmp_path, {"kernel": "gemm", "m": 1, "n": 2, "k": 3}, **mark)
+    assert finish(reader("gemm")(file, tmp_path), "gemm", "h200")["flagged"].tolist() == [flagged]
