@@ -84,6 +84,14 @@ def test_cap_draws_the_same_rows_whatever_else_is_there() -> None:
     assert set(alone["m"]) == set(beside.loc[beside["dtype"] == "bf16", "m"])
 
 
+def test_own_rows_do_not_move_the_public_draw() -> None:
+    public = frame(m=list(range(1, 101)))
+    both = stacked([public, public.assign(m=public["m"] + 1000, source="h200").astype({"source": "category"})])
+    drawn = select.capped(both, max_rows=10)
+    assert len(drawn) == 20
+    assert set(drawn.loc[drawn["source"] == "test", "m"]) == set(select.capped(public, max_rows=10)["m"])
+
+
 def test_finish_drops_times_that_are_not_positive() -> None:
     assert frame(latency_us=[1.0, 0.0, -1.0, float("nan"), float("inf")])["latency_us"].tolist() == [1.0]
 
