@@ -79,6 +79,8 @@ def _str(rule: Rule, name: str, value: Any) -> str:
 
 
 def _ints(rule: Rule, name: str, value: Any) -> tuple[int, ...]:
+    if _plainly_whole(rule, value):
+        return tuple(value)
     if hasattr(value, "tolist"):
         value = value.tolist()
     if not isinstance(value, (list, tuple)) or not 0 < len(value) <= LARGEST_LIST:
@@ -86,6 +88,13 @@ def _ints(rule: Rule, name: str, value: Any) -> tuple[int, ...]:
     if rule.length not in (None, len(value)):
         raise _fail(name, value, f"a list of {rule.length} integers")
     return tuple(_int(rule, f"{name}[{i}]", v) for i, v in enumerate(value))
+
+
+def _plainly_whole(rule: Rule, value: Any) -> bool:
+    """Whether a long list passes at once; False sends it through the careful path."""
+    if type(value) not in (tuple, list) or rule.length is not None or not 0 < len(value) <= LARGEST_LIST:
+        return False
+    return set(map(type, value)) == {int} and min(value) >= rule.low and max(value) <= rule.high
 
 
 def _routing(rule: Rule, name: str, value: Any) -> str | tuple[int, ...]:

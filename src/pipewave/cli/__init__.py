@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 # One module a group of commands; each has register(app).
-GROUPS = ("predict", "gpus")
+GROUPS = ("predict", "gpus", "serving", "planning")
 
 
 def build() -> typer.Typer:
