@@ -1,35 +1,95 @@
-"""RMS normalisation and the gated activation: one row a block, bound by memory or by the launch."""
+"""RMS normalisation and the gated activation: one row a block, bound by memory, by waves of blocks, or by the start."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+
 from pipewave.calls import RmsNorm, SiluAndMul
-from pipewave.demand import demand
+from pipewave.demand import Array, demand
+from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.kernels.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.estimate import combine, launch_s, log2
-from pipewave.kernels.residency import least_dram
+from pipewave.kernels.elementwise_stream import LOG_TIME, Stream, Times, describe, least_bytes, times
+from pipewave.kernels.estimate import combine, log2
+from pipewave.schedule import waves
+
+VECTOR = 8.0  # elements of one 16-byte load
+WARP, LARGEST_BLOCK = 32.0, 1024.0
+MANY_ROWS, SMALL_BLOCK = 256.0, 256.0  # vLLM's norms use smaller blocks where rows alone fill the GPU
+ROW_S = 0.9e-6  # dependent loads and the reduction of one row, when nothing else limits
+L2_SHARES = {"rmsnorm": 0.17, "silu_and_mul": 0.3}  # a norm waits for its row's sum between reading and writing
+LOOP_CYCLES = 40.0  # each further vector of a thread
 
 
-def _stream(cols: Columns, ctx: Context, net: str, read: float, written: float, fma: float, xu: float) -> Analysis:
-    """Analysis of a row-wise kernel that reads and writes so many activations and does so much per output element."""
-    elements = cols["rows"] * cols["dim"]
-    bytes_in, bytes_out = ACTIVATION_BYTES * read * elements, ACTIVATION_BYTES * written * elements
-    dram = least_dram(ctx.gpu, ctx.protocol, 0.0 * elements, bytes_in, bytes_out)
-    work = demand(len(elements), dram=dram, l2=bytes_in + bytes_out, fma=fma * elements, xu=xu * elements, launch=1.0)
-    gpu = ctx.gpu
-    base = launch_s(gpu) + combine(dram / (0.85e9 * gpu.dram_gbps), (bytes_in + bytes_out) / (0.7e9 * gpu.l2_gbps))
-    return Analysis(work, base, {"rows": log2(cols["rows"]), "dim": log2(cols["dim"])}, net)
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How rows fall onto SMs: threads of a block, vectors a thread walks, blocks an SM holds, rounds of blocks."""
+
+    threads: Array
+    loops: Array
+    per_sm: Array
+    rounds: Array
+    fill: Array
+
+
+def blocks(gpu: GPU, rows: Array, dim: Array, smaller: bool) -> Blocks:
+    """One block a row, one 16-byte vector a thread and loop; `smaller` blocks from MANY_ROWS rows on."""
+    vectors = np.ceil(dim / VECTOR)
+    largest = np.where((rows >= MANY_ROWS) & smaller, SMALL_BLOCK, LARGEST_BLOCK)
+    threads = WARP * np.ceil(np.minimum(vectors, largest) / WARP)
+    per_sm = np.clip(np.floor(gpu.max_threads_per_sm / threads), 1.0, gpu.max_ctas_per_sm)
+    places = per_sm * gpu.sms
+    rounds = waves(rows, places)
+    return Blocks(threads, np.ceil(vectors / threads), per_sm, rounds, rows / (rounds * places))
+
+
+def rowwise_s(gpu: GPU, shape: Blocks, moving: Times) -> Array:
+    """Start, then memory or the rounds of rows, whichever is longer."""
+    row = ROW_S + shape.loops * LOOP_CYCLES / (gpu.sustained_clock_mhz * 1e6)
+    return moving.start + combine(moving.base - moving.start, shape.rounds * row)
+
+
+def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu: float) -> Analysis:
+    """Analysis of a row-wise kernel with so many operations per output element."""
+    rows, dim, gpu = cols["rows"], cols["dim"], ctx.gpu
+    shape, moving = blocks(gpu, rows, dim, net == "rmsnorm"), times(ctx, work, L2_SHARES[net])
+    base, elements = rowwise_s(gpu, shape, moving), rows * dim
+    least = demand(
+        len(rows),
+        dram=least_bytes(gpu, ctx.protocol, work),
+        l2=work.moved,
+        fma=fma * elements,
+        xu=xu * elements,
+        launch=1.0,
+    )
+    features = describe(ctx, work, moving) | {
+        "log_rows": np.minimum(log2(rows), 18.0),
+        "log_dim": np.clip(log2(dim), 5.0, 16.0),
+        "log_threads": log2(shape.threads),
+        "log_loops": np.minimum(log2(shape.loops), 6.0),
+        "log_rounds": np.minimum(log2(shape.rounds), 10.0),
+        "fill": shape.fill,
+        "log_rowwise": np.clip(log2(base), *LOG_TIME),
+        "ragged": (dim % VECTOR > 0).astype(float),
+        "fused": np.full(len(rows), float(work.in_place)),
+    }
+    return Analysis(least, base, features, net)
 
 
 def rmsnorm(cols: Columns, ctx: Context) -> Analysis:
-    """x (and the residual, when fused) in, y (and the residual) out; the same for a whole batch."""
-    streams = 2.0 if ctx.option("fused_add", False) else 1.0
-    return _stream(cols, ctx, "rmsnorm", streams, streams, 4.0, 0.0)
+    """x in, y out; fused with the addition, x and the residual in and, in place, both out. The weights are one row."""
+    fused = bool(ctx.option("fused_add", False))
+    size = ACTIVATION_BYTES * cols["rows"] * cols["dim"] * (2.0 if fused else 1.0)
+    work = Stream(ACTIVATION_BYTES * cols["dim"], size, size, in_place=fused)
+    return _analyse(cols, ctx, "rmsnorm", work, fma=4.0, xu=0.0)
 
 
 def silu_and_mul(cols: Columns, ctx: Context) -> Analysis:
     """Two values in, one out, one exponential and one reciprocal each."""
-    return _stream(cols, ctx, "silu_and_mul", 2.0, 1.0, 4.0, 2.0)
+    size = ACTIVATION_BYTES * cols["rows"] * cols["dim"]
+    return _analyse(cols, ctx, "silu_and_mul", Stream(0.0 * size, 2.0 * size, size), fma=4.0, xu=2.0)
 
 
 RMSNORM = register(Family("rmsnorm", RmsNorm, rmsnorm, options=("fused_add",), nets=("rmsnorm",)))

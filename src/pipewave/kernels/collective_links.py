@@ -1,0 +1,47 @@
+"""What joins the ranks of a collective: the link inside a node, and the network between nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.demand import Array
+from pipewave.gpus import GPU
+
+# Cards that NVLink joins in pairs only, where a bridge is fitted (`link="nvlink"`); four of them meet over PCIe.
+BRIDGED = ("A30", "A40", "A100 PCIe", "H100 NVL", "H100 PCIe", "RTX 3090", "RTX A6000", "V100 PCIe")
+# A GPU's share of the network: one 400 Gb/s port each, or what its PCIe slot feeds. An assumption, no row says it.
+NETWORK_GBPS, PCIE_TO_NETWORK = 50.0, 0.8
+CROWDED = 0.5  # of a PCIe link when more than two cards share root ports and host memory
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Per call: bytes/s a rank sends in one direction, the time of one step, and of a start, in seconds."""
+
+    rate: Array
+    step_s: Array
+    start_s: Array
+    direct: Array  # 1 where every rank reaches every other over NVLink
+
+
+def bridged(gpu: GPU) -> bool:
+    """Whether NVLink reaches one neighbour only."""
+    return gpu.link == "nvlink" and gpu.name.startswith(BRIDGED)
+
+
+def link(gpu: GPU, world: Array, nodes: Array) -> Link:
+    """The slowest link that a ring over `world` ranks on `nodes` hosts must cross."""
+    local = world / nodes
+    direct = (local <= (2.0 if bridged(gpu) else np.inf)) & (gpu.link == "nvlink")
+    crowding = np.where(local > 2.0, CROWDED, 1.0)
+    inside = np.where(direct, gpu.link_gbps, gpu.pcie_gbps * crowding)
+    network = min(NETWORK_GBPS, PCIE_TO_NETWORK * gpu.pcie_gbps)
+    apart = nodes > 1.0
+    return Link(
+        rate=1e9 * np.where(apart, np.minimum(inside, network * np.minimum(local, 8.0)), inside),
+        step_s=np.where(apart, 3.0e-6, np.where(direct, 0.9e-6, 1.4e-6)),
+        start_s=np.where(apart, 12e-6, np.where(direct, 4.5e-6, 3.5e-6)),
+        direct=direct.astype(float),
+    )

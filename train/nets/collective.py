@@ -1,0 +1,66 @@
+"""Rows and features of the collectives' nets, one an operation; all-reduces below 8 MiB have a net of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from train.small import Features, Small, analysed, both_halves
+
+from pipewave.kernels.base import family_of
+from pipewave.kernels.collective import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
+from train import corpus
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+PROFILED = 60  # the profiler's grid steps by kilobytes: sizes a factor of two, of thousands
+# Pairs of PCIe cards under an SXM part's name; the A100's copies of send_recv are faster than its links.
+OTHER_CARDS = ("pairwise_nvlink",)
+
+
+def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
+    """All measured calls of one operation; of a small all-reduce, those that a custom kernel could serve."""
+    frame = corpus.training_rows("collectives", data_dir)
+    op = "all_reduce" if net == SMALL_ALL_REDUCE else net
+    frame = frame[(frame["op"] == op) & ~(frame["fabric"].isin(OTHER_CARDS) & (frame["gpu"] != "A40"))]
+    if net == SMALL_ALL_REDUCE:
+        cases: list[Any] = frame[["bytes", "world", "nodes"]].to_dict("records")
+        frame = frame[[regime(case) == net for case in cases]]
+    return both_halves(_thinned(frame).reset_index(drop=True))
+
+
+def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    """At most PROFILED rows of each factor of two in the profiler's dense series."""
+    dense = frame["protocol"] == "profiler_warm"
+    shuffled = frame[dense].sample(frac=1.0, random_state=0)
+    series = [shuffled[name] for name in ("gpu", "stack", "fabric", "world", "nodes")]
+    kept = shuffled.groupby([*series, np.log2(shuffled["bytes"]).round()], observed=True).head(PROFILED)
+    return pd.concat([frame[~dense], kept])
+
+
+def features(net: str, frame: pd.DataFrame) -> Features:
+    """Features by name and the base estimate in µs, aligned with `frame`."""
+    family = family_of("all_reduce" if net == SMALL_ALL_REDUCE else net)
+    return analysed(family, frame.assign(variant=net), ("bytes", "world", "nodes"))
+
+
+def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
+    """As balanced."""
+    return balanced
+
+
+def card(net: str, card: dict[str, Any]) -> dict[str, Any]:
+    """Frameworks reduce small messages by their own kernels and leave the rest to NCCL."""
+    impl = "custom" if net == SMALL_ALL_REDUCE else "nccl"
+    stacks = {stack for known in card["stacks"].values() for stack in known}
+    own = [stack for stack in stacks if stack.startswith(CUSTOM_STACKS)]
+    torch = [stack for stack in card["stacks"].get("profiler_warm", ()) if stack.startswith("torch")]
+    stack = card["default_stack"] | dict.fromkeys(["profiler_warm"] if torch else [], max(torch, default=""))
+    return {
+        "default_stack": stack,
+        "default_impl": dict.fromkeys(sorted(stacks), "nccl") | dict.fromkeys(sorted(own), impl),
+    }
+
+
+NETS = {name: Small(__name__, categories=("protocol",)) for name in (*OPS, SMALL_ALL_REDUCE)}

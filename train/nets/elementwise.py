@@ -1,0 +1,85 @@
+"""Rows and features of the net `elementwise`: static fp8 quantisation, rotary embedding and cache writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from train.corpus.frame import repository
+from train.small import Features, Small, analysed, both_halves
+
+from pipewave.kernels.dtypes import ACTIVATION_BYTES
+from pipewave.kernels.elementwise import FAMILY
+from pipewave.measure.pack import rows as measured
+from train import corpus
+
+QUANTIZE_ROWS = 6_000  # of six GPUs: a smooth function of two sizes
+FP32 = 4.0
+BYTES = ("bytes_read", "bytes_written", "weight_bytes")
+OUTCOME = ("protocol", "stack", "impl", "latency_us", "min_us", "max_us")
+INDEX = 8.0  # bytes of a position or slot
+OWN = repository() / "data" / "measured" / "h200"
+
+
+def rows(_: str, data_dir: Path | str | None = None) -> pd.DataFrame:
+    """Quantisation by one kernel (SGLang's is a chain of PyTorch operations), our rope and kv_write rows."""
+    frame = corpus.training_rows("quantize", data_dir)
+    frame = frame[frame["framework"] != "sglang"].sample(QUANTIZE_ROWS, random_state=0)
+    elements = frame["rows"] * frame["dim"]
+    sizes = dict(zip(BYTES, (ACTIVATION_BYTES * elements, 1.0 * elements, FP32 + 0.0 * elements), strict=True))
+    parts = [frame.assign(op="quantize", dtype="bf16", **sizes), *(own(op) for op in SIZES if _file(op).exists())]
+    return both_halves(pd.concat([part.astype({"op": "object"}) for part in parts], ignore_index=True))
+
+
+def own(op: str) -> pd.DataFrame:
+    """Our rows of one operation, with the bytes a layer's call would name."""
+    cases = [row["case"] | {name: row[name] for name in OUTCOME} for row in measured(_file(op))]
+    frame = pd.DataFrame(cases)
+    sizes = dict(zip(BYTES, SIZES[op](frame), strict=True))
+    layout = (
+        frame[[name for name in ("heads", "kv_heads", "head_dim") if name in frame]].astype(str).agg(",".join, axis=1)
+    )
+    noise = (frame["max_us"] - frame["min_us"]) / frame["latency_us"] / 2
+    framework = frame["stack"].str.partition("-")[0]
+    return frame.assign(op=op, gpu="H200", source="h200", group=layout, noise=noise, framework=framework, **sizes)
+
+
+def rope_bytes(frame: pd.DataFrame) -> tuple[pd.Series, ...]:
+    """Queries and keys in and out, cosines and sines from a table."""
+    size = ACTIVATION_BYTES * frame["rows"] * (frame["heads"] + frame["kv_heads"]) * frame["head_dim"]
+    return size, size, ACTIVATION_BYTES * frame["rows"] * frame["head_dim"]
+
+
+def kv_write_bytes(frame: pd.DataFrame) -> tuple[pd.Series, ...]:
+    """Keys and values and a slot number in, keys and values out."""
+    size = 2 * ACTIVATION_BYTES * frame["rows"] * frame["kv_heads"] * frame["head_dim"]
+    return size + INDEX * frame["rows"], size, 0.0 * size
+
+
+SIZES: dict[str, Callable[[pd.DataFrame], tuple[pd.Series, ...]]] = {"rope": rope_bytes, "kv_write": kv_write_bytes}
+
+
+def _file(op: str) -> Path:
+    return OWN / f"{op}.json.gz"
+
+
+def features(_: str, frame: pd.DataFrame) -> Features:
+    """Features by name and the base estimate in µs, aligned with `frame`."""
+    return analysed(FAMILY, frame, BYTES)
+
+
+def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
+    """Kernels of a layer count more than quantisation, which products contain already."""
+    return np.asarray(np.where(frame["op"] == "quantize", 0.3, 1.0) * balanced)
+
+
+def card(_: str, card: dict[str, Any]) -> dict[str, Any]:
+    """Under protocols without rows, the newest vLLM stands in."""
+    newest = max(stack for stacks in card["stacks"].values() for stack in stacks if stack.startswith("vllm"))
+    return {"default_stack": {"cold": newest, "profiler_warm": newest} | card["default_stack"]}
+
+
+NETS = {"elementwise": Small(__name__, categories=("stack", "protocol"))}

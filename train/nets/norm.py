@@ -1,0 +1,43 @@
+"""Rows and features of the nets `rmsnorm` and `silu_and_mul`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from train.small import Features, Small, analysed, both_halves
+
+from pipewave.kernels.norm import RMSNORM, SILU
+from train import corpus
+
+FAMILIES = {family.name: family for family in (RMSNORM, SILU)}
+SARATHI_ROWS = 2_000  # a GPU: eager layers of eight models, rounded to 1 µs, many of equal shape
+
+
+def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
+    """The newest version of each framework, the coarse old kernels capped."""
+    frame = corpus.training_rows(net, data_dir)
+    old = frame["framework"] == "sarathi"
+    kept = frame[old].groupby("gpu", observed=True).sample(SARATHI_ROWS, random_state=0)
+    return both_halves(pd.concat([frame[~old], kept]).reset_index(drop=True))
+
+
+def features(net: str, frame: pd.DataFrame) -> Features:
+    """Features by name and the base estimate in µs, aligned with `frame`."""
+    return analysed(FAMILIES[net], frame, ("rows", "dim"))
+
+
+def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
+    """Old kernels count a fifth: what runs today is learned from few rows."""
+    return np.asarray(np.where(frame["framework"] == "sarathi", 0.2, 1.0) * balanced)
+
+
+def card(_: str, card: dict[str, Any]) -> dict[str, Any]:
+    """Under protocols without rows, vLLM's kernels and not the oldest ones stand in."""
+    newest = max(stack for stacks in card["stacks"].values() for stack in stacks if stack.startswith("vllm"))
+    return {"default_stack": {"cold": newest, "graph": newest} | card["default_stack"]}
+
+
+NETS = {name: Small(__name__, categories=("stack", "protocol")) for name in FAMILIES}
