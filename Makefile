@@ -44,6 +44,9 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+train: $(VENV)/.train
+	$(BIN)/python -m train all
+
 bench: $(VENV)/.core
 	$(BIN)/python -m bench
 

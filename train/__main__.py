@@ -1,0 +1,119 @@
+"""`python -m train STAGE [--net NAME ...]`: the shipped weights and the held-out tables, from the corpus.
+
+Stages, each reading what the one before wrote under `--runs`:
+  rows    corpus → RUNS/<net>/rows.npz and plan.json, ceiling.json
+  fit     train.fit of both plans, on CPU or GPU (this stage needs numpy and torch only, and may run elsewhere)
+  export  RUNS/<net> → src/pipewave/data/weights, cards included
+  tables  RUNS/<net> → train/tables/<net>.json, errors on every kind of split by GPU
+  all     the four in order
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from train.evaluate import main as evaluate
+from train.rows import load
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS = ROOT / ".cache" / "runs"
+WEIGHTS = ROOT / "src" / "pipewave" / "data" / "weights"
+TABLES = Path(__file__).with_name("tables")
+
+
+def rows(net: str, options: argparse.Namespace) -> None:
+    """Build and save the rows and plans of a net."""
+    from train.registry import build, plan
+
+    folder = options.runs / net
+    folder.mkdir(parents=True, exist_ok=True)
+    built = build(net, options.data)
+    built.save(folder / "rows.npz")
+    for kind in ("net", "ceiling"):
+        (folder / f"{kind}.json").write_text(json.dumps(plan(net, kind), indent=1) + "\n", encoding="utf-8")
+    print(f"{net}: {len(built):,} rows, {len(built.names)} features", flush=True)
+
+
+def fit(net: str, options: argparse.Namespace) -> None:
+    """Train what the plans ask for."""
+    from train.fit import main as train
+
+    folder = options.runs / net
+    for kind in ("net", "ceiling"):
+        where = ["--in", str(folder / "rows.npz"), "--plan", str(folder / f"{kind}.json"), "--out", str(folder / kind)]
+        print(net, kind, flush=True)
+        train(where + (["--device", options.device] if options.device else []))
+
+
+def export(net: str, options: argparse.Namespace) -> None:
+    """Write weights and card."""
+    from train.export import export as write
+    from train.export import software
+    from train.small import nets as small_nets
+    from train.splits import by_name
+
+    folder = options.runs / net
+    data = load(folder / "rows.npz")
+    extra = {}
+    if net in small_nets():
+        from importlib import import_module
+
+        known = software(data.take(by_name("ship", data).train))
+        extra = import_module(small_nets()[net].module).card(net, dict(known))
+    ceiling = folder / "ceiling"
+    print(write(net, data, folder / "net", WEIGHTS, ceiling=ceiling if ceiling.is_dir() else None, **extra))
+
+
+def tables(net: str, options: argparse.Namespace) -> None:
+    """Print the errors by GPU and commit-ready JSON."""
+    TABLES.mkdir(exist_ok=True)
+    run = options.runs / net
+    for protocol in ("graph", "cold", "profiler_warm"):
+        out = ["--json", str(TABLES / f"{net}.{protocol}.json"), "--by", "gpu,dtype"]
+        where = ["--where", f"protocol={protocol}"]
+        if "counted" in load(run / "rows.npz").columns:
+            where += ["--where", "counted=yes"]
+        print(f"== {net} {protocol}")
+        evaluate(["--in", str(run / "rows.npz"), "--run", str(run / "net"), *where, *out])
+
+
+STAGES: dict[str, Callable[[str, argparse.Namespace], None]] = {
+    "rows": rows,
+    "fit": fit,
+    "export": export,
+    "tables": tables,
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m train", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("stage", choices=[*STAGES, "all"])
+    parser.add_argument("--net", action="append", help="only these nets")
+    parser.add_argument("--data", type=Path, help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+    options = parser.parse_args(argv)
+    nets = options.net or _default_nets(options)
+    for stage in STAGES if options.stage == "all" else [options.stage]:
+        for net in nets:
+            STAGES[stage](net, options)
+    return 0
+
+
+def _default_nets(options: argparse.Namespace) -> list[str]:
+    """All nets, or after the first stage those that have rows."""
+    if options.stage in ("rows", "all"):
+        from train.registry import names
+
+        return list(names())
+    return sorted(path.parent.name for path in options.runs.glob("*/rows.npz"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
