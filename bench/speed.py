@@ -24,7 +24,7 @@ from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.prediction import answer
 
-GEMM_KEY = ("bf16", None, None, False, None)
+GEMM_KEY = ("bf16", None, None, False, None, "gemm")
 
 
 @dataclass(frozen=True, slots=True)

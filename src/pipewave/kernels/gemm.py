@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,18 @@ from pipewave.kernels.gemm_machine import Machine, machine
 from pipewave.kernels.gemm_tiles import known_tile, tiling
 from pipewave.kernels.gemm_traffic import Traffic, quantize_s, traffic
 
-NET = "gemm"
+# Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
+NET_OF = {
+    **dict.fromkeys(("bf16", "fp16", "int4"), "gemm"),
+    **dict.fromkeys(("fp8", "int8"), "gemm_fp8"),
+    "fp8_block": "gemm_block",
+    **dict.fromkeys(("nvfp4", "mxfp4"), "gemm_fp4"),
+}
+
+
+def net_of(case: Mapping[str, Any]) -> str:
+    """The net that answers a case."""
+    return NET_OF.get(case.get("dtype", "bf16"), "gemm")
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
@@ -26,10 +38,12 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     ctas = cols["ctas"] if tile else 0.0 * m
     if len(m) > 1:
         moved, t, named = parts(m, n, k, ctas, tile, at, ARRAY)
-        return Analysis(least(m, n, k, moved, at), t.base, _columns(named, len(m)), NET)
+        return Analysis(least(m, n, k, moved, at), t.base, _columns(named, len(m)), NET_OF[ctx.dtype])
     moved, t, named = parts(float(m[0]), float(n[0]), float(k[0]), float(ctas[0]), tile, at, SCALAR)
     values = np.array(list(named.values()))[:, None]
-    return Analysis(least(m, n, k, moved, at), np.array([t.base]), dict(zip(named, values, strict=True)), NET)
+    return Analysis(
+        least(m, n, k, moved, at), np.array([t.base]), dict(zip(named, values, strict=True)), NET_OF[ctx.dtype]
+    )
 
 
 def parts(
@@ -54,4 +68,6 @@ def _columns(named: dict[str, Any], count: int) -> dict[str, Array]:
     return {name: np.broadcast_to(np.asarray(value, float), (count,)) for name, value in named.items()}
 
 
-FAMILY = register(Family("gemm", Gemm, analyse, options=("quantize", "tile"), nets=(NET,)))
+FAMILY = register(
+    Family("gemm", Gemm, analyse, ("quantize", "tile"), variant=net_of, nets=tuple(dict.fromkeys(NET_OF.values())))
+)

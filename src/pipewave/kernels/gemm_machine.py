@@ -7,7 +7,7 @@ The constants are one set for all GPUs: a robust fit of the base estimate to the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pipewave import stacks
@@ -18,7 +18,7 @@ from pipewave.kernels.residency import COLD, SERVING, l2_bytes
 
 DRAM_SHARE = 0.87  # of the datasheet bandwidth that a streaming kernel sustains
 L2_GAIN = 1.85  # SMs next to one another share lines, so operands arrive faster than a plain copy runs
-LAUNCH_S, LAUNCH_CYCLES = 0.9e-6, 1200.0
+LAUNCH_S, LAUNCH_CYCLES = 0.95e-6, 1250.0
 SPLIT_CYCLES = 3700.0  # second pass of a split-K product
 DRAIN, MERGE = 18.0, 12.0  # bytes an output element costs when a tile ends, and when a slice is added to another
 
@@ -55,7 +55,7 @@ class Library:
 
 CUBLAS = Library(splits=True, quantize_kernels=3.0, quantize_s=10.6e-6)
 CUTLASS = Library(
-    tile_cycles=4300.0, l2_share=1.15, most_rows=(32.0, 64.0, 128.0, UNLIMITED, UNLIMITED), element_cycles=0.68
+    tile_cycles=3500.0, l2_share=1.15, most_rows=(32.0, 64.0, 192.0, UNLIMITED, UNLIMITED), element_cycles=0.68
 )
 BLOCK = Library(
     tile_cycles=3300.0, tensor_share=0.69, l2_share=0.48, most_rows=(32.0, *(UNLIMITED,) * 4), quantize_s=2.6e-6,
@@ -65,7 +65,10 @@ FOUR_BIT = Library(
     tile_cycles=900.0, l2_share=0.42, most_rows=(32.0, *(UNLIMITED,) * 4), quantize_s=4.5e-6, row_cycles=190.0,
     element_cycles=0.19, from_l2=0.45, from_dram=0.3,
 )  # fmt: skip
-VLLM_ROW_CYCLES = 2700.0  # its per-token quantisation gives each row a block of its own, however short
+# sm_120 has one CUTLASS fp8 kernel in SGLang, whatever m is.
+CUTLASS_ONE_TILE = replace(CUTLASS, most_rows=(0.0, 0.0, 0.0, UNLIMITED, 0.0))
+VLLM_ROW_CYCLES = 2600.0  # its per-token quantisation gives each row a block of its own, however short
+ROW_THREADS = 1024  # of such a block
 
 _BY_DTYPE = {"fp8": CUTLASS, "int8": CUTLASS, "fp8_block": BLOCK, "nvfp4": FOUR_BIT, "mxfp4": FOUR_BIT}
 WEIGHT_ONLY = ("int4", "mxfp4")
@@ -101,6 +104,7 @@ class Machine:
     fitted_copies: bool  # only as many copies as overflow the L2
     quantize_s: float
     row_cycles: float
+    row_slots: float  # rows that are quantised at a time
 
 
 @lru_cache(maxsize=4096)
@@ -140,6 +144,7 @@ def machine(ctx: Context) -> Machine:
         fitted_copies=ctx.framework == "trtllm" and stacks.version(ctx.stack) >= (1, 3),
         quantize_s=library.quantize_s if quantize else 0.0,
         row_cycles=VLLM_ROW_CYCLES if ctx.framework == "vllm" and ctx.dtype != "nvfp4" else library.row_cycles,
+        row_slots=float(gpu.sms * max(1, gpu.max_threads_per_sm // ROW_THREADS)),
     )
 
 
@@ -147,6 +152,8 @@ def library_of(ctx: Context) -> Library:
     """The library behind an implementation: cuBLAS where the framework calls it, else the one its type needs."""
     if ctx.dtype == "fp8" and (ctx.framework == "trtllm" or ctx.impl == "torch_scaled_mm"):
         return CUBLAS
+    if ctx.dtype == "fp8" and ctx.framework == "sglang" and ctx.gpu.architecture == "blackwell_rtx":
+        return CUTLASS_ONE_TILE
     return _BY_DTYPE.get(ctx.dtype, CUBLAS)
 
 

@@ -72,7 +72,7 @@ def quantize_s(m: Any, k: Any, moved: Traffic, at: Machine, xp: Arith) -> Any:
     if not at.quantize_s:
         return 0.0
     library = at.library
-    rows = xp.ceil(m * (0.5 / at.sms)) * (at.row_cycles + library.element_cycles * k) * (1.0 / at.clock_hz)
+    rows = xp.ceil(m * (1.0 / at.row_slots)) * (at.row_cycles + library.element_cycles * k) * (1.0 / at.clock_hz)
     passes = (library.quantize_kernels + 0.5) * moved.x
     streaming = passes * (library.from_l2 / at.l2 + library.from_dram / at.dram * _missing(2.0 * moved.all, at, xp))
     return at.quantize_s + xp.maximum(rows, streaming)
