@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pipewave.gpus import find
 from pipewave.model import load
-from pipewave.predict import predict
+from pipewave.prediction import predict
 from pipewave.serve.replay import Workload, read_workload, replay
 from pipewave.step import Runner, find_engine
 

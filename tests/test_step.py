@@ -10,7 +10,7 @@ from pipewave.gpus import find
 from pipewave.model import load
 from pipewave.model.kernels import Batch, Deployment
 from pipewave.model.shard import ALONE, Parallel
-from pipewave.predict import predict
+from pipewave.prediction import predict
 from pipewave.step import Runner, find_engine
 from pipewave.step.detail import detail
 from pipewave.step.engine import Engine

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipewave.model.kernels import Batch, Use
-from pipewave.predict import predict
+from pipewave.prediction import predict
 from pipewave.step.predict import Runner, nodes_of
 
 

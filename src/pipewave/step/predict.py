@@ -13,7 +13,7 @@ from pipewave.calls import Attention, Call, FusedMoe, Gemm, Mla
 from pipewave.demand import Array
 from pipewave.gpus import GPU
 from pipewave.model.kernels import Batch, Deployment, Use
-from pipewave.predict import Predictions, predict
+from pipewave.prediction import Predictions, predict
 from pipewave.step.engine import Engine
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
