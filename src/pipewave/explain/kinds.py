@@ -1,0 +1,124 @@
+"""What kernel names mean, as data: the first pattern found in a name decides. Names carry templates and arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a kernel is. `role`: its part in a model; `family`: what predicts it (None: nothing does); `impl`: whose.
+
+    `joins`: the kernel belongs to the call of the `previous` or `next` kernel of its family.
+    """
+
+    pattern: str
+    role: str
+    family: str | None
+    impl: str | None = None
+    joins: str = ""
+
+
+def _kinds(family: str | None, *rows: tuple[str, ...]) -> tuple[Kind, ...]:
+    return tuple(Kind(row[0], row[1], family, *row[2:]) for row in rows)
+
+
+# Kernels of other families contain the words of GEMMs and copies in their templates, so the order matters.
+COLLECTIVES = (
+    *_kinds(
+        "all_reduce",
+        (r"nccl(Dev)?Kernel_AllReduce", "all_reduce", "nccl"),
+        (r"cross_device_reduce|allreduce_fusion|multimem_all_reduce|(one|two)_shot_all_reduce", "all_reduce", "custom"),
+        (r"AllReduceKernel|lamport|customAllReduce", "all_reduce", "custom"),
+    ),
+    *_kinds("all_gather", (r"nccl(Dev)?Kernel_AllGather|multimem_all_gather", "all_gather", "nccl")),
+    *_kinds("reduce_scatter", (r"nccl(Dev)?Kernel_ReduceScatter", "reduce_scatter", "nccl")),
+    *_kinds("all_to_all", (r"nccl(Dev)?Kernel_AllToAll", "all_to_all", "nccl")),
+    *_kinds("send_recv", (r"nccl(Dev)?Kernel_SendRecv", "send_recv", "nccl")),
+    *_kinds(None, (r"nccl", "collective")),
+)
+MLA = _kinds(
+    "mla",
+    (r"flash_fwd_mla_combine|mla_combine|MLA.*[Rr]eduction|mla.*_stage2", "mla_combine", "", "previous"),
+    (r"get_mla_metadata", "mla_prepare", "", "next"),
+    (r"splitkv_mla|flash_mla|FlashMLA|BatchMLA|cutlass_mla|Sm100FmhaMla|mla_decode|fmhaSm100.*Mla", "mla", "flashmla"),
+)
+ATTENTION = _kinds(
+    "attention",
+    (r"FlashAttnFwdCombine|splitkv_combine|MergeStates|merge_attn_states|reduce_segments", "combine", "", "previous"),
+    (r"_fwd_kernel_stage2|_fwd_grouped_kernel_stage2", "combine", "", "previous"),
+    (r"prepare_varlen_num_blocks|get_scheduler_metadata", "prepare", "", "next"),
+    (r"FlashAttnFwdSm\d+|FlashAttentionForwardSm90", "attention", "fa3"),
+    (r"FlashAttentionForwardSm100|flash_attn_cute", "attention", "fa4"),
+    (r"flash_fwd_(splitkv_)?kernel|fmha_cutlassF|flash_attention_2", "attention", "fa2"),
+    (r"Batch(Prefill|Decode)With|SinglePrefillWith|SingleDecodeWith|PersistentKernelTemplate", "attention", "flashinfer"),
+    (r"kernel_unified_attention|_fwd_grouped_kernel_stage1|_fwd_kernel(?!_ep)|_paged_attn|attn_fwd", "attention", "triton"),
+    (r"fmhaSm\d+|fmha_v2|masked_multihead_attention|Sm100FmhaFwd|kernel_mha", "attention", "trtllm"),
+    (r"cudnn.*(sdpa|flash_fprop)", "attention", "cudnn"),
+    (r"paged_attention_v2_reduce", "combine", "", "previous"),
+    (r"paged_attention_v\d", "attention", "triton"),
+)
+MOE = (
+    *_kinds(
+        "fused_moe",
+        (r"moe_align_block_size|count_and_sort_expert_tokens|moe_permute|expandInputRows", "moe_prepare", "", "next"),
+        (r"moe_sum|moe_unpermute|finalizeMoeRouting|sum_reduce_kernel|ep_scatter|ep_gather", "moe_sum", "", "previous"),
+        (r"fused_moe_kernel|grouped_gemm|moe_wna16|MoeMarlin|Marlin_moe|bmm_.*swiGlu|moe_gemm|GroupProblemShape", "moe", "triton"),
+    ),
+    *_kinds("elementwise", (r"topkGating|topk_softmax|moeSoftmax|moeTopK|grouped_topk|topk_sigmoid|biased_topk", "topk")),
+)
+NORMS = _kinds(
+    "rmsnorm",
+    (r"fused_add_rms_norm|FusedAddRMSNorm|fused_add_rmsnorm|add_rmsnorm", "fused_add_norm", "vllm"),
+    (r"rms_norm|RMSNormKernel|rmsnorm|RmsNorm", "norm", "vllm"),
+)
+# Fusions of torch.compile carry the operators they fuse, or nothing.
+FUSED = (
+    *_kinds("elementwise", (r"^triton_\w*embedding\w*rms_norm|^triton_\w*embedding", "embedding_norm", "triton")),
+    *_kinds("rmsnorm", (r"^triton_\w*(fused_add_rms_norm|add\w*rms_norm|rsqrt\w*add|add\w*rsqrt)", "fused_add_norm", "triton")),
+    *_kinds("rmsnorm", (r"^triton_\w*(rms_norm|rsqrt)", "norm", "triton")),
+    *_kinds("silu_and_mul", (r"^triton_\w*(silu|swiglu|gelu)", "act", "triton")),
+    *_kinds("elementwise", (r"^triton_red_|^triton_per_", "fused_reduction", "triton"), (r"^triton_poi_", "fused", "triton")),
+)
+POINTWISE = (
+    *_kinds("silu_and_mul", (r"act_and_mul|silu_and_mul|swiglu|SiluAndMul", "act", "vllm")),
+    *_kinds(
+        "elementwise",
+        (r"rotary_embedding|ApplyRotary|rope|apply_rotary", "rope", "vllm"),
+        (r"reshape_and_cache|concat_and_cache|AppendPagedKVCache|store_kv|set_kv_buffer|set_mla_kv", "kv_write", "vllm"),
+        (r"scaled_fp8_quant|per_token_group_quant|per_token_quant|quantize_kernel|cvt_fp16_to_fp4|scaled_quant", "quantize"),
+        (r"argmax|ArgMax|[Ss]ampling|TopPRenorm|TopKMask|top_k_top_p|_topk_topp|softmax|SoftMax|multinomial|gumbel", "sample"),
+        (r"vectorized_gather_kernel|indexSelect|embedding|index_elementwise|gather", "gather"),
+    ),
+)
+GEMMS = _kinds(
+    "gemm",
+    (r"splitKreduce|splitK_reduce|splitk_reduce|reduce_1Block_kernel", "gemm_reduce", "", "previous"),
+    (r"nvjet", "gemm", "cublas"),
+    (r"xmma_gemm|s\d+gemm|[hsi]\d*gemm_|gemv|gemmk1|gemmSN|dot_kernel|cublas", "gemm", "cublas"),
+    (r"cutlass_3x_gemm|cutlass_\d+_(tensorop|wmma)|cutlass.*[Gg]emm|GemmUniversal|cutlass_scaled", "gemm", "cutlass"),
+    (r"deep_gemm|fp8_gemm|w8a8_block|marlin|Marlin|machete|awq_gemm|gptq|gemm_kernel|matmul_kernel|scaled_mm|_gemm", "gemm"),
+)
+STREAMING = (
+    *_kinds(None, (r"Memcpy (HtoD|DtoH|HtoH|PtoP)", "host_copy"), (r"spin_kernel", "spin")),
+    *_kinds(
+        "elementwise",
+        (r"^Memcpy|^memcpy\d*_|direct_copy|CatArray|copy_kernel", "copy"),
+        (r"^Memset|FillFunctor|fill_kernel", "fill"),
+        (r"reduce_kernel<.*sum_functor|reduce_kernel<.*Sum", "sum"),
+        (r"slot_mapping|elementwise_kernel|reduce_kernel|scan_kernel|arange|distribution_|CompareEq|_cumsum|sort", "pointwise"),
+    ),
+)
+KINDS: tuple[Kind, ...] = (
+    *FUSED, *COLLECTIVES, *MLA, *ATTENTION, *MOE, *NORMS, *POINTWISE, *GEMMS, *STREAMING
+)  # fmt: skip
+UNKNOWN = Kind("", "unknown", None)
+
+# Operand types as kernel names spell them; the first found wins, so narrow types come before what they are scaled in.
+DTYPES: tuple[tuple[str, str], ...] = (
+    (r"nvfp4|mxfp4|float_e2m1|fp4_t|e2m1", "nvfp4"),
+    (r"nvjet_sm\d+_q|e4m3|Float8|fp8", "fp8"),
+    (r"int8_t|_i8|imma|s8_s8", "int8"),
+    (r"nvjet_sm\d+_h|f16f16|_fp16_|__half|half_t|c10::Half|_f16_", "fp16"),
+    (r"nvjet_sm\d+_t|bf16|bfloat|BFloat", "bf16"),
+)

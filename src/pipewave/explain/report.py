@@ -1,0 +1,171 @@
+"""Measured against predicted and reachable time of every distinct call, ranked by what could be won back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipewave.calls import Call
+from pipewave.explain.group import Group
+from pipewave.explain.names import short
+from pipewave.explain.shaped import Shaped
+from pipewave.explain.trace import Dims, Trace
+from pipewave.gpus import GPU
+from pipewave.predict import Prediction, predict
+
+CLOSE = 0.10  # a prediction within a tenth of the measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`count` equal calls. Times in µs are of one call (measured: their mean); `total_*` of all of them.
+
+    recoverable = measured − ceiling, never negative. `shaped`: the shape was read, not assumed (`note` says what was).
+    """
+
+    family: str
+    name: str
+    count: int
+    measured_us: float
+    latency_us: float
+    low_us: float
+    high_us: float
+    floor_us: float
+    ceiling_us: float
+    recoverable_us: float
+    total_measured_us: float
+    total_recoverable_us: float
+    bound: str
+    basis: str
+    shaped: bool
+    note: str
+    call: dict[str, Any]
+    kernels: tuple[str, ...]
+    tile: Dims | None
+    grid: Dims
+
+    @property
+    def error(self) -> float:
+        """(predicted − measured) / measured."""
+        return self.latency_us / self.measured_us - 1.0 if self.measured_us else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Kernels without a prediction: `family` is None where even that is unknown."""
+
+    family: str | None
+    name: str
+    count: int
+    total_measured_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A trace explained. Shares are of `gpu_us`, the sum of all durations; entries are ranked by recoverable time."""
+
+    source: str
+    gpu: str
+    protocol: str
+    gpu_us: float
+    recognized_share: float
+    shaped_share: float
+    close_share: float
+    recoverable_us: float
+    entries: tuple[Entry, ...]
+    unshaped: tuple[Left, ...]
+    unknown: tuple[Left, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON of `pipewave trace`: one object in `calls` a distinct kernel call."""
+        scalars = ("source", "gpu", "protocol", "gpu_us", "recognized_share", "shaped_share", "close_share")
+        return {
+            "schema_version": 1,
+            **{name: getattr(self, name) for name in scalars},
+            "recoverable_us": self.recoverable_us,
+            "calls": [asdict(entry) for entry in self.entries],
+            "unshaped": [asdict(left) for left in self.unshaped],
+            "unrecognized": [asdict(left) for left in self.unknown],
+        }
+
+
+def report(
+    trace: Trace, groups: Sequence[Group], shapes: Sequence[Shaped | None], gpu: GPU, protocol: str, stack: str | None
+) -> Report:
+    """Predict every distinct call once and put measurement and prediction side by side."""
+    alike: dict[tuple[Any, ...], tuple[Shaped, list[Group]]] = {}
+    bare: list[Group] = []
+    for one, shape in zip(groups, shapes, strict=True):
+        if shape is None or one.kind.family is None:
+            bare.append(one)
+        else:
+            alike.setdefault((shape, short(one.head.name)), (shape, []))[1].append(one)
+    found = predict([shape.call for shape, _ in alike.values()], gpu, protocol=protocol, stack=stack) if alike else []
+    entries = [_entry(shape, members, one) for (shape, members), one in zip(alike.values(), found, strict=True)]
+    entries.sort(key=lambda entry: -entry.total_recoverable_us)
+    return _totals(trace, gpu.name, protocol, entries, _left(bare))
+
+
+def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
+    total, count = sum(one.measured_us for one in members), len(members)
+    measured = total / count
+    recoverable = max(measured - found.ceiling_us, 0.0)
+    first = members[0]
+    return Entry(
+        shape.call.kernel,
+        shape.name,
+        count,
+        measured,
+        found.latency_us,
+        found.low_us,
+        found.high_us,
+        found.floor_us,
+        found.ceiling_us,
+        recoverable,
+        total,
+        recoverable * count,
+        found.bound,
+        found.basis,
+        shape.read,
+        shape.note,
+        describe(shape.call),
+        tuple(dict.fromkeys(short(kernel.name) for one in members for kernel in one.kernels)),
+        first.tile,
+        first.head.grid,
+    )
+
+
+def describe(call: Call) -> dict[str, Any]:
+    """Fields of a call without its family and without what nobody set."""
+    return {name: value for name, value in call.to_dict().items() if name != "kernel"}
+
+
+def _left(groups: Sequence[Group]) -> list[Left]:
+    """Groups without a prediction, alike ones together, longest first."""
+    found: dict[tuple[str | None, str], list[float]] = {}
+    for one in groups:
+        found.setdefault((one.kind.family, short(one.head.name)), []).append(one.measured_us)
+    rows = [Left(family, name, len(times), sum(times)) for (family, name), times in found.items()]
+    return sorted(rows, key=lambda left: -left.total_measured_us)
+
+
+def _totals(trace: Trace, gpu: str, protocol: str, entries: Sequence[Entry], left: Sequence[Left]) -> Report:
+    whole = trace.gpu_us or 1.0
+    unknown = tuple(one for one in left if one.family is None)
+    recognised = whole - sum(one.total_measured_us for one in unknown)
+    shaped = sum(entry.total_measured_us for entry in entries if entry.shaped)
+    close = sum(entry.total_measured_us for entry in entries if abs(entry.error) <= CLOSE)
+    return Report(
+        trace.source,
+        gpu,
+        protocol,
+        trace.gpu_us,
+        min(max(recognised / whole, 0.0), 1.0),
+        min(shaped / whole, 1.0),
+        min(close / recognised, 1.0) if recognised > 0 else 0.0,
+        sum(entry.total_recoverable_us for entry in entries),
+        tuple(entries),
+        tuple(one for one in left if one.family is not None),
+        unknown,
+    )

@@ -1,0 +1,109 @@
+"""One trace from file to report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipewave.calls import Attention, Mla
+from pipewave.errors import MissingField
+from pipewave.explain import lengths, operators
+from pipewave.explain.align import align
+from pipewave.explain.expected import sequence
+from pipewave.explain.group import Group, by_step, group
+from pipewave.explain.lengths import Given, Lengths
+from pipewave.explain.reader import read
+from pipewave.explain.report import Report, report
+from pipewave.explain.shaped import Shaped
+from pipewave.explain.trace import Trace
+from pipewave.gpus import GPU, find
+from pipewave.model.kernels import Batch, Deployment
+from pipewave.step.engine import Engine
+from pipewave.step.engine import find as find_engine
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a trace may not say: the model and how it is sharded, the lengths of its requests, the engine."""
+
+    deployment: Deployment | None = None
+    given: Given = Given()
+    engine: str | Engine = "vllm"
+
+
+def explain_trace(
+    file: str | Path | Trace,
+    *,
+    gpu: str | GPU | None = None,
+    workload: Workload | None = None,
+    protocol: str | None = None,
+    stack: str | None = None,
+) -> Report:
+    """Every kernel call of a trace with its measured, predicted and reachable time.
+
+    `gpu` defaults to the trace's own, `protocol` to `serving` for profiler traces and `cold` for ncu, which flushes
+    the caches. Raises BadFile, UnknownGPU, MissingField and what `predict` raises.
+    """
+    trace, known = file if isinstance(file, Trace) else read(file), workload or Workload()
+    name = gpu or trace.gpu
+    if name is None:
+        raise MissingField(f"{trace.source} does not name its GPU: pass --gpu", field="gpu")
+    groups = group(trace.kernels)
+    shapes = shaped(trace, groups, known)
+    return report(trace, groups, shapes, find(name), protocol or trace.protocol, stack)
+
+
+def shaped(trace: Trace, groups: Sequence[Group], known: Workload) -> list[Shaped | None]:
+    """The call of each group: from its operators, else from the model, else none."""
+    found = {id(one): operators.read(one, _step(trace, one), known.given) for one in groups}
+    if known.deployment is not None:
+        for number, members in by_step(groups).items():
+            modelled = _from_model(trace, number, members, known.deployment, known)
+            for one, guess in zip(members, modelled, strict=True):
+                found[id(one)] = _better(found[id(one)], guess)
+    return [found[id(one)] for one in groups]
+
+
+def _step(trace: Trace, one: Group) -> lengths.Step | None:
+    return trace.steps[one.head.step] if one.head.step >= 0 else None
+
+
+def _better(mine: Shaped | None, guess: Shaped | None) -> Shaped | None:
+    """What the trace itself says, unless only the model (with the user's lengths) knows it without assuming."""
+    if mine is None or (guess is not None and guess.read and not mine.read):
+        return guess
+    return replace(mine, name=guess.name) if guess is not None and guess.call.kernel == mine.call.kernel else mine
+
+
+def _from_model(
+    trace: Trace, number: int, members: Sequence[Group], deployment: Deployment, known: Workload
+) -> list[Shaped | None]:
+    found = lengths.of_step(trace.steps[number] if number >= 0 else None, known.given)
+    if found is None:
+        return [None] * len(members)
+    uses = sequence(deployment, _batch(found, members, find_engine(known.engine)))
+    return [_noted(one, found) for one in align(members, uses)]
+
+
+def _batch(found: Lengths, members: Sequence[Group], engine: Engine) -> Batch:
+    """A decode step inside a CUDA graph is padded to a captured size; kernels of a graph have no operators."""
+    batch = Batch.of(found.q_lens, found.kv_lens)
+    in_graph = any(one.kind.role == "attention" and not one.head.ops for one in members)
+    return replace(batch, padded=engine.padded(batch.requests)) if batch.is_decode and in_graph else batch
+
+
+def _noted(one: Shaped | None, found: Lengths) -> Shaped | None:
+    """Only attention depends on each request's lengths; the rest on their sum, which the step's name gives."""
+    if one is None or not found.note or not isinstance(one.call, (Attention, Mla)):
+        return one
+    return replace(one, read=False, note=found.note)
+
+
+def total_by_family(groups: Sequence[Group]) -> dict[str, float]:
+    """µs of GPU time by family, unknown kernels under `unknown`."""
+    totals: dict[str, float] = defaultdict(float)
+    for one in groups:
+        totals[one.kind.family or "unknown"] += one.measured_us
+    return dict(totals)
