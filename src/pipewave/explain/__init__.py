@@ -1,4 +1,4 @@
-"""From a profiler's trace to what each kernel could reach: read, recognise, shape, predict, rank by recoverable time."""
+"""From a profiler's trace to what each kernel could reach: read, recognise, shape, predict, rank."""
 
 from pipewave.explain.compare import compare
 from pipewave.explain.report import Entry, Report

@@ -153,8 +153,12 @@ def _stacks(ops: Iterable[Event], launches: Iterable[tuple[float, Any, Any]]) ->
     return found
 
 
-def _sweep(ops: Sequence[tuple[float, float, Event]], launches: Sequence[tuple[float, Any]]) -> dict[Any, tuple[Op, ...]]:
-    found, stack, at = {}, [], 0
+def _sweep(
+    ops: Sequence[tuple[float, float, Event]], launches: Sequence[tuple[float, Any]]
+) -> dict[Any, tuple[Op, ...]]:
+    found: dict[Any, tuple[Op, ...]] = {}
+    stack: list[tuple[float, Op]] = []
+    at = 0
     for ts, key in launches:
         while at < len(ops) and ops[at][0] <= ts:
             stack = [op for op in stack if op[0] >= ops[at][0]]

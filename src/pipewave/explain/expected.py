@@ -15,6 +15,7 @@ MAY_BE: dict[str, tuple[str, ...]] = {
     "fused_add_norm": ("norm",),
     "embedding_norm": ("embedding",),
     "gather": ("embedding", "last_rows"),
+    "index": ("last_rows",),
     "act": ("act", "activation"),
     "fused_reduction": ("norm",),
     "fused": ("rope", "activation", "shared_add", "norm", "softcap"),

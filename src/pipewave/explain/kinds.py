@@ -51,8 +51,16 @@ ATTENTION = _kinds(
     (r"FlashAttnFwdSm\d+|FlashAttentionForwardSm90", "attention", "fa3"),
     (r"FlashAttentionForwardSm100|flash_attn_cute", "attention", "fa4"),
     (r"flash_fwd_(splitkv_)?kernel|fmha_cutlassF|flash_attention_2", "attention", "fa2"),
-    (r"Batch(Prefill|Decode)With|SinglePrefillWith|SingleDecodeWith|PersistentKernelTemplate", "attention", "flashinfer"),
-    (r"kernel_unified_attention|_fwd_grouped_kernel_stage1|_fwd_kernel(?!_ep)|_paged_attn|attn_fwd", "attention", "triton"),
+    (
+        r"Batch(Prefill|Decode)With|SinglePrefillWith|SingleDecodeWith|PersistentKernelTemplate",
+        "attention",
+        "flashinfer",
+    ),
+    (
+        r"kernel_unified_attention|_fwd_grouped_kernel_stage1|_fwd_kernel(?!_ep)|_paged_attn|attn_fwd",
+        "attention",
+        "triton",
+    ),
     (r"fmhaSm\d+|fmha_v2|masked_multihead_attention|Sm100FmhaFwd|kernel_mha", "attention", "trtllm"),
     (r"cudnn.*(sdpa|flash_fprop)", "attention", "cudnn"),
     (r"paged_attention_v2_reduce", "combine", "", "previous"),
@@ -63,9 +71,15 @@ MOE = (
         "fused_moe",
         (r"moe_align_block_size|count_and_sort_expert_tokens|moe_permute|expandInputRows", "moe_prepare", "", "next"),
         (r"moe_sum|moe_unpermute|finalizeMoeRouting|sum_reduce_kernel|ep_scatter|ep_gather", "moe_sum", "", "previous"),
-        (r"fused_moe_kernel|grouped_gemm|moe_wna16|MoeMarlin|Marlin_moe|bmm_.*swiGlu|moe_gemm|GroupProblemShape", "moe", "triton"),
+        (
+            r"fused_moe_kernel|grouped_gemm|moe_wna16|MoeMarlin|Marlin_moe|bmm_.*swiGlu|moe_gemm|GroupProblemShape",
+            "moe",
+            "triton",
+        ),
     ),
-    *_kinds("elementwise", (r"topkGating|topk_softmax|moeSoftmax|moeTopK|grouped_topk|topk_sigmoid|biased_topk", "topk")),
+    *_kinds(
+        "elementwise", (r"topkGating|topk_softmax|moeSoftmax|moeTopK|grouped_topk|topk_sigmoid|biased_topk", "topk")
+    ),
 )
 NORMS = _kinds(
     "rmsnorm",
@@ -75,20 +89,37 @@ NORMS = _kinds(
 # Fusions of torch.compile carry the operators they fuse, or nothing.
 FUSED = (
     *_kinds("elementwise", (r"^triton_\w*embedding\w*rms_norm|^triton_\w*embedding", "embedding_norm", "triton")),
-    *_kinds("rmsnorm", (r"^triton_\w*(fused_add_rms_norm|add\w*rms_norm|rsqrt\w*add|add\w*rsqrt)", "fused_add_norm", "triton")),
+    *_kinds(
+        "rmsnorm",
+        (r"^triton_\w*(fused_add_rms_norm|add\w*rms_norm|rsqrt\w*add|add\w*rsqrt)", "fused_add_norm", "triton"),
+    ),
     *_kinds("rmsnorm", (r"^triton_\w*(rms_norm|rsqrt)", "norm", "triton")),
     *_kinds("silu_and_mul", (r"^triton_\w*(silu|swiglu|gelu)", "act", "triton")),
-    *_kinds("elementwise", (r"^triton_red_|^triton_per_", "fused_reduction", "triton"), (r"^triton_poi_", "fused", "triton")),
+    *_kinds(
+        "elementwise", (r"^triton_red_|^triton_per_", "fused_reduction", "triton"), (r"^triton_poi_", "fused", "triton")
+    ),
 )
 POINTWISE = (
     *_kinds("silu_and_mul", (r"act_and_mul|silu_and_mul|swiglu|SiluAndMul", "act", "vllm")),
     *_kinds(
         "elementwise",
         (r"rotary_embedding|ApplyRotary|rope|apply_rotary", "rope", "vllm"),
-        (r"reshape_and_cache|concat_and_cache|AppendPagedKVCache|store_kv|set_kv_buffer|set_mla_kv", "kv_write", "vllm"),
-        (r"scaled_fp8_quant|per_token_group_quant|per_token_quant|quantize_kernel|cvt_fp16_to_fp4|scaled_quant", "quantize"),
-        (r"argmax|ArgMax|[Ss]ampling|TopPRenorm|TopKMask|top_k_top_p|_topk_topp|softmax|SoftMax|multinomial|gumbel", "sample"),
-        (r"vectorized_gather_kernel|indexSelect|embedding|index_elementwise|gather", "gather"),
+        (
+            r"reshape_and_cache|concat_and_cache|AppendPagedKVCache|store_kv|set_kv_buffer|set_mla_kv",
+            "kv_write",
+            "vllm",
+        ),
+        (
+            r"scaled_fp8_quant|per_token_group_quant|per_token_quant|quantize_kernel|cvt_fp16_to_fp4|scaled_quant",
+            "quantize",
+        ),
+        (
+            r"argmax|ArgMax|[Ss]ampling|TopPRenorm|TopKMask|top_k_top_p|_topk_topp|softmax|SoftMax|multinomial|gumbel",
+            "sample",
+        ),
+        (r"^_(apply_write|prepare_|combine_sampled|gather_block|compute_slot|post_update)|slot_mapping", "bookkeeping"),
+        (r"vectorized_gather_kernel|indexSelect|embedding|gather", "gather"),
+        (r"index_elementwise|index_kernel", "index"),
     ),
 )
 GEMMS = _kinds(
@@ -97,7 +128,10 @@ GEMMS = _kinds(
     (r"nvjet", "gemm", "cublas"),
     (r"xmma_gemm|s\d+gemm|[hsi]\d*gemm_|gemv|gemmk1|gemmSN|dot_kernel|cublas", "gemm", "cublas"),
     (r"cutlass_3x_gemm|cutlass_\d+_(tensorop|wmma)|cutlass.*[Gg]emm|GemmUniversal|cutlass_scaled", "gemm", "cutlass"),
-    (r"deep_gemm|fp8_gemm|w8a8_block|marlin|Marlin|machete|awq_gemm|gptq|gemm_kernel|matmul_kernel|scaled_mm|_gemm", "gemm"),
+    (
+        r"deep_gemm|fp8_gemm|w8a8_block|marlin|Marlin|machete|awq_gemm|gptq|gemm_kernel|matmul_kernel|scaled_mm|_gemm",
+        "gemm",
+    ),
 )
 STREAMING = (
     *_kinds(None, (r"Memcpy (HtoD|DtoH|HtoH|PtoP)", "host_copy"), (r"spin_kernel", "spin")),
@@ -106,7 +140,10 @@ STREAMING = (
         (r"^Memcpy|^memcpy\d*_|direct_copy|CatArray|copy_kernel", "copy"),
         (r"^Memset|FillFunctor|fill_kernel", "fill"),
         (r"reduce_kernel<.*sum_functor|reduce_kernel<.*Sum", "sum"),
-        (r"slot_mapping|elementwise_kernel|reduce_kernel|scan_kernel|arange|distribution_|CompareEq|_cumsum|sort", "pointwise"),
+        (
+            r"elementwise_kernel|reduce_kernel|scan_kernel|arange|distribution_|CompareEq|_cumsum|sort",
+            "pointwise",
+        ),
     ),
 )
 KINDS: tuple[Kind, ...] = (

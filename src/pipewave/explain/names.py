@@ -52,7 +52,8 @@ def tile_of(name: str) -> tuple[int, int, int] | None:
 def short(name: str) -> str:
     """A name without return type, templates and arguments."""
     if "FlashAttn" in name or "cutlass_3x_gemm" in name:
-        return next(word for word in re.findall(r"\w+", name) if "FlashAttn" in word or "cutlass_3x_gemm" in word)
+        words: list[str] = re.findall(r"\w+", name)
+        return next(word for word in words if "FlashAttn" in word or "cutlass_3x_gemm" in word)
     plain = name.replace("(anonymous namespace)::", "")
     if plain.startswith("std::enable_if") and "::type " in plain:
         plain = plain.partition("::type ")[2]

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pipewave.errors import BadFile
 from pipewave.explain.trace import Dims, Kernel, Trace
@@ -36,7 +36,7 @@ def trace(text: str, source: str) -> Trace:
     return Trace(source, _gpu(rows), tuple(found), protocol="cold")
 
 
-def _wide(rows: list[Row], source: str) -> list[Kernel]:
+def _wide(rows: Sequence[Row], source: str) -> list[Kernel]:
     """One row a kernel; the row after the header holds units and no ID."""
     units = rows[0] if rows and not rows[0].get("ID") else {}
     kernels = [row for row in rows if row.get("ID")]

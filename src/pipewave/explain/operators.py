@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from pipewave.calls import Attention, Call, Elementwise, FusedMoe, Gemm, RmsNorm, SiluAndMul
-from pipewave.calls import all_gather, all_reduce, all_to_all, reduce_scatter, send_recv
+from pipewave.calls import (
+    Attention,
+    Call,
+    Elementwise,
+    FusedMoe,
+    Gemm,
+    RmsNorm,
+    SiluAndMul,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    reduce_scatter,
+    send_recv,
+)
 from pipewave.errors import BadInput
 from pipewave.explain import lengths
 from pipewave.explain.group import Group
@@ -190,8 +202,10 @@ def _moe(group: Group) -> Shaped | None:
         experts, width, hidden = op.shape(1)
         call = FusedMoe(op.shape(0)[0], experts, op.shape(3)[-1], hidden, width // 2, dtype=_moe_dtype(op, 1, group))
         return Shaped("fused_moe", call)
-    layer, align, act = group.op("vllm::moe_forward"), group.op("_moe_C::moe_align_block_size"), group.op(
-        "_C::silu_and_mul", "sgl_kernel::silu_and_mul"
+    layer, align, act = (
+        group.op("vllm::moe_forward"),
+        group.op("_moe_C::moe_align_block_size"),
+        group.op("_C::silu_and_mul", "sgl_kernel::silu_and_mul"),
     )
     if not (layer and align and act and layer.shape(0) and align.shape(0) and act.shape(0)):
         return None
@@ -211,7 +225,9 @@ def _attention(group: Group, step: Step | None, given: Given) -> Shaped | None:
         return _dense_attention(op, group)
     op = group.op(*lengths.VARLEN)
     if op and op.dims:
-        return _attention_call(op, lengths.of_op(op, given), group, window=op.value(lengths.VARLEN[op.name].window_left))
+        return _attention_call(
+            op, lengths.of_op(op, given), group, window=op.value(lengths.VARLEN[op.name].window_left)
+        )
     op = group.op("vllm::unified_attention_with_output", "vllm::unified_attention")
     return _attention_call(op, lengths.of_step(step, given), group) if op and op.dims else None
 

@@ -12,7 +12,7 @@ from pipewave.explain.names import short
 from pipewave.explain.shaped import Shaped
 from pipewave.explain.trace import Dims, Trace
 from pipewave.gpus import GPU
-from pipewave.predict import Prediction, predict
+from pipewave.prediction import Prediction, predict
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
 

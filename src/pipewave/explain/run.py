@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipewave.calls import Attention, Mla
 from pipewave.errors import MissingField
-from pipewave.explain import lengths, operators
+from pipewave.explain import operators
 from pipewave.explain.align import align
 from pipewave.explain.expected import sequence
 from pipewave.explain.group import Group, by_step, group
-from pipewave.explain.lengths import Given, Lengths
+from pipewave.explain.lengths import Given, Lengths, of_step
 from pipewave.explain.reader import read
 from pipewave.explain.report import Report, report
 from pipewave.explain.shaped import Shaped
-from pipewave.explain.trace import Trace
+from pipewave.explain.trace import Step, Trace
 from pipewave.gpus import GPU, find
 from pipewave.model.kernels import Batch, Deployment
 from pipewave.step.engine import Engine
 from pipewave.step.engine import find as find_engine
+
+NOTHING = Given()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Workload:
     """What a trace may not say: the model and how it is sharded, the lengths of its requests, the engine."""
 
     deployment: Deployment | None = None
-    given: Given = Given()
+    given: Given = NOTHING
     engine: str | Engine = "vllm"
 
 
@@ -66,7 +67,7 @@ def shaped(trace: Trace, groups: Sequence[Group], known: Workload) -> list[Shape
     return [found[id(one)] for one in groups]
 
 
-def _step(trace: Trace, one: Group) -> lengths.Step | None:
+def _step(trace: Trace, one: Group) -> Step | None:
     return trace.steps[one.head.step] if one.head.step >= 0 else None
 
 
@@ -80,7 +81,7 @@ def _better(mine: Shaped | None, guess: Shaped | None) -> Shaped | None:
 def _from_model(
     trace: Trace, number: int, members: Sequence[Group], deployment: Deployment, known: Workload
 ) -> list[Shaped | None]:
-    found = lengths.of_step(trace.steps[number] if number >= 0 else None, known.given)
+    found = of_step(trace.steps[number] if number >= 0 else None, known.given)
     if found is None:
         return [None] * len(members)
     uses = sequence(deployment, _batch(found, members, find_engine(known.engine)))
@@ -99,11 +100,3 @@ def _noted(one: Shaped | None, found: Lengths) -> Shaped | None:
     if one is None or not found.note or not isinstance(one.call, (Attention, Mla)):
         return one
     return replace(one, read=False, note=found.note)
-
-
-def total_by_family(groups: Sequence[Group]) -> dict[str, float]:
-    """µs of GPU time by family, unknown kernels under `unknown`."""
-    totals: dict[str, float] = defaultdict(float)
-    for one in groups:
-        totals[one.kind.family or "unknown"] += one.measured_us
-    return dict(totals)

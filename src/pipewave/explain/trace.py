@@ -1,4 +1,4 @@
-"""A profiler's record as values: kernels in the order the GPU ran them, the operators above them, the engine's steps."""
+"""A profiler's record as values: kernels as the GPU ran them, the operators above them, the engine's steps."""
 
 from __future__ import annotations
 

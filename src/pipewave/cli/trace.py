@@ -1,0 +1,189 @@
+"""`pipewave trace`: which kernels of a profile are slower than they need be, and by how much."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pipewave.explain import Report, Workload
+    from pipewave.explain.compare import Comparison
+    from pipewave.explain.report import Left
+
+FORMATS = ("table", "json", "html")
+TOP = 25
+
+
+def register(app: typer.Typer) -> None:
+    """Add `trace`."""
+    app.command("trace")(trace_command)
+
+
+def trace_command(
+    file: Annotated[str, typer.Argument(help="Chrome trace of torch.profiler (may be gzip) or `ncu --csv` output.")],
+    other: Annotated[str | None, typer.Argument(help="A second trace to compare with.", show_default=False)] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU name or spec file; default: the one the trace names.")] = None,
+    model: Annotated[str | None, typer.Option(help="config.json, directory or built-in name, for CUDA graphs.")] = None,
+    tp: Annotated[int, typer.Option("--tp", "--tp-size", help="Tensor-parallel ranks.")] = 1,
+    ep: Annotated[int, typer.Option("--ep", "--ep-size", help="Expert-parallel ranks inside the tensor group.")] = 1,
+    q_lens: Annotated[str, typer.Option("--q-lens", help="New tokens of each request, such as 1*32.")] = "",
+    kv_lens: Annotated[str, typer.Option("--kv-lens", help="Cache lengths with them; one number stands for all.")] = "",
+    kv_cache_dtype: Annotated[str | None, typer.Option("--kv-cache-dtype", help="fp8 or the model's own.")] = None,
+    engine: Annotated[str, typer.Option(help="vllm or sglang.")] = "vllm",
+    stack: Annotated[str | None, typer.Option(help="Software version, such as vllm-0.22.1.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="Default: serving; cold for ncu, which flushes caches.")] = None,
+    form: Annotated[str, typer.Option("--format", help="table, json or html.")] = "table",
+    out: Annotated[str, typer.Option(help="Where the answer goes; - is standard output.")] = "-",
+    top: Annotated[int, typer.Option(help="Rows of the table; 0 shows all.")] = TOP,
+) -> None:
+    """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
+    from pipewave.explain import compare, explain_trace
+
+    _check_format(form, compared=other is not None)
+    workload = _workload(model, tp, ep, q_lens, kv_lens, kv_cache_dtype, engine)
+    reports = [
+        explain_trace(path, gpu=gpu, workload=workload, protocol=protocol, stack=stack)
+        for path in (file, other)
+        if path is not None
+    ]
+    if len(reports) == 2:
+        _show_comparison(compare(*reports), form, out, top)
+    else:
+        _show(reports[0], form, out, top)
+
+
+def _check_format(form: str, *, compared: bool) -> None:
+    from pipewave.errors import BadInput
+
+    known = FORMATS[:2] if compared else FORMATS
+    if form not in known:
+        raise BadInput(f"--format {form}: must be one of {', '.join(known)}", field="format")
+
+
+def _workload(
+    model: str | None, tp: int, ep: int, q_lens: str, kv_lens: str, kv_dtype: str | None, engine: str
+) -> Workload:
+    from pipewave.cli.predict import integers
+    from pipewave.explain import Workload
+    from pipewave.explain.lengths import Given
+    from pipewave.model import load
+    from pipewave.model.kernels import Deployment
+    from pipewave.model.shard import Parallel
+    from pipewave.step import find_engine
+
+    given = Given(integers(q_lens) if q_lens else (), integers(kv_lens) if kv_lens else ())
+    if model is None:
+        return Workload(None, given, engine)
+    spec, parallel = load(model), Parallel(tp, 1, ep)
+    parallel.check(spec)
+    cache = None if kv_dtype in (None, "auto") else kv_dtype
+    return Workload(Deployment(spec, parallel, cache, find_engine(engine).page_size), given, engine)
+
+
+def _show(report: Report, form: str, out: str, top: int) -> None:
+    if form == "json":
+        _write(json.dumps(report.to_dict()) + "\n", out)
+    elif form == "html":
+        from pipewave.explain.html import page
+
+        _write(page(report), out)
+    else:
+        _table(report, top)
+
+
+def _write(text: str, out: str) -> None:
+    from pipewave.errors import BadFile
+
+    if out == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise BadFile(f"{out}: cannot be written ({problem.strerror})", field="out") from problem
+
+
+def _table(report: Report, top: int) -> None:
+    from pipewave.cli.render import table
+
+    shown = report.entries[: top or None]
+    rows = [
+        {
+            "call": entry.name,
+            "family": entry.family,
+            "×": entry.count,
+            "measured µs": entry.measured_us,
+            "predicted": entry.latency_us,
+            "90 % interval": f"{entry.low_us:.4g} – {entry.high_us:.4g}",
+            "ceiling": entry.ceiling_us,
+            "floor": entry.floor_us,
+            "bound": entry.bound,
+            "recoverable": entry.total_recoverable_us,
+            "share": f"{entry.total_measured_us / report.gpu_us:.1%}",
+            "shape": "" if entry.shaped else "assumed",
+        }
+        for entry in shown
+    ]
+    title = f"{report.source} on {report.gpu} [{report.protocol}]: µs of one call; recoverable of all of them"
+    table(rows, title=title)
+    if len(shown) < len(report.entries):
+        print(f"{len(report.entries) - len(shown)} more calls; --top 0 shows all")
+    _left("shape unknown", report.unshaped, report.gpu_us)
+    _left("not recognised", report.unknown, report.gpu_us)
+    _totals(report)
+
+
+def _left(title: str, rows: Sequence[Left], whole: float) -> None:
+    if rows:
+        listed = ", ".join(f"{row.name} ×{row.count} {row.total_measured_us:.4g} µs" for row in rows[:6])
+        more = f", and {len(rows) - 6} more" if len(rows) > 6 else ""
+        share = sum(row.total_measured_us for row in rows) / (whole or 1.0)
+        print(f"{title} ({share:.1%}): {listed}{more}")
+
+
+def _totals(report: Report) -> None:
+    facts = {
+        "GPU time": f"{report.gpu_us / 1e3:,.3f} ms",
+        "recoverable": f"{report.recoverable_us / 1e3:,.3f} ms ({report.recoverable_us / (report.gpu_us or 1.0):.1%})",
+        "recognised": f"{report.recognized_share:.1%} of GPU time",
+        "with shapes": f"{report.shaped_share:.1%} of GPU time",
+        "within 10 %": f"{report.close_share:.1%} of recognised time",
+    }
+    for name, value in facts.items():
+        print(f"{name:14} {value}")
+    for note in dict.fromkeys(entry.note for entry in report.entries if entry.note):
+        print(f"note: {note}")
+
+
+def _show_comparison(found: Comparison, form: str, out: str, top: int) -> None:
+    if form == "json":
+        _write(json.dumps(found.to_dict()) + "\n", out)
+        return
+    from pipewave.cli.render import table
+
+    rows: list[dict[str, Any]] = [
+        {
+            "call": change.name,
+            "family": change.family,
+            "× A": change.count_a,
+            "× B": change.count_b,
+            "A µs": change.a_us,
+            "B µs": change.b_us,
+            "B − A": change.change_us,
+            "B / A": f"{change.b_us / change.a_us:.2f}" if change.a_us else "",
+            "predicted B / A": _ratio(change.predicted_b_us, change.predicted_a_us),
+        }
+        for change in found.changes[: top or None]
+    ]
+    table(rows, title=f"A {found.a.source} on {found.a.gpu}, B {found.b.source} on {found.b.gpu}")
+    a, b = found.a.gpu_us, found.b.gpu_us
+    print(f"GPU time: A {a / 1e3:,.3f} ms, B {b / 1e3:,.3f} ms, B / A {b / a if a else 0.0:.3f}")
+
+
+def _ratio(over: float | None, under: float | None) -> str:
+    return f"{over / under:.2f}" if over and under else ""
