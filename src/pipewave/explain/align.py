@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from pipewave.explain.expected import fused, role_of, worth
 from pipewave.explain.group import Group
 from pipewave.explain.shaped import Shaped
 from pipewave.model.kernels import Use
 
-MOST_CELLS = 30_000_000  # of the match table: a step of 400 layers
+MOST_CELLS = 8_000_000  # of the match table: a step of 250 layers
 ABSORBING = ("fused", "fused_reduction", "embedding_norm")
 
 
 def align(groups: Sequence[Group], uses: Sequence[Use]) -> list[Shaped | None]:
     """For each group of a step, in time order, the call it ran, or None where the model has none for it."""
     roles, wanted = [one.kind.role for one in groups], [role_of(use) for use in uses]
-    partner = match(roles, wanted)
+    partner = match(tuple(roles), tuple(wanted))
     taken = {at for at in partner if at is not None}
     return [
         None if at is None else _shaped(groups, index, list(_with_neighbours(at, taken, uses, groups[index])))
@@ -24,10 +25,11 @@ def align(groups: Sequence[Group], uses: Sequence[Use]) -> list[Shaped | None]:
     ]
 
 
-def match(roles: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
+@lru_cache(maxsize=256)  # steps of a trace repeat
+def match(roles: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[int | None, ...]:
     """Index into `wanted` for each role, increasing, with the highest total worth (a longest common subsequence)."""
     if len(roles) * len(wanted) > MOST_CELLS:
-        return [None] * len(roles)
+        return (None,) * len(roles)
     table = _table(roles, wanted)
     found: list[int | None] = []
     column = 0
@@ -41,7 +43,7 @@ def match(roles: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
             column += 1
         else:
             found.append(None)
-    return found
+    return tuple(found)
 
 
 def _table(roles: Sequence[str], wanted: Sequence[str]) -> list[list[int]]:

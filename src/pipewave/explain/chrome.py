@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -17,6 +16,7 @@ LAUNCHES = frozenset(("cuda_runtime", "cuda_driver"))
 # vLLM names its steps: requests(tokens) that run prompts, then requests(tokens) that generate.
 STEP = re.compile(r"execute\w*?_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 KEPT = ("bytes", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Collective name")
+MOST = 1e18  # µs and counts beyond are damage
 Event = Mapping[str, Any]
 
 
@@ -29,14 +29,15 @@ def trace(document: Any, source: str) -> Trace:
     steps = _steps(kinds["user_annotation"])
     launches = _launches(kinds)
     above = _stacks(kinds["cpu_op"], [launches[key] for key in sorted(launches)])
-    by_id = {_args(event).get("External id"): _op(event) for event in kinds["cpu_op"]}
+    by_id = {_key(_args(event).get("External id")): event for event in kinds["cpu_op"]}
     starts = [step.start_us for step in steps]
     kernels = []
     for event in work:
         launch = launches.get(_correlation(event))
         ops = above.get(_correlation(event), ())
-        if not ops and _key(_args(event).get("External id")) in by_id:
-            ops = (by_id[_args(event)["External id"]],)
+        number = _key(_args(event).get("External id"))
+        if not ops and number is not None and number in by_id:
+            ops = (_op(by_id[number]),)
         begun = launch[0] if launch else _number(event, "ts", source)
         kernels.append(_kernel(event, ops, bisect_right(starts, begun) - 1, source))
     kernels.sort(key=lambda kernel: kernel.start_us)
@@ -73,10 +74,16 @@ def _correlation(event: Event) -> Any:
 
 
 def _number(event: Event, name: str, source: str) -> float:
-    value = event.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e18:
+    value = _finite(event.get(name))
+    if value is None:
         raise BadFile(f"{source}: event {str(event.get('name'))[:60]!r} has no finite {name!r}", field="file")
-    return float(value)
+    return value
+
+
+def _finite(value: Any) -> float | None:
+    """A number that is one; comparison, unlike conversion, takes integers of any length."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST < value < MOST
+    return float(value) if number else None
 
 
 def _integers(values: Any) -> Dims:
@@ -128,9 +135,9 @@ def _launches(kinds: Mapping[str, list[Event]]) -> dict[Any, tuple[float, Any, A
     found = {}
     for kind in LAUNCHES:
         for event in kinds[kind]:
-            key, ts = _correlation(event), event.get("ts")
-            if isinstance(key, int) and isinstance(ts, (int, float)) and math.isfinite(ts):
-                found[key] = (float(ts), _key(event.get("tid")), key)
+            key, ts = _correlation(event), _finite(event.get("ts"))
+            if isinstance(key, int) and ts is not None:
+                found[key] = (ts, _key(event.get("tid")), key)
     return found
 
 
@@ -141,8 +148,8 @@ def _stacks(ops: Iterable[Event], launches: Iterable[tuple[float, Any, Any]]) ->
     """
     threads: dict[Any, list[tuple[float, float, Event]]] = defaultdict(list)
     for event in ops:
-        ts, dur = event.get("ts"), event.get("dur", 0)
-        if isinstance(ts, (int, float)) and isinstance(dur, (int, float)):
+        ts, dur = _finite(event.get("ts")), _finite(event.get("dur", 0))
+        if ts is not None and dur is not None:
             threads[_key(event.get("tid"))].append((ts, ts + dur, event))
     waiting: dict[Any, list[tuple[float, Any]]] = defaultdict(list)
     for ts, thread, key in launches:
@@ -157,15 +164,19 @@ def _sweep(
     ops: Sequence[tuple[float, float, Event]], launches: Sequence[tuple[float, Any]]
 ) -> dict[Any, tuple[Op, ...]]:
     found: dict[Any, tuple[Op, ...]] = {}
-    stack: list[tuple[float, Op]] = []
+    stack: list[tuple[float, Event]] = []
+    made: dict[int, Op] = {}
     at = 0
     for ts, key in launches:
         while at < len(ops) and ops[at][0] <= ts:
             stack = [op for op in stack if op[0] >= ops[at][0]]
-            stack.append((ops[at][1], _op(ops[at][2])))
+            stack.append((ops[at][1], ops[at][2]))
             at += 1
         stack = [op for op in stack if op[0] >= ts]
-        found[key] = tuple(op for _, op in stack)
+        for _, event in stack:
+            if id(event) not in made:
+                made[id(event)] = _op(event)
+        found[key] = tuple(made[id(event)] for _, event in stack)
     return found
 
 
@@ -173,8 +184,9 @@ def _steps(annotations: Iterable[Event]) -> list[Step]:
     steps = []
     for event in annotations:
         match = STEP.search(str(event.get("name", "")))
-        if match and isinstance(event.get("ts"), (int, float)):
-            steps.append(Step(float(event["ts"]), *(min(int(part[:12]), 1 << 40) for part in match.groups())))
+        ts = _finite(event.get("ts"))
+        if match and ts is not None:
+            steps.append(Step(ts, *(int(part[:12]) for part in match.groups())))
     return sorted(steps, key=lambda step: step.start_us)
 
 

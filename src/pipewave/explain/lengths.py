@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pipewave.errors import BadInput
 from pipewave.explain.trace import Op, Step
 
+MOST_REQUESTS, MOST_TOKENS = 1 << 16, 1 << 24  # of one step; more is damage
+
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
@@ -64,7 +66,7 @@ def of_op(op: Op, given: Given) -> Lengths | None:
     requests = (op.shape(args.starts) or (0,))[0] - 1
     tokens = op.shape(0)[0] if op.shape(0) else 0
     longest_q, longest_kv = _number(op.value(args.longest_q)), _number(op.value(args.longest_kv))
-    if not 0 < requests <= tokens:
+    if not 0 < requests <= min(tokens, MOST_REQUESTS):
         return None
     return _complete(requests, tokens, longest_q, longest_kv, given)
 
@@ -84,8 +86,10 @@ def _complete(requests: int, tokens: int, longest_q: int, longest_kv: int, given
 
 def of_step(step: Step | None, given: Given) -> Lengths | None:
     """Lengths of a step as far as its name and the user give them; prompts without --kv-lens count as uncached."""
-    if step is None or not step.requests or step.tokens < step.requests or step.tokens > 1 << 24:
-        return _checked(given.q_lens, given.kv(len(given.q_lens)), "") if step is None and given.q_lens else None
+    if step is None:
+        return _checked(given.q_lens, given.kv(len(given.q_lens)), "") if given.q_lens else None
+    if not 0 < step.requests <= min(step.tokens, MOST_REQUESTS) or step.tokens > MOST_TOKENS:
+        return None
     q_lens, note = given.q(step.requests, step.tokens), ""
     if not q_lens:
         q_lens = (*_even(step.prompt_tokens, step.prompts), *_even(step.decode_tokens, step.decodes))

@@ -49,12 +49,13 @@ def tile_of(name: str) -> tuple[int, int, int] | None:
     return next(((m, n, k) for m, n, k in sizes if m * n * k > 1024), None)
 
 
+@lru_cache(maxsize=65536)
 def short(name: str) -> str:
     """A name without return type, templates and arguments."""
     if "FlashAttn" in name or "cutlass_3x_gemm" in name:
         words: list[str] = re.findall(r"\w+", name)
         return next(word for word in words if "FlashAttn" in word or "cutlass_3x_gemm" in word)
-    plain = name.replace("(anonymous namespace)::", "")
+    plain = re.sub(r"(\(anonymous namespace\)|<unnamed>)::", "", name)
     if plain.startswith("std::enable_if") and "::type " in plain:
         plain = plain.partition("::type ")[2]
     plain = re.sub(r"^(void|int|float|bool) ", "", plain)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +34,23 @@ def parse(data: bytes, source: str) -> Trace:
         data = unzip(data, source)
     head = data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
     if head[:1] in (b"{", b"["):
-        return chrome.trace(decode(data, source), source)
+        with collector_paused():
+            return chrome.trace(decode(data, source), source)
     if ncu.looks_like(data):
         return ncu.trace(data.decode("utf-8", "replace"), source)
     raise BadFile(f"{source}: byte 0 begins neither a Chrome trace (JSON) nor `ncu --csv` output", field="file")
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collection meanwhile: millions of live events make each pass slow (four times as long in all)."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def unzip(data: bytes, source: str) -> bytes:

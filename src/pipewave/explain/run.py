@@ -18,11 +18,12 @@ from pipewave.explain.report import Report, report
 from pipewave.explain.shaped import Shaped
 from pipewave.explain.trace import Step, Trace
 from pipewave.gpus import GPU, find
-from pipewave.model.kernels import Batch, Deployment
+from pipewave.model.kernels import Batch, Deployment, Use
 from pipewave.step.engine import Engine
 from pipewave.step.engine import find as find_engine
 
 NOTHING = Given()
+ATTENTION = ("attention", "mla")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ def explain_trace(
     name = gpu or trace.gpu
     if name is None:
         raise MissingField(f"{trace.source} does not name its GPU: pass --gpu", field="gpu")
+    if known.deployment is not None and not trace.steps and not known.given.q_lens:
+        raise MissingField(f"{trace.source} does not name its steps: pass --q-lens and --kv-lens", field="q_lens")
     groups = group(trace.kernels)
     shapes = shaped(trace, groups, known)
     return report(trace, groups, shapes, find(name), protocol or trace.protocol, stack)
@@ -85,7 +88,13 @@ def _from_model(
     if found is None:
         return [None] * len(members)
     uses = sequence(deployment, _batch(found, members, find_engine(known.engine)))
-    return [_noted(one, found) for one in align(members, uses)]
+    return [_noted(one, found) for one in align(members, uses * _repeats(members, uses))]
+
+
+def _repeats(members: Sequence[Group], uses: Sequence[Use]) -> int:
+    """How many steps these kernels are, by their attention; more than one where the trace names no steps."""
+    ran = sum(one.kind.family in ATTENTION for one in members)
+    return max(1, round(ran / max(1, sum(use.call.kernel in ATTENTION for use in uses))))
 
 
 def _batch(found: Lengths, members: Sequence[Group], engine: Engine) -> Batch:
