@@ -1,8 +1,8 @@
 """`python -m train STAGE [--net NAME ...]`: the shipped weights and the held-out tables, from the corpus.
 
 Stages, each reading what the one before wrote under `--runs`:
-  rows    corpus → RUNS/<net>/rows.npz and plan.json, ceiling.json
-  fit     train.fit of both plans, on CPU or GPU (this stage needs numpy and torch only, and may run elsewhere)
+  rows    corpus → RUNS/<net>/rows.npz with the plans and what the card adds
+  fit     train.fit of both plans, on CPU or GPU (from here on numpy, torch and safetensors suffice: it may run elsewhere)
   export  RUNS/<net> → src/pipewave/data/weights, cards included
   tables  RUNS/<net> → train/tables/<net>.json, errors on every kind of split by GPU
   all     the four in order
@@ -27,14 +27,15 @@ TABLES = Path(__file__).with_name("tables")
 
 def rows(net: str, options: argparse.Namespace) -> None:
     """Build and save the rows and plans of a net."""
-    from train.registry import build, plan
+    from train.registry import build, extra, plan
 
     folder = options.runs / net
     folder.mkdir(parents=True, exist_ok=True)
     built = build(net, options.data)
     built.save(folder / "rows.npz")
-    for kind in ("net", "ceiling"):
-        (folder / f"{kind}.json").write_text(json.dumps(plan(net, kind), indent=1) + "\n", encoding="utf-8")
+    files = {kind: plan(net, kind, built) for kind in ("net", "ceiling")} | {"card": extra(net, built)}
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print(f"{net}: {len(built):,} rows, {len(built.names)} features", flush=True)
 
 
@@ -52,28 +53,20 @@ def fit(net: str, options: argparse.Namespace) -> None:
 def export(net: str, options: argparse.Namespace) -> None:
     """Write weights and card."""
     from train.export import export as write
-    from train.export import software
-    from train.small import nets as small_nets
-    from train.splits import by_name
 
     folder = options.runs / net
-    data = load(folder / "rows.npz")
-    extra = {}
-    if net in small_nets():
-        from importlib import import_module
-
-        known = software(data.take(by_name("ship", data).train))
-        extra = import_module(small_nets()[net].module).card(net, dict(known))
+    extra = json.loads((folder / "card.json").read_text(encoding="utf-8"))
     ceiling = folder / "ceiling"
-    print(write(net, data, folder / "net", WEIGHTS, ceiling=ceiling if ceiling.is_dir() else None, **extra))
+    low = ceiling if ceiling.is_dir() else None
+    print(write(net, load(folder / "rows.npz"), folder / "net", options.weights, ceiling=low, **extra))
 
 
 def tables(net: str, options: argparse.Namespace) -> None:
     """Print the errors by GPU and commit-ready JSON."""
-    TABLES.mkdir(exist_ok=True)
+    options.tables.mkdir(exist_ok=True)
     run = options.runs / net
     for protocol in ("graph", "cold", "profiler_warm"):
-        out = ["--json", str(TABLES / f"{net}.{protocol}.json"), "--by", "gpu,dtype"]
+        out = ["--json", str(options.tables / f"{net}.{protocol}.json"), "--by", "gpu,dtype"]
         where = ["--where", f"protocol={protocol}"]
         if "counted" in load(run / "rows.npz").columns:
             where += ["--where", "counted=yes"]
@@ -97,6 +90,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--net", action="append", help="only these nets")
     parser.add_argument("--data", type=Path, help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--weights", type=Path, default=WEIGHTS)
+    parser.add_argument("--tables", type=Path, default=TABLES)
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
     options = parser.parse_args(argv)
     nets = options.net or _default_nets(options)
