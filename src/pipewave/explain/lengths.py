@@ -31,9 +31,10 @@ class Given:
         spread = _spread(self.q_lens, requests)
         return spread if sum(spread) == tokens else ()
 
-    def kv(self, requests: int) -> tuple[int, ...]:
-        """Given cache lengths if they fit a step of so many requests, else none."""
-        return _spread(self.kv_lens, requests)
+    def kv(self, q_lens: tuple[int, ...]) -> tuple[int, ...]:
+        """Given cache lengths if they fit these requests and hold their new tokens, else none (another step's)."""
+        spread = _spread(self.kv_lens, len(q_lens))
+        return spread if all(q <= kv for q, kv in zip(q_lens, spread, strict=False)) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,12 @@ def of_op(op: Op, given: Given) -> Lengths | None:
 
 
 def _complete(requests: int, tokens: int, longest_q: int, longest_kv: int, given: Given) -> Lengths | None:
-    q_lens, kv_lens, note = given.q(requests, tokens), given.kv(requests), ""
+    q_lens, note = given.q(requests, tokens), ""
     if not q_lens:
         q_lens = _even(tokens, requests)
         if requests > 1 and tokens != requests * longest_q:
             note = "query lengths assumed equal"
+    kv_lens = given.kv(q_lens)
     if not kv_lens and longest_kv:
         kv_lens = (longest_kv,) * requests
         exact = requests == 1 or (longest_q == longest_kv and tokens == requests * longest_q)
@@ -87,14 +89,14 @@ def _complete(requests: int, tokens: int, longest_q: int, longest_kv: int, given
 def of_step(step: Step | None, given: Given) -> Lengths | None:
     """Lengths of a step as far as its name and the user give them; prompts without --kv-lens count as uncached."""
     if step is None:
-        return _checked(given.q_lens, given.kv(len(given.q_lens)), "") if given.q_lens else None
+        return _checked(given.q_lens, given.kv(given.q_lens), "") if given.q_lens else None
     if not 0 < step.requests <= min(step.tokens, MOST_REQUESTS) or step.tokens > MOST_TOKENS:
         return None
     q_lens, note = given.q(step.requests, step.tokens), ""
     if not q_lens:
         q_lens = (*_even(step.prompt_tokens, step.prompts), *_even(step.decode_tokens, step.decodes))
         note = "" if step.prompts <= 1 or step.prompt_tokens == step.prompts else "query lengths assumed equal"
-    kv_lens = given.kv(step.requests)
+    kv_lens = given.kv(q_lens)
     if not kv_lens:
         kv_lens, note = q_lens, "no cached tokens assumed; --kv-lens gives the cache lengths"
     return _checked(q_lens, kv_lens, note)
