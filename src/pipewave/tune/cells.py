@@ -1,0 +1,137 @@
+"""Short lists: which configurations can win in each octave cell of the shape space, worked out ahead of time.
+
+A shape's cell is the bit lengths of its coordinates. Within a cell the smoothed correction is taken as constant, so
+that a choice costs a dictionary look-up and two or three laws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.tune.fitted import Fitted
+from pipewave.tune.mapping import Values
+from pipewave.tune.shapes import family
+from pipewave.tune.smooth import coordinates
+from pipewave.tune.space import space
+
+Floats = NDArray[np.float64]
+Columns = dict[str, NDArray[np.float64]]
+Rng = np.random.Generator
+ENOUGH, MOST, LEAST = 0.002, 5, 3  # stop at this mean loss; candidates at most; samples a cell needs
+KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """`key` [n] packed cells; `start` [n + 1] into `config` (candidates, best first) and `factor` (corrections)."""
+
+    key: NDArray[np.int64]
+    start: NDArray[np.int64]
+    config: NDArray[np.int16]
+    factor: NDArray[np.float32]
+
+
+def _log(rng: Rng, low: float, high: float, count: int) -> NDArray[np.int64]:
+    return np.rint(np.exp(rng.uniform(np.log(low), np.log(high), count))).astype(np.int64)
+
+
+def _gemm(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
+    return {"m": _log(rng, 1, 16384, count), "n": 64 * _log(rng, 4, 512, count), "k": 64 * _log(rng, 4, 512, count)}
+
+
+def _moe(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
+    e = rng.choice((8, 16, 32, 60, 64, 72, 128, 160, 256), count)
+    top_k = rng.choice((1, 2, 4, 6, 8), count)
+    return {"m": _log(rng, 1, 16384, count), "e": e, "top_k": top_k,
+            "hidden": 64 * _log(rng, 8, 128, count), "inter": 64 * _log(rng, 1, 128, count)}  # fmt: skip
+
+
+def _heads(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
+    kv_heads = 1 << rng.integers(0, 6, count)
+    group = rng.choice((1, 2, 4, 5, 6, 7, 8), count)
+    return {"heads": kv_heads * group, "kv_heads": kv_heads}
+
+
+def _prefill(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
+    q_len = _log(rng, 1, 16384, count)
+    prefix = np.where(rng.random(count) < 0.5, 0, _log(rng, 16, 16384, count))
+    return {"batch": _log(rng, 1, 64, count), "q_len": q_len, "kv_len": q_len + prefix, **_heads(rng, count)}
+
+
+def _decode(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
+    return {"batch": _log(rng, 1, 512, count), "kv_len": _log(rng, 16, 131072, count), **_heads(rng, count)}
+
+
+_DRAWS: dict[str, Callable[[Rng, int], dict[str, NDArray[np.int64]]]] = {
+    "gemm": _gemm, "moe": _moe, "prefill": _prefill, "decode": _decode
+}  # fmt: skip
+
+
+def key(kernel: str, shape: Values) -> int:
+    """Pack a shape's cell into one integer; the first coordinate counts in half octaves."""
+    first, *rest = coordinates(kernel, shape)
+    packed = int(first * first).bit_length()  # type: ignore[operator]
+    for value in rest:
+        packed = packed << 6 | int(value).bit_length()  # type: ignore[call-overload]
+    return packed
+
+
+def keys(kernel: str, shape: Values) -> NDArray[np.int64]:
+    """`key` of many shapes at once."""
+    first, *rest = (np.asarray(value, float).reshape(-1) for value in coordinates(kernel, shape))
+    packed = np.frexp(first * first)[1].astype(np.int64)  # the exponent of a float is the bit length of the integer
+    for value in rest:
+        packed = packed << 6 | np.frexp(value)[1]
+    return packed
+
+
+def build(fitted: Fitted, samples: int = 40_000, seed: int = 0) -> Cells:
+    """Sample the domain, predict every configuration, and keep each cell's few that lose nothing worth having."""
+    drawn = _DRAWS[family(fitted.kernel)](np.random.default_rng(seed), samples)
+    packed = keys(fitted.kernel, drawn)
+    order = np.argsort(packed, kind="stable")
+    names, start, size = np.unique(packed[order], return_index=True, return_counts=True)
+    default = _defaults(fitted, drawn)
+    found: list[tuple[int, NDArray[np.int64], Floats]] = []
+    for name, first, count in zip(names.tolist(), start.tolist(), size.tolist(), strict=True):
+        if count < LEAST:
+            continue
+        index = order[first : first + min(count, 48)]
+        columns = {field: values[index][:, None] for field, values in drawn.items()}
+        factor = fitted.log_factor(columns)
+        lost = np.log(fitted.law_us(columns)) + factor
+        lost -= lost.min(axis=1, keepdims=True)
+        chosen = shortlist(lost, default[index])
+        found.append((name, chosen, np.exp(factor.mean(axis=0)[chosen])))
+    lengths = [len(chosen) for _, chosen, _ in found]
+    return Cells(np.array([name for name, _, _ in found], np.int64), np.concatenate([[0], np.cumsum(lengths)]),
+                 np.concatenate([c for _, c, _ in found]).astype(np.int16),
+                 np.concatenate([f for _, _, f in found]).astype(np.float32))  # fmt: skip
+
+
+def shortlist(lost: Floats, default: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's)."""
+    chosen: list[int] = []
+    left = np.full(len(lost), np.inf)
+    while len(chosen) < MOST and (not chosen or left.mean() > ENOUGH):
+        chosen.append(
+            int(np.minimum(left[:, None], lost).sum(axis=0).argmin()) if chosen else int(lost.sum(axis=0).argmin())
+        )
+        left = np.minimum(left, lost[:, chosen[-1]])
+    near = np.log(KEEP_DEFAULT)
+    extra = {int(d) for d, row in zip(default, lost, strict=True) if row[d] < near} - set(chosen)
+    return np.array(chosen + sorted(extra)[:1], np.int64)
+
+
+def _defaults(fitted: Fitted, drawn: dict[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    of = space(fitted.kernel)
+    position = {config: i for i, config in enumerate(zip(*(c.tolist() for c in fitted.config.values()), strict=True))}
+    constant = (
+        {"head_dim": int(fitted.kernel.rsplit("_", 1)[1])} if family(fitted.kernel) in ("prefill", "decode") else {}
+    )
+    rows = zip(*(values.tolist() for values in drawn.values()), strict=True)
+    return np.array([position[of.default(dict(zip(drawn, row, strict=True)) | constant)] for row in rows])

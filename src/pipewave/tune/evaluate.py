@@ -1,0 +1,65 @@
+"""Replay recorded spaces: the regret of every selector against the exhaustive optimum, with no GPU.
+
+The optimum of a shape is the configuration that was fastest in one half of the repeats; every selector, the optimum
+too, is then scored on the other half. Both ways round, averaged. Selectors see anchors only, all the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.tune.measured import Measured, measured
+from pipewave.tune.recording import TEST, Recording
+from pipewave.tune.selectors import SELECTORS, Selector, defaults
+
+Floats = NDArray[np.float64]
+
+
+def regrets(halves: Floats, chosen: NDArray[np.int64]) -> Floats:
+    """Regret [s] of chosen configurations [s] from halves [s, c, 2]: optimum on one half, both scored on the other."""
+    at = np.arange(len(halves))
+    found = []
+    for seen, scored in ((0, 1), (1, 0)):
+        best = np.nanargmin(halves[..., seen], axis=1)
+        found.append(halves[at, chosen, scored] / halves[at, best, scored] - 1)
+    return np.asarray(np.mean(found, axis=0))
+
+
+def summary(lost: Floats, decision_us: float) -> dict[str, float]:
+    """Return the figures of one selector; fractions and µs."""
+    return {"mean_regret": float(lost.mean()), "p95_regret": float(np.quantile(lost, 0.95)),
+            "worst_regret": float(lost.max()), "share_of_optimum": float(np.mean(1 / (1 + lost))),
+            "decision_us": decision_us}  # fmt: skip
+
+
+def evaluate(recording: Recording, names: Sequence[str]) -> dict[str, Any]:
+    """Score selectors on the test shapes of one recording."""
+    test = measured(recording, TEST)
+    out: dict[str, Any] = {}
+    skipped: dict[str, str] = {}
+    for name in names:
+        made: Selector | str = SELECTORS[name](recording, test)
+        if isinstance(made, str):
+            skipped[name] = made
+            continue
+        lost = regrets(test.halves, made.chosen)
+        gain = speed_up(test, made.chosen, defaults(recording, test))
+        out[name] = summary(lost, made.decision_us) | gain | made.extra
+    return {"shapes": len(test.us), "configurations": test.us.shape[1], "selectors": out, "skipped": skipped}
+
+
+def evaluate_all(folder: Path, kernels: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """Score every recording of a folder; see issue format: {"kernels": {name: {"shapes", "selectors"}}}."""
+    return {"kernels": {kernel: evaluate(Recording.load(folder / f"{kernel}.npz"), names) for kernel in kernels}}
+
+
+def speed_up(test: Measured, chosen: NDArray[np.int64], default: NDArray[np.int64]) -> Mapping[str, float]:
+    """Geometric mean and maximum of default µs over chosen µs."""
+    at = np.arange(len(test.us))
+    gain = test.us[at, default] / test.us[at, chosen]
+    return {"speed_up_geomean": float(np.exp(np.log(gain).mean())), "speed_up_max": float(gain.max())}

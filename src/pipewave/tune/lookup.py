@@ -1,0 +1,222 @@
+"""Choosing at run time: plain Python over immutable tables. No GPU call, no lock, the same answer everywhere.
+
+A choice is a pure function of the shape and the table. Three speeds: a repeated shape is one dictionary hit; a new M
+of a layer that was prepared is a bisection of its switch points; anything else evaluates the two or three laws of its
+cell. The memo is a plain dict: one item is set at a time, which threads may do at once.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from pipewave.errors import BadInput
+from pipewave.tune import cells
+from pipewave.tune.mapping import Values, active_experts, mapper, routed
+from pipewave.tune.shapes import family
+from pipewave.tune.table import Table
+from pipewave.tune.wave import predict_us
+
+Config = Mapping[str, int]
+Row = tuple[int, Config, int, tuple[float, ...]]  # index, parameters, resident blocks, law with its correction
+MEMO = 1 << 16  # shapes remembered; then the memo starts anew
+GRANULE, FREE = 16, 64  # above FREE rows, M is rounded up to a multiple of GRANULE: no block is smaller
+GENERAL = 8  # configurations tried outside the cells
+
+
+class Lookup:
+    """A table ready to choose from. `select(...)` takes the kernel's shape fields by name."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.kernel, self.sms = table, table.kernel, table.fitted.sms
+        self._work = mapper(table.kernel)
+        fitted = table.fitted
+        values = zip(*(column.tolist() for column in fitted.config.values()), strict=True)
+        self.configs: tuple[Config, ...] = tuple(
+            MappingProxyType(dict(zip(fitted.config, row, strict=True))) for row in values
+        )
+        self._laws = [tuple(row) for row in fitted.law.tolist()]
+        self._resident = fitted.resident.tolist()
+        self._rows = dict(self._cell_rows())
+        self._general = self._most_used()
+        self._memo: dict[Any, Config] = {}
+        self._layers: dict[Any, tuple[list[int], list[Config]]] = {}
+
+    def _cell_rows(self) -> Iterable[tuple[int, tuple[Row, ...]]]:
+        of = self.table.cells
+        start, config, factor = of.start.tolist(), of.config.tolist(), of.factor.tolist()
+        for i, key in enumerate(of.key.tolist()):
+            yield key, tuple(self._row(config[j], factor[j]) for j in range(start[i], start[i + 1]))
+
+    def _row(self, index: int, factor: float) -> Row:
+        law = tuple(value * factor for value in self._laws[index])
+        return index, self.configs[index], self._resident[index], law
+
+    def _most_used(self) -> tuple[Row, ...]:
+        used = np.bincount(self.table.cells.config, minlength=len(self.configs))
+        return tuple(self._row(int(i), 1.0) for i in np.argsort(-used, kind="stable")[:GENERAL])
+
+    def candidates(self, shape: Values) -> tuple[tuple[Row, ...], bool]:
+        """Return the short list of a shape's cell, and whether the shape lies inside the profiled domain."""
+        rows = self._rows.get(cells.key(self.kernel, shape))
+        return (rows, True) if rows is not None else (self._general, False)
+
+    def choose(self, shape: Values) -> Row:
+        """Evaluate the short list; first of equals wins, so the answer is the same everywhere."""
+        rows = self._rows.get(cells.key(self.kernel, shape), self._general)
+        if len(rows) == 1:
+            return rows[0]
+        best, least = rows[0], math.inf
+        work, sms = self._work, self.sms
+        for row in rows:
+            us = predict_us(work(shape, row[1]), sms, row[2], row[3])
+            if us < least:
+                best, least = row, us
+        return best
+
+    def remember(self, key: Any, config: Config) -> Config:
+        """Keep a choice."""
+        if len(self._memo) >= MEMO:
+            self._memo = {}
+        self._memo[key] = config
+        return config
+
+    def forget(self) -> None:
+        """Drop what was remembered; choices do not change."""
+        self._memo = {}
+
+    def switches(self, at: Callable[[int], Values], most: int) -> tuple[list[int], list[Config]]:
+        """Return (last M of each run, its configuration) for M = 1 … most; exact, since M counts in granules."""
+        ends: list[int] = []
+        chosen: list[Config] = []
+        for m in [*range(1, FREE + 1), *range(FREE + GRANULE, _up(most) + 1, GRANULE)]:
+            config = self.choose(at(m))[1]
+            if chosen and config is chosen[-1]:
+                ends[-1] = m
+            else:
+                ends.append(m)
+                chosen.append(config)
+        return ends, chosen
+
+
+def _up(m: int) -> int:
+    return m if m <= FREE else -(-m // GRANULE) * GRANULE
+
+
+class GemmLookup(Lookup):
+    """Dense GEMM."""
+
+    def select(self, m: int, n: int, k: int) -> Config:
+        """Choose for C[m, n] = A[m, k] · W[n, k]ᵀ.
+
+        Raises:
+            BadInput: a size below 1.
+        """
+        found = self._memo.get((m, n, k))
+        return found if found is not None else self._miss(m, n, k)
+
+    def _miss(self, m: int, n: int, k: int) -> Config:
+        if m < 1 or n < 1 or k < 1:
+            raise BadInput(f"m, n, k = {m}, {n}, {k}: must be at least 1", field="shape")
+        layer = self._layers.get((n, k))
+        if layer is not None and m <= layer[0][-1]:
+            return self.remember((m, n, k), layer[1][bisect_left(layer[0], m)])
+        up = m if m <= FREE else -(-m // GRANULE) * GRANULE
+        return self.remember((m, n, k), self.choose({"m": up, "n": n, "k": k})[1])
+
+    def prepare(self, n: int, k: int, most: int = 8192) -> tuple[list[int], list[Config]]:
+        """Work out a layer's switch points ahead of time (milliseconds); choices stay the same, only faster."""
+        self._layers[n, k] = made = self.switches(lambda m: {"m": m, "n": n, "k": k}, most)
+        return made
+
+
+class MoeLookup(Lookup):
+    """One of the two grouped GEMMs of a fused MoE layer."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._sizes = tuple(sorted({config["BLOCK_M"] for config in self.configs}))
+
+    def select(
+        self, m: int, e: int, top_k: int, hidden: int, inter: int, counts: tuple[int, ...] | None = None
+    ) -> Config:
+        """Choose for m tokens over e experts; `counts`, the tokens each expert got, replaces the expected routing."""
+        key = (m, e, top_k, hidden, inter, counts)
+        found = self._memo.get(key)
+        return found if found is not None else self._miss(key)
+
+    def _miss(self, key: tuple[int, int, int, int, int, tuple[int, ...] | None]) -> Config:
+        m, e, top_k, hidden, inter, counts = key
+        if min(m, e, top_k, hidden, inter) < 1:
+            raise BadInput(f"m, e, top_k, hidden, inter = {key[:5]}: must be at least 1", field="shape")
+        if counts is not None:
+            return self.remember(key, super().choose(_moe(key) | routed(counts, self._sizes))[1])
+        layer = self._layers.get(key[1:5])
+        if layer is not None and m <= layer[0][-1]:
+            return self.remember(key, layer[1][bisect_left(layer[0], m)])
+        return self.remember(key, self.choose(_moe((_up(m), *key[1:])))[1])
+
+    def choose(self, shape: Values) -> Row:
+        """Work out the experts in use once for all candidates."""
+        return super().choose({**shape, "active": active_experts(shape["m"], shape["e"], shape["top_k"])})
+
+    def prepare(self, e: int, top_k: int, hidden: int, inter: int, most: int = 8192) -> tuple[list[int], list[Config]]:
+        """Work out a layer's switch points ahead of time."""
+        at = {"e": e, "top_k": top_k, "hidden": hidden, "inter": inter}
+        self._layers[e, top_k, hidden, inter] = made = self.switches(lambda m: at | {"m": m}, most)
+        return made
+
+
+def _moe(key: tuple[Any, ...]) -> dict[str, Any]:
+    return {"m": key[0], "e": key[1], "top_k": key[2], "hidden": key[3], "inter": key[4]}
+
+
+class PrefillLookup(Lookup):
+    """Attention over prompts."""
+
+    def select(self, batch: int, q_len: int, kv_len: int, heads: int, kv_heads: int) -> Config:
+        """Choose for `batch` sequences of q_len queries over kv_len keys."""
+        key = (batch, q_len, kv_len, heads, kv_heads)
+        found = self._memo.get(key)
+        return found if found is not None else self._miss(key)
+
+    def _miss(self, key: tuple[int, int, int, int, int]) -> Config:
+        batch, q_len, kv_len, heads, kv_heads = key
+        if min(key) < 1 or heads < kv_heads or kv_len < q_len:
+            raise BadInput(f"batch, q_len, kv_len, heads, kv_heads = {key}: must be at least 1, kv_len ≥ q_len and "
+                           "heads ≥ kv_heads", field="shape")  # fmt: skip
+        shape = {"batch": batch, "q_len": q_len, "kv_len": kv_len, "heads": heads, "kv_heads": kv_heads}
+        return self.remember(key, self.choose(shape)[1])
+
+
+class DecodeLookup(Lookup):
+    """Paged decode attention."""
+
+    def select(self, batch: int, kv_len: int, heads: int, kv_heads: int) -> Config:
+        """Choose for `batch` sequences with kv_len cached tokens each, on average."""
+        key = (batch, kv_len, heads, kv_heads)
+        found = self._memo.get(key)
+        return found if found is not None else self._miss(key)
+
+    def _miss(self, key: tuple[int, int, int, int]) -> Config:
+        batch, kv_len, heads, kv_heads = key
+        if min(key) < 1 or heads < kv_heads:
+            raise BadInput(f"batch, kv_len, heads, kv_heads = {key}: must be at least 1 and heads ≥ kv_heads",
+                           field="shape")  # fmt: skip
+        shape = {"batch": batch, "kv_len": kv_len, "heads": heads, "kv_heads": kv_heads}
+        return self.remember(key, self.choose(shape)[1])
+
+
+_LOOKUPS: dict[str, type[Lookup]] = {
+    "gemm": GemmLookup, "moe": MoeLookup, "prefill": PrefillLookup, "decode": DecodeLookup
+}  # fmt: skip
+
+
+def lookup(table: Table) -> Any:
+    """Return the look-up of a table, with the `select` of its kernel's family."""
+    return _LOOKUPS[family(table.kernel)](table)

@@ -1,0 +1,138 @@
+"""Shape and configuration → thread blocks, loop trips, waves and bytes: what a launch is made of.
+
+Written once in plain arithmetic, so that the same lines run on integers at run time and on numpy arrays (shapes down,
+configurations across) when a table is fitted. Units: blocks, trips, bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pipewave.errors import MissingField
+from pipewave.tune.shapes import family
+
+
+class Work(NamedTuple):
+    """One launch. Each field is a number or an array.
+
+    `blocks`: thread blocks that do work; `trips`: main-loop trips of a block, mean; `longest`: of the longest block;
+    `dram`: bytes that must come from or go to memory once; `l2`: bytes the blocks ask of the L2 for their operands;
+    `idle`: blocks that start and leave at once, or rows of a second pass.
+    """
+
+    blocks: Any
+    trips: Any
+    longest: Any
+    dram: Any
+    l2: Any
+    idle: Any
+
+
+Values = Mapping[str, Any]
+KIND_FIELDS: dict[str, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k"),
+    "moe": ("m", "e", "top_k", "hidden", "inter"),
+    "prefill": ("batch", "q_len", "kv_len", "heads", "kv_heads"),
+    "decode": ("batch", "kv_len", "heads", "kv_heads"),
+}
+
+
+def gemm(shape: Values, c: Values, bytes_each: int) -> Work:
+    """Dense GEMM: one block an output tile, one trip a slice of K."""
+    m, n, k = shape["m"], shape["n"], shape["k"]
+    rows, cols, trips = -(-m // c["BLOCK_M"]), -(-n // c["BLOCK_N"]), -(-k // c["BLOCK_K"])
+    dram = (m * k + n * k) * bytes_each + 2 * m * n
+    return Work(rows * cols, trips, trips, dram, (rows * n + cols * m) * k * bytes_each, 0)
+
+
+def active_experts(m: Any, e: Any, top_k: Any) -> Any:
+    """Experts that at least one of m tokens chooses, in expectation, every expert being as likely."""
+    return e * (1.0 - (1.0 - top_k / (e + 1e-9)) ** m)
+
+
+def routed(counts: Iterable[int], sizes: Iterable[int]) -> dict[str, Any]:
+    """Return the routing fields of a shape from the tokens each expert got, for blocks of some sizes."""
+    used = [count for count in counts if count > 0]
+    return {"active": len(used), "rows_by": {size: sum(-(-count // size) for count in used) for size in sizes}}
+
+
+def expert_rows(pairs: Any, active: Any, block_m: Any) -> Any:
+    """Blocks of rows that `pairs` rows spread over `active` experts fill: a part-filled block each, half on average."""
+    more = pairs / block_m - 0.5 * active
+    return active + more * (more > 0)
+
+
+def moe(shape: Values, c: Values, up: bool) -> Work:
+    """Grouped GEMM: every expert's rows padded to whole blocks.
+
+    A shape may bring its routing: `active` experts, and the blocks of rows they fill, as an array (`rows`) or by
+    BLOCK_M (`rows_by`). Without, both are expected values.
+    """
+    m, e, top_k = shape["m"], shape["e"], shape["top_k"]
+    n, k = (2 * shape["inter"], shape["hidden"]) if up else (shape["hidden"], shape["inter"])
+    pairs, active = m * top_k, shape["active"] if "active" in shape else active_experts(m, e, top_k)
+    if "rows_by" in shape:
+        rows = shape["rows_by"][c["BLOCK_M"]]
+    else:
+        rows = shape["rows"] if "rows" in shape else expert_rows(pairs, active, c["BLOCK_M"])
+    cols, trips = -(-n // c["BLOCK_N"]), -(-k // c["BLOCK_K"])
+    few = pairs + (e - pairs) * (e < pairs)  # min(pairs, e) for numbers and arrays alike
+    bound = (pairs + few * (c["BLOCK_M"] - 1)) // c["BLOCK_M"] + 1
+    dram = 2 * (active * n * k + m * (k if up else top_k * k) + pairs * n)
+    return Work(rows * cols, trips, trips, dram, 2 * (rows * n + cols * pairs) * k, (bound - rows) * cols)
+
+
+def prefill(shape: Values, c: Values, head_dim: int, causal: bool) -> Work:
+    """FlashAttention forward: a block attends BLOCK_M queries of one head, a trip BLOCK_N keys."""
+    batch, q, kv = shape["batch"], shape["q_len"], shape["kv_len"]
+    heads, kv_heads = shape["heads"], shape["kv_heads"]
+    rows, longest = -(-q // c["BLOCK_M"]), -(-kv // c["BLOCK_N"])
+    blocks = batch * heads * rows
+    trips, masked = longest, (kv % c["BLOCK_N"] > 0) * 1
+    if causal:  # row i sees the prefix and (i + 1) blocks of queries, the last one what is left
+        first = q + (c["BLOCK_M"] - q) * (q > c["BLOCK_M"])  # queries of the first row: min(q, BLOCK_M)
+        trips = (kv - q + 0.5 * (first + q)) / c["BLOCK_N"] + 0.5
+        masked = first / c["BLOCK_N"] + 0.5
+    dram = 4 * head_dim * batch * (q * heads + kv * kv_heads)
+    return Work(blocks, trips, longest, dram, 0, blocks * masked)
+
+
+def decode(shape: Values, c: Values, head_dim: int) -> Work:
+    """Paged decode: a block attends one KV head's queries to one split of one sequence; `idle` counts reduced rows."""
+    batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
+    splits = c["SPLITS"]
+    trips = -(-kv // (splits * c["BLOCK_N"]))
+    used = -(-kv // (trips * c["BLOCK_N"]))  # a split beyond the end of the sequence has nothing to do
+    dram = 4 * head_dim * batch * kv * kv_heads
+    return Work(
+        batch * kv_heads * used, trips, trips, dram, batch * kv_heads * splits, batch * heads * splits * (splits > 1)
+    )
+
+
+def mapper(kernel: str) -> Callable[[Values, Values], Work]:
+    """Return `work(shape, configuration)` of a kernel."""
+    kind = family(kernel)
+    if kind == "gemm":
+        each = 1 if kernel == "gemm_fp8" else 2
+        return lambda shape, c: gemm(shape, c, each)
+    if kind == "moe":
+        up = kernel == "moe_w13"
+        return lambda shape, c: moe(shape, c, up)
+    dim = int(kernel.rsplit("_", 1)[1])
+    if kind == "prefill":
+        causal = "causal" in kernel
+        return lambda shape, c: prefill(shape, c, dim, causal)
+    return lambda shape, c: decode(shape, c, dim)
+
+
+def check_shape(kernel: str, shape: Values) -> None:
+    """Refuse a shape that lacks a field.
+
+    Raises:
+        MissingField: named in the error.
+    """
+    for name in KIND_FIELDS[family(kernel)]:
+        if name not in shape:
+            raise MissingField(f"{kernel} needs {name!r}; its shape is {', '.join(KIND_FIELDS[family(kernel)])}",
+                               field=name)  # fmt: skip

@@ -1,0 +1,98 @@
+"""A recording as arrays to fit and to score: shapes down, configurations across, one column a half of the repeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.tune.recording import Recording
+from pipewave.tune.shapes import family
+
+Floats = NDArray[np.float64]
+HICCUP = 1.25  # a launch this much slower than the fastest of the same call was disturbed
+SM_BYTES, BLOCK_BYTES, SM_REGISTERS, SM_THREADS, SM_BLOCKS = 233_472, 1_024, 65_536, 2_048, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Shapes of some roles with their times.
+
+    `shape`: field → [s]; `config`: parameter → [c]; `halves` [s, c, 2] µs, median of each half, NaN where not timed;
+    `us` [s, c]: both halves together without disturbed launches; `resident` [c]: blocks an SM holds at once.
+    `rows` [s, c] and `active` [s] (MoE only): blocks of rows and experts in use, by the routing that was drawn.
+    """
+
+    kernel: str
+    shape: dict[str, NDArray[np.int64]]
+    config: dict[str, NDArray[np.int64]]
+    halves: Floats
+    us: Floats
+    resident: NDArray[np.int64]
+    routing: dict[str, Floats]
+
+    def columns(self, *, histogram: bool = True) -> dict[str, NDArray[np.float64]]:
+        """Shape fields as [s, 1] columns for `mapping`, with the routing if asked and known."""
+        columns = {name: values[:, None] for name, values in self.shape.items()}
+        return columns | (self.routing if histogram else {})  # type: ignore[return-value]
+
+    def take(self, index: NDArray[np.int64]) -> Measured:
+        """Keep some shapes."""
+        shape = {name: values[index] for name, values in self.shape.items()}
+        routing = {name: values[index] for name, values in self.routing.items()}
+        return Measured(self.kernel, shape, self.config, self.halves[index], self.us[index], self.resident, routing)
+
+
+def resident_blocks(
+    smem: NDArray[np.int32], registers: NDArray[np.int32], warps: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Blocks that one SM holds at once, by shared memory, registers, threads and the hardware's own limit."""
+    each = -(-np.maximum(registers, 16) // 8) * 8  # registers are handed out by eights
+    limits = (SM_BYTES // (smem + BLOCK_BYTES), SM_REGISTERS // (each * 32 * warps), SM_THREADS // (32 * warps))
+    return np.clip(np.minimum.reduce(limits), 1, SM_BLOCKS).astype(np.int64)
+
+
+def medians(recording: Recording, chosen: NDArray[np.int64]) -> Floats:
+    """Median µs of each (shape, configuration, half): [len(chosen), c, 2], NaN where there is none."""
+    count = len(recording.configs)
+    position = np.full(len(recording.shapes), -1)
+    position[chosen] = np.arange(len(chosen))
+    here = position[recording.row_shape]
+    keep = here >= 0
+    key = (here[keep] * count + recording.row_config[keep]) * 2 + recording.row_half[keep]
+    us = recording.row_us[keep].astype(float)
+    order = np.lexsort((us, key))
+    us, size = us[order], np.bincount(key, minlength=len(chosen) * count * 2)
+    start = np.cumsum(size) - size
+    some = size > 0
+    out = np.full(len(size), np.nan)
+    out[some] = (us[(start + (size - 1) // 2)[some]] + us[(start + size // 2)[some]]) / 2
+    return out.reshape(len(chosen), count, 2)
+
+
+def undisturbed(halves: Floats) -> Floats:
+    """Mean of the halves, without one that a hiccup hit."""
+    low = np.fmin(halves[..., 0], halves[..., 1])
+    kept = np.where(halves > HICCUP * low[..., None], np.nan, halves)
+    total, number = np.nansum(kept, axis=-1), np.sum(np.isfinite(kept), axis=-1)
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+
+
+def measured(recording: Recording, *roles: int) -> Measured:
+    """Gather the shapes of some roles (`recording.TEST`, `ANCHOR`, `WAVE`)."""
+    names = recording.meta["names"]
+    config = {name: recording.configs[:, i].astype(np.int64) for i, name in enumerate(names)}
+    chosen = np.flatnonzero(np.isin(recording.role, roles))
+    shape = {name: recording.shapes[chosen, i] for i, name in enumerate(recording.meta["fields"])}
+    halves = medians(recording, chosen)
+    resident = resident_blocks(recording.built[:, 0], recording.built[:, 1], config["num_warps"])
+    kernel = recording.meta["kernel"]
+    routing = _routing(recording.counts[chosen], config["BLOCK_M"]) if family(kernel) == "moe" else {}
+    return Measured(kernel, shape, config, halves, undisturbed(halves), resident, routing)
+
+
+def _routing(counts: NDArray[np.int32], block_m: NDArray[np.int64]) -> dict[str, Floats]:
+    by_size = {int(size): np.sum(-(-counts // size), axis=1) for size in np.unique(block_m)}
+    rows = np.stack([by_size[int(size)] for size in block_m], axis=1).astype(float)
+    return {"rows": rows, "active": np.sum(counts > 0, axis=1)[:, None].astype(float)}

@@ -1,0 +1,163 @@
+"""Everything that can choose a configuration, under one contract: anchors in, one choice a test shape out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.tune import cells, fitted, published
+from pipewave.tune.lookup import MoeLookup, lookup
+from pipewave.tune.mapping import KIND_FIELDS, routed
+from pipewave.tune.measured import Measured, measured
+from pipewave.tune.recording import ANCHOR, TEST, WAVE, Recording
+from pipewave.tune.shapes import family
+from pipewave.tune.smooth import logs
+from pipewave.tune.space import space
+from pipewave.tune.table import make
+
+Ints = NDArray[np.int64]
+PASSES = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """`chosen` [s] configurations; `decision_us` on a shape not asked before; `extra` figures of its own."""
+
+    chosen: Ints
+    decision_us: float
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+def median_us(decide: Callable[[Any], Any], asked: Sequence[Any], forget: Callable[[], None] = lambda: None) -> float:
+    """Median over `asked` of the µs of one decision; of a few passes each counts its best, since others interfere."""
+    best = np.full(len(asked), np.inf)
+    for _ in range(PASSES):
+        forget()
+        for i, one in enumerate(asked):
+            start = time.perf_counter_ns()
+            decide(one)
+            best[i] = min(best[i], time.perf_counter_ns() - start)
+    return float(np.median(best)) / 1e3
+
+
+def asked(test: Measured) -> list[dict[str, Any]]:
+    """Return test shapes as the keyword arguments of `select`."""
+    names = KIND_FIELDS[family(test.kernel)]
+    rows = zip(*(test.shape[name].tolist() for name in names), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def defaults(recording: Recording, test: Measured) -> Ints:
+    """Number of the default configuration of each test shape."""
+    of = space(test.kernel)
+    rows = zip(*(values.tolist() for values in test.shape.values()), strict=True)
+    position = {tuple(config): i for i, config in enumerate(recording.configs.tolist())}
+    return np.array([position[of.default(dict(zip(test.shape, row, strict=True)))] for row in rows])
+
+
+def pipewave(recording: Recording, test: Measured, *, histogram: bool = True) -> Selector:
+    """Ours, through the very look-up that users call."""
+    fit = fitted.fit(recording)
+    table = lookup(make(fit, cells.build(fit), recording.meta))
+    number = {id(config): i for i, config in enumerate(table.configs)}
+    shapes = asked(test)
+    known = [{**shape, "counts": counts} for shape, counts in zip(shapes, counts_of(recording), strict=True)] \
+        if histogram and isinstance(table, MoeLookup) else shapes  # fmt: skip
+    chosen = np.array([number[id(table.select(**shape))] for shape in known])
+    unseen = median_us(lambda shape: table.select(**shape), shapes, table.forget)
+    return Selector(chosen, unseen, _speeds(table, shapes))
+
+
+def _speeds(table: Any, shapes: list[dict[str, Any]]) -> dict[str, float]:
+    extra = {"repeated_us": repeated_us(table, shapes)}
+    if hasattr(table, "prepare"):
+        for shape in shapes:
+            table.prepare(**{name: value for name, value in shape.items() if name != "m"})
+        extra["known_layer_us"] = median_us(lambda shape: table.select(**shape), shapes, table.forget)
+    return extra
+
+
+def repeated_us(table: Any, shapes: list[dict[str, Any]], times: int = 50) -> float:
+    """Median over shapes of a decision asked again and again."""
+
+    def again(shape: dict[str, Any]) -> None:
+        for _ in range(times):
+            table.select(**shape)
+
+    return median_us(again, shapes) / times
+
+
+def counts_of(recording: Recording) -> list[tuple[int, ...]]:
+    """Tokens of each expert at the test shapes."""
+    return [tuple(int(c) for c in row) for row in recording.counts[recording.role == TEST]]
+
+
+def as_published(recording: Recording, test: Measured) -> Selector:
+    """WaveTune as published, from all anchors."""
+    anchors = [some for some in (measured(recording, ANCHOR), measured(recording, WAVE)) if len(some.us)]
+    table = published.fit(anchors, int(recording.meta["env"]["sm_count"]))
+    shapes = asked(test)
+    if family(test.kernel) == "moe":
+        sizes = sorted({macro["BLOCK_M"] for macro in table.macros})
+        shapes = [shape | routed(counts, sizes) for shape, counts in zip(shapes, counts_of(recording), strict=True)]
+    r2 = published.r2_table(table)
+    return Selector(np.array([table.select(shape) for shape in shapes]), median_us(table.select, shapes),
+                    {"r2_median": r2["median"], "r2_share_above_0.998": r2["share_above_0.998"]})  # fmt: skip
+
+
+def default(recording: Recording, test: Measured) -> Selector:
+    """Return what a user runs without tuning."""
+    of, shapes = space(test.kernel), [dict(zip(test.shape, row, strict=True))
+                                      for row in zip(*(v.tolist() for v in test.shape.values()), strict=True)]  # fmt: skip
+    return Selector(defaults(recording, test), median_us(of.default, shapes))
+
+
+def one_for_all(recording: Recording, test: Measured) -> Selector:
+    """Return the one configuration that does best over the anchors."""
+    us = measured(recording, ANCHOR).us
+    best = int(np.log(us / us.min(axis=1, keepdims=True)).mean(axis=0).argmin())
+    return Selector(np.full(len(test.us), best), 0.0)
+
+
+def nearest_m(recording: Recording, test: Measured) -> Selector:
+    """Return the best configuration of the nearest profiled shape, as files keyed by M do; N and K by nearness too."""
+    anchors = measured(recording, ANCHOR)
+    at, best = logs(test.kernel, anchors.columns()), anchors.us.argmin(axis=1)
+    wanted = logs(test.kernel, test.columns())
+    pick = lambda x: best[np.abs(at - x).sum(axis=1).argmin()]  # noqa: E731
+    return Selector(np.array([pick(x) for x in wanted]), median_us(pick, list(wanted)))
+
+
+def at_random(recording: Recording, test: Measured) -> Selector:
+    """Draw any configuration."""
+    return Selector(np.random.default_rng(0).integers(0, test.us.shape[1], len(test.us)), 0.0)
+
+
+def autotune(recording: Recording, test: Measured) -> Selector:
+    """`triton.autotune`: measure everything once a shape. Its cost is upstream's own default of 25 + 100 ms each."""
+    each_us = 125e3
+    return Selector(np.nanargmin(np.nanmean(test.halves, axis=2), axis=1), each_us * test.us.shape[1])
+
+
+def _rivals() -> dict[str, Callable[[Recording, Measured], Selector | str]]:
+    from pipewave.tune import rivals
+
+    return {"xgboost": rivals.xgboost, "nvidia-matmul-heuristics": rivals.matmul_heuristics}
+
+
+def _routing_expected(recording: Recording, test: Measured) -> Selector | str:
+    if family(test.kernel) != "moe":
+        return "only for grouped GEMM"
+    return pipewave(recording, test, histogram=False)
+
+
+SELECTORS: dict[str, Callable[[Recording, Measured], Selector | str]] = {
+    "pipewave": pipewave, "pipewave_expected_routing": _routing_expected, "published": as_published,
+    "default": default, "one_for_all": one_for_all, "nearest_m": nearest_m, "random": at_random,
+    "triton_autotune": autotune, **_rivals(),
+}  # fmt: skip

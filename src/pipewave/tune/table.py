@@ -1,0 +1,174 @@
+"""A fitted table as one file: safetensors arrays, with what it was measured on and a checksum in the header.
+
+Loading refuses what cannot be right (another kernel source, another configuration space, another card) and warns once
+about what may have drifted (driver, compiler): `tune check` then says by measurement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from pipewave.errors import BadFile
+from pipewave.tune.cells import Cells
+from pipewave.tune.fitted import Fitted
+from pipewave.tune.shapes import family
+from pipewave.tune.smooth import Smoother
+from pipewave.tune.space import space
+
+SCHEMA = 1
+HARD = ("gpu", "sm_count", "cc")
+SOFT = ("triton", "cuda", "driver")
+_SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py"}
+_warned: set[str] = set()
+
+
+class TableMismatch(BadFile):
+    """A sound table that belongs to another card, kernel source or configuration space."""
+
+    code = "table_mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A fitted kernel: laws, corrections, short lists, and `meta` (env, hashes, timing, fit)."""
+
+    kernel: str
+    fitted: Fitted
+    cells: Cells
+    meta: dict[str, Any]
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of the contents; equal on every rank that loaded the same table."""
+        return str(self.meta["sha256"])
+
+
+def source_hash(kernel: str) -> str:
+    """Hash the kernel's source as shipped, so that a table of another version is refused."""
+    text = files("pipewave.kernels.triton").joinpath(_SOURCES[family(kernel)]).read_text()
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def space_hash(kernel: str) -> str:
+    """Hash the configuration space in order: tables refer to its members by number."""
+    of = space(kernel)
+    return hashlib.sha256(json.dumps([of.names, of.configs]).encode()).hexdigest()
+
+
+def make(fitted: Fitted, cells: Cells, recorded: Mapping[str, Any]) -> Table:
+    """Assemble a table from a fit and the recording's meta."""
+    env = dict(recorded["env"])
+    smi = env.pop("nvidia_smi", {})
+    env |= {"driver": smi.get("driver_version"), "sm_clock": smi.get("clocks.max.sm"), "power_limit": smi.get("power.limit"),
+            "mig": smi.get("mig.mode.current")}  # fmt: skip
+    timing = {
+        name: recorded[name] for name in ("method", "flush_mb", "empty_us", "timed_s", "seed") if name in recorded
+    }
+    meta = {"schema": SCHEMA, "env": env, "timing": timing, "fit": fitted.notes,
+            "kernel": {"name": fitted.kernel, "source_sha256": source_hash(fitted.kernel),
+                       "config_space_sha256": space_hash(fitted.kernel)}}  # fmt: skip
+    return Table(fitted.kernel, fitted, cells, meta | {"sha256": _digest(meta, _arrays(fitted, cells))})
+
+
+def _arrays(fitted: Fitted, cells: Cells) -> dict[str, NDArray[Any]]:
+    smooth = fitted.smooth
+    assert smooth is not None
+    return {
+        "config": np.stack(list(fitted.config.values()), axis=1).astype(np.int32),
+        "resident": fitted.resident.astype(np.int32),
+        "law": fitted.law.astype(np.float32),
+        "sigma": fitted.sigma.astype(np.float32),
+        "anchor_mean": smooth.mean,
+        "anchor_spread": smooth.spread,
+        "anchor_at": smooth.at.astype(np.float32),
+        "anchor_weights": smooth.weights.astype(np.float16),
+        "cell_key": cells.key,
+        "cell_start": cells.start.astype(np.int32),
+        "cell_config": cells.config,
+        "cell_factor": cells.factor,
+    }
+
+
+def _digest(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256(json.dumps({k: meta[k] for k in sorted(meta) if k != "sha256"}, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
+
+
+def write(table: Table, path: Path) -> None:
+    """Write the file whole: to a neighbour first, then renamed over the target."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_bytes(save(_arrays(table.fitted, table.cells), {"pipewave_table": json.dumps(table.meta)}))
+    part.replace(path)
+
+
+def read(path: Path) -> Table:
+    """Read and verify a table.
+
+    Raises:
+        BadFile: missing, truncated, corrupted, or not a table.
+        TableMismatch: made for another kernel source or configuration space.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            meta = json.loads((file.metadata() or {})["pipewave_table"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise BadFile(f"{path} is not a readable tuning table: {error}; make one with `pipewave tune table`",
+                      field="path") from error  # fmt: skip
+    if meta.get("schema") != SCHEMA or meta.get("sha256") != _digest(meta, arrays):
+        raise BadFile(f"{path} is corrupted or of another version: its checksum or schema does not match", field="path")
+    _check_source(path, meta)
+    return _assemble(meta, arrays)
+
+
+def _check_source(path: Path, meta: Mapping[str, Any]) -> None:
+    of = meta["kernel"]
+    for what, found in (("source", source_hash(of["name"])), ("config_space", space_hash(of["name"]))):
+        if of[f"{what}_sha256"] != found:
+            raise TableMismatch(f"{path} was measured with another {what.replace('_', ' ')} of {of['name']}; "
+                                f"profile it again: `pipewave tune profile {of['name']}`", field="path")  # fmt: skip
+
+
+def _assemble(meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Table:
+    kernel, a = meta["kernel"]["name"], arrays
+    names = space(kernel).names
+    smooth = Smoother(a["anchor_mean"], a["anchor_spread"], meta["fit"]["length"], a["anchor_at"].astype(float),
+                      a["anchor_weights"].astype(float))  # fmt: skip
+    config = {name: a["config"][:, i].astype(np.int64) for i, name in enumerate(names)}
+    fitted = Fitted(kernel, int(meta["env"]["sm_count"]), config, a["resident"].astype(np.int64),
+                    a["law"].astype(float), smooth, a["sigma"].astype(float), meta["fit"])  # fmt: skip
+    return Table(kernel, fitted, Cells(a["cell_key"], a["cell_start"], a["cell_config"], a["cell_factor"]), meta)
+
+
+def check_environment(table: Table, env: Mapping[str, Any]) -> list[str]:
+    """Compare a table with the machine it is about to serve; returns the soft differences after warning once of them.
+
+    Raises:
+        TableMismatch: another card.
+    """
+    made = table.meta["env"]
+    for name in HARD:
+        if name in env and env[name] != made[name]:
+            raise TableMismatch(f"the {table.kernel} table is for {name} = {made[name]}, this machine has {env[name]}; "
+                                f"profile here: `pipewave tune profile {table.kernel}`", field=name)  # fmt: skip
+    drift = [f"{name} {made[name]} → {env[name]}" for name in SOFT if env.get(name) not in (None, made.get(name))]
+    if drift and table.sha256 not in _warned:
+        _warned.add(table.sha256)
+        warnings.warn(f"{table.kernel} table: {', '.join(drift)}; `pipewave tune check` tells whether it still holds",
+                      stacklevel=2)  # fmt: skip
+    return drift
