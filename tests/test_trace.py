@@ -217,7 +217,7 @@ def test_table_page_and_comparison_of_the_command(app: typer.Typer, tmp_path: Pa
     assert out.read_text("utf-8").startswith("<!doctype html>")
     both = CliRunner().invoke(app, ["trace", str(path_of(step)), str(path_of(PREFILL)), *options])
     assert both.exit_code == 0
-    assert "B / A" in both.stdout
+    assert "B each" in both.stdout
     told = CliRunner().invoke(app, ["trace", str(path_of(step)), str(path_of(PREFILL)), "--format", "json"])
     assert {"a", "b", "changes"} <= json.loads(told.stdout).keys()
 

@@ -172,18 +172,19 @@ def _show_comparison(found: Comparison, form: str, out: str, top: int) -> None:
             "family": change.family,
             "× A": change.count_a,
             "× B": change.count_b,
-            "A µs": change.a_us,
-            "B µs": change.b_us,
+            "A each": change.a_us / change.count_a if change.count_a else 0.0,
+            "B each": change.b_us / change.count_b if change.count_b else 0.0,
+            "A all": change.a_us,
+            "B all": change.b_us,
             "B − A": change.change_us,
-            "B / A": f"{change.b_us / change.a_us:.2f}" if change.a_us else "",
-            "predicted B / A": _ratio(change.predicted_b_us, change.predicted_a_us),
+            "predicted B − A": _difference(change.predicted_b_us, change.predicted_a_us),
         }
         for change in found.changes[: top or None]
     ]
-    table(rows, title=f"A {found.a.source} on {found.a.gpu}, B {found.b.source} on {found.b.gpu}")
+    table(rows, title=f"µs of A {found.a.source} on {found.a.gpu} and B {found.b.source} on {found.b.gpu}")
     a, b = found.a.gpu_us, found.b.gpu_us
     print(f"GPU time: A {a / 1e3:,.3f} ms, B {b / 1e3:,.3f} ms, B / A {b / a if a else 0.0:.3f}")
 
 
-def _ratio(over: float | None, under: float | None) -> str:
-    return f"{over / under:.2f}" if over and under else ""
+def _difference(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before

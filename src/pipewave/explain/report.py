@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipewave.calls import Call
+from pipewave.calls import Call, Collective
 from pipewave.explain.group import Group
 from pipewave.explain.names import short
 from pipewave.explain.shaped import Shaped
@@ -15,13 +15,15 @@ from pipewave.gpus import GPU
 from pipewave.prediction import Prediction, predict
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
+WAITING = "the measured time of a collective includes waiting for the slowest rank"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """`count` equal calls. Times in µs are of one call (measured: their mean); `total_*` of all of them.
 
-    recoverable = measured − ceiling, never negative. `shaped`: the shape was read, not assumed (`note` says what was).
+    recoverable = measured − ceiling, never negative. `shaped`: the shape was read, not assumed. `note`: what was
+    assumed, or what else the times hold.
     """
 
     family: str
@@ -128,7 +130,7 @@ def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
         found.bound,
         found.basis,
         shape.read,
-        shape.note,
+        shape.note or (WAITING if isinstance(shape.call, Collective) else ""),
         describe(shape.call),
         tuple(dict.fromkeys(short(kernel.name) for one in members for kernel in one.kernels)),
         first.tile,
