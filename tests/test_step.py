@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pipewave.calls import Gemm
 from pipewave.errors import BadInput, DoesNotFit
 from pipewave.gpus import find
 from pipewave.model import load
 from pipewave.model.kernels import Batch, Deployment
 from pipewave.model.shard import ALONE, Parallel
 from pipewave.prediction import predict
-from pipewave.step import Runner, find_engine
+from pipewave.step import Load, Runner, find_engine
 from pipewave.step.detail import detail
 from pipewave.step.engine import Engine
+from pipewave.step.inside import inside
 from pipewave.step.memory import GIB, budget, cache_bytes
+from pipewave.step.power import heat_us, limited_us
 
 
 def runner(model: str = "Llama-3.1-8B", gpu: str = "H200", engine: str = "vllm", parallel: Parallel = ALONE) -> Runner:
@@ -40,7 +43,7 @@ def test_a_step_is_the_sum_of_its_kernels_and_gaps(model: str, parallel: Paralle
         kernels = 0.0
         for stage in range(parallel.pp):
             uses = run.deployment.kernels(batch, stage)
-            found = predict([u.call for u in uses], run.gpu, protocol="serving", stack=run.engine.stack)
+            found = inside([u.call for u in uses], run.gpu, run.engine).found
             kernels += float(np.dot(found.latency_us, [u.count for u in uses]))
         gaps = sum(float(values[index]) for values in steps.gaps.values())
         assert steps.total_us[index] == pytest.approx(kernels + gaps, rel=1e-6)
@@ -88,16 +91,54 @@ def test_padding_never_shrinks_a_batch(requests: int) -> None:
         assert find_engine(name).padded(requests) >= requests
 
 
-def test_launches_matter_only_when_the_gpu_waits_for_them() -> None:
+def load_of(kernel_us: float, *, graph: bool, rows: float = 4096.0, heat_us: float = 0.0) -> Load:
+    columns = (np.array([value]) for value in (kernel_us, heat_us, 300.0, 340.0, 8.0, rows))
+    return Load(*columns, graph=np.array([graph]), layers=np.array([32.0]))
+
+
+def test_the_host_matters_only_when_the_gpu_waits_for_it() -> None:
     engine = find_engine("vllm")
-    one, many = np.array([1.0]), np.array([1e6])
-    eager, graph = np.array([False]), np.array([True])
-    assert engine.gaps_us(one, np.array([300.0]), one, eager)["launch"] > 0
-    assert engine.gaps_us(many, np.array([300.0]), one, eager)["launch"] == 0
-    assert engine.gaps_us(one, np.array([300.0]), one, graph)["launch"] == 0
-    slow = engine.what_if(prompt_scale=1.1, decode_scale=1.05)
-    assert slow.gaps_us(many, one, one, eager)["under_load"] == pytest.approx(1e5)
-    assert slow.gaps_us(many, one, one, graph)["under_load"] == pytest.approx(5e4)
+    eager, pieces, graph = (
+        {us: float(engine.gaps_us(load_of(us, graph=replayed, rows=rows))["launch"][0]) for us in (1.0, 1e6)}
+        for replayed, rows in ((False, 4096.0), (False, 256.0), (True, 256.0))
+    )
+    assert eager[1.0] > pieces[1.0] > graph[1.0] > 0
+    assert eager[1e6] == pieces[1e6] == graph[1e6] == 0
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+@pytest.mark.parametrize(("graph", "rows"), [(True, 64.0), (False, 64.0), (False, 4096.0)])
+@pytest.mark.parametrize("kernel_us", [10.0, 5e3, 1e6])
+def test_a_regime_is_the_sum_of_the_named_gaps(name: str, graph: bool, rows: float, kernel_us: float) -> None:
+    engine, load = find_engine(name), load_of(kernel_us, graph=graph, rows=rows)
+    gaps = sum(float(values[0]) for values in engine.gaps_us(load).values())
+    regime = engine.regime(graph=graph, rows=rows, nodes=300.0, launches=340.0, layers=32.0)
+    busy = max(kernel_us + regime.between_us, regime.beside_us)
+    assert busy + regime.after_us + 8 * engine.request_host_us == pytest.approx(kernel_us + gaps)
+
+
+def test_power_binds_only_work_that_needs_more_than_the_board_delivers() -> None:
+    kernels, heat = np.array([100.0, 100.0, 100.0]), np.array([0.0, 60.0, 300.0])
+    limited = limited_us(kernels, heat)
+    assert limited[0] == pytest.approx(100.0)
+    assert limited[1] == pytest.approx(100.0, rel=1e-3)
+    assert limited[2] == pytest.approx(300.0, rel=1e-3)
+    assert np.all(limited >= np.maximum(kernels, heat))
+
+
+def test_an_h200_sustains_what_its_microbenchmark_measured() -> None:
+    call = Gemm(8192, 8192, 8192)
+    flops = 2.0 * 8192**3
+    assert flops / (1e-6 * heat_us([call], find("H200"))[0]) == pytest.approx(660e12, rel=0.06)
+
+
+def test_a_step_spares_streaming_kernels_the_write_back_of_a_flush() -> None:
+    gpu, engine = find("H200"), find_engine("vllm").what_if(attention_setup_us=0.0)
+    thin, thick = Gemm(1, 14336, 4096), Gemm(8192, 14336, 4096)
+    cold = predict([thin, thick], gpu, **engine.library)
+    found = inside([thin, thick], gpu, engine).found
+    assert found.floor_us[0] <= found.latency_us[0] < cold.latency_us[0]
+    assert found.latency_us[1] == pytest.approx(cold.latency_us[1])
 
 
 def test_unknown_engine_is_named() -> None:

@@ -76,7 +76,7 @@ class Batch:
 class Deployment:
     """What turns a model into kernels besides the batch: the split, the cache's type and its page size.
 
-    `nodes`: hosts one tensor group spans.
+    `nodes`: hosts one tensor group spans. `compiled`: a compiler fuses the norms of heads with RoPE.
     """
 
     model: ModelSpec
@@ -84,6 +84,7 @@ class Deployment:
     kv_dtype: str | None = None
     page_size: int | None = None
     nodes: int = 1
+    compiled: bool = False
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
         """Every kernel one rank of pipeline stage `stage` launches for a batch, in order, equal layers counted once."""
@@ -111,7 +112,7 @@ class _Stage:
         self.tp, self.nodes = self.parallel.tp, deployment.nodes
         self.batch, self.rows = batch, batch.rows
         self.kv_dtype = deployment.kv_dtype or self.model.kv_dtype
-        self.page_size = deployment.page_size
+        self.page_size, self.compiled = deployment.page_size, deployment.compiled
         self.dtype = self.model.dtype
 
     def layers(self, stage: int) -> Iterator[Use]:
@@ -187,17 +188,24 @@ class _Stage:
     def gqa(self, spec: Gqa) -> Iterator[Use]:
         heads, kv_heads = spec.heads // self.tp, max(spec.kv_heads // self.tp, 1)
         yield self.linear(spec.qkv)
-        if spec.qk_norm == "head":
-            yield self.norm("q_norm", spec.head_dim, self.rows * heads)
-            yield self.norm("k_norm", spec.head_dim, self.rows * kv_heads)
-        elif spec.qk_norm == "full":
-            yield self.norm("q_norm", spec.head_dim * heads)
-            yield self.norm("k_norm", spec.head_dim * kv_heads)
+        yield from self.head_norms(spec, heads, kv_heads)
         if spec.rope:
             size = self.rows * (heads + kv_heads) * spec.head_dim * ACT
             yield self.streaming("rope", size, size, self.rows * spec.head_dim * ACT)
         yield self.kv_write(2 * kv_heads * spec.head_dim)
         yield from self.by_length(spec)
+
+    def head_norms(self, spec: Gqa, heads: int, kv_heads: int) -> Iterator[Use]:
+        """Norms of queries and keys. Compiled, one kernel sums the squares and RoPE's applies them."""
+        if spec.qk_norm == "head" and self.compiled:
+            sums = self.rows * (heads + kv_heads)
+            yield self.streaming("qk_norm", sums * spec.head_dim * ACT, sums * 4)
+        elif spec.qk_norm == "head":
+            yield self.norm("q_norm", spec.head_dim, self.rows * heads)
+            yield self.norm("k_norm", spec.head_dim, self.rows * kv_heads)
+        elif spec.qk_norm == "full":
+            yield self.norm("q_norm", spec.head_dim * heads)
+            yield self.norm("k_norm", spec.head_dim * kv_heads)
 
     def kv_write(self, elements: int) -> Use:
         width = 1 if self.kv_dtype == "fp8" else ACT

@@ -24,6 +24,7 @@ ELASTIC = {
     "clock": "boost_clock_mhz",  # peaks and L2 follow it
     "L2 bandwidth": "l2_gbps",
     "link bandwidth": "link_gbps",
+    "power": "tdp_w",
     "memory size": "dram_gib",
 }
 
@@ -219,7 +220,8 @@ def elasticities(model: ModelSpec, question: Question, designs: Designs, index: 
     base = evaluate(model, split, question, setting[0], lane, gpu)
     out = []
     for label, name in ELASTIC.items():
-        better = gpu.what_if(**{name: 1.1 * getattr(gpu, name)})
+        # Nets know GPUs by name, so the better one keeps it.
+        better = gpu.what_if(name=gpu.name, **{name: 1.1 * getattr(gpu, name)})
         changed = evaluate(model, split, question, setting[0], lane, better)
         if not (base.refused or changed.refused):
             out.append({"more": f"+10 % {label}", **_changes(base, changed)})

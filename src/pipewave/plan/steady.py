@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.demand import Array
 from pipewave.errors import PipewaveError
@@ -19,7 +20,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.model import ModelSpec
 from pipewave.model.kernels import Batch, Deployment
 from pipewave.plan.space import Question, Split
-from pipewave.step import Engine, Runner, find_engine
+from pipewave.step import Engine, Load, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
 
 COLUMNS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "spread")
@@ -127,32 +128,50 @@ class _Parts:
         prompt = [Batch((q,), (self.prompt,)) for q in self.pieces]
         kinds = [(deployment.by_rows, single), (deployment.by_requests, head), (deployment.by_length, decode + prompt)]
         lists = [[use for s in stages for use in part(batch, s)] for part, batches in kinds for batch in batches]
-        us, nodes, spread = self.runner.price(lists)
+        priced = self.runner.price(lists)
         ends = np.cumsum([len(single), len(head), len(decode)])
-        self.body, self.head, self.attend, self.prompt_us = np.split(us, ends)
-        self.nodes = float(nodes[0] + nodes[ends[0]] + nodes[ends[1]])
-        self.spread = float(np.max(spread[: ends[0]]))
+        self.time, self.heat = (_Sums(*np.split(values, ends)) for values in (priced.us, priced.heat_us))
+        first = [0, ends[0], ends[1]]
+        self.nodes, self.launches = float(priced.nodes[first].sum()), float(priced.launches[first].sum())
+        self.spread = float(np.max(priced.spread[: ends[0]]))
 
     def decode_s(self, requests: Array) -> Array:
         """A decode step: replayed from a graph where one was captured, launched one by one beyond."""
         padded = np.array([self.engine.padded(int(np.ceil(n))) for n in requests], float)
-        kernels = np.interp(padded, self.rows, self.body) + np.interp(requests, self.counts, self.head + self.attend)
-        gaps = self.engine.gaps_us(
-            kernels, np.full_like(kernels, self.nodes), requests, requests <= self.engine.graph_limit
+        kernels, heat = (
+            np.interp(padded, self.rows, table.body) + np.interp(requests, self.counts, table.head + table.attend)
+            for table in (self.time, self.heat)
         )
-        return np.asarray(1e-6 * (kernels + sum(gaps.values())))
+        return self._with_gaps(kernels, heat, requests, padded, requests <= self.engine.graph_limit)
 
     def prompt_s(self, chunk: Array, decoding: Array) -> Array:
         """A step with `chunk` prompt tokens beside `decoding` requests."""
-        kernels = np.interp(chunk + decoding, self.rows, self.body)
-        kernels += np.interp(decoding + 1, self.counts, self.head)
-        kernels += np.where(decoding > 0, np.interp(decoding, self.counts, self.attend), 0.0)
+        kernels, heat = (self._prompt_sum(table, chunk, decoding) for table in (self.time, self.heat))
+        return self._with_gaps(kernels, heat, decoding + 1, chunk + decoding, np.zeros(len(kernels), bool))
+
+    def _prompt_sum(self, table: _Sums, chunk: Array, decoding: Array) -> Array:
+        total = np.interp(chunk + decoding, self.rows, table.body)
+        total += np.interp(decoding + 1, self.counts, table.head)
+        total += np.where(decoding > 0, np.interp(decoding, self.counts, table.attend), 0.0)
         # A chunk is part of a prompt (its mean cost over the prompt) or several whole prompts.
-        whole = np.interp(self.prompt, self.pieces, self.prompt_us)
-        kernels += whole * chunk / self.prompt
-        eager = np.zeros(len(kernels), bool)
-        gaps = self.engine.gaps_us(kernels, np.full_like(kernels, self.nodes), decoding + 1, eager)
+        whole = np.interp(self.prompt, self.pieces, table.prompt)
+        return np.asarray(total + whole * chunk / self.prompt)
+
+    def _with_gaps(self, kernels: Array, heat: Array, requests: Array, rows: Array, graph: NDArray[np.bool_]) -> Array:
+        nodes, launches = np.full_like(kernels, self.nodes), np.full_like(kernels, self.launches)
+        layers = np.full_like(kernels, len(self.runner.deployment.model.layers))
+        gaps = self.engine.gaps_us(Load(kernels, heat, nodes, launches, requests, rows, graph, layers))
         return np.asarray(1e-6 * (kernels + sum(gaps.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """One quantity of kernels on the grids: dense kernels, head, decode attention, prompt attention."""
+
+    body: Array
+    head: Array
+    attend: Array
+    prompt: Array
 
 
 def _grid(most: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""Step latency in a microsecond: every part of a step is predicted on a grid once, then read between its points.
+"""Step latency in microseconds: every part of a step is predicted on a grid once, then read between its points.
 
 A step is its dense kernels (by rows), its head (by requests), decode attention (by requests and mean cache length) and
 prompt attention (by pieces, their mean size and what lies before them), plus the engine's gaps.
@@ -15,7 +15,8 @@ import numpy as np
 
 from pipewave.demand import Array
 from pipewave.model.kernels import Batch, Use
-from pipewave.step import Runner
+from pipewave.step import Priced, Regime, Runner
+from pipewave.step.power import limited
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
 PIECES = (1, 2, 4, 8, 16, 32, 64)
@@ -23,12 +24,7 @@ PREFIXES = (0, 512, 2048, 8192, 32768, 131072, 524288)
 UsesOf = Callable[[Batch, int], list[Use]]
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """GPU µs and kernels launched, on some grid."""
-
-    us: Array
-    nodes: Array
+Pieces = Sequence[tuple[int, int]]
 
 
 class StepTable:
@@ -38,52 +34,46 @@ class StepTable:
     """
 
     def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int) -> None:
-        self.runner, self.engine = runner, runner.engine
-        self.budget, self.requests, self.factor = budget, requests, 1e-6
-        self.caches = [c for c in CACHE_GRID if c < 2 * longest]
-        self.chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
-        self.prefixes = [p for p in PREFIXES if p < longest] or [0]
-        self._grids()
+        self.runner, self.engine, self.factor = runner, runner.engine, 1e-6
+        self.most_requests = requests
+        chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
+        prefixes = [p for p in PREFIXES if p < longest] or [0]
+        axes = Axes(
+            rows=_row_grid(max(budget, requests)),
+            heads=[n for n in _row_grid(requests) if n <= requests],
+            counts=[1 << i for i in range(20) if 1 << i < requests] + [requests],
+            caches=[c for c in CACHE_GRID if c < 2 * longest],
+            chunks=chunks,
+            prefixes=prefixes,
+            prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
+        )
+        self._predict(axes)
         self.shares = runner.stage_shares()
 
-    def _grids(self) -> None:
-        runner, rows = self.runner, _row_grid(max(self.budget, self.requests))
-        counts = [n for n in _row_grid(self.requests) if n <= self.requests]
-        dense = self._price(runner.deployment.by_rows, [Batch((n,), (n,)) for n in rows])
-        head = self._price(runner.deployment.by_requests, [Batch((1,) * n, (1,) * n) for n in counts])
-        self.body_us, self.body_nodes = (_every(rows, values) for values in (dense.us, dense.nodes))
-        self.head_us, self.head_nodes = (_every(counts, values) for values in (head.us, head.nodes))
-        self._decode_grid()
-        self._prompt_grid()
+    def _predict(self, axes: Axes) -> None:
+        """Price all points of the grids."""
+        parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
+        self.spread = float(max(part.spread.max() for part in parts))
+        self.time = Sums(axes, [part.us for part in parts])
+        self.heat = Sums(axes, [part.heat_us for part in parts])
+        self.graph, self.pieces, self.eager = self._regimes(parts)
 
-    def _price(self, uses: UsesOf, batches: Sequence[Batch]) -> Costs:
+    def _regimes(self, parts: Sequence[Priced]) -> list[Regime]:
+        """A decode step that replays a graph, a small step with prompts, a large one; how many kernels run does not
+        depend on their sizes, so the first point of every grid stands for all."""
+        layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.graph_limit
+        counts = {}
+        for graph, attention in ((True, parts[2]), (False, parts[3])):
+            grids = (parts[0], parts[1], attention)
+            counts[graph] = {"nodes": sum(float(grid.nodes[0]) for grid in grids),
+                             "launches": sum(float(grid.launches[0]) for grid in grids)}  # fmt: skip
+        kinds = ((True, limit), (False, limit), (False, limit + 1))
+        return [self.engine.regime(graph=graph, rows=rows, layers=layers, **counts[graph]) for graph, rows in kinds]
+
+    def _price(self, uses: UsesOf, batches: Sequence[Batch]) -> Priced:
         """Kernels of all pipeline stages of each batch."""
         stages = range(self.runner.deployment.parallel.pp)
-        parts = [[use for stage in stages for use in uses(batch, stage)] for batch in batches]
-        us, nodes, spread = self.runner.price(parts)
-        self.spread = float(spread.max())
-        return Costs(us, nodes)
-
-    def _decode_grid(self) -> None:
-        counts = [1 << i for i in range(20) if 1 << i < self.requests] + [self.requests]
-        batches = [Batch((1,) * n, (int(c),) * n) for n in counts for c in self.caches]
-        costs = self._price(self.runner.deployment.by_length, batches)
-        table = costs.us.reshape(len(counts), len(self.caches))
-        every = np.arange(self.requests + 1)
-        columns = [np.interp(every, counts, column) for column in table.T]
-        self.decode_us = np.stack(columns, axis=1).tolist()
-        self.decode_nodes = float(costs.nodes[0])
-
-    def _prompt_grid(self) -> None:
-        points = [(k, q, p) for k in PIECES for q in self.chunks for p in self.prefixes]
-        inside = [(k, q, p) for k, q, p in points if k * q <= 2 * self.budget]
-        costs = self._price(self.runner.deployment.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in inside])
-        known = dict(zip(inside, costs.us.tolist(), strict=True))
-        # Beyond twice the budget no step reaches; scale so that interpolation next to the edge stays sane.
-        for k, q, p in points:
-            known.setdefault((k, q, p), 2.0 * known.get((k // 2, q, p), 0.0))
-        self.prompt_us = known
-        self.prompt_nodes = float(costs.nodes[0])
+        return self.runner.price([[use for stage in stages for use in uses(batch, stage)] for batch in batches])
 
     def scaled(self, factor: float) -> StepTable:
         """The same table with every step `factor` times as long."""
@@ -91,42 +81,71 @@ class StepTable:
         other.factor = self.factor * factor
         return other
 
-    def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]]) -> float:
+    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
         """A step with `decoding` requests that hold `cached` tokens together, and prompt pieces (tokens, before)."""
-        requests = decoding + len(pieces)
         if not pieces and decoding <= self.engine.graph_limit:
-            return self.factor * self._graph_us(decoding, cached)
-        rows = decoding + sum(tokens for tokens, _ in pieces)
-        kernels = self.body_us[rows] + self.head_us[min(requests, self.requests)]
-        nodes = self.body_nodes[rows] + self.head_nodes[1] + self.prompt_nodes
+            rows, regime = self.engine.padded(decoding), self.graph
+        else:
+            rows = decoding + sum(tokens for tokens, _ in pieces)
+            regime = self.pieces if rows <= self.engine.graph_limit else self.eager
+        requests = decoding + len(pieces)
+        heads = min(requests, self.most_requests)
+        kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
+        busy = max(limited(kernels, heat) + regime.between_us, regime.beside_us)
+        return self.factor * (busy + regime.after_us + requests * self.engine.request_host_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Points of the grids: rows, requests of the head, decoding requests × mean cache, prompt pieces."""
+
+    rows: Sequence[int]
+    heads: Sequence[int]
+    counts: Sequence[int]
+    caches: Sequence[float]
+    chunks: Sequence[int]
+    prefixes: Sequence[int]
+    prompts: Sequence[tuple[int, int, int]]
+
+    def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
+        """For each grid, which kernels and the batches that stand for its points."""
+        model = runner.deployment
+        return [
+            (model.by_rows, [Batch((n,), (n,)) for n in self.rows]),
+            (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
+            (model.by_length, [Batch((1,) * n, (int(c),) * n) for n in self.counts for c in self.caches]),
+            (model.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in self.prompts]),
+        ]
+
+
+class Sums:
+    """One quantity that kernels add up to, such as µs, read between the points of the grids."""
+
+    def __init__(self, axes: Axes, parts: Sequence[Array]) -> None:
+        body, head, decode, prompt = parts
+        self.axes = axes
+        self.body, self.head = _every(axes.rows, body), _every(axes.heads, head)
+        every = np.arange(axes.counts[-1] + 1)
+        columns = decode.reshape(len(axes.counts), len(axes.caches)).T
+        self.decode = np.stack([np.interp(every, axes.counts, column) for column in columns], axis=1).tolist()
+        self.prompt = self._filled(dict(zip(axes.prompts, prompt.tolist(), strict=True)))
+
+    def _filled(self, known: dict[tuple[int, int, int], float]) -> dict[tuple[int, int, int], float]:
+        """Beyond twice the budget no step reaches; scale so that interpolation next to the edge stays sane."""
+        for k in PIECES:
+            for q in self.axes.chunks:
+                for p in self.axes.prefixes:
+                    known.setdefault((k, q, p), 2.0 * known.get((k // 2, q, p), 0.0))
+        return known
+
+    def at(self, rows: int, requests: int, decoding: int, cached: int, pieces: Pieces) -> float:
+        """The sum over the kernels of a step."""
+        total = self.body[rows] + self.head[requests]
         if decoding:
-            kernels += self._decode(decoding, cached)
-        if pieces:
-            kernels += self._prompts(pieces)
-        return self.factor * self._eager_us(kernels, nodes, requests)
+            total += _between(self.axes.caches, self.decode[decoding], cached / decoding)
+        return total + self._prompts(pieces) if pieces else total
 
-    def _graph_us(self, decoding: int, cached: int) -> float:
-        engine = self.engine
-        rows = engine.padded(decoding)
-        kernels = self.body_us[rows] + self.head_us[decoding] + self._decode(decoding, cached)
-        nodes = self.body_nodes[rows] + self.head_nodes[decoding] + self.decode_nodes
-        return (
-            engine.decode_scale * kernels
-            + nodes * engine.node_us
-            + engine.decode_host_us
-            + decoding * engine.request_host_us
-        )
-
-    def _eager_us(self, kernels: float, nodes: float, requests: int) -> float:
-        engine = self.engine
-        gpu = max(kernels + nodes * engine.node_us, nodes * engine.launch_us)
-        return gpu + (engine.prompt_scale - 1.0) * kernels + engine.prefill_host_us + requests * engine.request_host_us
-
-    def _decode(self, decoding: int, cached: int) -> float:
-        row, mean = self.decode_us[decoding], cached / decoding
-        return _between(self.caches, row, mean)
-
-    def _prompts(self, pieces: Sequence[tuple[int, int]]) -> float:
+    def _prompts(self, pieces: Pieces) -> float:
         count = len(pieces)
         size = sum(tokens for tokens, _ in pieces) / count
         before = sum(tokens * prefix for tokens, prefix in pieces) / (size * count)
@@ -143,9 +162,9 @@ class StepTable:
         return (1 - part) * self._at_size(low, size, before) + part * self._at_size(high, size, before)
 
     def _at_size(self, count: int, size: float, before: float) -> float:
-        row = [_between(self.prefixes, [self.prompt_us[count, q, p] for p in self.prefixes], before) for q in
-               _around(self.chunks, size)]  # fmt: skip
-        return _between(_around(self.chunks, size), row, size)
+        chunks, prefixes = _around(self.axes.chunks, size), self.axes.prefixes
+        row = [_between(prefixes, [self.prompt[count, q, p] for p in prefixes], before) for q in chunks]
+        return _between(chunks, row, size)
 
 
 def _around(grid: Sequence[int], value: float) -> list[int]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipewave.model.kernels import Batch, Use
-from pipewave.prediction import predict
-from pipewave.step.predict import Runner, nodes_of
+from pipewave.step.inside import inside, nodes_of
+from pipewave.step.predict import Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def detail(runner: Runner, batch: Batch) -> list[Part]:
 
 
 def _kernels(runner: Runner, uses: Sequence[tuple[int, Use]], total: float) -> list[Part]:
-    found = predict([use.call for _, use in uses], runner.gpu, protocol="serving", stack=runner.engine.stack)
+    found = inside([use.call for _, use in uses], runner.gpu, runner.engine).found
     parts = []
     for (stage, use), one in zip(uses, found, strict=True):
         whole = one.latency_us * use.count

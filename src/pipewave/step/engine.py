@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipewave.demand import Array
 from pipewave.errors import BadInput, did_you_mean
+from pipewave.step.power import limited_us
 
 FILE = Path(__file__).with_name("engines.json")
 
@@ -21,10 +23,15 @@ FILE = Path(__file__).with_name("engines.json")
 class Engine:
     """Constants of one engine. Times in µs, memory in GiB.
 
-    node_us: idle time between two kernels of a stream or graph. launch_us: host time to launch one kernel eagerly.
-    decode_host_us, prefill_host_us: host time of a step that the GPU waits for. request_host_us: the same per request.
-    prompt_scale, decode_scale: GPU time of a step over the sum of its kernels measured apart (clocks under load).
+    node_us, stream_us: idle time between two kernels of a CUDA graph, and of a stream the host keeps filled.
+    step_us: host time of a step that runs beside the GPU; launch_us: more for each kernel launched one by one;
+    layer_us: more for each layer of a step that replays a graph for all but attention.
+    decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
+    copies of inputs, sampling, scheduling when nothing runs beside it.
+    library: stack and implementation of 16-bit products, where not the stack's own.
+    attention_setup_us: part of a lone attention call that the engine runs once a step.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
+    compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit.
     """
 
@@ -34,7 +41,11 @@ class Engine:
     graph_limit: int
     graph_stride: tuple[tuple[int, int], ...]
     node_us: float
+    stream_us: float
+    step_us: float
     launch_us: float
+    layer_us: float
+    attention_setup_us: float
     decode_host_us: float
     prefill_host_us: float
     request_host_us: float
@@ -44,8 +55,8 @@ class Engine:
     runtime_gib: float
     graph_gib: float
     mixes_phases: bool
-    prompt_scale: float
-    decode_scale: float
+    compiled: bool
+    library: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
 
     def what_if(self, **changes: Any) -> Engine:
@@ -60,18 +71,55 @@ class Engine:
         size = -(-requests // step) * step
         return min(size, self.graph_limit) if self.graph_limit >= requests else size
 
-    def gaps_us(self, kernel_us: Array, nodes: Array, requests: Array, graph: NDArray[np.bool_]) -> dict[str, Array]:
-        """Named additions to the kernels of steps: slower clocks under load, waits between kernels, for launches the
-        host cannot keep ahead of, and for the host itself.
+    def regime(self, *, graph: bool, rows: float, nodes: float, launches: float, layers: float) -> Regime:
+        """What `gaps_us` adds to a step of one kind, for loops over millions of such steps."""
+        pieces = self.compiled and not graph and rows <= self.graph_limit
+        launching = 0.0 if graph else layers * self.layer_us if pieces else launches * self.launch_us
+        return Regime(
+            nodes * (self.node_us if graph or pieces else self.stream_us),
+            self.step_us + launching,
+            self.decode_host_us if graph else self.prefill_host_us,
+        )
 
-        All arguments are arrays over steps: GPU time of the kernels, kernels launched, requests, and whether the
-        step replays a CUDA graph.
-        """
-        between = nodes * self.node_us
-        behind = np.maximum(nodes * self.launch_us - kernel_us - between, 0.0)
-        host = np.where(graph, self.decode_host_us, self.prefill_host_us) + requests * self.request_host_us
-        load = kernel_us * (np.where(graph, self.decode_scale, self.prompt_scale) - 1.0)
-        return {"under_load": load, "between_kernels": between, "launch": np.where(graph, 0.0, behind), "host": host}
+    def gaps_us(self, load: Load) -> dict[str, Array]:
+        """Named additions to the kernels of steps: slower clocks at the power limit, waits between kernels, waits for
+        a host that cannot keep ahead, and what the GPU always waits for."""
+        limited = limited_us(load.kernel_us, load.heat_us)
+        pieces = ~load.graph & (load.rows <= self.graph_limit) if self.compiled else np.zeros_like(load.graph)
+        between = load.nodes * np.where(load.graph | pieces, self.node_us, self.stream_us)
+        launching = np.where(pieces, load.layers * self.layer_us, load.launches * self.launch_us)
+        host = self.step_us + np.where(load.graph, 0.0, launching)
+        return {
+            "under_load": limited - load.kernel_us,
+            "between_kernels": between,
+            "launch": np.maximum(host - limited - between, 0.0),
+            "host": np.where(load.graph, self.decode_host_us, self.prefill_host_us)
+            + load.requests * self.request_host_us,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """µs of a kind of step: waits between its kernels, host work beside the GPU, and what comes on top of both."""
+
+    between_us: float
+    beside_us: float
+    after_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Steps as an engine sees them, arrays over steps: µs of kernels and of their energy at the power limit, kernels,
+    launches by the host, requests, rows of the dense kernels, whether a step replays one CUDA graph, the layers."""
+
+    kernel_us: Array
+    heat_us: Array
+    nodes: Array
+    launches: Array
+    requests: Array
+    rows: Array
+    graph: NDArray[np.bool_]
+    layers: Array
 
 
 @cache

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calls import Attention, Call, FusedMoe, Gemm, Mla
+from pipewave.calls import Call
 from pipewave.demand import Array
 from pipewave.gpus import GPU
 from pipewave.model.kernels import Batch, Deployment, Use
-from pipewave.prediction import Predictions, predict
-from pipewave.step.engine import Engine
+from pipewave.prediction import Predictions
+from pipewave.step.engine import Engine, Load
+from pipewave.step.inside import Kernels, inside
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
 Lines = tuple[NDArray[np.intp], Array]  # indices of calls, and how often each runs
-NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,23 @@ class Steps:
     families: dict[str, Array]
     gaps: dict[str, Array]
     basis: dict[str, Array]  # share of the kernels' time that rests on each kind of evidence
+    load: Load
 
     @property
     def slowest_stage_us(self) -> Array:
         """GPU time of the slowest pipeline stage: the pace of a full pipeline."""
         return np.asarray(self.stages_us.max(axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Lists of kernels as arrays: GPU µs, µs at the power limit, kernels, launches by the host, relative half-width."""
+
+    us: Array
+    heat_us: Array
+    nodes: Array
+    launches: Array
+    spread: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +62,11 @@ class Runner:
 
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
-        """Set the page size from the engine and the hosts a tensor group spans from the GPU."""
+        """Set page size and fusions from the engine, and the hosts a tensor group spans from the GPU."""
         tp = deployment.parallel.tp
         nodes = max(tp // gpu.gpus_per_node, 1) if tp > gpu.gpus_per_node else 1
-        return cls(replace(deployment, page_size=engine.page_size, nodes=nodes), gpu, engine)
+        set_up = replace(deployment, page_size=engine.page_size, nodes=nodes, compiled=engine.compiled)
+        return cls(set_up, gpu, engine)
 
     def batch(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> Batch:
         """A batch as the engine runs it: decode padded to a captured graph size."""
@@ -67,16 +80,16 @@ class Runner:
             self._enter(book, index, batch)
         return self._add_up(book, batches)
 
-    def price(self, parts: Sequence[Sequence[Use]]) -> tuple[Array, Array, Array]:
-        """(GPU µs, kernels launched, relative half-width of the interval) of each list of kernels."""
+    def price(self, parts: Sequence[Sequence[Use]]) -> Priced:
+        """What each list of kernels costs."""
         book = Book()
         for index, uses in enumerate(parts):
             book.add(index, 0, book.lines(uses))
-        found = self._predict(book)
+        kernels = self._predict(book)
         step, _, call, count = book.columns()
-        us = _sums(step, found.latency_us[call] * count, len(parts))
-        spread = _spread(found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
-        return us, _sums(step, book.nodes()[call] * count, len(parts)), spread
+        us, heat, nodes, launches = (_sums(step, column[call] * count, len(parts)) for column in kernels.columns)
+        spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
+        return Priced(us, heat, nodes, launches, spread)
 
     def stage_shares(self) -> list[float]:
         """Each pipeline stage's part of a step."""
@@ -84,11 +97,11 @@ class Runner:
         if stages == 1:
             return [1.0]
         batch = Batch((1,) * 8, (512,) * 8)
-        us, _, _ = self.price([self.deployment.kernels(batch, stage) for stage in range(stages)])
+        us = self.price([self.deployment.kernels(batch, stage) for stage in range(stages)]).us
         return [float(value) for value in us / us.sum()]
 
-    def _predict(self, book: Book) -> Predictions:
-        return predict(list(book.calls), self.gpu, protocol="serving", stack=self.engine.stack)
+    def _predict(self, book: Book) -> Kernels:
+        return inside(list(book.calls), self.gpu, self.engine)
 
     def _enter(self, book: Book, step: int, batch: Batch) -> None:
         for stage in range(self.deployment.parallel.pp):
@@ -101,12 +114,13 @@ class Runner:
             book.add(step, stage, book.lines(self.deployment.by_length(batch, stage)))
 
     def _add_up(self, book: Book, batches: Sequence[Batch]) -> Steps:
-        found = self._predict(book)
+        priced = self._predict(book)
+        found = priced.found
         step, stage, call, count = book.columns()
         size, stages = len(batches), self.deployment.parallel.pp
-        kernels = _sums(step, found.latency_us[call] * count, size)
-        nodes = _sums(step, book.nodes()[call] * count, size)
-        gaps = self.engine.gaps_us(kernels, nodes, *self._shape(batches))
+        load = self._load(batches, [_sums(step, column[call] * count, size) for column in priced.columns])
+        kernels = load.kernel_us
+        gaps = self.engine.gaps_us(load)
         total = kernels + sum(gaps.values())
         spread = _spread(found, call, count, step, size)
         per_stage = _sums(stage * size + step, found.latency_us[call] * count, stages * size).reshape(stages, size)
@@ -116,12 +130,15 @@ class Runner:
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
         share = per_stage / np.maximum(kernels, 1e-9)
         evidence = {name: us / np.maximum(kernels, 1e-9) for name, us in basis.items()}
-        return Steps(total, total / factor, total * factor, share * total, families, gaps, evidence)
+        return Steps(total, total / factor, total * factor, share * total, families, gaps, evidence, load)
 
-    def _shape(self, batches: Sequence[Batch]) -> tuple[Array, NDArray[np.bool_]]:
+    def _load(self, batches: Sequence[Batch], sums: Sequence[Array]) -> Load:
         requests = np.array([batch.requests for batch in batches], float)
+        rows = np.array([batch.rows for batch in batches], float)
         graph = np.array([batch.is_decode and batch.requests <= self.engine.graph_limit for batch in batches])
-        return requests, graph
+        kernels, heat, nodes, launches = sums
+        layers = np.full_like(rows, len(self.deployment.model.layers))
+        return Load(kernels, heat, nodes, launches, requests, rows, graph, layers)
 
 
 class Book:
@@ -146,10 +163,6 @@ class Book:
         """Charge calls to a step."""
         self._entries.append((step, stage, *lines))
 
-    def nodes(self) -> Array:
-        """Kernels each call launches."""
-        return np.array([nodes_of(call) for call in self.calls], float)
-
     def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]:
         """step, stage, call and count of every line."""
         sizes = [len(call) for _, _, call, _ in self._entries]
@@ -157,13 +170,6 @@ class Book:
         stage = np.repeat([stage for _, stage, *_ in self._entries], sizes)
         call = np.concatenate([call for _, _, call, _ in self._entries])
         return step, stage, call, np.concatenate([count for *_, count in self._entries])
-
-
-def nodes_of(call: Call) -> int:
-    """Kernels one call launches: nodes of a CUDA graph."""
-    if isinstance(call, Gemm):
-        return 2 if call.quantize else 1
-    return NODES.get(type(call), 1)
 
 
 def _sums(owner: NDArray[np.intp], values: Array, size: int) -> Array:

@@ -1,0 +1,139 @@
+"""Measured vLLM steps and their prediction: what was timed, as batches of a runner. Times in ms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.gpus import find
+from pipewave.model import load
+from pipewave.model.kernels import Batch, Deployment
+from pipewave.model.shard import Parallel
+from pipewave.step import Engine, Load, Runner, find_engine
+
+FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200"
+GPU = "H200"
+PHASES = ("prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A measured point: `batch` prompts of `input_len` tokens, or a decode step at mean cache length `context`."""
+
+    model: str
+    tp: int
+    phase: str
+    batch: int
+    input_len: int
+    context: int
+    chunks: tuple[int, ...]
+    measured_ms: float
+
+
+def points(folder: Path = FOLDER) -> list[Point]:
+    """Prefill and decode of whole models under CUDA graphs, as vLLM runs by default.
+
+    Mixed rows are left out: vLLM schedules a step ahead, so the completion before a mixed step is late by part of it
+    and the time between the two too short (512 prompt tokens beside 32 decodes in 3 ms).
+    """
+    rows = (row for path in sorted((folder / "engine").glob("*.jsonl")) for row in _lines(path))
+    return [_point(row) for row in rows if _wanted(row)]
+
+
+def engines(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """What each engine said of its memory when it started, whole models only."""
+    rows = (row for path in sorted((folder / "engine").glob("*.jsonl")) for row in _lines(path))
+    return [row for row in rows if row["kind"] == "engine" and row["layers"] is None]
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    return (json.loads(line) for line in path.read_text().splitlines() if line)
+
+
+def _wanted(row: dict[str, Any]) -> bool:
+    whole = row["kind"] == "step" and row["mode"] == "graph" and row["layers"] is None
+    return whole and row["status"] == "ok" and row["phase"] in PHASES
+
+
+def _point(row: dict[str, Any]) -> Point:
+    context = round(row.get("mean_context", 0))
+    chunks = tuple(row.get("chunk_tokens") or ())
+    return Point(row["model"], row["tp"], row["phase"], row["batch"], row["input_len"], context, chunks, row["step_ms"])
+
+
+def steps_of(point: Point, runner: Runner) -> list[Batch]:
+    """The engine's iterations of a point: one decode step, or the chunks in which the prompts went through."""
+    if point.phase == "decode":
+        return [runner.batch([1] * point.batch, [point.context] * point.batch)]
+    batches, left = [], [point.input_len] * point.batch
+    for tokens in point.chunks:
+        pieces = _take(left, tokens)
+        batches.append(runner.batch([q for q, _ in pieces], [point.input_len - after for q, after in pieces]))
+    return batches
+
+
+def _take(left: list[int], tokens: int) -> list[tuple[int, int]]:
+    """(tokens now, tokens left after) of the prompts that a chunk advances, first come first served."""
+    pieces = []
+    for index, remaining in enumerate(left):
+        now = min(remaining, tokens)
+        if now:
+            left[index], tokens = remaining - now, tokens - now
+            pieces.append((now, left[index]))
+    return pieces
+
+
+@cache
+def runner_of(model: str, tp: int) -> Runner:
+    """A measured deployment under the shipped engine constants."""
+    return Runner.of(Deployment(load(model), Parallel(tp)), find(GPU), find_engine("vllm"))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Points with everything engine constants are fitted to: loads of all their steps, and whose step each is."""
+
+    points: Sequence[Point]
+    loads: Load
+    owner: NDArray[np.intp]
+
+    def predict_ms(self, engine: Engine) -> NDArray[np.float64]:
+        """Time of every point under an engine."""
+        total = self.loads.kernel_us + sum(engine.gaps_us(self.loads).values())
+        return np.bincount(self.owner, total, len(self.points)) * 1e-3
+
+    def only(self, keep: NDArray[np.bool_]) -> Measured:
+        """The points a mask keeps."""
+        steps = keep[self.owner]
+        renumbered = np.cumsum(keep) - 1
+        chosen = [point for point, kept in zip(self.points, keep, strict=True) if kept]
+        return Measured(chosen, _select(self.loads, steps), renumbered[self.owner[steps]])
+
+
+def measure_loads(chosen: Sequence[Point]) -> Measured:
+    """Predict the kernels of all steps of all points, one batch a deployment."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for index, point in enumerate(chosen):
+        groups.setdefault((point.model, point.tp), []).append(index)
+    loads, owner = [], []
+    for key, members in groups.items():
+        runner = runner_of(*key)
+        steps = [steps_of(chosen[index], runner) for index in members]
+        loads.append(runner.steps([batch for batches in steps for batch in batches]).load)
+        owner += [index for index, batches in zip(members, steps, strict=True) for _ in batches]
+    return Measured(chosen, _joined(loads), np.array(owner, np.intp))
+
+
+def _joined(loads: Sequence[Load]) -> Load:
+    return Load(*(np.concatenate([getattr(load, name) for load in loads]) for name in Load.__slots__))
+
+
+def _select(load: Load, mask: NDArray[np.bool_]) -> Load:
+    return Load(*(getattr(load, name)[mask] for name in Load.__slots__))
