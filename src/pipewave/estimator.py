@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave import stacks
 from pipewave.errors import BadFile
 
 Floats = NDArray[np.float32]
@@ -48,7 +49,11 @@ class Net:
 
     def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Residual:
         """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
-        x = np.array([features[name] for name in self.features], np.float32).T
+        try:
+            x = np.array([features[name] for name in self.features], np.float32).T
+        except KeyError as missing:
+            message = f"the weights want a feature {missing} that this version does not compute; reinstall pipewave"
+            raise BadFile(message, field="weights") from missing
         hidden = np.matmul(x, self.weights[0]) + self._first_bias(codes)
         for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
             hidden = np.matmul(_activate(hidden, self.activation), weight) + bias
@@ -94,8 +99,31 @@ class Card:
 
     def impl(self, stack: str, capability: int, dtype: str) -> str:
         """The implementation that stack uses on such a GPU, from the most to the least specific record."""
-        keys = (f"{stack}|{capability}|{dtype}", f"{stack}|{capability}", f"{stack}|{dtype}", stack)
-        return next((self.default_impl[key] for key in keys if key in self.default_impl), "")
+        near = self._near(stack, capability)
+        keys = [f"{near}|{dtype}", near] if near else []
+        return next(
+            (self.default_impl[key] for key in (*keys, f"{stack}|{dtype}", stack) if key in self.default_impl), ""
+        )
+
+    def _near(self, stack: str, capability: int) -> str:
+        """The record `stack|capability` closest in kind: the same generation of GPU, then the nearest version."""
+        found = [key.split("|") for key in self.default_impl if key.count("|") == 1]
+        known = [
+            (name, int(cc)) for name, cc in found if cc.isdigit() and _generation(int(cc)) == _generation(capability)
+        ]
+        version = stacks.nearest(stack, [name for name, _ in known])
+        ccs = [cc for name, cc in known if name == version]
+        return f"{version}|{min(ccs, key=lambda cc: (abs(cc - capability), cc))}" if ccs else ""
+
+    def known_stacks(self, protocol: str) -> tuple[str, ...]:
+        """Stacks with rows under a protocol, or under any where that one has none."""
+        everywhere = {name for names in self.stacks.values() for name in names}
+        return self.stacks.get(protocol) or tuple(sorted(everywhere))
+
+
+def _generation(capability: int) -> int:
+    """Parts that run the same kernels: before Hopper one generation, then one a major capability."""
+    return min(capability // 10, 8) if capability < 90 else capability // 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,16 +240,18 @@ def _resolve(
     """Decide which software a batch is answered from, and say what was substituted."""
     gpu.peak_flops(dtype)  # raises UnsupportedDtype
     card = _card(_net_name(family, dict(options)))
+    known: tuple[str, ...] = ()
     if card is None:
-        used, note = stacks.resolve(stack, protocol, (), None)
+        used, note = stacks.resolve(stack, protocol, known, None)
         basis = "new_architecture"
     else:
         seen = "cold" if protocol == "serving" else protocol
-        used, note = stacks.resolve(stack, protocol, card.stacks.get(seen, ()), card.default_stack.get(seen))
+        known = card.known_stacks(seen)
+        used, note = stacks.resolve(stack, protocol, known, card.default_stack.get(seen))
         basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
-        impl = impl or card.impl(used, gpu.compute_capability, dtype)
+        impl = impl or card.impl(stacks.measured_as(used, known), gpu.compute_capability, dtype)
     source = Source(basis, impl or "", used, (note,) if note else ())
-    return Context(gpu, dtype, protocol, used, impl or "", options), source
+    return Context(gpu, dtype, protocol, stacks.measured_as(used, known), impl or "", options), source
 
 
 def _net_name(family: Family, options: Mapping[str, Any]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 DEFAULT = {"cold": "vllm-0.22.1", "serving": "vllm-0.22.1", "graph": "vllm-0.24.0", "profiler_warm": "torch-2.8"}
 PROTOCOLS = tuple(DEFAULT)
+# What runs under another name: this vLLM pins this torch, and calls its cuBLAS for 16-bit products.
+UNDERLYING = {"vllm-0.22.1": "torch-2.11"}
 
 
 def framework(stack: str) -> str:
@@ -31,11 +33,19 @@ def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(abs(a - b) for a, b in padded)
 
 
+def measured_as(stack: str, known: Sequence[str]) -> str:
+    """The name under which a stack's kernels were measured: its own, or that of the library it calls."""
+    below = UNDERLYING.get(stack, stack)
+    return below if stack not in known and below in known else stack
+
+
 def resolve(stack: str | None, protocol: str, known: Sequence[str], default: str | None) -> tuple[str, str]:
     """The stack to answer from and a note on what was substituted (empty when nothing was)."""
     if stack is None:
-        return default or DEFAULT[protocol], ""
-    if not known or stack in known:
+        usual = DEFAULT[protocol]
+        known_usual = measured_as(usual, known) in known
+        return usual if known_usual else default or nearest(usual, known) or usual, ""
+    if not known or measured_as(stack, known) in known:
         return stack, ""
     near = nearest(stack, known)
     if near is not None:
