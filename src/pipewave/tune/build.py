@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -97,8 +97,8 @@ def compile_reduce(head_dim: int, capability: int = 90) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
 
 
-@triton.jit
-def _nothing(x):
+@triton.jit  # type: ignore[untyped-decorator]
+def _nothing(x: Any) -> None:
     pass
 
 
@@ -131,9 +131,13 @@ def build(kernel: str, binary: Config) -> Built:
     return Built(compiled.metadata.shared, registers, stack)
 
 
-def build_all(kernels: Iterable[str], workers: int) -> dict[str, list[Future[Built]]]:
-    """Start compiling every binary of the kernels, in order, on `workers` processes. Call before CUDA starts."""
+def build_all(wanted: Iterable[str] | Mapping[str, Sequence[Config]], workers: int) -> dict[str, list[Future[Built]]]:
+    """Start compiling on `workers` processes: every binary of the kernels named, or the binaries given for each.
+
+    Call before CUDA starts: the workers are forked.
+    """
+    given = wanted if isinstance(wanted, Mapping) else {kernel: space(kernel).binaries() for kernel in wanted}
     pool = ProcessPoolExecutor(workers, mp_context=get_context("fork"))
-    jobs = {kernel: [pool.submit(build, kernel, binary) for binary in space(kernel).binaries()] for kernel in kernels}
+    jobs = {kernel: [pool.submit(build, kernel, binary) for binary in some] for kernel, some in given.items()}
     pool.shutdown(wait=False)
     return jobs

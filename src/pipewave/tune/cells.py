@@ -36,7 +36,7 @@ class Cells:
 
 
 def _log(rng: Rng, low: float, high: float, count: int) -> NDArray[np.int64]:
-    return np.rint(np.exp(rng.uniform(np.log(low), np.log(high), count))).astype(np.int64)
+    return np.asarray(np.rint(np.exp(rng.uniform(np.log(low), np.log(high), count))), np.int64)
 
 
 def _gemm(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
@@ -86,7 +86,7 @@ def keys(kernel: str, shape: Values) -> NDArray[np.int64]:
     packed = np.frexp(first * first)[1].astype(np.int64)  # the exponent of a float is the bit length of the integer
     for value in rest:
         packed = packed << 6 | np.frexp(value)[1]
-    return packed
+    return np.asarray(packed)
 
 
 def build(fitted: Fitted, samples: int = 40_000, seed: int = 0) -> Cells:

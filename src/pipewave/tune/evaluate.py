@@ -6,16 +6,19 @@ too, is then scored on the other half. Both ways round, averaged. Selectors see 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.errors import BadFile, BadInput
 from pipewave.tune.measured import Measured, measured
+from pipewave.tune.pairs import compare
 from pipewave.tune.recording import TEST, Recording
 from pipewave.tune.selectors import SELECTORS, Selector, defaults
+from pipewave.tune.space import kernels
 
 Floats = NDArray[np.float64]
 
@@ -53,12 +56,40 @@ def evaluate(recording: Recording, names: Sequence[str]) -> dict[str, Any]:
     return {"shapes": len(test.us), "configurations": test.us.shape[1], "selectors": out, "skipped": skipped}
 
 
-def evaluate_all(folder: Path, kernels: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
-    """Score every recording of a folder; see issue format: {"kernels": {name: {"shapes", "selectors"}}}."""
-    return {"kernels": {kernel: evaluate(Recording.load(folder / f"{kernel}.npz"), names) for kernel in kernels}}
+def recorded(folder: Path) -> list[str]:
+    """Return the kernels recorded in a folder.
+
+    Raises:
+        BadFile: there is none.
+    """
+    found = [kernel for kernel in kernels() if (folder / f"{kernel}.npz").exists()]
+    if not found:
+        raise BadFile(
+            f"{folder} holds no recording; they live in data/recordings of the repository", field="recordings"
+        )
+    return found
 
 
-def speed_up(test: Measured, chosen: NDArray[np.int64], default: NDArray[np.int64]) -> Mapping[str, float]:
+def evaluate_all(folder: Path, names: Sequence[str], selectors: Sequence[str] | None = None) -> dict[str, Any]:
+    """Score recordings of a folder: {"kernels": {kernel: {"shapes", "selectors": {selector: figures}}}}.
+
+    Raises:
+        BadInput: an unknown selector. BadFile: no such recording.
+    """
+    unknown = sorted(set(selectors or ()) - set(SELECTORS))
+    if unknown:
+        raise BadInput(f"selector {unknown[0]!r} is not known; known: {', '.join(SELECTORS)}", field="selectors")
+    chosen = list(selectors or SELECTORS)
+    found = {}
+    for kernel in names:
+        found[kernel] = evaluate(Recording.load(folder / f"{kernel}.npz"), chosen)
+        pairs = folder / f"pairs_{kernel}.npz"
+        if pairs.exists():
+            found[kernel]["against_default"] = compare(Recording.load(pairs))
+    return {"kernels": found}
+
+
+def speed_up(test: Measured, chosen: NDArray[np.int64], default: NDArray[np.int64]) -> dict[str, float]:
     """Geometric mean and maximum of default µs over chosen µs."""
     at = np.arange(len(test.us))
     gain = test.us[at, default] / test.us[at, chosen]

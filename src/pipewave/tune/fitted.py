@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +45,7 @@ class Fitted:
         at = logs(self.kernel, shape)
         return self.smooth.log_factor(at) if self.smooth else np.zeros((len(at), len(self.law)))
 
-    def us(self, shape: dict[str, NDArray[np.float64]]) -> Floats:
+    def us(self, shape: Mapping[str, NDArray[Any]]) -> Floats:
         """Predict µs [s, c], in chunks that keep memory small."""
         count = len(next(iter(shape.values())))
         parts = []

@@ -50,7 +50,7 @@ def resident_blocks(
     """Blocks that one SM holds at once, by shared memory, registers, threads and the hardware's own limit."""
     each = -(-np.maximum(registers, 16) // 8) * 8  # registers are handed out by eights
     limits = (SM_BYTES // (smem + BLOCK_BYTES), SM_REGISTERS // (each * 32 * warps), SM_THREADS // (32 * warps))
-    return np.clip(np.minimum.reduce(limits), 1, SM_BLOCKS).astype(np.int64)
+    return np.asarray(np.clip(np.minimum.reduce(limits), 1, SM_BLOCKS), np.int64)
 
 
 def medians(recording: Recording, chosen: NDArray[np.int64]) -> Floats:

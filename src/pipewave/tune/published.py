@@ -5,8 +5,8 @@ micro's time is fitted by ordinary least squares: T = αGL + βG + γL + δ. At 
 the least wins, and its micro is that of the nearest profiled L. Grouped GEMM is profiled as a single group and
 attention with as many KV heads as heads, where such anchors were recorded.
 
-Not stated in the paper's summaries, and chosen here: distance of L in logarithm, ties to the first, waves never
-profiled read the nearest profiled wave.
+Not stated in the paper's summaries, and chosen here: distance of L in logarithm, ties to the first, a wave never
+profiled is read as so many times the nearest profiled one.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ class Published:
         for macro, buckets, waves in zip(self.macros, self.buckets, self.waves, strict=True):
             made = work(shape, macro)
             grid, loop = made.blocks, made.trips
-            bucket = buckets[nearest(waves, -(-grid // self.sms))]
+            wave = -(-grid // self.sms)
+            known = nearest(waves, wave)
+            bucket, scale = buckets[known], wave / known
             a, b, c, d = bucket.theta
-            us = a * grid * loop + b * grid + c * loop + d
+            us = (a * grid / scale * loop + b * grid / scale + c * loop + d) * scale
             if us < least:
                 best, least, at = bucket, us, loop
         assert best is not None
@@ -84,12 +86,14 @@ def fit(anchors: list[Measured], sms: int) -> Published:
                      tuple(sorted(b) for _, b in kept))  # fmt: skip
 
 
-def _macro(anchors: list[Measured], macro: dict[str, int], members: NDArray[np.int64], sms: int) -> tuple[dict[str, int], dict[int, Bucket]]:  # fmt: skip
+def _macro(
+    anchors: list[Measured], macro: dict[str, int], members: NDArray[np.int64], sms: int
+) -> tuple[dict[str, int], dict[int, Bucket]]:
     rows: dict[int, list[tuple[float, float, float, int]]] = defaultdict(list)
     for some in anchors:
         us = some.us[:, members]
         work = mapper(some.kernel)(some.columns(), macro | {"BLOCK_M": macro.get("BLOCK_M", 1)})
-        seen = np.isfinite(us).all(axis=1)
+        seen = np.asarray(np.isfinite(us).all(axis=1))
         best = np.where(seen[:, None], us, 0).argmin(axis=1)
         grid = _column(work.blocks, len(us), members)
         loop = _column(work.trips, len(us), members)
@@ -123,8 +127,11 @@ def bucket(rows: list[tuple[float, float, float, int]]) -> Bucket:
 
 def r2_table(table: Published) -> dict[str, Any]:
     """R² by bucket: the share above the published 0.998, quantiles, and every bucket."""
-    every = [{"macro": macro, "wave": wave, "samples": b.samples, "r2": b.r2}
-             for macro, buckets in zip(table.macros, table.buckets, strict=True) for wave, b in sorted(buckets.items())]  # fmt: skip
+    every = [
+        {"macro": macro, "wave": wave, "samples": b.samples, "r2": b.r2}
+        for macro, buckets in zip(table.macros, table.buckets, strict=True)
+        for wave, b in sorted(buckets.items())
+    ]
     values = np.array([row["r2"] for row in every])
     return {"buckets": len(every), "median": float(np.median(values)), "p10": float(np.quantile(values, 0.1)),
             "share_above_0.998": float(np.mean(values > 0.998)), "every": every}  # fmt: skip

@@ -82,7 +82,9 @@ def _identity(shape: Shape) -> tuple[int, ...]:
     return tuple(value for name, value in shape.items() if name != "seed")
 
 
-def time_job(job: Job, launcher: Launcher, configs: Sequence[Config], timer: Timer) -> tuple[list[int], list[int], list[float]]:  # fmt: skip
+def time_job(
+    job: Job, launcher: Launcher, configs: Sequence[Config], timer: Timer
+) -> tuple[list[int], list[int], list[float]]:
     """Time one job; returns parallel lists (configuration, half, µs). Rounds interleave the configurations."""
     launcher.prepare(job.shape)
     launches = {index: launcher.calls(configs[index]) for index in job.configs}
@@ -130,9 +132,16 @@ def environment() -> dict[str, Any]:
     query = ["nvidia-smi", f"--query-gpu={wanted}", "--format=csv,noheader"]
     state = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     props = torch.cuda.get_device_properties(0)
-    return {"gpu": props.name, "sm_count": props.multi_processor_count, "cc": props.major * 10 + props.minor,
-            "l2_bytes": props.L2_cache_size, "triton": triton.__version__, "torch": torch.__version__,
-            "cuda": torch.version.cuda, "nvidia_smi": dict(zip(wanted.split(","), state.split(", "), strict=False))}  # fmt: skip
+    return {
+        "gpu": props.name,
+        "sm_count": props.multi_processor_count,
+        "cc": props.major * 10 + props.minor,
+        "l2_bytes": props.L2_cache_size,
+        "triton": triton.__version__,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nvidia_smi": dict(zip(wanted.split(","), state.split(", "), strict=False)),
+    }
 
 
 def record_kernel(kernel: str, futures: Sequence[Any], budget_s: float, options: argparse.Namespace) -> Recording:
@@ -158,7 +167,8 @@ def record_kernel(kernel: str, futures: Sequence[Any], budget_s: float, options:
     timer = ColdTimer(options.flush_mb)
     nothing = build.compile_nothing()
     empty_us = timer.empty_us(launcher.bind(nothing, (1, 1, 1), [0]))
-    jobs = plan(of, right, options.seed, options.tests, options.anchors, torch.cuda.get_device_properties(0).multi_processor_count)  # fmt: skip
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    jobs = plan(of, right, options.seed, options.tests, options.anchors, sms)
     warm = time.monotonic() + 0.5
     while time.monotonic() < warm:  # clocks rise under load, not before
         time_job(jobs[0], launcher, of.configs, timer)
@@ -169,11 +179,24 @@ def record_kernel(kernel: str, futures: Sequence[Any], budget_s: float, options:
         str(of.configs[index]): error for index, error in zip(usable, found, strict=True) if error > verify.TOLERANCE
     }
     errors |= {str(key): report.error for key, report in built.items() if report.error}
-    meta = {"schema": 1, "kernel": kernel, "names": of.names, "compiled": of.compiled,
-            "fields": FIELDS[family(kernel)], "seed": options.seed, "anchor_seed": options.seed + ANCHOR_SEED,
-            "tests": options.tests, "flush_mb": options.flush_mb, "empty_us": empty_us, "method": "cuda events, cold L2",
-            "timed_s": timed_s, "compile_wait_s": compiled_s, "check_s": checked_s, "errors": errors,
-            "env": environment()}  # fmt: skip
+    meta = {
+        "schema": 1,
+        "kernel": kernel,
+        "names": of.names,
+        "compiled": of.compiled,
+        "fields": FIELDS[family(kernel)],
+        "seed": options.seed,
+        "anchor_seed": options.seed + ANCHOR_SEED,
+        "tests": options.tests,
+        "flush_mb": options.flush_mb,
+        "empty_us": empty_us,
+        "method": "cuda events, cold L2",
+        "timed_s": timed_s,
+        "compile_wait_s": compiled_s,
+        "check_s": checked_s,
+        "errors": errors,
+        "env": environment(),
+    }
     report = [built[config[: of.compiled]] for config in of.configs]
     recording = rows.freeze(meta, list(of.configs), [(b.smem_bytes, b.registers, b.spill_bytes) for b in report])
     say(f"{kernel}: {timed_s:.1f} s, {len(recording.row_us)} launches timed, {len(rows.shapes)}/{len(jobs)} shapes, "
@@ -192,8 +215,8 @@ def wanted(text: str, default_s: float) -> Iterator[tuple[str, float]]:
     """Parse `gemm:60,decode_128` into (kernel, seconds); `all` names every kernel and a prefix its variants."""
     for part in text.split(","):
         name, _, seconds = part.partition(":")
-        found = [known for known in kernels() if name in (known, "all") or (known.startswith(name + "_") and name in FIELDS
-                 and name != "gemm")]  # fmt: skip
+        prefix = f"{name}_" if name in FIELDS and name != "gemm" else "\n"
+        found = [known for known in kernels() if name in (known, "all") or known.startswith(prefix)]
         for known in found or [space(name).kernel]:
             yield known, float(seconds or default_s)
 

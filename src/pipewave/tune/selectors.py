@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from pipewave.tune.space import space
 from pipewave.tune.table import make
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 PASSES = 7
 
 
@@ -85,11 +87,13 @@ def _speeds(table: Any, shapes: list[dict[str, Any]]) -> dict[str, float]:
 def repeated_us(table: Any, shapes: list[dict[str, Any]], times: int = 50) -> float:
     """Median over shapes of a decision asked again and again."""
 
-    def again(shape: dict[str, Any]) -> None:
-        for _ in range(times):
-            table.select(**shape)
+    select = table.select
 
-    return median_us(again, shapes) / times
+    def again(sizes: tuple[int, ...]) -> None:
+        for _ in range(times):
+            select(*sizes)
+
+    return median_us(again, [tuple(shape.values()) for shape in shapes]) / times
 
 
 def counts_of(recording: Recording) -> list[tuple[int, ...]]:
@@ -97,10 +101,16 @@ def counts_of(recording: Recording) -> list[tuple[int, ...]]:
     return [tuple(int(c) for c in row) for row in recording.counts[recording.role == TEST]]
 
 
-def as_published(recording: Recording, test: Measured) -> Selector:
-    """WaveTune as published, from all anchors."""
-    anchors = [some for some in (measured(recording, ANCHOR), measured(recording, WAVE)) if len(some.us)]
-    table = published.fit(anchors, int(recording.meta["env"]["sm_count"]))
+def published_table(recording: Recording, *, every: bool = False) -> published.Published:
+    """Fit WaveTune as published to its own kind of anchors where the recording has them, or to all."""
+    waves, drawn = measured(recording, WAVE), measured(recording, ANCHOR)
+    anchors = [waves] if len(waves.us) and not every else [some for some in (drawn, waves) if len(some.us)]
+    return published.fit(anchors, int(recording.meta["env"]["sm_count"]))
+
+
+def as_published(recording: Recording, test: Measured, *, every: bool = False) -> Selector:
+    """WaveTune as published."""
+    table = published_table(recording, every=every)
     shapes = asked(test)
     if family(test.kernel) == "moe":
         sizes = sorted({macro["BLOCK_M"] for macro in table.macros})
@@ -112,9 +122,9 @@ def as_published(recording: Recording, test: Measured) -> Selector:
 
 def default(recording: Recording, test: Measured) -> Selector:
     """Return what a user runs without tuning."""
-    of, shapes = space(test.kernel), [dict(zip(test.shape, row, strict=True))
-                                      for row in zip(*(v.tolist() for v in test.shape.values()), strict=True)]  # fmt: skip
-    return Selector(defaults(recording, test), median_us(of.default, shapes))
+    rows = zip(*(values.tolist() for values in test.shape.values()), strict=True)
+    shapes = [dict(zip(test.shape, row, strict=True)) for row in rows]
+    return Selector(defaults(recording, test), median_us(space(test.kernel).default, shapes))
 
 
 def one_for_all(recording: Recording, test: Measured) -> Selector:
@@ -129,7 +139,10 @@ def nearest_m(recording: Recording, test: Measured) -> Selector:
     anchors = measured(recording, ANCHOR)
     at, best = logs(test.kernel, anchors.columns()), anchors.us.argmin(axis=1)
     wanted = logs(test.kernel, test.columns())
-    pick = lambda x: best[np.abs(at - x).sum(axis=1).argmin()]  # noqa: E731
+
+    def pick(x: Floats) -> Any:
+        return best[np.abs(at - x).sum(axis=1).argmin()]
+
     return Selector(np.array([pick(x) for x in wanted]), median_us(pick, list(wanted)))
 
 
@@ -144,10 +157,18 @@ def autotune(recording: Recording, test: Measured) -> Selector:
     return Selector(np.nanargmin(np.nanmean(test.halves, axis=2), axis=1), each_us * test.us.shape[1])
 
 
-def _rivals() -> dict[str, Callable[[Recording, Measured], Selector | str]]:
+def xgboost(recording: Recording, test: Measured) -> Selector | str:
+    """Boosted trees; see `rivals`."""
     from pipewave.tune import rivals
 
-    return {"xgboost": rivals.xgboost, "nvidia-matmul-heuristics": rivals.matmul_heuristics}
+    return rivals.xgboost(recording, test)
+
+
+def matmul_heuristics(recording: Recording, test: Measured) -> Selector | str:
+    """NVIDIA's analytical choice; see `rivals`."""
+    from pipewave.tune import rivals
+
+    return rivals.matmul_heuristics(recording, test)
 
 
 def _routing_expected(recording: Recording, test: Measured) -> Selector | str:
@@ -157,7 +178,15 @@ def _routing_expected(recording: Recording, test: Measured) -> Selector | str:
 
 
 SELECTORS: dict[str, Callable[[Recording, Measured], Selector | str]] = {
-    "pipewave": pipewave, "pipewave_expected_routing": _routing_expected, "published": as_published,
-    "default": default, "one_for_all": one_for_all, "nearest_m": nearest_m, "random": at_random,
-    "triton_autotune": autotune, **_rivals(),
-}  # fmt: skip
+    "pipewave": pipewave,
+    "pipewave_expected_routing": _routing_expected,
+    "published": as_published,
+    "published_all_anchors": partial(as_published, every=True),
+    "default": default,
+    "one_for_all": one_for_all,
+    "nearest_m": nearest_m,
+    "random": at_random,
+    "triton_autotune": autotune,
+    "xgboost": xgboost,
+    "nvidia-matmul-heuristics": matmul_heuristics,
+}

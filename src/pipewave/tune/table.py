@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import platformdirs
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -55,6 +56,33 @@ class Table:
         return str(self.meta["sha256"])
 
 
+def locate(kernel: str, gpu: str) -> Path:
+    """Return the file of a kernel's table on a GPU: the user's own, else the shipped one.
+
+    Raises:
+        UnknownKernel: no such kernel. BadFile: neither exists.
+    """
+    of, folder = space(kernel).kernel, slug(gpu)
+    shipped = Path(str(files("pipewave").joinpath("data", "tables")))
+    for base in (user_tables(), shipped):
+        path = base / folder / f"{of}.safetensors"
+        if path.exists():
+            return path
+    known = ", ".join(sorted(found.name for found in shipped.glob("*"))) or "none"
+    raise BadFile(f"no {of} table for GPU {gpu!r} (shipped: {known}); make one there: `pipewave tune profile {of}`",
+                  field="gpu")  # fmt: skip
+
+
+def user_tables() -> Path:
+    """Return the folder of the user's own tables."""
+    return Path(platformdirs.user_data_dir("pipewave")) / "tables"
+
+
+def slug(gpu: str) -> str:
+    """Return a GPU's folder name: `NVIDIA H200` and `h200` are the same."""
+    return gpu.lower().removeprefix("nvidia").strip(" _-").replace(" ", "_")
+
+
 def source_hash(kernel: str) -> str:
     """Hash the kernel's source as shipped, so that a table of another version is refused."""
     text = files("pipewave.kernels.triton").joinpath(_SOURCES[family(kernel)]).read_text()
@@ -67,16 +95,20 @@ def space_hash(kernel: str) -> str:
     return hashlib.sha256(json.dumps([of.names, of.configs]).encode()).hexdigest()
 
 
-def make(fitted: Fitted, cells: Cells, recorded: Mapping[str, Any]) -> Table:
-    """Assemble a table from a fit and the recording's meta."""
+def make(fitted: Fitted, cells: Cells, recorded: Mapping[str, Any], canary: Sequence[Mapping[str, Any]] = ()) -> Table:
+    """Assemble a table from a fit, the recording's meta, and the anchors that `tune check` times again."""
     env = dict(recorded["env"])
     smi = env.pop("nvidia_smi", {})
-    env |= {"driver": smi.get("driver_version"), "sm_clock": smi.get("clocks.max.sm"), "power_limit": smi.get("power.limit"),
-            "mig": smi.get("mig.mode.current")}  # fmt: skip
+    env |= {
+        "driver": smi.get("driver_version"),
+        "sm_clock": smi.get("clocks.max.sm"),
+        "power_limit": smi.get("power.limit"),
+        "mig": smi.get("mig.mode.current"),
+    }
     timing = {
         name: recorded[name] for name in ("method", "flush_mb", "empty_us", "timed_s", "seed") if name in recorded
     }
-    meta = {"schema": SCHEMA, "env": env, "timing": timing, "fit": fitted.notes,
+    meta = {"schema": SCHEMA, "env": env, "timing": timing, "fit": fitted.notes, "canary": list(canary),
             "kernel": {"name": fitted.kernel, "source_sha256": source_hash(fitted.kernel),
                        "config_space_sha256": space_hash(fitted.kernel)}}  # fmt: skip
     return Table(fitted.kernel, fitted, cells, meta | {"sha256": _digest(meta, _arrays(fitted, cells))})

@@ -77,7 +77,7 @@ def nonnegative(gram: Floats, right: Floats, sweeps: int = 150) -> Floats:
     for _ in range(sweeps):
         for j in range(b.shape[1]):
             theta[:, j] = np.maximum(0.0, theta[:, j] + b[:, j] - np.einsum("cp,cp->c", g[:, j], theta))
-    return theta / scale
+    return np.asarray(theta / scale)
 
 
 def fit(parts: list[tuple[Floats, Floats]], keep: tuple[int, ...] = tuple(range(len(TERMS)))) -> Floats:

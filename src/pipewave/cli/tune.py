@@ -1,0 +1,187 @@
+"""`pipewave tune`: profile a kernel, make its table, explain, export, check and evaluate choices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipewave.errors import BadInput
+
+Kernel = Annotated[str, typer.Argument(help="Kernel name, such as gemm, moe_w13 or decode_128.", show_default=False)]
+Gpu = Annotated[str, typer.Option("--gpu", help="Whose table.")]
+File = Annotated[Path | None, typer.Option("--table", help="A table file instead of the shipped one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
+RECORDINGS = Path("data/recordings/h200")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    group = typer.Typer(no_args_is_help=True, help="Choose Triton configurations: profile, table, explain, export, …")
+    for command in (profile, table, explain, export, check, reachable, evaluate):
+        group.command(command.__name__)(command)
+    app.add_typer(group, name="tune")
+
+
+def profile(
+    kernel: Kernel,
+    out: Annotated[Path | None, typer.Option(help="Folder of tables; default: your own.")] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds of timing, earlier runs of the same store included.")] = 120.0,
+) -> None:
+    """Measure anchors on this GPU, resumable, and make the table (needs torch, triton and a GPU)."""
+    from pipewave.cli.tuning import need_gpu
+    from pipewave.tune import profile as profiling
+    from pipewave.tune.making import write_table
+    from pipewave.tune.space import space
+    from pipewave.tune.table import user_tables
+
+    of, folder = space(kernel), out or user_tables()
+    need_gpu()
+
+    def progress(done: int, planned: int, left: float) -> None:
+        typer.echo(f"\r{done}/{planned} shapes, {left:.0f} s left ", err=True, nl=False)
+
+    recording = profiling.run(of.kernel, folder / f"{of.kernel}.profile", profiling.Budget(seconds),
+                              lambda text: typer.echo(text, err=True), progress)  # fmt: skip
+    recording.save(folder / f"{of.kernel}.npz")
+    print(f"\n{write_table(recording, folder)}")
+
+
+def table(
+    recording: Annotated[Path, typer.Argument(help="A recording (.npz).")],
+    out: Annotated[Path | None, typer.Option(help="Folder of tables; default: your own.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Show WaveTune's R² by macro and wave instead.")
+    ] = False,
+) -> None:
+    """Fit a recording and write its table, or show the published method's fit."""
+    from pipewave.cli.render import show
+    from pipewave.tune.making import write_table
+    from pipewave.tune.recording import Recording
+    from pipewave.tune.table import user_tables
+
+    loaded = Recording.load(recording)
+    if not published:
+        print(write_table(loaded, out or user_tables()))
+        return
+    from pipewave.tune.published import r2_table
+    from pipewave.tune.selectors import published_table
+
+    found = r2_table(published_table(loaded))
+    show(
+        [{**row["macro"], "wave": row["wave"], "samples": row["samples"], "r2": row["r2"]} for row in found["every"]],
+        "table",
+    )
+    print(f"{found['buckets']} fits, median R² {found['median']:.5f}, above 0.998: {found['share_above_0.998']:.1%}")
+
+
+def explain(
+    kernel: Kernel,
+    shape: Annotated[str, typer.Argument(help="Shape fields, such as m=300,n=4096,k=4096.", show_default=False)],
+    gpu: Gpu = "H200",
+    file: File = None,
+    rows: Annotated[int, typer.Option(help="Candidates to show.")] = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Rank configurations at a shape: predicted µs, waves, what the time is made of, and how sure the choice is."""
+    from pipewave.cli.render import show
+    from pipewave.cli.tuning import fields_of
+    from pipewave.tune import load_table
+    from pipewave.tune.explain import explain as explained
+
+    answer = explained(load_table(kernel, gpu=gpu, path=file), fields_of(shape), rows)
+    if as_json:
+        print(json.dumps({"schema_version": 1, **answer}))
+        return
+    show(answer["candidates"], "table", title=f"{kernel} {shape}: {answer['provenance']}")
+    print(
+        f"regret at most {answer['regret_bound']:.1%} (two sigma); speed-up over the default {answer['speed_up']:.2f}×"
+    )
+
+
+def export(
+    experts: Annotated[int, typer.Option("--experts", "-e", help="Experts on one card.")],
+    inter: Annotated[int, typer.Option("--inter", "-n", help="Intermediate size on one card (N of the file name).")],
+    top_k: Annotated[int, typer.Option("--top-k", help="Experts a token chooses.")],
+    hidden: Annotated[int, typer.Option("--hidden", help="Hidden size.")],
+    vllm: Annotated[bool, typer.Option("--vllm", help="Write vLLM's file.")] = False,
+    sglang: Annotated[bool, typer.Option("--sglang", help="Write SGLang's two files.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
+    gpu: Gpu = "H200",
+    most: Annotated[int, typer.Option(help="Most tokens of a step.")] = 8192,
+) -> None:
+    """Write fused-MoE configuration files whose nearest-M look-up is right at every M."""
+    from pipewave.tune import export as exporting
+    from pipewave.tune.table import locate, read
+
+    if not vllm and not sglang:
+        raise BadInput("say --vllm or --sglang", field="vllm")
+    up, down = (read(locate(name, gpu)) for name in ("moe_w13", "moe_w2"))
+    layer = exporting.Layer(experts, top_k, hidden, inter)
+    device, triton = up.meta["env"]["gpu"], up.meta["env"]["triton"]
+    if vllm:
+        print(exporting.write(exporting.vllm(up, down, layer, most), out / exporting.vllm_name(layer, device)))
+    if sglang:
+        for body, is_down in zip(exporting.sglang(up, down, layer, most), (False, True), strict=True):
+            print(exporting.write(body, out / exporting.sglang_name(layer, device, triton, down=is_down)))
+
+
+def check(kernel: Kernel, gpu: Gpu = "H200", file: File = None, as_json: AsJson = False) -> None:
+    """Time ten anchors again on this GPU: valid, rescale or re-profile."""
+    from dataclasses import asdict
+
+    from pipewave.cli.tuning import need_gpu
+    from pipewave.tune.check import check as canary
+    from pipewave.tune.check import gpu_timer
+    from pipewave.tune.record import environment
+    from pipewave.tune.table import check_environment, locate, read
+
+    loaded = read(file or locate(kernel, gpu))
+    need_gpu()
+    check_environment(loaded, environment())
+    verdict = canary(loaded, gpu_timer(loaded.kernel))
+    print(json.dumps({"schema_version": 1, **asdict(verdict)}) if as_json else
+          f"{verdict.answer}: new times are {verdict.factor:.3f} of the old, spread {verdict.spread:.1%}")  # fmt: skip
+
+
+def reachable(
+    kernel: Kernel,
+    shape: Annotated[str, typer.Argument(help="Fixed fields and one range: m=1:8192,n=4096,k=4096 (LOW:HIGH[:STEP]).")],
+    gpu: Gpu = "H200",
+    file: File = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every configuration a range of shapes can reach, to compile ahead; and how few would do."""
+    from pipewave.cli.render import show
+    from pipewave.cli.tuning import range_of, reach_rows
+    from pipewave.tune import load_table
+
+    loaded = load_table(kernel, gpu=gpu, path=file)
+    vary, points, fixed = range_of(shape)
+    rows, few = reach_rows(loaded, vary, points, fixed)
+    if as_json:
+        print(json.dumps({"schema_version": 1, "configurations": rows, "fewer": few}))
+        return
+    show(rows, "table", title=f"{len(rows)} configurations")
+    show(few, "table", title="fewer, with their predicted worst regret over the range")
+
+
+def evaluate(
+    kernels: Annotated[str, typer.Option("--kernels", help="Kernels, or all that are recorded.")] = "all",
+    selectors: Annotated[str, typer.Option(help="Selectors, separated by commas, or all.")] = "all",
+    recordings: Annotated[Path, typer.Option(help="Folder of recordings.")] = RECORDINGS,
+    as_json: AsJson = False,
+) -> None:
+    """Replay recorded spaces: regret of every selector against the exhaustive optimum. No GPU."""
+    from pipewave.cli.render import show
+    from pipewave.cli.tuning import regret_rows
+    from pipewave.tune.evaluate import evaluate_all, recorded
+
+    wanted = recorded(recordings) if kernels == "all" else kernels.split(",")
+    answer: dict[str, Any] = evaluate_all(recordings, wanted, None if selectors == "all" else selectors.split(","))
+    if as_json:
+        print(json.dumps({"schema_version": 1, **answer}))
+    else:
+        show(regret_rows(answer), "table")

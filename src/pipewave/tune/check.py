@@ -1,0 +1,95 @@
+"""The canary: time a few anchors again and say whether a table still holds.
+
+A change of driver, compiler or clocks moves all times together (rescale: choices stand, predicted µs want a factor)
+or moves them apart (re-profile: the ranking itself is in doubt).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipewave.errors import BadFile
+from pipewave.tune.measured import measured
+from pipewave.tune.recording import ANCHOR, Recording
+from pipewave.tune.table import Table
+
+COUNT = 10
+SAME, APART = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
+Timer = Callable[[Mapping[str, int], tuple[int, ...]], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`answer`: valid, rescale or re-profile; `factor`: new µs over old; `spread`: of the factors; `ratios` each."""
+
+    answer: str
+    factor: float
+    spread: float
+    ratios: tuple[float, ...]
+
+
+def canary(recording: Recording, count: int = COUNT) -> list[dict[str, Any]]:
+    """Pick anchors from short to long, each with its best configuration and µs."""
+    anchors = measured(recording, ANCHOR)
+    if not len(anchors.us):
+        return []
+    best = anchors.us.min(axis=1)
+    order = np.argsort(best, kind="stable")
+    picked = order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]
+    return [
+        {
+            "shape": {name: int(values[i]) for name, values in anchors.shape.items()},
+            "config": recording.configs[anchors.us[i].argmin()].tolist(),
+            "us": float(best[i]),
+        }
+        for i in picked
+    ]
+
+
+def judge(old: Sequence[float], new: Sequence[float]) -> Verdict:
+    """Compare two timings of the same launches."""
+    logs = np.log(np.asarray(new, float) / np.asarray(old, float))
+    middle = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
+    answer = "re-profile" if spread > APART else "valid" if abs(middle) <= SAME else "rescale"
+    return Verdict(answer, math.exp(middle), spread, tuple(np.exp(logs).tolist()))
+
+
+def check(table: Table, timer: Timer) -> Verdict:
+    """Time the table's canary again.
+
+    Raises:
+        BadFile: the table carries none.
+    """
+    rows = table.meta.get("canary") or []
+    if not rows:
+        raise BadFile(f"the {table.kernel} table carries no anchors to time again; profile it anew", field="canary")
+    return judge([row["us"] for row in rows], [timer(row["shape"], tuple(row["config"])) for row in rows])
+
+
+def gpu_timer(kernel: str, repeats: int = 7) -> Timer:
+    """Return the timer of the current GPU: cold L2, median of a few. Needs torch and triton."""
+    from pipewave.tune import build
+    from pipewave.tune.operands import Operands
+    from pipewave.tune.space import space
+    from pipewave.tune.timing import ColdTimer
+
+    of = space(kernel)
+    binaries: dict[tuple[int, ...], Any] = {}
+    launcher = Operands(kernel, of.names, binaries)
+    clock = ColdTimer()
+
+    def time(shape: Mapping[str, int], config: tuple[int, ...]) -> float:
+        key = config[: of.compiled]
+        if key not in binaries:
+            binaries[key] = build.compile_binary(kernel, key)
+        launcher.prepare(dict(shape))
+        calls = launcher.calls(config)
+        return sorted(clock([calls] * (repeats + 2))[2:])[repeats // 2]
+
+    return time

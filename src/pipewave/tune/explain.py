@@ -1,0 +1,74 @@
+"""Why a configuration was chosen: ranked candidates, what each one's time is made of, and how sure the choice is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pipewave.errors import UnknownField, did_you_mean
+from pipewave.tune import wave
+from pipewave.tune.mapping import KIND_FIELDS, check_shape, mapper
+from pipewave.tune.shapes import family
+from pipewave.tune.space import space
+
+PARTS = {"launch": (0,), "waves": (1, 2, 3, 4, 5, 11, 12), "work": (6, 7), "bytes": (8, 9, 10)}
+
+
+def explain(table: Any, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
+    """Rank configurations at a shape.
+
+    Args:
+        table: what `load_table` returns.
+        shape: the kernel's shape fields.
+        rows: candidates to return.
+
+    Returns:
+        `chosen`, `candidates` (parameters, µs, ± µs of two sigma, waves, share of each part), `regret_bound` (two
+        sigma), `speed_up` over the default, `provenance`.
+
+    Raises:
+        MissingField, UnknownField: the shape is not the kernel's.
+    """
+    kernel, fitted = table.kernel, table.table.fitted
+    check_shape(kernel, shape)
+    known = KIND_FIELDS[family(kernel)]
+    for name in shape:
+        if name not in known:
+            raise UnknownField(
+                f"{kernel} has no field {name!r};{did_you_mean(name, known)} fields: {', '.join(known)}", field=name
+            )
+    columns = {name: np.array([[value]]) for name, value in shape.items()}
+    us = fitted.us(columns)[0]
+    config = table.select(**shape)
+    number = {tuple(c.items()): i for i, c in enumerate(table.configs)}
+    chosen = number[tuple(config.items())]
+    constant = {"head_dim": int(kernel.rsplit("_", 1)[1])} if family(kernel) in ("prefill", "decode") else {}
+    of = space(kernel)
+    default = of.configs.index(of.default(shape | constant))
+    order = [chosen, *(i for i in np.argsort(us, kind="stable").tolist() if i != chosen)][:rows]
+    if default not in order:
+        order.append(default)
+    design = wave.design(mapper(kernel)(columns, fitted.config), fitted.sms, fitted.resident)[0] * fitted.law
+    candidates = [
+        _row(table, i, us, design, "chosen" if i == chosen else "default" if i == default else "") for i in order
+    ]
+    _, inside = table.candidates(shape)
+    return {"kernel": kernel, "shape": shape, "chosen": dict(config), "candidates": candidates,
+            "regret_bound": bound(us, fitted.sigma, chosen), "speed_up": float(us[default] / us[chosen]),
+            "provenance": f"{'profiled domain' if inside else 'extrapolated'}, table {table.table.sha256[:12]}, "
+                          f"{table.table.meta['env']['gpu']}"}  # fmt: skip
+
+
+def bound(us: Any, sigma: Any, chosen: int) -> float:
+    """Most the choice can lose to any rival if each law is off by two of its sigmas, in the unlucky direction."""
+    worst = us[chosen] * (1 + 2 * sigma[chosen])
+    return float(max(0.0, worst / np.min(us * (1 - 2 * sigma)) - 1))
+
+
+def _row(table: Any, i: int, us: Any, design: Any, mark: str) -> dict[str, Any]:
+    share = design[i] / max(design[i].sum(), 1e-9)
+    # Terms 2 and 4 of the law are counts; their coefficients may be zero, so waves are read from the share of parts.
+    parts = {name: round(float(share[list(index)].sum()), 3) for name, index in PARTS.items()}
+    return {**table.configs[i], "us": float(us[i]), "within_us": float(2 * table.table.fitted.sigma[i] * us[i]),
+            **parts, "is": mark}  # fmt: skip

@@ -1,0 +1,131 @@
+"""Fused-MoE configuration files for vLLM and SGLang, with exact names and schemas.
+
+Both engines look up the key nearest to M. Two keys at each switch point, the last M of one configuration and the first
+of the next, make that look-up exact at every M. One file serves both GEMMs of a layer in vLLM, so the choice minimises
+their sum; SGLang may use another configuration for the second one, with the same BLOCK_SIZE_M.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.errors import BadInput
+from pipewave.tune.fitted import Fitted
+from pipewave.tune.lookup import FREE, GRANULE
+from pipewave.tune.space import space
+from pipewave.tune.table import Table
+
+Floats = NDArray[np.float64]
+NAMES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K", "GROUP_M": "GROUP_SIZE_M",
+         "num_warps": "num_warps", "num_stages": "num_stages"}  # fmt: skip
+SLACK = 0.02  # a configuration is kept while within this of the best: fewer switches, no noise followed
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A MoE layer on one card: experts held there, experts chosen a token, hidden and intermediate sizes."""
+
+    e: int
+    top_k: int
+    hidden: int
+    inter: int
+
+
+def vllm_name(layer: Layer, device: str, dtype: str | None = None) -> str:
+    """Return vLLM's file name; dtype is absent for bf16."""
+    return f"E={layer.e},N={layer.inter},device_name={_device(device)}{f',dtype={dtype}' if dtype else ''}.json"
+
+
+def sglang_name(layer: Layer, device: str, triton: str, dtype: str | None = None, *, down: bool = False) -> str:
+    """Return SGLang's file name below its configs folder, which names the Triton version."""
+    stem = vllm_name(layer, device, dtype).removesuffix(".json")
+    return f"triton_{triton.replace('.', '_')}/{stem}{'_down' if down else ''}.json"
+
+
+def _device(name: str) -> str:
+    return "NVIDIA_H200" if "H200" in name.split() else re.sub(r"[\s/]+", "_", name)
+
+
+def tokens(most: int) -> NDArray[np.int64]:
+    """Return the M at which anything can change, in ascending order."""
+    return np.array([*range(1, FREE + 1), *range(FREE + GRANULE, most + 1, GRANULE)])
+
+
+def _predicted(fitted: Fitted, layer: Layer, m: NDArray[np.int64]) -> Floats:
+    shape = {"m": m, "e": layer.e, "top_k": layer.top_k, "hidden": layer.hidden, "inter": layer.inter}
+    return fitted.us(
+        {name: np.full((len(m), 1), value) if name != "m" else m[:, None] for name, value in shape.items()}
+    )
+
+
+def steady(us: Floats, slack: float = SLACK) -> list[tuple[int, int, int]]:
+    """Cover rows 0 … s−1 with the fewest runs (first, last, column) that stay within `slack` of each row's best."""
+    fine = us <= (1 + slack) * us.min(axis=1, keepdims=True)
+    found, start = [], 0
+    while start < len(us):
+        ends = np.where(fine[start:].all(axis=0), len(us) - start, (~fine[start:]).argmax(axis=0))
+        reach = int(ends.max())
+        among = np.flatnonzero(ends == reach)
+        best = int(among[us[start : start + reach][:, among].sum(axis=0).argmin()])
+        found.append((start, start + reach - 1, best))
+        start += reach
+    return found
+
+
+def both(up: Fitted, down: Fitted, layer: Layer, most: int) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Return (M, µs of w13 [M, c], µs of w2 [M, c]).
+
+    Raises:
+        BadInput: a layer without experts or width.
+    """
+    if min(layer.e, layer.top_k, layer.hidden, layer.inter) < 1 or layer.top_k > layer.e:
+        raise BadInput(f"{layer}: all sizes must be at least 1 and top_k at most e", field="layer")
+    m = tokens(most)
+    return m, _predicted(up, layer, m), _predicted(down, layer, m)
+
+
+def entries(
+    m: NDArray[np.int64], picked: list[tuple[int, int, int]], kernel: str = "moe_w13"
+) -> dict[str, dict[str, int]]:
+    """Return the body of a file: two keys a switch point, so that the nearest key is always of M's own run."""
+    of = space(kernel)
+    body: dict[str, dict[str, int]] = {}
+    for first, last, column in picked:
+        values = {NAMES[name]: value for name, value in of.as_dict(of.configs[column]).items()}
+        low = int(m[first - 1]) + 1 if first else 1  # M counts in granules: a run starts right after the last one ends
+        body[str(low)] = values
+        body[str(int(m[last]))] = values
+    return body
+
+
+def vllm(up: Table, down: Table, layer: Layer, most: int = 8192) -> dict[str, Any]:
+    """Return the body of vLLM's file for a layer."""
+    m, first, second = both(up.fitted, down.fitted, layer, most)
+    return {"triton_version": up.meta["env"]["triton"], **entries(m, steady(first + second))}
+
+
+def sglang(up: Table, down: Table, layer: Layer, most: int = 8192) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the bodies of SGLang's file and of its `_down` file; both have the same BLOCK_SIZE_M at every M."""
+    m, first, second = both(up.fitted, down.fitted, layer, most)
+    block = up.fitted.config["BLOCK_M"]
+    partner = np.stack([np.where(block == size, second, np.inf).argmin(axis=1) for size in block], axis=1)
+    total = first + np.take_along_axis(second, partner, axis=1)
+    picked = steady(total)
+    follow = [
+        (a, b, int(np.where(block == block[c], second[a : b + 1].sum(axis=0), np.inf).argmin())) for a, b, c in picked
+    ]
+    return entries(m, picked), entries(m, follow)
+
+
+def write(body: dict[str, Any], path: Path) -> Path:
+    """Write one file, numbers sorted as the engines' own files are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(body, indent=4) + "\n")
+    return path
