@@ -21,11 +21,16 @@ from pipewave.step import Engine, Load, Runner, find_engine
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200"
 GPU = "H200"
 PHASES = ("prefill", "decode")
+MOE = ("Qwen3-30B-A3B",)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A measured point: `batch` prompts of `input_len` tokens, or a decode step at mean cache length `context`."""
+    """A measured point: `batch` prompts of `input_len` tokens, or a decode step at mean cache length `context`.
+
+    `collapsed`: with random weights all requests of the batch came to decode one and the same token, so a mixture of
+    experts routed them alike. Such a step reads fewer experts than real text would make it.
+    """
 
     model: str
     tp: int
@@ -35,6 +40,7 @@ class Point:
     context: int
     chunks: tuple[int, ...]
     measured_ms: float
+    collapsed: bool
 
 
 def points(folder: Path = FOLDER) -> list[Point]:
@@ -65,7 +71,11 @@ def _wanted(row: dict[str, Any]) -> bool:
 def _point(row: dict[str, Any]) -> Point:
     context = round(row.get("mean_context", 0))
     chunks = tuple(row.get("chunk_tokens") or ())
-    return Point(row["model"], row["tp"], row["phase"], row["batch"], row["input_len"], context, chunks, row["step_ms"])
+    batch, distinct = row["batch"], row.get("distinct_tokens") or row["batch"]
+    collapsed = row["model"] in MOE and row["phase"] == "decode" and distinct < batch / 2
+    return Point(
+        row["model"], row["tp"], row["phase"], batch, row["input_len"], context, chunks, row["step_ms"], collapsed
+    )
 
 
 def steps_of(point: Point, runner: Runner) -> list[Batch]:

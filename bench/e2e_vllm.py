@@ -30,16 +30,22 @@ Errors = NDArray[np.float64]
 
 
 def score(chosen: Sequence[Point], errors: Errors) -> dict[str, dict[str, float]]:
-    """Points, mean absolute error and bias in percent, by phase, and by phase and model."""
-    out = {}
+    """Points, mean absolute error and bias in percent: by phase, and by phase and model.
+
+    The first lines leave collapsed points out, "(all)" lines count them.
+    """
+    models = dict.fromkeys(point.model for point in chosen)
+    groups = {}
     for phase in PHASES:
-        for model in (None, *dict.fromkeys(point.model for point in chosen)):
-            mask = np.array([p.phase == phase and model in (None, p.model) for p in chosen]) & np.isfinite(errors)
-            if mask.any():
-                part = errors[mask]
-                figures = {"points": int(mask.sum()), "mape": float(np.abs(part).mean()), "bias": float(part.mean())}
-                out[phase if model is None else f"{phase} {model}"] = figures
-    return out
+        groups[phase] = [p.phase == phase and not p.collapsed for p in chosen]
+        groups[f"{phase} (all)"] = [p.phase == phase for p in chosen]
+        groups |= {f"{phase} {m}": [p.phase == phase and p.model == m for p in chosen] for m in models}
+    masks = {name: np.array(mask) & np.isfinite(errors) for name, mask in groups.items()}
+    return {name: _figures(errors[mask]) for name, mask in masks.items() if mask.any()}
+
+
+def _figures(errors: Errors) -> dict[str, float]:
+    return {"points": len(errors), "mape": float(np.abs(errors).mean()), "bias": float(errors.mean())}
 
 
 def print_scores(tables: dict[str, dict[str, dict[str, float]]]) -> None:

@@ -129,7 +129,7 @@ def test_power_binds_only_work_that_needs_more_than_the_board_delivers() -> None
 def test_an_h200_sustains_what_its_microbenchmark_measured() -> None:
     call = Gemm(8192, 8192, 8192)
     flops = 2.0 * 8192**3
-    assert flops / (1e-6 * heat_us([call], find("H200"))[0]) == pytest.approx(660e12, rel=0.06)
+    assert flops / (1e-6 * heat_us([call], np.array([0.0]), find("H200"))[0]) == pytest.approx(660e12, rel=0.06)
 
 
 def test_a_step_spares_streaming_kernels_the_write_back_of_a_flush() -> None:

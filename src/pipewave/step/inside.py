@@ -50,9 +50,10 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
     found = _predict(calls, gpu, engine)
     spared = np.where(_streams(calls), write_back_us(found, gpu), 0.0) + _setup_us(calls, gpu, engine)
+    shorter = _shorter(found, spared)
     return Kernels(
-        _shorter(found, spared),
-        heat_us(calls, gpu),
+        shorter,
+        heat_us(calls, shorter.latency_us, gpu),
         np.array([nodes_of(call) for call in calls], float),
         np.array([launches_of(call) for call in calls], float),
     )

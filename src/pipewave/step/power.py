@@ -13,27 +13,29 @@ from functools import lru_cache
 
 import numpy as np
 
-from pipewave.calls import Attention, Call, Elementwise, FusedMoe, Gemm, Mla, RmsNorm, SiluAndMul
+from pipewave.calls import Attention, Call, Collective, Elementwise, FusedMoe, Gemm, Mla, RmsNorm, SiluAndMul
 from pipewave.demand import Array
 from pipewave.gpus import GPU
 
 IDLE_SHARE = 0.16  # of the board's limit that clocks and leakage draw whatever runs: 110 of 700 W
 # Joules of one dense 16-bit FLOP with its operands' way from L2; narrower types cost as their peak is higher.
 # Hopper: 660 TFLOP/s in 691 W. The others are not measured: what lets such a part sustain 70 to 80 % of its peak.
-JOULES_PER_FLOP = {"hopper": 0.82e-12, "blackwell": 0.5e-12, "ada": 1.0e-12, "blackwell_rtx": 1.0e-12}
+JOULES_PER_FLOP = {"hopper": 0.88e-12, "blackwell": 0.5e-12, "ada": 1.0e-12, "blackwell_rtx": 1.0e-12}
 JOULES_PER_FLOP_ELSEWHERE = 1.2e-12
 # Joules of one byte from DRAM through L2 into an SM: decode steps of dense models on an H200 at 500 to 690 W.
-JOULES_PER_BYTE = 137e-12
-SHARPNESS = 12.0  # of the bend from the sum of kernels to the power limit: governors average over milliseconds
+JOULES_PER_BYTE = 60e-12
+COLLECTIVE_SHARE = 0.8  # of what the board can deliver, drawn while a collective copies and spins
+SHARPNESS = 20.0  # of the bend from the sum of kernels to the power limit
 WIDTH = {"fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53, "int4": 0.53}
 ACT = 2.0
 
 
-def heat_us(calls: Sequence[Call], gpu: GPU) -> Array:
+def heat_us(calls: Sequence[Call], latency_us: Array, gpu: GPU) -> Array:
     """µs the board needs at its power limit to deliver the energy of each call."""
     flops, moved = np.array([_work(call) for call in calls]).reshape(-1, 2).T
     joules = flops * np.array([_joules_per_flop(gpu, call) for call in calls]) + moved * JOULES_PER_BYTE
-    return np.asarray(1e6 * joules / ((1.0 - IDLE_SHARE) * gpu.tdp_w))
+    waiting = np.where([isinstance(call, Collective) for call in calls], COLLECTIVE_SHARE * latency_us, 0.0)
+    return np.asarray(1e6 * joules / ((1.0 - IDLE_SHARE) * gpu.tdp_w) + waiting)
 
 
 def limited_us(kernel_us: Array, heat_us: Array) -> Array:
@@ -61,7 +63,7 @@ def _joules(gpu: GPU, dtype: str) -> float:
 
 
 def _work(call: Call) -> tuple[float, float]:
-    """(tensor FLOPs, bytes moved) of a call; collectives, whose power is the links', count as none."""
+    """(tensor FLOPs, bytes moved) of a call; none for a collective."""
     match call:
         case Gemm():
             return _gemm(call)
