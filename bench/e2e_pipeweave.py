@@ -1,6 +1,6 @@
 """Score replays against PipeWeave's public end-to-end runs: 32 SGLang rows and 4 vLLM rows.
 
-    python bench/e2e_pipeweave.py [--data DIR] [--json FILE]
+    python -m bench.e2e_pipeweave [--data DIR] [--json FILE]
 
 A row is one GPU × TP × model × workload; its measured value is the median of the non-first runs (a row with a single
 run counts that run). "Fitted" rows multiply prefill and decode by one factor each, the median of measured over

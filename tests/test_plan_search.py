@@ -86,8 +86,9 @@ def test_an_executor_changes_nothing(found: Plan) -> None:
 def test_more_memory_bandwidth_speeds_up_decode(found: Plan) -> None:
     by_name = {row["more"]: row for row in found.elasticities}
     assert by_name["+10 % DRAM bandwidth"]["tpot_ms_change_percent"] < 0
-    assert by_name["+10 % power"]["ttft_ms_change_percent"] < -1
-    assert abs(by_name["+10 % clock"]["ttft_ms_change_percent"]) < 1, "prompts run at the power limit"
+    power, clock = (by_name[f"+10 % {name}"]["ttft_ms_change_percent"] for name in ("power", "clock"))
+    assert power < -1, "prompts run at the power limit"
+    assert power < clock < 1, "where a higher clock buys little"
     assert by_name["+10 % memory size"]["tpot_ms_change_percent"] == 0
 
 
