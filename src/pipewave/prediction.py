@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, overload
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave import stacks, tables
+from pipewave.calibrate import corrections
 from pipewave.calls import Call
 from pipewave.columns import columns, group_key, options_of
 from pipewave.demand import PIPES, Array, busiest, floor_s
@@ -119,6 +120,7 @@ class Answers:
     bound: NDArray[np.intp]
     source: Source
     analysis: Analysis
+    ctx: Context
 
 
 @overload
@@ -230,7 +232,12 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     options = options_of(family, key)
     ctx, source = _resolve(family, gpu, dtype, protocol, stack, impl, options)
     analysis = family.analyse(cols, ctx)
-    return Answers(*_combine(analysis, ctx, source), source, analysis)
+    seconds, bound = _combine(analysis, ctx, source)
+    correction = corrections.of(ctx, analysis.net)
+    if correction is not None:
+        seconds = correction.apply(seconds, analysis.features, codes_of(ctx))
+        source = replace(source, notes=(*source.notes, f"calibrated with {correction.rows} rows"))
+    return Answers(seconds, bound, source, analysis, ctx)
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,81 @@
+"""The calibrations that predictions pick up: one file a GPU in the user's data folder, off where there is none.
+
+`PIPEWAVE_CALIBRATION` is `off`, a calibration file, or a folder of them. A file is read once a process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipewave.calibrate.correction import Correction
+    from pipewave.kernels.base import Context
+
+VARIABLE = "PIPEWAVE_CALIBRATION"
+OFF = "off"
+SUFFIX = ".safetensors"
+
+_suspended: ContextVar[bool] = ContextVar("calibration_suspended", default=False)
+
+
+def of(ctx: Context, net: str) -> Correction | None:
+    """The correction for calls of that context, or None; rows of other software say nothing about it."""
+    if _suspended.get():
+        return None
+    known = _known(os.environ.get(VARIABLE, ""), ctx.gpu.name)
+    if not known:
+        return None
+    found = known.get((net, "cold" if ctx.protocol == "serving" else ctx.protocol))
+    return found if found and (ctx.stack, ctx.impl) in found.settings else None
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Predict without any calibration inside."""
+    token = _suspended.set(True)
+    try:
+        yield
+    finally:
+        _suspended.reset(token)
+
+
+def forget() -> None:
+    """Read files again: one was written."""
+    _known.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def _known(setting: str, gpu: str) -> Mapping[tuple[str, str], Correction]:
+    path = _path(setting, gpu)
+    if path is None or not path.is_file():
+        return {}
+    from pipewave.calibrate.file import load
+
+    saved = load(path)
+    return saved.corrections if saved.gpu == gpu else {}
+
+
+def _path(setting: str, gpu: str) -> Path | None:
+    if setting.lower() == OFF:
+        return None
+    given = Path(setting) if setting else folder()
+    return given if given.is_file() else given / file_name(gpu)
+
+
+def folder() -> Path:
+    """Where calibrations lie when nothing else is said."""
+    from platformdirs import user_data_path
+
+    return user_data_path("pipewave") / "calibrations"
+
+
+def file_name(gpu: str) -> str:
+    """`rtx_4090.safetensors` of `RTX 4090`."""
+    return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_") + SUFFIX

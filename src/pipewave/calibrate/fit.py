@@ -1,0 +1,113 @@
+"""From rows with their predictions to a correction, judged on groups of rows it did not see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.calibrate.correction import FARTHEST, Correction, Frame, Setting
+from pipewave.calibrate.process import likeliest, left_out
+from pipewave.demand import Array
+
+MAX_ROWS = 1000
+FEWEST_ROWS = 3
+LEVEL = 0.9
+ROWS_FOR_WIDTH = 30  # fewer say too little about a tenth of the errors
+WIDTHS = (0.25, 4.0)
+OUTLIER = 4.0  # robust standard deviations beyond which a row counts as just so far off
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows of one net and protocol: raw coordinates [row, name], measured over predicted, the interval's half-width.
+
+    `log_ratio` and `half_width` are in log time; `group` tells near-duplicate rows.
+    """
+
+    names: tuple[str, ...]
+    coordinates: Array
+    log_ratio: Array
+    half_width: Array
+    group: NDArray[np.intp]
+    settings: frozenset[Setting]
+
+    def __len__(self) -> int:
+        return len(self.log_ratio)
+
+    def take(self, index: NDArray[np.intp]) -> Sample:
+        """These rows only."""
+        arrays = (self.coordinates, self.log_ratio, self.half_width, self.group)
+        return Sample(self.names, *(array[index] for array in arrays), self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A correction and the mean relative errors in % before and after, the latter with each row's group left out."""
+
+    correction: Correction | None  # None where it would not have helped
+    rows: int
+    groups: int
+    before: float
+    after: float
+
+
+def fit(sample: Sample) -> Fit:
+    """Fit a correction; ValueError with fewer than FEWEST_ROWS rows."""
+    if len(sample) < FEWEST_ROWS:
+        raise ValueError(f"{len(sample)} rows: at least {FEWEST_ROWS} are needed")
+    sample = _thinned(sample)
+    frame, points = standardised(sample)
+    values = _tamed(sample.log_ratio)
+    scales = likeliest(points, values)
+    inverse = scales.inverse(points)
+    remaining = left_out(inverse, values, _apart(sample.group)) - sample.log_ratio
+    before, after = mape(-sample.log_ratio), mape(remaining)
+    weights = inverse @ values
+    found = Correction(frame, scales, points, weights, sample.settings, _width(remaining, sample.half_width))
+    groups = len(np.unique(sample.group))
+    return Fit(found if after < before else None, len(sample), groups, before, min(after, before))
+
+
+def mape(log_error: Array) -> float:
+    """Mean relative error in % of log predicted - log measured."""
+    return 100.0 * float(np.abs(np.expm1(log_error)).mean())
+
+
+def standardised(sample: Sample) -> tuple[Frame, Array]:
+    """The coordinates that vary over the sample, in standard deviations from their mean."""
+    middle, spread = sample.coordinates.mean(0), sample.coordinates.std(0)
+    varies = spread > 1e-3 * (1.0 + np.abs(middle))
+    names = tuple(name for name, kept in zip(sample.names, varies, strict=True) if kept)
+    frame = Frame(names, middle[varies], spread[varies])
+    points = (sample.coordinates[:, varies] - frame.middle) / frame.spread
+    return frame, np.clip(points, -FARTHEST, FARTHEST)
+
+
+def _thinned(sample: Sample) -> Sample:
+    """At most MAX_ROWS rows, drawn evenly."""
+    if len(sample) <= MAX_ROWS:
+        return sample
+    return sample.take(np.sort(np.random.default_rng(0).choice(len(sample), MAX_ROWS, replace=False)))
+
+
+def _tamed(values: Array) -> Array:
+    """Values with outliers pulled in: one spoiled row must not move the rest."""
+    middle = np.median(values)
+    spread = 1.4826 * float(np.median(np.abs(values - middle))) + 0.01
+    return np.clip(values, middle - OUTLIER * spread, middle + OUTLIER * spread)
+
+
+def _apart(group: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The groups, or every row by itself where there is one group only."""
+    return group if len(np.unique(group)) > 1 else np.arange(len(group))
+
+
+def _width(remaining: Array, half_width: Array) -> float:
+    """Factor on the interval's half-width that covers LEVEL of the left-out rows (split-conformal rank)."""
+    rows = len(remaining)
+    if rows < ROWS_FOR_WIDTH:
+        return 1.0
+    rank = min(int(np.ceil(LEVEL * (rows + 1))), rows) - 1
+    return float(np.clip(np.sort(np.abs(remaining) / half_width)[rank], *WIDTHS))

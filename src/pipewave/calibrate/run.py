@@ -1,0 +1,82 @@
+"""Calibrate a card: read its rows, fit a correction for each net and protocol, say what each is worth, save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipewave.calibrate import corrections
+from pipewave.calibrate.file import Saved, save
+from pipewave.calibrate.fit import FEWEST_ROWS, Fit, fit
+from pipewave.calibrate.samples import Key, Row, samples
+from pipewave.errors import BadInput
+from pipewave.gpus import GPU, find
+from pipewave.measure.pack import environments
+from pipewave.measure.pack import rows as measured_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of a calibration; `fits` by net and protocol, `skipped` rows of kernels no prediction exists for."""
+
+    gpu: str
+    path: Path
+    fits: Mapping[Key, Fit]
+    skipped: int
+    too_few: Mapping[Key, int]
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row a net and protocol: rows, groups, mean error before and after (left out), and what was kept."""
+        return list(self._lines())
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        for (net, protocol), found in sorted(self.fits.items()):
+            yield {
+                "net": net,
+                "protocol": protocol,
+                "rows": found.rows,
+                "groups": found.groups,
+                "MAPE before %": found.before,
+                "MAPE after %": found.after,
+                "interval": found.correction.width if found.correction else 1.0,
+                "kept": "yes" if found.correction else "no gain",
+            }
+
+
+def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None) -> Report:
+    """Fit corrections to the rows of `store` and save them where predictions for `gpu` find them, or to `out`.
+
+    Errors after are leave-one-group-out (leave-one-out where a net has a single group). Rows flushed otherwise than
+    by writing are left out. BadInput when the rows allow no correction at all, or come from another GPU.
+    """
+    card = find(gpu)
+    rows = [row for row in measured_rows(store) if row.get("flush", "write") == "write"]
+    told = tuple(environments(store).values())
+    _same_gpu(card, told)
+    found, skipped = samples(rows, card)
+    fits = {key: fit(sample) for key, sample in found.items() if len(sample) >= FEWEST_ROWS}
+    if not fits:
+        raise BadInput(
+            f"{store}: {len(rows)} usable rows; at least {FEWEST_ROWS} of one kernel are needed", field="store"
+        )
+    path = out or corrections.folder() / corrections.file_name(card.name)
+    kept = {key: one.correction for key, one in fits.items() if one.correction}
+    save(Saved(card.name, kept, told), path)
+    corrections.forget()
+    too_few = {key: len(sample) for key, sample in found.items() if len(sample) < FEWEST_ROWS}
+    return Report(card.name, path, fits, skipped, too_few)
+
+
+def _same_gpu(card: GPU, told: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse rows whose environment names another GPU that is known by name."""
+    from pipewave.errors import UnknownGPU
+
+    for name in {str(environment.get("gpu", "")) for environment in told}:
+        try:
+            other = find(name).name if name else card.name
+        except UnknownGPU:
+            continue
+        if other != card.name:
+            raise BadInput(f"the rows are of {name}, not of {card.name}: calibrate with --gpu {other!r}", field="gpu")
