@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from train.corpus.frame import repository
 
 from pipewave.columns import ragged
 from pipewave.gpus import find
@@ -19,7 +20,6 @@ from pipewave.kernels.attention_requests import Requests, requests_of, uniform
 from pipewave.kernels.base import Context
 from pipewave.measure.pack import rows as measured
 from train import corpus
-from train.corpus.frame import repository
 
 NETS = (PREFILL, DECODE)
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "causal", "sinks", "head_dim")
@@ -54,11 +54,25 @@ def _ragged_row(row: dict[str, Any]) -> dict[str, Any] | None:
     group = f"{case['heads']},{case['kv_heads']},{case['head_dim']},{window}"
     return {
         **{name: case[name] for name in ("heads", "kv_heads", "head_dim")},
-        **{"batch": len(q_lens), "q_len": max(q_lens), "kv_len": max(kv_lens), "lens": (q_lens, kv_lens)},
-        **{"window": window, "dtype": dtype, "kv_dtype": case.get("kv_dtype") or dtype, "gpu": "H200"},
-        **{"causal": case.get("causal", True), "sinks": False, "phase": "decode" if max(q_lens) == 1 else "prefill"},
-        **{"stack": row["stack"], "impl": row["impl"], "protocol": row["protocol"], "latency_us": row["latency_us"]},
-        **{"framework": row["stack"].partition("-")[0], "source": "h200", "group": group, "noise": np.nan},
+        "batch": len(q_lens),
+        "q_len": max(q_lens),
+        "kv_len": max(kv_lens),
+        "lens": (q_lens, kv_lens),
+        "window": window,
+        "dtype": dtype,
+        "kv_dtype": case.get("kv_dtype") or dtype,
+        "gpu": "H200",
+        "causal": case.get("causal", True),
+        "sinks": False,
+        "phase": "decode" if max(q_lens) == 1 else "prefill",
+        "stack": row["stack"],
+        "impl": row["impl"],
+        "protocol": row["protocol"],
+        "latency_us": row["latency_us"],
+        "framework": row["stack"].partition("-")[0],
+        "source": "h200",
+        "group": group,
+        "noise": np.nan,
     }
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipewave.calls import Attention
-from pipewave.demand import Demand, demand
+from pipewave.demand import Array, Demand, demand
 from pipewave.kernels import attention_decode, attention_prefill
-from pipewave.kernels.attention_engines import engine_of
 from pipewave.kernels.attention_requests import Requests, requests_of
+from pipewave.kernels.attention_setting import setting_of
 from pipewave.kernels.attention_shape import Heads, Shape, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.kernels.dtypes import kv_bytes
@@ -26,22 +26,20 @@ def phase(case: Mapping[str, Any]) -> str:
 def least(shape: Shape, ctx: Context) -> Demand:
     """Least work: visible pairs, K and V of the visible keys once, Q and O once.
 
-    Tensor work counts in operations of `ctx.dtype`, so that products run in fp8 count for what they take at its rate.
+    Tensor work counts in operations of `ctx.dtype`. Over an fp8 cache the products may run in fp8 (several kernels
+    quantise the queries), hence count for what they take at that rate.
     """
-    gpu = ctx.gpu
-    faster = gpu.peak_flops("fp8") / gpu.peak_flops(ctx.dtype) if _in_fp8(shape, ctx) else 1.0
+    gpu, layout = ctx.gpu, shape.layout
+    fp8 = layout.kv_bytes == 1.0 and gpu.supports("fp8")
+    faster = gpu.peak_flops("fp8") / gpu.peak_flops(ctx.dtype) if fp8 else 1.0
     return demand(
-        len(shape.layout.heads),
-        tensor=2.0 / faster * (shape.layout.dim + shape.layout.dim_v) * shape.pairs,
+        len(shape.group),
+        tensor=shape.pairs * (2.0 / faster * (layout.dim + layout.dim_v)),
         xu=shape.pairs,
         dram=least_dram(gpu, ctx.protocol, shape.cache_bytes, shape.query_bytes, shape.out_bytes),
         l2=shape.moved,
         launch=1.0,
     )
-
-
-def _in_fp8(shape: Shape, ctx: Context) -> bool:
-    return engine_of(ctx, int(shape.layout.dim)).fp8 and ctx.gpu.supports("fp8")
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
@@ -51,25 +49,39 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
 
 def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
     """The same from requests that are grouped already."""
-    shape = shape_of(requests, layout_of(cols, ctx))
-    net = str(ctx.option("variant", PREFILL))
-    part = attention_decode if net == DECODE else attention_prefill
-    estimate = part.estimate(shape, ctx)
-    return Analysis(least(shape, ctx), estimate.base_s, estimate.features(), net)
+    options = dict(ctx.options)
+    layout = _layout(cols, ctx, options)
+    net = str(options.get("variant", PREFILL))
+    return analyse_shape(shape_of(requests, layout), ctx, net, attention_decode if net == DECODE else attention_prefill)
 
 
-def layout_of(cols: Columns, ctx: Context) -> Heads:
-    """Head layout from the columns heads, kv_heads and window and the options head_dim, head_dim_v, kv_dtype, causal."""
-    dim = float(ctx.option("head_dim"))
+def analyse_shape(shape: Shape, ctx: Context, net: str, part: Any, done: Shape | None = None) -> Analysis:
+    """Analysis from sizes. `done`: what the implementation does, where that is not the least."""
+    layout = (done or shape).layout
+    setting = setting_of(ctx, int(layout.dim), layout.kv_bytes, layout.causal)
+    estimate = part.estimate(done or shape, setting)
+    return Analysis(least(shape, ctx), estimate.base_s, estimate.features(setting), net)
+
+
+def _layout(cols: Columns, ctx: Context, options: Mapping[str, Any]) -> Heads:
+    """Head layout from the columns heads, kv_heads, window and the options head_dim, head_dim_v, kv_dtype, causal."""
+    dim = float(options["head_dim"])
+    window: Array = cols["window"]
     return Heads(
         heads=cols["heads"],
         kv_heads=cols["kv_heads"],
-        window=cols["window"],
+        window=window if window.any() else None,
         dim=dim,
-        dim_v=float(ctx.option("head_dim_v") or dim),
-        kv_bytes=kv_bytes(ctx.option("kv_dtype"), ctx.dtype),
-        causal=bool(ctx.option("causal", True)),
+        dim_v=float(options.get("head_dim_v") or _value_dim(ctx, dim)),
+        kv_bytes=kv_bytes(options.get("kv_dtype"), ctx.dtype),
+        q_bytes=kv_bytes(None, ctx.dtype),
+        causal=bool(options.get("causal", True)),
     )
+
+
+def _value_dim(ctx: Context, dim: float) -> float:
+    """Width of values when the call names none. SGLang's rows of 192-wide heads stream values of 128 (MiMo's heads)."""
+    return 128.0 if dim == 192.0 and ctx.framework == "sglang" else dim
 
 
 FAMILY = register(

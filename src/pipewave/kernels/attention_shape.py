@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from pipewave.demand import Array
 from pipewave.kernels.attention_requests import Requests
 from pipewave.kernels.attention_tiles import visible_keys, visible_pairs
@@ -14,14 +12,18 @@ from pipewave.kernels.dtypes import ACTIVATION_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Head layout of a batch: counts and window per call, dimensions of the batch. `latent`: V is a part of K."""
+    """Head layout of a batch: counts per call, dimensions of the batch. `window` is None where every call sees all.
+
+    `latent`: values are a part of the keys, as in a compressed cache.
+    """
 
     heads: Array
     kv_heads: Array
-    window: Array
+    window: Array | None
     dim: float
     dim_v: float
-    kv_bytes: float
+    kv_bytes: float  # per cached element
+    q_bytes: float  # per element of the queries
     causal: bool = True
     latent: bool = False
 
@@ -33,44 +35,41 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes per call, but for `window` and `seen` (keys any query sees): those are per request group."""
+    """Sizes per call, but for `window`: that is per request group."""
 
     requests: Requests
     layout: Heads
     group: Array  # query heads per KV head
-    window: Array
+    window: Array | float | None
     batch: Array
     tokens: Array  # new tokens of all requests
     pairs: Array  # query-key pairs of all heads
-    seen: Array
-    keys: Array  # `seen` of all requests
+    keys: Array  # keys that any query sees, of all requests
     cache_bytes: Array
     query_bytes: Array
     out_bytes: Array
-
-    @property
-    def moved(self) -> Array:
-        """Bytes in and out when each is touched once."""
-        return self.cache_bytes + self.query_bytes + self.out_bytes
+    moved: Array  # bytes in and out when each is touched once
 
 
 def shape_of(requests: Requests, layout: Heads) -> Shape:
     """Count tokens, pairs and bytes."""
-    spread = requests.spread(layout.window)
-    seen = visible_keys(requests.q, requests.kv, spread)
-    tokens, keys = requests.total(requests.q), requests.total(seen)
-    activations = ACTIVATION_BYTES * tokens * layout.heads
+    window = None if layout.window is None else requests.spread(layout.window)
+    tokens, keys = requests.total(requests.q), requests.total(visible_keys(requests.q, requests.kv, window))
+    pairs = requests.total(visible_pairs(requests.q, requests.kv, window, layout.causal))
+    rows = tokens * layout.heads
+    cache = keys * layout.kv_heads * (layout.kv_bytes * layout.cached)
+    queries, out = rows * (layout.q_bytes * layout.dim), rows * (ACTIVATION_BYTES * layout.dim_v)
     return Shape(
         requests=requests,
         layout=layout,
         group=layout.heads / layout.kv_heads,
-        window=spread,
-        batch=np.add.reduceat(requests.count, requests.starts),
+        window=window,
+        batch=requests.batch,
         tokens=tokens,
-        pairs=requests.total(visible_pairs(requests.q, requests.kv, spread, layout.causal)) * layout.heads,
-        seen=seen,
+        pairs=pairs * layout.heads,
         keys=keys,
-        cache_bytes=layout.kv_bytes * layout.cached * keys * layout.kv_heads,
-        query_bytes=activations * layout.dim,
-        out_bytes=activations * layout.dim_v,
+        cache_bytes=cache,
+        query_bytes=queries,
+        out_bytes=out,
+        moved=cache + queries + out,
     )

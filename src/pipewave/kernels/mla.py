@@ -6,7 +6,7 @@ import numpy as np
 
 from pipewave.calls import Mla
 from pipewave.kernels import attention_decode, attention_prefill
-from pipewave.kernels.attention import least
+from pipewave.kernels.attention import analyse_shape
 from pipewave.kernels.attention_requests import Requests, requests_of
 from pipewave.kernels.attention_shape import Heads, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
@@ -19,15 +19,17 @@ VALUE_DIM = 128.0
 
 def expanded(cols: Columns, ctx: Context) -> Heads:
     """Every head with keys and values of its own: the fewest operations for many queries."""
-    heads, window = cols["heads"], np.zeros(len(cols["heads"]))
-    return Heads(heads, heads, window, NOPE_DIM + float(ctx.option("rope_dim")), VALUE_DIM, ACTIVATION_BYTES)
+    heads = cols["heads"]
+    return Heads(
+        heads, heads, None, NOPE_DIM + float(ctx.option("rope_dim")), VALUE_DIM, ACTIVATION_BYTES, ACTIVATION_BYTES
+    )
 
 
 def latent(cols: Columns, ctx: Context) -> Heads:
     """All heads read one compressed row a token: the fewest bytes, and what a cache holds."""
     heads, rank = cols["heads"], float(ctx.option("kv_lora_rank"))
-    ones, per_row = np.ones(len(heads)), kv_bytes(ctx.option("kv_dtype"), ctx.dtype)
-    return Heads(heads, ones, 0.0 * ones, rank + float(ctx.option("rope_dim")), rank, per_row, latent=True)
+    cached, dim = kv_bytes(ctx.option("kv_dtype"), ctx.dtype), rank + float(ctx.option("rope_dim"))
+    return Heads(heads, np.ones(len(heads)), None, dim, rank, cached, ACTIVATION_BYTES, latent=True)
 
 
 def stays_latent(ctx: Context) -> bool:
@@ -43,13 +45,10 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
 def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
     """The same from requests that are grouped already."""
     if ctx.option("phase") == "generation":
-        shape = shape_of(requests, latent(cols, ctx))
-        estimate = attention_decode.estimate(shape, ctx)
-        return Analysis(least(shape, ctx), estimate.base_s, estimate.features(), GENERATION)
+        return analyse_shape(shape_of(requests, latent(cols, ctx)), ctx, GENERATION, attention_decode)
     shape = shape_of(requests, expanded(cols, ctx))
-    done = shape_of(requests, latent(cols, ctx)) if stays_latent(ctx) else shape
-    estimate = attention_prefill.estimate(done, ctx)
-    return Analysis(least(shape, ctx), estimate.base_s, estimate.features(), CONTEXT)
+    done = shape_of(requests, latent(cols, ctx)) if stays_latent(ctx) else None
+    return analyse_shape(shape, ctx, CONTEXT, attention_prefill, done)
 
 
 FAMILY = register(
