@@ -61,4 +61,5 @@ class Correction:
         latency, low, high, floor, ceiling = seconds
         moved = latency * np.exp(self.log_factor(features, codes, len(latency)))
         narrow, wide = (low / latency) ** self.width, (high / latency) ** self.width
-        return np.maximum(np.array((moved, moved * narrow, moved * wide, floor, ceiling)), floor)
+        corrected = np.array((moved, moved * narrow, moved * wide, floor, ceiling))
+        return np.asarray(np.maximum(corrected, floor))

@@ -31,7 +31,7 @@ class Saved:
 
 
 def save(saved: Saved, path: Path) -> None:
-    """Write beside `path` and move it there, so that a reader sees the old file or the new one. BadFile if it cannot."""
+    """Write beside `path` and move it there, so that readers see the old file or the new one. BadFile if it cannot."""
     from safetensors.numpy import save as to_bytes
 
     tensors: dict[str, Array] = {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.calibrate.correction import FARTHEST, Correction, Frame, Setting
-from pipewave.calibrate.process import likeliest, left_out
+from pipewave.calibrate.process import left_out, likeliest
 from pipewave.demand import Array
 
 MAX_ROWS = 1000
@@ -38,8 +38,13 @@ class Sample:
 
     def take(self, index: NDArray[np.intp]) -> Sample:
         """These rows only."""
-        arrays = (self.coordinates, self.log_ratio, self.half_width, self.group)
-        return Sample(self.names, *(array[index] for array in arrays), self.settings)
+        return replace(
+            self,
+            coordinates=self.coordinates[index],
+            log_ratio=self.log_ratio[index],
+            half_width=self.half_width[index],
+            group=self.group[index],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.demand import Array
 
@@ -61,7 +62,7 @@ def likeliest(points: Array, values: Array) -> Scales:
     return max(grid, key=lambda scales: scales.evidence(points, values))
 
 
-def left_out(inverse: Array, values: Array, groups: Array) -> Array:
+def left_out(inverse: Array, values: Array, groups: NDArray[np.intp]) -> Array:
     """Answer for each row from the rows of all other groups, without fitting again."""
     weights = inverse @ values
     out = np.empty_like(values)

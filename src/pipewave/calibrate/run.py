@@ -10,7 +10,7 @@ from typing import Any
 from pipewave.calibrate import corrections
 from pipewave.calibrate.file import Saved, save
 from pipewave.calibrate.fit import FEWEST_ROWS, Fit, fit
-from pipewave.calibrate.samples import Key, Row, samples
+from pipewave.calibrate.samples import Key, samples
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU, find
 from pipewave.measure.pack import environments

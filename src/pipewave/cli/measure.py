@@ -1,0 +1,73 @@
+"""`pipewave measure`: time real kernels on this machine's GPU into a store that survives anything."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+NEEDS = "pip install 'pipewave[gpu]' on a machine with an NVIDIA GPU"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("measure")(measure)
+
+
+def measure(
+    store: Annotated[str, typer.Option(help="File to append rows to; an existing one is resumed.")],
+    plan: Annotated[str, typer.Option(help="quick, standard, full, or a cases file.")] = "quick",
+    families: Annotated[str, typer.Option(help="Comma-separated kernel families; default all.")] = "",
+    protocol: Annotated[str, typer.Option(help="Protocol of a cases file.")] = "cold",
+    select: Annotated[str, typer.Option(help="Parts of a built-in plan: cold, repeat, read, graph.")] = "",
+    shard: Annotated[str, typer.Option(help="i/n: every n-th job, starting at i.")] = "",
+    limit: Annotated[int, typer.Option(help="At most so many jobs, spread over families; 0 is all.")] = 0,
+    budget_s: Annotated[float | None, typer.Option(help="Stop starting work after so many seconds.")] = None,
+    hang_s: Annotated[float | None, typer.Option(help="Seconds a job may take before it counts as hung.")] = None,
+    most_failed: Annotated[float | None, typer.Option(help="Stop when more than this share of rows fails.")] = None,
+    compile_workers: Annotated[int, typer.Option(help="Compile Triton kernels ahead in n processes.")] = 0,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure again what failed earlier.")] = False,
+    fsync: Annotated[bool, typer.Option("--fsync", help="Survive power loss too.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the summary only.")] = False,
+    device: Annotated[str, typer.Option(hidden=True)] = "cuda",
+) -> None:
+    """Time kernels on this machine's GPU; rows are appended as they come, and the next run resumes.
+
+    Example: `pipewave measure --plan quick --store my-card.rows`, then
+    `pipewave calibrate --store my-card.rows --gpu "RTX 4090"`.
+    """
+    from pipewave.measure.__main__ import main
+
+    if device == "cuda":
+        check_gpu()
+    # The room parses its own arguments; what was not given is left to its defaults.
+    given = {
+        "--plan": plan,
+        "--store": store,
+        "--families": families,
+        "--protocol": protocol,
+        "--select": select,
+        "--shard": shard,
+        "--limit": limit,
+        "--budget-s": budget_s,
+        "--hang-s": hang_s,
+        "--most-failed": most_failed,
+        "--compile-workers": compile_workers,
+        "--device": device,
+    }
+    flags = {"--retry-failed": retry_failed, "--fsync": fsync, "--quiet": quiet}
+    argv = [f"{name}={value}" for name, value in given.items() if value not in ("", None, 0)]
+    raise typer.Exit(main([*argv, *(name for name, on in flags.items() if on)]))
+
+
+def check_gpu() -> None:
+    """MissingExtra where torch is not installed or sees no GPU."""
+    from pipewave.errors import MissingExtra
+
+    if find_spec("torch") is None:
+        raise MissingExtra(f"measuring needs torch: {NEEDS}")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MissingExtra(f"no GPU to measure on: torch {torch.__version__} sees none; {NEEDS}")
