@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ class Engine:
     layer_us: more for each layer of a step that replays a graph for all but attention.
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
-    library: stack and implementation of 16-bit products, where not the stack's own.
+    prompt_attention: stack whose prompt kernels are like this engine's, where its own rows are of another backend.
     attention_setup_us: part of a lone attention call that the engine runs once a step.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
@@ -56,7 +55,7 @@ class Engine:
     graph_gib: float
     mixes_phases: bool
     compiled: bool
-    library: Mapping[str, str] = field(default_factory=dict)
+    prompt_attention: str = ""
     source: str = ""
 
     def what_if(self, **changes: Any) -> Engine:

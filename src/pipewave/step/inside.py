@@ -27,6 +27,7 @@ IDLE_DRAM, BUSY_DRAM = 0.15, 0.35  # shares of a call its least DRAM traffic tak
 DRAM = PIPES.index("dram")
 HEAVY = (Gemm, Attention, Mla, FusedMoe)
 MOE_LAUNCHES = 10
+COLUMNS = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us", "bound")
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
@@ -48,9 +49,9 @@ class Kernels:
 
 def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
-    found = _predict(calls, gpu, engine)
+    found, cold = _predict(calls, gpu, engine)
     spared = np.where(_streams(calls), write_back_us(found, gpu), 0.0) + _setup_us(calls, gpu, engine)
-    shorter = _shorter(found, spared)
+    shorter = _shorter(found, np.where(cold, spared, 0.0))
     return Kernels(
         shorter,
         heat_us(calls, shorter.latency_us, gpu),
@@ -59,34 +60,56 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     )
 
 
-def _predict(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Predictions:
-    """What reads weights or KV as if measured cold, which it mostly is; what streams activations as they sit in L2."""
+def _predict(calls: Sequence[Call], gpu: GPU, engine: Engine) -> tuple[Predictions, NDArray[np.bool_]]:
+    """Predictions, and which of them are of cold calls.
+
+    What reads weights or KV is cold in a step, too, but for the flush. Where no cold call was measured on this GPU,
+    graph replays over rotating weights are the nearest that many GPUs have rows of. What streams activations finds
+    them in L2.
+    """
     heavy = np.array([isinstance(call, HEAVY) for call in calls], bool)
-    known = [replace(call, **engine.library) if _is_plain(call) and engine.library else call for call in calls]
-    parts = [
-        predict([call for call, cold in zip(known, heavy, strict=True) if cold == kind], gpu, protocol=protocol,
-                stack=engine.stack)
-        for kind, protocol in ((True, "cold"), (False, "serving"))
-    ]  # fmt: skip
-    return _interleaved(parts[0], parts[1], heavy)
+    first = _answers(calls, np.flatnonzero(heavy), gpu, "cold", engine)
+    measured = [first.found.sources[group].basis == "measured_gpu" for group in first.found.group]
+    known, unknown = first.only(measured), first.indices[~np.array(measured, bool)]
+    named = [_backend(call, engine) for call in calls]
+    others = [_answers(named, unknown, gpu, "graph", engine),
+              _answers(calls, np.flatnonzero(~heavy), gpu, "serving", engine)]  # fmt: skip
+    cold = np.isin(np.arange(len(calls)), known.indices)
+    return _joined([known, *others]), cold
 
 
-def _interleaved(cold: Predictions, serving: Predictions, heavy: NDArray[np.bool_]) -> Predictions:
-    """Two batches back in the order of their calls."""
-    order = np.argsort(np.argsort(~heavy, kind="stable"), kind="stable")
-    later = serving.group + len(cold.sources)
-    columns = {
-        name: np.concatenate([getattr(cold, name), getattr(serving, name)])[order]
-        for name in ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us", "bound")
-    }
-    return Predictions(
-        **columns, group=np.concatenate([cold.group, later])[order], sources=cold.sources + serving.sources
-    )
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Predictions of some calls, by their indices among all."""
+
+    indices: NDArray[np.intp]
+    found: Predictions
+
+    def only(self, keep: Sequence[bool]) -> _Part:
+        """The calls a mask keeps."""
+        mask = np.array(keep, bool)
+        columns = {name: getattr(self.found, name)[mask] for name in (*COLUMNS, "group")}
+        return _Part(self.indices[mask], Predictions(**columns, sources=self.found.sources))
 
 
-def _is_plain(call: Call) -> bool:
-    """A 16-bit product, which engines leave to PyTorch and so to cuBLAS."""
-    return isinstance(call, Gemm) and call.dtype in ("bf16", "fp16") and call.stack is None
+def _answers(calls: Sequence[Call], indices: NDArray[np.intp], gpu: GPU, protocol: str, engine: Engine) -> _Part:
+    return _Part(indices, predict([calls[i] for i in indices], gpu, protocol=protocol, stack=engine.stack))
+
+
+def _joined(parts: Sequence[_Part]) -> Predictions:
+    """Parts in the order of the calls."""
+    order = np.argsort(np.concatenate([part.indices for part in parts]))
+    offsets = np.cumsum([0, *(len(part.found.sources) for part in parts)])
+    columns = {name: np.concatenate([getattr(part.found, name) for part in parts])[order] for name in COLUMNS}
+    group = np.concatenate([part.found.group + offset for part, offset in zip(parts, offsets, strict=False)])[order]
+    return Predictions(**columns, group=group, sources=sum((part.found.sources for part in parts), ()))
+
+
+def _backend(call: Call, engine: Engine) -> Call:
+    """Prompt attention of an engine whose own measured rows are of another backend than its default."""
+    if not isinstance(call, Attention) or max(call.q_lens) == 1 or call.stack is not None:
+        return call
+    return replace(call, stack=engine.prompt_attention or engine.stack)
 
 
 def _streams(calls: Sequence[Call]) -> NDArray[np.bool_]:
