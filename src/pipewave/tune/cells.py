@@ -21,7 +21,7 @@ from pipewave.tune.space import space
 Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.float64]]
 Rng = np.random.Generator
-ENOUGH, MOST, LEAST = 0.002, 5, 3  # stop at this mean loss; candidates at most; samples a cell needs
+ENOUGH, MOST, LEAST = 0.003, 4, 3  # stop at this mean loss; candidates at most; samples a cell needs
 KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
 
 

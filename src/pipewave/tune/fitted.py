@@ -17,6 +17,8 @@ from pipewave.tune.smooth import Smoother, logs, smoother
 
 Floats = NDArray[np.float64]
 LENGTHS, NOISES = (0.7, 1.0, 1.5, 2.0, 3.0), (0.1, 0.3, 1.0)  # tried; leave-one-out regret over anchors chooses
+FOCUSES = (0.0, 3.0)  # likewise: how much less a slow configuration's error counts
+WAVE_WEIGHT = 0.45  # of an anchor on a wave (fewer repeats, a proxy of the real shapes) against a drawn one
 NEAR = 1.5  # what lies within this factor of the best decides the choice; the rest does not matter
 CHUNK = 400
 
@@ -66,14 +68,25 @@ def fit(recording: Recording, *, keep: tuple[int, ...] = tuple(range(len(wave.TE
     sms = int(recording.meta["env"]["sm_count"])
     resident = anchors.resident if occupancy else np.ones_like(anchors.resident)
     parts = [_part(some, sms, resident, histogram) for some in (anchors, waves) if len(some.us)]
-    law = wave.fit(parts, keep)
-    residual = np.log(anchors.us / np.einsum("scp,cp->sc", parts[0][0], law))
-    best, notes = None, {"anchors": float(len(anchors.us)), "waves": float(len(waves.us))}
-    left = residual
-    if smoothing:
-        best, left, found = _smooth(anchors, residual)
-        notes |= found
-    return Fitted(anchors.kernel, sms, anchors.config, resident, law, best, _sigma(anchors, left), notes)
+    best: tuple[float, Floats, Smoother | None, Floats, dict[str, float]] | None = None
+    for focus in FOCUSES:
+        law = wave.fit(
+            [(x, us, _weight(us, focus) if i == 0 else WAVE_WEIGHT) for i, (x, us) in enumerate(parts)], keep
+        )
+        residual = np.log(anchors.us / np.einsum("scp,cp->sc", parts[0][0], law))
+        smooth, left, found = _smooth(anchors, residual) if smoothing else (None, residual, {})
+        score = float(regret(anchors.us, anchors.us * np.exp(-left)).mean())
+        if best is None or score < best[0]:
+            best = score, law, smooth, left, found | {"focus": focus, "left_out_regret": score}
+    assert best is not None
+    _, law, smooth, left, found = best
+    notes = found | {"anchors": float(len(anchors.us)), "waves": float(len(waves.us))}
+    return Fitted(anchors.kernel, sms, anchors.config, resident, law, smooth, _sigma(anchors, left), notes)
+
+
+def _weight(us: Floats, focus: float) -> Floats:
+    """Weigh a configuration less the slower it is at a shape: only those near the best are ever chosen."""
+    return np.asarray(1 / (1 + focus * (us / us.min(axis=1, keepdims=True) - 1)))
 
 
 def _part(some: Measured, sms: int, resident: NDArray[np.int64], histogram: bool) -> tuple[Floats, Floats]:
@@ -96,7 +109,7 @@ def _smooth(anchors: Measured, residual: Floats) -> tuple[Smoother, Floats, dict
             lost = regret(anchors.us, anchors.us * np.exp(-left))
             score = float(lost.mean())
             if best is None or score < best[0]:
-                best = score, made, left, {"length": length, "noise": noise, "left_out_regret": score}
+                best = score, made, left, {"length": length, "noise": noise}
     assert best is not None
     return best[1:]
 

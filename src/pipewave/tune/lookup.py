@@ -23,7 +23,8 @@ from pipewave.tune.table import Table
 from pipewave.tune.wave import predict_us
 
 Config = Mapping[str, int]
-Row = tuple[int, Config, int, tuple[float, ...]]  # index, parameters, resident blocks, law with its correction
+# Parameters, their first three values, resident blocks, law with its correction.
+Row = tuple[Config, tuple[int, int, int], int, tuple[float, ...]]
 MEMO = 1 << 16  # shapes remembered; then the memo starts anew
 GRANULE, FREE = 16, 64  # above FREE rows, M is rounded up to a multiple of GRANULE: no block is smaller
 GENERAL = 8  # configurations tried outside the cells
@@ -55,7 +56,9 @@ class Lookup:
 
     def _row(self, index: int, factor: float) -> Row:
         law = tuple(value * factor for value in self._laws[index])
-        return index, self.configs[index], self._resident[index], law
+        config = self.configs[index]
+        first, second, third, *_ = config.values()
+        return config, (first, second, third), self._resident[index], law
 
     def _most_used(self) -> tuple[Row, ...]:
         used = np.bincount(self.table.cells.config, minlength=len(self.configs))
@@ -74,7 +77,7 @@ class Lookup:
         best, least = rows[0], math.inf
         work, sms = self._work, self.sms
         for row in rows:
-            us = predict_us(work(shape, row[1]), sms, row[2], row[3])
+            us = predict_us(work(shape, row[0]), sms, row[2], row[3])
             if us < least:
                 best, least = row, us
         return best
@@ -95,7 +98,7 @@ class Lookup:
         ends: list[int] = []
         chosen: list[Config] = []
         for m in [*range(1, FREE + 1), *range(FREE + GRANULE, _up(most) + 1, GRANULE)]:
-            config = self.choose(at(m))[1]
+            config = self.choose(at(m))[0]
             if chosen and config is chosen[-1]:
                 ends[-1] = m
             else:
@@ -110,6 +113,10 @@ def _up(m: int) -> int:
 
 class GemmLookup(Lookup):
     """Dense GEMM."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._bytes = 1 if self.kernel == "gemm_fp8" else 2
 
     def select(self, m: int, n: int, k: int) -> Config:
         """Choose for C[m, n] = A[m, k] · W[n, k]ᵀ.
@@ -127,7 +134,25 @@ class GemmLookup(Lookup):
         if layer is not None and m <= layer[0][-1]:
             return self.remember((m, n, k), layer[1][bisect_left(layer[0], m)])
         up = m if m <= FREE else -(-m // GRANULE) * GRANULE
-        return self.remember((m, n, k), self.choose({"m": up, "n": n, "k": k})[1])
+        return self.remember((m, n, k), self.choose({"m": up, "n": n, "k": k})[0])
+
+    def choose(self, shape: Values) -> Row:
+        """Do the same as the general case, with what the candidates share worked out once."""
+        rows = self._rows.get(cells.key(self.kernel, shape), self._general)
+        if len(rows) == 1:
+            return rows[0]
+        m, n, k = shape["m"], shape["n"], shape["k"]
+        each, sms = self._bytes, self.sms
+        dram = (m * k + n * k) * each + 2 * m * n
+        best, least = rows[0], math.inf
+        for row in rows:
+            _, (block_m, block_n, block_k), resident, law = row
+            height, width, trips = -(-m // block_m), -(-n // block_n), -(-k // block_k)
+            work = height * width, trips, trips, dram, (height * n + width * m) * k * each, 0
+            us = predict_us(work, sms, resident, law)
+            if us < least:
+                best, least = row, us
+        return best
 
     def prepare(self, n: int, k: int, most: int = 8192) -> tuple[list[int], list[Config]]:
         """Work out a layer's switch points ahead of time (milliseconds); choices stay the same, only faster."""
@@ -140,6 +165,7 @@ class MoeLookup(Lookup):
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
+        self._up_projection = self.kernel == "moe_w13"
         self._sizes = tuple(sorted({config["BLOCK_M"] for config in self.configs}))
 
     def select(
@@ -155,15 +181,33 @@ class MoeLookup(Lookup):
         if min(m, e, top_k, hidden, inter) < 1:
             raise BadInput(f"m, e, top_k, hidden, inter = {key[:5]}: must be at least 1", field="shape")
         if counts is not None:
-            return self.remember(key, super().choose(_moe(key) | routed(counts, self._sizes))[1])
+            return self.remember(key, super().choose(_moe(key) | routed(counts, self._sizes))[0])
         layer = self._layers.get(key[1:5])
         if layer is not None and m <= layer[0][-1]:
             return self.remember(key, layer[1][bisect_left(layer[0], m)])
-        return self.remember(key, self.choose(_moe((_up(m), *key[1:])))[1])
+        return self.remember(key, self.choose(_moe((_up(m), *key[1:])))[0])
 
     def choose(self, shape: Values) -> Row:
-        """Work out the experts in use once for all candidates."""
-        return super().choose({**shape, "active": active_experts(shape["m"], shape["e"], shape["top_k"])})
+        """Do the same as the general case, with what the candidates share worked out once."""
+        rows = self._rows.get(cells.key(self.kernel, shape), self._general)
+        if len(rows) == 1:
+            return rows[0]
+        m, e, top_k, hidden, inter = shape["m"], shape["e"], shape["top_k"], shape["hidden"], shape["inter"]
+        n, k, sent = (2 * inter, hidden, m) if self._up_projection else (hidden, inter, m * top_k)
+        pairs, active, sms = m * top_k, active_experts(m, e, top_k), self.sms
+        few = pairs if pairs < e else e
+        dram = 2 * (active * n * k + sent * k + pairs * n)
+        best, least = rows[0], math.inf
+        for row in rows:
+            _, (block_m, block_n, block_k), resident, law = row
+            more = pairs / block_m - 0.5 * active
+            height, width, trips = active + more if more > 0 else active, -(-n // block_n), -(-k // block_k)
+            idle = ((pairs + few * (block_m - 1)) // block_m + 1 - height) * width
+            work = height * width, trips, trips, dram, 2 * (height * n + width * pairs) * k, idle
+            us = predict_us(work, sms, resident, law)
+            if us < least:
+                best, least = row, us
+        return best
 
     def prepare(self, e: int, top_k: int, hidden: int, inter: int, most: int = 8192) -> tuple[list[int], list[Config]]:
         """Work out a layer's switch points ahead of time."""
@@ -191,7 +235,7 @@ class PrefillLookup(Lookup):
             raise BadInput(f"batch, q_len, kv_len, heads, kv_heads = {key}: must be at least 1, kv_len ≥ q_len and "
                            "heads ≥ kv_heads", field="shape")  # fmt: skip
         shape = {"batch": batch, "q_len": q_len, "kv_len": kv_len, "heads": heads, "kv_heads": kv_heads}
-        return self.remember(key, self.choose(shape)[1])
+        return self.remember(key, self.choose(shape)[0])
 
 
 class DecodeLookup(Lookup):
@@ -209,7 +253,7 @@ class DecodeLookup(Lookup):
             raise BadInput(f"batch, kv_len, heads, kv_heads = {key}: must be at least 1 and heads ≥ kv_heads",
                            field="shape")  # fmt: skip
         shape = {"batch": batch, "kv_len": kv_len, "heads": heads, "kv_heads": kv_heads}
-        return self.remember(key, self.choose(shape)[1])
+        return self.remember(key, self.choose(shape)[0])
 
 
 _LOOKUPS: dict[str, type[Lookup]] = {

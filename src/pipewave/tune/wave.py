@@ -43,7 +43,7 @@ def terms(work: Work, sms: int, resident: Any) -> tuple[Any, ...]:
             dram * 2.5e-7, l2 * 1e-7, idle / sms, (1.0 - blocks / (slots * waves)) * trips, full * trips)  # fmt: skip
 
 
-def predict_us(work: Work, sms: int, resident: Any, law: Any) -> Any:
+def predict_us(work: tuple[Any, ...], sms: int, resident: Any, law: Any) -> Any:
     """Evaluate a law at one launch: the same sum as `terms` · law, term by term for speed."""
     blocks, trips, longest, dram, l2, idle = work
     slots = sms * resident
@@ -63,10 +63,11 @@ def design(work: Work, sms: int, resident: NDArray[np.int64]) -> Floats:
     return np.stack([np.broadcast_to(np.asarray(column, float), size) for column in columns], axis=-1)
 
 
-def moments(x: Floats, us: Floats) -> tuple[Floats, Floats]:
-    """Normal equations [c, p, p], [c, p] of the relative error Σ (law/us − 1)²; NaN times are skipped."""
-    scaled = x * np.where(np.isfinite(us), 1.0 / us, 0.0)[..., None]
-    return np.einsum("scp,scq->cpq", scaled, scaled), scaled.sum(axis=0)
+def moments(x: Floats, us: Floats, weight: Floats | float = 1.0) -> tuple[Floats, Floats]:
+    """Normal equations [c, p, p], [c, p] of the relative error Σ (weight · (law/us − 1))²; NaN times are skipped."""
+    weight = np.where(np.isfinite(us), weight, 0.0)
+    scaled = x * (weight / np.where(np.isfinite(us), us, 1.0))[..., None]
+    return np.einsum("scp,scq->cpq", scaled, scaled), np.einsum("scp,sc->cp", scaled, weight)
 
 
 def nonnegative(gram: Floats, right: Floats, sweeps: int = 150) -> Floats:
@@ -80,9 +81,9 @@ def nonnegative(gram: Floats, right: Floats, sweeps: int = 150) -> Floats:
     return np.asarray(theta / scale)
 
 
-def fit(parts: list[tuple[Floats, Floats]], keep: tuple[int, ...] = tuple(range(len(TERMS)))) -> Floats:
-    """Fit θ [c, terms] to several (design, µs) parts; terms outside `keep` stay zero."""
-    sums = [moments(x[..., list(keep)], us) for x, us in parts]
+def fit(parts: list[tuple[Floats, Floats, Floats | float]], keep: tuple[int, ...] = tuple(range(len(TERMS)))) -> Floats:
+    """Fit θ [c, terms] to several (design, µs, weight) parts; terms outside `keep` stay zero."""
+    sums = [moments(x[..., list(keep)], us, weight) for x, us, weight in parts]
     gram, right = (np.sum([pair[i] for pair in sums], axis=0) for i in (0, 1))
     law = np.zeros((len(right), len(TERMS)))
     law[:, list(keep)] = nonnegative(gram, right)
