@@ -1,7 +1,7 @@
 """Grouped GEMMs as output tiles: how long whole waves of them take, padded to blocks of tokens for each expert.
 
-Block sizes are known when the call names a Triton configuration; otherwise the candidates span what the libraries
-choose among, and the best stands in.
+Libraries choose among far more tiles than the candidates here, which span the trade between padding, idle SMs and
+operand re-reads; the learned residual sees the time of each, and of the tile that the stack's own rule would take.
 """
 
 from __future__ import annotations
@@ -11,47 +11,56 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipewave.demand import Array
-from pipewave.kernels.base import Context
-from pipewave.kernels.fused_moe_layer import Machine, Product
-from pipewave.kernels.routing import Routing
+from pipewave.kernels.fused_moe_config import Blocks
+from pipewave.kernels.fused_moe_layer import Layer, Product
+from pipewave.kernels.fused_moe_machine import Machine
 
 # tokens × output features
-TILES = ((16, 128), (32, 128), (64, 128), (128, 128))
+TILES = ((16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
 LEAST_MMA_ROWS = 16.0  # a tensor instruction works on this many rows even if fewer are real
 
 
 @dataclass(frozen=True, slots=True)
+class Tile:
+    """One tile size for a batch: seconds of all waves over the products, and tiles of the first product an SM."""
+
+    seconds: Array
+    per_sm: Array
+    padding: Array  # rows multiplied for each real one
+
+
+@dataclass(frozen=True, slots=True)
 class Tiling:
-    """Seconds of each candidate tile summed over the products, the best, and tiles per SM of the first product."""
+    """The candidates, the tile of the stack's rule (or the call's own configuration), and the estimate."""
 
-    seconds: tuple[Array, ...]
+    candidates: tuple[Tile, ...]
+    ruled: Tile
     best: Array
-    per_sm: tuple[Array, ...]
 
 
-def configured(ctx: Context) -> tuple[tuple[int, int], ...]:
-    """The tiles to consider: the configuration's own or all."""
-    config = dict(ctx.option("config") or ())
-    rows, columns = config.get("BLOCK_SIZE_M"), config.get("BLOCK_SIZE_N")
-    return ((rows, columns),) if rows and columns else TILES
+def tiling(work: Layer, at: Machine, ruled: Blocks) -> Tiling:
+    """All candidates. Where the configuration is known it is the estimate; else the best candidate."""
+    candidates = tuple(_tile(work, np.array([rows]), columns, at) for rows, columns in TILES)
+    own = _tile(work, ruled.rows, ruled.columns, at)
+    best = own.seconds if ruled.known else np.minimum.reduce([tile.seconds for tile in candidates])
+    return Tiling(candidates, own, best)
 
 
-def tiling(products: tuple[Product, ...], routed: Routing, at: Machine, tiles: tuple[tuple[int, int], ...]) -> Tiling:
-    """All candidates; one candidate stands for all when the configuration is known."""
-    seconds, per_sm = [], []
-    for rows, columns in tiles:
-        blocks = routed.blocks(rows)
-        seconds.append(sum(tile_seconds(product, blocks, (rows, columns), at) for product in products))
-        per_sm.append(blocks * np.ceil(products[0].n / columns) / at.sms)
-    whole = len(TILES) if len(tiles) == 1 else 1
-    best = np.minimum.reduce(seconds)
-    return Tiling(tuple(seconds * whole), np.asarray(best), tuple(per_sm * whole))
+def _tile(work: Layer, rows: Array, columns: Array | float, at: Machine) -> Tile:
+    blocks = work.routing.blocks(rows)
+    padding = blocks * rows / work.routing.pairs
+    if at.carries == "all":
+        blocks = blocks * (work.carried / work.routing.pairs)
+    seconds = sum(_waves_s(product, blocks, rows, columns, at) for product in work.products)
+    return Tile(np.asarray(seconds), blocks * np.ceil(work.products[0].n / columns) / at.sms, padding)
 
 
-def tile_seconds(product: Product, blocks: Array, tile: tuple[int, int], at: Machine) -> Array:
-    """Time of all waves of one tile: the longer of tensor work and operand reads, and a fixed fill and drain."""
-    rows, columns = tile
-    tensor = 2.0 * max(rows, LEAST_MMA_ROWS) * columns / at.flops_per_sm
-    reads = (rows * at.operand + columns * at.weight) / at.l2_per_sm
+def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | float, at: Machine) -> Array:
+    """The longest of a tile's tensor work and its operand reads from L2 and from shared memory, and a fixed fill and
+    drain, for whole waves. Small tiles starve the tensor cores of newer GPUs: shared memory is no faster there."""
+    height = np.maximum(rows, LEAST_MMA_ROWS)
+    tensor = 2.0 * height * columns / at.flops_per_sm
+    fetched = (rows * at.operand + columns * at.weight) / at.l2_per_sm
+    fed = (height + columns) * at.operand / at.smem_per_sm
     waves = np.ceil(blocks * np.ceil(product.n / columns) / at.sms)
-    return np.asarray(waves * (product.k * max(tensor, reads) + at.tile_s))
+    return np.asarray(waves * (product.k * np.maximum(np.maximum(tensor, fetched), fed) + at.tile_s))

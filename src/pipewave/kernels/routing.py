@@ -10,11 +10,12 @@ pairs and rounded; what rounding lost goes one by one to the idlest experts; ran
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.demand import Array
 
@@ -41,10 +42,17 @@ class Routing:
     loads: Array
     weight: Array
 
-    def blocks(self, rows: float) -> Array:
-        """Expected blocks of `rows` tokens, every expert's share padded to whole blocks."""
-        more = np.maximum(np.ceil(self.loads * (1.0 / rows)) - 1.0, 0.0)
+    def blocks(self, rows: Array) -> Array:
+        """Expected blocks of `rows` tokens ([call] or [1]), every expert's share padded to whole blocks."""
+        more = np.maximum(np.ceil(self.loads / rows[:, None]) - 1.0, 0.0)
         return np.asarray(self.active + self.local * (more @ self.weight))
+
+    def all_local(self, tokens: Array, topk: Array, where: NDArray[np.bool_]) -> Routing:
+        """The routing in which (`where`) a token that enters the rank spends all its choices on experts hit there."""
+        entering = np.minimum(tokens, self.pairs)
+        more = np.where(where, entering * topk / self.pairs, 1.0)
+        scaled = {"pairs": self.pairs * more, "busiest": self.busiest * more, "skew": self.skew * more}
+        return replace(self, loads=self.loads * more[:, None], **scaled)
 
 
 def routing(cols: Any, kind: str | tuple[int, ...]) -> Routing:
