@@ -36,7 +36,9 @@ STEPS = (1.5, 1.2, 1.07, 1.02)
 
 def fit(measured: Measured, start: Engine) -> Engine:
     """The constants with the least mean of both phases' mean absolute relative errors, by coordinate descent."""
-    engine, best = start, loss(measured, start)
+    inside = {name: float(np.clip(getattr(start, name), low, high)) for name, (low, high) in RANGES.items()}
+    engine = start.what_if(**inside)
+    best = loss(measured, engine)
     for ratio in STEPS:
         improved = True
         while improved:
