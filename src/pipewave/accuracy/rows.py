@@ -1,0 +1,61 @@
+"""Measured rows that shipped weights never saw: those in the package, and how they are cut from the whole data set."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pipewave.accuracy.folds import held_out
+from pipewave.calls import CLASSES
+from pipewave.measure.pack import environments, pack
+from pipewave.measure.pack import rows as measured_rows
+from pipewave.store import Store
+
+Row = dict[str, Any]
+GPU = "H200"
+KEPT = ("key", "case", "impl", "protocol", "stack", "status", "latency_us", "config", "env")
+WAITED = 0.75  # fastest over slowest rank of a collective below which some rank started late
+
+
+def shipped_folder() -> Path:
+    """Where the package keeps its rows and figures."""
+    return Path(str(resources.files("pipewave") / "data" / "accuracy"))
+
+
+def shipped() -> list[Row]:
+    """The package's own held-out H200 rows."""
+    return measured_rows(shipped_folder() / GPU.lower())
+
+
+def cut(source: Path, target: Path) -> int:
+    """Write the held-out rows of a data set into a folder of packed files; how many there are.
+
+    Left out: kernels that the contract does not name, rows flushed by reading, and collectives of which one rank was
+    waited for, which say nothing about ranks that start together.
+    """
+    kept = [row for row in measured_rows(source) if _counts(row)]
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "rows") as store:
+        store.extend({"t": "env"} | environment for environment in environments(source).values())
+        store.extend({"t": "row"} | {name: row[name] for name in KEPT if name in row} for row in kept)
+        pack(store.path, target)
+    return len(kept)
+
+
+def _counts(row: Mapping[str, Any]) -> bool:
+    together = row.get("fastest_rank_us", row["latency_us"]) >= WAITED * row["latency_us"]
+    known = row["case"]["kernel"] in CLASSES and row.get("flush", "write") == "write"
+    return bool(known and together and held_out(row["case"]))
+
+
+def cases(rows: list[Row]) -> Iterator[Row]:
+    """A case of the contract for each row, with its software; a Triton configuration that ran makes a second one."""
+    for row in rows:
+        case = row["case"] | {"stack": row["stack"], "impl": row["impl"]}
+        shown = {"case": case, "protocol": row["protocol"], "latency_us": row["latency_us"], "gpu": GPU}
+        yield shown | {"impl": row["impl"]}
+        if row.get("config"):
+            known = case | {"config": dict(row["config"])}
+            yield shown | {"case": known, "impl": f"{row['impl']}, config known"}
