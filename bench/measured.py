@@ -29,7 +29,14 @@ def _groups(folder: Path, protocol: str) -> dict[tuple[str, str, str], list[dict
 
 
 def _usable(folder: Path, protocol: str) -> Iterator[dict[str, Any]]:
-    return (r for r in measured_rows(folder) if r["protocol"] == protocol and r["case"]["kernel"] in CLASSES)
+    rows = (r for r in measured_rows(folder) if r["protocol"] == protocol and r["case"]["kernel"] in CLASSES)
+    return (row for row in rows if _together(row))
+
+
+def _together(row: dict[str, Any]) -> bool:
+    """False for a collective whose ranks did not start together: its time is mostly waiting for the last to arrive."""
+    fastest: float = row.get("fastest_rank_us") or row["latency_us"]
+    return fastest > 0.8 * row["latency_us"]
 
 
 def _compare(key: tuple[str, str, str], rows: list[dict[str, Any]], protocol: str) -> dict[str, Any]:

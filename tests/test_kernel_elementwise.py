@@ -34,7 +34,7 @@ def test_expected_traffic_is_at_most_all_and_at_least_what_must_be(
 def test_serving_takes_weights_from_dram_and_activations_from_l2() -> None:
     gpu, work = find("H200"), _stream(1e6, 2e6, 3e6)
     assert dram_bytes(gpu, "serving", work)[0] == 1e6
-    assert dram_bytes(gpu, "cold", work)[0] == 3e6
+    assert dram_bytes(gpu, "cold", work)[0] == 6e6  # results push the flush's lines out
     assert dram_bytes(gpu, "graph", work)[0] == 0.0
 
 

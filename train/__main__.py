@@ -2,7 +2,7 @@
 
 Stages, each reading what the one before wrote under `--runs`:
   rows    corpus → RUNS/<net>/rows.npz with the plans and what the card adds
-  fit     train.fit of both plans, on CPU or GPU (from here on numpy, torch and safetensors suffice: it may run elsewhere)
+  fit     train.fit of both plans, on CPU or GPU (numpy, torch, safetensors suffice from here on)
   export  RUNS/<net> → src/pipewave/data/weights, cards included
   tables  RUNS/<net> → train/tables/<net>.json, errors on every kind of split by GPU
   all     the four in order

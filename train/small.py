@@ -1,12 +1,7 @@
-"""`python -m train.small [--net NAME]`: the nets of norms, streaming kernels and collectives, each in a minute or two.
-
-Reads the corpus, trains all splits on the CPU, prints held-out errors, and writes weights and card.
-"""
+"""What the nets of norms, streaming kernels and collectives share: rows and features by net, twins of 16-bit types."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -24,27 +19,16 @@ from train.rows import Rows
 Features = tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]
 MODULES = ("norm", "elementwise", "collective")
 HALVES = ("bf16", "fp16")
-RUNS = Path(__file__).resolve().parents[1] / ".cache" / "runs"
-WEIGHTS = Path(__file__).resolve().parents[1] / "src" / "pipewave" / "data" / "weights"
 
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """How a small net is trained: `module` offers rows, features, weight and card, each given the net's name."""
+    """A net that shares its module with others: `module` offers rows, features, weight and card, given the net's name.
+
+    Its plans are `train/plans/<net>.net.json` and `<net>.ceiling.json`.
+    """
 
     module: str
-    categories: tuple[str, ...]
-    hidden: tuple[int, ...] = (32, 32)
-    seeds: int = 2
-    steps: int = 2000
-    batch: int = 512
-    loss: str = "mape"
-
-    def plan(self, splits: Sequence[str], rows: int) -> dict[str, Any]:
-        """Fields of `train.fit.Plan`: so many steps whatever the rows."""
-        shape = {"hidden": self.hidden, "seeds": self.seeds, "batch": self.batch, "loss": self.loss}
-        shape |= {"splits": tuple(splits), "categories": self.categories, "weight_decay": 0.1}
-        return shape | {"epochs": self.steps * self.batch / rows}
 
 
 def nets() -> dict[str, Small]:
@@ -83,53 +67,3 @@ def packed(name: str, net: Small, data: Path | None) -> tuple[pd.DataFrame, Rows
     frame = module.rows(name, data)
     features, base_us = module.features(name, frame)
     return frame, pack(frame, features, base_us, module.weight(name, frame, balanced(frame)))
-
-
-def present(rows: Rows, patterns: Sequence[str]) -> list[str]:
-    """The splits of the patterns that hold out any rows: few sizes leave some folds empty."""
-    from train.splits import expand
-
-    folds = {f"fold:{number}" for number in np.unique(rows.fold)}
-    return [name for name in expand(patterns, rows) if not name.startswith("fold:") or name in folds]
-
-
-def train(name: str, net: Small, rows: Rows, splits: Sequence[str]) -> Path:
-    """Fit all splits; the folder with the run."""
-    from train.fit import Plan, fit, save
-
-    plan = Plan(**net.plan(present(rows, splits), len(rows)))
-    run = RUNS / name
-    run.mkdir(parents=True, exist_ok=True)
-    save(fit(rows, plan), plan, rows, run)
-    rows.save(run / "rows.npz")
-    return run
-
-
-def ship(name: str, net: Small, rows: Rows, run: Path, folder: Path) -> Path:
-    """Write weights and card, with the net's own word on what stands in when nothing is said."""
-    from train.export import export, software
-    from train.splits import by_name
-
-    known: Mapping[str, Any] = software(rows.take(by_name("ship", rows).train))
-    return export(name, rows, run, folder, **import_module(net.module).card(name, dict(known)))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m train.small", description=__doc__)
-    parser.add_argument("--net", action="append", help="only these nets")
-    parser.add_argument("--data", type=Path, help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
-    parser.add_argument("--out", type=Path, default=WEIGHTS)
-    parser.add_argument("--splits", default="ship,fold:*,logo:*,lofo:*")
-    options = parser.parse_args(argv)
-    known = nets()
-    for name in options.net or known:
-        frame, rows = packed(name, known[name], options.data)
-        run = train(name, known[name], rows, options.splits.split(","))
-        print(f"{name}: {len(frame):,} rows in {run}")
-        if "ship" in options.splits:
-            print(ship(name, known[name], rows, run, options.out))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,6 +18,7 @@ from train import corpus
 
 QUANTIZE_ROWS = 6_000  # of six GPUs: a smooth function of two sizes
 FP32 = 4.0
+LAYOUT = ("heads", "kv_heads", "head_dim", "dim")
 BYTES = ("bytes_read", "bytes_written", "weight_bytes")
 OUTCOME = ("protocol", "stack", "impl", "latency_us", "min_us", "max_us")
 INDEX = 8.0  # bytes of a position or slot
@@ -25,12 +26,16 @@ OWN = repository() / "data" / "measured" / "h200"
 
 
 def rows(_: str, data_dir: Path | str | None = None) -> pd.DataFrame:
-    """Quantisation by one kernel (SGLang's is a chain of PyTorch operations), our rope and kv_write rows."""
+    """Quantisation by one kernel (SGLang's is a chain of PyTorch operations), our rope and kv_write rows.
+
+    What has no rows of its own is taken for quantisation or a gated activation, unnamed.
+    """
     frame = corpus.training_rows("quantize", data_dir)
     frame = frame[frame["framework"] != "sglang"].sample(QUANTIZE_ROWS, random_state=0)
     elements = frame["rows"] * frame["dim"]
     sizes = dict(zip(BYTES, (ACTIVATION_BYTES * elements, 1.0 * elements, FP32 + 0.0 * elements), strict=True))
-    parts = [frame.assign(op="quantize", dtype="bf16", **sizes), *(own(op) for op in SIZES if _file(op).exists())]
+    frame = frame.assign(op="quantize", dtype="bf16", **sizes)
+    parts = [frame, frame.assign(op=PLAIN), *(own(op) for op in SIZES if _file(op).exists())]
     return both_halves(pd.concat([part.astype({"op": "object"}) for part in parts], ignore_index=True))
 
 
@@ -38,13 +43,12 @@ def own(op: str) -> pd.DataFrame:
     """Our rows of one operation, with the bytes a layer's call would name."""
     cases = [row["case"] | {name: row[name] for name in OUTCOME} for row in measured(_file(op))]
     frame = pd.DataFrame(cases)
-    sizes = dict(zip(BYTES, SIZES[op](frame), strict=True))
-    layout = (
-        frame[[name for name in ("heads", "kv_heads", "head_dim") if name in frame]].astype(str).agg(",".join, axis=1)
-    )
+    sizes: dict[str, Any] = dict(zip(BYTES, SIZES[op](frame), strict=True))
+    layout = frame[[name for name in LAYOUT if name in frame]].astype(str).agg(",".join, axis=1)
     noise = (frame["max_us"] - frame["min_us"]) / frame["latency_us"] / 2
     framework = frame["stack"].str.partition("-")[0]
-    return frame.assign(op=op, gpu="H200", source="h200", group=layout, noise=noise, framework=framework, **sizes)
+    sizes |= {"gpu": "H200", "source": "h200", "group": layout, "noise": noise, "framework": framework}
+    return frame.assign(op=OPS.get(op, op), **sizes)
 
 
 def rope_bytes(frame: pd.DataFrame) -> tuple[pd.Series, ...]:
@@ -59,7 +63,19 @@ def kv_write_bytes(frame: pd.DataFrame) -> tuple[pd.Series, ...]:
     return size + INDEX * frame["rows"], size, 0.0 * size
 
 
-SIZES: dict[str, Callable[[pd.DataFrame], tuple[pd.Series, ...]]] = {"rope": rope_bytes, "kv_write": kv_write_bytes}
+def activation_bytes(frame: pd.DataFrame) -> tuple[pd.Series, ...]:
+    """Two values in, one out."""
+    size = ACTIVATION_BYTES * frame["rows"] * frame["dim"]
+    return 2 * size, size, 0.0 * size
+
+
+SIZES: dict[str, Callable[[pd.DataFrame], tuple[pd.Series, ...]]] = {
+    "rope": rope_bytes,
+    "kv_write": kv_write_bytes,
+    "silu_and_mul": activation_bytes,
+}
+PLAIN = "elementwise"
+OPS = {"silu_and_mul": PLAIN}
 
 
 def _file(op: str) -> Path:
@@ -82,4 +98,4 @@ def card(_: str, card: dict[str, Any]) -> dict[str, Any]:
     return {"default_stack": {"cold": newest, "profiler_warm": newest} | card["default_stack"]}
 
 
-NETS = {"elementwise": Small(__name__, categories=("stack", "protocol"))}
+NETS = {"elementwise": Small(__name__)}

@@ -40,4 +40,4 @@ def card(_: str, card: dict[str, Any]) -> dict[str, Any]:
     return {"default_stack": {"cold": newest, "graph": newest} | card["default_stack"]}
 
 
-NETS = {name: Small(__name__, categories=("stack", "protocol")) for name in FAMILIES}
+NETS = {name: Small(__name__) for name in FAMILIES}

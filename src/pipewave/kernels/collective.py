@@ -51,7 +51,7 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         own = custom_runs(size, world, nodes, over) & np.bool_(asked)
         base = np.where(own, custom_s(size, world, over), ways.best)
         least = demand(len(size), link=least_sent(ctx.gpu, op, path, size), launch=1.0)
-        features = _shape(ctx, size, world, nodes) | _times(ctx.gpu, path, over, ways, base)
+        features = _shape(ctx, size, world, nodes) | _times(path, over, ways, base)
         features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
         return Analysis(least, base, features, ctx.option("variant", op))
 
@@ -69,17 +69,13 @@ def _shape(ctx: Context, size: Array, world: Array, nodes: Array) -> dict[str, A
     }
 
 
-def _times(gpu: GPU, path: Ring, over: Link, ways: Nccl, base: Array) -> dict[str, Array]:
-    zero = 0.0 * base
+def _times(path: Ring, over: Link, ways: Nccl, base: Array) -> dict[str, Array]:
     return {
         "log_base": np.clip(log2(base), *LOG_TIME),
         "log_transfer": np.clip(log2(path.sent / over.rate), *LOG_TIME),
         "low_latency": np.clip(log2(ways.low_latency / ways.simple), -4.0, 4.0),
         "log_steps": np.minimum(log2(path.steps), 6.0),
-        "log_rate": np.clip(log2(over.rate), 32.0, 40.0),
         "direct": over.direct,
-        "log_pcie": zero + np.log2(gpu.pcie_gbps),
-        "generation": zero + gpu.compute_capability / 10.0,
     }
 
 

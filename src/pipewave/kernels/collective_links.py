@@ -13,7 +13,8 @@ from pipewave.gpus import GPU
 BRIDGED = ("A30", "A40", "A100 PCIe", "H100 NVL", "H100 PCIe", "RTX 3090", "RTX A6000", "V100 PCIe")
 # A GPU's share of the network: one 400 Gb/s port each, or what its PCIe slot feeds. An assumption, no row says it.
 NETWORK_GBPS, PCIE_TO_NETWORK = 50.0, 0.8
-CROWDED = 0.5  # of a PCIe link when more than two cards share root ports and host memory
+# More than two PCIe cards share root ports; hosts of PCIe 4 cards stage through memory, each further pair through more.
+CROWDED, STAGED_GBPS = 0.5, 32.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ def link(gpu: GPU, world: Array, nodes: Array) -> Link:
     """The slowest link that a ring over `world` ranks on `nodes` hosts must cross."""
     local = world / nodes
     direct = (local <= (2.0 if bridged(gpu) else np.inf)) & (gpu.link == "nvlink")
-    crowding = np.where(local > 2.0, CROWDED, 1.0)
+    staged = (2.0 / np.clip(local, 2.0, 8.0)) ** 2
+    crowding = staged if gpu.pcie_gbps <= STAGED_GBPS else np.where(local > 2.0, CROWDED, 1.0)
     inside = np.where(direct, gpu.link_gbps, gpu.pcie_gbps * crowding)
     network = min(NETWORK_GBPS, PCIE_TO_NETWORK * gpu.pcie_gbps)
     apart = nodes > 1.0

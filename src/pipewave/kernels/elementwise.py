@@ -6,14 +6,13 @@ import numpy as np
 
 from pipewave.calls import Elementwise
 from pipewave.demand import Array, demand
-from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.kernels.elementwise_stream import Stream, describe, least_bytes, times
 from pipewave.kernels.estimate import log2
 
 IN_PLACE = ("rope",)
 KNOWN = ("quantize", "rope", "kv_write")  # operations with measured rows; all others count as plain copies
-LEAST_SHARE = -12.0  # log2
+LEAST_SHARE, NEUTRAL = -11.0, 2.0**-6  # log2; of operations whose rows are not known
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
@@ -23,23 +22,15 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     work = Stream(cols["weight_bytes"], read, written, in_place=op in IN_PLACE)
     least = demand(len(read), dram=least_bytes(ctx.gpu, ctx.protocol, work), l2=work.moved, launch=1.0)
     moving = times(ctx, work)
-    features = describe(ctx, work, moving) | _shares(work) | _rates(ctx.gpu, len(read))
+    features = describe(ctx, work, moving) | {"row_share": _row_share(op, work)}
     features |= {name: np.full(len(read), float(op == name)) for name in KNOWN}
     return Analysis(least, moving.base, features, "elementwise")
 
 
-def _shares(work: Stream) -> dict[str, Array]:
-    """Parts of the traffic that tell how long a row is: tables and indices come once a row."""
-    unequal = np.abs(work.read - work.written)
-    return {
-        "log_fresh": np.maximum(log2(work.fresh / work.moved), LEAST_SHARE),
-        "log_unequal": np.maximum(log2(unequal / work.moved), LEAST_SHARE),
-    }
-
-
-def _rates(gpu: GPU, n: int) -> dict[str, Array]:
-    rates = {"log_sms": gpu.sms, "log_clock": gpu.sustained_clock_mhz, "log_dram_rate": gpu.dram_gbps}
-    return {name: np.full(n, np.log2(rate)) for name, rate in rates.items()}
+def _row_share(op: str, work: Stream) -> Array:
+    """How short rows are: log2 of the share of tables (rope) or slots (kv_write), which come once a row."""
+    once = {"rope": work.fresh, "kv_write": np.abs(work.read - work.written)}.get(op, NEUTRAL * work.moved)
+    return np.clip(log2(once / work.moved), LEAST_SHARE, -2.0)
 
 
 FAMILY = register(Family("elementwise", Elementwise, analyse, options=("op",), nets=("elementwise",)))
