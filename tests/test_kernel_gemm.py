@@ -26,7 +26,7 @@ def context(gpu: str = "H200", dtype: str = "bf16", protocol: str = "graph", sta
 
 
 def columns(m, n, k, ctas=0):
-    return {name: np.atleast_1d(np.asarray(v, float)) for name, v in dict(m=m, n=n, k=k, ctas=ctas).items()}
+    return {name: np.atleast_1d(np.asarray(v, float)) for name, v in {"m": m, "n": n, "k": k, "ctas": ctas}.items()}
 
 
 def floor_of(cols, ctx):
@@ -52,7 +52,7 @@ def test_estimate_is_never_below_the_floor_by_much(m, n, k, protocol):
 
 @given(SIZES, SIZES, SIZES, st.sampled_from(PROTOCOLS), st.sampled_from(["m", "n", "k"]))
 def test_more_work_never_lowers_the_floor(m, n, k, protocol, grown):
-    ctx, sizes = context(protocol=protocol), dict(m=m, n=n, k=k)
+    ctx, sizes = context(protocol=protocol), {"m": m, "n": n, "k": k}
     more = sizes | {grown: sizes[grown] + 64}
     assert floor_of(columns(**more), ctx)[0] >= floor_of(columns(**sizes), ctx)[0] * (1 - 1e-12)
 
@@ -118,7 +118,10 @@ def test_known_ctas_fix_the_slices_of_k():
 
 def test_quantising_costs_a_kernel_and_more_with_more_rows():
     with_it, without = (context(dtype="fp8", quantize=flag) for flag in (True, False))
-    extra = [analyse(columns(m, 4096, 4096), with_it).base_s[0] - analyse(columns(m, 4096, 4096), without).base_s[0] for m in (1, 8192)]
+    extra = [
+        analyse(columns(m, 4096, 4096), with_it).base_s[0] - analyse(columns(m, 4096, 4096), without).base_s[0]
+        for m in (1, 8192)
+    ]
     assert 1e-6 < extra[0] < extra[1]
 
 

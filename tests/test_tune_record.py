@@ -64,7 +64,8 @@ def test_close_configurations_get_more_repeats_and_balanced_halves() -> None:
     recording, _ = recorded("gemm", budget_s=1e9)
     here = recording.row_shape == 0
     repeats = np.bincount(recording.row_config[here])
-    assert repeats[0] == 10 and repeats[-1] == 2
+    assert repeats[0] == 10
+    assert repeats[-1] == 2
     assert repeats[60] == 4
     assert np.sum(recording.row_half[here] == 0) == np.sum(recording.row_half[here] == 1)
 
@@ -81,7 +82,8 @@ def test_a_recording_survives_its_file_and_a_torn_one_is_refused(tmp_path: Path)
     recording.save(path)
     again = Recording.load(path)
     assert again.meta == recording.meta
-    assert np.array_equal(again.row_us, recording.row_us) and np.array_equal(again.shapes, recording.shapes)
+    assert np.array_equal(again.row_us, recording.row_us)
+    assert np.array_equal(again.shapes, recording.shapes)
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(BadFile):
         Recording.load(path)

@@ -50,8 +50,10 @@ def test_without_a_table_upstream_decides_and_says_why(monkeypatch: pytest.Monke
     with pytest.warns(UserWarning, match="falling back"):
         tuned = autotune([], ["M"], warmup=5)(kernel)
     tuned[(1,)](0, 0, 0, 1.0, 8, 8, 8)
-    assert tuned.provenance == {"upstream": 1} and kernel.launches == [{}]
-    assert asked == [(["M"], {"warmup": 5})] and "softmax" in tuned.reason
+    assert tuned.provenance == {"upstream": 1}
+    assert kernel.launches == [{}]
+    assert asked == [(["M"], {"warmup": 5})]
+    assert "softmax" in tuned.reason
 
 
 def test_a_choice_outside_the_users_list_goes_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +75,8 @@ class Device:
         self.shape = shape
 
     def calls(self, config: tuple[int, ...]) -> list[Any]:
-        return [lambda us=10.0 + self.of.configs.index(config) + self.shape["m"] % 7: us]
+        us = 10.0 + self.of.configs.index(config) + self.shape["m"] % 7
+        return [lambda: us]
 
     def time(self, calls: Any) -> list[float]:
         self.ran += len(calls)
@@ -89,10 +92,12 @@ def test_a_killed_profile_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(early.shapes) == 3
     path.write_bytes(path.read_bytes()[:-25])  # killed while it wrote the third
     whole = profile(of, jobs, second, second.time, path, seconds=1e9, clock=lambda: 0.0)
-    assert len(whole.shapes) == len(jobs) and whole.roles == [job.role for job in jobs]
+    assert len(whole.shapes) == len(jobs)
+    assert whole.roles == [job.role for job in jobs]
     fresh = Device("gemm")
     again = profile(of, jobs, fresh, fresh.time, path, seconds=1e9, clock=lambda: 0.0)
-    assert fresh.ran == 0 and again.parts == whole.parts
+    assert fresh.ran == 0
+    assert again.parts == whole.parts
 
 
 def test_pairs_report_how_often_the_choice_is_slower() -> None:
@@ -105,7 +110,9 @@ def test_pairs_report_how_often_the_choice_is_slower() -> None:
         [(0, 0, 0)] * len(of.configs),
     )
     found = pairs.compare(recording)
-    assert found["shapes"] == 4 and found["slower_share"] == 0.25 and found["same"] == 0.25
+    assert found["shapes"] == 4
+    assert found["slower_share"] == 0.25
+    assert found["same"] == 0.25
     assert found["speed_up_max"] > 2
 
 
@@ -154,5 +161,6 @@ def test_commands_answer_without_a_gpu(tmp_path: Path) -> None:
             str(tmp_path),
         ],
     )
-    assert made.exit_code == 0 and (tmp_path / "E=60,N=1408,device_name=NVIDIA_H200.json").exists()
+    assert made.exit_code == 0
+    assert (tmp_path / "E=60,N=1408,device_name=NVIDIA_H200.json").exists()
     assert isinstance(runner.invoke(app, ["tune", "explain", "gemm", "m=three"]).exception, BadInput)

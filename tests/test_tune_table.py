@@ -93,7 +93,8 @@ def test_threads_agree() -> None:
         worker.start()
     for worker in workers:
         worker.join()
-    assert all(choices == wanted for choices in found.values()) and len(found) == 4
+    assert all(choices == wanted for choices in found.values())
+    assert len(found) == 4
 
 
 def test_bad_shapes_are_refused() -> None:
@@ -160,7 +161,9 @@ def test_the_canary_tells_a_common_factor_from_a_changed_ranking() -> None:
 def test_explained_candidates_are_ranked_and_the_default_is_among_them() -> None:
     answer = explain(load_table("gemm"), {"m": 300, "n": 4096, "k": 4096})
     marks = [row["is"] for row in answer["candidates"]]
-    assert marks[0] == "chosen" and "default" in marks and answer["regret_bound"] >= 0
+    assert marks[0] == "chosen"
+    assert "default" in marks
+    assert answer["regret_bound"] >= 0
     assert json.dumps(answer)
 
 
@@ -178,7 +181,8 @@ def test_the_smallest_set_keeps_its_bound() -> None:
     us = np.random.default_rng(1).uniform(1, 2, (50, 12))
     chosen, worst = smallest_set(us, 0.3)
     assert (us[:, chosen].min(axis=1) / us.min(axis=1) - 1).max() == pytest.approx(worst)
-    assert worst <= 0.3 and len(chosen) < 12
+    assert worst <= 0.3
+    assert len(chosen) < 12
 
 
 LAYER = Layer(e=64, top_k=6, hidden=2048, inter=1408)

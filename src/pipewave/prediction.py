@@ -24,6 +24,7 @@ from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.tables import Table
 
 US = 1e6
+WIDEST = 2.3  # log of the widest factor an interval states, ten: beyond it nothing is known but the floor
 DEFAULT_QUANTILE = {"measured_gpu": 1.0, "same_architecture": 1.5, "new_architecture": 2.0}
 
 
@@ -277,7 +278,7 @@ def _combine(analysis: Analysis, ctx: Context, source: Source) -> tuple[Array, N
     learned = trained(analysis.net)
     residual, quantile = _residual(learned, analysis, ctx, source.basis)
     latency = np.maximum(analysis.base_s * np.exp(residual.mean), floor)
-    spread = np.exp(quantile * residual.scale)
+    spread = np.exp(np.minimum(quantile * residual.scale, WIDEST))
     low = latency / spread
     ceiling = _ceiling(learned, analysis, ctx, low)
     seconds = np.array((latency, low, latency * spread, floor, ceiling))

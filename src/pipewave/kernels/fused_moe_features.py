@@ -133,5 +133,6 @@ def _software(work: Layer, at: Machine) -> dict[str, Array]:
     """What the kernels are, for implementations and versions never seen."""
     flags = {name: float(at.engine == name) for name in ENGINES}
     ungated = work.up < 2.0
-    constant = {name: np.full_like(work.inter, flag) for name, flag in flags.items()}
-    return constant | {"ungated": 1.0 * ungated, "detour": 1.0 * (ungated & at.relu2_detour)}
+    constant: dict[str, Array] = {name: np.full_like(work.inter, flag) for name, flag in flags.items()}
+    detour = np.asarray(1.0 * (ungated & at.relu2_detour), np.float64)
+    return constant | {"ungated": np.asarray(1.0 * ungated, np.float64), "detour": detour}

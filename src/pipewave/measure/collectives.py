@@ -101,7 +101,7 @@ class Group:
         with self._custom.capture(), torch.cuda.graph(graph):
             self._graphs.append(self._custom.custom_all_reduce(source))
         self._graphs.append(graph)
-        return graph.replay
+        return lambda: graph.replay()
 
     def _all_reduce(self, count: int) -> Call:
         import torch.distributed as dist

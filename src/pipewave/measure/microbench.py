@@ -28,7 +28,7 @@ def seconds_each(call: Callable[[], object], inner: int, samples: int = 7) -> fl
 
     times: list[float] = []
     for _ in range(samples + 2):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(inner):
             call()
@@ -123,11 +123,11 @@ def launch() -> dict[str, float]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(500):
-            torch.cuda._sleep(0)  # type: ignore[no-untyped-call]
+            torch.cuda._sleep(0)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for clocks in (0, short, long) * 20:
-            torch.cuda._sleep(clocks)  # type: ignore[no-untyped-call]
-            torch.cuda._sleep(clocks)  # type: ignore[no-untyped-call]
+            torch.cuda._sleep(clocks)
+            torch.cuda._sleep(clocks)
         torch.cuda.synchronize()
     pairs = brackets(parse_trace(exported_trace(profiler)))
     empty, first, second = (statistics.median(pair.close_spin_us for pair in pairs[i::3]) for i in range(3))

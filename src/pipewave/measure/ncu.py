@@ -113,12 +113,12 @@ def child(listed: Path) -> int:
             continue
         except recoverable():
             continue
-        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(SPIN_CLOCKS)  # type: ignore[no-untyped-call]
+        torch.cuda.profiler.start()
+        torch.cuda._sleep(SPIN_CLOCKS)
         call()
-        torch.cuda._sleep(SPIN_CLOCKS)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(SPIN_CLOCKS)
         torch.cuda.synchronize()
-        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+        torch.cuda.profiler.stop()
         ran.append(job.key)
         listed.with_suffix(".ran").write_text(json.dumps(ran))
     return 0

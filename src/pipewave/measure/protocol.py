@@ -62,7 +62,7 @@ class Flusher:
 
         if how == "read":
             return lambda: torch.sum(self._buffer, dim=0, out=self._sum)
-        return self._buffer.zero_
+        return lambda: self._buffer.zero_()
 
 
 def bracketed(calls: Sequence[Call], flush: Call | None, repetitions: int, on_queued: Call) -> list[Attempt]:
@@ -78,12 +78,12 @@ def bracketed(calls: Sequence[Call], flush: Call | None, repetitions: int, on_qu
                 if flush is not None:
                     flush()
                 attempted.append(index)
-                torch.cuda._sleep(SPIN_CLOCKS)  # type: ignore[no-untyped-call]
+                torch.cuda._sleep(SPIN_CLOCKS)
                 try:
                     call()
                 except recoverable() as error:
                     errors[index] = error
-                torch.cuda._sleep(SPIN_CLOCKS)  # type: ignore[no-untyped-call]
+                torch.cuda._sleep(SPIN_CLOCKS)
                 if index in errors:
                     break
         on_queued()
@@ -127,7 +127,7 @@ def graph_replays(call: Call, rough_us: float) -> Timing:
     replays = max(3, min(20, round(4 * GRAPH_FILL_US / (inner * rough_us))))
     samples = []
     for _ in range(GRAPH_SAMPLES + 1):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(replays):
             graph.replay()

@@ -19,7 +19,7 @@ def grouped_gemm(
     a, w, c, weights, sorted_ids, expert_ids, used_rows, bound_rows, pairs, N, K, top_k, weigh, GROUP_M,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """C[p, n] = Σ_k A[p // top_k, k] · W[e(p), n, k], times weights[p] if `weigh`; p runs over (token, choice) pairs."""
+    """C[p, n] = Σ_k A[p // top_k, k] · W[e(p), n, k], times weights[p] if `weigh`; p counts (token, choice) pairs."""
     row, col = block_of(tl.program_id(0), tl.cdiv(bound_rows, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M)
     if row * BLOCK_M >= tl.load(used_rows):
         return

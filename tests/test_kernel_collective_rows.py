@@ -1,0 +1,45 @@
+"""Our own collectives as training sees them: waits for late ranks taken out, the rest untouched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas")
+
+from train.nets.collective import LATE, OWN, _fastest, started_together  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not (OWN / "all_gather.json.gz").exists(), reason="no measured collectives")
+
+
+def _frame(late: float, source: str = "h200") -> pd.DataFrame:
+    """Every all-gather of two ranks, its latency `late` times what the fastest rank took."""
+    fastest = {key: us for key, us in _fastest(("all_gather",)).items() if key[3] == 2}
+    rows = [
+        {"op": op, "impl": i, "bytes": b, "world": w, "latency_us": late * us} for (op, i, b, w), us in fastest.items()
+    ]
+    return pd.DataFrame(rows).assign(source=source)
+
+
+def test_ranks_on_time_keep_their_latency() -> None:
+    frame = _frame(0.99 / LATE)
+    assert (started_together(frame)["latency_us"] == frame["latency_us"]).all()
+
+
+def test_waiting_is_taken_out_down_to_a_little_above_the_fastest_rank() -> None:
+    frame, alone = _frame(10.0), _frame(1.0)
+    found = started_together(frame)["latency_us"] / alone["latency_us"]
+    assert found.between(1.0, 1.2).all()
+
+
+def test_other_sources_are_left_alone() -> None:
+    frame = _frame(10.0, source="vidur")
+    assert (started_together(frame)["latency_us"] == frame["latency_us"]).all()
+
+
+def test_corrected_latencies_rise_with_size() -> None:
+    """What the slowest ranks reported jumps by ten times from one size to the next; the corrected series must not."""
+    frame = started_together(_frame(10.0)).sort_values("bytes")
+    steps = np.diff(np.log(frame["latency_us"].to_numpy()))
+    assert steps.min() > -0.25
+    assert steps.max() < 0.6
