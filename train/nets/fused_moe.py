@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -96,7 +96,7 @@ def features(frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
     configs = {repr(config): config for config in frame["config"].unique()}
     keys = frame[[*CONTEXT]].assign(config=frame["config"].map(repr))
     for key, index in keys.groupby(list(CONTEXT), observed=True).indices.items():
-        gpu, dtype, protocol, stack, impl, routing, part, config = map(str, key)
+        gpu, dtype, protocol, stack, impl, routing, part, config = map(str, cast(tuple[str, ...], key))
         options = (("routing", routing), ("part", part), ("config", configs[config]))
         ctx = Context(find(gpu), dtype, protocol, stack, impl, options)
         found = analyse({name: values[index] for name, values in sizes.items()}, ctx)

@@ -94,7 +94,8 @@ def predicted(key: Key, rows: Sequence[Row]) -> tuple[Predictions, Array, int]:
 def _scored(key: Key, rows: Sequence[Row]) -> Figures:
     answers, measured, failed = predicted(key, rows)
     if not len(answers):
-        return Figures(0, *[float("nan")] * 5, 0, float("nan"), float("nan"), failed)
+        nan = float("nan")
+        return Figures(0, nan, nan, nan, nan, nan, 0, nan, nan, failed)
     return figures(answers, measured, failed)
 
 

@@ -31,9 +31,7 @@ def register(app: typer.Typer) -> None:
 def accuracy(
     data: Annotated[Path | None, typer.Option(help="Also score this public corpus (checkout and [train]).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit 1 when a published figure drifts by 0.3 points.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 when a published figure drifts.")] = False,
     write: Annotated[bool, typer.Option("--write", help="Make these the published figures.")] = False,
     figures: Annotated[Path | None, typer.Option(help="File of published figures; default: the package's.")] = None,
 ) -> None:

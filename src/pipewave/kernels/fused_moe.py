@@ -16,8 +16,8 @@ from pipewave.kernels.residency import COLD, SERVING, least_dram
 
 
 def least(work: Layer, ctx: Context, at: Machine) -> Demand:
-    """Least work: routed pairs through the matrices present, weights of the experts in use once."""
-    weights = at.weight * work.routing.active * work.matrices
+    """Least work: routed pairs through the matrices present, weights of the experts surely in use once."""
+    weights = at.weight * work.routing.sure * work.matrices
     # Demand is counted at the rate of the stored type; narrow weights multiply at the rate of their activations.
     slower = ctx.gpu.peak_flops(ctx.dtype) / ctx.gpu.peak_flops(product_dtype(ctx))
     return demand(

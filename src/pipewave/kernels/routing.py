@@ -30,12 +30,14 @@ _NORMAL = np.array([NormalDist().inv_cdf(at) for at in _AT])
 class Routing:
     """Loads of one rank's experts. `loads` [call, node] in tokens; the others [call].
 
-    `local`: experts of the rank; `active`: those with a token; `pairs`: (token, choice) pairs it works on;
-    `busiest`: tokens of the busiest expert; `skew`: its pairs over those of an even share.
+    `local`: experts of the rank; `active`: those with a token; `sure`: as many have one in all but rare draws;
+    `pairs`: (token, choice) pairs it works on; `busiest`: tokens of the busiest expert; `skew`: its pairs over those of
+    an even share.
     """
 
     local: Array
     active: Array
+    sure: Array
     pairs: Array
     busiest: Array
     skew: Array
@@ -69,23 +71,31 @@ def routing(cols: Any, kind: str | tuple[int, ...]) -> Routing:
     return _balanced(cols) if kind == "balanced" else _random(cols)
 
 
-def _build(cols: Any, loads: Array, active: Array, pairs: Array, weight: Array = _WEIGHT) -> Routing:
-    """Fit the loads to the pairs, which are known better than single loads."""
+def _exact(cols: Any, loads: Array, active: Array, pairs: Array, weight: Array = _WEIGHT) -> Routing:
+    """Loads that are known, not drawn."""
     local = cols["experts"] / cols["ep"]
-    total = local * (loads @ weight)
-    loads = np.minimum(loads * (pairs / np.maximum(total, 1e-9))[:, None], cols["tokens"][:, None])
     active = np.clip(active, 1.0, local)
     even = cols["tokens"] * cols["topk"] / cols["ep"]
     top = np.clip(np.cumsum(weight) - (1.0 - 1.0 / local)[:, None], 0.0, weight)  # the busiest expert's share of nodes
     busiest = np.maximum((loads * top).sum(axis=1) / top.sum(axis=1), pairs / active)
-    return Routing(local, active, pairs, busiest, pairs / even, loads, weight)
+    return Routing(local, active, active, pairs, busiest, pairs / even, loads, weight)
+
+
+def _drawn(cols: Any, loads: Array, active: Array, pairs: Array) -> Routing:
+    """Loads that vary from draw to draw, fitted to the pairs, which are known better than single loads."""
+    total = cols["experts"] / cols["ep"] * (loads @ _WEIGHT)
+    fitted = np.round(loads * (pairs / np.maximum(total, 1e-9))[:, None])
+    known = _exact(cols, np.minimum(fitted, cols["tokens"][:, None]), active, pairs)
+    deviation = np.sqrt(known.active * (1.0 - known.active / known.local))
+    fewest = np.where(cols["ep"] > 1, 1.0, cols["topk"])  # every token needs as many experts as it chooses
+    return replace(known, sure=np.minimum(np.maximum(known.active - 2.5 * deviation, fewest), known.active))
 
 
 def _balanced(cols: Any) -> Routing:
     """Every expert within one token of every other; with few tokens, one each for evenly spaced experts."""
     mean = cols["tokens"] * cols["topk"] / cols["experts"]
     pairs = np.maximum(mean * cols["experts"] / cols["ep"], 1.0)
-    return _build(cols, np.floor(mean[:, None] + _AT), pairs, pairs)
+    return _exact(cols, np.floor(mean[:, None] + _AT), pairs, pairs)
 
 
 def _random(cols: Any) -> Routing:
@@ -96,7 +106,7 @@ def _random(cols: Any) -> Routing:
     loads = np.maximum(mean[:, None] + deviation[:, None] * _NORMAL + skewed, 0.0)
     local = cols["experts"] / cols["ep"]
     idle = (1.0 - share) ** cols["tokens"]
-    return _build(cols, loads, local * (1.0 - idle), np.maximum(local * mean, 1.0))
+    return _drawn(cols, loads, local * (1.0 - idle), np.maximum(local * mean, 1.0))
 
 
 def _power_law(cols: Any, alpha: float, *, spread: bool) -> Routing:
@@ -121,7 +131,7 @@ def _power_law(cols: Any, alpha: float, *, spread: bool) -> Routing:
     pairs = np.clip(local * whole + lost[:, 0] / cols["ep"], 1.0, routed[:, 0])
     pairs = np.where(cols["ep"] > 1, pairs, routed[:, 0])
     loads = np.round(loads / (1.0 + (loads / routed - 1.0 / experts)))  # a large weight raises the sum it is part of
-    return _build(cols, loads, np.minimum(active, pairs), pairs)
+    return _drawn(cols, loads, np.minimum(active, pairs), pairs)
 
 
 def _tilt(cols: Any, drawn: Array, mean: Array) -> Array:
@@ -143,4 +153,4 @@ def _given(cols: Any, counts: Array) -> Routing:
     loads = np.broadcast_to(mine, (len(local), len(mine)))
     weight = np.full(len(mine), 1.0 / len(mine))
     pairs = np.full(len(local), max(float(mine.sum()), 1.0))
-    return _build(cols, loads, np.full(len(local), float((mine > 0).sum())), pairs, weight)
+    return _exact(cols, loads, np.full(len(local), float((mine > 0).sum())), pairs, weight)
