@@ -12,13 +12,13 @@ import numpy as np
 from pipewave.paper import KERNELS
 from pipewave.paper.demand import MEMORY, TENSOR, Array
 from train.paper import baselines, collectives, export, mlp, neusight, public
-from train.paper.rows import SEEN, Rows, Split, fp8_split, moe_rows, split_by_shape
+from train.paper.rows import SEED, SEEN, Rows, Split, fp8_split, moe_rows, split_by_shape
 from train.paper.score import coverage, errors, score
 
 Result = dict[str, Any]
 Experiment = Callable[[Path, Path], Result]
 ALL_FEATURES = KERNELS["gemm_fp8"].order  # the same eleven for fused_moe
-OTHER_SEEDS = (1, 2)
+SEEDS = (SEED, 1, 2)
 MODEL_SHAPE = ("experts", "topk", "hidden", "inter")
 
 
@@ -39,25 +39,22 @@ def moe_all_gpus_split(data: Path) -> Split:
     return split_by_shape(moe_rows(data), ("tokens", *MODEL_SHAPE))
 
 
-def pipeweave(
-    rows: Callable[[Path], Split], features: tuple[str, ...], ship: bool, data: Path, weights: Path
-) -> Result:
-    """The published estimator on these features."""
+def pipeweave(rows: Callable[[Path], Split], data: Path, weights: Path) -> Result:
+    """The published estimator, shipped. Of three seeds the one with the least validation loss; no test row chooses."""
     split = rows(data)
-    fitted = mlp.fit(split.train, features)
-    result = _result(split, fitted.perf(split.test)) | {"features": len(features), "epoch": fitted.epoch}
-    if ship:
-        export.save_mlp(fitted, split.train.kernel, "mean", weights, {"trained on": _describe(split)} | result)
+    fits = [mlp.fit(split.train, ALL_FEATURES, seed=seed) for seed in SEEDS]
+    best = min(fits, key=lambda fitted: fitted.loss)
+    result = _result(split, best.perf(split.test)) | _origin(best)
+    result["seeds"] = [_origin(fitted) | _groups(score(split.test, fitted.perf(split.test))) for fitted in fits]
+    export.save_mlp(best, split.train.kernel, "mean", weights, {"trained on": _describe(split)} | result)
     return result
 
 
-def seeds(rows: Callable[[Path], Split], data: Path, weights: Path) -> Result:
-    """How much of the published estimator's figure is luck: the same training from other seeds."""
+def one_seed(rows: Callable[[Path], Split], features: tuple[str, ...], data: Path, weights: Path) -> Result:
+    """The published training on some of the features, or on other rows, from the published seed."""
     split = rows(data)
-    fits = {seed: mlp.fit(split.train, ALL_FEATURES, seed=seed) for seed in OTHER_SEEDS}
-    scores = {seed: score(split.test, fitted.perf(split.test)) for seed, fitted in fits.items()}
-    kept = ("seen GPUs", "unseen GPUs")
-    return {f"seed {seed}": {"epoch": fits[seed].epoch} | {name: scores[seed][name] for name in kept} for seed in fits}
+    fitted = mlp.fit(split.train, features)
+    return _result(split, fitted.perf(split.test)) | _origin(fitted) | {"features": len(features)}
 
 
 def on_public_rows(kernel: str, data: Path, weights: Path) -> Result:
@@ -118,26 +115,32 @@ def _result(split: Split, predicted: Array) -> Result:
     return {"train_rows": len(split.train), "test_rows": len(split.test), "scores": score(split.test, predicted)}
 
 
+def _origin(fitted: mlp.Fitted) -> Result:
+    return {"seed": fitted.seed, "epoch": fitted.epoch, "validation_loss": round(fitted.loss, 5)}
+
+
+def _groups(scores: Result) -> Result:
+    return {name: scores[name] for name in ("seen GPUs", "unseen GPUs")}
+
+
 def _describe(split: Split) -> str:
-    return f"{len(split.train)} rows on {', '.join(sorted(set(split.train.gpu.tolist())))}; seed 42"
+    return f"{len(split.train)} rows on {', '.join(sorted(set(split.train.gpu.tolist())))}"
 
 
 EXPERIMENTS: dict[str, Experiment] = {"collectives_random_forest": random_forests}
 for _name, _rows in (("fp8", fp8_split), ("moe", moe_split)):
     EXPERIMENTS |= {
-        f"{_name}_pipeweave": partial(pipeweave, _rows, ALL_FEATURES, True),
-        f"{_name}_without_memory": partial(pipeweave, _rows, TENSOR, False),
-        f"{_name}_without_math": partial(pipeweave, _rows, MEMORY, False),
+        f"{_name}_pipeweave": partial(pipeweave, _rows),
+        f"{_name}_without_memory": partial(one_seed, _rows, TENSOR),
+        f"{_name}_without_math": partial(one_seed, _rows, MEMORY),
         f"{_name}_roofline": partial(baseline, _rows, _roofline),
         f"{_name}_linear": partial(baseline, _rows, baselines.linear_us),
         f"{_name}_neusight": partial(baseline, _rows, neusight.fit_predict_us),
     }
 EXPERIMENTS |= {
-    "moe_pipeweave_unseen_models": partial(pipeweave, moe_model_split, ALL_FEATURES, False),
+    "moe_pipeweave_unseen_models": partial(one_seed, moe_model_split, ALL_FEATURES),
     "fp8_p80": partial(p80, fp8_split, True),
     "moe_p80": partial(p80, moe_all_gpus_split, True),
     "moe_p80_seen_gpus": partial(p80, moe_split, False),
-    "fp8_seeds": partial(seeds, fp8_split),
-    "moe_seeds": partial(seeds, moe_split),
     **{f"public_{kernel}": partial(on_public_rows, kernel) for kernel in public.ORIGIN},
 }

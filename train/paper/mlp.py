@@ -53,11 +53,13 @@ P80 = Recipe(loss=pinball(0.8), epochs=200, patience=None)
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A trained network, the names of its inputs, and the epoch that was kept."""
+    """A trained network, the names of its inputs, its seed, the epoch kept and the loss that chose it."""
 
     net: nn.Sequential
     order: tuple[str, ...]
+    seed: int
     epoch: int
+    loss: float
 
     def perf(self, rows: Rows) -> Array:
         """Predicted efficiency of each row."""
@@ -82,12 +84,15 @@ def inputs(rows: Rows, order: tuple[str, ...]) -> Tensor:
 
 
 def fit(rows: Rows, order: tuple[str, ...], recipe: Recipe = MEAN, seed: int = SEED) -> Fitted:
-    """Train on these rows. Validation rows are drawn at random, so they share shapes with the rest, as published."""
+    """Train on these rows. Validation rows are drawn at random, so they share shapes with the rest, as published.
+
+    `seed` sets the weights and the batches; the validation rows stay the same, so that losses can be compared.
+    """
     torch.manual_seed(seed)
     x, y = inputs(rows, order), torch.tensor(rows.perf, dtype=torch.float32)[:, None]
     index = np.arange(len(rows))
     learn, check = (
-        (index, index) if recipe.patience is None else train_test_split(index, test_size=0.2, random_state=seed)
+        (index, index) if recipe.patience is None else train_test_split(index, test_size=0.2, random_state=SEED)
     )
     net = network(len(order))
     optimizer = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
@@ -105,7 +110,7 @@ def fit(rows: Rows, order: tuple[str, ...], recipe: Recipe = MEAN, seed: int = S
         elif recipe.patience is not None and epoch - best_epoch >= recipe.patience:
             break
     net.load_state_dict(kept)
-    return Fitted(net, order, best_epoch)
+    return Fitted(net, order, seed, best_epoch, best)
 
 
 def _epoch(net: nn.Module, optimizer: torch.optim.Optimizer, loss_of: Loss, x: Tensor, y: Tensor) -> float:
