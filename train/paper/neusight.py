@@ -87,7 +87,7 @@ def fit_predict_us(train: Rows, test: Rows, epochs: int = EPOCHS, width: int = W
     net.eval()
     with torch.no_grad():
         answer = _latency_us(net, _tensor((ask.inputs - centre) / spread), _tensor(ask.count), _tensor(ask.tile_us))
-    return answer.numpy().astype(np.float64)
+    return np.asarray(answer.numpy(), dtype=np.float64)
 
 
 def _network(width_in: int, width: int) -> nn.Sequential:
