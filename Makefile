@@ -28,14 +28,14 @@ demo: $(VENV)/.core
 	$(BIN)/python -m bench.demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -n 2 --ignore tests/train --ignore tests/triton --ignore tests/web
+	$(BIN)/python -m pytest tests -n 2 --ignore tests/training --ignore tests/triton_kernels --ignore tests/web
 
 test-train: $(VENV)/.train
-	$(BIN)/python -m pytest tests/train -n 2
+	$(BIN)/python -m pytest tests/training -n 2
 
 test-triton: $(VENV)/.train
 	$(PIP) triton
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton -n 2
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton_kernels -n 2
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
