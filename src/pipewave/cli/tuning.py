@@ -19,7 +19,6 @@ def need_gpu() -> None:
     """
     try:
         import torch
-
         import triton  # noqa: F401
     except ImportError as error:
         raise MissingExtra(

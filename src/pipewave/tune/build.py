@@ -16,10 +16,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-import triton
 from pipewave.kernels.triton import decode, gemm, grouped, prefill
 from pipewave.tune.shapes import family
 from pipewave.tune.space import Config, space

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ SCHEMA = 1
 HARD = ("gpu", "sm_count", "cc")
 SOFT = ("triton", "cuda", "driver")
 _SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py"}
+_IDLE = re.compile(r"\s*(#|import |from )")  # lines that change nothing a kernel does
 _warned: set[str] = set()
 
 
@@ -84,9 +86,10 @@ def slug(gpu: str) -> str:
 
 
 def source_hash(kernel: str) -> str:
-    """Hash the kernel's source as shipped, so that a table of another version is refused."""
+    """Hash the kernel's code as shipped, so that a table of another version is refused; imports and comments are free."""
     text = files("pipewave.kernels.triton").joinpath(_SOURCES[family(kernel)]).read_text()
-    return hashlib.sha256(text.encode()).hexdigest()
+    code = [line.rstrip() for line in text.splitlines() if line.strip() and not _IDLE.match(line)]
+    return hashlib.sha256("\n".join(code).encode()).hexdigest()
 
 
 def space_hash(kernel: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 import triton
+
 from pipewave.tune import build
 from pipewave.tune.operands import Operands, moe_nk
 from pipewave.tune.shapes import Shape, family

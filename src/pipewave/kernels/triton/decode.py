@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import triton.language as tl
-
 import triton
+import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import triton
 import triton.language as tl
 
-import triton
 from pipewave.kernels.triton.gemm import block_of
 
 
