@@ -86,7 +86,7 @@ def slug(gpu: str) -> str:
 
 
 def source_hash(kernel: str) -> str:
-    """Hash the kernel's code as shipped, so that a table of another version is refused; imports and comments are free."""
+    """Hash the kernel's code as shipped, imports and comments apart: a table of another version is refused."""
     text = files("pipewave.kernels.triton").joinpath(_SOURCES[family(kernel)]).read_text()
     code = [line.rstrip() for line in text.splitlines() if line.strip() and not _IDLE.match(line)]
     return hashlib.sha256("\n".join(code).encode()).hexdigest()
