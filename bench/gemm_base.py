@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
-from train.nets import gemm
 
 from pipewave.gpus import find
 from pipewave.kernels.arith import ARRAY
 from pipewave.kernels.base import Context
 from pipewave.kernels.gemm import parts
 from pipewave.kernels.gemm_machine import Machine, machine
+from train.nets import gemm
 
 MACHINE = ("launch_s", "tile_s", "split_s", "l2_per_sm", "drain_per_sm", "dram", "quantize_s", "row_cycles")
 ENERGY = ("joules_per_flop",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from train.paper import report
 
 RESULTS = json.loads(report.RESULTS.read_text(encoding="utf-8"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from bench.e2e_fit import fit
 from bench.e2e_steps import Measured, measure_loads, points, runner_of, steps_of
 from bench.e2e_traces import family_of, traced
 from bench.e2e_vllm import memory, score
-
 from pipewave.calls import Attention, Gemm
 from pipewave.gpus import find
 from pipewave.step import find_engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from train.rows import Column, Rows
 from train.splits import fold
 

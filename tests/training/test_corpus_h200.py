@@ -9,11 +9,10 @@ import pytest
 
 pytest.importorskip("pandas")
 
-from train.corpus.frame import finish
-from train.corpus.h200 import reader
-
 from pipewave import store
 from pipewave.measure.pack import pack
+from train.corpus.frame import finish
+from train.corpus.h200 import reader
 
 
 def packed(folder: Path, *cases: dict[str, Any], **extra: Any) -> Path:

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from synthetic import synthetic  # noqa: E402
+
 from train import fit, rows, trees  # noqa: E402
 from train.ensemble import Ensemble, Shape  # noqa: E402
 from train.evaluate import load_predictions  # noqa: E402

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from synthetic import synthetic
+
 from train import evaluate
 from train.splits import by_name, expand
 
@@ -88,10 +89,9 @@ def test_the_command_prints_and_writes_the_same_figures(tmp_path: Path, capsys: 
 
 def test_exported_weights_answer_as_the_trainer_did(tmp_path: Path) -> None:
     pytest.importorskip("torch")
+    from pipewave.estimator import load
     from train import fit
     from train.export import export
-
-    from pipewave.estimator import load
 
     splits = ("ship", "fold:*", "logo:*", "lofo:*")
     plan = fit.Plan(hidden=(16, 16), epochs=2, batch=256, categories=("stack", "impl"), splits=splits, seeds=2)

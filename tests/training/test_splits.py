@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pytest
 from synthetic import synthetic
+
 from train import splits
 
 ROWS = synthetic()

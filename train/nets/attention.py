@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from train.corpus.frame import repository
 
 from pipewave.columns import ragged
 from pipewave.gpus import find
@@ -20,6 +19,7 @@ from pipewave.kernels.attention_requests import Requests, requests_of, uniform
 from pipewave.kernels.base import Context
 from pipewave.measure.pack import rows as measured
 from train import corpus
+from train.corpus.frame import repository
 
 NETS = (PREFILL, DECODE)
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "causal", "sinks", "head_dim")

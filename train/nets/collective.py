@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from train import corpus
-from train.corpus.frame import repository
-from train.small import Features, Small, analysed, both_halves
 
 from pipewave.kernels.base import family_of
 from pipewave.kernels.collective import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
 from pipewave.measure.pack import rows as measured
+from train import corpus
+from train.corpus.frame import repository
+from train.small import Features, Small, analysed, both_halves
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 OWN = repository() / "data" / "measured" / "h200"

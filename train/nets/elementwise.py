@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from train import corpus
-from train.corpus.frame import repository
-from train.small import Features, Small, analysed, both_halves
 
 from pipewave.kernels.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.elementwise import FAMILY
 from pipewave.measure.pack import rows as measured
+from train import corpus
+from train.corpus.frame import repository
+from train.small import Features, Small, analysed, both_halves
 
 QUANTIZE_ROWS = 6_000  # of six GPUs: a smooth function of two sizes
 FP32 = 4.0

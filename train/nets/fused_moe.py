@@ -14,15 +14,15 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from train import corpus
-from train.corpus.frame import repository
-from train.pack import balanced, pack
-from train.rows import Column, Rows
 
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
 from pipewave.kernels.fused_moe import analyse
 from pipewave.measure.pack import rows as measured
+from train import corpus
+from train.corpus.frame import repository
+from train.pack import balanced, pack
+from train.rows import Column, Rows
 
 SIZES = ("tokens", "experts", "topk", "hidden", "inter", "gated", "tp", "ep")
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "routing", "part", "config")

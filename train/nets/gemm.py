@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from train import corpus
-from train.pack import pack
-from train.rows import Column, Rows
 
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
 from pipewave.kernels.gemm import NET_OF, analyse
+from train import corpus
+from train.pack import pack
+from train.rows import Column, Rows
 
 NETS = tuple(dict.fromkeys(NET_OF.values()))
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "quantize")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from train import corpus
-from train.small import Features, Small, analysed, both_halves
 
 from pipewave.kernels.norm import RMSNORM, SILU
+from train import corpus
+from train.small import Features, Small, analysed, both_halves
 
 FAMILIES = {family.name: family for family in (RMSNORM, SILU)}
 SARATHI_ROWS = 2_000  # a GPU: eager layers of eight models, rounded to 1 µs, many of equal shape
