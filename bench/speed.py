@@ -19,13 +19,11 @@ from pathlib import Path
 import numpy as np
 
 import pipewave as pw
-from pipewave.columns import columns
+from pipewave.calls import Attention
+from pipewave.columns import group_key
 from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.prediction import answer
-
-GEMM_KEY = ("bf16", None, None, False, None, "gemm")
-
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -85,19 +83,18 @@ def batch(scale: float) -> Iterator[Figure]:
     m, nk = rng.integers(1, 32768, n), rng.integers(64, 65536, (2, n))
     cols = {name: values.astype(float) for name, values in zip("mnk", (m, *nk), strict=True)} | {"ctas": np.zeros(n)}
     gemm = family_of("gemm")
-    seconds = best_of(lambda: answer(gemm, cols, GEMM_KEY, gpu, "cold"), 5)
+    key = group_key(gemm, asdict(pw.gemm(1, 1, 1)))
+    seconds = best_of(lambda: answer(gemm, cols, key, gpu, "cold"), 5)
     yield Figure("batch GEMM", n / seconds, "calls/s", ">=", 300_000)
-    calls = [_ragged_case(rng) for _ in range(int(20_000 * scale))]
-    attention = family_of("attention")
-    key = ("bf16", None, None, None, True, False, "attention_prefill")
-    seconds = best_of(lambda: answer(attention, columns(attention, calls), key, gpu, "cold"), 3)
+    calls = [_ragged_call(rng) for _ in range(int(20_000 * scale))]
+    seconds = best_of(lambda: pw.predict(calls, gpu), 3)
     yield Figure("batch ragged attention", len(calls) / seconds, "calls/s", ">=", 20_000)
 
 
-def _ragged_case(rng: np.random.Generator) -> dict[str, object]:
+def _ragged_call(rng: np.random.Generator) -> Attention:
     q = rng.integers(1, 2048, rng.integers(1, 17))
     kv = q + rng.integers(0, 4096, len(q))
-    return {"q_lens": q.tolist(), "kv_lens": kv.tolist(), "heads": 32, "kv_heads": 8, "head_dim": 128}
+    return pw.attention(q.tolist(), kv.tolist(), 32, 8, 128)
 
 
 def command(scale: float) -> Iterator[Figure]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from pipewave import stacks
 from pipewave.errors import BadFile
+from pipewave.kernels.named import Features
 
 Floats = NDArray[np.float32]
 
 SCHEMA = 1
+CALLS_AT_ONCE = 2048  # whose hidden layers stay in a core's own cache
 UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
 UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile
 
@@ -36,7 +38,7 @@ class Residual:
     scale: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Net:
     """An ensemble of MLPs with shared inputs. Weights lead with the member axis; biases hold the standardisation."""
 
@@ -49,35 +51,65 @@ class Net:
 
     def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Residual:
         """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
+        return _merge(self._outputs(features, codes))
+
+    def mean(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
+        """The mean alone, of a net whose scale means nothing."""
+        out = self._outputs(features, codes)[..., 0]
+        return np.asarray(np.add.reduce(out, dtype=np.float64) * (1.0 / len(out)))
+
+    def _outputs(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Floats:
+        """[member, call, output], a cacheful of calls at a time."""
+        x, bias = self._inputs(features), _first_bias(self, tuple(codes.get(name, UNKNOWN) for name in self.tables))
+        if len(x) <= CALLS_AT_ONCE:
+            return self._forward(x, bias)
+        parts = [self._forward(x[at : at + CALLS_AT_ONCE], bias) for at in range(0, len(x), CALLS_AT_ONCE)]
+        return np.concatenate(parts, axis=1)
+
+    def _inputs(self, features: Mapping[str, NDArray[np.float64]]) -> Floats:
+        """[call, feature]"""
         try:
-            x = np.array([features[name] for name in self.features], np.float32).T
+            if isinstance(features, Features):
+                return features.rows(self.features).T.astype(np.float32)
+            return np.array([features[name] for name in self.features], np.float32).T
         except KeyError as missing:
             message = f"the weights want a feature {missing} that this version does not compute; reinstall pipewave"
             raise BadFile(message, field="weights") from missing
-        hidden = np.matmul(x, self.weights[0]) + self._first_bias(codes)
-        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
-            hidden = np.matmul(_activate(hidden, self.activation), weight) + bias
-        return _merge(hidden)
 
-    def _first_bias(self, codes: Mapping[str, str]) -> Floats:
-        bias = self.biases[0]
-        for name, table in self.tables.items():
-            code = self.categories[name].get(codes.get(name, UNKNOWN), 0)
-            bias = bias + table[:, code : code + 1]
-        return bias
+    def _forward(self, x: Floats, bias: Floats) -> Floats:
+        hidden = np.matmul(x, self.weights[0])
+        hidden += bias
+        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
+            hidden = np.matmul(_activate(hidden, self.activation), weight)
+            hidden += bias
+        return hidden
+
+
+@lru_cache(maxsize=4096)
+def _first_bias(net: Net, codes: tuple[str, ...]) -> Floats:
+    """What the categories add to the first layer, [member, 1, hidden]."""
+    bias = net.biases[0]
+    for (name, table), value in zip(net.tables.items(), codes, strict=True):
+        code = net.categories[name].get(value, 0)
+        bias = bias + table[:, code : code + 1]
+    return bias
 
 
 def _activate(x: Floats, kind: str) -> Floats:
+    """In place where that is possible: the layer before has no other use."""
     if kind == "relu":
-        return np.maximum(x, 0.0)
+        return np.maximum(x, 0.0, out=x)
     return np.asarray(x / (1.0 + np.exp(-x)), np.float32)
 
 
 def _merge(out: Floats) -> Residual:
     """Members to one answer: mean of means; their disagreement widens the scale."""
-    mean = out[..., 0].mean(axis=0, dtype=np.float64)
-    own = np.exp(2.0 * np.clip(out[..., 1], -8.0, 3.0)).mean(axis=0, dtype=np.float64)
-    return Residual(mean, np.sqrt(own + out[..., 0].var(axis=0, dtype=np.float64)))
+    wide, share = out.astype(np.float64), 1.0 / len(out)
+    each = wide[..., 0]
+    mean = np.add.reduce(each) * share
+    off = each - mean
+    variance = np.exp(2.0 * np.minimum(np.maximum(wide[..., 1], -8.0), 3.0)) + off * off
+    return Residual(mean, np.sqrt(np.add.reduce(variance) * share))
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,7 +295,7 @@ def _residual(learned: Trained | None, analysis: Analysis, ctx: Context, basis: 
 def _ceiling(learned: Trained | None, analysis: Analysis, ctx: Context, otherwise: Array) -> Array:
     if learned is None or learned.ceiling is None:
         return otherwise
-    return np.asarray(analysis.base_s * np.exp(learned.ceiling(analysis.features, codes_of(ctx)).mean))
+    return np.asarray(analysis.base_s * np.exp(learned.ceiling.mean(analysis.features, codes_of(ctx))))
 
 
 def codes_of(ctx: Context) -> dict[str, str]:

@@ -15,6 +15,7 @@ from pipewave.kernels.gemm_features import Times, features, times
 from pipewave.kernels.gemm_machine import Machine, machine
 from pipewave.kernels.gemm_tiles import known_tile, tiling
 from pipewave.kernels.gemm_traffic import Traffic, quantize_s, traffic
+from pipewave.kernels.named import Features
 
 # Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
 NET_OF = {
@@ -40,10 +41,8 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
         moved, t, named = parts(m, n, k, ctas, tile, at, ARRAY)
         return Analysis(least(m, n, k, moved, at), t.base, _columns(named, len(m)), NET_OF[ctx.dtype])
     moved, t, named = parts(float(m[0]), float(n[0]), float(k[0]), float(ctas[0]), tile, at, SCALAR)
-    values = np.array(list(named.values()))[:, None]
-    return Analysis(
-        least(m, n, k, moved, at), np.array([t.base]), dict(zip(named, values, strict=True)), NET_OF[ctx.dtype]
-    )
+    one = Features(tuple(named), np.array(list(named.values()))[:, None])
+    return Analysis(least(m, n, k, moved, at), np.array([t.base]), one, NET_OF[ctx.dtype])
 
 
 def parts(
