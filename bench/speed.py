@@ -25,6 +25,7 @@ from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.prediction import answer
 
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured figure and its bar; `sign` says on which side of the bar it must lie."""
