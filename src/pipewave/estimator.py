@@ -70,7 +70,7 @@ class Net:
         """[call, feature]"""
         try:
             if isinstance(features, Features):
-                return features.rows(self.features).T.astype(np.float32)
+                return np.asarray(features.rows(self.features).T, np.float32)
             return np.array([features[name] for name in self.features], np.float32).T
         except KeyError as missing:
             message = f"the weights want a feature {missing} that this version does not compute; reinstall pipewave"
