@@ -77,7 +77,7 @@ class Net:
             raise BadFile(message, field="weights") from missing
 
     def _forward(self, x: Floats, bias: Floats) -> Floats:
-        hidden = np.matmul(x, self.weights[0])
+        hidden: Floats = np.matmul(x, self.weights[0])
         hidden += bias
         for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
             hidden = np.matmul(_activate(hidden, self.activation), weight)
