@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: demo test test-train test-triton test-web bench lint types train docs clean
+.PHONY: demo test test-train test-triton test-web bench lint types train docs e2e clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,12 @@ train: $(VENV)/.train
 
 bench: $(VENV)/.core
 	$(BIN)/python -m bench
+
+# After weights change: engine constants refitted, then the tables of whole steps and whole runs.
+e2e: $(VENV)/.core
+	$(BIN)/python -m bench.e2e_fit --write
+	$(BIN)/python -m bench.e2e_vllm --rival bench/results/e2e_aiconfigurator.json --json bench/results/e2e_vllm.json
+	$(BIN)/python -m bench.e2e_pipeweave --json bench/results/e2e_pipeweave.json
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -133,12 +133,12 @@ def test_an_h200_sustains_what_its_microbenchmark_measured() -> None:
 
 
 def test_a_step_spares_streaming_kernels_the_write_back_of_a_flush() -> None:
-    gpu, engine = find("H200"), find_engine("vllm").what_if(attention_setup_us=0.0)
+    gpu, engine = find("H200"), find_engine("vllm")
     thin, thick = Gemm(1, 14336, 4096), Gemm(8192, 14336, 4096)
     cold = predict([thin, thick], gpu, stack=engine.stack)
     found = inside([thin, thick], gpu, engine).found
     assert found.floor_us[0] <= found.latency_us[0] < cold.latency_us[0]
-    assert found.latency_us[1] == pytest.approx(cold.latency_us[1])
+    assert found.latency_us[1] == pytest.approx(cold.latency_us[1], rel=0.01)
 
 
 def test_unknown_engine_is_named() -> None:

@@ -28,7 +28,6 @@ class Engine:
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     prompt_attention: stack whose prompt kernels are like this engine's, where its own rows are of another backend.
-    attention_setup_us: part of a lone attention call that the engine runs once a step.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit.
@@ -44,7 +43,6 @@ class Engine:
     step_us: float
     launch_us: float
     layer_us: float
-    attention_setup_us: float
     decode_host_us: float
     prefill_host_us: float
     request_host_us: float
