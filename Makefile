@@ -37,6 +37,10 @@ test-triton: $(VENV)/.train
 	$(PIP) triton
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton_kernels -n 2
 
+test-web: $(VENV)/.dev
+	$(PIP) -e '.[web-test]'
+	$(BIN)/python -m pytest tests/web
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

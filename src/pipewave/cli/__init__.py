@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 # One module a group of commands; each has register(app).
-GROUPS = ("predict", "gpus", "serving", "planning", "trace", "tune", "measure", "calibrate", "accuracy")
+GROUPS = ("predict", "gpus", "serving", "planning", "trace", "tune", "measure", "calibrate", "accuracy", "web")
 
 
 def build() -> typer.Typer:

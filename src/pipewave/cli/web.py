@@ -1,0 +1,57 @@
+"""`pipewave web` and `pipewave ask`: the page on this machine, and its answers without a server."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("web")(web)
+    app.command("ask")(ask)
+
+
+def web(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8787,
+    host: Annotated[str, typer.Option(help="A loopback address; nothing else is served.")] = "127.0.0.1",
+    opens: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
+) -> None:
+    """Plan, serve, kernel and trace views in a browser, served to this machine only; works offline."""
+    from pipewave.errors import MissingExtra
+
+    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(f"the page needs {' and '.join(missing)}: pip install 'pipewave[web]'")
+    from pipewave.web.run import serve
+
+    serve(host, port, opens=opens)
+
+
+def ask(
+    view: Annotated[str, typer.Argument(help="kernel, serve or plan.", show_default=False)],
+    question: Annotated[str, typer.Argument(help="JSON as the page sends it; @FILE reads a file.", show_default=False)],
+) -> None:
+    """One answer of the page as JSON: sweeps of a kernel, and what-if GPUs, without a server.
+
+    Example: `pipewave ask serve '{"model": "Llama-3.1-8B", "gpu": "H200", "what_if": {"dram_gbps": 6000}, "batch": 16,
+    "input_len": 2048, "output_len": 256}'`.
+    """
+    from pipewave.web.asked import answer
+
+    sys.stdout.write(answer(view, _text(question)) + "\n")
+
+
+def _text(question: str) -> str:
+    from pipewave.errors import BadFile
+
+    if not question.startswith("@"):
+        return question
+    try:
+        return Path(question[1:]).read_text("utf-8")
+    except (OSError, ValueError) as problem:
+        raise BadFile(f"{question[1:]}: cannot be read ({problem})", field="question") from problem

@@ -1,0 +1,153 @@
+"""The application: one route a view, every handler in a thread, errors in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from pipewave import __version__
+from pipewave.errors import PipewaveError
+from pipewave.web import catalogue, serving
+from pipewave.web.guard import Guard
+from pipewave.web.kernel import KernelAsk, kernel_answer
+from pipewave.web.limits import TRACE_BYTES
+from pipewave.web.planning import PlanAsk, plan_answer
+from pipewave.web.replies import failure, form_failure, library_failure, reply
+from pipewave.web.serving import ServeAsk
+from pipewave.web.traces import TraceAsk, trace_answer
+
+STATIC = Path(__file__).with_name("static")
+VIEWS = ("plan", "serve", "kernel", "trace")
+CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+FILE_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+T = TypeVar("T")
+
+
+class Lanes:
+    """How many answers of a kind are worked out at once, so that a plan or a large trace never holds up a slider."""
+
+    def __init__(self) -> None:
+        self.quick, self.kernel, self.plan, self.trace = map(CapacityLimiter, (8, 2, 1, 1))
+
+
+async def run(lane: CapacityLimiter, work: Callable[..., T], *args: Any) -> T:
+    """Work in a thread of a lane."""
+    return await to_thread.run_sync(work, *args, limiter=lane)
+
+
+def create_app(static: Path = STATIC) -> FastAPI:
+    """The API and, where it is built, the page."""
+    app = FastAPI(title="pipewave", version=__version__, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app.add_middleware(Guard)
+    app.add_exception_handler(PipewaveError, _on_library_error)
+    app.add_exception_handler(RequestValidationError, _on_form_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    lanes = Lanes()
+    _lists(app, lanes)
+    _views(app, lanes)
+    _page(app, static)
+    return app
+
+
+async def _on_library_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, PipewaveError)
+    return library_failure(error)
+
+
+async def _on_form_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return form_failure(error.errors())
+
+
+async def _on_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return failure(error.status_code, CODES.get(error.status_code, "bad_request"), str(error.detail))
+
+
+def _lists(app: FastAPI, lanes: Lanes) -> None:
+    """What can be asked."""
+
+    @app.get("/api/health")
+    async def health() -> Response:
+        return reply({"status": "ok", "version": __version__})
+
+    @app.get("/api/gpus")
+    async def gpus() -> Response:
+        return reply(await run(lanes.quick, catalogue.gpus))
+
+    @app.get("/api/models")
+    async def models() -> Response:
+        return reply(await run(lanes.quick, catalogue.models))
+
+    @app.get("/api/kernels")
+    async def kernels() -> Response:
+        return reply(await run(lanes.quick, catalogue.kernels))
+
+    @app.get("/api/limits")
+    async def limits() -> Response:
+        return reply(catalogue.bounds())
+
+
+def _views(app: FastAPI, lanes: Lanes) -> None:
+    """What is answered. JSON is written in the thread, too."""
+
+    @app.post("/api/kernel")
+    async def kernel(ask: KernelAsk) -> Response:
+        return await run(lanes.kernel, lambda: reply(kernel_answer(ask)))
+
+    @app.post("/api/serve")
+    async def serve(ask: ServeAsk) -> Response:
+        return await run(lanes.quick, lambda: reply(serving.cached(ask.model_dump_json(by_alias=True))))
+
+    @app.post("/api/plan")
+    async def plan(ask: PlanAsk) -> Response:
+        return await run(lanes.plan, lambda: reply(plan_answer(ask)))
+
+    @app.post("/api/trace", openapi_extra=FILE_BODY)
+    async def trace(ask: Annotated[TraceAsk, Query()], request: Request) -> Response:
+        async with _stored(request) as file:
+            return await run(lanes.trace, lambda: reply(trace_answer(ask, file)))
+
+
+@asynccontextmanager
+async def _stored(request: Request) -> AsyncIterator[Path]:
+    """The body as a file that is gone afterwards, refused as soon as it is too large."""
+    with TemporaryDirectory(prefix="pipewave-") as folder:
+        path, size = Path(folder) / "trace", 0
+        with path.open("wb") as file:
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > TRACE_BYTES:
+                    raise HTTPException(413, f"the trace is larger than {TRACE_BYTES:,} bytes")
+                file.write(chunk)
+        yield path
+
+
+def _page(app: FastAPI, static: Path) -> None:
+    """The built page; its views share one document."""
+    index = static / "index.html"
+
+    async def document() -> Response:
+        if index.is_file():
+            return FileResponse(index)
+        return failure(404, "not_found", "the page is not built; the API is under /api")
+
+    for view in ("", *VIEWS):
+        app.get(f"/{view}", include_in_schema=False)(document)
+    if static.is_dir():
+        app.mount("/", StaticFiles(directory=static), name="static")

@@ -1,0 +1,93 @@
+"""What a page offers to choose from: GPUs, models, kernels, and the limits of what may be asked."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from pipewave import stacks
+from pipewave.calls import CLASSES, KV_DTYPES, Call
+from pipewave.fields import defaults, required, rules
+from pipewave.gpus import GPU
+from pipewave.gpus.limits import LIMITS
+from pipewave.gpus.registry import all_gpus
+from pipewave.model import load, names
+from pipewave.model.view import summary
+from pipewave.plan.prices import prices
+from pipewave.web import limits, tuner
+from pipewave.web.kernel import sweepable
+
+ENGINES = ("vllm", "sglang")
+_LENS = {"q_lens": [1] * 32, "kv_lens": [2048] * 32}
+_ALL_REDUCE = {"case": {"world": 8}, "sweep": {"field": "bytes", "from": 1024, "to": 1 << 28, "scale": "log"}}
+# A first view of each family: the case without the swept field, and the sweep.
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "gemm": {"case": {"n": 4096, "k": 4096}, "sweep": {"field": "m", "from": 1, "to": 8192}},
+    "attention": {"case": {**_LENS, "heads": 32, "kv_heads": 8, "head_dim": 128},
+                  "sweep": {"field": "kv_lens", "from": 128, "to": 32768}},
+    "mla": {"case": {**_LENS, "heads": 16, "phase": "generation"},
+            "sweep": {"field": "kv_lens", "from": 128, "to": 32768}},
+    "fused_moe": {"case": {"experts": 128, "topk": 8, "hidden": 2048, "inter": 768},
+                  "sweep": {"field": "tokens", "from": 1, "to": 4096}},
+    "rmsnorm": {"case": {"dim": 4096}, "sweep": {"field": "rows", "from": 1, "to": 16384}},
+    "silu_and_mul": {"case": {"dim": 14336}, "sweep": {"field": "rows", "from": 1, "to": 16384}},
+    "elementwise": {"case": {"bytes_written": 1 << 20},
+                    "sweep": {"field": "bytes_read", "from": 1 << 20, "to": 1 << 28}},
+    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all"), _ALL_REDUCE),
+    "send_recv": {**_ALL_REDUCE, "case": {"world": 2}},
+}  # fmt: skip
+
+
+@cache
+def gpus() -> list[dict[str, Any]]:
+    """Every shipped GPU with all its numbers, its price where one is known, and the families tuned for it."""
+    known = prices()
+    return [_numbers(gpu) | {"usd_per_hour": known[gpu.name].usd_per_hour if gpu.name in known else None,
+                             "tuned": tuner.tuned(gpu.name)} for gpu in all_gpus()]  # fmt: skip
+
+
+def _numbers(gpu: GPU) -> dict[str, Any]:
+    return {f.name: getattr(gpu, f.name) for f in fields(GPU) if f.name != "sources"}
+
+
+@cache
+def models() -> list[dict[str, Any]]:
+    """Every built-in model with its size."""
+    return [_model(name) for name in names()]
+
+
+def _model(name: str) -> dict[str, Any]:
+    spec = load(name)
+    found = summary(spec)
+    kept = ("model_type", "layers", "hidden", "parameters", "active_parameters", "kv_dtype")
+    return {"name": name} | {field: found[field] for field in kept} | {
+        "weights_gib": found["weights_gib_per_gpu"],
+        "kv_bytes_per_token": found["kv_bytes_per_token_per_gpu"],
+        "max_length": spec.max_length,
+    }  # fmt: skip
+
+
+def kernels() -> list[dict[str, Any]]:
+    """Every family with its fields, what may be swept, and a first example."""
+    return [{"kernel": name, "help": " ".join((cls.__doc__ or "").split()), "fields": _fields(cls),
+             "sweeps": sweepable(name), "example": EXAMPLES.get(name)} for name, cls in CLASSES.items()]  # fmt: skip
+
+
+def _fields(cls: type[Call]) -> list[dict[str, Any]]:
+    needed, default = required(cls), defaults(cls)
+    return [{"name": name, "type": rule.kind, "required": name in needed, "default": default.get(name),
+             "choices": list(rule.choices) or None, "low": rule.low, "high": rule.high, "optional": rule.optional}
+            for name, rule in rules(cls).items()]  # fmt: skip
+
+
+def bounds() -> dict[str, Any]:
+    """Limits of a request, the words its fields accept, and the range of every GPU number a what-if may change."""
+    changeable = {name: limit for name, limit in LIMITS.items() if name != "compute_capability"}
+    return limits.table() | {
+        "protocols": list(stacks.PROTOCOLS),
+        "engines": list(ENGINES),
+        "kv_cache_dtypes": ["auto", *KV_DTYPES],
+        "what_if": {name: {"low": limit.low, "high": limit.high, "whole": limit.whole}
+                    for name, limit in changeable.items()},
+    }  # fmt: skip

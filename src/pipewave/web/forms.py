@@ -1,0 +1,86 @@
+"""What questions have in common: strict forms, models and GPUs by name, and the command that gives the same answer.
+
+A page may name models and GPUs that ship with the library, not files: what another page or another user of this
+machine sends here must not make the server read paths.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pipewave.errors import BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
+from pipewave.gpus import GPU, find
+from pipewave.gpus.shipped import stem_of
+from pipewave.model import ModelSpec, load, names
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Model = Name | dict[str, Any]
+WhatIf = Annotated[dict[Name, float | int | str | None], Field(default_factory=dict)]
+
+
+class Form(BaseModel):
+    """A question: unknown fields are refused with the nearest known name, values are not converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def known_fields(cls, given: Any) -> Any:
+        """Raise UnknownField for the first name that is no field."""
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        for name in given if isinstance(given, dict) else ():
+            if name not in known:
+                hint = did_you_mean(str(name), known) or f" known: {', '.join(known)}"
+                raise UnknownField(f"unknown field {str(name)[:80]!r};{hint}", field=str(name)[:80])
+        return given
+
+    def given(self) -> dict[str, Any]:
+        """What was asked, without what was left at its default."""
+        return self.model_dump(by_alias=True, exclude_defaults=True)
+
+
+def gpu_of(name: str, what_if: WhatIf) -> GPU:
+    """A shipped GPU, with other numbers where asked.
+
+    Raises UnknownGPU (also for a file), UnknownField or BadInput.
+    """
+    if stem_of(name) is None and Path(name).suffix.lower() in (".yaml", ".yml", ".json"):
+        raise UnknownGPU(f"gpu = {name!r}: only names here; spec files work on the command line", field="gpu")
+    if "name" in what_if:
+        raise UnknownField("unknown GPU field 'name'", field="what_if")
+    return find(name).what_if(**what_if)
+
+
+def model_of(model: Model) -> ModelSpec:
+    """A built-in model (an organisation before its name does not matter), or the content of a config.json."""
+    if not isinstance(model, str):
+        return load(model)
+    known = {_key(name): name for name in names()}
+    found = known.get(_key(model)) or known.get(_key(model.rsplit("/", 1)[-1]))
+    if found is None:
+        close = did_you_mean(model.rsplit("/", 1)[-1], known.values()) or " see `pipewave model`;"
+        raise UnknownModel(f"unknown model {model!r}:{close} or pass the content of its config.json", field="model")
+    return load(found)
+
+
+def _key(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isascii() and letter.isalnum())
+
+
+def ask_command(view: str, form: Form) -> str:
+    """The command that gives a view's whole answer without a server."""
+    return shlex.join(["pipewave", "ask", view, json.dumps(form.given())])
+
+
+def cache_dtype(word: str | None) -> str | None:
+    """The type of the KV cache; `auto` is the model's own."""
+    if word in (None, "auto"):
+        return None
+    if word not in ("bf16", "fp16", "fp8"):
+        raise BadInput(f"kv_cache_dtype = {word!r}: must be auto, bf16, fp16 or fp8", field="kv_cache_dtype")
+    return word

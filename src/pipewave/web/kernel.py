@@ -1,0 +1,154 @@
+"""The kernel view: one kernel over a range of sizes on several GPUs, with its waves and the tuner's choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from pipewave.calls import Call, class_of, from_dict
+from pipewave.columns import columns, group_key
+from pipewave.demand import PIPES
+from pipewave.errors import BadInput, PipewaveError
+from pipewave.fields import LARGEST_LIST, Rule, rules
+from pipewave.gpus import GPU
+from pipewave.kernels import family_of
+from pipewave.prediction import US, answer, check_protocol
+from pipewave.web import limits, tuner, waves
+from pipewave.web.forms import Form, Name, WhatIf, ask_command, gpu_of
+
+TIMES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
+ROUNDED = 4  # digits behind the point of µs
+
+
+class Sweep(Form):
+    """Which field varies, from where to where."""
+
+    field: Name
+    first: Annotated[int, Field(alias="from", ge=0, le=1 << 50)]
+    last: Annotated[int, Field(alias="to", ge=0, le=1 << 50)]
+    points: Annotated[int, Field(ge=1, le=limits.SWEEP_POINTS)] = 200
+    scale: Literal["linear", "log"] = "linear"
+
+
+class KernelAsk(Form):
+    """A kernel without its swept field, the sweep, and where to predict it."""
+
+    kernel: Name
+    case: Annotated[dict[str, Any], Field(default_factory=dict)]
+    sweep: Sweep
+    gpus: Annotated[list[Name], Field(min_length=1, max_length=limits.SWEEP_GPUS)]
+    protocol: Name = "cold"
+    what_if: WhatIf
+
+
+def kernel_answer(ask: KernelAsk) -> dict[str, Any]:
+    """The curves of the kernel view. Raises what the library raises; a GPU that cannot run the call says so itself."""
+    check_protocol(ask.protocol)
+    x = points(ask.sweep)
+    calls = swept_calls(ask, x)
+    series = [_series(name, calls, ask) for name in ask.gpus]
+    failed = [one for one in series if isinstance(one, PipewaveError)]
+    if len(failed) == len(series):
+        raise failed[0]
+    shown = [_shown(name, one) for name, one in zip(ask.gpus, series, strict=True)]
+    tuned = [] if ask.what_if else [run for name in ask.gpus for run in tuner.runs(calls, x, name)]
+    return {"schema_version": 1, "kernel": ask.kernel, "field": ask.sweep.field, "protocol": ask.protocol, "x": x,
+            "series": shown, "tuner": tuned or None, "command": ask_command("kernel", ask)}  # fmt: skip
+
+
+def points(sweep: Sweep) -> list[int]:
+    """Distinct integers of a sweep, in order, both ends included."""
+    if sweep.last < sweep.first:
+        raise BadInput(f"to = {sweep.last}: must be at least from = {sweep.first}", field="sweep.to")
+    if sweep.scale == "log":
+        spread = np.geomspace(max(sweep.first, 1), max(sweep.last, 1), sweep.points)
+    else:
+        spread = np.linspace(sweep.first, sweep.last, sweep.points)
+    inner = np.rint(spread).astype(np.int64)
+    inner[0], inner[-1] = sweep.first, sweep.last
+    return [int(value) for value in np.unique(inner)]
+
+
+def swept_calls(ask: KernelAsk, x: Sequence[int]) -> list[Call]:
+    """One valid call a point. Raises UnknownKernel, UnknownField, MissingField or BadInput."""
+    cls = class_of(ask.kernel)
+    change = _change(ask.sweep.field, rules(cls), ask.case)
+    lists = sum(len(value) for value in ask.case.values() if isinstance(value, list))
+    limits.at_most("entries of lists, all points together", lists * len(x), limits.SWEEP_ENTRIES, "sweep.points")
+    return [from_dict({"kernel": ask.kernel, **ask.case, **change(value)}) for value in x]
+
+
+def sweepable(kernel: str) -> list[str]:
+    """Fields a sweep may vary: integers, and for attention the lengths of its requests and their number."""
+    known = rules(class_of(kernel))
+    lists = ("prompt", "kv_lens", "q_lens", "batch") if "q_lens" in known else ()
+    return [*lists, *(name for name, rule in known.items() if rule.kind == "int")]
+
+
+def _change(field: str, known: Mapping[str, Rule], case: Mapping[str, Any]) -> Any:
+    """What a value of the swept field changes in the case."""
+    if field in known and known[field].kind == "int":
+        return lambda value: {field: value}
+    if "q_lens" not in known or field not in ("prompt", "kv_lens", "q_lens", "batch"):
+        raise BadInput(f"sweep.field = {field!r}: must be an integer field", field="sweep.field")
+    lens = {name: _lengths(name, case) for name in ("q_lens", "kv_lens")}
+    if field == "batch":
+        return lambda value: {name: list[0:1] * _requests(value) for name, list in lens.items()}
+    varied = ("q_lens", "kv_lens") if field == "prompt" else (field,)
+    return lambda value: {name: [value] * len(lens[name]) for name in varied}
+
+
+def _lengths(name: str, case: Mapping[str, Any]) -> list[int]:
+    value = case.get(name, [1])
+    if not isinstance(value, list) or not value:
+        raise BadInput(f"{name}: must be a list of lengths, one a request", field=f"case.{name}")
+    return value
+
+
+def _requests(value: int) -> int:
+    if not 1 <= value <= min(limits.BATCH, LARGEST_LIST):
+        raise BadInput(f"batch = {value}: must be from 1 to {limits.BATCH}", field="sweep.to")
+    return value
+
+
+def _series(name: str, calls: Sequence[Call], ask: KernelAsk) -> dict[str, Any] | PipewaveError:
+    """Predictions on one GPU, or why there are none."""
+    gpu = gpu_of(name, ask.what_if)
+    try:
+        return curves(calls, gpu, ask.protocol)
+    except PipewaveError as error:
+        return error
+
+
+def _shown(name: str, series: dict[str, Any] | PipewaveError) -> dict[str, Any]:
+    if isinstance(series, PipewaveError):
+        return {"gpu": name, "error": {"code": series.code, "field": series.field, "message": series.message}}
+    return series
+
+
+def curves(calls: Sequence[Call], gpu: GPU, protocol: str) -> dict[str, Any]:
+    """Predictions of calls of one family as lists, with the waves of each where the family has tasks."""
+    family = family_of(calls[0].kernel)
+    cases = [{name: getattr(call, name) for name in rules(type(call))} for call in calls]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, case in enumerate(cases):
+        groups.setdefault(group_key(family, case), []).append(i)
+    seconds, rounds = np.empty((len(TIMES), len(calls))), np.full(len(calls), np.nan)
+    text: dict[str, list[str]] = {name: [""] * len(calls) for name in ("bound", "basis", "impl", "stack")}
+    notes: list[str] = []
+    for key, members in groups.items():
+        cols = columns(family, [cases[i] for i in members])
+        found = answer(family, cols, key, gpu, protocol)
+        seconds[:, members] = found.seconds
+        rounds[members] = waves.of(family.name, cols, found)
+        notes += found.source.notes
+        for i, bound in zip(members, found.bound.tolist(), strict=True):
+            text["bound"][i] = PIPES[bound]
+            for name in ("basis", "impl", "stack"):
+                text[name][i] = getattr(found.source, name)
+    lists = {name: np.round(row * US, ROUNDED).tolist() for name, row in zip(TIMES, seconds, strict=True)}
+    counted = None if np.isnan(rounds).all() else np.round(rounds, ROUNDED).tolist()
+    return {"gpu": gpu.name} | lists | text | {"notes": list(dict.fromkeys(notes)), "waves": counted}

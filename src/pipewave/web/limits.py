@@ -1,0 +1,37 @@
+"""How much one request may ask for. Everything above is refused with a message that says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipewave.errors import BadInput
+
+SWEEP_POINTS, SWEEP_GPUS = 2_000, 8
+SWEEP_ENTRIES = 1_000_000  # of all lists (q_lens, kv_lens, routing) of a sweep together
+BATCH, PROMPT_STEPS = 4_096, 20_000
+INPUT_LEN, OUTPUT_LEN, STEP_TOKENS = 1 << 20, 1 << 17, 1 << 18
+PLAN_SPLITS, PLAN_DESIGNS, PLAN_POINTS = 160, 40_000, 1_000
+JSON_BYTES, TRACE_BYTES, UNPACKED_BYTES = 1_000_000, 200_000_000, 512 << 20
+
+
+def at_most(what: str, size: int, most: int, field: str) -> None:
+    """Raise BadInput, naming the field to reduce, when `size` exceeds `most`."""
+    if size > most:
+        raise BadInput(f"{what}: {size:,} is more than the {most:,} that one request may ask for", field=field)
+
+
+def table() -> dict[str, Any]:
+    """The limits a page must know to offer no more."""
+    return {
+        "sweep_points": SWEEP_POINTS,
+        "sweep_gpus": SWEEP_GPUS,
+        "batch": BATCH,
+        "input_len": INPUT_LEN,
+        "output_len": OUTPUT_LEN,
+        "max_num_batched_tokens": STEP_TOKENS,
+        "plan_splits": PLAN_SPLITS,
+        "plan_designs": PLAN_DESIGNS,
+        "json_bytes": JSON_BYTES,
+        "trace_bytes": TRACE_BYTES,
+        "unpacked_bytes": UNPACKED_BYTES,
+    }

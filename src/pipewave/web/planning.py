@@ -1,0 +1,84 @@
+"""The plan view: which GPU, which split, which settings, and what every other design would have been."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from pipewave.errors import BadInput
+from pipewave.gpus import names
+from pipewave.plan import Question, Space, plan
+from pipewave.plan.search import Plan
+from pipewave.plan.space import BATCHES, BUDGETS
+from pipewave.step import find_engine
+from pipewave.web import limits
+from pipewave.web.commands import plan_command
+from pipewave.web.forms import Form, Model, Name, cache_dtype, gpu_of, model_of
+
+Degrees = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
+Sizes = Annotated[list[Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]], Field(min_length=1, max_length=64)]
+Limit = Annotated[float, Field(gt=0, lt=1e12)]
+
+
+class PlanAsk(Form):
+    """The fields of `pipewave plan`."""
+
+    model: Model
+    gpus: Annotated[list[Name], Field(min_length=1, max_length=64)] | Literal["all"]
+    input_len: Annotated[int, Field(ge=1, le=limits.INPUT_LEN)]
+    output_len: Annotated[int, Field(ge=1, le=limits.OUTPUT_LEN)]
+    ttft_ms: Limit | None = None
+    tpot_ms: Limit | None = None
+    tp: Degrees = Field(default=[1, 2, 4, 8])
+    pp: Degrees = Field(default=[1])
+    engines: Annotated[list[Name], Field(min_length=1, max_length=4)] = Field(default=["vllm"])
+    kv_cache_dtypes: Annotated[list[Name], Field(min_length=1, max_length=4)] = Field(default=["auto"])
+    max_num_seqs: Sizes | None = None
+    max_num_batched_tokens: Sizes | None = None
+    max_gpus: Annotated[int, Field(ge=1, le=4096)] = 64
+    prices: Annotated[dict[Name, Annotated[float, Field(gt=0, lt=1e6)]], Field(default_factory=dict)]
+    rows: Annotated[int, Field(ge=1, le=200)] = 20
+
+
+def plan_answer(ask: PlanAsk) -> dict[str, Any]:
+    """`pipewave plan --json`, a launch command for each design of the front, and a thinned cloud of all designs."""
+    spec, space = model_of(ask.model), _space(ask)
+    limits.at_most("splits (gpus × tp × pp × engines × cache types)", sum(1 for _ in space.splits(spec)),
+                   limits.PLAN_SPLITS, "gpus")  # fmt: skip
+    limits.at_most("designs", space.size(spec), limits.PLAN_DESIGNS, "max_num_seqs")
+    question = Question(ask.input_len, ask.output_len, ask.ttft_ms, ask.tpot_ms)
+    found = plan(spec, question, space, own_prices=ask.prices)
+    launches = [found.launch(index) for index in found.front[: ask.rows]]
+    return {"schema_version": 1, **found.to_dict(ask.rows), "launches": launches, "all": _cloud(found),
+            "command": plan_command(ask)}  # fmt: skip
+
+
+def _space(ask: PlanAsk) -> Space:
+    for engine in ask.engines:
+        find_engine(engine)
+    return Space(
+        names() if ask.gpus == "all" else tuple(_gpu(name) for name in ask.gpus),
+        tps=tuple(ask.tp),
+        pps=tuple(ask.pp),
+        engines=tuple(ask.engines),
+        kv_dtypes=tuple(cache_dtype(word) for word in ask.kv_cache_dtypes),
+        budgets=tuple(ask.max_num_batched_tokens or BUDGETS),
+        batches=tuple(ask.max_num_seqs or BATCHES),
+        gpus_most=ask.max_gpus,
+    )
+
+
+def _gpu(name: str) -> str:
+    if not name.strip():
+        raise BadInput("gpus: a name is empty", field="gpus")
+    return gpu_of(name, {}).name
+
+
+def _cloud(found: Plan) -> list[dict[str, Any]]:
+    """Designs for a scatter: the front and an even choice among the rest."""
+    count = len(found.designs)
+    chosen = set(np.linspace(0, count - 1, min(count, limits.PLAN_POINTS)).astype(int).tolist()) if count else set()
+    ordered = sorted(chosen | set(found.front))
+    return [found.designs.row(index) | {"meets": bool(found.meets[index])} for index in ordered]

@@ -1,0 +1,99 @@
+"""The trace view: a profile parsed here, its calls ranked by the time that could be won back."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pipewave.cli.predict import integers
+from pipewave.errors import BadFile, BadInput
+from pipewave.explain import Workload, explain_trace
+from pipewave.explain.lengths import Given
+from pipewave.explain.reader import GZIP, parse
+from pipewave.model.kernels import Deployment
+from pipewave.model.shard import Parallel
+from pipewave.prediction import check_protocol
+from pipewave.step import find_engine
+from pipewave.web import limits
+from pipewave.web.commands import trace_command
+from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, model_of
+
+CHUNK = 1 << 20
+Lens = Annotated[str, Field(max_length=100_000)]
+
+
+class TraceAsk(Form):
+    """What a trace may not say; the fields of `pipewave trace`."""
+
+    name: Name = "trace"
+    gpu: Name | None = None
+    model: Name | None = None
+    tp: Annotated[int, Field(ge=1, le=4096)] = 1
+    ep: Annotated[int, Field(ge=1, le=4096)] = 1
+    q_lens: Lens = ""
+    kv_lens: Lens = ""
+    kv_cache_dtype: Name | None = None
+    engine: Name = "vllm"
+    stack: Name | None = None
+    protocol: Name | None = None
+
+
+def trace_answer(ask: TraceAsk, file: Path) -> dict[str, Any]:
+    """`pipewave trace --format json` of a file. Raises BadFile and what the library raises."""
+    workload = _workload(ask)
+    gpu = gpu_of(ask.gpu, {}) if ask.gpu else None
+    if ask.protocol is not None:
+        check_protocol(ask.protocol)
+    check_size(file, ask.name)
+    trace = parse(file.read_bytes(), ask.name)
+    if gpu is None and trace.gpu is not None:
+        gpu = gpu_of(trace.gpu, {})  # a file must not name another file
+    found = explain_trace(trace, gpu=gpu, workload=workload, protocol=ask.protocol, stack=ask.stack)
+    return found.to_dict() | {"command": trace_command(ask, ask.name)}
+
+
+def _workload(ask: TraceAsk) -> Workload:
+    given = Given(_lens("q_lens", ask.q_lens), _lens("kv_lens", ask.kv_lens))
+    engine = find_engine(ask.engine)
+    if ask.model is None:
+        return Workload(None, given, engine)
+    spec, parallel = model_of(ask.model), Parallel(ask.tp, 1, ask.ep)
+    parallel.check(spec)
+    return Workload(Deployment(spec, parallel, cache_dtype(ask.kv_cache_dtype), engine.page_size), given, engine)
+
+
+def _lens(name: str, text: str) -> tuple[int, ...]:
+    """`1*32,2048` as integers; the sum of the counts is bounded before anything is built."""
+    if not text:
+        return ()
+    for part in text.split(","):
+        times = part.partition("*")[2]
+        if len(part) > 24 or (times and (not times.isdecimal() or int(times) > limits.BATCH)):
+            raise BadInput(f"{name} = {part[:24]!r}: must be integers such as 128 or 1*32",
+                           field=name)  # fmt: skip
+    found = integers(text)
+    limits.at_most(f"{name}: requests", len(found), limits.BATCH, name)
+    return found
+
+
+def check_size(file: Path, name: str) -> None:
+    """Raise BadFile when a gzip file would unpack to more than a page may ask for; nothing unpacked is kept."""
+    with file.open("rb") as stream:
+        if stream.read(2) != GZIP:
+            return
+        stream.seek(0)
+        unpacked, unzip = 0, zlib.decompressobj(wbits=31)
+        while chunk := stream.read(CHUNK):
+            while chunk:
+                try:
+                    unpacked += len(unzip.decompress(chunk, CHUNK * 16))
+                except zlib.error:
+                    return  # the parser says at which byte
+                if unpacked > limits.UNPACKED_BYTES:
+                    raise BadFile(f"{name}: unpacks to more than {limits.UNPACKED_BYTES >> 20} MiB", field="file")
+                chunk = unzip.unconsumed_tail or unzip.unused_data
+                if unzip.eof and chunk:
+                    unzip = zlib.decompressobj(wbits=31)
