@@ -1,7 +1,7 @@
 """`python -m train STAGE [--net NAME ...]`: the shipped weights and the held-out tables, from the corpus.
 
 Stages, each reading what the one before wrote under `--runs`:
-  rows    corpus → RUNS/<net>/rows.npz with the plans and what the card adds
+  rows    corpus → RUNS/<net>/rows.npz, plain.npz (what ceilings learn from), the plans, what the card adds
   fit     train.fit of both plans, on CPU or GPU (numpy, torch, safetensors suffice from here on)
   export  RUNS/<net> → src/pipewave/data/weights, cards included
   tables  RUNS/<net> → train/tables/<net>.json, errors on every kind of split by GPU
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from train.ceilings import main as ceilings
 from train.evaluate import main as evaluate
 from train.rows import load
 
@@ -27,13 +28,15 @@ TABLES = Path(__file__).with_name("tables")
 
 def rows(net: str, options: argparse.Namespace) -> None:
     """Build and save the rows and plans of a net."""
-    from train.registry import build, extra, plan
+    from train.registry import build, extra, plain, plan
 
     folder = options.runs / net
     folder.mkdir(parents=True, exist_ok=True)
     built = build(net, options.data)
     built.save(folder / "rows.npz")
-    files = {kind: plan(net, kind, built) for kind in ("net", "ceiling")} | {"card": extra(net, built)}
+    low = plain(net, options.data)
+    low.save(folder / "plain.npz")
+    files = {"net": plan(net, "net", built), "ceiling": plan(net, "ceiling", low), "card": extra(net, built)}
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print(f"{net}: {len(built):,} rows, {len(built.names)} features", flush=True)
@@ -44,8 +47,8 @@ def fit(net: str, options: argparse.Namespace) -> None:
     from train.fit import main as train
 
     folder = options.runs / net
-    for kind in ("net", "ceiling"):
-        where = ["--in", str(folder / "rows.npz"), "--plan", str(folder / f"{kind}.json"), "--out", str(folder / kind)]
+    for kind, rows in (("net", "rows.npz"), ("ceiling", "plain.npz")):
+        where = ["--in", str(folder / rows), "--plan", str(folder / f"{kind}.json"), "--out", str(folder / kind)]
         print(net, kind, flush=True)
         train(where + (["--device", options.device] if options.device else []))
 
@@ -56,9 +59,9 @@ def export(net: str, options: argparse.Namespace) -> None:
 
     folder = options.runs / net
     extra = json.loads((folder / "card.json").read_text(encoding="utf-8"))
-    ceiling = folder / "ceiling"
-    low = ceiling if ceiling.is_dir() else None
-    print(write(net, load(folder / "rows.npz"), folder / "net", options.weights, ceiling=low, **extra))
+    low = {"ceiling": folder / "ceiling", "ceiling_rows": load(folder / "plain.npz")}
+    has_low = (folder / "ceiling").is_dir()
+    print(write(net, load(folder / "rows.npz"), folder / "net", options.weights, **(low if has_low else {}), **extra))
 
 
 def tables(net: str, options: argparse.Namespace) -> None:
@@ -72,6 +75,10 @@ def tables(net: str, options: argparse.Namespace) -> None:
             where += ["--where", "counted=yes"]
         print(f"== {net} {protocol}")
         evaluate(["--in", str(run / "rows.npz"), "--run", str(run / "net"), *where, *out])
+    if (run / "ceiling").is_dir():
+        print(f"== {net} ceiling")
+        out = ["--json", str(options.tables / f"{net}.ceiling.json")]
+        ceilings(["--in", str(run / "plain.npz"), "--run", str(run / "ceiling"), *out])
 
 
 STAGES: dict[str, Callable[[str, argparse.Namespace], None]] = {

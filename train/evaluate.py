@@ -10,26 +10,28 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.prediction import WIDEST
+from train.intervals import Held, held, widths
+from train.predictions import Floats, Predictions, load_predictions
 from train.rows import Ints, Rows
 from train.rows import load as load_rows
-from train.splits import by_name
 
-Floats = NDArray[np.float64]
-Predictions = Mapping[str, tuple[Floats, Floats]]
-LEVEL = 0.9
 OFF = float(np.log(1.5))
 KINDS = {"fold": "unseen shapes", "logo": "unseen GPU", "lofo": "unseen family", "few": "unseen family + 100 rows"}
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Percentages: mean, median and signed mean relative error, rows off by 1.5x or more, rows inside the interval."""
+    """Percentages: mean, median and signed mean relative error, rows off by 1.5x or more, rows inside the interval,
+
+    median width of the interval over the prediction.
+    """
 
     rows: int
     mape: float
@@ -37,58 +39,45 @@ class Errors:
     bias: float
     off: float
     coverage: float
+    width: float
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Held-out rows of one split with their predicted log residual, error scale and interval multiple."""
+    """Held-out rows of one split with their predicted log residual and the half-width of their interval in log time."""
 
     name: str
     index: Ints
     mean: Floats
-    scale: Floats
-    multiple: float = float("nan")
+    half: Floats
 
 
-def errors(log_error: Floats, inside: NDArray[np.bool_]) -> Errors:
-    """Figures of `log_error` = log predicted - log measured."""
+def errors(log_error: Floats, half: Floats) -> Errors:
+    """Figures of `log_error` = log predicted - log measured; coverage is NaN where there are no intervals."""
     relative = np.expm1(log_error)
     figures = (np.abs(relative).mean(), np.median(np.abs(relative)), relative.mean(), (np.abs(log_error) > OFF).mean())
-    return Errors(len(log_error), *(round(100 * float(value), 3) for value in (*figures, inside.mean())))
+    inside = np.where(np.isnan(half), np.nan, np.abs(log_error) <= half).mean()
+    width = np.median(2.0 * np.sinh(np.minimum(half, WIDEST)))
+    return Errors(len(log_error), *(round(100 * float(value), 3) for value in (*figures, inside, width)))
 
 
 def scored(kind: str, rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None) -> list[Scored]:
-    """The splits of a kind, each with the interval multiple that its sisters call for (never its own rows)."""
-    parts = []
-    for name, (mean, scale) in predictions.items():
-        if name.partition(":")[0] == kind:
-            index = by_name(name, rows).score
-            kept = slice(None) if keep is None else keep[index]
-            parts.append(Scored(name, index[kept], mean[kept], scale[kept]))
-    parts = [part for part in parts if len(part.index)]
-    return [replace(part, multiple=multiple(_sisters(part, parts), rows)) for part in parts]
+    """The splits of a kind, each with the intervals that its sisters call for (never its own rows).
+
+    `keep` chooses among the rows that count; the intervals rest on all, as the shipped ones do.
+    """
+    parts, found = held_out(rows, predictions), []
+    for name in (name for name in parts if name.partition(":")[0] == kind):
+        index, kept = parts[name].index, np.ones(len(rows), bool) if keep is None else keep
+        at = np.flatnonzero(kept[index])
+        if len(at):
+            found.append(Scored(name, index[at], predictions[name][0][at], widths(name, parts)[at]))
+    return found
 
 
-def multiple(parts: Sequence[Scored], rows: Rows, level: float = LEVEL) -> float:
-    """Multiple of the scale that covers `level` of these rows, each GPU counting alike (split-conformal)."""
-    if not parts:
-        return float("nan")
-    index = np.concatenate([part.index for part in parts])
-    z = np.concatenate([np.abs(rows.residual[part.index] - part.mean) / part.scale for part in parts])
-    gpu = rows.columns["gpu"].codes[index]
-    weight = 1.0 / np.bincount(gpu)[gpu]
-    order = np.argsort(z)
-    reached = np.cumsum(weight[order]) / weight.sum()
-    return float(z[order][min(int(np.searchsorted(reached, level)), len(z) - 1)])
-
-
-def _sisters(part: Scored, parts: Sequence[Scored]) -> list[Scored]:
-    """Splits that share no held-out rows with this one; for draws of one GPU, those of the other GPUs."""
-    return [other for other in parts if _owner(other) != _owner(part)]
-
-
-def _owner(part: Scored) -> str:
-    return part.name.rpartition(":")[0] if part.name.startswith("few:") else part.name
+def held_out(rows: Rows, predictions: Predictions) -> dict[str, Held]:
+    """Rows of every split that is there to be scored; the shipped members score a fold of which there are others."""
+    return {name: held(name, mean, scale, rows) for name, (mean, scale) in predictions.items() if name != "ship"}
 
 
 def table(parts: Sequence[Scored], rows: Rows, by: Sequence[str]) -> dict[str, Errors]:
@@ -109,13 +98,10 @@ def _draws(parts: Sequence[Scored]) -> list[list[Scored]]:
 def _cells(parts: Sequence[Scored], rows: Rows, by: Sequence[str]) -> dict[str, Errors]:
     index = np.concatenate([part.index for part in parts])
     log_error = np.concatenate([part.mean - rows.residual[part.index] for part in parts])
-    limit = np.concatenate([part.scale * part.multiple for part in parts])
+    half = np.concatenate([part.half for part in parts])
     text = [rows.columns[name].text()[index] for name in by]
     labels = np.array([" · ".join(map(str, values)) for values in zip(*text, strict=True)])
-    return {
-        str(label): errors(log_error[labels == label], (np.abs(log_error) <= limit)[labels == label])
-        for label in np.unique(labels)
-    }
+    return {str(label): errors(log_error[labels == label], half[labels == label]) for label in np.unique(labels)}
 
 
 def _middle(draws: list[Errors]) -> Errors:
@@ -125,18 +111,27 @@ def _middle(draws: list[Errors]) -> Errors:
 def macro(cells: Mapping[str, Errors]) -> Errors:
     """Plain mean over cells (over GPUs, when the cells are GPUs)."""
     if not cells:
-        return Errors(0, *[float("nan")] * 5)
+        return Errors(0, *[float("nan")] * 6)
     figures = np.array([list(asdict(cell).values())[1:] for cell in cells.values()])
-    return Errors(sum(cell.rows for cell in cells.values()), *(round(float(v), 3) for v in figures.mean(0)))
+    return Errors(sum(cell.rows for cell in cells.values()), *(round(float(v), 3) for v in _means(figures)))
+
+
+def _means(figures: Floats) -> list[float]:
+    """Mean of each column over the cells that have it."""
+    return [
+        float(np.mean(column[np.isfinite(column)])) if np.isfinite(column).any() else np.nan for column in figures.T
+    ]
 
 
 def formatted(title: str, cells: Mapping[str, Errors]) -> str:
     """A fixed-width table with the macro mean in its last line."""
     shown = {**cells, "macro mean": macro(cells)}
     width = max(len(title), *map(len, shown))
-    lines = [f"{title:{width}} {'rows':>8} {'MAPE':>6} {'median':>6} {'bias':>6} {'>1.5x':>6} {'cover':>6}"]
+    lines = [
+        f"{title:{width}} {'rows':>8} {'MAPE':>6} {'median':>6} {'bias':>6} {'>1.5x':>6} {'cover':>6} {'width':>6}"
+    ]
     for cell, e in shown.items():
-        numbers = f"{e.mape:6.2f} {e.median:6.2f} {e.bias:6.2f} {e.off:6.2f} {e.coverage:6.1f}"
+        numbers = f"{e.mape:6.2f} {e.median:6.2f} {e.bias:6.2f} {e.off:6.2f} {e.coverage:6.1f} {e.width:6.1f}"
         lines.append(f"{cell:{width}} {e.rows:8,} {numbers}")
     return "\n".join(lines)
 
@@ -166,26 +161,15 @@ def main(argv: list[str] | None = None) -> int:
         if parts := scored(kind, rows, predictions, keep):
             cells = table(parts, rows, options.by.split(","))
             print(formatted(title, cells) + "\n")
-            report[kind] = {cell: asdict(e) for cell, e in {**cells, "macro mean": macro(cells)}.items()}
+            report[kind] = {cell: figures(e) for cell, e in {**cells, "macro mean": macro(cells)}.items()}
     if options.json:
         options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
 
 
-def load_predictions(folder: Path) -> dict[str, tuple[Floats, Floats]]:
-    """Split name → (log residual, scale) of its scored rows."""
-    with np.load(folder / "predictions.npz", allow_pickle=False) as file:
-        names = [key.removeprefix("mean|") for key in file.files if key.startswith("mean|")]
-        return {name: (file[f"mean|{name}"].astype(float), file[f"scale|{name}"].astype(float)) for name in names}
-
-
-def save_predictions(folder: Path, predictions: Predictions) -> None:
-    """Write what `load_predictions` reads, as float32 in the order of each split's scored rows."""
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, NDArray[np.float32]] = {}
-    for name, (mean, scale) in predictions.items():
-        arrays |= {f"mean|{name}": mean.astype(np.float32), f"scale|{name}": scale.astype(np.float32)}
-    np.savez_compressed(folder / "predictions.npz", allow_pickle=False, **arrays)
+def figures(cell: Errors) -> dict[str, float | None]:
+    """Figures as JSON takes them: null for what cannot be had."""
+    return {name: value if np.isfinite(value) else None for name, value in asdict(cell).items()}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,17 @@ from safetensors.numpy import save as to_safetensors
 
 from pipewave.estimator import SCHEMA
 from pipewave.stacks import framework, version
-from train.evaluate import Scored, load_predictions, multiple, scored
+from train.ceilings import shipped_shifts
+from train.evaluate import held_out
+from train.intervals import calibrated
+from train.predictions import load_predictions
 from train.rows import Rows
 from train.rows import load as load_rows
-from train.splits import by_name
+from train.splits import HELD_OUT, by_name
 
 SHIPPED = "ship"
-BASES = ("measured_gpu", "same_architecture", "new_architecture")
+KINDS = ("fold", "logo", "lofo")
+UNSEEN = f"fold:{HELD_OUT}"  # what the shipped weights are scored on
 Tensors = dict[str, NDArray[np.float32]]
 
 
@@ -68,47 +72,46 @@ class Run:
         return {f"{prefix}/{names.get(name, name)}": np.ascontiguousarray(t) for name, t in self.tensors.items()}
 
 
-def export(name: str, rows: Rows, run: Path, folder: Path, *, ceiling: Path | None = None, **extra: Any) -> Path:
-    """Write `<name>.safetensors` and `<name>.json`; `extra` goes to the card as it is (sources, figures)."""
+def export(
+    name: str,
+    rows: Rows,
+    run: Path,
+    folder: Path,
+    *,
+    ceiling: Path | None = None,
+    ceiling_rows: Rows | None = None,
+    **extra: Any,
+) -> Path:
+    """Write `<name>.safetensors` and `<name>.json`; `extra` goes to the card as it is (sources, figures).
+
+    `ceiling_rows` are those that the ceiling was trained on where they are not `rows`: as of the default software
+    (`train.registry.plain`).
+    """
     net, low = Run.read(run), Run.read(ceiling) if ceiling else None
     raw = to_safetensors(net.named("net") | (low.named("ceiling") if low else {}))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.safetensors").write_bytes(raw)
     shipped = rows.take(by_name(SHIPPED, rows).train)
     card = {"schema": SCHEMA, "name": name, "sha256": hashlib.sha256(raw).hexdigest()}
-    card |= {"target": "log(latency / base)", "net": net.spec(), "ceiling": low.spec() if low else None}
-    card |= {"quantiles": quantiles(rows, run), "rows": len(shipped), **software(shipped), **extra}
+    card |= {"target": "log(latency / base)", "net": net.spec()}
+    card |= {"ceiling": low.spec() | held_to(rows, ceiling, ceiling_rows) if low and ceiling else None}
+    card |= {"intervals": intervals(rows, run), "rows": len(shipped), **software(shipped), **extra}
     path = folder / f"{name}.json"
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
 
 
-def quantiles(rows: Rows, run: Path) -> dict[str, float]:
-    """Multiple of the scale that covers 90 % of held-out rows, per basis; never narrower on less familiar ground."""
-    predictions = load_predictions(run)
-    found: dict[str, float] = {}
-    for basis in BASES:
-        parts = [part for kind in ("fold", "logo", "lofo") for part in scored(kind, rows, predictions)]
-        held = [kept for part in parts if len((kept := _of_basis(part, rows, basis)).index)]
-        measured = multiple(held, rows) if held else 0.0
-        found[basis] = round(max([measured, *found.values()]), 4)
-    return found
+def held_to(rows: Rows, ceiling: Path, ceiling_rows: Rows | None) -> dict[str, Any]:
+    """What makes a low-quantile net a ceiling: its shifts, and whether its features are those of default software."""
+    seen = rows if ceiling_rows is None else ceiling_rows
+    return {"shifts": shipped_shifts(seen, load_predictions(ceiling)), "plain": ceiling_rows is not None}
 
 
-def _of_basis(part: Scored, rows: Rows, basis: str) -> Scored:
-    """The rows of a split that its training rows make `basis`, as the contract defines it."""
-    train = by_name(part.name, rows).train
-    measured = _known(rows, part.index, train, "gpu")
-    same = _known(rows, part.index, train, "capability")
-    keep = {"measured_gpu": measured, "same_architecture": same & ~measured, "new_architecture": ~same}[basis]
-    return Scored(part.name, part.index[keep], part.mean[keep], part.scale[keep])
-
-
-def _known(rows: Rows, index: NDArray[np.int64], train: NDArray[np.int64], column: str) -> NDArray[np.bool_]:
-    keys = np.zeros(len(rows), np.int64)
-    for name in (column, "dtype", "protocol"):
-        keys = keys * 4096 + rows.columns[name].codes
-    return np.isin(keys[index], np.unique(keys[train]))
+def intervals(rows: Rows, run: Path) -> dict[str, dict[str, float]]:
+    """Interval of each basis that covers 90 % of held-out rows, as cards carry it; the shipped fold stays unseen."""
+    parts = held_out(rows, load_predictions(run))
+    found = calibrated([part for name, part in parts.items() if name.partition(":")[0] in KINDS and name != UNSEEN])
+    return {basis: asdict(interval) for basis, interval in found.items()}
 
 
 def software(rows: Rows) -> dict[str, Any]:
@@ -150,9 +153,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--in", dest="rows", type=Path, required=True)
     parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit, plan with split `ship`")
     parser.add_argument("--ceiling", type=Path, help="a second run with loss `pinball` and without stack and impl")
+    parser.add_argument("--ceiling-in", type=Path, help="rows of the ceiling's run, where they are others")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
-    print(export(options.name, load_rows(options.rows), options.run, options.out, ceiling=options.ceiling))
+    low = load_rows(options.ceiling_in) if options.ceiling_in else None
+    rows = load_rows(options.rows)
+    print(export(options.name, rows, options.run, options.out, ceiling=options.ceiling, ceiling_rows=low))
     return 0
 
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from train.ensemble import Ensemble, Shape
-from train.evaluate import save_predictions
 from train.losses import Loss
+from train.predictions import save_predictions
 from train.rows import Rows
 from train.rows import load as load_rows
 from train.splits import Split, by_name, expand

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from pipewave.demand import Array
+from pipewave.estimator import Card, card_of
+from pipewave.gpus import find
+from pipewave.stacks import framework
 from train.export import software
 from train.pack import pack
 from train.rows import Rows
@@ -45,6 +51,55 @@ def build(net: str, data: Path | None = None) -> Rows:
         return built
     frame = module.rows(net, data)
     return pack(frame, *module.features(net, frame))
+
+
+def plain(net: str, data: Path | None = None) -> Rows:
+    """The rows a ceiling learns from: those of the net that count, their features as of the default software.
+
+    So nothing in features or base estimate tells implementations apart: what is left between them is how well they
+    were made.
+    """
+    frame = frame_of(net, data)
+    frame = frame[frame["counted"]].reset_index(drop=True) if "counted" in frame else frame
+    card = card_of(software(pack(frame, *_no_features(frame))) | {"intervals": {}})
+    return pack(frame, *features_of(net, as_default(frame, card)))
+
+
+def as_default(frame: pd.DataFrame, card: Card) -> pd.DataFrame:
+    """The frame with each row's software replaced by what its GPU, type and protocol use by default."""
+    keys = frame[["protocol", "gpu", "dtype"]].astype(str)
+    known = {
+        (protocol, gpu, dtype): card.plain(protocol, find(gpu).compute_capability, dtype)
+        for protocol, gpu, dtype in keys.drop_duplicates().itertuples(index=False)
+    }
+    found = [known[key] for key in keys.itertuples(index=False, name=None)]
+    stack, impl = (pd.Series(text, index=frame.index, dtype=object) for text in zip(*found, strict=True))
+    changed = frame.assign(stack=stack, impl=impl, framework=stack.map(framework))
+    return changed.assign(config=None) if "config" in changed else changed
+
+
+def frame_of(net: str, data: Path | None) -> pd.DataFrame:
+    """A net's rows in contract columns."""
+    module = _module(net)
+    frame: pd.DataFrame = module.rows(data) if net == "fused_moe" else module.rows(net, data)
+    return frame
+
+
+def features_of(net: str, frame: pd.DataFrame) -> tuple[dict[str, Array], Array]:
+    """Features by name and the base estimate in µs of such a frame."""
+    module = _module(net)
+    named = LARGE.get(net) in ("gemm", "fused_moe")
+    found: tuple[dict[str, Array], Array] = module.features(frame) if named else module.features(net, frame)
+    return found
+
+
+def _module(net: str) -> ModuleType:
+    small = small_nets()
+    return import_module(small[net].module if net in small else f"train.nets.{LARGE[net]}")
+
+
+def _no_features(frame: pd.DataFrame) -> tuple[dict[str, Array], Array]:
+    return {"none": np.zeros(len(frame))}, np.ones(len(frame))
 
 
 def plan(net: str, kind: str, rows: Rows) -> dict[str, Any]:

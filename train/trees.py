@@ -15,7 +15,7 @@ import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
-from train.evaluate import save_predictions
+from train.predictions import save_predictions
 from train.rows import Rows
 from train.rows import load as load_rows
 from train.splits import Split, by_name, expand

@@ -113,12 +113,60 @@ def _merge(out: Floats) -> Residual:
 
 
 @dataclass(frozen=True, slots=True)
+class Interval:
+    """Half-width in log time of a 90 % interval: `multiple * scale ** power`.
+
+    The power tells how far a net's own idea of its error is to be believed: fully (1) on shapes of GPUs it was trained
+    on, hardly on GPUs it never saw, where all calls get about the same width.
+    """
+
+    multiple: float
+    power: float = 1.0
+
+    def __call__(self, scale: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(self.multiple * scale**self.power)
+
+
+BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
+
+
+def half_width(intervals: Mapping[str, Interval], basis: str, scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Half-width in log time for that basis; no call gets less than it would on more familiar ground."""
+    known = BASES[: BASES.index(basis) + 1]
+    widths = [intervals[name](scale) for name in known if name in intervals]
+    return np.asarray(np.maximum.reduce(widths)) if len(widths) > 1 else widths[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The net of a low quantile, and what its held-out answers must be moved by to be one (log time).
+
+    `shifts` are keyed by protocol, or `protocol|gpu` where that GPU has enough rows. `plain`: it was trained on
+    features as of the default software, whatever ran, so that nothing in them tells implementations apart.
+    """
+
+    net: Net
+    shifts: Mapping[str, float]
+    plain: bool
+
+    def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
+        """Log of the ceiling over the base time of those features."""
+        shift = self.most_specific(self.shifts, codes["protocol"], codes["gpu"])
+        return np.asarray(self.net.mean(features, codes) + shift)
+
+    @staticmethod
+    def most_specific(shifts: Mapping[str, float], protocol: str, gpu: str) -> float:
+        """The shift for that GPU and protocol, else for the protocol, else for all."""
+        return next((shifts[key] for key in (f"{protocol}|{gpu}", protocol, "") if key in shifts), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """What accompanies a net: where it was trained, how wide its intervals are, what stands in when nothing is said."""
 
     trained: frozenset[tuple[str, str, str]]  # (gpu, dtype, protocol)
     capabilities: frozenset[tuple[int, str, str]]  # (compute capability, dtype, protocol)
-    quantiles: Mapping[str, float]  # basis → multiple of the scale that covers 90 %
+    intervals: Mapping[str, Interval]  # basis → how wide 90 % of its errors are
     stacks: Mapping[str, tuple[str, ...]]  # protocol → stacks with rows
     default_stack: Mapping[str, str]  # protocol → stack when none is named
     default_impl: Mapping[str, str]  # "stack|compute capability|dtype" and coarser keys → implementation
@@ -136,6 +184,11 @@ class Card:
         return next(
             (self.default_impl[key] for key in (*keys, f"{stack}|{dtype}", stack) if key in self.default_impl), ""
         )
+
+    def plain(self, protocol: str, capability: int, dtype: str) -> tuple[str, str]:
+        """Default stack and its implementation: what ceilings are answered as."""
+        stack = self.default_stack.get(protocol) or next(iter(self.known_stacks(protocol)), "")
+        return stack, self.impl(stack, capability, dtype)
 
     def _near(self, stack: str, capability: int) -> str:
         """The record `stack|capability` closest in kind: the same generation of GPU, then the nearest version."""
@@ -163,7 +216,7 @@ class Trained:
     """A net with its ceiling and its card."""
 
     net: Net
-    ceiling: Net | None
+    ceiling: Ceiling | None
     card: Card
 
 
@@ -183,8 +236,8 @@ def load(path: Path) -> Trained:
     """Read a card and the weights beside it, checking schema and checksum."""
     card = _json(path)
     tensors = _tensors(path.with_suffix(".safetensors"), card["sha256"])
-    ceiling = _net(card["ceiling"], tensors, "ceiling/") if card.get("ceiling") else None
-    return Trained(_net(card["net"], tensors, "net/"), ceiling, _card(card))
+    ceiling = _ceiling(card["ceiling"], tensors) if card.get("ceiling") else None
+    return Trained(_net(card["net"], tensors, "net/"), ceiling, card_of(card))
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -223,12 +276,17 @@ def _net(spec: Mapping[str, Any], tensors: Mapping[str, Floats], prefix: str) ->
     )
 
 
-def _card(card: Mapping[str, Any]) -> Card:
+def _ceiling(spec: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Ceiling:
+    return Ceiling(_net(spec, tensors, "ceiling/"), dict(spec.get("shifts", {})), bool(spec.get("plain", False)))
+
+
+def card_of(card: Mapping[str, Any]) -> Card:
+    """The parts of a weights card that predictions look at."""
     rows = [(str(gpu), int(cc), str(dtype), str(protocol)) for gpu, cc, dtype, protocol in card["trained"]]
     return Card(
         trained=frozenset((gpu, dtype, protocol) for gpu, _, dtype, protocol in rows),
         capabilities=frozenset((cc, dtype, protocol) for _, cc, dtype, protocol in rows),
-        quantiles=dict(card["quantiles"]),
+        intervals={basis: Interval(**given) for basis, given in card["intervals"].items()},
         stacks={protocol: tuple(names) for protocol, names in card["stacks"].items()},
         default_stack=dict(card["default_stack"]),
         default_impl=dict(card["default_impl"]),

@@ -16,7 +16,7 @@ from pipewave.calls import Call
 from pipewave.columns import columns, group_key, options_of
 from pipewave.demand import PIPES, Array, busiest, floor_s
 from pipewave.errors import BadInput, MissingExtra, did_you_mean
-from pipewave.estimator import UNTRAINED_SCALE, Card, Residual, Trained, trained
+from pipewave.estimator import UNTRAINED_SCALE, Card, Interval, Residual, Trained, half_width, trained
 from pipewave.fields import rules
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
@@ -25,9 +25,11 @@ from pipewave.kernels.residency import SERVING
 from pipewave.tables import Table
 
 US = 1e6
+LOW, FLOOR, CEILING = 1, 3, 4  # rows of an answer's seconds
 WIDEST = 2.3  # log of the widest factor an interval states, ten: beyond it nothing is known but the floor
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
-DEFAULT_QUANTILE = {"measured_gpu": 1.0, "same_architecture": 1.5, "new_architecture": 2.0}
+UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
+REVEALING = ("config", "tile", "ctas")  # options that say how a call was implemented, not what it computes
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +254,7 @@ def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     ctx, source = _resolve(family, gpu, dtype, protocol, stack, impl, options)
     analysis = family.analyse(cols, ctx)
     seconds, bound = _combine(analysis, ctx, source)
+    seconds[CEILING] = _ceiling(family, cols, analysis, ctx, seconds)
     correction = corrections.of(ctx, analysis.net)
     if correction is not None:
         seconds = correction.apply(seconds, analysis.features, codes_of(ctx))
@@ -271,7 +274,7 @@ def _resolve(
         used, note = stacks.resolve(stack, protocol, known, None)
         basis = "new_architecture"
     else:
-        seen = "cold" if protocol == "serving" else protocol
+        seen = measured_protocol(protocol)
         known = card.known_stacks(seen)
         used, note = stacks.resolve(stack, protocol, known, card.default_stack.get(seen))
         basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
@@ -290,35 +293,53 @@ def _card(net: str) -> Card | None:
 
 
 def _combine(analysis: Analysis, ctx: Context, source: Source) -> tuple[Array, NDArray[np.intp]]:
-    """Base estimate, learned residual, interval, ceiling; nothing below the floor."""
+    """Base estimate, learned residual, interval; nothing below the floor. The ceiling's row still holds the low end."""
     pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
     floor = floor_s(pipes)
-    learned = trained(analysis.net)
-    residual, quantile = _residual(learned, analysis, ctx, source.basis)
+    residual, intervals = _residual(trained(analysis.net), analysis, ctx)
     latency = np.maximum(analysis.base_s * np.exp(residual.mean), floor)
-    spread = np.exp(np.minimum(quantile * residual.scale, WIDEST))
+    spread = np.exp(np.minimum(half_width(intervals, source.basis, residual.scale), WIDEST))
     low = latency / spread
-    ceiling = _ceiling(learned, analysis, ctx, low)
-    seconds = np.array((latency, low, latency * spread, floor, ceiling))
-    return np.maximum(seconds, floor), busiest(pipes)
+    return np.maximum(np.array((latency, low, latency * spread, floor, low)), floor), busiest(pipes)
 
 
-def _residual(learned: Trained | None, analysis: Analysis, ctx: Context, basis: str) -> tuple[Residual, float]:
+def _residual(learned: Trained | None, analysis: Analysis, ctx: Context) -> tuple[Residual, Mapping[str, Interval]]:
     if learned is None:
         zeros = np.zeros(len(analysis.base_s))
-        return Residual(zeros, zeros + UNTRAINED_SCALE), DEFAULT_QUANTILE[basis]
-    return learned.net(analysis.features, codes_of(ctx)), learned.card.quantiles[basis]
+        return Residual(zeros, zeros + UNTRAINED_SCALE), UNTRAINED
+    return learned.net(analysis.features, codes_of(ctx)), learned.card.intervals
 
 
-def _ceiling(learned: Trained | None, analysis: Analysis, ctx: Context, otherwise: Array) -> Array:
+def _ceiling(family: Family, cols: Columns, analysis: Analysis, ctx: Context, seconds: Array) -> Array:
+    """Seconds that a well-made kernel takes; the low end of the interval where no ceiling was trained."""
+    learned = trained(analysis.net)
     if learned is None or learned.ceiling is None:
-        return otherwise
-    return np.asarray(analysis.base_s * np.exp(learned.ceiling.mean(analysis.features, codes_of(ctx))))
+        return np.asarray(seconds[LOW])
+    plain = plain_context(ctx, analysis.net) if learned.ceiling.plain else ctx
+    seen = analysis if plain == ctx else family.analyse(cols, plain)
+    ceiling = seen.base_s * np.exp(learned.ceiling(seen.features, codes_of(plain)))
+    return np.asarray(np.maximum(ceiling, seconds[FLOOR]))
+
+
+@lru_cache(maxsize=4096)
+def plain_context(ctx: Context, net: str) -> Context:
+    """The context a ceiling is answered in: default software, nothing said about how the call is implemented."""
+    card = _card(net)
+    if card is None:
+        return ctx
+    stack, impl = card.plain(measured_protocol(ctx.protocol), ctx.gpu.compute_capability, ctx.dtype)
+    options = tuple((name, None if name in REVEALING else value) for name, value in ctx.options)
+    return replace(ctx, stack=stack, impl=impl, options=options)
+
+
+def measured_protocol(protocol: str) -> str:
+    """The protocol whose rows answer for it: calls inside a step are predicted as cold ones."""
+    return "cold" if protocol == SERVING else protocol
 
 
 def codes_of(ctx: Context) -> dict[str, str]:
     """The categories a net may look at."""
     kv = ctx.option("kv_dtype") or ctx.dtype
-    protocol = "cold" if ctx.protocol == "serving" else ctx.protocol
+    protocol = measured_protocol(ctx.protocol)
     codes = {"stack": ctx.stack, "impl": ctx.impl, "dtype": ctx.dtype, "kv_dtype": kv, "protocol": protocol}
     return codes | {"gpu": ctx.gpu.name, "family": ctx.gpu.architecture}

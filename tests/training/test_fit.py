@@ -15,8 +15,8 @@ from synthetic import synthetic  # noqa: E402
 
 from train import fit, rows, trees  # noqa: E402
 from train.ensemble import Ensemble, Shape  # noqa: E402
-from train.evaluate import load_predictions  # noqa: E402
 from train.losses import Loss  # noqa: E402
+from train.predictions import load_predictions  # noqa: E402
 from train.splits import by_name  # noqa: E402
 
 SMALL = fit.Plan(hidden=(32, 32), epochs=40, batch=256, categories=("stack",), splits=("fold:0", "fold:1"))

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
+from pipewave.estimator import BASES, Interval, half_width
 from train import evaluate
+from train.predictions import save_predictions
 from train.splits import by_name, expand
 
 DATA = synthetic()
@@ -26,8 +28,16 @@ def guesses(kind: str, error: float = 0.0, scale: float = 0.05) -> dict[str, tup
 
 
 def test_figures_of_four_rows_by_hand() -> None:
-    figures = evaluate.errors(np.log([1.1, 0.8, 2.0, 1.0]), np.array([True, True, False, True]))
-    assert figures == evaluate.Errors(rows=4, mape=32.5, median=15.0, bias=22.5, off=25.0, coverage=75.0)
+    figures = evaluate.errors(np.log([1.1, 0.8, 2.0, 1.0]), np.full(4, np.log(1.5)))
+    width = pytest.approx(100 * (1.5 - 1 / 1.5), abs=1e-3)
+    assert figures == evaluate.Errors(4, mape=32.5, median=15.0, bias=22.5, off=25.0, coverage=75.0, width=width)
+
+
+def test_coverage_is_unknown_where_no_interval_is() -> None:
+    figures = evaluate.errors(np.log([1.1, 0.8]), np.full(2, np.nan))
+    assert np.isnan(figures.coverage)
+    assert evaluate.figures(figures)["coverage"] is None
+    assert evaluate.macro({"a": figures, "b": replace(figures, coverage=80.0)}).coverage == 80.0
 
 
 def test_perfect_answers_have_no_error_in_any_cell() -> None:
@@ -57,8 +67,15 @@ def test_a_split_does_not_set_its_own_interval() -> None:
     mean, scale = wild["fold:2"]
     wild["fold:2"] = (mean + 5.0, scale)
     parts = {part.name: part for part in evaluate.scored("fold", DATA, wild)}
-    assert parts["fold:2"].multiple == pytest.approx(0.0, abs=1e-9)
-    assert parts["fold:1"].multiple > 50
+    assert parts["fold:2"].half == pytest.approx(0.0, abs=1e-9)
+    assert parts["fold:1"].half.min() > 1.0
+
+
+def test_rows_chosen_by_protocol_keep_the_intervals_of_all() -> None:
+    keep = evaluate.chosen(DATA, ["gpu=H200"])
+    only = evaluate.scored("logo", DATA, guesses("logo:*", error=0.1), keep)
+    assert [part.name for part in only] == ["logo:H200"]
+    assert np.isfinite(only[0].half).all()
 
 
 def test_draws_answer_with_their_median() -> None:
@@ -79,7 +96,7 @@ def test_conditions_choose_rows_and_unknown_columns_are_refused() -> None:
 
 def test_the_command_prints_and_writes_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     DATA.save(tmp_path / "rows.npz")
-    evaluate.save_predictions(tmp_path, guesses("lofo:*", error=0.1))
+    save_predictions(tmp_path, guesses("lofo:*", error=0.1))
     target = tmp_path / "figures.json"
     evaluate.main(["--in", str(tmp_path / "rows.npz"), "--run", str(tmp_path), "--json", str(target)])
     macro = json.loads(target.read_text())["lofo"]["macro mean"]
@@ -111,18 +128,22 @@ def test_exported_weights_answer_as_the_trainer_did(tmp_path: Path) -> None:
         assert np.allclose(answer.mean, mean[chosen], atol=2e-4)
         assert np.allclose(answer.scale, scale[chosen], rtol=2e-3)
     assert shipped.ceiling is not None
-    assert not shipped.ceiling.tables
+    assert not shipped.ceiling.net.tables
+    assert not shipped.ceiling.plain
+    assert shipped.ceiling.shifts == {}  # its plan held out no fold that could tell
 
 
 def test_the_card_says_where_it_was_trained_and_what_stands_in(tmp_path: Path) -> None:
-    from train.export import quantiles, software
+    from train.export import intervals, software
 
     card = software(DATA)
     assert ["H100", 90, "bf16", "graph"] in card["trained"]
     assert card["default_stack"] == {"graph": "vllm-0.24.0"}
     assert card["default_impl"]["sglang-0.5.14|90|bf16"] == "triton"
     wide = guesses("fold:*", 0.05) | guesses("logo:*", 0.1) | guesses("lofo:*", 0.02)
-    evaluate.save_predictions(tmp_path, wide)
-    found = quantiles(DATA, tmp_path)
-    assert found["measured_gpu"] == pytest.approx(1.0, rel=1e-3)
-    assert found["measured_gpu"] <= found["same_architecture"] <= found["new_architecture"]
+    save_predictions(tmp_path, wide)
+    found = {basis: Interval(**given) for basis, given in intervals(DATA, tmp_path).items()}
+    scale = np.array([0.05])
+    assert found["measured_gpu"](scale) == pytest.approx(0.05, rel=1e-3)
+    widths = [half_width(found, basis, scale)[0] for basis in BASES]
+    assert widths == sorted(widths)

@@ -1,0 +1,109 @@
+"""Ceilings held to their word: what a low-quantile net must be moved by so that four held-out rows in five are slower.
+
+`python -m train.ceilings --in rows.npz --run DIR` prints the share of rows slower than the ceiling per GPU, each fold
+judged with the shifts of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.estimator import Ceiling
+from train.intervals import balance, weighted_quantile
+from train.predictions import Floats, Predictions, load_predictions
+from train.rows import Ints, Rows
+from train.rows import load as load_rows
+from train.splits import HELD_OUT, by_name
+
+QUANTILE = 0.2
+ENOUGH_ROWS, ENOUGH_GROUPS = 300, 12  # of one GPU under one protocol for a shift of its own
+UNSEEN = f"fold:{HELD_OUT}"  # what shipped weights are scored on
+Excess = tuple[Ints, Floats]  # rows, and log measured over the net's answer
+
+
+def excess(rows: Rows, predictions: Predictions) -> dict[str, Excess]:
+    """Of each fold's rows, how far above the net's answer they lie."""
+    found = {}
+    for name, (mean, _) in predictions.items():
+        if name.startswith("fold:"):
+            index = by_name(name, rows).score
+            found[name] = (index, rows.residual[index] - mean)
+    return found
+
+
+def shifts(rows: Rows, parts: Iterable[Excess]) -> dict[str, float]:
+    """Shift of each protocol, GPUs counting alike, and of each `protocol|gpu` with enough rows; {} without parts."""
+    joined = list(parts)
+    if not joined:
+        return {}
+    index = np.concatenate([index for index, _ in joined])
+    above = np.concatenate([above for _, above in joined])
+    gpu, protocol = (rows.columns[name].codes[index] for name in ("gpu", "protocol"))
+    found = {"": weighted_quantile(above, balance(gpu), QUANTILE)}
+    for code in np.unique(protocol):
+        name, mine = rows.columns["protocol"].values[code], protocol == code
+        found[name] = weighted_quantile(above[mine], balance(gpu[mine]), QUANTILE)
+        for card in np.unique(gpu[mine]):
+            own = mine & (gpu == card)
+            if own.sum() >= ENOUGH_ROWS and len(np.unique(rows.group[index[own]])) >= ENOUGH_GROUPS:
+                found[f"{name}|{rows.columns['gpu'].values[card]}"] = float(np.quantile(above[own], QUANTILE))
+    return {key: round(value, 4) for key, value in found.items()}
+
+
+def shipped_shifts(rows: Rows, predictions: Predictions) -> dict[str, float]:
+    """What a card carries: from all folds but the one that shipped weights are scored on."""
+    return shifts(rows, [part for name, part in excess(rows, predictions).items() if name != UNSEEN])
+
+
+def slower(rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None) -> dict[str, tuple[int, float]]:
+    """Rows and share in % slower than the ceiling, per GPU, each fold with the shifts of the others."""
+    parts = excess(rows, predictions)
+    index, above = [], []
+    for name, (mine, own) in parts.items():
+        others = shifts(rows, [part for other, part in parts.items() if other != name])
+        index.append(mine)
+        above.append(own - _shift(rows, mine, others))
+    if not index:
+        return {}
+    at, over = np.concatenate(index), np.concatenate(above)
+    kept = slice(None) if keep is None else keep[at]
+    gpu = rows.columns["gpu"].text()[at[kept]]
+    return {str(card): (int((gpu == card).sum()), _percent(over[kept][gpu == card] > 0)) for card in np.unique(gpu)}
+
+
+def _shift(rows: Rows, index: Ints, known: Mapping[str, float]) -> Floats:
+    """The most specific shift for each row, as the estimator looks it up."""
+    texts = [rows.columns[name].text()[index].tolist() for name in ("protocol", "gpu")]
+    return np.array([Ceiling.most_specific(known, protocol, gpu) for protocol, gpu in zip(*texts, strict=True)])
+
+
+def _percent(slower: NDArray[np.bool_]) -> float:
+    return round(100.0 * float(slower.mean()), 2)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m train.ceilings", description=__doc__)
+    parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows that the ceiling was trained on")
+    parser.add_argument("--run", type=Path, required=True, help="folder written by train.fit for the ceiling")
+    parser.add_argument("--json", type=Path, help="also write the shares here")
+    options = parser.parse_args(argv)
+    found = slower(load_rows(options.rows), load_predictions(options.run))
+    for gpu, (count, share) in found.items():
+        print(f"{gpu:24} {count:8,} rows {share:6.1f} % slower")
+    if found:
+        print(f"{'macro mean':24} {'':13} {np.mean([share for _, share in found.values()]):6.1f} % slower")
+    if options.json:
+        shown = {gpu: {"rows": count, "slower": share} for gpu, (count, share) in found.items()}
+        options.json.write_text(json.dumps(shown, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
