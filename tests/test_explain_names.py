@@ -18,8 +18,8 @@ ROWS = Path(__file__).parent.parent / "data" / "measured" / "h200"
 
 NAMES = {
     "nvjet_sm90_tst_128x32_64x10_2x1_v_bz_splitK_TNT": ("gemm", "bf16", (32, 128, 64)),
-    "nvjet_sm90_hsh_168x64_64x7_2x1_v_bz_splitK_TNN": ("gemm", "fp16", (168, 64, 64)),
-    "nvjet_sm90_qqtst_176x192_128x4_1x2_h_bz_coopB_TNN": ("gemm", "fp8", (176, 192, 128)),
+    "nvjet_sm90_hsh_168x64_64x7_2x1_v_bz_splitK_TNN": ("gemm", "fp16", (64, 168, 64)),
+    "nvjet_sm90_qqtst_176x192_128x4_1x2_h_bz_coopB_TNN": ("gemm", "fp8", (192, 176, 128)),
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x32_warpgroupsize1x1x1_execute_kernel": ("gemm", "bf16", (64, 128, 32)),
     "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn": ("gemm", "bf16", (64, 128, 64)),
     "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_64x128_32x6_tn_align8>(Params)": ("gemm", "fp16", None),

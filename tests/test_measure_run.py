@@ -161,7 +161,7 @@ class Detailed(FakeDevice):
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
         events = (Event("gemm<128>" * 50, 0.0, 8.0, (4, 2, 1), (256, 1, 1), 1024, 90), Event("tail", 9.0, 2.0))
-        timing = Timing(10.0, 9.5, 11.0, 7, events, spin_us=20.25, spin_spread=0.1)
+        timing = Timing(10.0, 9.5, 11.0, 7, events, spin_us=20.25, spin_spread=0.3)
         return [Outcome("ok", timing=timing, extra={"config": {"BLOCK": 64}}, health=Health(1755, 650.5, 61))] * len(
             jobs
         )

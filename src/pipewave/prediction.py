@@ -156,9 +156,9 @@ def predict(
     """
     card = find(gpu)
     if isinstance(calls, Call):
-        return _one(answer_one(_as_case(calls, stack, impl), card, check_protocol(protocol)))
+        return _one(answer_one(as_case(calls, stack, impl), card, check_protocol(protocol)))
     many = calls if isinstance(calls, Sequence) else tables.calls(calls)
-    return predict_cases([_as_case(call, stack, impl) for call in many], card, check_protocol(protocol))
+    return predict_cases([as_case(call, stack, impl) for call in many], card, check_protocol(protocol))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Explanation:
 
 def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanation:
     """Predict one call and say how busy each pipe would be at its highest rate."""
-    card, case = find(gpu), _as_case(call, None, None)
+    card, case = find(gpu), as_case(call, None, None)
     batch = answer_one(case, card, check_protocol(protocol))
     pipes = batch.analysis.demand.seconds(card, case["dtype"])[:, 0]
     prediction = _one(batch)
@@ -207,7 +207,8 @@ def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
     return answer(family, columns(family, [case]), group_key(family, case), gpu, protocol)
 
 
-def _as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
+def as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
+    """The fields of a call, as `predict_cases` takes them; `stack` and `impl` where it names none."""
     case = {name: getattr(call, name) for name in rules(type(call))} | {"kernel": call.kernel}
     case["stack"] = case["stack"] or stack
     case["impl"] = case["impl"] or impl

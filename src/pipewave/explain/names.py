@@ -9,7 +9,7 @@ from pipewave.explain.kinds import DTYPES, KINDS, UNKNOWN, Kind
 
 _KINDS = tuple((re.compile(kind.pattern), kind) for kind in KINDS)
 _DTYPES = tuple((re.compile(pattern), dtype) for pattern, dtype in DTYPES)
-_NVJET = re.compile(r"nvjet_sm\d+_\w+?_(\d+)x(\d+)_(\d+)x\d+_.*_TN([NT])$")
+_NVJET = re.compile(r"nvjet_sm\d+_\w+?_(\d+)x(\d+)_(\d+)x\d+_.*_TN[NT]$")
 _BLAS = re.compile(r"tilesize(\d+)x(\d+)x(\d+)|gemm_\w*?(\d+)x(\d+)_(?:\w*?stages_|ldg\d_\w*?|)(\d+)x\d+")
 _CUTE = re.compile(r"cute::tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>\s*>")
 _FA2 = re.compile(r"Flash_fwd_kernel_traits<(\d+), (\d+), (\d+)")
@@ -34,12 +34,11 @@ def dtype_of(name: str) -> str | None:
 def tile_of(name: str) -> tuple[int, int, int] | None:
     """Output rows (tokens), columns and depth of a tile; queries, keys and head size of an attention kernel.
 
-    cuBLAS multiplies transposed (its rows are output features), so its first two numbers trade places; the last
-    letter of an nvjet name says which way round it ran.
+    cuBLAS multiplies transposed (its rows are output features), so its first two numbers trade places.
     """
     if found := _NVJET.search(name):
-        first, second, depth = (int(number) for number in found.groups()[:3])
-        return (first, second, depth) if found[4] == "N" else (second, first, depth)
+        features, tokens, depth = (int(number) for number in found.groups())
+        return tokens, features, depth
     if found := _FA2.search(name):
         return int(found[2]), int(found[3]), int(found[1])
     if found := _BLAS.search(name):

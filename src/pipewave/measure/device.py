@@ -27,7 +27,8 @@ from pipewave.measure.protocol import (
     recoverable,
 )
 
-SLOWDOWN_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # NVML: power cap, hardware slowdown, thermal (2), power brake
+# NVML: hardware slowdown, thermal (2), power brake. The power cap is no fault: any tensor load meets it.
+SLOWDOWN_BITS = 0x8 | 0x20 | 0x40 | 0x80
 
 
 @dataclass(frozen=True, slots=True)
