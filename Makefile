@@ -59,6 +59,7 @@ e2e: $(VENV)/.core
 	$(BIN)/python -m bench.e2e_fit --write
 	$(BIN)/python -m bench.e2e_vllm --rival bench/results/e2e_aiconfigurator.json --json bench/results/e2e_vllm.json
 	$(BIN)/python -m bench.e2e_pipeweave --json bench/results/e2e_pipeweave.json
+	$(BIN)/python -m bench.e2e_kernels --json bench/results/e2e_kernels.json --markdown docs/generated/traces.md
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

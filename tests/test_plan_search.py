@@ -88,7 +88,7 @@ def test_more_memory_bandwidth_speeds_up_decode(found: Plan) -> None:
     assert by_name["+10 % DRAM bandwidth"]["tpot_ms_change_percent"] < 0
     power, clock = (by_name[f"+10 % {name}"]["ttft_ms_change_percent"] for name in ("power", "clock"))
     assert power < -1, "prompts run at the power limit"
-    assert power < clock < 1, "where a higher clock buys little"
+    assert -7 < clock < 1, "where a higher clock buys less than itself"
     assert by_name["+10 % memory size"]["tpot_ms_change_percent"] == 0
 
 

@@ -11,37 +11,29 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from bench import e2e_kernels
+from bench.e2e_kernels import workload_of as workload
 from pipewave.cli import trace as command
 from pipewave.errors import BadInput, MissingField
 from pipewave.explain import Report, Workload, compare, explain_trace
 from pipewave.explain.html import page
 from pipewave.explain.lengths import Given
 from pipewave.explain.reader import read
-from pipewave.model import load
-from pipewave.model.kernels import Deployment
-from pipewave.model.shard import Parallel
 
 ROOT = Path(__file__).parent
 TRACES = ROOT.parent / "data" / "measured" / "h200" / "traces"
 NCU = ROOT / "data" / "traces" / "ncu-h200.csv"
 PREFILL = "Llama-3.1-8B-tp1-4layers-eager-prefill"
-STEPS = sorted(path.name.removeprefix("trace-").removesuffix(".json.gz") for path in TRACES.glob("trace-*.json.gz"))
+STEPS = e2e_kernels.names()
 
 
 def path_of(step: str) -> Path:
     return TRACES / f"trace-{step}.json.gz"
 
 
-def workload(step: str) -> Workload:
-    """Model, ranks and lengths of a recorded step: prompts of 2048 tokens, or decodes over 1024 cached ones."""
-    name, _, rest = step.rpartition("-tp")
-    deployment = Deployment(load(name), Parallel(int(rest[0])), page_size=16)
-    return Workload(deployment, Given(kv_lens=(2048,) if "prefill" in step else (1025,)))
-
-
 @lru_cache
 def explained(step: str) -> Report:
-    return explain_trace(path_of(step), workload=workload(step))
+    return e2e_kernels.explained(step)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -49,6 +41,19 @@ def test_nearly_all_time_is_recognised_and_shaped(step: str) -> None:
     report = explained(step)
     assert report.recognized_share >= 0.95
     assert report.shaped_share >= 0.90
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_most_time_is_predicted_within_a_tenth(step: str) -> None:
+    assert explained(step).close_share >= 0.80
+
+
+def test_families_of_a_trace_hold_all_its_calls() -> None:
+    report = explained("Qwen3-30B-A3B-tp1-graph-decode")
+    rows = e2e_kernels.families("any", report)
+    assert sum(row.measured_us for row in rows) == pytest.approx(sum(e.total_measured_us for e in report.entries))
+    assert all(abs(row.bias_percent) <= row.error_percent + 1e-6 for row in rows)
+    assert {row.family for row in rows} >= {"fused_moe", "gemm", "attention", "rope", "kv_write"}
 
 
 @pytest.mark.parametrize("step", STEPS)

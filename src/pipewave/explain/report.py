@@ -9,6 +9,7 @@ from typing import Any
 from pipewave.calls import Call, Collective
 from pipewave.explain.group import Group
 from pipewave.explain.names import short
+from pipewave.explain.pace import paced
 from pipewave.explain.shaped import Shaped
 from pipewave.explain.trace import Dims, Trace
 from pipewave.gpus import GPU
@@ -103,10 +104,19 @@ def report(
             bare.append(one)
         else:
             alike.setdefault((shape, short(one.head.name)), (shape, []))[1].append(one)
-    found = predict([shape.call for shape, _ in alike.values()], gpu, protocol=protocol, stack=stack) if alike else []
+    found = _predicted(list(alike.values()), groups, gpu, protocol, stack) if alike else []
     entries = [_entry(shape, members, one) for (shape, members), one in zip(alike.values(), found, strict=True)]
     entries.sort(key=lambda entry: -entry.total_recoverable_us)
     return _totals(trace, gpu.name, protocol, entries, _left(bare))
+
+
+def _predicted(
+    alike: Sequence[tuple[Shaped, list[Group]]], groups: Sequence[Group], gpu: GPU, protocol: str, stack: str | None
+) -> Sequence[Prediction]:
+    """Distinct calls; those of engine steps at the clocks that their steps allow."""
+    calls = [shape.call for shape, _ in alike]
+    found = predict(calls, gpu, protocol=protocol, stack=stack)
+    return paced(found, calls, [members for _, members in alike], groups, gpu) if protocol == "serving" else found
 
 
 def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:

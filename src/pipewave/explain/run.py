@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipewave.calls import Attention, Mla
+from pipewave.calls import Attention, Elementwise, Mla, SiluAndMul
 from pipewave.errors import MissingField
 from pipewave.explain import operators
 from pipewave.explain.align import align
@@ -18,6 +18,7 @@ from pipewave.explain.report import Report, report
 from pipewave.explain.shaped import Shaped
 from pipewave.explain.trace import Step, Trace
 from pipewave.gpus import GPU, find
+from pipewave.kernels.elementwise_stream import GENERATED
 from pipewave.model.kernels import Batch, Deployment, Use
 from pipewave.step.engine import Engine
 from pipewave.step.engine import find as find_engine
@@ -67,7 +68,15 @@ def shaped(trace: Trace, groups: Sequence[Group], known: Workload) -> list[Shape
             modelled = _from_model(trace, number, members, known.deployment, known)
             for one, guess in zip(members, modelled, strict=True):
                 found[id(one)] = _better(found[id(one)], guess)
-    return [found[id(one)] for one in groups]
+    return [_written_by(one, found[id(one)]) for one in groups]
+
+
+def _written_by(one: Group, shape: Shaped | None) -> Shaped | None:
+    """A kernel that torch.compile generated, by its name, is predicted as such."""
+    generated = one.head.name.startswith("triton_") and one.kind.family in ("elementwise", "silu_and_mul")
+    if shape is None or not generated or not isinstance(shape.call, (Elementwise, SiluAndMul)):
+        return shape
+    return replace(shape, call=replace(shape.call, impl=GENERATED))
 
 
 def _step(trace: Trace, one: Group) -> Step | None:

@@ -7,7 +7,7 @@ import numpy as np
 from pipewave.calls import Elementwise
 from pipewave.demand import Array, demand
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
-from pipewave.kernels.elementwise_stream import Stream, describe, least_bytes, times
+from pipewave.kernels.elementwise_stream import GENERATED, Stream, describe, generated, least_bytes, times
 from pipewave.kernels.estimate import log2
 
 IN_PLACE = ("rope",)
@@ -21,6 +21,8 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     read, written = cols["bytes_read"], np.maximum(cols["bytes_written"], 1.0)
     work = Stream(cols["weight_bytes"], read, written, in_place=op in IN_PLACE)
     least = demand(len(read), dram=least_bytes(ctx.gpu, ctx.protocol, work), l2=work.moved, launch=1.0)
+    if ctx.impl == GENERATED:
+        return generated(least, ctx, work)
     moving = times(ctx, work)
     features = describe(ctx, work, moving) | {"row_share": _row_share(op, work)}
     features |= {name: np.full(len(read), float(op == name)) for name in KNOWN}

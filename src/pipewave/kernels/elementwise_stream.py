@@ -6,15 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipewave.demand import Array
+from pipewave.demand import Array, Demand
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Context
+from pipewave.kernels.base import Analysis, Context
 from pipewave.kernels.estimate import combine, log2
 from pipewave.kernels.residency import COLD, SERVING, l2_bytes, least_dram
 
 # Shares of the peaks that streaming kernels reach (static fp8 quantisation of six GPUs, fused norms of two).
 DRAM_SHARE, L2_SHARE = 0.88, 0.42
 START_FIXED_S, START_CYCLES = 0.8e-6, 1500.0
+# A compiler's kernels: only memory holds them up. The L2 share is that of vLLM's compiled steps on an H200.
+GENERATED, GENERATED_L2_SHARE = "inductor", 0.3
 # A buffer walked again and again begins to miss before it fills the L2 and always misses from a little beyond it.
 FITS, SPILLS = 0.85, 1.1
 LOG_TIME = -24.0, -9.0  # 60 ns to 2 ms: beyond, kernels only scale
@@ -40,7 +42,8 @@ class Stream:
     @property
     def footprint(self) -> Array:
         """Distinct bytes touched."""
-        return self.fresh + (np.maximum(self.read, self.written) if self.in_place else self.read + self.written)
+        read = self.fresh + self.read
+        return np.asarray(np.maximum(read, self.written) if self.in_place else read + self.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,12 @@ def times(ctx: Context, work: Stream, l2_share: float = L2_SHARE) -> Times:
         dram_bytes(gpu, ctx.protocol, work) / (DRAM_SHARE * 1e9 * gpu.dram_gbps),
         work.moved / (l2_share * 1e9 * gpu.l2_peak_gbps),
     )
+
+
+def generated(least: Demand, ctx: Context, work: Stream) -> Analysis:
+    """The analysis of a kernel that a compiler generated: many small blocks, so the estimate needs no net."""
+    took = times(ctx, work, GENERATED_L2_SHARE)
+    return Analysis(least, took.start + np.maximum(took.dram, took.through), {}, "")
 
 
 def describe(ctx: Context, work: Stream, took: Times) -> dict[str, Array]:

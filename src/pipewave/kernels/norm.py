@@ -11,8 +11,18 @@ from pipewave.demand import Array, demand
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.kernels.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.elementwise_stream import LOG_TIME, Stream, Times, describe, least_bytes, times
+from pipewave.kernels.elementwise_stream import (
+    GENERATED,
+    LOG_TIME,
+    Stream,
+    Times,
+    describe,
+    generated,
+    least_bytes,
+    times,
+)
 from pipewave.kernels.estimate import combine, log2
+from pipewave.kernels.residency import SERVING
 from pipewave.schedule import waves
 
 VECTOR = 8.0  # elements of one 16-byte load
@@ -65,6 +75,8 @@ def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu
         xu=xu * elements,
         launch=1.0,
     )
+    if ctx.impl == GENERATED and net == "silu_and_mul":
+        return generated(least, ctx, work)
     features = describe(ctx, work, moving) | {
         "log_rows": np.minimum(log2(rows), 18.0),
         "log_dim": np.clip(log2(dim), 5.0, 16.0),
@@ -80,10 +92,15 @@ def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu
 
 
 def rmsnorm(cols: Columns, ctx: Context) -> Analysis:
-    """x in, y out; fused with the addition, x and the residual in and, in place, both out. The weights are one row."""
+    """x in, y out; fused with the addition, x and the residual in and, in place, both out. The weights are one row.
+
+    In serving the weights of a block came through the L2 since the residual was written, so it comes from DRAM.
+    """
     fused = bool(ctx.option("fused_add", False))
-    size = ACTIVATION_BYTES * cols["rows"] * cols["dim"] * (2.0 if fused else 1.0)
-    work = Stream(ACTIVATION_BYTES * cols["dim"], size, size, in_place=fused)
+    size, weights = ACTIVATION_BYTES * cols["rows"] * cols["dim"], ACTIVATION_BYTES * cols["dim"]
+    old = size if fused and ctx.protocol == SERVING else 0.0 * size
+    both = size * (2.0 if fused else 1.0)
+    work = Stream(weights + old, both - old, both, in_place=fused)
     return _analyse(cols, ctx, "rmsnorm", work, fma=4.0, xu=0.0)
 
 

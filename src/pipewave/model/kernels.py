@@ -23,10 +23,12 @@ from pipewave.calls import (
 )
 from pipewave.calls import Mla as MlaCall
 from pipewave.errors import BadInput
+from pipewave.kernels.elementwise_stream import GENERATED
 from pipewave.model.shard import ALONE, Parallel, padded_vocab
 from pipewave.model.spec import Gqa, Layer, Linear, Mla, Mlp, ModelSpec, Moe
 
 ACT = 2  # bytes of one 16-bit activation
+COMPILED = ("embedding", "rope", "qk_norm", "activation", "shared_add")  # streaming kernels that a compiler generates
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Batch:
 class Deployment:
     """What turns a model into kernels besides the batch: the split, the cache's type and its page size.
 
-    `nodes`: hosts one tensor group spans. `compiled`: a compiler fuses the norms of heads with RoPE.
+    `nodes`: hosts one tensor group spans. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
+    streams activations.
     """
 
     model: ModelSpec
@@ -113,6 +116,7 @@ class _Stage:
         self.batch, self.rows = batch, batch.rows
         self.kv_dtype = deployment.kv_dtype or self.model.kv_dtype
         self.page_size, self.compiled = deployment.page_size, deployment.compiled
+        self.impl = GENERATED if deployment.compiled else None
         self.dtype = self.model.dtype
 
     def layers(self, stage: int) -> Iterator[Use]:
@@ -149,7 +153,8 @@ class _Stage:
         return Use(matrix.name, call)
 
     def streaming(self, name: str, read: float, written: float, weights: float = 0) -> Use:
-        return Use(name, Elementwise(round(read), round(written), weight_bytes=round(weights), op=name))
+        impl = self.impl if name in COMPILED else None
+        return Use(name, Elementwise(round(read), round(written), weight_bytes=round(weights), op=name, impl=impl))
 
     def norm(self, name: str, dim: int, rows: int | None = None, *, fused_add: bool = False) -> Use:
         return Use(name, RmsNorm(rows or self.rows, dim, fused_add=fused_add, dtype=self.dtype))
@@ -269,9 +274,8 @@ class _Stage:
         yield self.linear(spec.up)
         inter = spec.inter // self.tp
         if spec.gated:
-            yield Use(
-                spec.up.name.replace("gate_up_proj", "silu_and_mul"), SiluAndMul(self.rows, inter, dtype=self.dtype)
-            )
+            call = SiluAndMul(self.rows, inter, dtype=self.dtype, impl=self.impl)
+            yield Use(spec.up.name.replace("gate_up_proj", "silu_and_mul"), call)
         else:
             size = self.rows * inter * ACT
             yield self.streaming("activation", size, size)

@@ -91,8 +91,8 @@ class StepTable:
         requests = decoding + len(pieces)
         heads = min(requests, self.most_requests)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
-        busy = max(limited(kernels, heat) + regime.between_us, regime.beside_us)
-        return self.factor * (busy + regime.after_us + requests * self.engine.request_host_us)
+        busy = max(kernels + regime.between_us, regime.beside_us)
+        return self.factor * limited(busy + regime.after_us + requests * self.engine.request_host_us, heat)
 
 
 @dataclass(frozen=True, slots=True)

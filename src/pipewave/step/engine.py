@@ -79,20 +79,18 @@ class Engine:
         )
 
     def gaps_us(self, load: Load) -> dict[str, Array]:
-        """Named additions to the kernels of steps: slower clocks at the power limit, waits between kernels, waits for
-        a host that cannot keep ahead, and what the GPU always waits for."""
-        limited = limited_us(load.kernel_us, load.heat_us)
+        """Named additions to the kernels of steps: waits between kernels, waits for a host that cannot keep ahead, what
+        the GPU always waits for, and slower clocks where the whole step, waits included, needs more than the board's
+        power."""
         pieces = ~load.graph & (load.rows <= self.graph_limit) if self.compiled else np.zeros_like(load.graph)
         between = load.nodes * np.where(load.graph | pieces, self.node_us, self.stream_us)
         launching = np.where(pieces, load.layers * self.layer_us, load.launches * self.launch_us)
-        host = self.step_us + np.where(load.graph, 0.0, launching)
-        return {
-            "under_load": limited - load.kernel_us,
-            "between_kernels": between,
-            "launch": np.maximum(host - limited - between, 0.0),
-            "host": np.where(load.graph, self.decode_host_us, self.prefill_host_us)
-            + load.requests * self.request_host_us,
-        }
+        beside = self.step_us + np.where(load.graph, 0.0, launching)
+        launch = np.maximum(beside - load.kernel_us - between, 0.0)
+        host = np.where(load.graph, self.decode_host_us, self.prefill_host_us) + load.requests * self.request_host_us
+        whole = load.kernel_us + between + launch + host
+        under_load = limited_us(whole, load.heat_us) - whole
+        return {"under_load": under_load, "between_kernels": between, "launch": launch, "host": host}
 
 
 @dataclass(frozen=True, slots=True)
