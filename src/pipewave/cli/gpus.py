@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
+
+
+HEADING = "dense TFLOP/s by type; DRAM in GB and GB/s, L2 in MB, link in GB/s one way"
 
 
 def register(app: typer.Typer) -> None:
@@ -20,5 +24,38 @@ def gpus(
     from pipewave.cli.render import check_format, show
     from pipewave.gpus.show import field_rows, summary_rows
 
-    rows = field_rows(name) if name else summary_rows()
-    show(rows, check_format(format), schema="fields" if name else "gpus")
+    form = check_format(format)
+    if name:
+        show(field_rows(name), form, title=_title(name), schema="fields")
+    elif form == "table":
+        show([_short(row) for row in summary_rows()], form, title=HEADING)
+    else:
+        show(summary_rows(), form, schema="gpus")
+
+
+def _title(name: str) -> str:
+    from pipewave.gpus import find
+
+    gpu = find(name)
+    return f"{gpu.name} (also {', '.join(gpu.aliases[:4])})" if gpu.aliases else gpu.name
+
+
+def _short(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields by which people tell cards apart, under headings that fit a terminal."""
+    return {
+        "GPU": row["name"],
+        "cc": f"{row['compute_capability'] / 10:.1f}",
+        "SMs": row["sms"],
+        "16-bit": _whole(row["bf16_tflops"] or row["fp16_tflops"]),
+        "fp8": _whole(row["fp8_tflops"]),
+        "fp4": _whole(row["fp4_tflops"]),
+        "DRAM": row["dram_gb"],
+        "GB/s": row["dram_gbps"],
+        "L2": row["l2_mb"],
+        "link": row["link_gbps"],
+        "W": row["tdp_w"],
+    }
+
+
+def _whole(tflops: float | None) -> int | None:
+    return None if tflops is None else round(tflops)

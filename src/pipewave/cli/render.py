@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,14 +30,22 @@ def table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    grid = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    heading = Text(title) if title else None  # a Text, for brackets in titles are no markup
+    grid = Table(box=SIMPLE_HEAD, title=heading, title_justify="left", title_style="bold", pad_edge=False)
     for name in rows[0] if rows else []:
-        number = isinstance(rows[0][name], (int, float)) and not isinstance(rows[0][name], bool)
+        number = _numeric([row[name] for row in rows])
         grid.add_column(name, justify="right" if number else "left", no_wrap=number)
     for row in rows:
         grid.add_row(*(text(value) for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else 160).print(grid)
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    Console(width=None if told else 160, markup=False, highlight=False).print(grid)
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    given = [value for value in values if value is not None]
+    return bool(given) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in given)
 
 
 def text(value: Any) -> str:

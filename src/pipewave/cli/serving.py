@@ -98,7 +98,7 @@ def step_command(
     from pipewave.cli.render import table
 
     title = f"{spec.name} on {gpu}, {engine}: {total['total']:,.0f} µs ({total['low']:,.0f} to {total['high']:,.0f})"
-    table([row | {"share": f"{row['share']:.1%}"} for row in rows], title=title)
+    table([row | {"share": f"{row['share']:.1%}"} for row in rows if row["total_us"]], title=title)
 
 
 def estimate_command(
@@ -305,6 +305,8 @@ def _shares(breakdown: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def _facts(facts: Mapping[str, Any]) -> None:
+    from pipewave.cli.render import text
+
     for name, value in facts.items():
         if value not in ([], None):
-            print(f"{name:28} {value:,}" if isinstance(value, (int, float)) else f"{name:28} {value}")
+            print(f"{name:28} {value:,}" if isinstance(value, int) else f"{name:28} {text(value)}")
