@@ -1,8 +1,8 @@
 """Is what a command prints what the page shows?
 
-Words must agree exactly, numbers within 20 % or two units of their last digit: retrained weights move figures, and a page
-is wrong when it says something else, not when a latency moved by a few percent. Spacing, rules and bars of tables carry
-nothing of their own and are not compared. A line `...` in a page stands for any lines.
+Words must agree exactly, numbers within 20 % or two units of their last digit: retrained weights move figures, and a
+page is wrong when it says something else, not when a latency moved by a few percent. Spacing, rules and bars of tables
+carry nothing of their own and are not compared. A line `...` in a page stands for any lines.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _value(text: str) -> float:
 
 
 def _unit(text: str) -> float:
-    """The worth of a number's last digit; integers of four digits and more are exact only to their fourth."""
+    """The worth of a number's last digit."""
     mantissa, _, exponent = text.replace(",", "").partition("e")
     decimals = len(mantissa.partition(".")[2])
     return float(10.0 ** (int(exponent or 0) - decimals))

@@ -23,7 +23,7 @@ COLUMNS = "112"  # wide enough for every table shown, narrow enough for the site
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something typed and what came of it; `first` and `last` bound the shown output in the page (from 0, half open)."""
+    """Something typed and what came of it; lines `first` to `last` of the page (half open) show it."""
 
     block: Block
     typed: str
@@ -148,7 +148,8 @@ class _Python:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=_environment(self.folder), stdin=pipe, stdout=pipe, text=True
             )
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"source": source, "symbol": symbol}) + "\n")
         self.process.stdin.flush()
         answer: dict[str, object] = json.loads(self.process.stdout.readline())

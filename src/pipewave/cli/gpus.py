@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-
 HEADING = "dense TFLOP/s by type; DRAM in GB and GB/s, L2 in MB, link in GB/s one way"
 
 

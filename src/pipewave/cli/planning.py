@@ -9,6 +9,21 @@ import typer
 
 from pipewave.errors import BadInput
 
+HEADINGS = {
+    "max_num_seqs": "seqs",
+    "max_num_batched_tokens": "step tokens",
+    "ttft_ms": "TTFT ms",
+    "tpot_ms": "TPOT ms",
+    "tokens_per_s_per_gpu": "tok/s/GPU",
+    "tokens_per_s_per_user": "tok/s/user",
+    "usd_per_million_tokens": "USD/M tok",
+    "ttft_ms_change_percent": "TTFT",
+    "tpot_ms_change_percent": "TPOT",
+    "tokens_per_s_per_gpu_change_percent": "tok/s/GPU",
+}
+SAME_HIDDEN = ("engine", "kv_dtype", "tp", "pp", "ep")  # shown where the designs differ in them
+HIDDEN = ("e2e_ms", "tpot_ms_low", "tpot_ms_high")
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -87,16 +102,21 @@ def _prices(given: list[str]) -> dict[str, float]:
     return out
 
 
+def _front(designs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The designs as people read them: short headings, without what is alike in all of them."""
+    alike = {name for name in SAME_HIDDEN if len({str(row[name]) for row in designs}) == 1}
+    gone = alike.union(HIDDEN)
+    return [{HEADINGS.get(k, k): v for k, v in row.items() if k not in gone} for row in designs]
+
+
 def _show(answer: dict[str, Any]) -> None:
     from pipewave.cli.render import table
 
     print(f"{answer['designs']:,} designs of {answer['model']}, {answer['meet_the_limits']:,} meet the limits")
     if answer["front"]:
-        hide = ("engine", "kv_dtype", "e2e_ms", "tpot_ms_low", "tpot_ms_high")
-        keep = {key for key in hide if len({str(row[key]) for row in answer["front"]}) > 1 and "_ms" not in key}
-        shown = [{k: v for k, v in row.items() if k not in hide or k in keep} for row in answer["front"]]
-        table(shown, title="Pareto front, cheapest first")
-        table(answer["elasticities"], title="what would move the winner, %")
+        table(_front(answer["front"]), title="Pareto front, cheapest first")
+        changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
+        table(changes, title="what would move the winner: change in %")
         print(f"launch: {answer['launch']}")
     for refusal in answer["does_not_fit"]:
         print(f"not possible ({', '.join(refusal['splits'])}): {refusal['why']}")

@@ -19,6 +19,9 @@ GPU_HELP = "GPU name or spec file; several separated by commas are compared."
 EXAMPLES = {
     "gemm": "pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     "attention": "pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
+    "mla": "pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
+    "rmsnorm": "pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
+    "silu_and_mul": "pipewave predict silu_and_mul 2048 14336 --gpu H200",
     "fused_moe": "pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
     "all_reduce": "pipewave predict all_reduce 16777216 4 --gpu A100",
 }

@@ -20,7 +20,7 @@ def show(rows: Sequence[Mapping[str, Any]], form: str, *, title: str = "", schem
     elif form == "csv":
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     else:
         table(rows, title=title)
 
@@ -32,15 +32,21 @@ def table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    heading = Text(title) if title else None  # a Text, for brackets in titles are no markup
-    grid = Table(box=SIMPLE_HEAD, title=heading, title_justify="left", title_style="bold", pad_edge=False)
+    grid = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in rows[0] if rows else []:
         number = _numeric([row[name] for row in rows])
         grid.add_column(name, justify="right" if number else "left", no_wrap=number)
     for row in rows:
         grid.add_row(*(text(value) for value in row.values()))
     told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    Console(width=None if told else 160, markup=False, highlight=False).print(grid)
+    console = Console(width=None if told else 160, markup=False, highlight=False)
+    if title:  # above the table and not of it, so that it may be wider; a Text, for its brackets are no markup
+        console.print(Text(title, style="bold"), soft_wrap=True)
+    console.print(grid)
+
+
+def _cell(value: Any) -> Any:
+    return "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _numeric(values: Sequence[Any]) -> bool:
