@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: demo test test-train test-triton test-web bench lint types train docs e2e clean
+.PHONY: demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -24,11 +24,15 @@ $(VENV)/.train: $(VENV)/.dev
 	$(PIP) -e '.[train]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) -e '.[docs]'
+	touch $@
+
 demo: $(VENV)/.core
 	$(BIN)/python -m bench.demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -n 2 --ignore tests/training --ignore tests/triton_kernels --ignore tests/web
+	$(BIN)/python -m pytest tests -n 2 --ignore tests/training --ignore tests/triton_kernels --ignore tests/web --ignore tests/notebooks
 
 test-train: $(VENV)/.train
 	$(BIN)/python -m pytest tests/training -n 2
@@ -40,6 +44,16 @@ test-triton: $(VENV)/.train
 test-web: $(VENV)/.dev
 	$(PIP) -e '.[web-test]'
 	$(BIN)/python -m pytest tests/web
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+test-docs: $(VENV)/.docs
+	$(BIN)/python -m pytest tests/test_docs*.py tests/notebooks -n 2
+
+# After weights or messages change: what the pages show, their figures and the notebooks, made again. Read the diff.
+docs-update: $(VENV)/.docs
+	$(BIN)/python -m docs.tools
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

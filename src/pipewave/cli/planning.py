@@ -11,7 +11,7 @@ from pipewave.errors import BadInput
 
 HEADINGS = {
     "max_num_seqs": "seqs",
-    "max_num_batched_tokens": "step tokens",
+    "max_num_batched_tokens": "budget",
     "ttft_ms": "TTFT ms",
     "tpot_ms": "TPOT ms",
     "tokens_per_s_per_gpu": "tok/s/GPU",

@@ -98,7 +98,22 @@ def step_command(
     from pipewave.cli.render import table
 
     title = f"{spec.name} on {gpu}, {engine}: {total['total']:,.0f} µs ({total['low']:,.0f} to {total['high']:,.0f})"
-    table([row | {"share": f"{row['share']:.1%}"} for row in rows if row["total_us"]], title=title)
+    table([_part(row, staged=pp > 1) for row in rows if row["total_us"]], title=title)
+
+
+def _part(row: Mapping[str, Any], *, staged: bool) -> dict[str, Any]:
+    """A part of a step as people read it."""
+    return ({"stage": row["stage"]} if staged else {}) | {
+        "part": row["name"],
+        "×": row["count"],
+        "each µs": row["each_us"],
+        "total": row["total_us"],
+        "low": row["low_us"],
+        "high": row["high_us"],
+        "share": f"{row['share']:5.1%}",
+        "bound": row["bound"],
+        "basis": row["basis"],
+    }
 
 
 def estimate_command(

@@ -19,6 +19,9 @@ FORMATS = ("table", "json", "html")
 TOP = 25
 
 
+LITTLE_SHAPED = 0.5  # of the GPU time: below it most calls had no shape to predict from
+
+
 def register(app: typer.Typer) -> None:
     """Add `trace`."""
     app.command("trace")(trace_command)
@@ -112,21 +115,21 @@ def _table(report: Report, top: int) -> None:
     from pipewave.cli.render import table
 
     shown = report.entries[: top or None]
+    assumed = any(not entry.shaped for entry in shown)
     rows = [
         {
             "call": entry.name,
-            "family": entry.family,
             "×": entry.count,
-            "measured µs": entry.measured_us,
+            "measured": entry.measured_us,
             "predicted": entry.latency_us,
             "90 % interval": f"{entry.low_us:.4g} – {entry.high_us:.4g}",
             "ceiling": entry.ceiling_us,
             "floor": entry.floor_us,
             "bound": entry.bound,
             "recoverable": entry.total_recoverable_us,
-            "share": f"{entry.total_measured_us / report.gpu_us:.1%}",
-            "shape": "" if entry.shaped else "assumed",
+            "share": f"{entry.total_measured_us / report.gpu_us:5.1%}",
         }
+        | ({"shape": "" if entry.shaped else "assumed"} if assumed else {})
         for entry in shown
     ]
     title = f"{report.source} on {report.gpu} [{report.protocol}]: µs of one call; recoverable of all of them"
@@ -156,6 +159,8 @@ def _totals(report: Report) -> None:
     }
     for name, value in facts.items():
         print(f"{name:14} {value}")
+    if report.shaped_share < LITTLE_SHAPED:
+        print("hint: inside CUDA graphs no shapes are recorded; they come from the model: pass --model")
     for note in dict.fromkeys(entry.note for entry in report.entries if entry.note):
         print(f"note: {note}")
 
@@ -187,4 +192,4 @@ def _show_comparison(found: Comparison, form: str, out: str, top: int) -> None:
 
 
 def _difference(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else after - before
+    return None if after is None or before is None else round(after - before, 3)
