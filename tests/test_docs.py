@@ -105,6 +105,8 @@ def test_an_open_fence_is_an_error(tmp_path: Path) -> None:
 
 def test_markers_are_read(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("<!-- not run: needs a GPU -->\n```console\n$ x\n```\n\n<!-- numbers: any -->\n```pycon\n>>> 1\n```\n")
+    page.write_text(
+        "<!-- not run: needs a GPU -->\n```console\n$ x\n```\n\n<!-- numbers: any -->\n```pycon\n>>> 1\n```\n"
+    )
     found: list[Block] = blocks(page)
     assert [(block.not_run, block.any_numbers) for block in found] == [("needs a GPU", False), ("", True)]
