@@ -11,16 +11,18 @@ from pydantic import Field
 
 from pipewave.gpus import GPU
 from pipewave.model import ModelSpec
-from pipewave.model.kernels import Batch, Deployment
+from pipewave.model.kernels import Batch, Deployment, Use
 from pipewave.model.shard import Parallel
+from pipewave.prediction import Prediction
 from pipewave.serve import estimate
 from pipewave.serve.uniform import Uniform
 from pipewave.step import Runner, Steps, find_engine
-from pipewave.step.detail import Part, detail
+from pipewave.step.inside import inside
 from pipewave.web import limits
 from pipewave.web.commands import estimate_command
 from pipewave.web.forms import Form, Model, Name, WhatIf, cache_dtype, gpu_of, model_of
 
+GAP = "gap"  # family and bound of what the engine adds to its kernels
 Degree = Annotated[int, Field(ge=1, le=4096)]
 
 
@@ -80,47 +82,59 @@ def _phases(ask: ServeAsk) -> tuple[Runner, dict[str, Batch]]:
 
 
 def _step_facts(runner: Runner, batches: dict[str, Batch]) -> dict[str, Any]:
+    """Timeline of each phase's step, and the share of its time by what it waits for."""
     steps = runner.steps(list(batches.values()))
-    timelines, pipes = {}, {}
-    for index, (phase, batch) in enumerate(batches.items()):
-        parts = detail(runner, batch)
-        timelines[phase] = _timeline(batch, parts, steps, index)
-        pipes[phase] = _pipes(parts)
-    return {"pipes": pipes, "timeline": timelines}
-
-
-def _timeline(batch: Batch, parts: Sequence[Part], steps: Steps, index: int) -> dict[str, Any]:
-    """Parts one after another in launch order, equal kernels of all layers together."""
-    starts = accumulate((part.total_us for part in parts), initial=0.0)
-    total = {f"{side}_us": round(float(getattr(steps, f"{side}_us")[index]), 3) for side in ("total", "low", "high")}
-    rows = [_row(part, start) for part, start in zip(parts, starts, strict=False)]
-    return total | {"requests": batch.requests, "tokens": sum(batch.q_lens), "parts": rows}
-
-
-def _row(part: Part, start: float) -> dict[str, Any]:
-    return {
-        "name": part.name,
-        "family": part.family,
-        "stage": part.stage,
-        "count": part.count,
-        "start_us": round(start, 3),
-        "duration_us": round(part.total_us, 3),
-        "each_us": round(part.each_us, 3),
-        "bound": part.bound,
-        "basis": part.basis,
-        "kernels": part.kernels,
+    parts = _parts(runner, list(batches.values()), steps)
+    timelines = {
+        phase: _totals(steps, index) | {"requests": batch.requests, "tokens": sum(batch.q_lens), "parts": rows}
+        for index, ((phase, batch), rows) in enumerate(zip(batches.items(), parts, strict=True))
     }
+    return {"pipes": {phase: _pipes(rows) for phase, rows in zip(batches, parts, strict=True)}, "timeline": timelines}
 
 
-def _pipes(parts: Sequence[Part]) -> dict[str, float]:
-    """Share of a step's time by the pipe its kernels wait for; `gap` is what the engine adds."""
-    total = sum(part.total_us for part in parts) or 1.0
+def _parts(runner: Runner, batches: Sequence[Batch], steps: Steps) -> list[list[dict[str, Any]]]:
+    """Kernels of each step in launch order, equal ones of all layers together, then its gaps.
+
+    The same rows as `pipewave step` prints; here the kernels of all steps are predicted in one go.
+    """
+    stages = range(runner.deployment.parallel.pp)
+    uses = [[(stage, use) for stage in stages for use in runner.deployment.kernels(batch, stage)] for batch in batches]
+    found = iter(inside([use.call for one in uses for _, use in one], runner.gpu, runner.engine).found)
+    rows = [[_kernel(stage, use, next(found)) for stage, use in one] for one in uses]
+    gaps = [[_gap(name, float(us[index])) for name, us in steps.gaps.items()] for index in range(len(batches))]
+    return [_placed([*kernels, *waits]) for kernels, waits in zip(rows, gaps, strict=True)]
+
+
+def _kernel(stage: int, use: Use, found: Prediction) -> dict[str, Any]:
+    return _row(use.name, use.call.kernel, stage, use.count, found.latency_us, found.bound, found.basis)
+
+
+def _gap(name: str, us: float) -> dict[str, Any]:
+    return _row(name, GAP, 0, 1, us, GAP, "")
+
+
+def _row(name: str, family: str, stage: int, count: int, each_us: float, bound: str, basis: str) -> dict[str, Any]:
+    return {"name": name, "family": family, "stage": stage, "count": count, "each_us": each_us,
+            "duration_us": each_us * count, "bound": bound, "basis": basis}  # fmt: skip
+
+
+def _placed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows one after another."""
+    starts = accumulate((row["duration_us"] for row in rows), initial=0.0)
+    return [row | {"start_us": start} for row, start in zip(rows, starts, strict=False)]
+
+
+def _totals(steps: Steps, index: int) -> dict[str, float]:
+    return {f"{side}_us": float(getattr(steps, f"{side}_us")[index]) for side in ("total", "low", "high")}
+
+
+def _pipes(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Share of a step's time by the pipe its kernels wait for, largest first; `gap` is what the engine adds."""
+    total = sum(row["duration_us"] for row in rows) or 1.0
     shares: dict[str, float] = {}
-    for part in parts:
-        pipe = "gap" if part.family == "gap" else part.bound
-        shares[pipe] = shares.get(pipe, 0.0) + part.total_us / total
-    ranked = sorted(shares.items(), key=lambda item: -item[1])
-    return {name: round(share, 6) for name, share in ranked}
+    for row in rows:
+        shares[row["bound"]] = shares.get(row["bound"], 0.0) + row["duration_us"] / total
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 @lru_cache(maxsize=512)
