@@ -27,13 +27,14 @@ def loopback(host: str) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 takes a free one. BadInput when the port cannot be had."""
+    """A listening socket; port 0 takes a free one. BadInput when the port cannot be had."""
     address = loopback(host)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((address, port))
+        sock.listen(256)  # from here on clients queue, and the port is taken
     except OSError as problem:
         sock.close()
         raise BadInput(f"port = {port}: {problem.strerror}; give another with --port", field="port") from problem

@@ -1,0 +1,52 @@
+"""The commands `web` and `ask`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipewave.cli import build
+from pipewave.errors import BadFile, BadInput, MissingExtra
+
+ASK = '{"model": "Llama-3.1-8B", "gpu": "H200", "batch": 2, "input_len": 64, "output_len": 8}'
+
+
+def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipewave.cli.web.find_spec", lambda name: None)
+    done = CliRunner().invoke(build(), ["web", "--no-open"])
+    assert isinstance(done.exception, MissingExtra)
+    assert "pip install 'pipewave[web]'" in done.exception.message
+
+
+def test_a_foreign_host_is_refused() -> None:
+    done = CliRunner().invoke(build(), ["web", "--no-open", "--host", "0.0.0.0"])
+    assert isinstance(done.exception, BadInput) and done.exception.field == "host"
+
+
+def test_ask_needs_no_server_and_no_extra() -> None:
+    code = (
+        "import sys; sys.modules['fastapi'] = sys.modules['uvicorn'] = sys.modules['starlette'] = None\n"
+        "from pipewave.web.asked import answer; print(answer('serve', sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, ASK], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["model"] == "Llama-3.1-8B"
+
+
+def test_ask_reads_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "question.json"
+    file.write_text(ASK)
+    one, other = (CliRunner().invoke(build(), ["ask", "serve", text]).stdout for text in (ASK, f"@{file}"))
+    assert json.loads(one) == json.loads(other)
+
+
+@pytest.mark.parametrize(
+    ("view", "question", "kind"),
+    [("srve", "{}", BadInput), ("serve", "{", BadInput), ("serve", "{}", BadInput), ("serve", "@/none", BadFile)],
+)
+def test_wrong_questions_are_typed(view: str, question: str, kind: type[Exception]) -> None:
+    assert isinstance(CliRunner().invoke(build(), ["ask", view, question]).exception, kind)
