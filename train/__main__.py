@@ -6,6 +6,7 @@ Stages, each reading what the one before wrote under `--runs`:
   export  RUNS/<net> → src/pipewave/data/weights, cards included
   tables  RUNS/<net> → train/tables/<net>.json, errors on every kind of split by GPU
   all     the four in order
+  ceiling  corpus → the ceiling alone, put beside the weights that ship, and its table
 """
 
 from __future__ import annotations
@@ -64,6 +65,23 @@ def export(net: str, options: argparse.Namespace) -> None:
     print(write(net, load(folder / "rows.npz"), folder / "net", options.weights, **(low if has_low else {}), **extra))
 
 
+def ceiling(net: str, options: argparse.Namespace) -> None:
+    """Train the ceiling anew and put it beside the net that ships."""
+    from train.export import replace_ceiling
+    from train.fit import main as train
+    from train.registry import plain, plan
+
+    folder = options.runs / net
+    folder.mkdir(parents=True, exist_ok=True)
+    given, wanted, run = (folder / part for part in ("plain.npz", "ceiling.json", "ceiling"))
+    rows = plain(net, options.data)
+    rows.save(given)
+    wanted.write_text(json.dumps(plan(net, "ceiling", rows), indent=1) + "\n", encoding="utf-8")
+    train(["--in", str(given), "--plan", str(wanted), "--out", str(run)])
+    print(replace_ceiling(options.weights / f"{net}.json", run, rows), flush=True)
+    ceilings(["--in", str(given), "--run", str(run), "--json", str(options.tables / f"{net}.ceiling.json")])
+
+
 def tables(net: str, options: argparse.Namespace) -> None:
     """Print the errors by GPU and commit-ready JSON."""
     options.tables.mkdir(exist_ok=True)
@@ -87,13 +105,14 @@ STAGES: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "export": export,
     "tables": tables,
 }
+ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {"ceiling": ceiling}
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m train", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("stage", choices=[*STAGES, "all"])
+    parser.add_argument("stage", choices=[*STAGES, *ALONE, "all"])
     parser.add_argument("--net", action="append", help="only these nets")
     parser.add_argument("--data", type=Path, help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--runs", type=Path, default=RUNS)
@@ -104,13 +123,13 @@ def main(argv: list[str] | None = None) -> int:
     nets = options.net or _default_nets(options)
     for stage in STAGES if options.stage == "all" else [options.stage]:
         for net in nets:
-            STAGES[stage](net, options)
+            (STAGES | ALONE)[stage](net, options)
     return 0
 
 
 def _default_nets(options: argparse.Namespace) -> list[str]:
     """All nets, or after the first stage those that have rows."""
-    if options.stage in ("rows", "all"):
+    if options.stage in ("rows", "ceiling", "all"):
         from train.registry import names
 
         return list(names())

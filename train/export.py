@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
 from pipewave.estimator import SCHEMA
@@ -99,6 +100,19 @@ def export(
     path = folder / f"{name}.json"
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def replace_ceiling(card_path: Path, ceiling: Path, ceiling_rows: Rows) -> Path:
+    """Give shipped weights another ceiling, the rest as it was; its rows are those of `train.registry.plain`."""
+    low, card = Run.read(ceiling), json.loads(card_path.read_text(encoding="utf-8"))
+    weights = card_path.with_suffix(".safetensors")
+    kept = {name: tensor for name, tensor in parse(weights.read_bytes()).items() if name.startswith("net/")}
+    raw = to_safetensors(kept | low.named("ceiling"))
+    card["ceiling"] = low.spec() | held_to(ceiling_rows, ceiling, ceiling_rows)
+    card["sha256"] = hashlib.sha256(raw).hexdigest()
+    weights.write_bytes(raw)
+    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    return card_path
 
 
 def held_to(rows: Rows, ceiling: Path, ceiling_rows: Rows | None) -> dict[str, Any]:
