@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e clean
+.PHONY: demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -74,6 +74,11 @@ e2e: $(VENV)/.core
 	$(BIN)/python -m bench.e2e_vllm --rival bench/results/e2e_aiconfigurator.json --json bench/results/e2e_vllm.json
 	$(BIN)/python -m bench.e2e_pipeweave --json bench/results/e2e_pipeweave.json
 	$(BIN)/python -m bench.e2e_kernels --json bench/results/e2e_kernels.json --markdown docs/generated/traces.md
+
+# How far every implementation of the public corpus stands above the shipped ceilings.
+league: $(VENV)/.train
+	$(PIP) -e '.[plot]'
+	$(BIN)/python -m bench.league --json bench/results/league.json --page docs/league.md
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -63,9 +63,9 @@ def ratios(rows: Sequence[Row]) -> Array:
     return found
 
 
-def league(rows: Sequence[Row]) -> list[Standing]:
-    """Standings of all implementations, those that leave most on the table first."""
-    found, together = ratios(rows), dict[tuple[str, ...], list[int]]()
+def league(rows: Sequence[Row], found: Array | None = None) -> list[Standing]:
+    """Standings of all implementations, those that leave most on the table first. `found`: their ratios, if known."""
+    found, together = ratios(rows) if found is None else found, dict[tuple[str, ...], list[int]]()
     for index, row in enumerate(rows):
         software = (str(getattr(row.call, "stack", None) or ""), str(getattr(row.call, "impl", None) or ""))
         together.setdefault((row.gpu, row.call.kernel, row.protocol, *software), []).append(index)
