@@ -11,19 +11,21 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.prediction import WIDEST
+from train.corrected import averaged, corrected
 from train.intervals import Held, held, widths
 from train.predictions import Floats, Predictions, load_predictions
-from train.rows import Ints, Rows
+from train.rows import Rows
 from train.rows import load as load_rows
+from train.scored import Scored
 
 OFF = float(np.log(1.5))
-KINDS = {"fold": "unseen shapes", "logo": "unseen GPU", "lofo": "unseen family", "few": "unseen family + 100 rows"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +42,6 @@ class Errors:
     off: float
     coverage: float
     width: float
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """Held-out rows of one split with their predicted log residual and the half-width of their interval in log time."""
-
-    name: str
-    index: Ints
-    mean: Floats
-    half: Floats
 
 
 def errors(log_error: Floats, half: Floats) -> Errors:
@@ -147,6 +139,16 @@ def chosen(rows: Rows, conditions: Sequence[str]) -> NDArray[np.bool_]:
     return keep
 
 
+KINDS = {
+    "fold": ("unseen shapes", partial(scored, "fold")),
+    "logo": ("unseen GPU", partial(scored, "logo")),
+    "lofo": ("unseen family", partial(scored, "lofo")),
+    "few": ("unseen family, 100 rows in training", partial(scored, "few")),
+    "corrected": ("unseen family, corrected by 100 rows", corrected),
+    "averaged": ("unseen family, 100 rows in training and correcting", averaged),
+}
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m train.evaluate", description=__doc__)
     parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
@@ -157,8 +159,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     rows, predictions = load_rows(options.rows), load_predictions(options.run)
     keep, report = chosen(rows, options.where), {}
-    for kind, title in KINDS.items():
-        if parts := scored(kind, rows, predictions, keep):
+    for kind, (title, score) in KINDS.items():
+        if parts := score(rows, predictions, keep):
             cells = table(parts, rows, options.by.split(","))
             print(formatted(title, cells) + "\n")
             report[kind] = {cell: figures(e) for cell, e in {**cells, "macro mean": macro(cells)}.items()}

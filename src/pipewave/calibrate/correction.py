@@ -31,6 +31,10 @@ class Frame:
         for i, name in enumerate(self.names):
             code, is_code, value = name.partition("=")
             raw[:, i] = float(codes.get(code) == value) if is_code else features[name]
+        return self.scaled(raw)
+
+    def scaled(self, raw: Array) -> Array:
+        """Coordinates [row, name] in standard deviations from their middle."""
         return np.clip((raw - self.middle) / self.spread, -FARTHEST, FARTHEST)
 
 
@@ -52,8 +56,11 @@ class Correction:
 
     def log_factor(self, features: Mapping[str, Array], codes: Mapping[str, str], calls: int) -> Array:
         """Log of corrected over predicted latency, one a call."""
-        points = self.frame.points(features, codes, calls)
-        parts = [points[at : at + CHUNK_CALLS] for at in range(0, calls, CHUNK_CALLS)]
+        return self.at(self.frame.points(features, codes, calls))
+
+    def at(self, points: Array) -> Array:
+        """The same at scaled coordinates [call, name]."""
+        parts = [points[at : at + CHUNK_CALLS] for at in range(0, len(points), CHUNK_CALLS)]
         return np.concatenate([self.scales.kernel(part, self.points) @ self.weights for part in parts])
 
     def apply(self, seconds: Array, features: Mapping[str, Array], codes: Mapping[str, str]) -> Array:
