@@ -11,6 +11,7 @@ import numpy as np
 import pipewave as pw
 from pipewave.calls import CLASSES, from_dict
 from pipewave.measure import rows as measured_rows
+from pipewave.measure.pack import clock_mhz
 
 GPU = "H200"
 
@@ -39,8 +40,14 @@ def _together(row: dict[str, Any]) -> bool:
     return fastest > 0.8 * row["latency_us"]
 
 
+def _case(row: dict[str, Any]) -> dict[str, Any]:
+    """With its software, and the SM clock where it was read and the family asks for it."""
+    clock = {"sm_clock_mhz": clock_mhz(row)} if row["case"]["kernel"] == "gemm" else {}
+    return row["case"] | {"stack": row["stack"], "impl": row["impl"]} | clock
+
+
 def _compare(key: tuple[str, str, str], rows: list[dict[str, Any]], protocol: str) -> dict[str, Any]:
-    calls = [from_dict(row["case"] | {"stack": row["stack"], "impl": row["impl"]}) for row in rows]
+    calls = [from_dict(_case(row)) for row in rows]
     answers = pw.predict(calls, GPU, protocol=protocol)
     measured = np.array([row["latency_us"] for row in rows])
     error = answers.latency_us / measured - 1.0

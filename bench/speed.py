@@ -82,7 +82,9 @@ def batch(scale: float) -> Iterator[Figure]:
     """Arrays of calls with one context, features and net included."""
     gpu, rng, n = find("H200"), np.random.default_rng(0), int(200_000 * scale)
     m, nk = rng.integers(1, 32768, n), rng.integers(64, 65536, (2, n))
-    cols = {name: values.astype(float) for name, values in zip("mnk", (m, *nk), strict=True)} | {"ctas": np.zeros(n)}
+    cols = {name: values.astype(float) for name, values in zip("mnk", (m, *nk), strict=True)} | dict.fromkeys(
+        ("ctas", "sm_clock_mhz"), np.zeros(n)
+    )
     gemm = family_of("gemm")
     key = group_key(gemm, asdict(pw.gemm(1, 1, 1)))
     seconds = best_of(lambda: answer(gemm, cols, key, gpu, "cold"), 5)

@@ -38,7 +38,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Gemm(Call):
-    """y[m,n] = x[m,k] · W[n,k]ᵀ. `quantize`: the call also quantises x. `tile`, `ctas`: when known from a trace."""
+    """y[m,n] = x[m,k] · W[n,k]ᵀ. `quantize`: the call also quantises x. `tile`, `ctas`: when known from a trace.
+
+    `sm_clock_mhz`: the SM clock during the call where it was read; null means a card that was idle before the call
+    (`cold`) or is busy serving (`serving`). Other protocols take no notice of it.
+    """
 
     kernel: ClassVar[str] = "gemm"
     m: int = of("int")
@@ -48,6 +52,7 @@ class Gemm(Call):
     quantize: bool = of("bool", False)
     tile: tuple[int, ...] | None = of("ints", None, length=3)
     ctas: int | None = of("int", None)
+    sm_clock_mhz: float | None = of("float", None, low=50, high=10_000)
     stack: str | None = of("str", None)
     impl: str | None = of("str", None)
 

@@ -19,7 +19,7 @@ from pipewave.errors import UnknownGPU
 from pipewave.gpus import find
 
 SHAPES: dict[str, tuple[str, ...]] = {
-    "gemm": ("m", "n", "k", "quantize"),
+    "gemm": ("m", "n", "k", "quantize", "sm_clock_mhz"),
     "attention": (
         *("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window"),
         *("kv_dtype", "causal", "sinks", "phase"),
@@ -50,9 +50,9 @@ GROUP_KEYS: dict[str, tuple[str, ...]] = {
     "quantize": ("dim",),
     "collectives": ("bytes",),
 }
-MEASURED = ("latency_us", "noise")
+MEASURED = ("latency_us", "noise", "sm_clock_mhz")
 FLAGS = {"quantize": False, "causal": True, "sinks": False, "fused_add": False, "gated": True, "flagged": False}
-DEFAULTS: dict[str, Any] = FLAGS | {"window": 0, "tp": 1, "ep": 1, "nodes": 1, "noise": np.nan}
+DEFAULTS: dict[str, Any] = FLAGS | {"window": 0, "tp": 1, "ep": 1, "nodes": 1, "noise": np.nan, "sm_clock_mhz": 0.0}
 DEFAULTS |= {"part": "all", "routing": "random", "fabric": "node", "phase": "prefill"}
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "sq": "int8", "int4_wo": "int4", "fp8_static": "fp8"}
 DTYPES |= {"w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8", "w4afp8": "int4_fp8"}

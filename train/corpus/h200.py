@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipewave.measure.pack import clock_mhz
 from pipewave.measure.pack import rows as measured
 from train.corpus.frame import DEFAULTS, SHAPES, Table
 
@@ -40,6 +41,7 @@ def _flat(file: Path) -> Iterator[dict[str, Any]]:
             row_wide = {"op": case["kernel"], "kernel_source": row["impl"], "latency_us": row["latency_us"]}
             row_wide["routing"] = routing if isinstance(routing, str) else json.dumps(routing)
             row_wide["noise"] = (row["max_us"] - row["min_us"]) / row["latency_us"] / 2
+            row_wide["sm_clock_mhz"] = clock_mhz(row) or 0.0
             row_wide["flagged"] = row.get("flush", "write") != "write"
             yield {"dtype": "bf16"} | case | software | row_wide
 

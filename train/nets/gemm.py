@@ -55,7 +55,7 @@ def features(frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
     """Features by name and the base estimate in µs, aligned with `frame`."""
     columns: dict[str, Floats] = {}
     base_us = np.empty(len(frame))
-    sizes = {name: frame[name].to_numpy(np.float64) for name in SHAPE}
+    sizes = {name: frame[name].to_numpy(np.float64) for name in (*SHAPE, "sm_clock_mhz")}
     for key, index in frame.groupby(list(CONTEXT), observed=True).indices.items():
         gpu, dtype, protocol, stack, impl, quantize = key
         options = (("quantize", bool(quantize)), ("tile", None))

@@ -10,13 +10,13 @@ from typing import Any
 
 from pipewave.accuracy.folds import held_out
 from pipewave.calls import CLASSES
-from pipewave.measure.pack import environments, pack
+from pipewave.measure.pack import clock_mhz, environments, pack
 from pipewave.measure.pack import rows as measured_rows
 from pipewave.store import Store
 
 Row = dict[str, Any]
 GPU = "H200"
-KEPT = ("key", "case", "impl", "protocol", "stack", "status", "latency_us", "config", "env")
+KEPT = ("key", "case", "impl", "protocol", "stack", "status", "latency_us", "config", "env", "spin_us", "spin_clocks")
 WAITED = 0.75  # fastest over slowest rank of a collective below which some rank started late
 
 
@@ -51,11 +51,16 @@ def _counts(row: Mapping[str, Any]) -> bool:
 
 
 def cases(rows: list[Row]) -> Iterator[Row]:
-    """A case of the contract for each row, with its software; a Triton configuration that ran makes a second one."""
+    """A case of the contract for each row, with its software.
+
+    What was known of the run makes a second one: a Triton configuration, the SM clock of a GEMM.
+    """
     for row in rows:
         case = row["case"] | {"stack": row["stack"], "impl": row["impl"]}
         shown = {"case": case, "protocol": row["protocol"], "latency_us": row["latency_us"], "gpu": GPU}
         yield shown | {"impl": row["impl"]}
+        if row["case"]["kernel"] == "gemm" and row["protocol"] == "cold" and (clock := clock_mhz(row)):
+            yield shown | {"case": case | {"sm_clock_mhz": clock}, "impl": f"{row['impl']}, clock known"}
         if row.get("config"):
             known = case | {"config": dict(row["config"])}
             yield shown | {"case": known, "impl": f"{row['impl']}, config known"}

@@ -11,6 +11,7 @@ from pipewave.calls import Gemm
 from pipewave.demand import Array, Demand, demand
 from pipewave.kernels.arith import ARRAY, SCALAR, Arith
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.gemm_clock import slowdown
 from pipewave.kernels.gemm_features import Times, features, times
 from pipewave.kernels.gemm_machine import Machine, machine
 from pipewave.kernels.gemm_tiles import known_tile, tiling
@@ -36,13 +37,16 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     at = machine(ctx)
     m, n, k = cols["m"], cols["n"], cols["k"]
     tile = ctx.option("tile")
-    ctas = cols["ctas"] if tile else 0.0 * m
+    none, net = 0.0 * m, NET_OF[ctx.dtype]
+    ctas, clock = cols["ctas"] if tile else none, cols.get("sm_clock_mhz", none)
     if len(m) > 1:
         moved, t, named = parts(m, n, k, ctas, tile, at, ARRAY)
-        return Analysis(least(m, n, k, moved, at), t.base, _columns(named, len(m)), NET_OF[ctx.dtype])
+        base = t.base * slowdown(named["memory_share"], clock, net, ctx, ARRAY)
+        return Analysis(least(m, n, k, moved, at), base, _columns(named, len(m)), net)
     moved, t, named = parts(float(m[0]), float(n[0]), float(k[0]), float(ctas[0]), tile, at, SCALAR)
+    base = t.base * slowdown(named["memory_share"], float(clock[0]), net, ctx, SCALAR)
     one = Features(tuple(named), np.array(list(named.values()))[:, None])
-    return Analysis(least(m, n, k, moved, at), np.array([t.base]), one, NET_OF[ctx.dtype])
+    return Analysis(least(m, n, k, moved, at), np.array([base]), one, net)
 
 
 def parts(

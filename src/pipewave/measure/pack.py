@@ -19,6 +19,7 @@ from pipewave.errors import BadFile
 
 Row = dict[str, Any]
 FORMAT = "pipewave-rows-1"
+SPIN_LAUNCH_US = 0.613  # of a spin kernel beside its clocks, as `measure.microbench` found it on an H200
 KERNEL_FIELDS = ("name", "us", "grid", "block", "smem", "regs")
 
 
@@ -114,6 +115,12 @@ def _from_columns(columns: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
         row = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
         case = {name[5:]: row.pop(name) for name in [name for name in row if name.startswith("case.")]}
         yield {**row, "case": case}
+
+
+def clock_mhz(row: Mapping[str, Any]) -> float | None:
+    """SM clock right after the call, from a spin of a known number of clocks; None where the row has no spin."""
+    spin_us = row.get("spin_us")
+    return row["spin_clocks"] / (spin_us - SPIN_LAUNCH_US) if spin_us else None
 
 
 def families(found: Iterable[Mapping[str, Any]]) -> dict[str, int]:
