@@ -41,6 +41,7 @@ test-triton: $(VENV)/.train
 	$(PIP) triton
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton_kernels -n 2
 
+test-web: export PIPEWAVE_FUZZ ?= 60
 test-web: $(VENV)/.dev
 	$(PIP) -e '.[web-test]'
 	$(BIN)/python -m pytest tests/web

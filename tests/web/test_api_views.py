@@ -194,3 +194,17 @@ def test_an_inline_model_is_read_as_its_file_would_be(client: Any) -> None:
     found, named = answer(client, "serve", SERVE | {"model": config}), answer(client, "serve", SERVE)
     assert found["tpot_ms"] == named["tpot_ms"]
     assert printed(found["command"])["tpot_ms"] == named["tpot_ms"]
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "begins"), [("html", "text/html", b"<!doctype html>"), ("md", "text/markdown", b"# ")]
+)
+def test_every_view_can_be_saved_as_a_report(client: Any, form: str, kind: str, begins: bytes) -> None:
+    questions = {"kernel": {**GEMM, "gpus": ["H200"]}, "serve": SERVE, "plan": PLAN}
+    replies = [client.post(f"/api/{view}?report={form}", question) for view, question in questions.items()]
+    path = sorted(TRACES.glob("*.json.gz"))[0]
+    replies.append(client.send("POST", f"/api/trace?gpu=H200&report={form}", path.read_bytes()))
+    for reply in replies:
+        assert reply.status == 200 and reply.headers["content-type"].startswith(kind)
+        assert reply.body.startswith(begins) and "attachment" in reply.headers["content-disposition"]
+    assert client.post("/api/serve?report=pdf", SERVE).status == 422

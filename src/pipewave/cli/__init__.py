@@ -19,7 +19,19 @@ app = typer.Typer(
 )
 
 # One module a group of commands; each has register(app).
-GROUPS = ("predict", "gpus", "serving", "planning", "trace", "tune", "measure", "calibrate", "accuracy", "web")
+GROUPS = (
+    "predict",
+    "gpus",
+    "serving",
+    "planning",
+    "trace",
+    "tune",
+    "measure",
+    "calibrate",
+    "accuracy",
+    "report",
+    "web",
+)
 
 
 def build() -> typer.Typer:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Query, Request
@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from pipewave import __version__
 from pipewave.errors import PipewaveError
+from pipewave.report import report as write_report
 from pipewave.web import catalogue, serving
 from pipewave.web.guard import Guard
 from pipewave.web.kernel import KernelAsk, kernel_answer
@@ -36,6 +37,7 @@ FILE_BODY = {
     }
 }
 T = TypeVar("T")
+Form = Literal["html", "md"] | None
 
 
 class Lanes:
@@ -107,21 +109,30 @@ def _views(app: FastAPI, lanes: Lanes) -> None:
     """What is answered. JSON is written in the thread, too."""
 
     @app.post("/api/kernel")
-    async def kernel(ask: KernelAsk) -> Response:
-        return await run(lanes.kernel, lambda: reply(kernel_answer(ask)))
+    async def kernel(ask: KernelAsk, report: Form = None) -> Response:
+        return await run(lanes.kernel, lambda: _given(kernel_answer(ask), report))
 
     @app.post("/api/serve")
-    async def serve(ask: ServeAsk) -> Response:
-        return await run(lanes.quick, lambda: reply(serving.cached(ask.model_dump_json(by_alias=True))))
+    async def serve(ask: ServeAsk, report: Form = None) -> Response:
+        return await run(lanes.quick, lambda: _given(serving.cached(ask.model_dump_json(by_alias=True)), report))
 
     @app.post("/api/plan")
-    async def plan(ask: PlanAsk) -> Response:
-        return await run(lanes.plan, lambda: reply(plan_answer(ask)))
+    async def plan(ask: PlanAsk, report: Form = None) -> Response:
+        return await run(lanes.plan, lambda: _given(plan_answer(ask), report))
 
     @app.post("/api/trace", openapi_extra=FILE_BODY)
     async def trace(ask: Annotated[TraceAsk, Query()], request: Request) -> Response:
         async with _stored(request) as file:
-            return await run(lanes.trace, lambda: reply(trace_answer(ask, file)))
+            return await run(lanes.trace, lambda: _given(trace_answer(ask, file), ask.report))
+
+
+def _given(answer: dict[str, Any], form: str | None) -> Response:
+    """The answer as JSON, or as a report to save."""
+    if form is None:
+        return reply(answer)
+    text = write_report(answer, form).encode("utf-8", "replace")
+    disposition = {"content-disposition": f'attachment; filename="pipewave-report.{form}"'}
+    return Response(text, headers=disposition, media_type={"html": "text/html", "md": "text/markdown"}[form])
 
 
 @asynccontextmanager

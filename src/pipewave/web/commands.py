@@ -34,7 +34,7 @@ def plan_command(ask: PlanAsk) -> str:
 
 def trace_command(ask: TraceAsk, file: str) -> str:
     """`pipewave trace FILE ...`."""
-    given = {name: value for name, value in ask.given().items() if name != "name"}
+    given = {name: value for name, value in ask.given().items() if name not in ("name", "report")}
     return _line(["pipewave", "trace", file, "--format", "json"], given)
 
 

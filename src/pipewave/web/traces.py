@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ from pipewave.web.commands import trace_command
 from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, model_of
 
 CHUNK = 1 << 20
-Lens = Annotated[str, Field(max_length=100_000)]
+Lens = Annotated[str, Field(max_length=2_000, pattern="^[0-9,*]*$")]
 
 
 class TraceAsk(Form):
@@ -39,6 +39,7 @@ class TraceAsk(Form):
     engine: Name = "vllm"
     stack: Name | None = None
     protocol: Name | None = None
+    report: Literal["html", "md"] | None = None
 
 
 def trace_answer(ask: TraceAsk, file: Path) -> dict[str, Any]:

@@ -1,0 +1,116 @@
+"""The report of an estimate: times with intervals, where they go, memory, and one step of each phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipewave.report import svg
+from pipewave.report.document import (
+    Block,
+    Chart,
+    Code,
+    Document,
+    Fact,
+    Facts,
+    Notes,
+    Table,
+    between,
+    ms,
+    number,
+    percent,
+    words,
+)
+from pipewave.report.svg import Part
+
+PHASES = {"prefill_ms": "prompts", "decode_step_ms": "decode step"}
+MEMORY = ("weights", "activations", "engine", "kv_used", "kv_left", "free")
+MEMORY_NAMES = {"kv_used": "KV cache in use", "kv_left": "KV cache left", "free": "left to others"}
+MOST_ROWS = 40
+
+
+def document(answer: Mapping[str, Any]) -> Document:
+    """Everything an estimate says. Raises KeyError or TypeError where it is not one."""
+    title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}"
+    subtitle = f"Static batch under {answer['engine']}: every request arrives at once."
+    return Document(title, subtitle, tuple(_blocks(answer)))
+
+
+def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
+    yield _facts(answer)
+    yield from _breakdown(answer["breakdown"])
+    if "pipes" in answer:
+        yield _pipes(answer["pipes"])
+    if "memory_gib" in answer:
+        yield from _memory(answer["memory_gib"])
+    for phase, step in answer.get("timeline", {}).items():
+        yield _step(phase, step)
+    yield _evidence(answer)
+    if answer.get("command"):
+        yield Code("The same numbers again", str(answer["command"]))
+
+
+def _facts(answer: Mapping[str, Any]) -> Facts:
+    names = {"prefill_ms": "until every request has its first token", "tpot_ms": "a later token", "e2e_ms": "in all"}
+    times = [Fact(name, ms(answer[field]), between(answer[f"{field}_low"], answer[f"{field}_high"], "ms"))
+             for field, name in names.items()]  # fmt: skip
+    rate = Fact("output tokens per second", number(float(answer["output_tokens_per_s"])), "of the whole deployment")
+    return Facts((*times, rate))
+
+
+def _breakdown(breakdown: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
+    """A bar and a table of time by kernel family and gap."""
+    total = {name: sum(parts.get(name, 0.0) for parts in breakdown.values()) for parts in breakdown.values()
+             for name in parts}  # fmt: skip
+    names = [name for name in sorted(total, key=lambda name: -total[name]) if total[name] > 0]
+    colours = {name: i for i, name in enumerate(names)}
+    bars = [(PHASES.get(phase, words(phase)), [Part(words(n), parts.get(n, 0.0), colours[n]) for n in names])
+            for phase, parts in breakdown.items()]  # fmt: skip
+    drawing = svg.stacks(bars, "time by kernel family") + svg.legend([(words(n), i) for n, i in colours.items()])
+    yield Chart("Where the time goes", drawing, "By kernel family; what the engine adds (gaps) has names of its own.")
+    rows = tuple((words(name), *_with_shares(name, breakdown)) for name in names)
+    columns = ("family", *(text for phase in breakdown for text in (f"{PHASES.get(phase, words(phase))}, ms", "share")))
+    yield Table("", columns, rows)
+
+
+def _with_shares(name: str, breakdown: Mapping[str, Mapping[str, float]]) -> list[Any]:
+    out: list[Any] = []
+    for parts in breakdown.values():
+        value = float(parts.get(name, 0.0))
+        out += [value, percent(value / (sum(parts.values()) or 1.0))]
+    return out
+
+
+def _pipes(pipes: Mapping[str, Mapping[str, float]]) -> Chart:
+    names = list(dict.fromkeys(name for shares in pipes.values() for name in shares))
+    bars = [(phase, [Part(name, shares.get(name, 0.0), names.index(name)) for name in names])
+            for phase, shares in pipes.items()]  # fmt: skip
+    drawing = svg.stacks(bars, "time by pipe") + svg.legend([(name, i) for i, name in enumerate(names)])
+    said = "; ".join(f"{phase}: " + ", ".join(f"{n} {percent(s)}" for n, s in shares.items() if s >= 0.0005)
+                     for phase, shares in pipes.items())  # fmt: skip
+    return Chart("What the kernels wait for", drawing, f"Share of a step by the pipe that bounds each kernel. {said}.")
+
+
+def _memory(memory: Mapping[str, float]) -> Iterator[Block]:
+    sizes = dict(memory) | {"kv_left": memory["kv"] - memory.get("kv_used", 0.0)}
+    parts = [Part(MEMORY_NAMES.get(name, name), float(sizes.get(name, 0.0)), i) for i, name in enumerate(MEMORY)]
+    drawing = svg.stacks([("GiB", parts)], "memory", whole=float(memory["total"]))
+    drawing += svg.legend([(part.name, part.colour) for part in parts])
+    yield Chart("Memory of the fullest GPU", drawing)
+    rows = tuple((part.name, part.size, percent(part.size / memory["total"])) for part in parts)
+    yield Table("", ("part", "GiB", "share"), rows, f"The KV cache holds {number(int(memory['kv_tokens']))} tokens.")
+
+
+def _step(phase: str, step: Mapping[str, Any]) -> Table:
+    parts = sorted(step["parts"], key=lambda part: -part["duration_us"])[:MOST_ROWS]
+    rows = tuple((words(part["name"]), words(part["family"]), part["count"], float(part["each_us"]),
+                  float(part["duration_us"]), percent(part["duration_us"] / (step["total_us"] or 1.0)), part["bound"])
+                 for part in parts if part["duration_us"] > 0)  # fmt: skip
+    kind = "prompt" if phase == "prefill" else phase
+    note = f"{number(step['requests'])} requests, {number(step['tokens'])} tokens, {ms(step['total_us'] / 1e3)}."
+    return Table(f"One {kind} step", ("kernel", "family", "×", "µs each", "µs", "share", "bound by"), rows, note)
+
+
+def _evidence(answer: Mapping[str, Any]) -> Notes:
+    basis = ", ".join(f"{percent(share)} {words(name)}" for name, share in answer["basis"].items())
+    return Notes((f"Evidence behind the time: {basis}.", *map(str, answer.get("notes", ()))))

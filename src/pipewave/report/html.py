@@ -1,0 +1,77 @@
+"""A document as one HTML file: no script, no external resource, light and dark, and fit for paper."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from pipewave.report.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, number
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a report can load nothing and run nothing
+
+
+def write(document: Document) -> str:
+    """The whole file."""
+    style = files("pipewave.report").joinpath("style.css").read_text("utf-8")
+    body = "".join(block(one) for one in document.blocks)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(document.title)}</title><style>{style}</style></head><body>"
+        f"<header><h1>{escape(document.title)}</h1><p>{escape(document.subtitle)}</p></header>"
+        f"<main>{body}</main><footer>Made by pipewave. Times are predictions unless they say measured.</footer>"
+        "</body></html>\n"
+    )
+
+
+def block(one: Block) -> str:
+    """One block as an element."""
+    if isinstance(one, Facts):
+        return f'<section class="facts">{"".join(_fact(fact) for fact in one.facts)}</section>'
+    if isinstance(one, Table):
+        return f"<section>{_heading(one.title)}{_table(one)}{_note(one.note)}</section>"
+    if isinstance(one, Chart):
+        return f'<section class="chart">{_heading(one.title)}{one.svg}{_note(one.note)}</section>'
+    if isinstance(one, Code):
+        return f"<section>{_heading(one.title)}<pre><code>{escape(one.text)}</code></pre></section>"
+    return f"<section>{_notes(one)}</section>"
+
+
+def _heading(title: str) -> str:
+    return f"<h2>{escape(title)}</h2>" if title else ""
+
+
+def _note(note: str) -> str:
+    return f'<p class="note">{escape(note)}</p>' if note.strip() else ""
+
+
+def _notes(notes: Notes) -> str:
+    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in notes.items) + "</ul>"
+
+
+def _fact(fact: Fact) -> str:
+    return f"<div><b>{escape(fact.value)}</b><span>{escape(fact.name)}</span><small>{escape(fact.detail)}</small></div>"
+
+
+def _table(table: Table) -> str:
+    right = [all(_is_number(row[i]) for row in table.rows) for i in range(len(table.columns))]
+    heads = "".join(_cell("th", name, right[i]) for i, name in enumerate(table.columns))
+    rows = "".join(
+        "<tr>" + "".join(_cell("td", number(value), right[i]) for i, value in enumerate(row)) + "</tr>"
+        for row in table.rows
+    )
+    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _is_number(value: Any) -> bool:
+    """Numbers, and texts that are numbers with a sign, a per cent or an interval."""
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return True
+    parts = str(value).removesuffix(" %").split(" – ")
+    return all(part.lstrip("+-").replace(".", "", 1).replace(",", "").isdigit() for part in parts)
+
+
+def _cell(kind: str, text: str, right: bool) -> str:
+    return f'<{kind} class="r">{escape(text)}</{kind}>' if right else f"<{kind}>{escape(text)}</{kind}>"

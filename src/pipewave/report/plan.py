@@ -1,0 +1,107 @@
+"""The report of a plan: the winner, the Pareto front, what would move it, what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from pipewave.report import svg
+from pipewave.report.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, ms, number, table_of
+
+FRONT = {
+    "gpu": "GPU", "gpus": "GPUs", "tp": "TP", "pp": "PP", "ep": "EP", "engine": "engine", "kv_dtype": "KV cache",
+    "max_num_seqs": "batch", "max_num_batched_tokens": "step tokens", "ttft_ms": "TTFT ms", "tpot_ms": "TPOT ms",
+    "range": "90 %", "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "tokens_per_s_per_user": "tokens/s/user", "usd_per_million_tokens": "USD / M tokens",
+}  # fmt: skip
+USUAL = ("pp", "ep", "engine", "kv_dtype", "max_num_batched_tokens")
+COST, RATE, SPEED = "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user"
+
+
+def document(answer: Mapping[str, Any]) -> Document:
+    """Everything a plan says. Raises KeyError or TypeError where it is not one."""
+    subtitle = f"{number(answer['designs'])} designs, {number(answer['meet_the_limits'])} meet the limits."
+    return Document(f"Serving {answer['model']}", subtitle, tuple(_blocks(answer)))
+
+
+def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
+    if answer["winner"]:
+        yield _winner(answer["winner"])
+        yield Code("Launch one replica", str(answer["launch"]))
+        yield _front(answer["front"], answer.get("all", ()))
+        yield _table(answer["front"])
+        yield from _elasticities(answer["elasticities"])
+    else:
+        yield Notes(("No design meets the limits.",))
+    refused = tuple((row["why"], ", ".join(row["splits"])) for row in answer["does_not_fit"])
+    if refused:
+        yield Table("Not possible", ("why", "splits"), refused)
+    yield from _prices(answer)
+    if answer.get("command"):
+        yield Code("The same numbers again", str(answer["command"]))
+
+
+def _table(front: Sequence[Mapping[str, Any]]) -> Table:
+    """The front without columns that say the same in every row."""
+    rows = [{**row, "range": f"{number(row['tpot_ms_low'])} – {number(row['tpot_ms_high'])}"} for row in front]
+    alike = [name for name in USUAL if len({row[name] for row in rows}) == 1]
+    columns = {name: head for name, head in FRONT.items() if name not in alike}
+    same = ", ".join(f"{FRONT[name]} {rows[0][name]}" for name in alike)
+    return table_of("Pareto front, cheapest first", rows, columns, f"All with {same}." if same else "")
+
+
+def _winner(row: Mapping[str, Any]) -> Facts:
+    cost = row.get(COST)
+    split = f"TP {row['tp']}, PP {row['pp']}, EP {row['ep']}, {row['engine']}"
+    return Facts((
+        Fact("cheapest design", f"{row['gpus']} × {row['gpu']}", split),
+        Fact("a million output tokens", "no price known" if cost is None else f"{number(float(cost))} USD"),
+        Fact("first token", ms(row["ttft_ms"])),
+        Fact("a later token", ms(row["tpot_ms"]), f"{number(float(row[SPEED]))} tokens/s for a user"),
+    ))  # fmt: skip
+
+
+def _front(front: Sequence[Mapping[str, Any]], cloud: Sequence[Mapping[str, Any]]) -> Chart:
+    """Speed for a user against cost; every GPU a colour, the front joined."""
+    priced = all(row.get(COST) is not None for row in front)
+    field, name = (COST, "USD per million tokens") if priced else (RATE, "tokens per second and GPU")
+    rows = [row for row in (*cloud, *front) if row.get(field) is not None]
+    xs, ys = [float(row[SPEED]) for row in rows], [float(row[field]) for row in rows]
+    axes = svg.frame(xs, ys, ("tokens per second for a user", name), logs=(True, True))
+    gpus = list(dict.fromkeys(row["gpu"] for row in (*front, *rows)))
+    dots = [_dot(axes, row, field, gpus.index(row["gpu"]), front=False) for row in rows[: len(rows) - len(front)]]
+    dots += [_dot(axes, row, field, gpus.index(row["gpu"]), front=True) for row in front]
+    line = svg.tag("path", d=axes.path([row[SPEED] for row in front], [row[field] for row in front]), cls="line")
+    drawing = svg.canvas(svg.HEIGHT, axes.grid() + line + "".join(dots), f"{name} against speed")
+    return Chart("Speed against cost", drawing + svg.legend([(gpu, i) for i, gpu in enumerate(gpus)]),
+                 "Large points are the front: no design beats them in both. " +
+                 ("Faint ones miss a limit or are beaten." if cloud else ""))  # fmt: skip
+
+
+def _dot(axes: svg.Frame, row: Mapping[str, Any], field: str, colour: int, *, front: bool) -> str:
+    said = (f"{row['gpus']} × {row['gpu']}, TP {row['tp']}, batch {row['max_num_seqs']}: "
+            f"{number(float(row[SPEED]))} tokens/s/user, {number(float(row[field]))}")  # fmt: skip
+    return svg.tag("circle", svg.tag("title", escape(said)), cx=axes.x.at(row[SPEED]), cy=axes.y.at(row[field]),
+                   r=5 if front else 2.2, cls=f"{svg.colour(colour)}{'' if front else ' faint'}")  # fmt: skip
+
+
+def _elasticities(rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+    if rows:
+        columns = ("with", "TTFT %", "TPOT %", "tokens/s/GPU %")
+        fields = ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")
+        body = tuple((row["more"], *(_signed(row[f"{name}_change_percent"]) for name in fields)) for row in rows)
+        yield Table("What would move the winner", columns, body)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}" if value else "0"
+
+
+def _prices(answer: Mapping[str, Any]) -> Iterator[Block]:
+    if answer["prices"]:
+        names = {"gpu": "GPU", "usd_per_hour": "USD per hour", "provider": "provider", "date": "date",
+                 "verified": "verified"}  # fmt: skip
+        yield table_of("Prices", answer["prices"], names)
+    if answer["without_price"]:
+        yield Notes((f"No price known, so not ranked: {', '.join(answer['without_price'])}.",))

@@ -1,0 +1,67 @@
+"""From an answer to a file: recognise what kind it is, build the document, write it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipewave.errors import BadFile, BadInput
+from pipewave.report import estimate, html, kernel, markdown, plan, trace
+from pipewave.report.document import Document
+
+FORMS: Mapping[str, Callable[[Document], str]] = {"html": html.write, "md": markdown.write}
+# A field that only this kind of answer has.
+KINDS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Document]]] = {
+    "estimate": ("tpot_ms_low", estimate.document),
+    "plan": ("meet_the_limits", plan.document),
+    "trace": ("recoverable_us", trace.document),
+    "kernel": ("series", kernel.document),
+}
+MOST_BYTES = 256 << 20
+
+
+def report(answer: Mapping[str, Any], form: str = "html") -> str:
+    """The report of an answer of `estimate`, `plan`, `trace` or `ask --json`.
+
+    Raises:
+        BadInput: no such form.
+        BadFile: the answer is of another kind, or parts of it are missing or of the wrong type.
+    """
+    check_form(form)
+    return FORMS[form](document(answer))
+
+
+def check_form(form: str) -> str:
+    """The form itself, or BadInput."""
+    if form not in FORMS:
+        raise BadInput(f"format = {form!r}: must be one of {', '.join(FORMS)}", field="format")
+    return form
+
+
+def document(answer: Mapping[str, Any]) -> Document:
+    """What an answer says, as a document; BadFile where it says too little."""
+    for kind, (mark, build) in KINDS.items():
+        if mark in answer:
+            try:
+                return build(answer)
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as problem:
+                what = f"{type(problem).__name__}: {problem}"
+                raise BadFile(f"not a whole answer of {kind} ({what})", field="answer") from problem
+    raise BadFile(f"no answer of {', '.join(KINDS)}: print one with --json", field="answer")
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """The answer saved in a file; BadFile says what is wrong with it."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise BadFile(f"{path}: larger than {MOST_BYTES >> 20} MiB, not an answer", field="answer")
+        answer = json.loads(path.read_text("utf-8"))
+    except OSError as problem:
+        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="answer") from problem
+    except (ValueError, RecursionError) as problem:
+        raise BadFile(f"{path}: not JSON ({problem})", field="answer") from problem
+    if not isinstance(answer, dict):
+        raise BadFile(f"{path}: must hold one JSON object", field="answer")
+    return answer
