@@ -15,7 +15,7 @@ from bench import e2e_kernels
 from bench.e2e_kernels import workload_of as workload
 from pipewave.cli import trace as command
 from pipewave.errors import BadInput, MissingField
-from pipewave.explain import Report, Workload, compare, explain_trace
+from pipewave.explain import Report, Workload, compare, explain_trace, html_compare
 from pipewave.explain.html import page
 from pipewave.explain.lengths import Given
 from pipewave.explain.reader import read
@@ -203,6 +203,19 @@ def test_json_of_the_command(app: typer.Typer) -> None:
         assert all(isinstance(call[name], float) for name in FIELDS)
         assert isinstance(call["count"], int)
         assert isinstance(call["family"], str)
+
+
+def test_traces_of_different_length_are_compared_step_by_step() -> None:
+    decode, prefill = explained("Llama-3.1-8B-tp1-graph-decode"), explained("Llama-3.1-8B-tp1-graph-prefill")
+    found = compare(decode, prefill)
+    assert (decode.steps, prefill.steps, found.by_step) == (3, 1, True)
+    assert found.gpu_us == pytest.approx((decode.gpu_us / 3, prefill.gpu_us))
+    layers = next(change for change in found.changes if change.name == "qkv_proj")
+    assert layers.count_a == layers.count_b == 32
+    assert sum(change.change_us for change in found.changes) == pytest.approx(prefill.gpu_us - decode.gpu_us / 3)
+    html = html_compare.page(found)
+    assert html.startswith("<!doctype html>")
+    assert "qkv_proj" in html
 
 
 def test_table_page_and_comparison_of_the_command(app: typer.Typer, tmp_path: Path) -> None:

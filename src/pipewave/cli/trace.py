@@ -47,7 +47,7 @@ def trace_command(
     """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
     from pipewave.explain import compare, explain_trace
 
-    _check_format(form, compared=other is not None)
+    _check_format(form)
     workload = _workload(model, tp, ep, q_lens, kv_lens, kv_cache_dtype, engine)
     reports = [
         explain_trace(path, gpu=gpu, workload=workload, protocol=protocol, stack=stack)
@@ -60,12 +60,11 @@ def trace_command(
         _show(reports[0], form, out, top)
 
 
-def _check_format(form: str, *, compared: bool) -> None:
+def _check_format(form: str) -> None:
     from pipewave.errors import BadInput
 
-    known = FORMATS[:2] if compared else FORMATS
-    if form not in known:
-        raise BadInput(f"--format {form}: must be one of {', '.join(known)}", field="format")
+    if form not in FORMATS:
+        raise BadInput(f"--format {form}: must be one of {', '.join(FORMATS)}", field="format")
 
 
 def _workload(
@@ -168,28 +167,33 @@ def _totals(report: Report) -> None:
 def _show_comparison(found: Comparison, form: str, out: str, top: int) -> None:
     if form == "json":
         _write(json.dumps(found.to_dict()) + "\n", out)
-        return
+    elif form == "html":
+        from pipewave.explain.html_compare import page
+
+        _write(page(found), out)
+    else:
+        _comparison_table(found, top)
+
+
+def _comparison_table(found: Comparison, top: int) -> None:
     from pipewave.cli.render import table
 
+    of = "a step" if found.by_step else "all"
     rows: list[dict[str, Any]] = [
         {
             "call": change.name,
             "family": change.family,
             "× A": change.count_a,
             "× B": change.count_b,
-            "A each": change.a_us / change.count_a if change.count_a else 0.0,
-            "B each": change.b_us / change.count_b if change.count_b else 0.0,
-            "A all": change.a_us,
-            "B all": change.b_us,
+            "A each": change.a_us / (change.count_a or 1),
+            "B each": change.b_us / (change.count_b or 1),
+            f"A {of}": change.a_us,
+            f"B {of}": change.b_us,
             "B − A": change.change_us,
-            "predicted B − A": _difference(change.predicted_b_us, change.predicted_a_us),
+            "predicted B − A": None if change.predicted_us is None else round(change.predicted_us, 3),
         }
         for change in found.changes[: top or None]
     ]
     table(rows, title=f"µs of A {found.a.source} on {found.a.gpu} and B {found.b.source} on {found.b.gpu}")
-    a, b = found.a.gpu_us, found.b.gpu_us
-    print(f"GPU time: A {a / 1e3:,.3f} ms, B {b / 1e3:,.3f} ms, B / A {b / a if a else 0.0:.3f}")
-
-
-def _difference(after: float | None, before: float | None) -> float | None:
-    return None if after is None or before is None else round(after - before, 3)
+    (a, b), unit = found.gpu_us, " a step" if found.by_step else ""
+    print(f"GPU time{unit}: A {a / 1e3:,.3f} ms, B {b / 1e3:,.3f} ms, B / A {b / a if a else 0.0:.3f}")

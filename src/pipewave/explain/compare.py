@@ -15,8 +15,8 @@ class Change:
 
     family: str
     name: str
-    count_a: int
-    count_b: int
+    count_a: float
+    count_b: float
     a_us: float
     b_us: float
     predicted_a_us: float | None
@@ -27,29 +27,46 @@ class Change:
         """What B takes longer than A."""
         return self.b_us - self.a_us
 
+    @property
+    def predicted_us(self) -> float | None:
+        """What B should take longer than A; None where either has no prediction."""
+        missing = self.predicted_a_us is None or self.predicted_b_us is None
+        return None if missing else (self.predicted_b_us or 0.0) - (self.predicted_a_us or 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Changes ranked by their size."""
+    """Changes ranked by their size. Where the traces hold different numbers of steps, times and counts are of one."""
 
     a: Report
     b: Report
     changes: tuple[Change, ...]
 
+    @property
+    def by_step(self) -> bool:
+        """Whether times are of one step rather than of the whole trace."""
+        return self.a.steps != self.b.steps
+
+    @property
+    def gpu_us(self) -> tuple[float, float]:
+        """GPU time of A and of B, of one step where `by_step`."""
+        return _share(self.a, self.by_step) * self.a.gpu_us, _share(self.b, self.by_step) * self.b.gpu_us
+
     def to_dict(self) -> dict[str, Any]:
         """JSON of `pipewave trace A B`."""
-        sides = {side: report.to_dict() for side, report in (("a", self.a), ("b", self.b))}
+        sides: dict[str, Any] = {side: report.to_dict() for side, report in (("a", self.a), ("b", self.b))}
+        sides["by_step"] = self.by_step
         changes = [asdict(change) | {"change_us": change.change_us} for change in self.changes]
         return {"schema_version": 1, **sides, "changes": changes}
 
 
 @dataclass(slots=True)
 class _Sum:
-    count: int = 0
+    count: float = 0
     measured_us: float = 0.0
     predicted_us: float | None = 0.0
 
-    def add(self, count: int, measured_us: float, predicted_us: float | None) -> None:
+    def add(self, count: float, measured_us: float, predicted_us: float | None) -> None:
         self.count += count
         self.measured_us += measured_us
         known = self.predicted_us is not None and predicted_us is not None
@@ -58,28 +75,27 @@ class _Sum:
 
 def compare(a: Report, b: Report) -> Comparison:
     """Join two reports on family and name."""
-    left, right = _sums(a), _sums(b)
-    changes = []
-    for key in dict.fromkeys([*left, *right]):
-        one, other = left.get(key, _Sum()), right.get(key, _Sum())
-        changes.append(
-            Change(
-                *key,
-                one.count,
-                other.count,
-                one.measured_us,
-                other.measured_us,
-                one.predicted_us,
-                other.predicted_us,
-            )
-        )
+    by_step = a.steps != b.steps
+    left, right = _sums(a, _share(a, by_step)), _sums(b, _share(b, by_step))
+    changes = [_change(key, left.get(key, _Sum()), right.get(key, _Sum())) for key in dict.fromkeys([*left, *right])]
     return Comparison(a, b, tuple(sorted(changes, key=lambda change: -abs(change.change_us))))
 
 
-def _sums(report: Report) -> dict[tuple[str, str], _Sum]:
+def _share(report: Report, by_step: bool) -> float:
+    """What part of a trace the comparison looks at."""
+    return 1.0 / report.steps if by_step else 1.0
+
+
+def _change(key: tuple[str, str], one: _Sum, other: _Sum) -> Change:
+    counts = [int(n) if n == int(n) else n for n in (one.count, other.count)]
+    return Change(*key, counts[0], counts[1], one.measured_us, other.measured_us, one.predicted_us, other.predicted_us)
+
+
+def _sums(report: Report, share: float) -> dict[tuple[str, str], _Sum]:
     sums: dict[tuple[str, str], _Sum] = {}
-    for key, row in _rows(report):
-        sums.setdefault(key, _Sum()).add(*row)
+    for key, (count, measured_us, predicted_us) in _rows(report):
+        predicted = None if predicted_us is None else share * predicted_us
+        sums.setdefault(key, _Sum()).add(share * count, share * measured_us, predicted)
     return sums
 
 

@@ -55,10 +55,11 @@ def _cards(report: Report) -> str:
         "with shapes": f"{report.shaped_share:.1%}",
         "predicted within 10 %": f"{report.close_share:.1%}",
     }
-    return "<div class=cards>" + "".join(_card(*card) for card in cards.items()) + "</div>"
+    return "<div class=cards>" + "".join(card(*one) for one in cards.items()) + "</div>"
 
 
-def _card(name: str, value: str) -> str:
+def card(name: str, value: str) -> str:
+    """One figure at the top of a page."""
     return f"<div class=card><b>{escape(value)}</b><span>{escape(name)}</span></div>"
 
 
@@ -77,14 +78,15 @@ def _row(entry: Entry, widest: float) -> str:
     note = f" <span class=no>{escape(entry.note)}</span>" if entry.note else ""
     return (
         f'<tr title="{escape(", ".join(entry.kernels))}"><td class=l>{escape(entry.name)}<td class=l>{entry.family}'
-        f"<td class='l w'>{escape(shape_text(entry.call))}{note}{_cells(numbers)}"
-        f"<td>{entry.low_us:,.1f}-{entry.high_us:,.1f}{_cells(later)}<td>{escape(entry.bound)}"
-        f"{_cells((entry.total_measured_us, entry.total_recoverable_us))}<td>{_bar(entry, widest)}"
+        f"<td class='l w'>{escape(shape_text(entry.call))}{note}{cells(numbers)}"
+        f"<td>{entry.low_us:,.1f}-{entry.high_us:,.1f}{cells(later)}<td>{escape(entry.bound)}"
+        f"{cells((entry.total_measured_us, entry.total_recoverable_us))}<td>{_bar(entry, widest)}"
     )
 
 
-def _cells(values: Iterable[float]) -> str:
-    return "".join(f'<td data-v="{value}">{value:,.6g}' if value < 100 else _large(value) for value in values)
+def cells(values: Iterable[float]) -> str:
+    """Numbers of a table, sorted by their exact value."""
+    return "".join(f'<td data-v="{value}">{value:,.4g}' if abs(value) < 100 else _large(value) for value in values)
 
 
 def _large(value: float) -> str:
@@ -101,7 +103,7 @@ def _left(title: str, rows: Sequence[Left]) -> str:
     if not rows:
         return ""
     body = "".join(
-        f"<tr><td class=l>{escape(row.name)}<td class=l>{row.family or ''}{_cells((row.count, row.total_measured_us))}"
+        f"<tr><td class=l>{escape(row.name)}<td class=l>{row.family or ''}{cells((row.count, row.total_measured_us))}"
         for row in rows
     )
     heads = "<th class=l>kernel<th class=l>family<th>count<th>total µs"

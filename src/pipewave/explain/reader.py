@@ -36,6 +36,8 @@ def parse(data: bytes, source: str) -> Trace:
     if head[:1] in (b"{", b"["):
         with collector_paused():
             return chrome.trace(decode(data, source), source)
+    if not head:
+        raise BadFile(f"{source}: empty, no byte 0", field="file")
     if ncu.looks_like(data):
         return ncu.trace(data.decode("utf-8", "replace"), source)
     raise BadFile(f"{source}: byte 0 begins neither a Chrome trace (JSON) nor `ncu --csv` output", field="file")

@@ -66,7 +66,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A trace explained. Shares are of `gpu_us`, the sum of all durations; entries are ranked by recoverable time."""
+    """A trace explained. Shares are of `gpu_us`, the sum of all durations; entries are ranked by recoverable time.
+
+    `steps`: engine steps that ran kernels, as the trace names them; 1 where it names none.
+    """
 
     source: str
     gpu: str
@@ -79,6 +82,7 @@ class Report:
     entries: tuple[Entry, ...]
     unshaped: tuple[Left, ...]
     unknown: tuple[Left, ...]
+    steps: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """JSON of `pipewave trace`: one object in `calls` a distinct kernel call."""
@@ -87,6 +91,7 @@ class Report:
             "schema_version": 1,
             **{name: getattr(self, name) for name in scalars},
             "recoverable_us": self.recoverable_us,
+            "steps": self.steps,
             "calls": [asdict(entry) for entry in self.entries],
             "unshaped": [asdict(left) for left in self.unshaped],
             "unrecognized": [asdict(left) for left in self.unknown],
@@ -180,4 +185,7 @@ def _totals(trace: Trace, gpu: str, protocol: str, entries: Sequence[Entry], lef
         tuple(entries),
         tuple(one for one in left if one.family is not None),
         unknown,
+        max(
+            1, len({kernel.step for kernel in trace.kernels if kernel.step >= 0 and trace.steps[kernel.step].requests})
+        ),
     )
