@@ -79,7 +79,7 @@ def _environment(folder: Path) -> dict[str, str]:
     """Of a fresh shell: the package of this checkout first, no terminal, no calibration of the user's own."""
     kept = {k: v for k, v in os.environ.items() if k not in ("PIPEWAVE_CALIBRATION", "FORCE_COLOR", "PYTEST_ADDOPTS")}
     path = os.pathsep.join([str(folder / ".bin"), str(Path(sys.executable).parent), kept.get("PATH", "")])
-    home = {"XDG_CONFIG_HOME": str(folder / ".config"), "XDG_DATA_HOME": str(folder / ".data")}
+    home = {"HOME": str(folder), "XDG_DATA_HOME": str(folder / ".local" / "share")}
     source = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     return kept | home | {"PATH": path, "PYTHONPATH": source, "COLUMNS": COLUMNS, "NO_COLOR": "1"}
 
@@ -120,7 +120,7 @@ def _console(block: Block, folder: Path) -> Iterator[Entry]:
         done = subprocess.run(
             ["bash", "-c", typed], cwd=folder, env=_environment(folder), capture_output=True, text=True, timeout=300
         )
-        printed = _trimmed(done.stdout + done.stderr)
+        printed = _trimmed((done.stdout + done.stderr).replace(str(folder), "~"))
         refused = any(line.startswith("error") for line in shown)  # the page shows an error, so an error is right
         yield Entry(block, typed, shown, printed, (done.returncode != 0) != refused, first, last)
 

@@ -1,0 +1,34 @@
+"""Make docs/fixtures/my-card.rows: a store as `pipewave measure` leaves it, with few of our H200 rows.
+
+`python -m docs.tools.fixture` takes every k-th FP8 product that was timed by graph replay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docs.tools.session import ROOT
+from pipewave.measure import environments, rows
+from pipewave.store import Store
+
+SOURCE = ROOT / "data" / "measured" / "h200" / "gemm.json.gz"
+TARGET = ROOT / "docs" / "fixtures" / "my-card.rows"
+EVERY = 5
+
+
+def main() -> None:
+    """Write the store anew."""
+    TARGET.unlink(missing_ok=True)
+    chosen = [row for row in rows(SOURCE) if _wanted(row)][::EVERY]
+    known = environments(SOURCE)
+    with Store(TARGET) as store:
+        store.extend({"t": "env"} | known[key] for key in sorted({row["env"] for row in chosen}))
+        store.extend({"t": "row"} | {name: value for name, value in row.items() if name != "kernels"} for row in chosen)
+
+
+def _wanted(row: dict[str, Any]) -> bool:
+    return row["protocol"] == "graph" and row["impl"] == "cutlass" and row["case"].get("dtype") == "fp8"
+
+
+if __name__ == "__main__":
+    main()
