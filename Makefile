@@ -47,7 +47,7 @@ test-web: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/web
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test-docs: $(VENV)/.docs
 	$(BIN)/python -m pytest tests/test_docs*.py tests/notebooks -n 2
@@ -55,6 +55,7 @@ test-docs: $(VENV)/.docs
 # After weights or messages change: what the pages show, their figures and the notebooks, made again. Read the diff.
 docs-update: $(VENV)/.docs
 	$(BIN)/python -m docs.tools
+	$(BIN)/python -m docs.tools.figures
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
