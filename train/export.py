@@ -118,7 +118,13 @@ def replace_ceiling(card_path: Path, ceiling: Path, ceiling_rows: Rows) -> Path:
 def held_to(rows: Rows, ceiling: Path, ceiling_rows: Rows | None) -> dict[str, Any]:
     """What makes a low-quantile net a ceiling: its shifts, and whether its features are those of default software."""
     seen = rows if ceiling_rows is None else ceiling_rows
-    return {"shifts": shipped_shifts(seen, load_predictions(ceiling)), "plain": ceiling_rows is not None}
+    plain = defaults(ceiling_rows) if ceiling_rows else None
+    return {"shifts": shipped_shifts(seen, load_predictions(ceiling)), "plain": plain}
+
+
+def defaults(rows: Rows) -> dict[str, Any]:
+    """The software that stands in for all others in the features of these rows (`train.registry.plain`)."""
+    return {name: found for name, found in software(rows).items() if name != "trained"}
 
 
 def intervals(rows: Rows, run: Path) -> dict[str, dict[str, float]]:

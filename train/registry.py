@@ -15,7 +15,7 @@ from pipewave.demand import Array
 from pipewave.estimator import Card, card_of
 from pipewave.gpus import find
 from pipewave.stacks import framework
-from train.export import software
+from train.export import defaults, software
 from train.pack import pack
 from train.rows import Rows
 from train.small import nets as small_nets
@@ -61,7 +61,7 @@ def plain(net: str, data: Path | None = None) -> Rows:
     """
     frame = frame_of(net, data)
     frame = frame[frame["counted"]].reset_index(drop=True) if "counted" in frame else frame
-    card = card_of(software(pack(frame, *_no_features(frame))) | {"intervals": {}})
+    card = card_of(defaults(pack(frame, *_no_features(frame))))
     return pack(frame, *features_of(net, as_default(frame, card)))
 
 

@@ -138,29 +138,6 @@ def half_width(intervals: Mapping[str, Interval], basis: str, scale: NDArray[np.
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
-    """The net of a low quantile, and what its held-out answers must be moved by to be one (log time).
-
-    `shifts` are keyed by protocol, or `protocol|gpu` where that GPU has enough rows. `plain`: it was trained on
-    features as of the default software, whatever ran, so that nothing in them tells implementations apart.
-    """
-
-    net: Net
-    shifts: Mapping[str, float]
-    plain: bool
-
-    def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
-        """Log of the ceiling over the base time of those features."""
-        shift = self.most_specific(self.shifts, codes["protocol"], codes["gpu"])
-        return np.asarray(self.net.mean(features, codes) + shift)
-
-    @staticmethod
-    def most_specific(shifts: Mapping[str, float], protocol: str, gpu: str) -> float:
-        """The shift for that GPU and protocol, else for the protocol, else for all."""
-        return next((shifts[key] for key in (f"{protocol}|{gpu}", protocol, "") if key in shifts), 0.0)
-
-
-@dataclass(frozen=True, slots=True)
 class Card:
     """What accompanies a net: where it was trained, how wide its intervals are, what stands in when nothing is said."""
 
@@ -212,6 +189,29 @@ def _generation(capability: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The net of a low quantile, and what its held-out answers must be moved by to be one (log time).
+
+    `shifts` are keyed by protocol, or `protocol|gpu` where that GPU has enough rows. `plain` names the default software
+    whose features it was trained on, whatever ran, so that nothing in them tells implementations apart.
+    """
+
+    net: Net
+    shifts: Mapping[str, float]
+    plain: Card | None
+
+    def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
+        """Log of the ceiling over the base time of those features."""
+        shift = self.most_specific(self.shifts, codes["protocol"], codes["gpu"])
+        return np.asarray(self.net.mean(features, codes) + shift)
+
+    @staticmethod
+    def most_specific(shifts: Mapping[str, float], protocol: str, gpu: str) -> float:
+        """The shift for that GPU and protocol, else for the protocol, else for all."""
+        return next((shifts[key] for key in (f"{protocol}|{gpu}", protocol, "") if key in shifts), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """A net with its ceiling and its card."""
 
@@ -236,7 +236,7 @@ def load(path: Path) -> Trained:
     """Read a card and the weights beside it, checking schema and checksum."""
     card = _json(path)
     tensors = _tensors(path.with_suffix(".safetensors"), card["sha256"])
-    ceiling = _ceiling(card["ceiling"], tensors) if card.get("ceiling") else None
+    ceiling = _ceiling(card, tensors) if card.get("ceiling") else None
     return Trained(_net(card["net"], tensors, "net/"), ceiling, card_of(card))
 
 
@@ -276,17 +276,21 @@ def _net(spec: Mapping[str, Any], tensors: Mapping[str, Floats], prefix: str) ->
     )
 
 
-def _ceiling(spec: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Ceiling:
-    return Ceiling(_net(spec, tensors, "ceiling/"), dict(spec.get("shifts", {})), bool(spec.get("plain", False)))
+def _ceiling(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Ceiling:
+    """`plain` is the software by default, or true where that is the card's own."""
+    spec = card["ceiling"]
+    given = spec.get("plain")
+    plain = card_of(card if given is True else given) if given else None
+    return Ceiling(_net(spec, tensors, "ceiling/"), dict(spec.get("shifts", {})), plain)
 
 
 def card_of(card: Mapping[str, Any]) -> Card:
-    """The parts of a weights card that predictions look at."""
-    rows = [(str(gpu), int(cc), str(dtype), str(protocol)) for gpu, cc, dtype, protocol in card["trained"]]
+    """The parts of a weights card that predictions look at; of a ceiling's defaults, the software alone."""
+    rows = [(str(gpu), int(cc), str(dtype), str(protocol)) for gpu, cc, dtype, protocol in card.get("trained", ())]
     return Card(
         trained=frozenset((gpu, dtype, protocol) for gpu, _, dtype, protocol in rows),
         capabilities=frozenset((cc, dtype, protocol) for _, cc, dtype, protocol in rows),
-        intervals={basis: Interval(**given) for basis, given in card["intervals"].items()},
+        intervals={basis: Interval(**given) for basis, given in card.get("intervals", {}).items()},
         stacks={protocol: tuple(names) for protocol, names in card["stacks"].items()},
         default_stack=dict(card["default_stack"]),
         default_impl=dict(card["default_impl"]),

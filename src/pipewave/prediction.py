@@ -316,7 +316,7 @@ def _ceiling(family: Family, cols: Columns, analysis: Analysis, ctx: Context, se
     learned = trained(analysis.net)
     if learned is None or learned.ceiling is None:
         return np.asarray(seconds[LOW])
-    plain = plain_context(ctx, analysis.net) if learned.ceiling.plain else ctx
+    plain = plain_context(ctx, analysis.net)
     seen = analysis if plain == ctx else family.analyse(cols, plain)
     ceiling = seen.base_s * np.exp(learned.ceiling(seen.features, codes_of(plain)))
     return np.asarray(np.maximum(ceiling, seconds[FLOOR]))
@@ -324,11 +324,12 @@ def _ceiling(family: Family, cols: Columns, analysis: Analysis, ctx: Context, se
 
 @lru_cache(maxsize=4096)
 def plain_context(ctx: Context, net: str) -> Context:
-    """The context a ceiling is answered in: default software, nothing said about how the call is implemented."""
-    card = _card(net)
-    if card is None:
+    """The context that net's ceiling is answered in: default software, nothing said about how a call is implemented."""
+    learned = trained(net)
+    if learned is None or learned.ceiling is None or learned.ceiling.plain is None:
         return ctx
-    stack, impl = card.plain(measured_protocol(ctx.protocol), ctx.gpu.compute_capability, ctx.dtype)
+    known = learned.ceiling.plain
+    stack, impl = known.plain(measured_protocol(ctx.protocol), ctx.gpu.compute_capability, ctx.dtype)
     options = tuple((name, None if name in REVEALING else value) for name, value in ctx.options)
     return replace(ctx, stack=stack, impl=impl, options=options)
 

@@ -129,7 +129,7 @@ def test_exported_weights_answer_as_the_trainer_did(tmp_path: Path) -> None:
         assert np.allclose(answer.scale, scale[chosen], rtol=2e-3)
     assert shipped.ceiling is not None
     assert not shipped.ceiling.net.tables
-    assert not shipped.ceiling.plain
+    assert shipped.ceiling.plain is None
     assert shipped.ceiling.shifts == {}  # its plan held out no fold that could tell
 
 

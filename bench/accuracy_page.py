@@ -1,0 +1,169 @@
+"""`python -m bench.accuracy_page [--data DIR]` writes docs/accuracy.md from the committed tables and figures.
+
+Its plots of our own rows are drawn anew; those of the public corpus only with `--data` (else from what was kept in
+bench/results/accuracy_sizes.json). Text: bench/pages/accuracy.md; bars and others' figures: bench/pages/accuracy.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import accuracy_plots as plots
+from bench import accuracy_tables as tables
+from pipewave.accuracy.figures import read
+from pipewave.accuracy.rows import cases, shipped, shipped_folder
+from pipewave.accuracy.score import Key, key_of, predicted
+from pipewave.demand import Array
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES, RESULTS = ROOT / "bench" / "pages", ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "accuracy.md"
+SIZES, CURVES, PAPER = (
+    RESULTS / "accuracy_sizes.json",
+    RESULTS / "calibration_curve.json",
+    ROOT / "train/paper/results.json",
+)
+PLOTTED = ("gemm", "attention prefill", "attention decode", "fused_moe", "rmsnorm", "silu_and_mul", "all_reduce")
+
+
+def pairs(rows: Iterable[Mapping[str, Any]], protocols: tuple[str, ...]) -> dict[str, tuple[Array, Array]]:
+    """Measured and predicted µs by family."""
+    groups: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        key = key_of(row)
+        if key.protocol in protocols and key.family in PLOTTED and tables.KNOWN not in key.impl:
+            groups[key].append(row)
+    found: dict[str, list[tuple[Array, Array]]] = defaultdict(list)
+    for key, mine in groups.items():
+        answers, measured, _ = predicted(key, mine)
+        found[key.family].append((measured, answers.latency_us))
+    ordered = [family for family in PLOTTED if family in found]
+    return {family: _stacked(found[family]) for family in ordered}
+
+
+def _stacked(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    measured, answered = (np.concatenate(side) for side in zip(*parts, strict=True))
+    return measured, answered
+
+
+def draw(data: Path | None) -> None:
+    """The figures; sizes of the corpus are kept for next time."""
+    own = pairs(cases(shipped()), ("cold",))
+    plots.scatter(own, "own.svg")
+    kept = json.loads(SIZES.read_text(encoding="utf-8")) if SIZES.exists() else {}
+    kept["own"] = plots.by_size(own)
+    if data is not None:
+        from pipewave.accuracy.public import rows
+
+        public = pairs(rows(data), ("graph",))
+        plots.scatter(public, "public.svg")
+        kept["public"] = plots.by_size(public)
+    SIZES.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    for part, found in kept.items():
+        plots.sizes(found, f"{part}_sizes.svg")
+    if CURVES.exists():
+        plots.calibration(json.loads(CURVES.read_text(encoding="utf-8"))["curves"], "calibration.svg")
+
+
+def text() -> str:
+    """The page, from committed files alone."""
+    given = json.loads((PAGES / "accuracy.json").read_text(encoding="utf-8"))
+    committed = read(shipped_folder() / "figures.json")
+    own, public = committed.get("own", {}), committed.get("public", {})
+    filled = {
+        "bars": tables.markdown(tables.bars(given)),
+        "own_bars": tables.markdown(tables.own_bars(given, own)),
+        "rivals": tables.markdown(_rivals(given)),
+        "paper": tables.markdown(_paper()),
+        "intervals": tables.markdown(list(tables.intervals(tables.nets(), "graph"))),
+        "ceilings": tables.markdown(list(tables.ceilings())),
+        "own": tables.markdown(tables.cells_by_family(own, ("cold", "graph"))),
+        "public": tables.markdown(tables.cells_by_family(public, ("graph", "profiler_warm"))),
+        "worst": tables.markdown(tables.worst(public)),
+        "curve": tables.markdown(_curves()),
+        "splits": "\n\n".join(_splits()),
+        "sizes": tables.markdown(_sizes()),
+    }
+    page = (PAGES / "accuracy.md").read_text(encoding="utf-8")
+    for name, body in filled.items():
+        page = page.replace(f"{{{name}}}", body)
+    return page
+
+
+def _rivals(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Others' figures above ours on the same kind of split."""
+    names = list(given["families"])
+    rows = [
+        {"method": r["method"], "evaluation": r["evaluation"]} | dict(zip(names, map(float, r["mape"]), strict=True))
+        for r in given["rivals"]
+    ]
+    for row in tables.bars(given):
+        measured = {name: str(row[name]).partition(" / ")[0].strip("*") for name in names}
+        rows.append({"method": "pipewave", "evaluation": row["evaluation"]} | measured)
+    return rows
+
+
+def _paper() -> list[dict[str, Any]]:
+    """PipeWeave as published on its own rows, by our pipeline."""
+    found = json.loads(PAPER.read_text(encoding="utf-8"))
+    rows = []
+    for name, title in (("fp8_pipeweave", "FP8 GEMM"), ("moe_pipeweave", "fused MoE, w13")):
+        scores = found.get(name, {}).get("scores", {})
+        for which in ("seen GPUs", "unseen GPUs"):
+            if which in scores:
+                one = scores[which]
+                rows.append({"rows": f"{title}, {which}", "latency MAPE %": one["latency_mape"],
+                             "median %": one["latency_median"], "bias %": one["latency_bias"]})  # fmt: skip
+    return rows
+
+
+def _curves() -> list[dict[str, Any]]:
+    if not CURVES.exists():
+        return []
+    curves = json.loads(CURVES.read_text(encoding="utf-8"))["curves"]
+    return [{"net": net} | {f"{p['rows']} rows": float(p["mape"]) for p in points} for net, points in curves.items()]
+
+
+def _splits() -> list[str]:
+    out = []
+    for net in tables.nets():
+        for protocol in ("graph", "cold", "profiler_warm"):
+            if found := tables.splits(net, protocol):
+                out.append(f"### {net}, {protocol}\n\n{tables.markdown(found)}")
+    return out
+
+
+def _sizes() -> list[dict[str, Any]]:
+    """Mean error by range of latency, of the largest part that was kept."""
+    kept = json.loads(SIZES.read_text(encoding="utf-8")) if SIZES.exists() else {}
+    rows = []
+    for part, found in kept.items():
+        for family, bins in found.items():
+            told = {f"from {b['from_us']:g} µs": f"{b['mape']:.1f} ({b['rows']:,})" for b in bins}
+            rows.append(
+                {"family": f"{family}, {part}"}
+                | {f"from {low:g} µs": told.get(f"from {low:g} µs") for low in plots.EDGES_US[:-1]}
+            )
+    return rows
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.accuracy_page", description=__doc__)
+    parser.add_argument("--data", type=Path, help="also draw the public corpus that lies here")
+    options = parser.parse_args(argv)
+    draw(options.data)
+    PAGE.write_text(text(), encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)}: {len(PAGE.read_text(encoding='utf-8')):,} characters")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

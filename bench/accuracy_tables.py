@@ -1,0 +1,190 @@
+"""Tables of docs/accuracy.md: bars beside measured errors, cells, intervals, ceilings, from committed JSON alone."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipewave.accuracy.figures import Cells
+from pipewave.accuracy.score import Figures, Key
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES = ROOT / "train" / "tables"
+WEIGHTS = ROOT / "src" / "pipewave" / "data" / "weights"
+KINDS = {
+    "fold": "unseen shapes", "logo": "unseen GPU", "lofo": "unseen family", "few": "100 rows in training",
+    "corrected": "corrected by 100 rows", "averaged": "both averaged",
+}  # fmt: skip
+KNOWN = "config known"  # second cells of rows whose configuration was told
+Row = dict[str, Any]
+Cell = Mapping[str, float | None]
+Bars = Mapping[str, Any]
+
+
+def markdown(found: Sequence[Mapping[str, object]]) -> str:
+    """A table, columns from the first row; a line of its own where there is nothing to show."""
+    if not found:
+        return "*Not measured.*"
+    names = list(found[0])
+    lines = ["| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(_text(row.get(name)) for name in names) + " |" for row in found)])
+
+
+def _text(value: object) -> str:
+    if value is None or (isinstance(value, float) and not np.isfinite(value)):
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def held_out(net: str, protocol: str) -> dict[str, dict[str, Cell]]:
+    """Kind → `GPU · dtype` → figures. Kinds that only a smaller run was scored on come from that."""
+    full, small = (_read(TABLES / f"{net}.{protocol}{suffix}.json") for suffix in ("", ".reduced"))
+    return {kind: cells for kind, cells in small.items() if kind not in full} | full
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def by_gpu(
+    cells: Mapping[str, Cell], gpus: Sequence[str], dtypes: Sequence[str], figure: str = "mape"
+) -> dict[str, float]:
+    """One figure a GPU, its types weighted by their rows."""
+    values: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for name, cell in cells.items():
+        gpu, _, dtype = name.partition(" · ")
+        value, rows = cell.get(figure), cell["rows"]
+        if gpu in gpus and dtype and (not dtypes or dtype in dtypes) and value is not None and rows is not None:
+            values[gpu].append((value, rows))
+    return {gpu: _weighted(*zip(*found, strict=True)) for gpu, found in values.items()}
+
+
+def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
+    return float(np.average(values, weights=weights))
+
+
+def bars(given: Bars) -> list[Row]:
+    """Bar and measured figure of each evaluation and family; in bold what misses its bar."""
+    rows = []
+    for asked in given["evaluations"]:
+        row: Row = {"evaluation": asked["name"]}
+        for (name, family), bar in zip(given["families"].items(), asked["bars"], strict=True):
+            cells = held_out(family["net"], "graph").get(asked["kind"], {})
+            found = by_gpu(cells, asked["gpus"] or given["gpus"], family["dtypes"])
+            row[name] = _beside(float(np.mean(list(found.values()))) if found else None, bar)
+        rows.append(row)
+    return rows
+
+
+def _beside(value: float | None, bar: float) -> str:
+    if value is None:
+        return f"– / {bar:g}"
+    return f"{value:.2f} / {bar:g}" if value <= bar else f"**{value:.2f}** / {bar:g}"
+
+
+def own_bars(given: Bars, own: Cells) -> list[Row]:
+    """Our own H200 rows under `cold`, beside their bars."""
+    rows = []
+    for name, family in given["families"].items():
+        found = pooled(own, _own(*family["own"]))
+        if found:
+            row = {"family": name, "rows": found["rows"], "MAPE / bar": _beside(found["mape"], given["own_bars"][name])}
+            row |= {"median %": found["median"], "bias %": found["bias"], "in 90 % interval": found["coverage"]}
+            rows.append(row | {"slower than ceiling %": found["slower"], "below floor": found["below_floor"]})
+    return rows
+
+
+def _own(kernel: str, dtype: str) -> Callable[[Key], bool]:
+    return lambda key: (key.family, key.protocol) == (kernel, "cold") and dtype in ("", key.dtype)
+
+
+def pooled(cells: Cells, wanted: Callable[[Key], bool]) -> Row | None:
+    """Figures of several cells, weighted by rows; the median is the weighted mean of their medians."""
+    chosen = [found for key, found in cells.items() if wanted(key) and found.rows and KNOWN not in key.impl]
+    if not chosen:
+        return None
+    weights = [found.rows for found in chosen]
+    names = ("mape", "median", "bias", "coverage", "slower", "width")
+    means = {name: float(np.average([getattr(found, name) for found in chosen], weights=weights)) for name in names}
+    return means | {"rows": sum(weights), "below_floor": sum(found.below_floor for found in chosen)}
+
+
+def cells_by_family(cells: Cells, protocols: Sequence[str]) -> list[Row]:
+    """One row a family, GPU, type and protocol, stacks and implementations together."""
+    names = sorted({(k.protocol, k.family, k.gpu, k.dtype) for k in cells if k.protocol in protocols})
+    return [_family_row(cells, *name) for name in names]
+
+
+def _family_row(cells: Cells, protocol: str, family: str, gpu: str, dtype: str) -> Row:
+    def mine(key: Key) -> bool:
+        return (key.protocol, key.family, key.gpu, key.dtype) == (protocol, family, gpu, dtype)
+
+    found = pooled(cells, mine) or {}
+    return {"family": f"{family} {dtype}", "GPU": gpu, "protocol": protocol, "rows": found.get("rows")} | {
+        title: found.get(name) for name, title in (("mape", "MAPE %"), ("median", "median %"), ("bias", "bias %"),
+                                                   ("coverage", "in 90 %"), ("slower", "slower than ceiling %"))
+    }  # fmt: skip
+
+
+def splits(net: str, protocol: str) -> list[Row]:
+    """MAPE of every GPU and type of a net by split, with the coverage of unseen shapes, GPUs and families."""
+    found = held_out(net, protocol)
+    names = sorted({name for cells in found.values() for name in cells if name != "macro mean"})
+    rows = [_split_row(name, found) for name in [*names, "macro mean"] if found]
+    return [row for row in rows if any(isinstance(value, float) for value in row.values())]
+
+
+def _split_row(name: str, found: Mapping[str, Mapping[str, Cell]]) -> Row:
+    row: Row = {"GPU and type": name}
+    for kind in (kind for kind in KINDS if kind in found):
+        row[KINDS[kind]] = found[kind].get(name, {}).get("mape")
+    return row
+
+
+def intervals(nets: Iterable[str], protocol: str) -> Iterator[Row]:
+    """Coverage and median width over the prediction per kind of split, means over GPUs and types."""
+    for net in nets:
+        reduced = _read(TABLES / f"{net}.{protocol}.reduced.json")
+        found = reduced or _read(TABLES / f"{net}.{protocol}.json")
+        row: Row = {"net": net}
+        for kind in ("fold", "logo", "lofo", "corrected"):
+            cell = found.get(kind, {}).get("macro mean", {})
+            row |= {f"{KINDS[kind]}: inside %": cell.get("coverage"), f"{KINDS[kind]}: width %": cell.get("width")}
+        if any(isinstance(value, float) for value in row.values()):
+            yield row
+
+
+def ceilings() -> Iterator[Row]:
+    """Share of held-out rows slower than the ceiling: mean over GPUs, all rows, and the farthest GPU."""
+    for path in sorted(TABLES.glob("*.ceiling.json")):
+        found = _read(path)
+        shares = {gpu: float(cell["slower"]) for gpu, cell in found.items()}
+        weights = [cell["rows"] for cell in found.values()]
+        farthest = max(shares, key=lambda gpu: abs(shares[gpu] - 80))
+        mean, every = float(np.mean(list(shares.values()))), _weighted(list(shares.values()), weights)
+        row = {"net": path.name.partition(".")[0], "rows": sum(weights), "mean over GPUs": mean, "all rows": every}
+        yield row | {"farthest from 80": f"{farthest} {shares[farthest]:.1f}"}
+
+
+def nets() -> list[str]:
+    """Every net with weights."""
+    return sorted(path.stem for path in WEIGHTS.glob("*.json"))
+
+
+def worst(cells: Cells, fewest: int = 30) -> list[Row]:
+    """The ten cells of largest error."""
+    many: list[tuple[Key, Figures]] = [(key, found) for key, found in cells.items() if found.rows >= fewest]
+    many.sort(key=lambda item: -item[1].mape)
+    return [
+        {"family": f"{key.family} {key.dtype}", "GPU": key.gpu, "stack": key.stack, "implementation": key.impl,
+         "protocol": key.protocol, "rows": found.rows, "MAPE %": found.mape, "bias %": found.bias}
+        for key, found in many[:10]
+    ]  # fmt: skip
