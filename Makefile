@@ -56,6 +56,7 @@ test-docs: $(VENV)/.docs
 docs-update: $(VENV)/.docs
 	$(BIN)/python -m docs.tools
 	$(BIN)/python -m docs.tools.figures
+	$(BIN)/python -m docs.tools.notebooks
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
