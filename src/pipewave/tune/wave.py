@@ -13,6 +13,7 @@ T(µs) = Σ θ_i · term_i with θ ≥ 0, fitted to relative error. Beyond the p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,9 @@ def nonnegative(gram: Floats, right: Floats, sweeps: int = 150) -> Floats:
     return np.asarray(theta / scale)
 
 
-def fit(parts: list[tuple[Floats, Floats, Floats | float]], keep: tuple[int, ...] = tuple(range(len(TERMS)))) -> Floats:
+def fit(
+    parts: Sequence[tuple[Floats, Floats, Floats | float]], keep: tuple[int, ...] = tuple(range(len(TERMS)))
+) -> Floats:
     """Fit θ [c, terms] to several (design, µs, weight) parts; terms outside `keep` stay zero."""
     sums = [moments(x[..., list(keep)], us, weight) for x, us, weight in parts]
     gram, right = (np.sum([pair[i] for pair in sums], axis=0) for i in (0, 1))
