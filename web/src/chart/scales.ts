@@ -25,11 +25,15 @@ export function sizes(domain: Span, range: Span, title: string): Axis {
   return { at: scale, ticks: ticks.length > 1 ? ticks : [low, high], show: short, title };
 }
 
-/** Decades with 2 and 5 when few. */
+const STEPS = [[1, 2, 5], [1, 3], [1]];
+
+/** Powers of ten, with steps between them as far as their labels have room. */
 export function decades(domain: Span, range: Span, title: string, show: (value: number) => string): Axis {
   const [low, high] = widen(domain, 1.12);
   const scale = scaleLog([low, high], range as [number, number]);
-  const steps = high / low < 60 ? [1, 2, 5] : [1];
+  const decade = Math.abs(range[1] - range[0]) / Math.log10(high / low);
+  const upright = range[1] < range[0];
+  const steps = STEPS.find((some) => decade * Math.log10(some[1] ?? 10) >= (upright ? 22 : 64)) ?? [1];
   const ticks: number[] = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) ticks.push(...steps.map((step) => step * 10 ** power));
   return { at: scale, ticks: ticks.filter((tick) => tick >= low && tick <= high), show, title };

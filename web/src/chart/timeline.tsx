@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { familyColour, fill } from "../core/colour";
-import { time, word } from "../core/format";
+import { tickTime, time, word } from "../core/format";
 import type { StepPart } from "../core/types";
 import { Frame, plotBox, spanX, spanY, useWidth } from "./frame";
 import { linear } from "./scales";
@@ -18,7 +18,7 @@ export function Timeline({ kernels, label }: { kernels: readonly StepPart[]; lab
   const shown: Window = window && window[1] <= end * 1.001 ? window : [0, end];
   const lanes = useMemo(() => byFamily(kernels), [kernels]);
   const box = plotBox(width, lanes.length * LANE + 56, { left: width < 520 ? 88 : 112, top: 10, bottom: 36 });
-  const x = linear(shown, spanX(box), "time in the step", (us) => time(us));
+  const x = linear(shown, spanX(box), "time in the step", tickTime);
   x.at = between(shown, spanX(box));
   x.ticks = x.ticks.filter((tick) => tick >= shown[0] && tick <= shown[1]);
   return (

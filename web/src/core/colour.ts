@@ -22,6 +22,7 @@ const FAMILY: Record<string, string> = {
   between_kernels: "grey-1",
   launch: "grey-3",
   host: "grey-4",
+  gap: "grey-1",
 };
 
 const PIPE: Record<string, string> = {
@@ -32,12 +33,11 @@ const PIPE: Record<string, string> = {
   fma: "sky",
   xu: "purple",
   link: "green",
-  latency: "grey-1",
   launch: "grey-3",
-  overhead: "grey-1",
+  gap: "grey-1",
 };
 
-const SPARE = ["sky", "orange", "green", "purple", "blue", "vermillion", "yellow"];
+const SPARE = ["sky", "orange", "green", "purple", "yellow"];
 
 /** Names of colours; `fill` and `ink` turn them into CSS. */
 export const familyColour = (name: string): string => named(FAMILY, name);

@@ -17,13 +17,16 @@ interface StackProps {
   show: (value: number) => string;
   /** Length of the whole line when it is more than the sum of the parts. */
   whole?: number;
+  /** The parts have an order of their own; otherwise the largest comes first. */
+  ordered?: boolean;
 }
 
-/** Parts under this share are summed as "other" in the picture; the list below keeps them. */
+/** Parts under this share are left out of the picture; the list below keeps them. */
 const THIN = 0.004;
 
-export function Stack({ label, parts, show, whole }: StackProps) {
-  const seen = parts.filter((part) => part.value > 0).sort((a, b) => b.value - a.value);
+export function Stack({ label, parts, show, whole, ordered = false }: StackProps) {
+  const some = parts.filter((part) => part.value > 0);
+  const seen = ordered ? some : some.sort((a, b) => b.value - a.value);
   const total = whole ?? seen.reduce((sum, part) => sum + part.value, 0);
   return (
     <div class="stack">

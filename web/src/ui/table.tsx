@@ -23,9 +23,11 @@ interface TableProps<Row> {
   pick?: (row: Row) => void;
   pickLabel?: (row: Row) => string;
   most?: number;
+  /** As wide as its content, not as the page. */
+  narrow?: boolean;
 }
 
-export function Table<Row>({ label, rows, columns, sort = "", selected, pick, pickLabel, most = 50 }: TableProps<Row>) {
+export function Table<Row>({ label, rows, columns, sort = "", selected, pick, pickLabel, most = 50, narrow = false }: TableProps<Row>) {
   const [order, setOrder] = useState(sort);
   const [all, setAll] = useState(false);
   const sorted = arrange(rows, columns, order);
@@ -33,7 +35,7 @@ export function Table<Row>({ label, rows, columns, sort = "", selected, pick, pi
   return (
     <>
       <div class="table-box" tabIndex={0} role="region" aria-label={label}>
-        <table>
+        <table class={narrow ? "narrow" : undefined}>
           <thead>
             <tr>
               {columns.map((column) => (

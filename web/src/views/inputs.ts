@@ -168,11 +168,14 @@ function repeated(word: string): (number | string)[] {
   return Number.isInteger(count) && count > 0 && count <= MOST_ENTRIES ? Array<number | string>(count).fill(numeric(value)) : [word];
 }
 
+/** A swept number needs no value; a swept list still says how many requests there are. */
+export const swept = (field: KernelField, name: string): boolean => field.name === name && field.type !== "ints";
+
 export function kernelBody(inputs: KernelInputs, family: KernelFamily | undefined): Record<string, unknown> | null {
   if (!family || inputs.field === "") return null;
   const given = family.fields.flatMap((field) => {
     const said = inputs.case[field.name];
-    return said === undefined || said === "" || field.name === inputs.field ? [] : [[field.name, read(field, said)]];
+    return said === undefined || said === "" || swept(field, inputs.field) ? [] : [[field.name, read(field, said)]];
   });
   return {
     kernel: inputs.kernel,

@@ -7,7 +7,7 @@ import { decades, extent, linear, short, sizes } from "../chart/scales";
 import { runs, Strip, stripHeight } from "../chart/strip";
 import { WavesChart } from "../chart/waves";
 import { pipeColour, seriesColour } from "../core/colour";
-import { time, word } from "../core/format";
+import { tickTime, word } from "../core/format";
 import type { Change } from "../core/query";
 import type { KernelAnswer, NoSeries, Series } from "../core/types";
 import { Swatch } from "../ui/bars";
@@ -66,11 +66,10 @@ function Charts({ answer, series, reader, inputs, change }: ChartsProps) {
   const [holder, width] = useWidth();
   const colours = series.map((_, index) => seriesColour(index));
   const box = plotBox(width, Math.min(Math.max(width * 0.5, 260), 400), { left: width < 480 ? 56 : 68 });
-  const low = box.height;
   const x = xAxis(reader.xs, box, answer.field, inputs.scale);
   const layers = { band: inputs.layers.includes("band"), floor: inputs.layers.includes("floor"), ceiling: inputs.layers.includes("ceiling") };
   const heights = series.flatMap((one) => [...one.low_us, ...one.high_us, ...(layers.floor ? one.floor_us : []), ...(layers.ceiling ? one.ceiling_us : [])]);
-  const y = decades(extent(heights), spanY(box), "latency", (us) => time(us, 2));
+  const y = decades(extent(heights), spanY(box), "latency", tickTime);
   const toggle = (name: string, on: boolean): void => change({ layers: LAYERS.map(([one]) => one).filter((one) => (one === name ? on : inputs.layers.includes(one))) });
   const label = `Latency of ${word(answer.kernel)} over ${answer.field} on ${series.map((one) => one.gpu).join(", ")}`;
   return (
@@ -83,7 +82,7 @@ function Charts({ answer, series, reader, inputs, change }: ChartsProps) {
       ))}
     >
       <Key series={series} colours={colours} />
-      <div ref={holder} data-height={low}>
+      <div ref={holder}>
         <LatencyChart {...{ series, colours, reader, layers, box, x, y, label }} />
         <Waves {...{ series, colours, reader, x }} box={plotBox(width, 150, { left: box.left })} field={answer.field} />
         <Bounds series={series} reader={reader} x={x} box={box} />
@@ -97,6 +96,12 @@ const xAxis = (xs: readonly number[], box: Box, field: string, scale: "log" | "l
   return scale === "log" ? sizes(span, spanX(box), field) : linear(span, spanX(box), field, short);
 };
 
+const LINES = [
+  ["latency-line", "predicted"],
+  ["ceiling-line", "ceiling: what a good kernel reaches"],
+  ["floor-line", "floor: no kernel is faster"],
+] as const;
+
 /** The line styles in words: what is drawn solid, dashed and dotted. */
 function Key({ series, colours }: { series: readonly Series[]; colours: readonly string[] }) {
   return (
@@ -106,9 +111,11 @@ function Key({ series, colours }: { series: readonly Series[]; colours: readonly
           <Swatch colour={colours[index] ?? ""} /> {one.gpu}
         </li>
       ))}
-      <li class="key-note">
-        <Sample kind="latency-line" /> predicted <Sample kind="ceiling-line" /> ceiling: four implementations in five are slower <Sample kind="floor-line" /> floor: no kernel can be faster
-      </li>
+      {LINES.map(([kind, says]) => (
+        <li key={kind} class="key-note">
+          <Sample kind={kind} /> {says}
+        </li>
+      ))}
     </ul>
   );
 }
@@ -124,7 +131,12 @@ function Waves({ series, colours, reader, x, box, field }: Omit<Parameters<typeo
   if (!counts.length) return <p class="note">This family has no waves: it fills the GPU once, or runs on links.</p>;
   const most = Math.max(...counts);
   const y = most > 12 ? decades([1, most], spanY(box), "waves", short) : linear([0, Math.max(most, 2)], spanY(box), "waves", short, 4);
-  return <WavesChart {...{ series, colours, reader, box, x, y }} label={`Waves over ${field}`} />;
+  return (
+    <>
+      <WavesChart {...{ series, colours, reader, box, x, y }} label={`Waves over ${field}`} />
+      <p class="note">How many times the tasks fill the GPU, rounded up. It falls where another tile becomes the faster one.</p>
+    </>
+  );
 }
 
 function Bounds({ series, reader, x, box }: { series: readonly Series[]; reader: Reader; x: ReturnType<typeof xAxis>; box: Box }) {

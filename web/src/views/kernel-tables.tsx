@@ -1,6 +1,6 @@
 /** Numbers under the curves: values at the cursor, and what the tuner would choose. */
 
-import { digits, percent, time, whole, word } from "../core/format";
+import { digits, percent, time, timeRange, whole, word } from "../core/format";
 import type { KernelAnswer, Series, TunerChoices } from "../core/types";
 import { Swatch } from "../ui/bars";
 import { Card } from "../ui/copy";
@@ -54,7 +54,7 @@ export function Readings({ answer, series, x, index }: ReadingsProps) {
         columns={[
           { key: "gpu", title: "GPU", value: (one) => one.gpu, show: (one) => <span class="named"><Swatch colour={one.colour} /> {one.gpu}</span> },
           { key: "latency", title: "Latency", value: (one) => one.latency_us, show: (one) => time(one.latency_us) },
-          { key: "interval", title: "90 %", value: (one) => one.low_us, show: (one) => `${time(one.low_us)} – ${time(one.high_us)}` },
+          { key: "interval", title: "90 %", value: (one) => one.low_us, show: (one) => timeRange(one.low_us, one.high_us) },
           { key: "floor", title: "Floor", value: (one) => one.floor_us, show: (one) => time(one.floor_us) },
           { key: "ceiling", title: "Ceiling", value: (one) => one.ceiling_us, show: (one) => time(one.ceiling_us) },
           { key: "of", title: "Of floor speed", value: (one) => one.floor_us / one.latency_us, show: (one) => percent(one.floor_us / one.latency_us) },
@@ -82,8 +82,8 @@ export function Tuner({ answer, choices }: { answer: KernelAnswer; choices: read
             rows={one.runs}
             most={10}
             columns={[
-              { key: "from", title: answer.field, value: (run: Run) => run.from, show: (run) => (run.from === run.to ? whole(run.from) : `${whole(run.from)} – ${whole(run.to)}`) },
-              { key: "waves", title: "Waves", value: (run) => run.waves[0], show: (run) => `${digits(run.waves[0])} – ${digits(run.waves[1])}` },
+              { key: "from", title: answer.field, value: (run: Run) => run.from, show: (run) => between([run.from, run.to], whole) },
+              { key: "waves", title: "Waves", value: (run) => run.waves[0], show: (run) => between(run.waves, digits) },
               ...names(one.runs).map((name) => ({ key: name, title: name, value: (run: Run) => run.config[name] ?? null })),
             ]}
           />
@@ -92,5 +92,7 @@ export function Tuner({ answer, choices }: { answer: KernelAnswer; choices: read
     </Card>
   );
 }
+
+const between = ([low, high]: readonly [number, number], show: (value: number) => string): string => (low === high ? show(low) : `${show(low)} – ${show(high)}`);
 
 const names = (runs: readonly Run[]): string[] => [...new Set(runs.flatMap((run) => Object.keys(run.config)))];

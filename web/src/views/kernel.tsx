@@ -7,7 +7,7 @@ import { type Change, useInputs } from "../core/query";
 import type { KernelAnswer, KernelFamily, KernelField } from "../core/types";
 import { Choice, Form, Group, NumberField, TextField } from "../ui/form";
 import { Gpus } from "../ui/gpus";
-import { KERNEL, type KernelInputs, PROTOCOLS, exampleInputs, kernelBody } from "./inputs";
+import { KERNEL, type KernelInputs, PROTOCOLS, exampleInputs, kernelBody, swept } from "./inputs";
 import { KernelResults } from "./kernel-results";
 import { Split } from "./layout";
 import { word } from "../core/format";
@@ -20,7 +20,7 @@ export function KernelView() {
     if (family && inputs.field === "") change(exampleInputs(family), { replace: true });
   }, [family, inputs.field, change]);
   const state = useLatest<KernelAnswer>("/api/kernel", kernelBody(inputs, family));
-  const fields = family?.fields.filter((field) => asked(field) && field.name !== inputs.field) ?? [];
+  const fields = family?.fields.filter((field) => asked(field) && !swept(field, inputs.field)) ?? [];
   const known = ["kernel", "gpus", "gpu", "protocol", "sweep.field", "sweep.from", "sweep.to", "sweep.points", ...fields.flatMap(({ name }) => [name, `case.${name}`])];
   return (
     <Split
@@ -87,7 +87,7 @@ function CaseFields({ inputs, fields, change }: Props & { fields: readonly Kerne
       change({ case: { ...inputs.case, [name]: value } });
   const needed = fields.filter((field) => field.required || field.name === "dtype");
   const others = fields.filter((field) => !needed.includes(field));
-  const draw = (field: KernelField) => <CaseField key={field.name} field={field} value={inputs.case[field.name]} set={set(field.name)} />;
+  const draw = (field: KernelField) => <CaseField key={field.name} field={field} value={inputs.case[field.name]} varied={field.name === inputs.field} set={set(field.name)} />;
   return (
     <>
       <Group title="Fixed sizes">
@@ -102,7 +102,7 @@ function CaseFields({ inputs, fields, change }: Props & { fields: readonly Kerne
   );
 }
 
-function CaseField({ field, value, set }: { field: KernelField; value: string | undefined; set: (value: string) => void }) {
+function CaseField({ field, value, set, varied }: { field: KernelField; value: string | undefined; varied: boolean; set: (value: string) => void }) {
   const frame = { label: word(field.name), name: field.name, also: [`case.${field.name}`] };
   const fallback = field.default === null || field.default === undefined ? "" : String(field.default);
   const choices = field.type === "bool" ? ["true", "false"] : field.choices;
@@ -110,6 +110,6 @@ function CaseField({ field, value, set }: { field: KernelField; value: string | 
     const options = fallback === "" && !field.required ? [["", "default"] as const, ...choices] : choices;
     return <Choice {...frame} value={value ?? fallback} set={set} options={options} />;
   }
-  const hint = field.type === "ints" ? "such as 2048*32 or 1,5,9" : undefined;
+  const hint = field.type !== "ints" ? undefined : varied ? "varied: only how many counts" : "such as 2048*32";
   return <TextField {...frame} value={value ?? fallback} set={set} hint={hint} placeholder={field.required ? "required" : "default"} />;
 }

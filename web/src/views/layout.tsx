@@ -18,7 +18,7 @@ export function Split({ inputs, state, waiting, children }: SplitProps) {
       <aside class="panel">{inputs}</aside>
       <div id="results" class={`results${stale ? " stale" : ""}`} tabIndex={-1} aria-busy={state.busy}>
         {stale && state.answer !== null && <p class="stale-note">These numbers are of the last inputs that worked.</p>}
-        {state.answer === null ? <p class="empty">{stale ? "Nothing to show until the inputs above work." : waiting}</p> : children}
+        {state.answer === null ? <p class="empty">{stale ? "Nothing to show until the marked input is changed." : waiting}</p> : children}
       </div>
     </div>
   );

@@ -22,6 +22,7 @@ export function Elasticities({ answer }: { answer: PlanAnswer }) {
           { key: "ttft", title: "TTFT", value: (one) => one.ttft_ms_change_percent, show: (one) => signedPercent(one.ttft_ms_change_percent) },
         ]}
         sort="-rate"
+        narrow
       />
     </Card>
   );

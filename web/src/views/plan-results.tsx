@@ -5,7 +5,7 @@ import { plotBox, spanX, spanY, useWidth } from "../chart/frame";
 import { Scatter } from "../chart/scatter";
 import { Mark } from "../chart/shapes";
 import { fill, seriesColour } from "../core/colour";
-import { digits, milliseconds, usd, whole } from "../core/format";
+import { digits, milliseconds, tickTime, timeRange, usd, whole } from "../core/format";
 import { readQuery, writeQuery } from "../core/query";
 import type { Design, PlanAnswer } from "../core/types";
 import { Card, CopyButton } from "../ui/copy";
@@ -63,7 +63,7 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
         <Fact name="Split" value={`tp ${design.tp} · pp ${design.pp} · ep ${design.ep}`} />
         <Fact name="Cost per million tokens" value={usd(design.usd_per_million_tokens)} />
         <Fact name="Throughput per GPU" value={`${digits(design.tokens_per_s_per_gpu, 4)} tok/s`} />
-        <Fact name="TPOT (90 %)" value={`${milliseconds(design.tpot_ms)}`} more={`${digits(design.tpot_ms_low)} – ${milliseconds(design.tpot_ms_high)}`} />
+        <Fact name="TPOT (90 %)" value={`${milliseconds(design.tpot_ms)}`} more={timeRange(design.tpot_ms_low * 1e3, design.tpot_ms_high * 1e3)} />
         <Fact name="TTFT" value={milliseconds(design.ttft_ms)} />
         <Fact name="Requests at once" value={whole(design.max_num_seqs)} />
         <Fact name="Tokens a step" value={whole(design.max_num_batched_tokens)} />
@@ -110,7 +110,7 @@ function Pareto({ answer, inputs, change, chosen, pick }: Props & { chosen: Desi
   const points = { front: answer.front, all: answer.all, x: (one: Design) => one[inputs.x], y: (one: Design) => one[inputs.y] };
   const box = plotBox(width, Math.min(Math.max(width * 0.52, 260), 420));
   const values = (read: (one: Design) => number | null): number[] => answer.all.map((one) => read(one) ?? 0);
-  const x = decades(extent(values(points.x)), spanX(box), X_NAMES[inputs.x], (ms) => milliseconds(ms, 2));
+  const x = decades(extent(values(points.x)), spanX(box), X_NAMES[inputs.x], (ms) => tickTime(ms * 1e3));
   const y = decades(extent(values(points.y)), spanY(box), Y_NAMES[inputs.y], (value) => (inputs.y === "tokens_per_s_per_gpu" ? digits(value, 2) : usd(value)));
   return (
     <Card
@@ -145,8 +145,8 @@ function FrontTable({ answer, chosen, pick }: { answer: PlanAnswer; chosen: Desi
     { key: "tp", title: "Split", value: (one) => one.tp * 1e4 + one.pp * 100 + one.ep, show: splitOf },
     { key: "seqs", title: "At once", value: (one) => one.max_num_seqs },
     { key: "usd", title: "Cost", unit: "$/Mtok", value: (one) => one.usd_per_million_tokens, show: (one) => usd(one.usd_per_million_tokens) },
-    { key: "rate", title: "Throughput", unit: "tok/s/GPU", value: (one) => one.tokens_per_s_per_gpu, show: (one) => digits(one.tokens_per_s_per_gpu, 4) },
-    { key: "user", title: "Speed", unit: "tok/s/user", value: (one) => one.tokens_per_s_per_user, show: (one) => digits(one.tokens_per_s_per_user) },
+    { key: "rate", title: "Throughput", unit: "tok/s/GPU", value: (one) => one.tokens_per_s_per_gpu, show: (one) => digits(one.tokens_per_s_per_gpu, 4, true) },
+    { key: "user", title: "Speed", unit: "tok/s/user", value: (one) => one.tokens_per_s_per_user, show: (one) => digits(one.tokens_per_s_per_user, 3, true) },
     { key: "tpot", title: "TPOT", value: (one) => one.tpot_ms, show: (one) => milliseconds(one.tpot_ms) },
     { key: "ttft", title: "TTFT", value: (one) => one.ttft_ms, show: (one) => milliseconds(one.ttft_ms) },
     { key: "budget", title: "Tokens a step", value: (one) => one.max_num_batched_tokens, show: (one) => whole(one.max_num_batched_tokens) },

@@ -40,7 +40,7 @@ function Inputs({ inputs, change }: { inputs: PlanInputs; change: (part: Partial
           <NumberField label="Output" unit="tokens" name="output_len" value={inputs.output_len} set={(output_len) => change({ output_len })} />
         </div>
       </Group>
-      <Group title="GPUs">
+      <Group title="Hardware">
         <Gpus value={inputs.gpus} most={16} set={(gpus) => change({ gpus, pick: null })} />
         <NumberField label="Most GPUs of a replica" name="max_gpus" value={inputs.max_gpus} set={(max_gpus) => change({ max_gpus })} />
       </Group>

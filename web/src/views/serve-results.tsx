@@ -1,6 +1,6 @@
 import { Timeline } from "../chart/timeline";
 import { familyColour, pipeColour } from "../core/colour";
-import { digits, gib, milliseconds, percent, time, whole, word } from "../core/format";
+import { digits, gib, milliseconds, percent, time, timeRange, whole, word } from "../core/format";
 import type { Change } from "../core/query";
 import type { Parts, ServeAnswer, StepPart } from "../core/types";
 import { Interval, type Part, Stack } from "../ui/bars";
@@ -46,6 +46,7 @@ interface Tile {
   low: number;
   high: number;
   show: (value: number) => string;
+  range: (low: number, high: number) => string;
   json: Record<string, number>;
 }
 
@@ -56,11 +57,13 @@ function tiles(answer: ServeAnswer, batch: number): Tile[] {
   const [slow, fast] = [(rate * e2e_ms) / e2e_ms_high, (rate * e2e_ms) / e2e_ms_low];
   const first = batch === 1 ? "until the first token" : `until all ${batch} requests have their first token`;
   const perSecond = (value: number): string => `${digits(value, 4)} tok/s`;
+  const times = { show: milliseconds, range: (from: number, to: number) => timeRange(from * 1e3, to * 1e3) };
+  const rates = { show: perSecond, range: (from: number, to: number) => `${digits(from)} – ${digits(to)} tok/s` };
   return [
-    { title: "TTFT", says: first, value: prefill_ms, low: prefill_ms_low, high: prefill_ms_high, show: milliseconds, json: { prefill_ms, prefill_ms_low, prefill_ms_high } },
-    { title: "TPOT", says: "a token, at full batch", value: tpot_ms, low: tpot_ms_low, high: tpot_ms_high, show: milliseconds, json: { tpot_ms, tpot_ms_low, tpot_ms_high } },
-    { title: "End to end", says: "until the last token", value: e2e_ms, low: e2e_ms_low, high: e2e_ms_high, show: milliseconds, json: { e2e_ms, e2e_ms_low, e2e_ms_high } },
-    { title: "Throughput", says: answer.gpus === 1 ? "output tokens" : `${digits(rate / answer.gpus)} a GPU`, value: rate, low: slow, high: fast, show: perSecond, json: { output_tokens_per_s: rate } },
+    { title: "TTFT", says: first, value: prefill_ms, low: prefill_ms_low, high: prefill_ms_high, ...times, json: { prefill_ms, prefill_ms_low, prefill_ms_high } },
+    { title: "TPOT", says: "a token, at full batch", value: tpot_ms, low: tpot_ms_low, high: tpot_ms_high, ...times, json: { tpot_ms, tpot_ms_low, tpot_ms_high } },
+    { title: "End to end", says: "until the last token", value: e2e_ms, low: e2e_ms_low, high: e2e_ms_high, ...times, json: { e2e_ms, e2e_ms_low, e2e_ms_high } },
+    { title: "Throughput", says: answer.gpus === 1 ? "output tokens" : `${digits(rate / answer.gpus)} a GPU`, value: rate, low: slow, high: fast, ...rates, json: { output_tokens_per_s: rate } },
   ];
 }
 
@@ -72,7 +75,7 @@ function Headline({ answer, inputs }: { answer: ServeAnswer; inputs: ServeInputs
           <p class="big">{tile.show(tile.value)}</p>
           <Interval value={tile.value} low={tile.low} high={tile.high} most={tile.high * 1.15} />
           <p class="range">
-            90 %: {tile.show(tile.low)} – {tile.show(tile.high)}
+            90 %: {tile.range(tile.low, tile.high)}
           </p>
           <p class="says">{tile.says}</p>
         </Card>
@@ -95,7 +98,7 @@ function Memory({ answer }: { answer: ServeAnswer }) {
   const note = `${gib(at("total"))} a GPU; room for ${whole(at("kv_tokens"))} tokens of KV cache`;
   return (
     <Card title="Memory of the fullest GPU" json={memory} command={answer.command} note={note}>
-      <Stack label="Memory" parts={parts} show={gib} whole={at("total")} />
+      <Stack label="Memory" parts={parts} show={gib} whole={at("total")} ordered />
     </Card>
   );
 }
@@ -117,7 +120,7 @@ function Step({ answer, inputs, change }: Props) {
       title="One engine step"
       json={step}
       command={answer.command}
-      note={`${time(step.total_us)} (90 %: ${time(step.low_us)} – ${time(step.high_us)}) for ${tokens}; equal kernels of all layers are drawn together.`}
+      note={`${time(step.total_us)} (90 %: ${timeRange(step.low_us, step.high_us)}) for ${tokens}; equal kernels of all layers are drawn together.`}
       tools={<Segments label="Step" value={inputs.step} set={(chosen) => change({ step: chosen })} options={[["prefill", "Prefill"], ["decode", "Decode"]]} />}
     >
       <Timeline kernels={step.parts} label={`Timeline of a ${inputs.step} step`} />

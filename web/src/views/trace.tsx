@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { ApiError, ask } from "../core/api";
-import { digits } from "../core/format";
+import { bytes } from "../core/format";
 import { useList } from "../core/latest";
 import { type Change, type Schema, number, text, useInputs } from "../core/query";
 import type { Gpu, Model, TraceAnswer } from "../core/types";
@@ -54,7 +54,7 @@ export function TraceView() {
 
 function useTrace(file: File | null, inputs: TraceInputs): State {
   const [state, set] = useState<State>({ answer: null, error: null, busy: false });
-  const query = new URLSearchParams(Object.entries(inputs).flatMap(([name, value]) => (value === "" ? [] : [[name, String(value)]]))).toString();
+  const query = new URLSearchParams(Object.entries(inputs).flatMap(([name, value]) => (value === "" || value === 1 ? [] : [[name, String(value)]]))).toString();
   useEffect(() => {
     if (!file) return;
     const abort = new AbortController();
@@ -95,7 +95,7 @@ function Drop({ file, set, busy }: { file: File | null; set: (file: File) => voi
       <label for="trace-file" class="drop-button">
         {busy ? "Reading…" : file ? "Choose another trace" : "Choose a trace"}
       </label>
-      <p>{file ? `${file.name}, ${digits(file.size / 1e6)} MB` : "or drop it here"}</p>
+      <p>{file ? `${file.name}, ${bytes(file.size)}` : "or drop it here"}</p>
     </div>
   );
 }
