@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WATCH_CSP = "addEventListener('securitypolicyviolation', e => console.error(`CSP: ${e.violatedDirective} ${e.blockedURI}`))"
+WATCH_CSP = (
+    "addEventListener('securitypolicyviolation', e => console.error(`CSP: ${e.violatedDirective} ${e.blockedURI}`))"
+)
 REPORT = pytest.StashKey[list[str]]()
 
 
@@ -51,11 +55,11 @@ def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
 def site() -> Iterator[str]:
     """Address of `pipewave web` in a process of its own."""
     command = [sys.executable, "-m", "pipewave", "web", "--port", "0", "--no-open"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
     try:
         assert process.stdout is not None
-        found = re.search(r"http://\S+", process.stdout.readline())
-        assert found, "the server did not say its address"
+        found = next((match for line in process.stdout if (match := re.search(r"http://\S+", line))), None)
+        assert found, "the server ended without saying its address"
         yield found[0].rstrip("/")
     finally:
         process.terminate()
@@ -93,9 +97,21 @@ def page(browser: Any, site: str, request: pytest.FixtureRequest) -> Iterator[An
 
 
 @pytest.fixture
+def until(page: Any) -> Callable[..., None]:
+    """Wait until an expression is true. (The browser's own waiting needs eval, which the page's policy forbids.)"""
+
+    def wait(expression: str, arg: Any = None) -> None:
+        ends = time.monotonic() + 20
+        while not page.evaluate(expression, arg):
+            assert time.monotonic() < ends, f"never true: {expression}"
+            page.wait_for_timeout(30)
+
+    return wait
+
+
+@pytest.fixture
 def api(site: str) -> Callable[..., Any]:
     """The server's own answer, to compare what the page shows with."""
-    import json
 
     def ask(path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

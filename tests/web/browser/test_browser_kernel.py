@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
+Until = Callable[..., None]
+
 QUERY = "?kernel=gemm&case=n:4096;k:4096&field=m&from=16&to=4096&points=60&gpus=H200,L40S"
 ASKED = {"kernel": "gemm", "case": {"n": 4096, "k": 4096},
          "sweep": {"field": "m", "from": 16, "to": 4096, "points": 60, "scale": "log"}, "gpus": ["H200", "L40S"]}  # fmt: skip
 
 
-def test_a_line_with_band_floor_and_ceiling_a_gpu(page: Any) -> None:
+def test_a_line_with_band_floor_and_ceiling_a_gpu(page: Any, until: Until) -> None:
     page.goto("/kernel" + QUERY)
     page.wait_for_selector(".latency-line[d]")
     for mark in ("g .latency-line", ".band", "g .floor-line", "g .ceiling-line", ".wave-line"):
         assert page.locator(f".chart {mark}").count() == 2, mark
     page.get_by_label("90 % band").uncheck()
-    page.wait_for_function("!document.querySelector('.chart .band')")
+    until("!document.querySelector('.chart .band')")
     assert "layers=floor,ceiling" in page.url
 
 
@@ -53,11 +55,11 @@ def test_tuner_choices_are_shown_where_there_is_a_table(page: Any, api: Callable
 
 
 @pytest.mark.parametrize("kernel", ["attention", "mla", "fused_moe", "rmsnorm", "silu_and_mul", "all_reduce"])
-def test_every_family_has_a_working_example(page: Any, kernel: str) -> None:
+def test_every_family_has_a_working_example(page: Any, until: Until, kernel: str) -> None:
     page.goto("/kernel")
     page.get_by_label("Family").select_option(kernel)
     page.get_by_role("heading", name="Latency of").wait_for()
-    page.wait_for_function("kernel => location.search.includes(`kernel=${kernel}&`)", arg=kernel)
+    until("kernel => location.search.includes(`kernel=${kernel}&`)", kernel)
     page.wait_for_selector(".results:not(.stale)[aria-busy=false] .latency-line[d]")
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+Until = Callable[..., None]
+
 QUERY = "?model=Llama-3.1-8B&gpus=H100,L40S&input_len=1024&output_len=128&ttft_ms=500&tpot_ms=40&max_gpus=4&tp=1,2"
 ASKED = {"model": "Llama-3.1-8B", "gpus": ["H100", "L40S"], "input_len": 1024, "output_len": 128, "ttft_ms": 500,
          "tpot_ms": 40, "max_gpus": 4, "tp": [1, 2], "rows": 60}  # fmt: skip
@@ -29,31 +31,31 @@ def test_front_winner_and_launch_command_are_the_librarys(page: Any, api: Callab
 
 def test_table_sorts_both_ways(page: Any) -> None:
     page.goto("/plan" + QUERY)
-    header = page.get_by_role("button", name="TPOT").last
-    header.click()
-    head = page.locator("th[aria-sort='ascending']")
-    assert "TPOT" in head.inner_text()
-    lowest = page.locator("section[aria-label='Pareto front'] tbody tr").first.inner_text()
-    header.click()
-    assert "TPOT" in page.locator("th[aria-sort='descending']").inner_text()
-    assert page.locator("section[aria-label='Pareto front'] tbody tr").first.inner_text() != lowest
+    table = page.locator("section[aria-label='Pareto front']")
+    head = table.locator("th button").filter(has_text="TPOT")
+    head.click()
+    table.locator("th[aria-sort='ascending']").get_by_text("TPOT").wait_for()
+    fastest = table.locator("tbody tr").first.inner_text()
+    head.click()
+    table.locator("th[aria-sort='descending']").get_by_text("TPOT").wait_for()
+    assert table.locator("tbody tr").first.inner_text() != fastest
 
 
-def test_arrow_keys_walk_the_front_and_the_choice_is_in_the_url(page: Any) -> None:
+def test_arrow_keys_walk_the_front_and_the_choice_is_in_the_url(page: Any, until: Until) -> None:
     page.goto("/plan" + QUERY)
     page.locator(".front-point[tabindex='0']").focus()
     before = page.locator(".launch code").inner_text()
     page.keyboard.press("ArrowLeft")
-    page.wait_for_function("location.search.includes('pick=') && !location.search.endsWith('pick=')")
-    page.wait_for_function("before => document.querySelector('.launch code').innerText !== before", arg=before)
+    until("location.search.includes('pick=') && !location.search.endsWith('pick=')")
+    until("before => document.querySelector('.launch code').innerText !== before", before)
     assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
 
 
-def test_axes_change(page: Any) -> None:
+def test_axes_change(page: Any, until: Until) -> None:
     page.goto("/plan" + QUERY)
     page.get_by_label("$/Mtok").check(force=True)
     page.get_by_label("TTFT", exact=True).and_(page.locator("[type=radio]")).check(force=True)
-    page.wait_for_function("location.search.includes('y=usd_per_million_tokens') && location.search.includes('x=ttft_ms')")
+    until("location.search.includes('y=usd_per_million_tokens') && location.search.includes('x=ttft_ms')")
     assert "USD per million tokens against TTFT" in page.locator(".chart").first.get_attribute("aria-label")
 
 

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+Until = Callable[..., None]
+
 QUERY = "?model=Llama-3.1-8B&gpu=H200&batch=32&input_len=2048&output_len=256"
 ASKED = {"model": "Llama-3.1-8B", "gpu": "H200", "batch": 32, "input_len": 2048, "output_len": 256}
+TPOT = "document.querySelector(\"section[aria-label='TPOT'] .big\").innerText"
 # Milliseconds from a slider's event until the picture of its answer is on the screen.
 TIME_A_MOVE = """async (value) => {
   const slider = document.querySelector('[data-field=batch] input[type=range]');
@@ -47,33 +50,32 @@ def test_numbers_are_the_librarys(page: Any, api: Callable[..., Any]) -> None:
     assert "90 %" in page.locator("section[aria-label='TPOT'] .range").inner_text()
 
 
-def test_copied_command_gives_the_copied_numbers(page: Any) -> None:
+def test_copied_command_gives_the_copied_numbers(page: Any, until: Until) -> None:
     page.goto("/serve" + QUERY)
     page.get_by_role("button", name="Copy TPOT as JSON").click()
     page.get_by_role("status").get_by_text("Copied").wait_for()
     copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
     page.get_by_role("button", name="Copy the command for TPOT").click()
-    page.wait_for_function("navigator.clipboard.readText().then(text => text.startsWith('pipewave '))")
+    until("navigator.clipboard.readText().then(text => text.startsWith('pipewave '))")
     words = shlex.split(page.evaluate("navigator.clipboard.readText()"))
     printed = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=True).stdout
     assert json.loads(printed)["tpot_ms"] == copied["tpot_ms"]
 
 
-def test_what_if_slider_changes_the_answer_and_resets(page: Any) -> None:
+def test_what_if_slider_changes_the_answer_and_resets(page: Any, until: Until) -> None:
     page.goto("/serve" + QUERY)
-    actual = milliseconds(tile(page, "TPOT"))
+    shown = tile(page, "TPOT")
     page.get_by_label("DRAM bandwidth", exact=False).first.focus()
     page.keyboard.press("End")
-    page.wait_for_function("location.search.includes('dram_gbps=9600')")
-    page.wait_for_function("old => document.querySelector(\"section[aria-label='TPOT'] .big\").innerText !== old", arg=tile(page, "TPOT"))
-    assert milliseconds(tile(page, "TPOT")) < 0.8 * actual
+    until("location.search.includes('dram_gbps=9600')")
+    until(f"old => {TPOT} !== old", shown)
+    assert milliseconds(tile(page, "TPOT")) < 0.8 * milliseconds(shown)
     page.get_by_role("button", name="Reset DRAM bandwidth").click()
-    page.wait_for_function("location.search.includes('dram_gbps=&')")
-    page.wait_for_function("old => document.querySelector(\"section[aria-label='TPOT'] .big\").innerText !== old", arg=tile(page, "TPOT"))
-    assert milliseconds(tile(page, "TPOT")) == pytest.approx(actual)
+    until("location.search.includes('dram_gbps=&')")
+    until(f"old => {TPOT} === old", shown)
 
 
-def test_a_drag_is_one_step_back(page: Any) -> None:
+def test_a_drag_is_one_step_back(page: Any, until: Until) -> None:
     page.goto("/serve" + QUERY)
     page.wait_for_selector(".tiles")
     slider = page.get_by_label("Batch", exact=False).first
@@ -84,20 +86,20 @@ def test_a_drag_is_one_step_back(page: Any) -> None:
     for share in (0.55, 0.6, 0.65, 0.7):
         page.mouse.move(box["x"] + box["width"] * share, middle)
     page.mouse.up()
-    page.wait_for_function("!location.search.includes('batch=32&')")
+    until("!location.search.includes('batch=32&')")
     page.go_back()
-    page.wait_for_function("location.search.includes('batch=32&')")
+    until("location.search.includes('batch=32&')")
     assert page.get_by_label("Batch, exact").input_value() == "32"
 
 
-def test_timeline_of_both_steps_zooms(page: Any) -> None:
+def test_timeline_of_both_steps_zooms(page: Any, until: Until) -> None:
     page.goto("/serve" + QUERY)
     step = page.locator("section[aria-label='One engine step']")
     assert step.locator(".chart rect").count() > 4
     step.get_by_role("button", name="Zoom in").click()
     assert not step.get_by_role("button", name="Zoom out").is_disabled()
     step.get_by_label("Prefill").check(force=True)
-    page.wait_for_function("location.search.includes('step=prefill')")
+    until("location.search.includes('step=prefill')")
 
 
 def test_sliders_redraw(page: Any, report: Callable[[str], None]) -> None:

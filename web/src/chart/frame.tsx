@@ -69,7 +69,7 @@ function AxisX({ axis, box }: { axis: Axis; box: Box }) {
   const [left, right] = spanX(box);
   return (
     <g class="axis">
-      {apart(axis.ticks, axis.at, 46).map((tick) => (
+      {apart(axis.ticks, axis.at, 50).map((tick) => (
         <g key={tick}>
           <line x1={axis.at(tick)} x2={axis.at(tick)} y1={bottom} y2={top} class="grid" />
           <text x={axis.at(tick)} y={bottom + 14} text-anchor="middle">

@@ -6,7 +6,8 @@ import { type Axis, type Box, spanX, spanY } from "./frame";
 
 export interface Reader {
   index: number;
-  set: (index: number) => void;
+  /** From the present index to the next: keys may come faster than pictures. */
+  move: (step: (index: number) => number) => void;
   xs: readonly number[];
 }
 
@@ -20,10 +21,10 @@ interface CursorProps {
 
 /** The vertical line, and over the whole plot the surface that moves it. */
 export function Cursor({ reader, box, x, label, text }: CursorProps) {
-  const { index, xs, set } = reader;
+  const { index, xs, move } = reader;
   const [left, right] = spanX(box);
   const [bottom, top] = spanY(box);
-  const point = useCallback((event: PointerEvent) => set(nearest(xs, x, event)), [xs, x, set]);
+  const point = useCallback((event: PointerEvent) => move(() => nearest(xs, x, event)), [xs, x, move]);
   const place = x.at(xs[index] ?? 1);
   return (
     <g>
@@ -34,7 +35,7 @@ export function Cursor({ reader, box, x, label, text }: CursorProps) {
         y={top}
         width={Math.max(right - left, 0)}
         height={Math.max(bottom - top, 0)}
-        tabIndex={0}
+        tabindex={0}
         role="slider"
         aria-label={label}
         aria-valuemin={0}
@@ -70,9 +71,9 @@ const MOVES: Record<string, (index: number, last: number) => number> = {
   End: (_, last) => last,
 };
 
-function step(event: KeyboardEvent, { index, set, xs }: Reader): void {
-  const move = MOVES[event.key];
-  if (!move) return;
+function step(event: KeyboardEvent, { move, xs }: Reader): void {
+  const next = MOVES[event.key];
+  if (!next) return;
   event.preventDefault();
-  set(Math.min(Math.max(move(index, xs.length - 1), 0), xs.length - 1));
+  move((index) => Math.min(Math.max(next(index, xs.length - 1), 0), xs.length - 1));
 }

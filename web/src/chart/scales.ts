@@ -45,7 +45,6 @@ export function linear(domain: Span, range: Span, title: string, show: (value: n
 }
 
 export function short(value: number): string {
-  if (value >= 1 << 20 && value % (1 << 20) === 0) return `${value >> 20}Mi`;
-  if (value >= 16384 && value % 1024 === 0) return `${value / 1024}Ki`;
-  return value >= 1e6 ? `${Number((value / 1e6).toPrecision(3))}M` : String(Number(value.toPrecision(4)));
+  if (value >= 1 << 20 && Number.isInteger(Math.log2(value))) return `${value / (1 << 20)}Mi`;
+  return value >= 1e6 ? `${Number((value / 1e6).toPrecision(3))}M` : String(Number(value.toPrecision(6)));
 }

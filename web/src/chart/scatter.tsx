@@ -90,7 +90,7 @@ function FrontPoint({ one, order, x, y, gpus, colour, selected, pick, describe }
       transform={`translate(${x.at(one.x)},${y.at(one.y)})`}
       d={markPath(gpus.indexOf(one.design.gpu), 110)}
       fill={fill(colour(one.design.gpu))}
-      tabIndex={reachable ? 0 : -1}
+      tabindex={reachable ? 0 : -1}
       role="button"
       aria-pressed={chosen}
       aria-label={describe(one.design)}

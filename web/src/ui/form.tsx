@@ -16,7 +16,7 @@ interface FormProps {
 }
 
 export function Form({ error, known, label, children }: FormProps) {
-  const elsewhere = error !== null && !(error.field !== null && known.includes(error.field));
+  const elsewhere = error !== null && !concerns(error, known);
   return (
     <Trouble.Provider value={error}>
       <form class="inputs" aria-label={label} onSubmit={(event) => event.preventDefault()}>
@@ -25,6 +25,11 @@ export function Form({ error, known, label, children }: FormProps) {
       </form>
     </Trouble.Provider>
   );
+}
+
+/** Errors name fields as "tp", "case.n" or "gpus[2]". */
+function concerns({ field }: ApiError, names: readonly string[]): boolean {
+  return field !== null && names.some((name) => field === name || field.startsWith(`${name}.`) || field.startsWith(`${name}[`));
 }
 
 export function Alert({ error }: { error: ApiError }) {
@@ -63,7 +68,7 @@ export interface Wiring {
 export function Field({ label, name, also = [], unit, hint, children }: FieldProps & { children: (wiring: Wiring) => ComponentChildren }) {
   const id = useId();
   const error = useContext(Trouble);
-  const wrong = error !== null && error.field !== null && [name, ...also].includes(error.field);
+  const wrong = error !== null && concerns(error, [name, ...also]);
   const described = wrong ? `${id}-error` : hint ? `${id}-hint` : undefined;
   return (
     <div class={`field${wrong ? " wrong" : ""}`} data-field={name}>

@@ -31,7 +31,9 @@ export function KernelResults({ answer, inputs, change }: Props) {
   const first = answer.x[0] === 0 ? 1 : 0;
   const xs = useMemo(() => answer.x.slice(first), [answer, first]);
   const series = useMemo(() => drawn(answer).map((one) => (first ? cut(one) : one)), [answer, first]);
-  const index = Math.min(asked ?? Math.floor(xs.length * 0.6), xs.length - 1);
+  const place = (from: number | null): number => Math.min(from ?? Math.floor(xs.length * 0.6), xs.length - 1);
+  const index = place(asked);
+  const move = (step: (index: number) => number): void => set((old) => step(place(old)));
   return (
     <>
       {refused(answer).map((one) => (
@@ -39,7 +41,7 @@ export function KernelResults({ answer, inputs, change }: Props) {
           {one.gpu}: {one.error.message}
         </p>
       ))}
-      <Charts answer={answer} series={series} reader={{ xs, index, set }} inputs={inputs} change={change} />
+      <Charts answer={answer} series={series} reader={{ xs, index, move }} inputs={inputs} change={change} />
       <Readings answer={answer} series={series} x={xs[index] ?? 0} index={index} />
       {answer.tuner && <Tuner answer={answer} choices={answer.tuner} />}
     </>
@@ -131,10 +133,12 @@ function Waves({ series, colours, reader, x, box, field }: Omit<Parameters<typeo
   if (!counts.length) return <p class="note">This family has no waves: it fills the GPU once, or runs on links.</p>;
   const most = Math.max(...counts);
   const y = most > 12 ? decades([1, most], spanY(box), "waves", short) : linear([0, Math.max(most, 2)], spanY(box), "waves", short, 4);
+  const ticks = y.ticks.filter(Number.isInteger);
+  const falls = series.some((one) => one.waves?.some((waves, i) => Math.ceil(waves) < Math.ceil(one.waves?.[i - 1] ?? 0)));
   return (
     <>
-      <WavesChart {...{ series, colours, reader, box, x, y }} label={`Waves over ${field}`} />
-      <p class="note">How many times the tasks fill the GPU, rounded up. It falls where another tile becomes the faster one.</p>
+      <WavesChart {...{ series, colours, reader, box, x }} y={{ ...y, ticks }} label={`Waves over ${field}`} />
+      <p class="note">How many times the tasks fill the GPU, rounded up.{falls && " It falls where another tile becomes the faster one."}</p>
     </>
   );
 }

@@ -69,7 +69,8 @@ function Ranked({ answer }: { answer: TraceAnswer }) {
 }
 
 function CallName({ call }: { call: TraceCall }) {
-  const shape = Object.entries(call.call).map(([name, value]) => `${name} ${Array.isArray(value) ? `[${value.length}]` : String(value)}`);
+  const said = Object.entries(call.call).filter(([, value]) => value !== false && value !== 0 && value !== null);
+  const shape = said.map(([name, value]) => `${name} ${Array.isArray(value) ? `[${value.length}]` : String(value)}`);
   return (
     <span class="call" title={[call.kernels.join("\n"), call.note].filter(Boolean).join("\n")}>
       <b>{call.name}</b> <span class="tag">{word(call.family)}</span>
@@ -82,7 +83,7 @@ function CallName({ call }: { call: TraceCall }) {
 function Recoverable({ call, most }: { call: TraceCall; most: number }) {
   return (
     <span class="metered">
-      <Meter value={call.total_recoverable_us} of={most} colour={familyColour(call.family)} /> {time(call.total_recoverable_us)}
+      <Meter value={call.total_recoverable_us} of={most} colour={familyColour(call.family)} /> <span>{time(call.total_recoverable_us)}</span>
     </span>
   );
 }

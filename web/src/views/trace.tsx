@@ -42,7 +42,7 @@ export function TraceView() {
       waiting={file ? `Reading ${file.name}…` : ""}
       inputs={
         <Form label="The trace and what it may not say" error={state.error} known={FIELDS}>
-          <Drop file={file} set={setFile} busy={state.busy} />
+          <Drop file={file} set={setFile} busy={state.busy} error={state.error} />
           <Facts inputs={inputs} change={change} />
         </Form>
       }
@@ -71,7 +71,14 @@ function useTrace(file: File | null, inputs: TraceInputs): State {
   return state;
 }
 
-function Drop({ file, set, busy }: { file: File | null; set: (file: File) => void; busy: boolean }) {
+interface DropProps {
+  file: File | null;
+  set: (file: File) => void;
+  busy: boolean;
+  error: ApiError | null;
+}
+
+function Drop({ file, set, busy, error }: DropProps) {
   const [over, setOver] = useState(false);
   const picker = useRef<HTMLInputElement>(null);
   const take = (files: FileList | null | undefined): void => void (files?.[0] && set(files[0]));
@@ -95,6 +102,11 @@ function Drop({ file, set, busy }: { file: File | null; set: (file: File) => voi
       <label for="trace-file" class="drop-button">
         {busy ? "Reading…" : file ? "Choose another trace" : "Choose a trace"}
       </label>
+      {error?.field === "file" && (
+        <p class="field-error" role="alert">
+          {error.message}
+        </p>
+      )}
       <p>{file ? `${file.name}, ${bytes(file.size)}` : "or drop it here"}</p>
     </div>
   );
