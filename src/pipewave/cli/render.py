@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 FORMATS = ("table", "json", "csv")
+NAME_WIDTH = 24  # letters of a row's name that a narrow terminal shows
 BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
@@ -25,24 +26,42 @@ def show(rows: Sequence[Mapping[str, Any]], form: str, *, title: str = "", schem
         table(rows, title=title)
 
 
-def table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
-    """Print rows as a table, numbers to the right."""
+def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", spare: Sequence[str] = ()) -> None:
+    """Print rows as a table, numbers to the right. A narrow terminal goes without the `spare` columns, first to last."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in rows[0] if rows else []:
-        number = _numeric([row[name] for row in rows])
-        grid.add_column(name, justify="right" if number else "left", no_wrap=number)
-    for row in rows:
-        grid.add_row(*(text(value) for value in row.values()))
     told = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console(width=None if told else 160, markup=False, highlight=False)
+    grid = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    names = _fitting(rows, console.width, spare)
+    narrow = sum(_width(rows, name) + 2 for name in names) > console.width
+    for place, name in enumerate(names):
+        number = _numeric([row[name] for row in rows])
+        width = min(NAME_WIDTH, _width(rows, name)) if narrow and not place and spare else None
+        grid.add_column(name, justify="right" if number else "left", no_wrap=number or bool(width), width=width)
+    for row in rows:
+        grid.add_row(*(text(row[name]) for name in names))
     if title:  # above the table and not of it, so that it may be wider; a Text, for its brackets are no markup
         console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(grid)
+
+
+def _fitting(rows: Sequence[Mapping[str, Any]], width: int, spare: Sequence[str]) -> list[str]:
+    """Names of the columns that fit side by side once enough of the spare ones are left out."""
+    names = list(rows[0]) if rows else []
+    wide = {name: _width(rows, name) + 2 for name in names}
+    wide |= {name: min(wide[name], NAME_WIDTH + 2) for name in names[:1]}
+    for name in spare:
+        if name in names and sum(wide[each] for each in names) > width:
+            names.remove(name)
+    return names
+
+
+def _width(rows: Sequence[Mapping[str, Any]], name: str) -> int:
+    return max(len(name), *(len(text(row[name])) for row in rows))
 
 
 def _cell(value: Any) -> Any:

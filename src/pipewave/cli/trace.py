@@ -132,7 +132,7 @@ def _table(report: Report, top: int) -> None:
         for entry in shown
     ]
     title = f"{report.source} on {report.gpu} [{report.protocol}]: µs of one call; recoverable of all of them"
-    table(rows, title=title)
+    table(rows, title=title, spare=("90 % interval", "bound", "floor", "share"))
     if len(shown) < len(report.entries):
         print(f"{len(report.entries) - len(shown)} more calls; --top 0 shows all")
     _left("shape unknown", report.unshaped, report.gpu_us)
@@ -194,6 +194,7 @@ def _comparison_table(found: Comparison, top: int) -> None:
         }
         for change in found.changes[: top or None]
     ]
-    table(rows, title=f"µs of A {found.a.source} on {found.a.gpu} and B {found.b.source} on {found.b.gpu}")
+    title = f"µs of A {found.a.source} on {found.a.gpu} and B {found.b.source} on {found.b.gpu}"
+    table(rows, title=title, spare=("family", "× A", "× B", "predicted B − A"))
     (a, b), unit = found.gpu_us, " a step" if found.by_step else ""
     print(f"GPU time{unit}: A {a / 1e3:,.3f} ms, B {b / 1e3:,.3f} ms, B / A {b / a if a else 0.0:.3f}")

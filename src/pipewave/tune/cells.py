@@ -63,10 +63,7 @@ def _prefill(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
 
 
 def _decode(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
-    kv_len = _log(rng, 16, 131072, count)
-    ragged = np.where(rng.random(count) < 0.5, 1.0, rng.uniform(1.0, 1.6, count))
-    return {"batch": _log(rng, 1, 512, count), "kv_len": kv_len, **_heads(rng, count),
-            "longest": np.rint(kv_len * ragged).astype(np.int64)}  # fmt: skip
+    return {"batch": _log(rng, 1, 512, count), "kv_len": _log(rng, 16, 131072, count), **_heads(rng, count)}
 
 
 _DRAWS: dict[str, Callable[[Rng, int], dict[str, NDArray[np.int64]]]] = {
