@@ -27,7 +27,7 @@ def show(rows: Sequence[Mapping[str, Any]], form: str, *, title: str = "", schem
 
 
 def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", spare: Sequence[str] = ()) -> None:
-    """Print rows as a table, numbers to the right. A narrow terminal goes without the `spare` columns, first to last."""
+    """Print rows as a table, numbers to the right; a narrow terminal goes without `spare` columns, first to last."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
