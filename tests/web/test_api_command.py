@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,15 @@ def test_ask_reads_a_file(tmp_path: Path) -> None:
 )
 def test_wrong_questions_are_typed(view: str, question: str, kind: type[Exception]) -> None:
     assert isinstance(CliRunner().invoke(build(), ["ask", view, question]).exception, kind)
+
+
+def test_the_command_serves_until_it_is_ended() -> None:
+    words = [sys.executable, "-m", "pipewave", "web", "--port", "0", "--no-open"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        said = server.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+/", said)
+        assert found, said
+        with urllib.request.urlopen(found[0] + "api/health", timeout=30) as reply:
+            assert json.load(reply)["status"] == "ok"
+        server.terminate()

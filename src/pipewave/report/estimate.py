@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipewave.report import svg
@@ -63,14 +63,21 @@ def _breakdown(breakdown: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
     total = {name: sum(parts.get(name, 0.0) for parts in breakdown.values()) for parts in breakdown.values()
              for name in parts}  # fmt: skip
     names = [name for name in sorted(total, key=lambda name: -total[name]) if total[name] > 0]
-    colours = {name: i for i, name in enumerate(names)}
-    bars = [(PHASES.get(phase, words(phase)), [Part(words(n), parts.get(n, 0.0), colours[n]) for n in names])
-            for phase, parts in breakdown.items()]  # fmt: skip
-    drawing = svg.stacks(bars, "time by kernel family") + svg.legend([(words(n), i) for n, i in colours.items()])
+    bars = [(PHASES.get(phase, words(phase)), _folded(names, parts)) for phase, parts in breakdown.items()]
+    shown = [(part.name, part.colour) for part in bars[0][1]] if bars else []
+    drawing = svg.stacks(bars, "time by kernel family") + svg.legend(shown)
     yield Chart("Where the time goes", drawing, "By kernel family; what the engine adds (gaps) has names of its own.")
     rows = tuple((words(name), *_with_shares(name, breakdown)) for name in names)
     columns = ("family", *(text for phase in breakdown for text in (f"{PHASES.get(phase, words(phase))}, ms", "share")))
     yield Table("", columns, rows)
+
+
+def _folded(names: Sequence[str], sizes: Mapping[str, float]) -> list[Part]:
+    """The first names with a colour each, all others as one."""
+    own = svg.COLOURS - 1 if len(names) > svg.COLOURS else svg.COLOURS
+    parts = [Part(words(name), sizes.get(name, 0.0), i) for i, name in enumerate(names[:own])]
+    rest = sum(sizes.get(name, 0.0) for name in names[own:])
+    return [*parts, Part("the rest", rest, own)] if names[own:] else parts
 
 
 def _with_shares(name: str, breakdown: Mapping[str, Mapping[str, float]]) -> list[Any]:
@@ -83,9 +90,8 @@ def _with_shares(name: str, breakdown: Mapping[str, Mapping[str, float]]) -> lis
 
 def _pipes(pipes: Mapping[str, Mapping[str, float]]) -> Chart:
     names = list(dict.fromkeys(name for shares in pipes.values() for name in shares))
-    bars = [(phase, [Part(name, shares.get(name, 0.0), names.index(name)) for name in names])
-            for phase, shares in pipes.items()]  # fmt: skip
-    drawing = svg.stacks(bars, "time by pipe") + svg.legend([(name, i) for i, name in enumerate(names)])
+    bars = [(phase, _folded(names, shares)) for phase, shares in pipes.items()]
+    drawing = svg.stacks(bars, "time by pipe") + svg.legend([(part.name, part.colour) for part in bars[0][1]])
     said = "; ".join(f"{phase}: " + ", ".join(f"{n} {percent(s)}" for n, s in shares.items() if s >= 0.0005)
                      for phase, shares in pipes.items())  # fmt: skip
     return Chart("What the kernels wait for", drawing, f"Share of a step by the pipe that bounds each kernel. {said}.")
