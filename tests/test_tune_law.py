@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from pipewave.tune import published, wave
+from pipewave.tune.alternation import places, settled_us
 from pipewave.tune.mapping import Work, active_experts, expert_rows, mapper, routed
 from pipewave.tune.measured import resident_blocks, undisturbed
-from pipewave.tune.smooth import smoother
+from pipewave.tune.recording import TEST, Recording, Rows
+from pipewave.tune.smooth import alike, smoother
 
 RNG = np.random.default_rng(5)
 
@@ -50,21 +52,28 @@ def test_causal_trips_agree_with_a_walk_over_the_blocks(q: int, kv: int, bm: int
 
 
 def test_numbers_and_arrays_give_the_same_terms_and_the_same_sum() -> None:
-    shape = {"m": np.array([[7], [3000]]), "n": np.array([[4096], [512]]), "k": np.array([[512], [8192]])}
+    # The last shape has more blocks on an SM than a law's table holds.
+    shape = {
+        "m": np.array([[7], [3000], [16000]]),
+        "n": np.array([[4096], [512], [32768]]),
+        "k": np.array([[512], [8192], [64]]),
+    }
     config = {"BLOCK_M": np.array([16, 128]), "BLOCK_N": np.array([64, 256]), "BLOCK_K": np.array([64, 64])}
     resident = np.array([3, 1])
     law = RNG.uniform(0, 1, len(wave.TERMS))
     rows = wave.design(mapper("gemm")(shape, config), 132, resident) @ law
-    for s in range(2):
+    for s in range(3):
         for c in range(2):
             one = mapper("gemm")({k: int(v[s, 0]) for k, v in shape.items()}, {k: int(v[c]) for k, v in config.items()})
-            assert wave.predict_us(one, 132, int(resident[c]), law.tolist()) == pytest.approx(rows[s, c])
+            fast = wave.tabulate(law, 132, int(resident[c]))
+            assert wave.predict_us(one, 132, fast) == pytest.approx(rows[s, c])
             assert np.dot(wave.terms(one, 132, int(resident[c])), law) == pytest.approx(rows[s, c])
 
 
 def test_a_known_law_is_found_and_stays_nonnegative() -> None:
     x = RNG.uniform(0.1, 10, (200, 1, len(wave.TERMS)))
-    truth = np.array([[3.0, 0, 0, 2.0, 0, 0, 0, 1.0, 0, 0.5, 0, 0, 0]])
+    truth = np.zeros((1, len(wave.TERMS)))
+    truth[0, [0, 3, 7, 9]] = 3.0, 2.0, 1.0, 0.5
     law = wave.fit([(x, np.einsum("scp,cp->sc", x, truth), 1.0)])
     assert np.all(law >= 0)
     assert np.allclose(law, truth, atol=0.02)
@@ -78,10 +87,17 @@ def test_missing_times_do_not_enter_the_fit() -> None:
     assert np.allclose(wave.fit([(x, some, 1.0)]), wave.fit([(x[1::2], us[1::2], 1.0)]))
 
 
-def test_the_law_grows_with_waves_and_never_jumps_down_at_a_wave() -> None:
-    law = [1.0] * len(wave.TERMS)
-    times = [wave.predict_us(Work(blocks, 10, 10, 0, 0, 0), 132, 2, law) for blocks in (132, 264, 528, 1056)]
+def test_the_law_grows_with_waves() -> None:
+    law = wave.tabulate(np.ones(len(wave.TERMS)), 132, 2)
+    times = [wave.predict_us(Work(blocks, 10, 10, 0, 0, 0), 132, law) for blocks in (132, 264, 528, 1056, 132 * 200)]
     assert times == sorted(times)
+
+
+def test_a_wave_is_as_wide_as_the_occupancy() -> None:
+    at = dict(zip(wave.TERMS, wave.terms(Work(265, 8, 8, 0, 0, 0), 132, 2), strict=True))
+    assert (at["waves"], at["busiest"], at["two"], at["three"]) == (1, 3, 8, 0)
+    alone = dict(zip(wave.TERMS, wave.terms(Work(132, 8, 8, 0, 0, 0), 132, 2), strict=True))
+    assert (alone["waves"], alone["two"], alone["filled"]) == (0, 0, 4)
 
 
 def test_published_buckets_recover_a_bilinear_truth() -> None:
@@ -97,13 +113,18 @@ def test_the_nearest_wave_is_found_on_both_sides() -> None:
     assert [published.nearest([1, 4, 8], w) for w in (0, 2, 3, 6, 20)] == [1, 1, 4, 4, 8]
 
 
-def test_leave_one_out_residuals_are_those_of_refitting_without_the_point() -> None:
-    at, residual = RNG.normal(size=(20, 3)), RNG.normal(size=(20, 2))
-    whole, left = smoother(at, residual, 1.0, 0.3)
+def test_left_out_residuals_are_those_of_refitting_without_the_shape() -> None:
+    at, residual = RNG.normal(size=(12, 2)), RNG.normal(size=(12, 3))
+    of = alike({"BLOCK_M": np.array([16, 32, 256])}, reach=1.5, near=0.5, own=0.2)
+    whole, left = smoother(at, residual, 1.0, 0.3, of)
     kernel = lambda a, b: np.exp(-0.5 * ((a[:, None] - b[None]) ** 2).sum(-1))  # noqa: E731
-    z, others = (at - whole.mean) / whole.spread, np.arange(20) != 7
-    weights = np.linalg.solve(kernel(z[others], z[others]) + 0.3 * np.eye(19), residual[others])
-    assert np.allclose(left[7], residual[7] - kernel(z[7:8], z[others]) @ weights)
+    z, others = (at - whole.mean) / whole.spread, np.arange(12) != 7
+    covariance = np.kron(kernel(z[others], z[others]), of.matrix) + 0.3 * np.eye(33)
+    across = np.kron(kernel(z[7:8], z[others]), of.matrix)
+    assert np.allclose(left[7], residual[7] - across @ np.linalg.solve(covariance, residual[others].ravel()))
+    everything = np.kron(kernel(z, z), of.matrix)
+    direct = everything @ np.linalg.solve(everything + 0.3 * np.eye(36), residual.ravel())
+    assert np.allclose(whole.log_factor(at), direct.reshape(12, 3))
 
 
 def test_occupancy_is_limited_by_each_resource() -> None:
@@ -114,3 +135,45 @@ def test_occupancy_is_limited_by_each_resource() -> None:
 def test_a_disturbed_half_is_dropped() -> None:
     halves = np.array([[[10.0, 10.2], [10.0, 40.0], [np.nan, 7.0]]])
     assert undisturbed(halves).tolist() == [[pytest.approx(10.1), 10.0, 7.0]]
+
+
+def test_a_decode_block_ends_with_the_longest_sequence() -> None:
+    shape = {"batch": 4, "kv_len": 1000, "heads": 8, "kv_heads": 2}
+    config = {"BLOCK_N": 64, "SPLITS": 4}
+    even, ragged = (mapper("decode_128")(some, config) for some in (shape, shape | {"longest": 1500}))
+    assert even.longest == even.trips == 4
+    assert (ragged.longest, ragged.trips) == (6, 4)
+
+
+def rhythmic(shift_us: float, order: str | None = None, kernel: str = "gemm") -> Recording:
+    """Sixty configurations of 10 µs at four shapes; every other launch takes `shift_us` longer."""
+    near = np.arange(60)
+    rows = Rows()
+    for _ in range(4):
+        shape = rows.add_shape([64, 512, 512], TEST, [])
+        chosen = np.concatenate([np.tile(near, 2), np.tile(near[:31], 2), np.tile(near[:30], 6)])
+        place = np.concatenate([np.arange(120), np.arange(62), np.arange(180)])
+        us = 10 + 0.01 * chosen + shift_us * (place % 2)
+        rows.add(shape, chosen.tolist(), (np.arange(len(chosen)) % 2).tolist(), us.tolist())
+    meta = {"kernel": kernel, "names": ["BLOCK_M"], "fields": ["m", "n", "k"]} | ({"order": order} if order else {})
+    return rows.freeze(meta, [(i,) for i in near], [(0, 0, 0)] * 60)
+
+
+def test_the_timers_rhythm_is_taken_out() -> None:
+    recording = rhythmic(0.6)
+    truth = 10 + 0.01 * recording.row_config
+    before, after = (np.std(us - truth) for us in (recording.row_us, settled_us(recording)))
+    assert before > 0.25
+    assert after < 0.25 * before
+
+
+def test_shuffled_recordings_are_left_alone() -> None:
+    recording = rhythmic(0.6, order="shuffled")
+    assert np.array_equal(settled_us(recording), recording.row_us.astype(float))
+
+
+def test_places_restart_with_every_batch() -> None:
+    place, batch = places(rhythmic(0.0))
+    per_shape = 120 + 62 + 180
+    assert place[:per_shape].tolist() == [*range(120), *range(62), *range(180)]
+    assert batch[:per_shape].tolist() == [0] * 120 + [1] * 62 + [2] * 180

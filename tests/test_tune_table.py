@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownKernel
-from pipewave.tune import cells, load_table
+from pipewave.tune import cells, load_table, machine
 from pipewave.tune.check import check, judge
 from pipewave.tune.explain import explain
 from pipewave.tune.export import Layer, entries, sglang, sglang_name, steady, vllm, vllm_name
@@ -134,11 +134,74 @@ def test_another_card_is_refused_and_another_driver_warned_of_once() -> None:
     table = read(locate("gemm", "H200"))
     with pytest.raises(TableMismatch, match="sm_count"):
         check_environment(table, {**table.meta["env"], "sm_count": 108})
+    nested = {"gpu": table.meta["env"]["gpu"], "nvidia_smi": {"driver_version": "1.0"}}  # as `record` writes it
     with pytest.warns(UserWarning, match="driver"):
-        assert check_environment(table, {**table.meta["env"], "driver": "1.0"})
+        assert check_environment(table, nested)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check_environment(table, {**table.meta["env"], "driver": "1.0"})
+
+
+def machine_with(tmp_path: Path, *models: str) -> Path:
+    for number, model in enumerate(models):
+        file = tmp_path / "gpus" / f"0000:0{number}" / "information"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"Model: \t\t {model}\nIRQ:   \t\t 137\n")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue\n")
+    return tmp_path
+
+
+def test_the_machine_is_known_from_the_drivers_files(tmp_path: Path) -> None:
+    found = machine.current(machine_with(tmp_path, "NVIDIA H200", "NVIDIA H200"))
+    assert (found["gpu"], found["driver"]) == ("NVIDIA H200", "580.159.04")
+    assert machine.current(machine_with(tmp_path / "mixed", "NVIDIA H200", "NVIDIA L4")) == {}
+    assert machine.current(tmp_path / "absent") == {}
+
+
+def test_a_table_is_refused_on_another_card_without_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "current", lambda: {"gpu": "NVIDIA A100-SXM4-80GB"})
+    with pytest.raises(TableMismatch, match="A100"):
+        load_table("gemm", gpu="H200")
+    with pytest.raises(BadFile, match="profile"):
+        load_table("gemm")
+    assert load_table("gemm", gpu="H200", env={}).select(300, 4096, 4096)
+    monkeypatch.setattr(machine, "current", lambda: {"gpu": "NVIDIA H200"})
+    assert load_table("gemm").select(300, 4096, 4096)
+
+
+def test_a_file_of_another_kernel_is_refused() -> None:
+    with pytest.raises(TableMismatch, match="gemm_fp8"):
+        load_table("gemm", path=locate("gemm_fp8", "H200"))
+
+
+def test_far_outside_the_domain_there_is_still_an_answer_that_says_so() -> None:
+    shape = {"m": 10**7, "n": 3, "k": 10**6}
+    assert load_table("gemm").select(**shape) in load_table("gemm").configs
+    assert "extrapolated" in explain(load_table("gemm"), shape)["provenance"]
+
+
+def test_a_ragged_cache_is_used_and_checked() -> None:
+    table = load_table("decode_128")
+    layer = {"batch": 4, "kv_len": 2000, "heads": 32, "kv_heads": 8}
+    assert table.select(**layer, longest=7000)["SPLITS"] >= table.select(**layer, longest=2000)["SPLITS"]
+    with pytest.raises(BadInput, match="longest"):
+        table.select(**layer, longest=10)
+
+
+@pytest.mark.parametrize("kernel", kernels())
+def test_choices_do_not_depend_on_what_was_asked_before(kernel: str) -> None:
+    some = shapes(kernel, 30)
+    one, other = load_table(kernel), load_table(kernel)
+    forwards = [one.select(**shape) for shape in some]
+    backwards = [other.select(**shape) for shape in reversed(some)][::-1]
+    assert forwards == backwards == [one.select(**shape) for shape in some]
+    one.forget()
+    assert [one.select(**shape) for shape in some] == forwards
+
+
+def test_a_choice_cannot_be_altered_by_its_receiver() -> None:
+    with pytest.raises(TypeError):
+        load_table("gemm").select(300, 4096, 4096)["BLOCK_M"] = 1
 
 
 def test_unknown_kernels_and_cards_are_named() -> None:

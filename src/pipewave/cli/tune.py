@@ -91,7 +91,7 @@ def explain(
     from pipewave.tune import load_table
     from pipewave.tune.explain import explain as explained
 
-    answer = explained(load_table(kernel, gpu=gpu, path=file), fields_of(shape), rows)
+    answer = explained(load_table(kernel, gpu=gpu, path=file, env={}), fields_of(shape), rows)
     if as_json:
         print(json.dumps({"schema_version": 1, **answer}))
         return
@@ -158,7 +158,7 @@ def reachable(
     from pipewave.cli.tuning import range_of, reach_rows
     from pipewave.tune import load_table
 
-    loaded = load_table(kernel, gpu=gpu, path=file)
+    loaded = load_table(kernel, gpu=gpu, path=file, env={})
     vary, points, fixed = range_of(shape)
     rows, few = reach_rows(loaded, vary, points, fixed)
     if as_json:

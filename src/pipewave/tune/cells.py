@@ -63,7 +63,10 @@ def _prefill(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
 
 
 def _decode(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
-    return {"batch": _log(rng, 1, 512, count), "kv_len": _log(rng, 16, 131072, count), **_heads(rng, count)}
+    kv_len = _log(rng, 16, 131072, count)
+    ragged = np.where(rng.random(count) < 0.5, 1.0, rng.uniform(1.0, 1.6, count))
+    return {"batch": _log(rng, 1, 512, count), "kv_len": kv_len, **_heads(rng, count),
+            "longest": np.rint(kv_len * ragged).astype(np.int64)}  # fmt: skip
 
 
 _DRAWS: dict[str, Callable[[Rng, int], dict[str, NDArray[np.int64]]]] = {
@@ -89,7 +92,7 @@ def keys(kernel: str, shape: Values) -> NDArray[np.int64]:
     return np.asarray(packed)
 
 
-def build(fitted: Fitted, samples: int = 40_000, seed: int = 0) -> Cells:
+def build(fitted: Fitted, samples: int = 40_000, seed: int = 0, keep_default: float = KEEP_DEFAULT) -> Cells:
     """Sample the domain, predict every configuration, and keep each cell's few that lose nothing worth having."""
     drawn = _DRAWS[family(fitted.kernel)](np.random.default_rng(seed), samples)
     packed = keys(fitted.kernel, drawn)
@@ -105,7 +108,7 @@ def build(fitted: Fitted, samples: int = 40_000, seed: int = 0) -> Cells:
         factor = fitted.log_factor(columns)
         lost = np.log(fitted.law_us(columns)) + factor
         lost -= lost.min(axis=1, keepdims=True)
-        chosen = shortlist(lost, default[index])
+        chosen = shortlist(lost, default[index], keep_default)
         found.append((name, chosen, np.exp(factor.mean(axis=0)[chosen])))
     lengths = [len(chosen) for _, chosen, _ in found]
     return Cells(np.array([name for name, _, _ in found], np.int64), np.concatenate([[0], np.cumsum(lengths)]),
@@ -113,7 +116,7 @@ def build(fitted: Fitted, samples: int = 40_000, seed: int = 0) -> Cells:
                  np.concatenate([f for _, _, f in found]).astype(np.float32))  # fmt: skip
 
 
-def shortlist(lost: Floats, default: NDArray[np.int64]) -> NDArray[np.int64]:
+def shortlist(lost: Floats, default: NDArray[np.int64], keep_default: float = KEEP_DEFAULT) -> NDArray[np.int64]:
     """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's)."""
     chosen: list[int] = []
     left = np.full(len(lost), np.inf)
@@ -122,7 +125,7 @@ def shortlist(lost: Floats, default: NDArray[np.int64]) -> NDArray[np.int64]:
             int(np.minimum(left[:, None], lost).sum(axis=0).argmin()) if chosen else int(lost.sum(axis=0).argmin())
         )
         left = np.minimum(left, lost[:, chosen[-1]])
-    near = np.log(KEEP_DEFAULT)
+    near = np.log(keep_default)
     extra = {int(d) for d, row in zip(default, lost, strict=True) if row[d] < near} - set(chosen)
     return np.array(chosen + sorted(extra)[:1], np.int64)
 

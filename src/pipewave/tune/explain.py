@@ -12,7 +12,9 @@ from pipewave.tune.mapping import KIND_FIELDS, check_shape, mapper
 from pipewave.tune.shapes import family
 from pipewave.tune.space import space
 
-PARTS = {"launch": (0,), "waves": (1, 2, 3, 4, 5, 11, 12), "work": (6, 7), "bytes": (8, 9, 10)}
+LOAD = {"decode": ("longest",)}  # what may be said of a launch beyond its shape
+PARTS = {"launch": wave.GROUPS["launch"], "waves": wave.GROUPS["wave"] + wave.GROUPS["first"] + wave.GROUPS["busiest"],
+         "work": wave.GROUPS["work"], "bytes": wave.GROUPS["bytes"]}  # fmt: skip
 
 
 def explain(table: Any, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def explain(table: Any, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
     """
     kernel, fitted = table.kernel, table.table.fitted
     check_shape(kernel, shape)
-    known = KIND_FIELDS[family(kernel)]
+    known = KIND_FIELDS[family(kernel)] + LOAD.get(family(kernel), ())
     for name in shape:
         if name not in known:
             raise UnknownField(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from pipewave.tune import wave
 from pipewave.tune.mapping import Values, mapper
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, WAVE, Recording
-from pipewave.tune.smooth import Smoother, logs, smoother
+from pipewave.tune.smooth import Smoother, alike, logs, smoother
 
 Floats = NDArray[np.float64]
-LENGTHS, NOISES = (0.7, 1.0, 1.5, 2.0, 3.0), (0.1, 0.3, 1.0)  # tried; leave-one-out regret over anchors chooses
-FOCUSES = (0.0, 3.0)  # likewise: how much less a slow configuration's error counts
+LENGTHS, NOISES = (1.0, 1.5, 2.0, 3.0), (0.3, 1.0, 3.0)  # tried; leave-one-out regret over anchors chooses
+ALIKE = ((1.5, 0.5, 0.2), (1.5, 0.5, 0.02), (0.8, 0.5, 0.1), (1.5, 0.2, 0.2), (3.0, 1.0, 0.1))  # likewise
+SOFT = 0.015  # configurations predicted this near the best share the choice when fits are compared: less luck decides
 WAVE_WEIGHT = 0.45  # of an anchor on a wave (fewer repeats, a proxy of the real shapes) against a drawn one
 NEAR = 1.5  # what lies within this factor of the best decides the choice; the rest does not matter
 CHUNK = 400
@@ -57,40 +59,43 @@ class Fitted:
         return np.concatenate(parts)
 
 
-def fit(recording: Recording, *, keep: tuple[int, ...] = tuple(range(len(wave.TERMS))), occupancy: bool = True,
-        smoothing: bool = True, histogram: bool = True) -> Fitted:  # fmt: skip
-    """Fit everything to the anchors of a recording; test shapes are not looked at.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to leave out, for ablation: terms beside `keep`, loss on relative error, the occupancy of a wave, the
+    smoothed residual, the load of a launch (routing histogram, longest sequence)."""  # fmt: skip
 
-    Options leave parts out, for ablation: terms beside `keep`, the occupancy of a wave, the smoothed residual, the
-    routing histogram of a MoE.
-    """
+    keep: tuple[int, ...] | None = None
+    relative: bool = True
+    occupancy: bool = True
+    smoothing: bool = True
+    load: bool = True
+
+
+def fit(recording: Recording, options: Options = Options()) -> Fitted:
+    """Fit everything to the anchors of a recording; test shapes are not looked at."""
     anchors, waves = measured(recording, ANCHOR), measured(recording, WAVE)
-    sms = int(recording.meta["env"]["sm_count"])
-    resident = anchors.resident if occupancy else np.ones_like(anchors.resident)
-    parts = [_part(some, sms, resident, histogram) for some in (anchors, waves) if len(some.us)]
-    best: tuple[float, Floats, Smoother | None, Floats, dict[str, float]] | None = None
-    for focus in FOCUSES:
-        law = wave.fit(
-            [(x, us, _weight(us, focus) if i == 0 else WAVE_WEIGHT) for i, (x, us) in enumerate(parts)], keep
-        )
-        residual = np.log(anchors.us / np.einsum("scp,cp->sc", parts[0][0], law))
-        smooth, left, found = _smooth(anchors, residual) if smoothing else (None, residual, {})
-        score = float(regret(anchors.us, anchors.us * np.exp(-left)).mean())
-        if best is None or score < best[0]:
-            best = score, law, smooth, left, found | {"focus": focus, "left_out_regret": score}
-    assert best is not None
-    _, law, smooth, left, found = best
-    notes = found | {"anchors": float(len(anchors.us)), "waves": float(len(waves.us))}
+    return fit_to(anchors, waves, int(recording.meta["env"]["sm_count"]), options)
+
+
+def fit_to(anchors: Measured, waves: Measured, sms: int, options: Options = Options()) -> Fitted:
+    """Fit everything to drawn anchors and to anchors placed on waves (may be none)."""
+    resident = anchors.resident if options.occupancy else np.ones_like(anchors.resident)
+    parts = [_part(some, sms, resident, options.load) for some in (anchors, waves) if len(some.us)]
+    weighed = [
+        (x, us, weight if options.relative else weight * us / np.nanmean(us))
+        for (x, us), weight in zip(parts, (1.0, WAVE_WEIGHT), strict=False)
+    ]
+    law = wave.fit(weighed, options.keep or wave.terms_of(anchors.kernel))
+    residual = np.log(anchors.us / np.maximum(np.einsum("scp,cp->sc", parts[0][0], law), 1e-3))
+    smooth, left, found = _smooth(anchors, residual) if options.smoothing else (None, residual, {})
+    law = law * np.exp(found.pop("shared", 0.0))
+    notes = found | {"left_out_regret": float(regret(anchors.us, anchors.us * np.exp(-left)).mean()),
+                     "anchors": float(len(anchors.us)), "waves": float(len(waves.us))}  # fmt: skip
     return Fitted(anchors.kernel, sms, anchors.config, resident, law, smooth, _sigma(anchors, left), notes)
 
 
-def _weight(us: Floats, focus: float) -> Floats:
-    """Weigh a configuration less the slower it is at a shape: only those near the best are ever chosen."""
-    return np.asarray(1 / (1 + focus * (us / us.min(axis=1, keepdims=True) - 1)))
-
-
-def _part(some: Measured, sms: int, resident: NDArray[np.int64], histogram: bool) -> tuple[Floats, Floats]:
-    work = mapper(some.kernel)(some.columns(histogram=histogram), some.config)
+def _part(some: Measured, sms: int, resident: NDArray[np.int64], load: bool) -> tuple[Floats, Floats]:
+    work = mapper(some.kernel)(some.columns(load=load), some.config)
     return wave.design(work, sms, resident), some.us
 
 
@@ -100,16 +105,24 @@ def regret(us: Floats, predicted: Floats) -> Floats:
     return np.asarray(chosen / us.min(axis=1) - 1)
 
 
+def soft_regret(us: Floats, log_off: Floats) -> float:
+    """Mean regret of choosing at random among those predicted near the best; predictions are µs · exp(−log_off)."""
+    predicted = np.log(us) - log_off
+    weight = np.exp(-(predicted - predicted.min(axis=1, keepdims=True)) / SOFT)
+    lost = us / us.min(axis=1, keepdims=True) - 1
+    return float(np.mean(np.sum(weight * lost, axis=1) / weight.sum(axis=1)))
+
+
 def _smooth(anchors: Measured, residual: Floats) -> tuple[Smoother, Floats, dict[str, float]]:
-    at = logs(anchors.kernel, anchors.columns())
+    at, shared = logs(anchors.kernel, anchors.columns()), float(residual.mean())
     best: tuple[float, Smoother, Floats, dict[str, float]] | None = None
-    for length in LENGTHS:
-        for noise in NOISES:
-            made, left = smoother(at, residual, length, noise)
-            lost = regret(anchors.us, anchors.us * np.exp(-left))
-            score = float(lost.mean())
+    for number, values in enumerate(ALIKE):
+        of = alike(anchors.config, *values)
+        for length, noise in product(LENGTHS, NOISES):
+            made, left = smoother(at, residual - shared, length, noise, of)
+            score = soft_regret(anchors.us, left)
             if best is None or score < best[0]:
-                best = score, made, left, {"length": length, "noise": noise}
+                best = score, made, left, {"length": length, "noise": noise, "alike": float(number), "shared": shared}
     assert best is not None
     return best[1:]
 

@@ -20,11 +20,11 @@ from pipewave.tune import cells
 from pipewave.tune.mapping import Values, active_experts, mapper, routed
 from pipewave.tune.shapes import family
 from pipewave.tune.table import Table
-from pipewave.tune.wave import predict_us
+from pipewave.tune.wave import Tabulated, predict_us, tabulate
 
 Config = Mapping[str, int]
-# Parameters, their first three values, resident blocks, law with its correction.
-Row = tuple[Config, tuple[int, int, int], int, tuple[float, ...]]
+# Parameters, their first three values, correction, law.
+Row = tuple[Config, tuple[int, int, int], float, Tabulated]
 MEMO = 1 << 16  # shapes remembered; then the memo starts anew
 GRANULE, FREE = 16, 64  # above FREE rows, M is rounded up to a multiple of GRANULE: no block is smaller
 GENERAL = 8  # configurations tried outside the cells
@@ -41,8 +41,8 @@ class Lookup:
         self.configs: tuple[Config, ...] = tuple(
             MappingProxyType(dict(zip(fitted.config, row, strict=True))) for row in values
         )
-        self._laws = [tuple(row) for row in fitted.law.tolist()]
-        self._resident = fitted.resident.tolist()
+        used = set(table.cells.config.tolist())
+        self._laws = {i: tabulate(fitted.law[i], self.sms, int(fitted.resident[i])) for i in sorted(used)}
         self._rows = dict(self._cell_rows())
         self._general = self._most_used()
         self._memo: dict[Any, Config] = {}
@@ -55,14 +55,14 @@ class Lookup:
             yield key, tuple(self._row(config[j], factor[j]) for j in range(start[i], start[i + 1]))
 
     def _row(self, index: int, factor: float) -> Row:
-        law = tuple(value * factor for value in self._laws[index])
         config = self.configs[index]
         first, second, third, *_ = config.values()
-        return config, (first, second, third), self._resident[index], law
+        return config, (first, second, third), factor, self._laws[index]
 
     def _most_used(self) -> tuple[Row, ...]:
         used = np.bincount(self.table.cells.config, minlength=len(self.configs))
-        return tuple(self._row(int(i), 1.0) for i in np.argsort(-used, kind="stable")[:GENERAL])
+        most = np.argsort(-used, kind="stable")[:GENERAL].tolist()
+        return tuple(self._row(i, 1.0) for i in most if i in self._laws)
 
     def candidates(self, shape: Values) -> tuple[tuple[Row, ...], bool]:
         """Return the short list of a shape's cell, and whether the shape lies inside the profiled domain."""
@@ -77,7 +77,7 @@ class Lookup:
         best, least = rows[0], math.inf
         work, sms = self._work, self.sms
         for row in rows:
-            us = predict_us(work(shape, row[0]), sms, row[2], row[3])
+            us = row[2] * predict_us(work(shape, row[0]), sms, row[3])
             if us < least:
                 best, least = row, us
         return best
@@ -146,10 +146,10 @@ class GemmLookup(Lookup):
         dram = (m * k + n * k) * each + 2 * m * n
         best, least = rows[0], math.inf
         for row in rows:
-            _, (block_m, block_n, block_k), resident, law = row
+            _, (block_m, block_n, block_k), factor, law = row
             height, width, trips = -(-m // block_m), -(-n // block_n), -(-k // block_k)
             work = height * width, trips, trips, dram, (height * n + width * m) * k * each, 0
-            us = predict_us(work, sms, resident, law)
+            us = factor * predict_us(work, sms, law)
             if us < least:
                 best, least = row, us
         return best
@@ -199,12 +199,12 @@ class MoeLookup(Lookup):
         dram = 2 * (active * n * k + sent * k + pairs * n)
         best, least = rows[0], math.inf
         for row in rows:
-            _, (block_m, block_n, block_k), resident, law = row
+            _, (block_m, block_n, block_k), factor, law = row
             more = pairs / block_m - 0.5 * active
             height, width, trips = active + more if more > 0 else active, -(-n // block_n), -(-k // block_k)
             idle = ((pairs + few * (block_m - 1)) // block_m + 1 - height) * width
             work = height * width, trips, trips, dram, 2 * (height * n + width * pairs) * k, idle
-            us = predict_us(work, sms, resident, law)
+            us = factor * predict_us(work, sms, law)
             if us < least:
                 best, least = row, us
         return best
@@ -241,18 +241,20 @@ class PrefillLookup(Lookup):
 class DecodeLookup(Lookup):
     """Paged decode attention."""
 
-    def select(self, batch: int, kv_len: int, heads: int, kv_heads: int) -> Config:
-        """Choose for `batch` sequences with kv_len cached tokens each, on average."""
-        key = (batch, kv_len, heads, kv_heads)
+    def select(self, batch: int, kv_len: int, heads: int, kv_heads: int, longest: int | None = None) -> Config:
+        """Choose for `batch` sequences with kv_len cached tokens each, on average; `longest`: of the longest one."""
+        key = (batch, kv_len, heads, kv_heads, longest)
         found = self._memo.get(key)
         return found if found is not None else self._miss(key)
 
-    def _miss(self, key: tuple[int, int, int, int]) -> Config:
-        batch, kv_len, heads, kv_heads = key
-        if min(key) < 1 or heads < kv_heads:
-            raise BadInput(f"batch, kv_len, heads, kv_heads = {key}: must be at least 1 and heads ≥ kv_heads",
-                           field="shape")  # fmt: skip
+    def _miss(self, key: tuple[int, int, int, int, int | None]) -> Config:
+        batch, kv_len, heads, kv_heads, longest = key
+        if min(batch, kv_len, heads, kv_heads) < 1 or heads < kv_heads or (longest is not None and longest < kv_len):
+            raise BadInput(f"batch, kv_len, heads, kv_heads, longest = {key}: must be at least 1, heads ≥ kv_heads and "
+                           "longest ≥ kv_len, the mean", field="shape")  # fmt: skip
         shape = {"batch": batch, "kv_len": kv_len, "heads": heads, "kv_heads": kv_heads}
+        if longest is not None:
+            shape["longest"] = longest
         return self.remember(key, self.choose(shape)[0])
 
 

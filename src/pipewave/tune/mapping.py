@@ -99,14 +99,18 @@ def prefill(shape: Values, c: Values, head_dim: int, causal: bool) -> Work:
 
 
 def decode(shape: Values, c: Values, head_dim: int) -> Work:
-    """Paged decode: a block attends one KV head's queries to one split of one sequence; `idle` counts reduced rows."""
+    """Paged decode: a block attends one KV head's queries to one split of one sequence; `idle` counts reduced rows.
+
+    `kv_len` is the mean of the sequences' lengths; a shape may bring the `longest`, which ends last.
+    """
     batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
     splits = c["SPLITS"]
     trips = -(-kv // (splits * c["BLOCK_N"]))
     used = -(-kv // (trips * c["BLOCK_N"]))  # a split beyond the end of the sequence has nothing to do
     dram = 4 * head_dim * batch * kv * kv_heads
+    longest = -(-shape["longest"] // (splits * c["BLOCK_N"])) if "longest" in shape else trips
     return Work(
-        batch * kv_heads * used, trips, trips, dram, batch * kv_heads * splits, batch * heads * splits * (splits > 1)
+        batch * kv_heads * used, trips, longest, dram, batch * kv_heads * splits, batch * heads * splits * (splits > 1)
     )
 
 

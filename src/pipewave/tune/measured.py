@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.tune.alternation import settled_us
 from pipewave.tune.recording import Recording
-from pipewave.tune.shapes import family
+from pipewave.tune.shapes import family, lengths
 
 Floats = NDArray[np.float64]
 HICCUP = 1.25  # a launch this much slower than the fastest of the same call was disturbed
@@ -21,7 +22,8 @@ class Measured:
 
     `shape`: field → [s]; `config`: parameter → [c]; `halves` [s, c, 2] µs, median of each half, NaN where not timed;
     `us` [s, c]: both halves together without disturbed launches; `resident` [c]: blocks an SM holds at once.
-    `rows` [s, c] and `active` [s] (MoE only): blocks of rows and experts in use, by the routing that was drawn.
+    `load`: what is known of a launch beyond its shape, as columns. MoE: `rows` [s, c] and `active` [s, 1], blocks of
+    rows and experts in use by the routing that was drawn. Decode: `longest` [s, 1] sequence.
     """
 
     kernel: str
@@ -30,18 +32,18 @@ class Measured:
     halves: Floats
     us: Floats
     resident: NDArray[np.int64]
-    routing: dict[str, Floats]
+    load: dict[str, Floats]
 
-    def columns(self, *, histogram: bool = True) -> dict[str, NDArray[np.float64]]:
-        """Shape fields as [s, 1] columns for `mapping`, with the routing if asked and known."""
+    def columns(self, *, load: bool = True) -> dict[str, NDArray[np.float64]]:
+        """Shape fields as [s, 1] columns for `mapping`, with the load if asked and known."""
         columns = {name: values[:, None] for name, values in self.shape.items()}
-        return columns | (self.routing if histogram else {})  # type: ignore[return-value]
+        return columns | (self.load if load else {})  # type: ignore[return-value]
 
     def take(self, index: NDArray[np.int64]) -> Measured:
         """Keep some shapes."""
         shape = {name: values[index] for name, values in self.shape.items()}
-        routing = {name: values[index] for name, values in self.routing.items()}
-        return Measured(self.kernel, shape, self.config, self.halves[index], self.us[index], self.resident, routing)
+        load = {name: values[index] for name, values in self.load.items()}
+        return Measured(self.kernel, shape, self.config, self.halves[index], self.us[index], self.resident, load)
 
 
 def resident_blocks(
@@ -53,15 +55,15 @@ def resident_blocks(
     return np.asarray(np.clip(np.minimum.reduce(limits), 1, SM_BLOCKS), np.int64)
 
 
-def medians(recording: Recording, chosen: NDArray[np.int64]) -> Floats:
-    """Median µs of each (shape, configuration, half): [len(chosen), c, 2], NaN where there is none."""
+def medians(recording: Recording, chosen: NDArray[np.int64], row_us: Floats) -> Floats:
+    """Median µs of each (shape, configuration, half) over rows' µs: [len(chosen), c, 2], NaN where there is none."""
     count = len(recording.configs)
     position = np.full(len(recording.shapes), -1)
     position[chosen] = np.arange(len(chosen))
     here = position[recording.row_shape]
     keep = here >= 0
     key = (here[keep] * count + recording.row_config[keep]) * 2 + recording.row_half[keep]
-    us = recording.row_us[keep].astype(float)
+    us = row_us[keep]
     order = np.lexsort((us, key))
     us, size = us[order], np.bincount(key, minlength=len(chosen) * count * 2)
     start = np.cumsum(size) - size
@@ -79,17 +81,30 @@ def undisturbed(halves: Floats) -> Floats:
     return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
 
-def measured(recording: Recording, *roles: int) -> Measured:
-    """Gather the shapes of some roles (`recording.TEST`, `ANCHOR`, `WAVE`)."""
+def measured(recording: Recording, *roles: int, settled: bool = True) -> Measured:
+    """Gather the shapes of some roles (`recording.TEST`, `ANCHOR`, `WAVE`).
+
+    `settled` takes the timer's own alternation out (see `alternation`); False gives µs as they were recorded.
+    """
     names = recording.meta["names"]
     config = {name: recording.configs[:, i].astype(np.int64) for i, name in enumerate(names)}
     chosen = np.flatnonzero(np.isin(recording.role, roles))
     shape = {name: recording.shapes[chosen, i] for i, name in enumerate(recording.meta["fields"])}
-    halves = medians(recording, chosen)
+    halves = medians(recording, chosen, settled_us(recording) if settled else recording.row_us.astype(float))
     resident = resident_blocks(recording.built[:, 0], recording.built[:, 1], config["num_warps"])
     kernel = recording.meta["kernel"]
-    routing = _routing(recording.counts[chosen], config["BLOCK_M"]) if family(kernel) == "moe" else {}
-    return Measured(kernel, shape, config, halves, undisturbed(halves), resident, routing)
+    load = {}
+    if family(kernel) == "moe":
+        load = _routing(recording.counts[chosen], config["BLOCK_M"])
+    elif family(kernel) == "decode":
+        load = {"longest": longest(shape)[:, None]}
+    return Measured(kernel, shape, config, halves, undisturbed(halves), resident, load)
+
+
+def longest(shape: dict[str, NDArray[np.int64]]) -> Floats:
+    """Longest sequence of each decode shape [s]."""
+    rows = zip(*(values.tolist() for values in shape.values()), strict=True)
+    return np.array([float(lengths(dict(zip(shape, row, strict=True))).max()) for row in rows])
 
 
 def _routing(counts: NDArray[np.int32], block_m: NDArray[np.int64]) -> dict[str, Floats]:

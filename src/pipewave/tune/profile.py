@@ -101,7 +101,7 @@ def _timed(of: Space, built: dict[Any, Any], path: Path, budget: Budget, progres
     timed = profile(of, jobs, launcher, timer, path, budget.seconds, progress)
     meta = {"schema": 1, "kernel": of.kernel, "names": of.names, "compiled": of.compiled,
             "fields": FIELDS[family(of.kernel)], "seed": budget.seed, "method": "cuda events, cold L2",
-            "flush_mb": timer.flush.numel() >> 20, "env": environment(),
+            "order": "shuffled", "flush_mb": timer.flush.numel() >> 20, "env": environment(),
             "empty_us": timer.empty_us(launcher.bind(build.compile_nothing(), (1, 1, 1), [0]))}  # fmt: skip
     report = [built[config[: of.compiled]] for config in of.configs]
     return timed.freeze(meta, list(of.configs), [(b.smem_bytes, b.registers, b.spill_bytes) for b in report])

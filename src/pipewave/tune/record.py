@@ -85,17 +85,19 @@ def _identity(shape: Shape) -> tuple[int, ...]:
 def time_job(
     job: Job, launcher: Launcher, configs: Sequence[Config], timer: Timer
 ) -> tuple[list[int], list[int], list[float]]:
-    """Time one job; returns parallel lists (configuration, half, µs). Rounds interleave the configurations."""
+    """Time one job; returns parallel lists (configuration, half, µs). Rounds shuffle the configurations."""
     launcher.prepare(job.shape)
     launches = {index: launcher.calls(configs[index]) for index in job.configs}
     best = dict.fromkeys(job.configs, math.inf)
     order: list[int] = []
     halves: list[int] = []
     us: list[float] = []
+    shuffle = random.Random(len(job.configs)).sample
     for rounds, within in STAGES[job.role]:
         limit = math.inf if math.isinf(within) else within * min(best.values())
         near = [index for index in job.configs if best[index] <= limit]
-        batch = near * rounds
+        # Another order each round: a timer's own rhythm (see `alternation`) must not look like a configuration's.
+        batch = [index for _ in range(rounds) for index in shuffle(near, len(near))]
         halves += [done % 2 for done in range(rounds) for _ in near]
         taken = timer([launches[index] for index in batch])
         for index, value in zip(batch, taken, strict=True):
@@ -190,6 +192,7 @@ def record_kernel(kernel: str, futures: Sequence[Any], budget_s: float, options:
         "flush_mb": options.flush_mb,
         "empty_us": empty_us,
         "method": "cuda events, cold L2",
+        "order": "shuffled",
         "timed_s": timed_s,
         "compile_wait_s": compiled_s,
         "check_s": checked_s,

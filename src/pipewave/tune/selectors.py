@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune import cells, fitted, published
-from pipewave.tune.lookup import MoeLookup, lookup
+from pipewave.tune.lookup import lookup
 from pipewave.tune.mapping import KIND_FIELDS, routed
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, TEST, WAVE, Recording
@@ -62,17 +62,27 @@ def defaults(recording: Recording, test: Measured) -> Ints:
     return np.array([position[of.default(dict(zip(test.shape, row, strict=True)))] for row in rows])
 
 
-def pipewave(recording: Recording, test: Measured, *, histogram: bool = True) -> Selector:
-    """Ours, through the very look-up that users call."""
+def pipewave(recording: Recording, test: Measured, *, load: bool = True) -> Selector:
+    """Ours, through the very look-up that users call; `load`: told the routing or the longest sequence as well."""
     fit = fitted.fit(recording)
     table = lookup(make(fit, cells.build(fit), recording.meta))
     number = {id(config): i for i, config in enumerate(table.configs)}
     shapes = asked(test)
-    known = [{**shape, "counts": counts} for shape, counts in zip(shapes, counts_of(recording), strict=True)] \
-        if histogram and isinstance(table, MoeLookup) else shapes  # fmt: skip
-    chosen = np.array([number[id(table.select(**shape))] for shape in known])
+    chosen = np.array([number[id(table.select(**shape))] for shape in (loaded(test, recording) if load else shapes)])
     unseen = median_us(lambda shape: table.select(**shape), shapes, table.forget)
     return Selector(chosen, unseen, _speeds(table, shapes))
+
+
+def loaded(test: Measured, recording: Recording) -> list[dict[str, Any]]:
+    """Return test shapes as `asked`, with what a caller may know of the load: routing, longest sequence."""
+    shapes = asked(test)
+    if family(test.kernel) == "moe":
+        return [{**shape, "counts": counts} for shape, counts in zip(shapes, counts_of(recording), strict=True)]
+    if family(test.kernel) == "decode":
+        # A mean that the drawn lengths exceed by rounding only is their longest.
+        longest = np.maximum(test.load["longest"][:, 0], test.shape["kv_len"]).astype(int).tolist()
+        return [{**shape, "longest": at} for shape, at in zip(shapes, longest, strict=True)]
+    return shapes
 
 
 def _speeds(table: Any, shapes: list[dict[str, Any]]) -> dict[str, float]:
@@ -171,15 +181,15 @@ def matmul_heuristics(recording: Recording, test: Measured) -> Selector | str:
     return rivals.matmul_heuristics(recording, test)
 
 
-def _routing_expected(recording: Recording, test: Measured) -> Selector | str:
-    if family(test.kernel) != "moe":
-        return "only for grouped GEMM"
-    return pipewave(recording, test, histogram=False)
+def _load_unknown(recording: Recording, test: Measured) -> Selector | str:
+    if not test.load:
+        return "only where a launch has a load: routing, ragged caches"
+    return pipewave(recording, test, load=False)
 
 
 SELECTORS: dict[str, Callable[[Recording, Measured], Selector | str]] = {
     "pipewave": pipewave,
-    "pipewave_expected_routing": _routing_expected,
+    "pipewave_load_unknown": _load_unknown,
     "published": as_published,
     "published_all_anchors": partial(as_published, every=True),
     "default": default,

@@ -1,11 +1,14 @@
-"""What the laws leave, smoothed over shapes: kernel ridge regression on log residuals, one smoother for all.
+"""What the laws leave, smoothed over shapes and over configurations: a Gaussian process on log residuals.
 
 The laws see counts; the residual holds what counts cannot (how well the L2 serves a given aspect, how clocks answer to
-power). It varies slowly with the logarithm of the shape, so anchors near a shape tell it.
+power). It varies slowly with the logarithm of the shape, so anchors near a shape tell it, and it is alike for
+configurations that are alike, so that each of them lends its launches to its neighbours: their covariance is
+(shape kernel) ⊗ (configuration kernel) + noise, solved exactly through the two factors' eigenvectors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,10 +59,32 @@ def logs(kernel: str, shape: Values) -> Floats:
     return np.stack([np.log(np.asarray(value, float).reshape(-1)) for value in coordinates(kernel, shape)], axis=1)
 
 
-def smoother(at: Floats, residual: Floats, length: float, noise: float) -> tuple[Smoother, Floats]:
-    """Fit to log residuals [n, c] at log coordinates [n, d]; also returns the leave-one-out residuals [n, c]."""
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Covariance of configurations [c, c] with its eigenvalues and eigenvectors."""
+
+    matrix: Floats
+    values: Floats
+    vectors: Floats
+
+
+def alike(config: Mapping[str, NDArray[np.int64]], reach: float, near: float, own: float) -> Alike:
+    """Return the covariance of configurations: shared by all (1), by those within `reach` octaves, and their own."""
+    at = np.stack([np.log2(np.maximum(values, 0.5)) for values in config.values()], axis=1)
+    matrix = 1.0 + near * _kernel(at, at, reach) + own * np.eye(len(at))
+    values, vectors = np.linalg.eigh(matrix)
+    return Alike(matrix, np.maximum(values, 0.0), vectors)
+
+
+def smoother(at: Floats, residual: Floats, length: float, noise: float, of: Alike) -> tuple[Smoother, Floats]:
+    """Fit to log residuals [n, c] at log coordinates [n, d].
+
+    Also returns the residuals [n, c] that are left at each shape when all its launches are left out.
+    """
     mean, spread = at.mean(axis=0), at.std(axis=0) + 1e-9
     scaled = (at - mean) / spread
-    inverse = np.linalg.inv(_kernel(scaled, scaled, length) + noise * np.eye(len(at)))
-    weights = inverse @ residual
-    return Smoother(mean, spread, length, scaled, weights), weights / np.diag(inverse)[:, None]
+    values, vectors = np.linalg.eigh(_kernel(scaled, scaled, length))
+    shrunk = 1.0 / (np.maximum(values, 0.0)[:, None] * of.values + noise)
+    solved = vectors @ (vectors.T @ residual @ of.vectors * shrunk)
+    left = (solved / (vectors**2 @ shrunk)) @ of.vectors.T
+    return Smoother(mean, spread, length, scaled, solved @ of.vectors.T @ of.matrix), left

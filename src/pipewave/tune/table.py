@@ -25,11 +25,12 @@ from safetensors.numpy import save
 from pipewave.errors import BadFile
 from pipewave.tune.cells import Cells
 from pipewave.tune.fitted import Fitted
+from pipewave.tune.machine import flat
 from pipewave.tune.shapes import family
 from pipewave.tune.smooth import Smoother
 from pipewave.tune.space import space
 
-SCHEMA = 1
+SCHEMA = 2  # 2: laws have terms of the first wave
 HARD = ("gpu", "sm_count", "cc")
 SOFT = ("triton", "cuda", "driver")
 _SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py"}
@@ -100,14 +101,7 @@ def space_hash(kernel: str) -> str:
 
 def make(fitted: Fitted, cells: Cells, recorded: Mapping[str, Any], canary: Sequence[Mapping[str, Any]] = ()) -> Table:
     """Assemble a table from a fit, the recording's meta, and the anchors that `tune check` times again."""
-    env = dict(recorded["env"])
-    smi = env.pop("nvidia_smi", {})
-    env |= {
-        "driver": smi.get("driver_version"),
-        "sm_clock": smi.get("clocks.max.sm"),
-        "power_limit": smi.get("power.limit"),
-        "mig": smi.get("mig.mode.current"),
-    }
+    env = flat(recorded["env"])
     timing = {
         name: recorded[name] for name in ("method", "flush_mb", "empty_us", "timed_s", "seed") if name in recorded
     }
@@ -190,13 +184,25 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Table:
     return Table(kernel, fitted, Cells(a["cell_key"], a["cell_start"], a["cell_config"], a["cell_factor"]), meta)
 
 
+def check_kernel(table: Table, kernel: str) -> None:
+    """Refuse a table of another kernel; an empty name takes any.
+
+    Raises:
+        UnknownKernel: no such kernel. TableMismatch: the table is another's.
+    """
+    if kernel and table.kernel != space(kernel).kernel:
+        raise TableMismatch(f"the file holds a table of {table.kernel}, not of {kernel}", field="kernel")
+
+
 def check_environment(table: Table, env: Mapping[str, Any]) -> list[str]:
     """Compare a table with the machine it is about to serve; returns the soft differences after warning once of them.
+
+    What `env` does not name is not compared.
 
     Raises:
         TableMismatch: another card.
     """
-    made = table.meta["env"]
+    made, env = table.meta["env"], flat(env)
     for name in HARD:
         if name in env and env[name] != made[name]:
             raise TableMismatch(f"the {table.kernel} table is for {name} = {made[name]}, this machine has {env[name]}; "

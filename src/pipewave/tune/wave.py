@@ -4,56 +4,89 @@ T(µs) = Σ θ_i · term_i with θ ≥ 0, fitted to relative error. Beyond the p
 
 * a wave is SMs × resident blocks wide, not SMs wide;
 * one law spans all waves, affine in them, so that no bucket is extrapolated by its own slope;
+* the first wave has its own shape: a block alone on its SM runs faster than one that shares it, while every further
+  wave costs a full one, however few blocks it holds;
 * terms of bytes (memory, L2) bound the time from below, whatever the grid;
-* θ ≥ 0 over terms that grow with the work keeps every prediction positive and monotone;
-* unequal blocks (causal attention, routed experts) enter by their mean and their longest.
+* θ ≥ 0 over terms that grow with the work keeps every prediction positive;
+* unequal blocks (causal attention, routed experts, ragged caches) enter by their mean and their longest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune.mapping import Work
+from pipewave.tune.shapes import family
 
 Floats = NDArray[np.float64]
 TERMS = (
-    "launch", "longest", "waves", "wave_trips", "busiest", "busiest_trips", "blocks", "block_trips", "memory", "l2",
-    "idle", "tail", "resident",
+    "launch", "longest", "waves", "wave_trips", "two", "three", "five", "filled", "busiest", "busiest_trips", "tail",
+    "blocks", "block_trips", "memory", "l2", "idle",
 )  # fmt: skip
-GROUPS = {  # for ablation: what is left out
-    "wave": (0, 1, 2, 3), "work": (6, 7), "busiest": (4, 5, 11, 12), "bytes": (8, 9, 10),
+GROUPS = {  # by what they stand for: to leave out in an ablation, to sum up in an explanation
+    "launch": (0,), "wave": (1, 2, 3), "first": (4, 5, 6, 7), "busiest": (8, 9, 10), "work": (11, 12),
+    "bytes": (13, 14, 15),
 }  # fmt: skip
+STEPS, LINE = (4, 5, 6), (7,)  # two ways to describe how full SMs get in the first wave
+
+
+def terms_of(kernel: str) -> tuple[int, ...]:
+    """Return the terms of a kernel's law: decode holds up to 16 blocks an SM, where a line does better than steps."""
+    out = STEPS if family(kernel) == "decode" else LINE
+    return tuple(index for index in range(len(TERMS)) if index not in out)
 
 
 def terms(work: Work, sms: int, resident: Any) -> tuple[Any, ...]:
     """Return the terms of `TERMS`; numbers in, numbers out, arrays in, arrays out.
 
-    `busiest` is the blocks of the SM that has most; `tail` the idle share of the last wave in trips; `resident` how
-    full the SMs are, in trips: blocks that share an SM slow one another. Bytes are in units of about a microsecond.
+    `waves` counts those after the first; `two`, `three`, `five`: trips where so many blocks at least share an SM in the
+    first wave, `filled`: trips times how full it gets; `busiest`: blocks of the SM that has most; `tail`: the idle
+    share of the last wave, in trips. Bytes are in units of about a microsecond.
     """
     blocks, trips, longest, dram, l2, idle = work
-    slots = sms * resident
-    waves = -(-blocks // slots)
     busiest = -(-blocks // sms)
-    full = 0.5 * (busiest + resident - abs(busiest - resident)) / resident  # min(busiest, resident) / resident
-    return (1.0, longest, waves, waves * trips, busiest, busiest * trips, blocks / sms, blocks * trips / sms,
-            dram * 2.5e-7, l2 * 1e-7, idle / sms, (1.0 - blocks / (slots * waves)) * trips, full * trips)  # fmt: skip
+    more = -(-busiest // resident) - 1  # the same as ⌈blocks / (SMs · resident)⌉ − 1
+    share = 0.5 * (busiest + resident - abs(busiest - resident))  # min(busiest, resident)
+    slots = sms * resident * (more + 1)
+    return (1.0, longest, more, more * trips, (share >= 2) * trips, (share >= 3) * trips, (share >= 5) * trips,
+            share / resident * trips, busiest, busiest * trips, (1.0 - blocks / slots) * trips,
+            blocks / sms, blocks * trips / sms, dram * 2.5e-7, l2 * 1e-7, idle / sms)  # fmt: skip
 
 
-def predict_us(work: tuple[Any, ...], sms: int, resident: Any, law: Any) -> Any:
-    """Evaluate a law at one launch: the same sum as `terms` · law, term by term for speed."""
+MOST = 128  # blocks of the busiest SM up to which a law's steps are tabulated
+# Per number of blocks on the busiest SM: µs, µs a trip, µs a trip and block; then µs a longest trip, block, byte of
+# memory, byte of the L2 and idle block; then the law itself, for more blocks than tabulated, and resident blocks.
+Tabulated = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], float, float, float, float, float,
+                  tuple[float, ...], int]  # fmt: skip
+
+
+def tabulate(law: Floats, sms: int, resident: int) -> Tabulated:
+    """Turn one law into what `predict_us` reads: everything that depends on the busiest SM only, worked out."""
+    busiest = np.arange(MOST + 1)
+    more = np.maximum(-(-busiest // resident) - 1, 0)
+    share = np.minimum(busiest, resident)
+    at = law[0] + more * law[2] + busiest * law[8]
+    trip = more * law[3] + (share >= 2) * law[4] + (share >= 3) * law[5] + (share >= 5) * law[6]
+    trip = trip + share / resident * law[7] + busiest * law[9] + law[10]
+    each = law[12] / sms - law[10] / (sms * resident * (more + 1))
+    bytes_and_idle = float(law[13] * 2.5e-7), float(law[14] * 1e-7), float(law[15] / sms)
+    return (tuple(at.tolist()), tuple(trip.tolist()), tuple(each.tolist()), float(law[1]), float(law[11] / sms),
+            *bytes_and_idle, tuple(law.tolist()), resident)  # fmt: skip
+
+
+def predict_us(work: tuple[Any, ...], sms: int, law: Tabulated) -> Any:
+    """Evaluate a law at one launch: the same sum as `terms` · law, by look-up for speed."""
     blocks, trips, longest, dram, l2, idle = work
-    slots = sms * resident
-    waves = -(-blocks // slots)
-    busiest = -(-blocks // sms)
-    a, b, c, d, e, f, g, h, i, j, k, t, r = law
-    full = 1.0 if busiest >= resident else busiest / resident
-    return (a + b * longest + waves * (c + d * trips) + busiest * (e + f * trips) + blocks * (g + h * trips) / sms
-            + dram * 2.5e-7 * i + l2 * 1e-7 * j + idle / sms * k
-            + trips * ((1.0 - blocks / (slots * waves)) * t + full * r))  # fmt: skip
+    busiest = int(-(-blocks // sms))
+    at, trip, each, chain, block, memory, cache, rest, whole, resident = law
+    if busiest > MOST:
+        return sum(a * b for a, b in zip(terms(Work(*work), sms, resident), whole, strict=True))
+    return (at[busiest] + trips * (trip[busiest] + blocks * each[busiest]) + longest * chain + blocks * block
+            + dram * memory + l2 * cache + idle * rest)  # fmt: skip
 
 
 def design(work: Work, sms: int, resident: NDArray[np.int64]) -> Floats:
@@ -81,7 +114,9 @@ def nonnegative(gram: Floats, right: Floats, sweeps: int = 150) -> Floats:
     return np.asarray(theta / scale)
 
 
-def fit(parts: list[tuple[Floats, Floats, Floats | float]], keep: tuple[int, ...] = tuple(range(len(TERMS)))) -> Floats:
+def fit(
+    parts: Sequence[tuple[Floats, Floats, Floats | float]], keep: tuple[int, ...] = tuple(range(len(TERMS)))
+) -> Floats:
     """Fit θ [c, terms] to several (design, µs, weight) parts; terms outside `keep` stay zero."""
     sums = [moments(x[..., list(keep)], us, weight) for x, us, weight in parts]
     gram, right = (np.sum([pair[i] for pair in sums], axis=0) for i in (0, 1))
