@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
-pytest.importorskip("uvicorn")
-
 
 @dataclass(frozen=True)
 class Reply:
@@ -60,8 +57,8 @@ class Client:
 @contextmanager
 def started(app: Any) -> Iterator[Client]:
     """An application behind uvicorn, as `pipewave web` runs it."""
-    import uvicorn
-
+    pytest.importorskip("fastapi")
+    uvicorn = pytest.importorskip("uvicorn")
     from pipewave.web.run import listen
 
     with listen("127.0.0.1", 0) as sock:
@@ -76,6 +73,7 @@ def started(app: Any) -> Iterator[Client]:
 @pytest.fixture(scope="session")
 def client() -> Iterator[Client]:
     """The page's own application, served for the whole session."""
+    pytest.importorskip("fastapi")
     from pipewave.web.app import create_app
 
     with started(create_app()) as one:
@@ -85,6 +83,7 @@ def client() -> Iterator[Client]:
 @pytest.fixture
 def built(tmp_path: Path) -> Iterator[Client]:
     """The application over a page of two files."""
+    pytest.importorskip("fastapi")
     from pipewave.web.app import create_app
 
     (tmp_path / "index.html").write_text("<!doctype html><title>page</title>")

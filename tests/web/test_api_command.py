@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -26,6 +27,7 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.
 
 
 def test_a_foreign_host_is_refused() -> None:
+    pytest.importorskip("fastapi")
     done = CliRunner().invoke(build(), ["web", "--no-open", "--host", "0.0.0.0"])
     assert isinstance(done.exception, BadInput) and done.exception.field == "host"
 
@@ -55,6 +57,7 @@ def test_wrong_questions_are_typed(view: str, question: str, kind: type[Exceptio
 
 
 def test_the_command_serves_until_it_is_ended() -> None:
+    pytest.importorskip("fastapi")
     words = [sys.executable, "-m", "pipewave", "web", "--port", "0", "--no-open"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
@@ -63,4 +66,6 @@ def test_the_command_serves_until_it_is_ended() -> None:
         assert found, said
         with urllib.request.urlopen(found[0] + "api/health", timeout=30) as reply:
             assert json.load(reply)["status"] == "ok"
-        server.terminate()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=30) == 0
+        assert "Traceback" not in server.stderr.read()

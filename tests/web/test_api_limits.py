@@ -11,7 +11,6 @@ import pytest
 
 from pipewave.errors import BadInput
 from pipewave.web import limits
-from pipewave.web.run import listen, loopback
 
 SERVE = {"model": "Llama-3.1-8B", "gpu": "H200", "batch": 4, "input_len": 128, "output_len": 16}
 SWEEP = {"field": "m", "from": 1, "to": 64}
@@ -186,11 +185,17 @@ def test_wrong_methods_and_paths_are_typed(client: Any) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "example.com", "::", "8.8.8.8", ""])
 def test_nothing_but_loopback_is_bound(host: str) -> None:
+    pytest.importorskip("uvicorn")
+    from pipewave.web.run import loopback
+
     with pytest.raises(BadInput, match="loopback"):
         loopback(host)
 
 
 def test_a_taken_port_is_a_typed_error() -> None:
+    pytest.importorskip("uvicorn")
+    from pipewave.web.run import listen
+
     with listen("127.0.0.1", 0) as sock:  # noqa: SIM117
         with pytest.raises(BadInput, match="--port"):
             listen("localhost", sock.getsockname()[1])

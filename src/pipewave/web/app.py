@@ -114,7 +114,7 @@ def _views(app: FastAPI, lanes: Lanes) -> None:
 
     @app.post("/api/serve")
     async def serve(ask: ServeAsk, report: Form = None) -> Response:
-        return await run(lanes.quick, lambda: _given(serving.cached(ask.model_dump_json(by_alias=True)), report))
+        return await run(lanes.quick, lambda: _given(serving.cached(ask), report))
 
     @app.post("/api/plan")
     async def plan(ask: PlanAsk, report: Form = None) -> Response:

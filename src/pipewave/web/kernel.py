@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -88,7 +88,7 @@ def sweepable(kernel: str) -> list[str]:
     return [*lists, *(name for name, rule in known.items() if rule.kind == "int")]
 
 
-def _change(field: str, known: Mapping[str, Rule], case: Mapping[str, Any]) -> Any:
+def _change(field: str, known: Mapping[str, Rule], case: Mapping[str, Any]) -> Callable[[int], dict[str, Any]]:
     """What a value of the swept field changes in the case."""
     if field in known and known[field].kind == "int":
         return lambda value: {field: value}
@@ -96,7 +96,7 @@ def _change(field: str, known: Mapping[str, Rule], case: Mapping[str, Any]) -> A
         raise BadInput(f"sweep.field = {field!r}: must be an integer field", field="sweep.field")
     lens = {name: _lengths(name, case) for name in ("q_lens", "kv_lens")}
     if field == "batch":
-        return lambda value: {name: list[0:1] * _requests(value) for name, list in lens.items()}
+        return lambda value: {name: given[:1] * _requests(value) for name, given in lens.items()}
     varied = ("q_lens", "kv_lens") if field == "prompt" else (field,)
     return lambda value: {name: [value] * len(lens[name]) for name in varied}
 

@@ -6,6 +6,7 @@ import ipaddress
 import socket
 import sys
 import webbrowser
+from contextlib import suppress
 
 import uvicorn
 
@@ -65,5 +66,5 @@ def serve(host: str, port: int, *, opens: bool) -> None:
     config = uvicorn.Config(create_app(), log_level="warning", server_header=False, proxy_headers=False, ws="none")
     server = Server(config)
     server.url, server.opens = url_of(sock), opens
-    with sock:
+    with sock, suppress(KeyboardInterrupt):
         server.run(sockets=[sock])

@@ -137,7 +137,11 @@ def _pipes(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
+def cached(ask: ServeAsk) -> dict[str, Any]:
+    """The answer, remembered for models with a name: sliders come back to where they were."""
+    return _cached(ask.model_dump_json()) if isinstance(ask.model, str) else serve_answer(ask)
+
+
 @lru_cache(maxsize=512)
-def cached(asked: str) -> dict[str, Any]:
-    """The answer to a question in its JSON form: sliders come back to where they were."""
+def _cached(asked: str) -> dict[str, Any]:
     return serve_answer(ServeAsk.model_validate_json(asked))
