@@ -12,7 +12,8 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,20 @@ from train.losses import Loss
 from train.predictions import save_predictions
 from train.rows import Rows
 from train.rows import load as load_rows
-from train.splits import Split, by_name, expand
+from train.splits import HELD_OUT, Split, by_name, expand
 
 PREDICT_ROWS = 16_384
+SAME = ("ship", f"fold:{HELD_OUT}")  # two names of one split
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to train. `features` None means all; `categories` are the columns the net may see."""
+    """What to train. `features` None means all; `categories` are the columns the net may see.
+
+    `rows` bounds the rows a member trains on, drawn at random. `by_kind` holds other `seeds`, `epochs` and `rows` for
+    the splits of a kind or for one split (`{"lofo": {"rows": 100000}, "logo:H100": {"seeds": 3}}`): members that are
+    scored and not shipped may be cheaper.
+    """
 
     splits: tuple[str, ...] = ("fold:*",)
     seeds: int = 1
@@ -51,6 +58,8 @@ class Plan:
     ema: float = 0.998
     members_at_once: int = 64
     seed: int = 0
+    rows: int | None = None
+    by_kind: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Plan:
@@ -60,6 +69,10 @@ class Plan:
             raise ValueError(f"plan: unknown fields {', '.join(sorted(unknown))}")
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
         return cls(**values)
+
+    def of_split(self, split: str) -> Plan:
+        """The plan for a split: its own, or that of its kind."""
+        return replace(self, **self.by_kind.get(split, self.by_kind.get(split.partition(":")[0], {})))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +116,13 @@ def fit(rows: Rows, plan: Plan, device: str = "cpu") -> Fitted:
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
     begun = time.monotonic()
-    splits = [by_name(name, rows) for name in expand(plan.splits, rows)]
-    jobs = [(split, seed) for split in splits for seed in range(plan.seeds)]
     data = Data.of(rows, plan, torch.device(device))
-    parts = [jobs[at : at + plan.members_at_once] for at in range(0, len(jobs), plan.members_at_once)]
-    trained = [
-        _train([split for split, _ in part], tuple(s + plan.seed for _, s in part), data, plan) for part in parts
+    parts = list(_parts(rows, plan))
+    jobs = [job for part in parts for job in part.jobs]
+    trained = [_train(part.jobs, data, part.plan) for part in parts]
+    answers = [
+        answer for (net, _), part in zip(trained, parts, strict=True) for answer in _answers(net, part.jobs, data)
     ]
-    answers = [answer for (net, _), part in zip(trained, parts, strict=True) for answer in _answers(net, part, data)]
     tensors = [net.folded() for net, _ in trained]
     return Fitted(
         predictions=_merged([split for split, _ in jobs], answers),
@@ -121,7 +133,32 @@ def fit(rows: Rows, plan: Plan, device: str = "cpu") -> Fitted:
     )
 
 
-def _train(splits: list[Split], seeds: tuple[int, ...], data: Data, plan: Plan) -> tuple[Ensemble, tuple[float, ...]]:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Members (split, seed) that train together under one plan."""
+
+    jobs: list[tuple[Split, int]]
+    plan: Plan
+
+
+def _parts(rows: Rows, plan: Plan) -> Iterator[Part]:
+    """Members with like plans, so many at once. `fold:0` is what `ship` holds out, and is not trained twice."""
+    names = expand(plan.splits, rows)
+    names = [name for name in names if name != SAME[1] or SAME[0] not in names]
+    for own, alike in groupby(names, key=plan.of_split):
+        jobs = [(_thinned(by_name(name, rows), own), seed) for name in alike for seed in range(own.seeds)]
+        yield from (Part(jobs[at : at + own.members_at_once], own) for at in range(0, len(jobs), own.members_at_once))
+
+
+def _thinned(split: Split, plan: Plan) -> Split:
+    if plan.rows is None or len(split.train) <= plan.rows:
+        return split
+    kept = np.random.default_rng(plan.seed).choice(split.train, size=plan.rows, replace=False)
+    return replace(split, train=kept)
+
+
+def _train(jobs: list[tuple[Split, int]], data: Data, plan: Plan) -> tuple[Ensemble, tuple[float, ...]]:
+    splits, seeds = [split for split, _ in jobs], tuple(seed + plan.seed for _, seed in jobs)
     device = data.features.device
     index = [torch.tensor(split.train, device=device) for split in splits]
     net = _net(index, seeds, data, plan).to(device)
@@ -151,13 +188,19 @@ def _train(splits: list[Split], seeds: tuple[int, ...], data: Data, plan: Plan) 
 def _net(index: list[Tensor], seeds: tuple[int, ...], data: Data, plan: Plan) -> Ensemble:
     """Members that start from the mean residual of their own rows, with their own standardisation."""
     mean = torch.stack([data.features[rows].mean(0) for rows in index])
-    std = torch.stack([data.features[rows].std(0) for rows in index])
+    std = torch.stack([_spread(data.features[rows]) for rows in index])
     centre = torch.stack([data.target[rows].median() for rows in index])
     spread = torch.stack([data.target[rows].std() for rows in index])
     shape = Shape(data.features.shape[1], data.counts, plan.hidden, plan.activation)
     flat = std < 1e-6 * (1 + mean.abs())  # a feature constant over a member's rows says nothing to that member
     start = torch.stack([centre, spread.clamp(min=1e-3).log()], -1).cpu()
     return Ensemble(shape, seeds, mean.cpu(), torch.where(flat, torch.inf, std).cpu(), start)
+
+
+def _spread(features: Tensor) -> Tensor:
+    """Standard deviation, but an eighth of the range at least: the flag of a few rows must not drown the rest."""
+    range_ = features.max(0).values - features.min(0).values
+    return torch.maximum(features.std(0), range_ / 8)
 
 
 def _rate(step: int, steps: int) -> float:
@@ -224,6 +267,8 @@ def _merged(
         same = np.stack([answer for split, answer in zip(splits, answers, strict=True) if split.name == name])
         own = np.exp(2 * np.clip(same[..., 1], -8.0, 3.0)).mean(0)
         merged[name] = (same[..., 0].mean(0), np.sqrt(own + same[..., 0].var(0)))
+    if SAME[0] in merged:
+        merged[SAME[1]] = merged[SAME[0]]
     return merged
 
 

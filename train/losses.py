@@ -9,6 +9,7 @@ from torch import Tensor
 
 SCALE_SHARE = 0.1  # of the loss that fits the error scale; the estimate itself does not feel it
 SCALE_RANGE = (-8.0, 3.0)
+FAR_SLOPE = 0.37  # of the relative error where the prediction is e times too low
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +31,10 @@ class Loss:
         """Loss of the estimate alone; `error` is log predicted minus log measured."""
         if self.kind == "pinball":
             return torch.maximum(self.quantile * -error, (1.0 - self.quantile) * error)
-        return torch.expm1(error.clamp(max=1.0)).abs() if self.kind == "mape" else error.abs()
+        return _relative(error) if self.kind == "mape" else error.abs()
+
+
+def _relative(error: Tensor) -> Tensor:
+    """Relative error; beyond a factor of e it grows with the log error, so that no member is stuck at nothing."""
+    near = error.clamp(-1.0, 1.0)
+    return torch.expm1(near).abs() + FAR_SLOPE * (error - near).abs()

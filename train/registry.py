@@ -16,7 +16,7 @@ from pipewave.estimator import Card, card_of
 from pipewave.gpus import find
 from pipewave.stacks import framework
 from train.export import defaults, software
-from train.pack import pack
+from train.pack import balanced, pack
 from train.rows import Rows
 from train.small import nets as small_nets
 from train.small import packed
@@ -50,7 +50,8 @@ def build(net: str, data: Path | None = None) -> Rows:
         built: Rows = module.build(net, data) if LARGE[net] == "gemm" else module.build(data)
         return built
     frame = module.rows(net, data)
-    return pack(frame, *module.features(net, frame))
+    weight = module.weight(net, frame, balanced(frame)) if hasattr(module, "weight") else None
+    return pack(frame, *module.features(net, frame), weight)
 
 
 def plain(net: str, data: Path | None = None) -> Rows:
@@ -117,18 +118,24 @@ def plan(net: str, kind: str, rows: Rows) -> dict[str, Any]:
 
 def extra(net: str, rows: Rows) -> dict[str, Any]:
     """What a net's card says beyond what its rows show."""
-    if net not in small_nets():
+    module = import_module(small_nets()[net].module if net in small_nets() else f"train.nets.{LARGE[net]}")
+    if not hasattr(module, "card"):
         return {}
     known = software(rows.take(by_name("ship", rows).train))
-    found: dict[str, Any] = import_module(small_nets()[net].module).card(net, dict(known))
+    found: dict[str, Any] = module.card(net, dict(known))
     return found
 
 
 def splits(patterns: list[str], rows: Rows) -> list[str]:
     """Names of the splits among `patterns` that hold out any of these rows."""
-    graph = rows.columns["protocol"].text() == "graph"
-    gpus = sorted(set(rows.columns["gpu"].text()[graph].tolist()))
-    few = [f"few:{gpu}:{draw}" for gpu in gpus for draw in range(DRAWS)]
-    wanted = [name for pattern in patterns for name in (few if pattern == "few:graph" else [pattern])]
     folds = {f"fold:{number}" for number in np.unique(rows.fold)}
-    return [name for name in expand(wanted, rows) if not name.startswith("fold:") or name in folds]
+    names = [name for pattern in patterns for name in _names(pattern, rows)]
+    return [name for name in names if not name.startswith("fold:") or name in folds]
+
+
+def _names(pattern: str, rows: Rows) -> list[str]:
+    """Splits of a pattern; `few:graph` means the GPUs with rows under that protocol."""
+    pattern, at, conditions = pattern.partition("@")
+    gpus = sorted(set(rows.columns["gpu"].text()[rows.columns["protocol"].text() == "graph"].tolist()))
+    few = [f"few:{gpu}:{draw}" for gpu in gpus for draw in range(DRAWS)]
+    return [f"{name}{at}{conditions}" for name in (few if pattern == "few:graph" else expand([pattern], rows))]

@@ -1,5 +1,6 @@
 """Which rows train and which are scored, by name: `fold:0`, `logo:H100`, `lofo:ada`, `few:L40S:3`, `ship`, `all`.
 
+`few:L40S:3@dtype=bf16,protocol=graph` is that split of those rows only: as if the others had never been measured.
 Whole groups (GEMM (n, k), head layouts, MoE shapes) are held out, never single rows. Twins are one GPU.
 """
 
@@ -45,6 +46,11 @@ def twins(gpu: str) -> tuple[str, ...]:
 
 def by_name(name: str, rows: Rows) -> Split:
     """The split of that name. ValueError when the name or what it names is unknown."""
+    whole, _, conditions = name.partition("@")
+    if conditions:
+        kept = np.flatnonzero(_meet(rows, conditions.split(",")))
+        split = by_name(whole, rows.take(kept))
+        return Split(name, kept[split.train], kept[split.score])
     kind, _, rest = name.partition(":")
     makers: dict[str, Callable[[], Split]] = {
         "fold": lambda: _held_out(name, rows.fold == int(rest)),
@@ -96,6 +102,11 @@ def _held_out(name: str, held: NDArray[np.bool_]) -> Split:
     if not held.any():
         raise ValueError(f"split {name!r}: holds out no rows")
     return Split(name, np.flatnonzero(~held), np.flatnonzero(held))
+
+
+def _meet(rows: Rows, conditions: Iterable[str]) -> NDArray[np.bool_]:
+    pairs = [condition.partition("=") for condition in conditions]
+    return np.logical_and.reduce([_is(rows, column, (value,)) for column, _, value in pairs])
 
 
 def _is(rows: Rows, column: str, values: Iterable[str]) -> NDArray[np.bool_]:

@@ -164,3 +164,20 @@ def ensemble(members: int = 1, codes: tuple[int, ...] = (), seeds: tuple[int, ..
     size = len(seeds)
     shape = Shape(features=2, codes=codes, hidden=(4,))
     return Ensemble(shape, seeds, torch.zeros(size, 2), torch.ones(size, 2), torch.zeros(size, 2))
+
+
+def test_splits_may_have_plans_of_their_own() -> None:
+    data = synthetic(size=800)
+    plan = replace(SMALL, epochs=2, splits=("ship", "fold:0", "fold:1", "fold:2"), seeds=2)
+    plan = replace(plan, by_kind={"fold": {"seeds": 1, "rows": 100}, "fold:2": {"seeds": 3}})
+    fitted = fit.fit(data, plan)
+    assert fitted.members == ("ship", "ship", "fold:1", "fold:2", "fold:2", "fold:2")
+    assert np.array_equal(fitted.predictions["fold:0"][0], fitted.predictions["ship"][0])
+
+
+def test_a_member_predicted_far_too_low_finds_its_way_back() -> None:
+    """A plain relative error has next to no slope there."""
+    error = torch.tensor([-8.0, -0.1, 0.1, 8.0], requires_grad=True)
+    Loss("mape").point(error).sum().backward()
+    assert (error.grad.abs() > 0.3).all()
+    assert torch.allclose(Loss("mape").point(error.detach())[1:3], torch.expm1(error.detach())[1:3].abs())

@@ -87,3 +87,13 @@ def test_shipped_weights_never_see_the_fold_that_accuracy_scores() -> None:
 def test_unknown_splits_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name.partition(":")[0]):
         splits.by_name(name, ROWS)
+
+
+def test_a_condition_leaves_the_other_rows_out_of_everything() -> None:
+    gpu, stack = min(text("gpu", np.arange(len(ROWS)))), max(text("stack", np.arange(len(ROWS))))
+    split = splits.by_name(f"few:{gpu}:0@stack={stack}", ROWS)
+    assert text("stack", split.train) == text("stack", split.score) == {stack}
+    assert text("gpu", split.score) == {gpu}
+    drawn = split.train[ROWS.columns["gpu"].text()[split.train] == gpu]
+    assert 0 < len(np.unique(drawn)) <= splits.FEW
+    assert not set(ROWS.group[drawn]) & set(ROWS.group[split.score])

@@ -18,6 +18,7 @@ from pipewave.kernels.attention import DECODE, PREFILL, analyse_requests
 from pipewave.kernels.attention_requests import Requests, requests_of, uniform
 from pipewave.kernels.base import Context
 from pipewave.measure.pack import rows as measured
+from pipewave.stacks import framework, version
 from train import corpus
 from train.corpus.frame import repository
 
@@ -25,6 +26,11 @@ NETS = (PREFILL, DECODE)
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "causal", "sinks", "head_dim")
 # Rows whose kv length is not that of each request (latency does not grow with batch x kv_len).
 UNUSABLE = ("llmservingsim-0",)
+
+# Our own rows are few beside the public ones, and the ones that `cold` and `serving` answers rest on.
+OWN_WEIGHT = 4.0
+# Compute capabilities without rows run what their next of kin run.
+KIN = {"86": "89", "75": "80", "70": "80", "103": "100"}
 
 Floats = NDArray[np.float64]
 
@@ -36,6 +42,37 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     frame = pd.concat([frame.assign(lens=None), _ragged_rows()], ignore_index=True)
     decode = frame["q_len"] == 1
     return frame[decode if net == DECODE else ~decode].reset_index(drop=True)
+
+
+def weight(net: str, frame: pd.DataFrame, balanced: Floats) -> Floats:
+    """Training weights: those of `train.pack.balanced`, our own rows counting more."""
+    return balanced * np.where(frame["source"] == "h200", OWN_WEIGHT, 1.0)
+
+
+def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
+    """What the card says beyond its rows: the implementation of a stack on a capability it was not measured on.
+
+    That is what the framework's newest measured version runs there; a stack measured on one GPU alone says nothing
+    about another architecture.
+    """
+    impls: dict[str, str] = known["default_impl"]
+    stacks = {stack for names in known["stacks"].values() for stack in names}
+    filled = dict(impls)
+    for key in sorted((key for key in impls if _capability(key)), key=_age, reverse=True):
+        source, capability, *dtype = key.split("|")
+        places = [capability, *(place for place, kin in KIN.items() if kin == capability)]
+        for stack in (other for other in stacks if framework(other) == framework(source)):
+            for place in places:
+                filled.setdefault("|".join((stack, place, *dtype)), impls[key])
+    return {"default_impl": filled}
+
+
+def _capability(key: str) -> bool:
+    return "|" in key and key.split("|")[1].isdigit()
+
+
+def _age(key: str) -> tuple[int, ...]:
+    return version(key.split("|")[0])
 
 
 def _ragged_rows() -> pd.DataFrame:

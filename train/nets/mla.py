@@ -13,6 +13,9 @@ from pipewave.kernels.attention_requests import uniform
 from pipewave.kernels.base import Context
 from pipewave.kernels.mla import CONTEXT, GENERATION, analyse_requests
 from train import corpus
+from train.nets.attention import card
+
+__all__ = ["NETS", "card", "features", "rows"]
 
 NETS = (CONTEXT, GENERATION)
 KEYS = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "phase")

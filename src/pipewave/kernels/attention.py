@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.calls import Attention
 from pipewave.demand import Array, Demand, demand
 from pipewave.kernels import attention_decode, attention_prefill
 from pipewave.kernels.attention_requests import Requests, requests_of
-from pipewave.kernels.attention_setting import setting_of
+from pipewave.kernels.attention_setting import Estimate, Setting, setting_of
 from pipewave.kernels.attention_shape import Heads, Shape, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.kernels.dtypes import kv_bytes
@@ -33,7 +37,7 @@ def least(shape: Shape, ctx: Context) -> Demand:
     fp8 = layout.kv_bytes == 1.0 and gpu.supports("fp8")
     faster = gpu.peak_flops("fp8") / gpu.peak_flops(ctx.dtype) if fp8 else 1.0
     return demand(
-        len(shape.group),
+        len(shape.requests.starts),
         tensor=shape.pairs * (2.0 / faster * (layout.dim + layout.dim_v)),
         xu=shape.pairs,
         dram=least_dram(gpu, ctx.protocol, shape.cache_bytes, shape.query_bytes, shape.out_bytes),
@@ -50,27 +54,41 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
 def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
     """The same from requests that are grouped already."""
     options = dict(ctx.options)
-    layout = _layout(cols, ctx, options)
+    layout = _layout(requests, cols, ctx, options)
     net = str(options.get("variant", PREFILL))
-    return analyse_shape(shape_of(requests, layout), ctx, net, attention_decode if net == DECODE else attention_prefill)
+    estimate = attention_decode.estimate if net == DECODE else attention_prefill.estimate
+    shape = shape_of(requests, layout)
+    plain = analyse_shape(shape, ctx, net, estimate)
+    softcap = cols.get("softcap")
+    return plain if softcap is None or not softcap.any() else _capped(plain, shape, softcap > 0, ctx)
 
 
-def analyse_shape(shape: Shape, ctx: Context, net: str, part: Any, done: Shape | None = None) -> Analysis:
+def _capped(plain: Analysis, shape: Shape, capped: NDArray[np.bool_], ctx: Context) -> Analysis:
+    """With a tanh for every score, on the unit that exponentiates; no measured row has one, so the net adds nothing."""
+    gpu = ctx.gpu
+    tanhs = capped * shape.pairs
+    seconds = tanhs / (gpu.xu_per_clk_per_sm * gpu.sms * gpu.sustained_clock_mhz * 1e6)
+    work = plain.demand + demand(len(capped), xu=tanhs)
+    return replace(plain, demand=work, base_s=plain.base_s + seconds)
+
+
+def analyse_shape(
+    shape: Shape, ctx: Context, net: str, estimate: Callable[[Shape, Setting], Estimate], done: Shape | None = None
+) -> Analysis:
     """Analysis from sizes. `done`: what the implementation does, where that is not the least."""
-    layout = (done or shape).layout
-    setting = setting_of(ctx, int(layout.dim), layout.kv_bytes, layout.causal)
-    estimate = part.estimate(done or shape, setting)
-    return Analysis(least(shape, ctx), estimate.base_s, estimate.features(setting), net)
+    setting = setting_of(ctx, (done or shape).layout)
+    found = estimate(done or shape, setting)
+    return Analysis(least(shape, ctx), found.base(), found.features(setting), net)
 
 
-def _layout(cols: Columns, ctx: Context, options: Mapping[str, Any]) -> Heads:
+def _layout(requests: Requests, cols: Columns, ctx: Context, options: Mapping[str, Any]) -> Heads:
     """Head layout from the columns heads, kv_heads, window and the options head_dim, head_dim_v, kv_dtype, causal."""
     dim = float(options["head_dim"])
     window: Array = cols["window"]
     return Heads(
-        heads=cols["heads"],
-        kv_heads=cols["kv_heads"],
-        window=window if window.any() else None,
+        heads=requests.per_call(cols["heads"]),
+        kv_heads=requests.per_call(cols["kv_heads"]),
+        window=requests.per_call(window) if window.any() else None,
         dim=dim,
         dim_v=float(options.get("head_dim_v") or _value_dim(ctx, dim)),
         kv_bytes=kv_bytes(options.get("kv_dtype"), ctx.dtype),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.demand import Array
+from pipewave.kernels.arith import Arith
+from pipewave.kernels.attention_requests import Amount
 from pipewave.kernels.attention_setting import Estimate, Setting, overlapped, reach
 from pipewave.kernels.attention_shape import Shape
-from pipewave.kernels.attention_split import Grid, part_blocks
+from pipewave.kernels.attention_split import Grid, fa3_splits, part_blocks
 from pipewave.kernels.attention_tiles import visible_keys
 
 LAUNCHES = 3.2
@@ -24,25 +25,26 @@ LOCAL = 8192.0  # keys of Llama 4's local attention
 class Work:
     """Thread blocks of all heads per call; KV tiles are the engine's."""
 
-    alone: NDArray[np.bool_]  # heads are taken one by one
-    row_fill: Array  # share of a row tile that queries fill
-    whole: Array  # blocks when nothing is split
-    blocks: Array
-    steps: Array  # KV tiles that all blocks visit
-    deepest: Array  # of them, for one request
-    part: Array  # of them, by one block
+    alone: Amount  # 1 where heads are taken one by one
+    row_fill: Amount  # share of a row tile that queries fill
+    whole: Amount  # blocks when nothing is split
+    blocks: Amount
+    steps: Amount  # KV tiles that all blocks visit
+    deepest: Amount  # of them, for one request
+    part: Amount  # of them, by one block
+    merged: Amount  # 1 where a second kernel merges parts, if only parts of one
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
     """Seconds by cause; `unsplit` is what `stream` would be with one block a request and KV head."""
 
-    stream: Array
-    unsplit: Array
-    fixed: Array
-    dram: Array
-    compute: Array
-    merge: Array
+    stream: Amount
+    unsplit: Amount
+    fixed: Amount
+    dram: Amount
+    compute: Amount
+    merge: Amount
 
 
 def estimate(shape: Shape, setting: Setting) -> Estimate:
@@ -51,63 +53,76 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     times = _times(shape, work, setting)
     busy = overlapped(times.dram, times.stream, times.compute)
     base = LAUNCHES * setting.launch_s + busy + times.fixed + times.merge
-    return Estimate(base, _sizes(shape, work, times, setting, base), _plain(work, setting))
+    return Estimate(base, _sizes(shape, work, times, setting, base), _plain(work, setting, shape.requests.xp))
 
 
 def _work(shape: Shape, setting: Setting) -> Work:
-    engine, requests, layout = setting.engine, shape.requests, shape.layout
+    engine, requests, layout, xp = setting.engine, shape.requests, shape.layout, shape.requests.xp
     keys, rows = engine.decode.keys, engine.decode.rows
     alone = (shape.group < engine.groups[0]) | (shape.group > engine.groups[1])
-    row_tiles = np.ceil(shape.group * (1.0 / rows))
-    units = np.where(alone, layout.heads, layout.kv_heads * row_tiles)
+    row_tiles = xp.ceil(shape.group / rows)
+    windowed = 0.0 if layout.window is None else layout.window
+    apart = alone if engine.windows_packed else alone | (windowed > 0)
+    units = xp.where(apart, layout.heads, layout.kv_heads * row_tiles)
     visited = np.ceil(visible_keys(requests.q, requests.kv, _window(shape, setting)) * (1.0 / keys))
     held = np.ceil(requests.kv * (1.0 / keys))
     steps, deepest = requests.total(visited) * units, requests.largest(visited)
-    windowed = np.zeros(len(steps)) if layout.window is None else layout.window
-    grid = Grid(setting.gpu.sms, shape.batch, units, steps, deepest, requests.largest(held), shape.group, windowed)
-    part = part_blocks(engine.name, grid)
-    cut = held if engine.name == "fmha" else visited  # XQA cuts before it applies a window
+    history = requests.largest(held)
+    grid = Grid(setting.sms, shape.batch, units, steps, deepest, history, shape.group, windowed, alone, xp)
+    part = part_blocks(engine.split, grid)
+    cut = visited
+    if engine.split == "xqa":  # it cuts before it applies a window
+        cut = np.where(requests.spread(alone), visited, held)
+    blocks = requests.total(np.ceil(cut / requests.spread(part))) * units
     return Work(
-        alone=alone,
+        alone=alone * 1.0,
         row_fill=shape.group / (row_tiles * rows),
         whole=grid.tasks,
-        blocks=requests.total(np.ceil(cut / requests.spread(part))) * units,
+        blocks=blocks,
         steps=steps,
         deepest=deepest,
-        part=np.minimum(part, deepest),
+        part=_longest_part(engine.split, deepest, part, xp),
+        merged=(fa3_splits(grid) if engine.split == "fa3" else blocks > grid.tasks) * 1.0,
     )
+
+
+def _longest_part(rule: str, deepest: Amount, part: Amount, xp: Arith) -> Amount:
+    """KV tiles of the longest part; FlashAttention 3 makes the parts of a sequence alike."""
+    longest = xp.minimum(part, deepest)
+    return xp.ceil(deepest / xp.ceil(deepest / longest)) if rule == "fa3" else longest
 
 
 def _window(shape: Shape, setting: Setting) -> Array | float | None:
     """The window a kernel applies; SGLang passes local attention to FlashAttention only."""
     if shape.window is None or setting.framework != "sglang" or setting.engine.name.startswith("fa"):
         return shape.window
-    return np.where(shape.window >= LOCAL, 0.0, shape.window)
+    return np.where(np.asarray(shape.window) >= LOCAL, 0.0, shape.window)
 
 
 def _times(shape: Shape, work: Work, setting: Setting) -> Times:
-    tile, layout, sms, hertz = setting.engine.decode, shape.layout, setting.gpu.sms, setting.hertz
+    tile, layout, sms, hertz = setting.engine.decode, shape.layout, setting.sms, setting.hertz
+    xp, ctas = shape.requests.xp, float(tile.ctas)
     block_s = tile.keys * layout.cached * layout.kv_bytes / (tile.bytes_per_clk * hertz)
-    load, per_sm = work.steps * (1.0 / sms), work.blocks * (1.0 / sms)
-    waves = np.maximum(np.floor(per_sm * (1.0 / tile.ctas)), 1.0)
-    busiest = work.part * np.minimum(np.maximum(per_sm, 1.0), tile.ctas) * waves
+    load, per_sm = work.steps / sms, work.blocks / sms
+    busiest = work.part * xp.minimum(xp.maximum(per_sm, 1.0), ctas) * xp.maximum(xp.floor(per_sm / ctas), 1.0)
     partial = work.blocks / work.whole * shape.batch * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
-    dram = shape.moved * setting.missing(shape.moved)
+    dram = shape.moved * setting.missing(shape.moved, xp)
+    cycles = tile.fixed_cycles + work.alone * (ALONE_CYCLES - tile.fixed_cycles)
     return Times(
-        stream=np.maximum(load, busiest) * block_s,
-        unsplit=np.maximum(load, work.deepest) * block_s,
-        fixed=per_sm * np.where(work.alone, ALONE_CYCLES, tile.fixed_cycles) * (1.0 / hertz),
-        dram=dram * (1.0 / (MEMORY_SHARE * setting.dram_rate)),
+        stream=xp.maximum(load, busiest) * block_s,
+        unsplit=xp.maximum(load, work.deepest) * block_s,
+        fixed=per_sm * cycles / hertz,
+        dram=dram / (MEMORY_SHARE * setting.dram_rate),
         compute=work.steps * (setting.block_cycles / (sms * hertz)),
-        merge=np.where(work.blocks > work.whole, partial + setting.launch_s, 0.0),
+        merge=work.merged * setting.launch_s + (work.blocks > work.whole) * partial,
     )
 
 
-def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Array) -> dict[str, Array]:
+def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Amount) -> dict[str, Amount]:
     """What the net sees as logarithms: times in launches, counts, lengths."""
     layout, launches, tile = shape.layout, 1.0 / setting.launch_s, setting.engine.decode
     keys = shape.keys / shape.batch
-    sizes: dict[str, Array] = {
+    return {
         "base": 1e6 * base,
         "dram": times.dram * launches,
         "memory": shape.moved * (launches / setting.dram_rate),
@@ -117,33 +132,32 @@ def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Array
         "compute": times.compute * launches,
         "merge": times.merge * launches,
         "splits": work.blocks / work.whole,
-        "waves": work.blocks * (1.0 / (setting.gpu.sms * tile.ctas)),
-        "whole_waves": work.whole * (1.0 / setting.gpu.sms),
+        "waves": work.blocks / (setting.sms * tile.ctas),
+        "whole_waves": work.whole / setting.sms,
         "part": work.part,
         "deepest": work.deepest,
-        "footprint": shape.moved * (1.0 / setting.l2_bytes),
+        "footprint": shape.moved / setting.l2_bytes,
         "group": shape.group,
         "kv_heads": layout.kv_heads,
         "batch": shape.batch,
         "keys": keys,
         "uneven": work.deepest * tile.keys / keys,
-        "reach": reach(shape, shape.requests.largest(shape.requests.kv)),
-        "dim": np.full(len(keys), layout.dim),
+        "reach": reach(layout, shape.requests.largest(shape.requests.kv), shape.requests.xp),
+        "dim": layout.dim,
     }
-    return sizes
 
 
-def _plain(work: Work, setting: Setting) -> dict[str, Array]:
-    sms = setting.gpu.sms
+def _plain(work: Work, setting: Setting, xp: Arith) -> dict[str, Amount]:
+    sms = setting.sms
     return {
-        "merged": (work.blocks > work.whole).astype(np.float64),
-        "alone": work.alone.astype(np.float64),
-        "round_off": _round_off(work.blocks * (1.0 / (sms * setting.engine.decode.ctas))),
-        "whole_round_off": _round_off(work.whole * (1.0 / sms)),
+        "merged": work.merged,
+        "alone": work.alone,
+        "round_off": _round_off(work.blocks / (sms * setting.engine.decode.ctas), xp),
+        "whole_round_off": _round_off(work.whole / sms, xp),
         "row_fill": work.row_fill,
     }
 
 
-def _round_off(waves: Array) -> Array:
+def _round_off(waves: Amount, xp: Arith) -> Amount:
     """Places of the last wave that stay empty, as a factor of one and more; at most 4."""
-    return np.minimum(np.ceil(waves) / waves, 4.0)
+    return xp.minimum(xp.ceil(waves) / waves, 4.0)

@@ -37,10 +37,12 @@ class Engine:
     decode: Tile
     packs: bool  # grouped query heads share the rows of a prefill tile (in decode they always do)
     sorts: bool  # longest tiles first, so that the last wave is short
+    split: str  # rule of `attention_split` for decode
     tensor_cost: float
     exp_cost: float  # share of the exponentials' time that the products do not hide
     fp8: bool = False  # products run in fp8
     groups: tuple[float, float] = (1.0, float("inf"))  # group sizes its decode tiles serve; others go head by head
+    windows_packed: bool = True  # decode packs grouped heads under a window too
     skips: bool = True  # prefill leaves out the KV tiles before a window
     splits: bool = False  # prefill splits the keys of a tile where tiles are few
 
@@ -54,6 +56,7 @@ class Case:
     causal: bool
     fp8: bool
     paged: bool
+    latent: bool  # keys and values are one compressed row for all heads
     framework: str
 
     def resident(self, rows: int, keys: int, dim: int, most: int) -> int:
@@ -77,13 +80,15 @@ def engine_name(impl: str, framework: str, capability: int) -> str:
         return "flashinfer"
     if "trtllm" in impl or framework == "trtllm" or "flashinfer" in impl:
         return "trtllm_gen" if capability in BLACKWELL else "fmha"
-    if "sdpa" in impl or "fa2" in impl or (capability != 90 and framework == "vllm"):
+    if "sdpa" in impl or "fa2" in impl:
         return "fa2"
+    if framework == "vllm" and capability != 90:
+        return "trtllm_gen" if capability in BLACKWELL else "fa2"
     return "fa3"
 
 
 @lru_cache(maxsize=1024)
-def engine_of(ctx: Context, head_dim: int) -> Engine:
+def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> Engine:
     """The engine behind a context, tiled for a head of `head_dim`."""
     from pipewave.kernels.attention_tilings import TILINGS
 
@@ -91,7 +96,7 @@ def engine_of(ctx: Context, head_dim: int) -> Engine:
     causal = bool(ctx.option("causal", True))
     paged = causal and "sdpa" not in ctx.impl
     fp8 = _runs_fp8(ctx, name)
-    return replace(TILINGS[name](Case(ctx.gpu, head_dim, causal, fp8, paged, ctx.framework)), fp8=fp8)
+    return replace(TILINGS[name](Case(ctx.gpu, head_dim, causal, fp8, paged, latent, ctx.framework)), fp8=fp8)
 
 
 def _runs_fp8(ctx: Context, name: str) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.demand import Array
+from pipewave.kernels.arith import ARRAY, SCALAR, Arith
 from pipewave.kernels.base import Columns
 
 # Below this many requests a call, finding runs costs more than it saves.
 WORTH_GROUPING = 64
+
+Amount = Any  # of each call: an array, or a plain float where the batch is one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,31 +29,52 @@ class Requests:
     q: Array
     kv: Array
     count: Array | float
-    batch: Array
+    batch: Amount
     starts: NDArray[np.intp]
     owner: NDArray[np.intp] | None
 
-    def total(self, per_request: Array) -> Array:
+    @property
+    def xp(self) -> Arith:
+        """Arithmetic of per-call amounts."""
+        return SCALAR if len(self.starts) == 1 else ARRAY
+
+    def per_call(self, column: Array) -> Amount:
+        """A column of the calls as an amount."""
+        return float(column[0]) if len(self.starts) == 1 else column
+
+    def total(self, per_request: Array) -> Amount:
         """Sum of a quantity over the requests of each call."""
-        return np.add.reduceat(per_request * self.count, self.starts)
+        return self.per_call(np.add.reduceat(per_request * self.count, self.starts))
 
-    def largest(self, per_request: Array) -> Array:
+    def largest(self, per_request: Array) -> Amount:
         """Largest of a quantity among the requests of each call."""
-        return np.maximum.reduceat(per_request, self.starts)
+        return self.per_call(np.maximum.reduceat(per_request, self.starts))
 
-    def spread(self, per_call: Array) -> Array | float:
-        """A quantity of each call, for its groups."""
-        if len(self.starts) == 1:
-            return float(per_call[0])
-        return per_call if self.owner is None else per_call[self.owner]
+    def before(self, per_request: Array) -> Array:
+        """For each group, the sum over the requests of its call that come before its last one."""
+        every = per_request * self.count
+        ends = every.cumsum()
+        if len(self.starts) > 1:
+            first = ends[self.starts] - every[self.starts]
+            ends -= first if self.owner is None else first[self.owner]
+        return np.asarray(ends - per_request)
+
+    def spread(self, amount: Amount) -> Array | float:
+        """An amount of each call, for its groups."""
+        if self.owner is None or not isinstance(amount, np.ndarray):
+            return amount  # type: ignore[no-any-return]
+        return np.asarray(amount[self.owner])
 
 
 def requests_of(cols: Columns) -> Requests:
     """The lists `q_lens` and `kv_lens` of the columns, grouped where that pays."""
     q, kv, offsets = cols["q_lens"].values, cols["kv_lens"].values, cols["q_lens"].offsets
-    calls, batch = len(offsets) - 1, np.diff(offsets)
+    calls = len(offsets) - 1
     if len(q) >= WORTH_GROUPING * calls:
         return _grouped(q, kv, offsets)
+    if calls == 1:
+        return Requests(q, kv, 1.0, float(len(q)), offsets[:-1], None)
+    batch = np.diff(offsets)
     owner = None if calls == len(q) else np.repeat(np.arange(calls), batch)
     return Requests(q, kv, 1.0, batch.astype(float), offsets[:-1], owner)
 
@@ -62,9 +87,10 @@ def _grouped(q: Array, kv: Array, offsets: NDArray[np.intp]) -> Requests:
     starts = np.searchsorted(at, offsets[:-1])
     owner = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(at))))
     count = np.diff(np.append(at, len(q))).astype(float)
-    return Requests(q[at], kv[at], count, np.diff(offsets).astype(float), starts, owner)
+    batch = np.diff(offsets).astype(float)
+    return Requests(q[at], kv[at], count, float(batch[0]) if len(batch) == 1 else batch, starts, owner)
 
 
 def uniform(q: Array, kv: Array, batch: Array) -> Requests:
     """Calls whose requests are all alike: `batch` of them, `q` new tokens and `kv` keys each."""
-    return Requests(q, kv, batch, batch, np.arange(len(q)), None)
+    return Requests(q, kv, batch, float(batch[0]) if len(batch) == 1 else batch, np.arange(len(q)), None)

@@ -10,11 +10,14 @@ import numpy as np
 
 from pipewave.demand import Array
 from pipewave.gpus import GPU
+from pipewave.kernels.arith import Arith
 from pipewave.kernels.attention_engines import ENGINES, Engine, engine_of
-from pipewave.kernels.attention_shape import Shape
+from pipewave.kernels.attention_requests import Amount
+from pipewave.kernels.attention_shape import Heads
 from pipewave.kernels.base import Context
 from pipewave.kernels.estimate import launch_s
-from pipewave.kernels.residency import COLD, SERVING, l2_bytes, missing_share
+from pipewave.kernels.named import Features
+from pipewave.kernels.residency import COLD, SERVING, l2_bytes
 
 LEAST, MOST = 2.0**-12, 2.0**40  # of what a net sees as a logarithm
 
@@ -26,6 +29,7 @@ class Setting:
     gpu: GPU
     engine: Engine
     framework: str
+    sms: float
     hertz: float
     launch_s: float
     dram_rate: float
@@ -34,17 +38,22 @@ class Setting:
     warm: bool
     row_step_cycles: float  # of an SM for one query row against one KV tile of prefill
     block_cycles: float  # of an SM for one row tile against one KV tile of decode
-    flags: Mapping[str, bool]
+    flags: Mapping[str, float]
 
-    def missing(self, footprint: Array) -> Array | float:
+    def missing(self, footprint: Amount, xp: Arith) -> Amount:
         """Share of the bytes that the L2 does not hold when the kernel starts."""
-        return missing_share(self.l2_bytes, footprint) if self.warm else 1.0
+        return xp.maximum(1.0 - self.l2_bytes / footprint, 0.0) if self.warm else 1.0
+
+
+def setting_of(ctx: Context, layout: Heads) -> Setting:
+    """The setting of a context for a head layout."""
+    return _setting(ctx, int(layout.dim), layout.dim_v / layout.dim, layout.kv_bytes, layout.causal, layout.latent)
 
 
 @lru_cache(maxsize=1024)
-def setting_of(ctx: Context, dim: int, kv_bytes: float, causal: bool) -> Setting:
-    """The setting of a context for heads of `dim`."""
-    gpu, engine = ctx.gpu, engine_of(ctx, dim)
+def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal: bool, latent: bool) -> Setting:
+    gpu, engine = ctx.gpu, engine_of(ctx, dim, latent)
+    dims = engine.dim * (1.0 + value_share)
     warm = ctx.protocol not in (COLD, SERVING)
     flags = {f"engine_{name}": engine.name == name for name in ENGINES}
     flags |= {"fp8_math": engine.fp8, "fp8_cache": kv_bytes == 1.0, "causal": causal}
@@ -53,21 +62,22 @@ def setting_of(ctx: Context, dim: int, kv_bytes: float, causal: bool) -> Setting
         gpu=gpu,
         engine=engine,
         framework=ctx.framework,
+        sms=float(gpu.sms),
         hertz=gpu.sustained_clock_mhz * 1e6,
         launch_s=launch_s(gpu),
         dram_rate=gpu.dram_gbps * 1e9,
         l2_rate=gpu.l2_gbps * 1e9,
         l2_bytes=l2_bytes(gpu),
         warm=warm,
-        row_step_cycles=engine.prefill.keys * _pair_cycles(engine, gpu, engine.exp_cost, fp8=engine.fp8),
-        block_cycles=engine.decode.rows * engine.decode.keys * _pair_cycles(engine, gpu, 1.0, fp8=False),
-        flags=flags,
+        row_step_cycles=engine.prefill.keys * _pair_cycles(engine, dims, gpu, engine.exp_cost, fp8=engine.fp8),
+        block_cycles=engine.decode.rows * engine.decode.keys * _pair_cycles(engine, dims, gpu, 1.0, fp8=False),
+        flags={name: float(flag) for name, flag in flags.items()},
     )
 
 
-def _pair_cycles(engine: Engine, gpu: GPU, exp_cost: float, *, fp8: bool) -> float:
+def _pair_cycles(engine: Engine, dims: float, gpu: GPU, exp_cost: float, *, fp8: bool) -> float:
     """SM cycles of one query-key pair: its products and its exponential as far as they do not hide it."""
-    products = 4.0 * engine.dim / gpu.flops_per_clk_per_sm("fp8" if fp8 and gpu.supports("fp8") else "fp16")
+    products = 2.0 * dims / gpu.flops_per_clk_per_sm("fp8" if fp8 and gpu.supports("fp8") else "fp16")
     return engine.tensor_cost * products + exp_cost / gpu.xu_per_clk_per_sm
 
 
@@ -75,28 +85,40 @@ def _pair_cycles(engine: Engine, gpu: GPU, exp_cost: float, *, fp8: bool) -> flo
 class Estimate:
     """Base seconds, quantities that a net sees as logarithms, and those it sees as they are."""
 
-    base_s: Array
-    sizes: Mapping[str, Array]
-    plain: Mapping[str, Array]
+    base_s: Amount
+    sizes: Mapping[str, Amount]
+    plain: Mapping[str, Amount]
 
-    def features(self, setting: Setting) -> dict[str, Array]:
-        """All features by name; one logarithm for all sizes."""
-        zeros, ones = np.zeros(len(self.base_s)), np.ones(len(self.base_s))
-        sizes = np.array(list(self.sizes.values()))
-        logs = np.log2(np.minimum(np.maximum(sizes, LEAST), MOST))
-        flags = {name: ones if flag else zeros for name, flag in setting.flags.items()}
-        return dict(zip(self.sizes, logs, strict=True)) | dict(self.plain) | flags
+    def base(self) -> Array:
+        """Base seconds as an array over calls."""
+        return np.array([self.base_s]) if isinstance(self.base_s, float) else np.asarray(self.base_s)
+
+    def features(self, setting: Setting) -> Features:
+        """All features, arrays over calls; one logarithm for all sizes."""
+        names = (*self.sizes, *self.plain, *setting.flags)
+        if isinstance(self.base_s, float):
+            logs = np.array((*self.sizes.values(), *self.plain.values(), *setting.flags.values()))[:, None]
+        else:
+            logs = _stacked((*self.sizes.values(), *self.plain.values(), *setting.flags.values()), len(self.base_s))
+        sizes = logs[: len(self.sizes)]
+        np.log2(np.minimum(np.maximum(sizes, LEAST), MOST), out=sizes)
+        return Features(names, logs)
 
 
-def overlapped(*seconds: Array) -> Array:
+def _stacked(values: tuple[Amount, ...], calls: int) -> Array:
+    rows = np.empty((len(values), calls))
+    for row, value in zip(rows, values, strict=True):
+        row[:] = value
+    return rows
+
+
+def overlapped(*seconds: Amount) -> Amount:
     """Overlap of resources: the 3-norm lies between the longest alone and the sum."""
-    total = seconds[0] ** 3
-    for each in seconds[1:]:
-        total = total + each**3
-    return np.cbrt(total)
+    return sum(each * each * each for each in seconds) ** (1.0 / 3.0)
 
 
-def reach(shape: Shape, kv: Array) -> Array:
+def reach(layout: Heads, kv: Amount, xp: Arith) -> Amount:
     """Window over keys; 16 where all are seen."""
-    window = shape.layout.window
-    return np.full(len(kv), 16.0) if window is None else np.where(window > 0, window / kv, 16.0)
+    if layout.window is None:
+        return 16.0
+    return xp.where(layout.window > 0, layout.window / kv, 16.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipewave.demand import Array
-from pipewave.kernels.attention_requests import Requests
+from pipewave.kernels.attention_requests import Amount, Requests
 from pipewave.kernels.attention_tiles import visible_keys, visible_pairs
 from pipewave.kernels.dtypes import ACTIVATION_BYTES
 
@@ -17,9 +17,9 @@ class Heads:
     `latent`: values are a part of the keys, as in a compressed cache.
     """
 
-    heads: Array
-    kv_heads: Array
-    window: Array | None
+    heads: Amount
+    kv_heads: Amount
+    window: Amount | None
     dim: float
     dim_v: float
     kv_bytes: float  # per cached element
@@ -39,22 +39,27 @@ class Shape:
 
     requests: Requests
     layout: Heads
-    group: Array  # query heads per KV head
+    group: Amount  # query heads per KV head
     window: Array | float | None
-    batch: Array
-    tokens: Array  # new tokens of all requests
-    pairs: Array  # query-key pairs of all heads
-    keys: Array  # keys that any query sees, of all requests
-    cache_bytes: Array
-    query_bytes: Array
-    out_bytes: Array
-    moved: Array  # bytes in and out when each is touched once
+    tokens: Amount  # new tokens of all requests
+    pairs: Amount  # query-key pairs of all heads
+    keys: Amount  # keys that any query sees, of all requests
+    cache_bytes: Amount
+    query_bytes: Amount
+    out_bytes: Amount
+    moved: Amount  # bytes in and out when each is touched once
+
+    @property
+    def batch(self) -> Amount:
+        """Requests of each call."""
+        return self.requests.batch
 
 
 def shape_of(requests: Requests, layout: Heads) -> Shape:
     """Count tokens, pairs and bytes."""
     window = None if layout.window is None else requests.spread(layout.window)
-    tokens, keys = requests.total(requests.q), requests.total(visible_keys(requests.q, requests.kv, window))
+    tokens = requests.total(requests.q)
+    keys = requests.total(visible_keys(requests.q, requests.kv, window))
     pairs = requests.total(visible_pairs(requests.q, requests.kv, window, layout.causal))
     rows = tokens * layout.heads
     cache = keys * layout.kv_heads * (layout.kv_bytes * layout.cached)
@@ -64,7 +69,6 @@ def shape_of(requests: Requests, layout: Heads) -> Shape:
         layout=layout,
         group=layout.heads / layout.kv_heads,
         window=window,
-        batch=requests.batch,
         tokens=tokens,
         pairs=pairs * layout.heads,
         keys=keys,

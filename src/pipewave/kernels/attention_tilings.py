@@ -9,7 +9,9 @@ of one GPU each; the learned residual carries the rest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from pipewave.kernels.attention_engines import BLACKWELL, Case, Engine, Tile
 
@@ -31,8 +33,10 @@ def fa2(case: Case) -> Engine:
         decode=Tile(64, split_keys, ctas, 11_000.0 / ctas, 5.5 * ctas),
         packs=False,
         sorts=False,
+        split="fa2",
         tensor_cost=1.4,
         exp_cost=1.0,
+        windows_packed=False,
     )
 
 
@@ -65,6 +69,7 @@ def fa3(case: Case) -> Engine:
         decode=Tile(64, 192 if dim == 64 else keys, 1, 3500.0 + 18.0 * dim, 11.0 if case.fp8 else 22.0),
         packs=True,
         sorts=True,
+        split="fa3",
         tensor_cost=1.7 if case.fp8 else 1.2,
         exp_cost=0.95,
         splits=case.paged,
@@ -81,6 +86,7 @@ def _fa3_ampere(case: Case) -> Engine:
         decode=Tile(64, keys, 1, 3500.0 + 18.0 * dim, 8.5),
         packs=True,
         sorts=False,
+        split="fa3",
         tensor_cost=1.3,
         exp_cost=0.95,
         splits=case.paged,
@@ -98,6 +104,7 @@ def fa4(case: Case) -> Engine:
         decode=Tile(128, 128, 1, 6000.0),
         packs=True,
         sorts=True,
+        split="even",
         tensor_cost=1.25 if blackwell else 3.0,
         exp_cost=0.7,
     )
@@ -117,9 +124,10 @@ def flashinfer(case: Case) -> Engine:
         decode=Tile(16, 64, 4, 40.0 * dim, 16.0),
         packs=True,
         sorts=False,
+        split="flashinfer",
         tensor_cost=1.35,
         exp_cost=1.0,
-        groups=(4.0, float("inf")) if case.framework == "sglang" else (1.0, float("inf")),
+        groups=(4.0, math.inf) if case.framework == "sglang" else (1.0, math.inf),
         skips=case.framework != "sglang",
         splits=True,
     )
@@ -135,9 +143,10 @@ def trtllm_gen(case: Case) -> Engine:
         decode=Tile(16, 128, 1, 1700.0 + 12.0 * dim, 30.0),
         packs=False,
         sorts=True,
+        split="even",
         tensor_cost=1.8 if case.fp8 else 1.25,
         exp_cost=0.9,
-        groups=(1.0, 32.0) if case.framework == "trtllm" else (1.0, float("inf")),
+        groups=(1.0, 32.0) if case.framework == "trtllm" and not case.latent else (1.0, math.inf),
     )
 
 
@@ -146,17 +155,25 @@ def fmha(case: Case) -> Engine:
     dim = -(-case.head_dim // 16) * 16
     hopper = case.gpu.compute_capability == 90
     rows, keys = (128, 128 if dim <= 128 else 64) if hopper or dim <= 64 else (64, 64)
-    return Engine(
+    engine = Engine(
         name="fmha",
         dim=dim,
         prefill=Tile(rows, keys, 1 if hopper else case.resident(rows, keys, dim, 2), 3000.0 if hopper else 1000.0),
         decode=Tile(16, 64, 1, 6200.0 + 24.0 * dim),
         packs=False,
         sorts=hopper,
+        split="xqa",
         tensor_cost=2.0,
         exp_cost=0.7,
         groups=(2.0, 32.0),
     )
+    return _latent(engine, hopper) if case.latent else engine
+
+
+def _latent(engine: Engine, hopper: bool) -> Engine:
+    """Decode on compressed rows: split on Hopper; elsewhere one block walks a whole sequence."""
+    decode = Tile(64, 64, 1, 6000.0, 20.0) if hopper else Tile(16, 64, 2, 3000.0, 7.0)
+    return replace(engine, decode=decode, split="even" if hopper else "none", groups=(1.0, math.inf))
 
 
 def triton(case: Case) -> Engine:
@@ -173,6 +190,7 @@ def triton(case: Case) -> Engine:
         decode=Tile(16, 32, 2, 5000.0, 14.0),
         packs=False,
         sorts=False,
+        split="triton",
         tensor_cost=2.5 * LEGACY.get(case.gpu.compute_capability, 1.0),
         exp_cost=1.0,
         skips=False,
@@ -189,6 +207,7 @@ def unified(case: Case) -> Engine:
         decode=Tile(16, 32, 2, 5000.0, 6.0),
         packs=True,
         sorts=False,
+        split="unified",
         tensor_cost=2.5 * LEGACY.get(case.gpu.compute_capability, 1.0),
         exp_cost=1.0,
     )
@@ -204,6 +223,7 @@ def cudnn(case: Case) -> Engine:
         decode=Tile(64, 128, 1, 6000.0),
         packs=False,
         sorts=True,
+        split="even",
         tensor_cost=cost,
         exp_cost=0.9,
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from pipewave.calls import Mla
 from pipewave.kernels import attention_decode, attention_prefill
 from pipewave.kernels.attention import analyse_shape
-from pipewave.kernels.attention_requests import Requests, requests_of
+from pipewave.kernels.attention_requests import Amount, Requests, requests_of
 from pipewave.kernels.attention_shape import Heads, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.kernels.dtypes import ACTIVATION_BYTES, kv_bytes
@@ -17,19 +15,18 @@ NOPE_DIM = 128.0
 VALUE_DIM = 128.0
 
 
-def expanded(cols: Columns, ctx: Context) -> Heads:
+def expanded(heads: Amount, ctx: Context) -> Heads:
     """Every head with keys and values of its own: the fewest operations for many queries."""
-    heads = cols["heads"]
     return Heads(
         heads, heads, None, NOPE_DIM + float(ctx.option("rope_dim")), VALUE_DIM, ACTIVATION_BYTES, ACTIVATION_BYTES
     )
 
 
-def latent(cols: Columns, ctx: Context) -> Heads:
+def latent(heads: Amount, ctx: Context) -> Heads:
     """All heads read one compressed row a token: the fewest bytes, and what a cache holds."""
-    heads, rank = cols["heads"], float(ctx.option("kv_lora_rank"))
+    rank = float(ctx.option("kv_lora_rank"))
     cached, dim = kv_bytes(ctx.option("kv_dtype"), ctx.dtype), rank + float(ctx.option("rope_dim"))
-    return Heads(heads, np.ones(len(heads)), None, dim, rank, cached, ACTIVATION_BYTES, latent=True)
+    return Heads(heads, heads / heads, None, dim, rank, cached, ACTIVATION_BYTES, latent=True)
 
 
 def stays_latent(ctx: Context) -> bool:
@@ -44,11 +41,12 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
 
 def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
     """The same from requests that are grouped already."""
+    heads = requests.per_call(cols["heads"])
     if ctx.option("phase") == "generation":
-        return analyse_shape(shape_of(requests, latent(cols, ctx)), ctx, GENERATION, attention_decode)
-    shape = shape_of(requests, expanded(cols, ctx))
-    done = shape_of(requests, latent(cols, ctx)) if stays_latent(ctx) else None
-    return analyse_shape(shape, ctx, CONTEXT, attention_prefill, done)
+        return analyse_shape(shape_of(requests, latent(heads, ctx)), ctx, GENERATION, attention_decode.estimate)
+    shape = shape_of(requests, expanded(heads, ctx))
+    done = shape_of(requests, latent(heads, ctx)) if stays_latent(ctx) else None
+    return analyse_shape(shape, ctx, CONTEXT, attention_prefill.estimate, done)
 
 
 FAMILY = register(
