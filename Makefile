@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league clean
+.PHONY: demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -44,7 +44,13 @@ test-triton: $(VENV)/.train
 test-web: export PIPEWAVE_FUZZ ?= 60
 test-web: $(VENV)/.dev
 	$(PIP) -e '.[web-test]'
-	$(BIN)/python -m pytest tests/web
+	sh tests/web/browser/chromium.sh
+	$(BIN)/python -m pytest tests/web --ignore tests/web/browser
+	$(BIN)/python -m pytest tests/web/browser -rs
+
+# The page is committed as built, so that nobody who installs or tests pipewave needs node; after a change of web/: make web
+web:
+	cd web && npm ci && npm run build
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -56,6 +62,7 @@ test-docs: $(VENV)/.docs
 docs-update: $(VENV)/.docs
 	$(BIN)/python -m docs.tools
 	$(BIN)/python -m docs.tools.figures
+	$(BIN)/python -m docs.tools.notebooks
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from schemathesis.checks import not_a_server_error  # noqa: E402
 from pipewave.calls import CLASSES  # noqa: E402
 from pipewave.fields import rules  # noqa: E402
 from pipewave.gpus.limits import LIMITS  # noqa: E402
+from pipewave.model.load import FOLDER  # noqa: E402
 from pipewave.web.kernel import sweepable  # noqa: E402
 
 EXAMPLES = int(os.environ.get("PIPEWAVE_FUZZ", "60"))
@@ -66,6 +67,7 @@ ODD = st.sampled_from(
 SIZES = st.sampled_from([1, 2, 8, 64, 128, 1000, 4096, 16384]) | st.integers(1, 1 << 17)
 LISTS = st.lists(st.sampled_from([1, 16, 128, 4096, 100_000]) | ODD, max_size=6)
 WHAT_IF = st.dictionaries(st.sampled_from(sorted(LIMITS)), st.floats(0, 1e7) | st.integers(0, 5000) | ODD, max_size=3)
+CONFIGS = sorted(FOLDER.glob("*.json"))
 MODELS = st.sampled_from(
     ["Llama-3.1-8B", "DeepSeek-V2-Lite", "Qwen3-30B-A3B", "gpt-oss-20b", "Gemma-3-1B", "../x", "a" * 300]
 )
@@ -106,8 +108,20 @@ def _value(rule: Any) -> st.SearchStrategy[Any]:
     return st.one_of(plain[rule.kind], plain[rule.kind], plain[rule.kind], nothing, ODD)
 
 
+@st.composite
+def configs(draw: Any) -> dict[str, Any]:
+    """A built-in model's config.json with a few values replaced or gone."""
+    config = json.loads(draw(st.sampled_from(CONFIGS)).read_text("utf-8"))
+    for name in draw(st.lists(st.sampled_from(sorted(config)), max_size=3)):
+        if draw(st.integers(0, 9)):
+            config[name] = draw(ODD)
+        else:
+            config.pop(name, None)
+    return config
+
+
 SERVE = st.fixed_dictionaries(
-    {"model": MODELS, "gpu": GPUS, "batch": SIZES | ODD, "input_len": SIZES, "output_len": SIZES},
+    {"model": MODELS | configs(), "gpu": GPUS, "batch": SIZES | ODD, "input_len": SIZES, "output_len": SIZES},
     optional={"tp": st.sampled_from([1, 2, 3, 8]), "pp": st.sampled_from([1, 2, 5]), "ep": st.sampled_from([1, 2]),
               "engine": st.sampled_from(["vllm", "sglang", "?"]), "max_num_batched_tokens": SIZES | ODD,
               "kv_cache_dtype": st.sampled_from(["auto", "fp8", None, "?"]), "what_if": WHAT_IF},

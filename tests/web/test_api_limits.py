@@ -48,6 +48,17 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("kernel", GEMM | {"gpus": ["H200"] * 9}, "bad_value", "8"),
     ("kernel", GEMM | {"gpus": []}, "bad_value", "1"),
     ("kernel", GEMM | {"protocol": "warm"}, "bad_value", "cold"),
+    (
+        "kernel",
+        {
+            "kernel": "attention",
+            "case": {"heads": 8, "kv_heads": 8, "head_dim": 128},
+            "sweep": {"field": "batch", "from": 1, "to": 4096, "points": 2000},
+            "gpus": ["H200"],
+        },
+        "bad_value",
+        "entries",
+    ),
     ("plan", PLAN | {"gpus": ["H100"] * 64, "tp": [1, 2, 4, 8]}, "bad_value", "splits"),
     ("plan", PLAN | {"gpus": "H100"}, "bad_value", "gpus"),
     ("plan", PLAN | {"engines": ["tgi"]}, "bad_value", "sglang"),

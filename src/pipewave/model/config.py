@@ -264,7 +264,7 @@ def _text_part(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], int, tuple[st
 
 def _check_activation(fields: Fields) -> None:
     activation = fields.get("hidden_act", fields.get("hidden_activation", "silu"))
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise UnsupportedModel(f"hidden_act = {activation!r}: not modelled", field="hidden_act")
 
 

@@ -16,7 +16,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.model import ModelSpec, load
 from pipewave.model.kernels import Deployment
 from pipewave.model.shard import Parallel
-from pipewave.serve.uniform import Plan, Uniform, finish_times, sample
+from pipewave.serve.uniform import Ints, Plan, Uniform, finish_times, sample
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
 
@@ -108,15 +108,23 @@ def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int,
         )
 
 
+def turns(first: int, last: int, depth: int, turn: int) -> Ints:
+    """Sampled steps of [first, last) that belong to one turn of a pipeline."""
+    return turn + depth * sample(-(-(first - turn) // depth), -(-(last - turn) // depth), DECODE_SAMPLES)
+
+
 class _Timeline:
     """Sampled steps of a plan, predicted at once, and every other step read between them."""
 
     def __init__(self, runner: Runner, plan: Plan) -> None:
         self.runner, self.plan, self.total = runner, plan, plan.total_steps
+        self.busy, depth = plan.busy(), plan.run.depth
         prompts, (first, last) = plan.prompt_steps, plan.full_range()
-        parts = [sample(0, prompts, PROMPT_SAMPLES), sample(first, max(last, first), DECODE_SAMPLES)]
-        parts.append(sample(max(last, first), self.total, DECODE_SAMPLES))
-        self.points = np.unique(np.concatenate(parts))
+        spans = ((first, max(last, first)), (max(last, first), self.total))
+        parts = [sample(0, prompts, PROMPT_SAMPLES)]
+        parts += [turns(*span, depth, turn) for span in spans for turn in range(depth)]
+        points = np.unique(np.concatenate(parts))
+        self.points = points[self.busy[points]]
         batches = [runner.batch(*plan.lengths(int(step))) for step in self.points]
         # One more step: everybody decoding together, for the rate at full batch when the run never gets there.
         run = plan.run
@@ -125,8 +133,15 @@ class _Timeline:
         self.steps = runner.steps(batches)
 
     def between(self, values: Array) -> Array:
-        """A value of every step of the run, linear between the sampled ones."""
-        return np.interp(np.arange(self.total), self.points, values[:-1])
+        """A value of every step of the run, linear between the sampled ones of its turn; idle turns take nothing."""
+        steps, depth, prompts = np.arange(self.total), self.plan.run.depth, self.plan.prompt_steps
+        out = np.interp(steps, self.points, values[:-1])
+        for turn in range(depth if depth > 1 else 0):
+            mine = (self.points % depth == turn) & (self.points >= prompts)
+            if mine.any():
+                later = slice(prompts + (turn - prompts) % depth, None, depth)
+                out[later] = np.interp(steps[later], self.points[mine], values[:-1][mine])
+        return np.where(self.busy, out, 0.0)
 
     def estimate(self, memory: Budget) -> Estimate:
         """Put the answer together."""

@@ -105,6 +105,13 @@ class Plan:
         q_lens = [1] * len(decoding) + [tokens for tokens, _ in pieces]
         return q_lens, decoding + [end for _, end in pieces]
 
+    def busy(self) -> NDArray[np.bool_]:
+        """Whether each step has anything to do: a turn of the pipeline idles when none of its requests decode."""
+        step, depth = np.arange(self.total_steps), self.run.depth
+        last = np.full(depth, -1)
+        np.maximum.at(last, self.starts % depth, self.starts + depth * (self.run.output_len - 1))
+        return np.asarray((step < self.prompt_steps) | (step <= last[step % depth]))
+
     def full_range(self) -> tuple[int, int]:
         """[first, last) of the steps in which all requests decode, each in its turn; may be empty."""
         return self.prompt_steps, int(self.starts[0]) + self.run.depth * (self.run.output_len - 1) + 1

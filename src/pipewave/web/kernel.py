@@ -77,7 +77,8 @@ def swept_calls(ask: KernelAsk, x: Sequence[int]) -> list[Call]:
     cls = class_of(ask.kernel)
     change = _change(ask.sweep.field, rules(cls), ask.case)
     lists = sum(len(value) for value in ask.case.values() if isinstance(value, list))
-    limits.at_most("entries of lists, all points together", lists * len(x), limits.SWEEP_ENTRIES, "sweep.points")
+    entries = 2 * sum(x) if ask.sweep.field == "batch" else lists * len(x)
+    limits.at_most("entries of lists, all points together", entries, limits.SWEEP_ENTRIES, "sweep.points")
     return [from_dict({"kernel": ask.kernel, **ask.case, **change(value)}) for value in x]
 
 

@@ -1,0 +1,121 @@
+"""A real server and a real browser. A test fails on any console error, page error or Content-Security-Policy violation."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WATCH_CSP = (
+    "addEventListener('securitypolicyviolation', e => console.error(`CSP: ${e.violatedDirective} ${e.blockedURI}`))"
+)
+REPORT = pytest.StashKey[list[str]]()
+
+
+def browser_path() -> str | None:
+    given = os.environ.get("PIPEWAVE_BROWSER")
+    return given or next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[REPORT] = []
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Measured, not asserted: how fast the page redraws here. And in capitals what was not tested."""
+    for line in config.stash[REPORT]:
+        terminalreporter.write_line(line)
+    if browser_path() is None:
+        terminalreporter.write_line(
+            f"THE PAGE WAS NOT TESTED IN A BROWSER: none of {', '.join(BROWSERS)} is on PATH "
+            "(apt-get install chromium, or set PIPEWAVE_BROWSER)",
+            red=True,
+            bold=True,
+        )
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    return request.config.stash[REPORT].append
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[str]:
+    """Address of `pipewave web` in a process of its own."""
+    command = [sys.executable, "-m", "pipewave", "web", "--port", "0", "--no-open"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        found = next((match for line in process.stdout if (match := re.search(r"http://\S+", line))), None)
+        assert found, "the server ended without saying its address"
+        yield found[0].rstrip("/")
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    path = browser_path()
+    if path is None:
+        pytest.skip("no Chromium: the page is NOT tested in a browser")
+    flags = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to sandbox for root
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=flags)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: Any, site: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A fresh page with the clipboard allowed. `@pytest.mark.refused` tests expect the server's 4xx in the console."""
+    context = browser.new_context(base_url=site, viewport={"width": 1280, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    context.add_init_script(WATCH_CSP)
+    troubles: list[str] = []
+    context.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+    context.on("weberror", lambda error: troubles.append(str(error.error)))
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    yield page
+    context.close()
+    expected = r"status of 4\d\d" if request.node.get_closest_marker("refused") else r"(?!)"
+    assert [one for one in troubles if not re.search(expected, one)] == []
+
+
+@pytest.fixture
+def until(page: Any) -> Callable[..., None]:
+    """Wait until an expression is true. (The browser's own waiting needs eval, which the page's policy forbids.)"""
+
+    def wait(expression: str, arg: Any = None) -> None:
+        ends = time.monotonic() + 20
+        while not page.evaluate(expression, arg):
+            assert time.monotonic() < ends, f"never true: {expression}"
+            page.wait_for_timeout(30)
+
+    return wait
+
+
+@pytest.fixture
+def api(site: str) -> Callable[..., Any]:
+    """The server's own answer, to compare what the page shows with."""
+
+    def ask(path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        with urlopen(Request(site + path, data, {"Content-Type": "application/json"}), timeout=60) as answer:
+            return json.load(answer)
+
+    return ask

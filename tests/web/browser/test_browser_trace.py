@@ -1,0 +1,56 @@
+"""The trace view: a file in, recoverable time out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TRACES = ROOT / "data" / "measured" / "h200" / "traces"
+TRACE = TRACES / "trace-Llama-3.1-8B-tp1-4layers-eager-prefill.json.gz"
+NCU = ROOT / "tests" / "data" / "traces" / "ncu-h200.csv"
+needs_traces = pytest.mark.skipif(not TRACE.exists(), reason="recorded traces are not in this checkout")
+
+
+@needs_traces
+def test_chosen_file_is_ranked_by_recoverable_time(page: Any) -> None:
+    page.goto("/trace")
+    page.set_input_files("#trace-file", TRACE)
+    page.get_by_role("button", name="Copy Recoverable time, call by call as JSON").click()
+    page.get_by_role("status").get_by_text("Copied").wait_for()
+    calls = page.evaluate("navigator.clipboard.readText().then(JSON.parse)")
+    names = page.locator("section[aria-label='Recoverable time, call by call'] tbody .call b").all_inner_texts()
+    ranked = sorted(calls, key=lambda one: -one["total_recoverable_us"])
+    assert names == [one["name"] for one in ranked][:25]
+    assert "recognised" in page.locator(".shares").inner_text()
+
+
+@needs_traces
+def test_dropped_file_is_read(page: Any) -> None:
+    page.goto("/trace")
+    content = page.evaluate_handle(
+        """([bytes, name]) => { const d = new DataTransfer(); d.items.add(new File([new Uint8Array(bytes)], name)); return d; }""",
+        [list(NCU.read_bytes()), "ncu.csv"],
+    )
+    page.locator(".drop").dispatch_event("drop", {"dataTransfer": content})
+    page.get_by_role("heading", name="Totals").wait_for()
+    assert "ncu.csv" in page.locator(".drop").inner_text()
+
+
+@pytest.mark.refused
+def test_a_file_that_is_no_trace_is_said_with_the_librarys_message(page: Any, tmp_path: Path) -> None:
+    bad = tmp_path / "notes.json"
+    bad.write_text(json.dumps({"hello": "world"}))
+    page.goto("/trace")
+    page.set_input_files("#trace-file", bad)
+    message = page.locator(".alert, .field-error").first
+    message.wait_for()
+    assert "notes.json" in message.inner_text()
+
+
+def test_before_a_file_it_says_what_to_do(page: Any) -> None:
+    page.goto("/trace")
+    assert "torch.profiler" in page.locator(".empty").inner_text()

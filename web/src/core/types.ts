@@ -1,0 +1,230 @@
+/** What the API answers: the dictionaries that the commands print with --json. */
+
+export interface Gpu {
+  name: string;
+  architecture: string;
+  sms: number;
+  boost_clock_mhz: number;
+  dram_gb: number;
+  dram_gbps: number;
+  l2_mb: number;
+  usd_per_hour: number | null;
+}
+
+export interface Model {
+  name: string;
+  layers: number;
+  parameters: number;
+  weights_gib: number;
+}
+
+export type Scalar = string | number | boolean | null;
+
+export interface KernelField {
+  name: string;
+  type: "int" | "float" | "bool" | "str" | "ints" | "routing" | "config";
+  default: Scalar | number[];
+  required: boolean;
+  choices: string[] | null;
+}
+
+export interface Sweep {
+  field: string;
+  from: number;
+  to: number;
+  scale?: "linear" | "log";
+}
+
+export interface KernelFamily {
+  kernel: string;
+  help: string;
+  fields: KernelField[];
+  sweeps: string[];
+  example: { case: Record<string, Scalar | number[]>; sweep: Sweep } | null;
+}
+
+/** The shell command that gives the same numbers, where there is one. */
+export interface Answer {
+  command: string | null;
+}
+
+export interface Series {
+  gpu: string;
+  latency_us: number[];
+  low_us: number[];
+  high_us: number[];
+  floor_us: number[];
+  ceiling_us: number[];
+  bound: string[];
+  basis: string[];
+  impl: string[];
+  stack: string[];
+  notes: string[];
+  waves: number[] | null;
+}
+
+/** A GPU that cannot run the call says why. */
+export interface NoSeries {
+  gpu: string;
+  error: { code: string; field: string | null; message: string };
+}
+
+export interface TunerChoices {
+  gpu: string;
+  kernel: string;
+  runs: { from: number; to: number; config: Record<string, number>; waves: [number, number] }[];
+}
+
+export interface KernelAnswer extends Answer {
+  kernel: string;
+  field: string;
+  protocol: string;
+  x: number[];
+  series: (Series | NoSeries)[];
+  tuner: TunerChoices[] | null;
+}
+
+export type Parts = Record<string, number>;
+
+export interface StepPart {
+  name: string;
+  family: string;
+  count: number;
+  start_us: number;
+  duration_us: number;
+  each_us: number;
+  bound: string;
+  basis: string;
+  kernels: number;
+}
+
+export interface StepDetail {
+  total_us: number;
+  low_us: number;
+  high_us: number;
+  requests: number;
+  tokens: number;
+  parts: StepPart[];
+}
+
+export interface ServeAnswer extends Answer {
+  model: string;
+  gpu: string;
+  engine: string;
+  gpus: number;
+  prefill_ms: number;
+  prefill_ms_low: number;
+  prefill_ms_high: number;
+  tpot_ms: number;
+  tpot_ms_low: number;
+  tpot_ms_high: number;
+  e2e_ms: number;
+  e2e_ms_low: number;
+  e2e_ms_high: number;
+  output_tokens_per_s: number;
+  memory_gib: Parts;
+  breakdown: { prefill_ms: Parts; decode_step_ms: Parts };
+  basis: Parts;
+  notes: string[];
+  pipes: { prefill: Parts; decode: Parts };
+  timeline: { prefill: StepDetail; decode: StepDetail };
+}
+
+export interface Design {
+  gpu: string;
+  gpus: number;
+  tp: number;
+  pp: number;
+  ep: number;
+  engine: string;
+  kv_dtype: string;
+  max_num_seqs: number;
+  max_num_batched_tokens: number;
+  ttft_ms: number;
+  tpot_ms: number;
+  tpot_ms_low: number;
+  tpot_ms_high: number;
+  e2e_ms: number;
+  tokens_per_s_per_gpu: number;
+  tokens_per_s_per_user: number;
+  usd_per_million_tokens: number | null;
+  meets?: boolean;
+}
+
+export interface Refusal {
+  why: string;
+  splits: string[];
+}
+
+export interface Price {
+  gpu: string;
+  usd_per_hour: number;
+  provider: string;
+  date: string;
+  verified: boolean;
+}
+
+export interface Elasticity {
+  more: string;
+  ttft_ms_change_percent: number;
+  tpot_ms_change_percent: number;
+  tokens_per_s_per_gpu_change_percent: number;
+}
+
+export interface PlanAnswer extends Answer {
+  model: string;
+  designs: number;
+  meet_the_limits: number;
+  winner: Design | null;
+  launch: string | null;
+  launches: string[];
+  elasticities: Elasticity[];
+  front: Design[];
+  all: Design[];
+  does_not_fit: Refusal[];
+  too_large_batches: number;
+  without_price: string[];
+  prices: Price[];
+}
+
+export interface TraceCall {
+  family: string;
+  name: string;
+  count: number;
+  measured_us: number;
+  latency_us: number;
+  low_us: number;
+  high_us: number;
+  floor_us: number;
+  ceiling_us: number;
+  recoverable_us: number;
+  total_measured_us: number;
+  total_recoverable_us: number;
+  bound: string;
+  basis: string;
+  shaped: boolean;
+  note: string;
+  call: Record<string, unknown>;
+  kernels: string[];
+}
+
+export interface LeftOver {
+  family: string | null;
+  name: string;
+  count: number;
+  total_measured_us: number;
+}
+
+export interface TraceAnswer extends Answer {
+  source: string;
+  gpu: string;
+  protocol: string;
+  gpu_us: number;
+  recognized_share: number;
+  shaped_share: number;
+  close_share: number;
+  recoverable_us: number;
+  calls: TraceCall[];
+  unshaped: LeftOver[];
+  unrecognized: LeftOver[];
+}

@@ -1,0 +1,187 @@
+/** The inputs of the views as they stand in the URL, and the questions they make. */
+
+import { type Schema, fields, list, number, oneOf, optional, text } from "../core/query";
+import type { KernelFamily, KernelField, Scalar } from "../core/types";
+
+export const ENGINES = ["vllm", "sglang"] as const;
+export const PROTOCOLS = ["cold", "serving", "graph", "profiler_warm"] as const;
+
+export interface PlanInputs {
+  model: string;
+  gpus: string[];
+  input_len: number;
+  output_len: number;
+  ttft_ms: number | null;
+  tpot_ms: number | null;
+  max_gpus: number;
+  tp: string;
+  pp: string;
+  engines: string;
+  kv: string;
+  x: "tpot_ms" | "ttft_ms";
+  y: "tokens_per_s_per_gpu" | "usd_per_million_tokens";
+  /** The chosen design, by its place on the front. */
+  pick: number | null;
+}
+
+export const PLAN: Schema<PlanInputs> = {
+  model: text("Llama-3.1-70B"),
+  gpus: list(["H100", "H200", "B200", "L40S"]),
+  input_len: number(2048),
+  output_len: number(256),
+  ttft_ms: optional(2000),
+  tpot_ms: optional(40),
+  max_gpus: number(8),
+  tp: text("1,2,4,8"),
+  pp: text("1"),
+  engines: text("vllm"),
+  kv: text("auto"),
+  x: oneOf(["tpot_ms", "ttft_ms"], "tpot_ms"),
+  y: oneOf(["tokens_per_s_per_gpu", "usd_per_million_tokens"], "tokens_per_s_per_gpu"),
+  pick: optional(),
+};
+
+const words = (said: string): string[] => said.split(",").map((word) => word.trim()).filter((word) => word !== "");
+const numeric = (word: string): number | string => (word !== "" && Number.isFinite(Number(word)) ? Number(word) : word);
+
+export function planBody(inputs: PlanInputs): Record<string, unknown> {
+  const { model, gpus, input_len, output_len, ttft_ms, tpot_ms, max_gpus } = inputs;
+  return {
+    ...{ model, gpus, input_len, output_len, ttft_ms, tpot_ms, max_gpus, rows: 60 },
+    tp: words(inputs.tp).map(numeric),
+    pp: words(inputs.pp).map(numeric),
+    engines: words(inputs.engines),
+    kv_cache_dtypes: words(inputs.kv),
+  };
+}
+
+export interface ServeInputs {
+  model: string;
+  gpu: string;
+  tp: number;
+  pp: number;
+  ep: number;
+  engine: string;
+  kv_cache_dtype: string;
+  batch: number;
+  input_len: number;
+  output_len: number;
+  max_num_batched_tokens: number;
+  dram_gbps: number | null;
+  sms: number | null;
+  l2_mb: number | null;
+  boost_clock_mhz: number | null;
+  step: "decode" | "prefill";
+}
+
+export const SERVE: Schema<ServeInputs> = {
+  model: text("Llama-3.1-8B"),
+  gpu: text("H200"),
+  tp: number(1),
+  pp: number(1),
+  ep: number(1),
+  engine: text("vllm"),
+  kv_cache_dtype: text("auto"),
+  batch: number(32),
+  input_len: number(2048),
+  output_len: number(256),
+  max_num_batched_tokens: number(8192),
+  dram_gbps: optional(),
+  sms: optional(),
+  l2_mb: optional(),
+  boost_clock_mhz: optional(),
+  step: oneOf(["decode", "prefill"], "decode"),
+};
+
+export const WHAT_IF = ["dram_gbps", "sms", "l2_mb", "boost_clock_mhz"] as const;
+
+export function serveBody(inputs: ServeInputs): Record<string, unknown> {
+  const { model, gpu, tp, pp, ep, engine, kv_cache_dtype, batch, input_len, output_len, max_num_batched_tokens } = inputs;
+  const changed = WHAT_IF.flatMap((name) => (inputs[name] === null ? [] : [[name, inputs[name]]]));
+  return {
+    ...{ model, gpu, tp, pp, ep, engine, kv_cache_dtype, batch, input_len, output_len, max_num_batched_tokens },
+    what_if: Object.fromEntries(changed) as Record<string, number>,
+  };
+}
+
+export interface KernelInputs {
+  kernel: string;
+  case: Record<string, string>;
+  field: string;
+  from: number;
+  to: number;
+  points: number;
+  scale: "log" | "linear";
+  gpus: string[];
+  protocol: string;
+  layers: string[];
+}
+
+export const KERNEL: Schema<KernelInputs> = {
+  kernel: text("gemm"),
+  case: fields(),
+  field: text(""),
+  from: number(1),
+  to: number(8192),
+  points: number(200),
+  scale: oneOf(["log", "linear"], "log"),
+  gpus: list(["H200", "L40S"]),
+  protocol: text("cold"),
+  layers: list(["band", "floor", "ceiling"]),
+};
+
+/** The inputs of a family's example, when the URL says nothing of its fields. */
+export function exampleInputs(family: KernelFamily): Partial<KernelInputs> {
+  const { example } = family;
+  if (!example) return { kernel: family.kernel, case: {}, field: family.sweeps[0] ?? "" };
+  const { field, from, to } = example.sweep;
+  return { kernel: family.kernel, case: shownCase(example.case), field, from, to, scale: "log" };
+}
+
+const shownCase = (given: Record<string, Scalar | number[]>): Record<string, string> =>
+  Object.fromEntries(Object.entries(given).map(([name, value]) => [name, shown(value)]));
+
+/** Lists as people write them: 32 times 2048 is "2048*32". */
+export function shown(value: Scalar | number[]): string {
+  if (!Array.isArray(value)) return value === null ? "" : String(value);
+  const groups: [number, number][] = [];
+  for (const one of value) {
+    const last = groups.at(-1);
+    if (last && last[0] === one) last[1] += 1;
+    else groups.push([one, 1]);
+  }
+  return groups.map(([one, times]) => (times > 1 ? `${one}*${times}` : String(one))).join(",");
+}
+
+const MOST_ENTRIES = 65_536;
+
+function read(field: KernelField, said: string): unknown {
+  const listed = field.type === "ints" || (field.type === "routing" && /^[\d*,\s]+$/.test(said));
+  if (listed) return words(said).flatMap(repeated);
+  if (field.type === "int" || field.type === "float") return numeric(said);
+  return field.type === "bool" ? said === "true" : said;
+}
+
+function repeated(word: string): (number | string)[] {
+  const [value = "", times = "1"] = word.split("*");
+  const count = Number(times);
+  return Number.isInteger(count) && count > 0 && count <= MOST_ENTRIES ? Array<number | string>(count).fill(numeric(value)) : [word];
+}
+
+/** A swept number needs no value; a swept list still says how many requests there are. */
+export const swept = (field: KernelField, name: string): boolean => field.name === name && field.type !== "ints";
+
+export function kernelBody(inputs: KernelInputs, family: KernelFamily | undefined): Record<string, unknown> | null {
+  if (!family || inputs.field === "") return null;
+  const given = family.fields.flatMap((field) => {
+    const said = inputs.case[field.name];
+    return said === undefined || said === "" || swept(field, inputs.field) ? [] : [[field.name, read(field, said)]];
+  });
+  return {
+    kernel: inputs.kernel,
+    case: Object.fromEntries(given) as Record<string, unknown>,
+    sweep: { field: inputs.field, from: inputs.from, to: inputs.to, points: inputs.points, scale: inputs.scale },
+    gpus: inputs.gpus,
+    protocol: inputs.protocol,
+  };
+}

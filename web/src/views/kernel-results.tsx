@@ -1,0 +1,154 @@
+import { useMemo, useState } from "preact/hooks";
+
+import { type Box, plotBox, spanX, spanY, useWidth } from "../chart/frame";
+import { LatencyChart } from "../chart/latency";
+import type { Reader } from "../chart/read";
+import { decades, extent, linear, short, sizes } from "../chart/scales";
+import { runs, Strip, stripHeight } from "../chart/strip";
+import { WavesChart } from "../chart/waves";
+import { pipeColour, seriesColour } from "../core/colour";
+import { tickTime, word } from "../core/format";
+import type { Change } from "../core/query";
+import type { KernelAnswer, NoSeries, Series } from "../core/types";
+import { Swatch } from "../ui/bars";
+import { Card } from "../ui/copy";
+import { Check } from "../ui/form";
+import type { KernelInputs } from "./inputs";
+import { Readings, Tuner } from "./kernel-tables";
+
+interface Props {
+  answer: KernelAnswer;
+  inputs: KernelInputs;
+  change: Change<KernelInputs>;
+}
+
+export const drawn = (answer: KernelAnswer): Series[] => answer.series.filter((one): one is Series => "latency_us" in one);
+const refused = (answer: KernelAnswer): NoSeries[] => answer.series.filter((one): one is NoSeries => "error" in one);
+
+export function KernelResults({ answer, inputs, change }: Props) {
+  const [asked, set] = useState<number | null>(null);
+  // A size of zero has no place on a logarithmic axis.
+  const first = answer.x[0] === 0 ? 1 : 0;
+  const xs = useMemo(() => answer.x.slice(first), [answer, first]);
+  const series = useMemo(() => drawn(answer).map((one) => (first ? cut(one) : one)), [answer, first]);
+  const place = (from: number | null): number => Math.min(from ?? Math.floor(xs.length * 0.6), xs.length - 1);
+  const index = place(asked);
+  const move = (step: (index: number) => number): void => set((old) => step(place(old)));
+  return (
+    <>
+      {refused(answer).map((one) => (
+        <p key={one.gpu} class="alert" role="status">
+          {one.gpu}: {one.error.message}
+        </p>
+      ))}
+      <Charts answer={answer} series={series} reader={{ xs, index, move }} inputs={inputs} change={change} />
+      <Readings answer={answer} series={series} x={xs[index] ?? 0} index={index} />
+      {answer.tuner && <Tuner answer={answer} choices={answer.tuner} />}
+    </>
+  );
+}
+
+function cut(one: Series): Series {
+  const lists = Object.entries(one).map(([name, value]) => [name, Array.isArray(value) && name !== "notes" ? value.slice(1) : value]);
+  return Object.fromEntries(lists) as unknown as Series;
+}
+
+interface ChartsProps extends Props {
+  series: readonly Series[];
+  reader: Reader;
+}
+
+const LAYERS = [
+  ["band", "90 % band"],
+  ["floor", "floor"],
+  ["ceiling", "ceiling"],
+] as const;
+
+function Charts({ answer, series, reader, inputs, change }: ChartsProps) {
+  const [holder, width] = useWidth();
+  const colours = series.map((_, index) => seriesColour(index));
+  const box = plotBox(width, Math.min(Math.max(width * 0.5, 260), 400), { left: width < 480 ? 56 : 68 });
+  const x = xAxis(reader.xs, box, answer.field, inputs.scale);
+  const layers = { band: inputs.layers.includes("band"), floor: inputs.layers.includes("floor"), ceiling: inputs.layers.includes("ceiling") };
+  const heights = series.flatMap((one) => [...one.low_us, ...one.high_us, ...(layers.floor ? one.floor_us : []), ...(layers.ceiling ? one.ceiling_us : [])]);
+  const y = decades(extent(heights), spanY(box), "latency", tickTime);
+  const toggle = (name: string, on: boolean): void => change({ layers: LAYERS.map(([one]) => one).filter((one) => (one === name ? on : inputs.layers.includes(one))) });
+  const label = `Latency of ${word(answer.kernel)} over ${answer.field} on ${series.map((one) => one.gpu).join(", ")}`;
+  return (
+    <Card
+      title={`Latency of ${word(answer.kernel)} over ${answer.field}`}
+      json={answer}
+      command={answer.command}
+      tools={LAYERS.map(([name, says]) => (
+        <Check key={name} label={says} value={inputs.layers.includes(name)} set={(on) => toggle(name, on)} />
+      ))}
+    >
+      <Key series={series} colours={colours} />
+      <div ref={holder}>
+        <LatencyChart {...{ series, colours, reader, layers, box, x, y, label }} />
+        <Waves {...{ series, colours, reader, x }} box={plotBox(width, 150, { left: box.left })} field={answer.field} />
+        <Bounds series={series} reader={reader} x={x} box={box} />
+      </div>
+    </Card>
+  );
+}
+
+const xAxis = (xs: readonly number[], box: Box, field: string, scale: "log" | "linear") => {
+  const span: [number, number] = [xs[0] ?? 1, xs.at(-1) ?? 1];
+  return scale === "log" ? sizes(span, spanX(box), field) : linear(span, spanX(box), field, short);
+};
+
+const LINES = [
+  ["latency-line", "predicted"],
+  ["ceiling-line", "ceiling: what a good kernel reaches"],
+  ["floor-line", "floor: no kernel is faster"],
+] as const;
+
+/** The line styles in words: what is drawn solid, dashed and dotted. */
+function Key({ series, colours }: { series: readonly Series[]; colours: readonly string[] }) {
+  return (
+    <ul class="key">
+      {series.map((one, index) => (
+        <li key={one.gpu}>
+          <Swatch colour={colours[index] ?? ""} /> {one.gpu}
+        </li>
+      ))}
+      {LINES.map(([kind, says]) => (
+        <li key={kind} class="key-note">
+          <Sample kind={kind} /> {says}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+const Sample = ({ kind }: { kind: string }) => (
+  <svg width="26" height="8" aria-hidden="true">
+    <line x1="1" x2="25" y1="4" y2="4" class={kind} stroke="currentColor" />
+  </svg>
+);
+
+function Waves({ series, colours, reader, x, box, field }: Omit<Parameters<typeof WavesChart>[0], "y" | "label"> & { field: string }) {
+  const counts = series.flatMap((one) => one.waves ?? []).map(Math.ceil);
+  if (!counts.length) return <p class="note">This family has no waves: it fills the GPU once, or runs on links.</p>;
+  const most = Math.max(...counts);
+  const y = most > 12 ? decades([1, most], spanY(box), "waves", short) : linear([0, Math.max(most, 2)], spanY(box), "waves", short, 4);
+  const ticks = y.ticks.filter(Number.isInteger);
+  const falls = series.some((one) => one.waves?.some((waves, i) => Math.ceil(waves) < Math.ceil(one.waves?.[i - 1] ?? 0)));
+  return (
+    <>
+      <WavesChart {...{ series, colours, reader, box, x }} y={{ ...y, ticks }} label={`Waves over ${field}`} />
+      <p class="note">How many times the tasks fill the GPU, rounded up.{falls && " It falls where another tile becomes the faster one."}</p>
+    </>
+  );
+}
+
+function Bounds({ series, reader, x, box }: { series: readonly Series[]; reader: Reader; x: ReturnType<typeof xAxis>; box: Box }) {
+  const lanes = series.map((one) => ({ title: one.gpu.slice(0, 10), runs: runs(reader.xs, one.bound) }));
+  return (
+    <>
+      <p class="chart-title">Busiest pipe</p>
+      <Strip lanes={lanes} colour={pipeColour} show={word} x={x} box={{ ...box, height: stripHeight(lanes.length) }} label="Busiest pipe of each GPU" cursor={reader.xs[reader.index] ?? 1} />
+    </>
+  );
+}

@@ -1,0 +1,25 @@
+/** Inputs on the left, results on the right; stale results stay, dimmed, until the new ones are there. */
+
+import type { ComponentChildren } from "preact";
+
+import type { Latest } from "../core/latest";
+
+interface SplitProps {
+  inputs: ComponentChildren;
+  state: Pick<Latest<unknown>, "answer" | "error" | "busy">;
+  waiting: string;
+  children: ComponentChildren;
+}
+
+export function Split({ inputs, state, waiting, children }: SplitProps) {
+  const stale = state.error !== null;
+  return (
+    <div class="split">
+      <aside class="panel">{inputs}</aside>
+      <div id="results" class={`results${stale ? " stale" : ""}`} tabIndex={-1} aria-busy={state.busy}>
+        {stale && state.answer !== null && <p class="stale-note">These numbers are of the last inputs that worked.</p>}
+        {state.answer === null ? <p class="empty">{stale ? "Nothing to show until the marked input is changed." : waiting}</p> : children}
+      </div>
+    </div>
+  );
+}

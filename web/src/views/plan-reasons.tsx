@@ -1,0 +1,86 @@
+/** Why the plan is what it is: what would move it, what does not fit, and the prices it stands on. */
+
+import { scaleLinear } from "d3-scale";
+
+import { signedPercent, usd, whole } from "../core/format";
+import type { Elasticity, PlanAnswer, Price } from "../core/types";
+import { Card } from "../ui/copy";
+import { Table } from "../ui/table";
+
+export function Elasticities({ answer }: { answer: PlanAnswer }) {
+  const most = Math.max(...answer.elasticities.map((one) => Math.abs(one.tokens_per_s_per_gpu_change_percent)), 1);
+  return (
+    <Card title="What would help the cheapest design" json={answer.elasticities} command={answer.command} note="The effect of 10 % more of one property of its GPU.">
+      <Table
+        label="Effect of 10 % more"
+        rows={answer.elasticities}
+        columns={[
+          { key: "more", title: "10 % more", value: (one: Elasticity) => one.more.replace(/^\+10 % /, "") },
+          { key: "bar", title: "", value: () => "", show: (one) => <Signed value={one.tokens_per_s_per_gpu_change_percent} most={most} /> },
+          { key: "rate", title: "Throughput", value: (one) => one.tokens_per_s_per_gpu_change_percent, show: (one) => signedPercent(one.tokens_per_s_per_gpu_change_percent) },
+          { key: "tpot", title: "TPOT", value: (one) => one.tpot_ms_change_percent, show: (one) => signedPercent(one.tpot_ms_change_percent) },
+          { key: "ttft", title: "TTFT", value: (one) => one.ttft_ms_change_percent, show: (one) => signedPercent(one.ttft_ms_change_percent) },
+        ]}
+        sort="-rate"
+        narrow
+      />
+    </Card>
+  );
+}
+
+function Signed({ value, most }: { value: number; most: number }) {
+  const x = scaleLinear([-most, most], [0, 120]);
+  return (
+    <svg class="signed" width="120" height="12" aria-hidden="true">
+      <line x1="60" x2="60" y1="0" y2="12" class="base" />
+      <rect x={Math.min(x(0), x(value))} width={Math.abs(x(value) - x(0))} y="2" height="8" class={value < 0 ? "down" : "up"} />
+    </svg>
+  );
+}
+
+export function Refusals({ answer }: { answer: PlanAnswer }) {
+  const { does_not_fit: refused, too_large_batches: crowded, without_price: unpriced } = answer;
+  if (!refused.length && !crowded && !unpriced.length) return null;
+  return (
+    <Card title="What does not fit, and why" json={{ does_not_fit: refused, too_large_batches: crowded, without_price: unpriced }} command={answer.command}>
+      <ul class="reasons">
+        {refused.map((one) => (
+          <li key={one.why}>
+            <span>{one.why}</span>
+            <small>{one.splits.join(" · ")}</small>
+          </li>
+        ))}
+        {crowded > 0 && (
+          <li>
+            <span>{whole(crowded)} batch sizes need more KV cache than their GPUs have left.</span>
+          </li>
+        )}
+        {unpriced.length > 0 && (
+          <li>
+            <span>No price is known, so they are not ranked by cost:</span>
+            <small>{unpriced.join(" · ")}</small>
+          </li>
+        )}
+      </ul>
+    </Card>
+  );
+}
+
+export function Prices({ answer }: { answer: PlanAnswer }) {
+  if (!answer.prices.length) return null;
+  return (
+    <Card title="Prices used" json={answer.prices} note="Give your own with --price on the command line.">
+      <Table
+        label="Prices used"
+        rows={answer.prices}
+        columns={[
+          { key: "gpu", title: "GPU", value: (one: Price) => one.gpu },
+          { key: "usd", title: "USD an hour", value: (one) => one.usd_per_hour, show: (one) => usd(one.usd_per_hour) },
+          { key: "provider", title: "Offer", value: (one) => one.provider },
+          { key: "date", title: "Date", value: (one) => one.date },
+          { key: "verified", title: "Verified", value: (one) => (one.verified ? "yes" : "no") },
+        ]}
+      />
+    </Card>
+  );
+}

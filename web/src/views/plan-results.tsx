@@ -1,0 +1,161 @@
+import { useMemo } from "preact/hooks";
+
+import { decades, extent } from "../chart/scales";
+import { plotBox, spanX, spanY, useWidth } from "../chart/frame";
+import { Scatter } from "../chart/scatter";
+import { Mark } from "../chart/shapes";
+import { fill, seriesColour } from "../core/colour";
+import { digits, milliseconds, tickTime, timeRange, usd, whole } from "../core/format";
+import { readQuery, writeQuery } from "../core/query";
+import type { Design, PlanAnswer } from "../core/types";
+import { Card, CopyButton } from "../ui/copy";
+import { Segments } from "../ui/form";
+import { Link } from "../ui/link";
+import { type Column, Table } from "../ui/table";
+import { type PlanInputs, SERVE } from "./inputs";
+import { Elasticities, Prices, Refusals } from "./plan-reasons";
+
+interface Props {
+  answer: PlanAnswer;
+  inputs: PlanInputs;
+  change: (part: Partial<PlanInputs>) => void;
+}
+
+export function PlanResults({ answer, inputs, change }: Props) {
+  const chosen = answer.front[inputs.pick ?? 0] ?? answer.front[0] ?? null;
+  const pick = (design: Design): void => change({ pick: answer.front.indexOf(design) });
+  return (
+    <>
+      <p class="summary">
+        <b>{whole(answer.designs)}</b> designs of {answer.model}, <b>{whole(answer.meet_the_limits)}</b> within the limits,{" "}
+        <b>{answer.front.length}</b> on the front.
+      </p>
+      {chosen ? <Chosen answer={answer} inputs={inputs} design={chosen} /> : <Nothing answer={answer} />}
+      <Pareto answer={answer} inputs={inputs} change={change} chosen={chosen} pick={pick} />
+      {chosen && <FrontTable answer={answer} chosen={chosen} pick={pick} />}
+      {answer.elasticities.length > 0 && <Elasticities answer={answer} />}
+      <Refusals answer={answer} />
+      <Prices answer={answer} />
+    </>
+  );
+}
+
+function Nothing({ answer }: { answer: PlanAnswer }) {
+  const why = answer.designs > 0 ? "Loosen the latency limits, or allow more GPUs a replica." : "See below what does not fit, and why.";
+  return (
+    <p class="empty" role="status">
+      No design meets the limits. {why}
+    </p>
+  );
+}
+
+export const describe = (one: Design): string =>
+  `${one.gpus} × ${one.gpu}, tp ${one.tp}${one.pp > 1 ? `, pp ${one.pp}` : ""}${one.ep > 1 ? `, ep ${one.ep}` : ""}, ${one.max_num_seqs} at once: ` +
+  `TPOT ${milliseconds(one.tpot_ms)}, TTFT ${milliseconds(one.ttft_ms)}, ${digits(one.tokens_per_s_per_gpu, 4)} tokens/s/GPU, ${usd(one.usd_per_million_tokens)}/Mtok`;
+
+function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanInputs; design: Design }) {
+  const place = answer.front.indexOf(design);
+  const launch = answer.launches[place] ?? null;
+  return (
+    <Card title={place === 0 ? "Cheapest design within the limits" : "Chosen design"} json={{ ...design, launch }} command={answer.command} class="chosen">
+      <dl class="facts">
+        <Fact name="GPUs" value={`${design.gpus} × ${design.gpu}`} />
+        <Fact name="Split" value={`tp ${design.tp} · pp ${design.pp} · ep ${design.ep}`} />
+        <Fact name="Cost per million tokens" value={usd(design.usd_per_million_tokens)} />
+        <Fact name="Throughput per GPU" value={`${digits(design.tokens_per_s_per_gpu, 4)} tok/s`} />
+        <Fact name="TPOT (90 %)" value={`${milliseconds(design.tpot_ms)}`} more={timeRange(design.tpot_ms_low * 1e3, design.tpot_ms_high * 1e3)} />
+        <Fact name="TTFT" value={milliseconds(design.ttft_ms)} />
+        <Fact name="Requests at once" value={whole(design.max_num_seqs)} />
+        <Fact name="Tokens a step" value={whole(design.max_num_batched_tokens)} />
+      </dl>
+      {launch && (
+        <div class="launch">
+          <code>{launch}</code>
+          <CopyButton text={() => launch} label="Copy" what="the launch command" icon="command" />
+        </div>
+      )}
+      <Link class="onward" path="/serve" query={serveQuery(inputs, design)}>
+        See where its time goes in Serve →
+      </Link>
+    </Card>
+  );
+}
+
+function Fact({ name, value, more }: { name: string; value: string; more?: string }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>
+        {value}
+        {more && <small>{more}</small>}
+      </dd>
+    </div>
+  );
+}
+
+function serveQuery(inputs: PlanInputs, design: Design): string {
+  const { gpu, tp, pp, ep, engine, kv_dtype: kv_cache_dtype, max_num_seqs: batch, max_num_batched_tokens } = design;
+  const { model, input_len, output_len } = inputs;
+  const deployment = { gpu, tp, pp, ep, engine, kv_cache_dtype, batch, max_num_batched_tokens };
+  return writeQuery(SERVE, { ...readQuery(SERVE, ""), ...deployment, model, input_len, output_len });
+}
+
+const X_NAMES = { tpot_ms: "TPOT, time per output token", ttft_ms: "TTFT, time to first token" };
+const Y_NAMES = { tokens_per_s_per_gpu: "tokens/s per GPU", usd_per_million_tokens: "USD per million tokens" };
+
+function Pareto({ answer, inputs, change, chosen, pick }: Props & { chosen: Design | null; pick: (design: Design) => void }) {
+  const [holder, width] = useWidth();
+  const gpus = useMemo(() => [...new Set(answer.all.map((one) => one.gpu))], [answer]);
+  const colour = (gpu: string): string => seriesColour(gpus.indexOf(gpu));
+  const points = { front: answer.front, all: answer.all, x: (one: Design) => one[inputs.x], y: (one: Design) => one[inputs.y] };
+  const box = plotBox(width, Math.min(Math.max(width * 0.52, 260), 420));
+  const values = (read: (one: Design) => number | null): number[] => answer.all.map((one) => read(one) ?? 0);
+  const x = decades(extent(values(points.x)), spanX(box), X_NAMES[inputs.x], (ms) => tickTime(ms * 1e3));
+  const y = decades(extent(values(points.y)), spanY(box), Y_NAMES[inputs.y], (value) => (inputs.y === "tokens_per_s_per_gpu" ? digits(value, 2) : usd(value)));
+  return (
+    <Card
+      title="Designs"
+      json={{ front: answer.front, all: answer.all }}
+      command={answer.command}
+      tools={
+        <>
+          <Segments label="Vertical axis" value={inputs.y} set={(chosenY) => change({ y: chosenY })} options={[["tokens_per_s_per_gpu", "tok/s/GPU"], ["usd_per_million_tokens", "$/Mtok"]]} />
+          <Segments label="Horizontal axis" value={inputs.x} set={(chosenX) => change({ x: chosenX })} options={[["tpot_ms", "TPOT"], ["ttft_ms", "TTFT"]]} />
+        </>
+      }
+    >
+      <div ref={holder}>
+        <Scatter points={points} gpus={gpus} colour={colour} box={box} x={x} y={y} limit={inputs[inputs.x]} selected={chosen} pick={pick} describe={describe} label={`${Y_NAMES[inputs.y]} against ${X_NAMES[inputs.x]} of ${answer.designs} designs`} />
+      </div>
+      <ul class="key">
+        {gpus.map((gpu, index) => (
+          <li key={gpu}>
+            <Mark index={index} colour={fill(colour(gpu))} /> {gpu}
+          </li>
+        ))}
+        <li class="key-note">large marks and line: the Pareto front; faint marks: the other designs</li>
+      </ul>
+    </Card>
+  );
+}
+
+function FrontTable({ answer, chosen, pick }: { answer: PlanAnswer; chosen: Design; pick: (design: Design) => void }) {
+  const columns: Column<Design>[] = [
+    { key: "gpu", title: "GPU", value: (one) => one.gpu, show: (one) => `${one.gpus} × ${one.gpu}` },
+    { key: "tp", title: "Split", value: (one) => one.tp * 1e4 + one.pp * 100 + one.ep, show: splitOf },
+    { key: "seqs", title: "At once", value: (one) => one.max_num_seqs },
+    { key: "usd", title: "Cost", unit: "$/Mtok", value: (one) => one.usd_per_million_tokens, show: (one) => usd(one.usd_per_million_tokens) },
+    { key: "rate", title: "Throughput", unit: "tok/s/GPU", value: (one) => one.tokens_per_s_per_gpu, show: (one) => digits(one.tokens_per_s_per_gpu, 4, true) },
+    { key: "user", title: "Speed", unit: "tok/s/user", value: (one) => one.tokens_per_s_per_user, show: (one) => digits(one.tokens_per_s_per_user, 3, true) },
+    { key: "tpot", title: "TPOT", value: (one) => one.tpot_ms, show: (one) => milliseconds(one.tpot_ms) },
+    { key: "ttft", title: "TTFT", value: (one) => one.ttft_ms, show: (one) => milliseconds(one.ttft_ms) },
+    { key: "budget", title: "Tokens a step", value: (one) => one.max_num_batched_tokens, show: (one) => whole(one.max_num_batched_tokens) },
+  ];
+  return (
+    <Card title="Pareto front" json={answer.front} command={answer.command}>
+      <Table label="Designs on the Pareto front" rows={answer.front} columns={columns} sort="usd" selected={chosen} pick={pick} pickLabel={describe} most={12} />
+    </Card>
+  );
+}
+
+const splitOf = (one: Design): string => [`tp ${one.tp}`, one.pp > 1 ? `pp ${one.pp}` : "", one.ep > 1 ? `ep ${one.ep}` : ""].filter(Boolean).join(" · ");

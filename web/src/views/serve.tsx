@@ -1,0 +1,101 @@
+/** Serve: one deployment under a static batch; sliders redraw as they move. */
+
+import { useLatest, useList } from "../core/latest";
+import { type Change, useInputs } from "../core/query";
+import type { Gpu, Model, ServeAnswer } from "../core/types";
+import { Choice, Form, Group, NumberField, TextField } from "../ui/form";
+import { ladder, octaves, Slider } from "../ui/slider";
+import { ENGINES, SERVE, type ServeInputs, WHAT_IF, serveBody } from "./inputs";
+import { Split } from "./layout";
+import { ServeResults } from "./serve-results";
+
+const FIELDS = ["model", "gpu", "tp", "pp", "ep", "engine", "kv_cache_dtype", "batch", "input_len", "output_len", "max_num_batched_tokens", ...WHAT_IF];
+
+export function ServeView() {
+  const [inputs, change] = useInputs("/serve", SERVE);
+  const state = useLatest<ServeAnswer>("/api/serve", serveBody(inputs));
+  return (
+    <Split
+      state={state}
+      waiting="Estimating…"
+      inputs={
+        <Form label="The deployment and its load" error={state.error} known={FIELDS}>
+          <Deployment inputs={inputs} change={change} />
+          <Load inputs={inputs} change={change} />
+          <WhatIf inputs={inputs} change={change} />
+        </Form>
+      }
+    >
+      {state.answer && <ServeResults answer={state.answer} inputs={inputs} change={change} />}
+    </Split>
+  );
+}
+
+interface Props {
+  inputs: ServeInputs;
+  change: Change<ServeInputs>;
+}
+
+const UNCHANGED = { dram_gbps: null, sms: null, l2_mb: null, boost_clock_mhz: null };
+
+function Deployment({ inputs, change }: Props) {
+  const models = useList<Model>("/api/models").map((one) => one.name);
+  const gpus = useList<Gpu>("/api/gpus").map((one) => one.name);
+  return (
+    <Group title="Deployment">
+      <TextField label="Model" name="model" value={inputs.model} set={(model) => change({ model })} options={models} />
+      <Choice label="GPU" name="gpu" value={inputs.gpu} set={(gpu) => change({ gpu, ...UNCHANGED })} options={gpus} />
+      <div class="triple">
+        <NumberField label="TP" name="tp" value={inputs.tp} set={(tp) => change({ tp })} step={1} />
+        <NumberField label="PP" name="pp" value={inputs.pp} set={(pp) => change({ pp })} step={1} />
+        <NumberField label="EP" name="ep" value={inputs.ep} set={(ep) => change({ ep })} step={1} />
+      </div>
+      <div class="pair">
+        <Choice label="Engine" name="engine" value={inputs.engine} set={(engine) => change({ engine })} options={ENGINES} />
+        <Choice label="KV cache" name="kv_cache_dtype" value={inputs.kv_cache_dtype} set={(kv_cache_dtype) => change({ kv_cache_dtype })} options={[["auto", "model's"], "fp8", "bf16"]} />
+      </div>
+    </Group>
+  );
+}
+
+const BATCHES = octaves(1, 1024);
+const LENGTHS = octaves(16, 131072);
+
+function Load({ inputs, change }: Props) {
+  const slide =
+    (name: "batch" | "input_len" | "output_len") =>
+    (value: number, passing: boolean): void =>
+      change({ [name]: value }, { passing });
+  return (
+    <Group title="Load">
+      <Slider label="Batch" unit="requests" name="batch" value={inputs.batch} set={slide("batch")} scale={BATCHES} />
+      <Slider label="Context (prompt)" unit="tokens" name="input_len" value={inputs.input_len} set={slide("input_len")} scale={LENGTHS} />
+      <Slider label="Output" unit="tokens" name="output_len" value={inputs.output_len} set={slide("output_len")} scale={LENGTHS} />
+      <NumberField label="Tokens a step" name="max_num_batched_tokens" value={inputs.max_num_batched_tokens} set={(most) => change({ max_num_batched_tokens: most })} step={1} />
+    </Group>
+  );
+}
+
+const SLIDERS = {
+  dram_gbps: { label: "DRAM bandwidth", unit: "GB/s", step: 50 },
+  sms: { label: "SMs", unit: "", step: 1 },
+  l2_mb: { label: "L2 cache", unit: "MB", step: 1 },
+  boost_clock_mhz: { label: "Clock", unit: "MHz", step: 15 },
+} as const;
+
+/** A GPU that does not exist: the same card with other numbers. */
+function WhatIf({ inputs, change }: Props) {
+  const base = useList<Gpu>("/api/gpus").find((one) => one.name === inputs.gpu);
+  if (!base) return null;
+  return (
+    <Group title={`What if the ${base.name} had…`}>
+      {WHAT_IF.map((name) => {
+        const { label, unit, step } = SLIDERS[name];
+        const actual = base[name];
+        const scale = ladder(Math.max(Math.round((actual * 0.5) / step) * step, step), actual * 2, step);
+        const set = (value: number, passing: boolean): void => change({ [name]: value === actual ? null : value }, { passing });
+        return <Slider key={name} label={label} unit={unit} name={name} also={[`what_if.${name}`]} value={inputs[name] ?? actual} base={actual} set={set} scale={scale} reset={() => change({ [name]: null })} />;
+      })}
+    </Group>
+  );
+}

@@ -1,0 +1,110 @@
+import { familyColour, fill } from "../core/colour";
+import { percent, signedPercent, time, whole, word } from "../core/format";
+import type { LeftOver, TraceAnswer, TraceCall } from "../core/types";
+import { Meter } from "../ui/bars";
+import { Card } from "../ui/copy";
+import { type Column, Table } from "../ui/table";
+
+export function TraceResults({ answer }: { answer: TraceAnswer }) {
+  return (
+    <>
+      <Totals answer={answer} />
+      <Ranked answer={answer} />
+      <Left title="Shape unknown" rows={answer.unshaped} answer={answer} />
+      <Left title="Not recognised" rows={answer.unrecognized} answer={answer} />
+    </>
+  );
+}
+
+function Totals({ answer }: { answer: TraceAnswer }) {
+  const { source, gpu, protocol, gpu_us, recoverable_us, recognized_share, shaped_share, close_share } = answer;
+  const json = { source, gpu, protocol, gpu_us, recoverable_us, recognized_share, shaped_share, close_share };
+  return (
+    <Card title="Totals" json={json} command={answer.command} note={`${source} on ${gpu}, predicted as ${word(protocol)}`}>
+      <div class="totals">
+        <p class="big">
+          {time(recoverable_us)} <small>could be won back of {time(gpu_us)} GPU time ({percent(recoverable_us / (gpu_us || 1))})</small>
+        </p>
+        <ul class="shares">
+          <Share name="recognised" value={recognized_share} says="of GPU time is of a known kernel family" />
+          <Share name="shapes read" value={shaped_share} says="of GPU time has shapes read, not assumed" />
+          <Share name="within 10 %" value={close_share} says="of recognised time is predicted within 10 %" />
+        </ul>
+      </div>
+    </Card>
+  );
+}
+
+function Share({ name, value, says }: { name: string; value: number; says: string }) {
+  return (
+    <li title={says}>
+      <span>{name}</span>
+      <span class="meter wide" aria-hidden="true">
+        <i style={{ width: `${100 * value}%`, background: fill("blue") }} />
+      </span>
+      <b>{percent(value)}</b>
+    </li>
+  );
+}
+
+function Ranked({ answer }: { answer: TraceAnswer }) {
+  const most = Math.max(...answer.calls.map((one) => one.total_recoverable_us), 1e-9);
+  const columns: Column<TraceCall>[] = [
+    { key: "name", title: "Call", value: (one) => one.name, show: (one) => <CallName call={one} /> },
+    { key: "recoverable", title: "Recoverable", value: (one) => one.total_recoverable_us, show: (one) => <Recoverable call={one} most={most} />, hint: "measured − ceiling, of all these calls" },
+    { key: "share", title: "of GPU time", value: (one) => one.total_recoverable_us / (answer.gpu_us || 1), show: (one) => percent(one.total_recoverable_us / (answer.gpu_us || 1)) },
+    { key: "count", title: "×", value: (one) => one.count, show: (one) => whole(one.count) },
+    { key: "measured", title: "Measured", value: (one) => one.measured_us, show: (one) => time(one.measured_us) },
+    { key: "predicted", title: "Predicted", value: (one) => one.latency_us, show: (one) => time(one.latency_us) },
+    { key: "error", title: "Off by", value: (one) => one.latency_us / one.measured_us - 1, show: (one) => signedPercent(100 * (one.latency_us / one.measured_us - 1)), hint: "predicted against measured" },
+    { key: "ceiling", title: "Ceiling", value: (one) => one.ceiling_us, show: (one) => time(one.ceiling_us), hint: "what a good kernel reaches" },
+    { key: "floor", title: "Floor", value: (one) => one.floor_us, show: (one) => time(one.floor_us), hint: "no kernel can be faster" },
+    { key: "bound", title: "Bound", value: (one) => word(one.bound) },
+  ];
+  return (
+    <Card title="Recoverable time, call by call" json={answer.calls} command={answer.command}>
+      <Table label="Calls ranked by recoverable time" rows={answer.calls} columns={columns} sort="-recoverable" most={25} />
+    </Card>
+  );
+}
+
+function CallName({ call }: { call: TraceCall }) {
+  const said = Object.entries(call.call).filter(([, value]) => value !== false && value !== 0 && value !== null);
+  const shape = said.map(([name, value]) => `${name} ${Array.isArray(value) ? `[${value.length}]` : String(value)}`);
+  return (
+    <span class="call" title={[call.kernels.join("\n"), call.note].filter(Boolean).join("\n")}>
+      <b>{call.name}</b> <span class="tag">{word(call.family)}</span>
+      {!call.shaped && <span class="tag warn">shape assumed</span>}
+      <small>{shape.join(" · ")}</small>
+    </span>
+  );
+}
+
+function Recoverable({ call, most }: { call: TraceCall; most: number }) {
+  return (
+    <span class="metered">
+      <Meter value={call.total_recoverable_us} of={most} colour={familyColour(call.family)} /> <span>{time(call.total_recoverable_us)}</span>
+    </span>
+  );
+}
+
+function Left({ title, rows, answer }: { title: string; rows: readonly LeftOver[]; answer: TraceAnswer }) {
+  if (!rows.length) return null;
+  const share = rows.reduce((sum, one) => sum + one.total_measured_us, 0) / (answer.gpu_us || 1);
+  return (
+    <Card title={title} json={rows} command={answer.command} note={`${percent(share)} of GPU time: without a prediction`}>
+      <Table
+        label={title}
+        rows={rows}
+        sort="-time"
+        most={10}
+        columns={[
+          { key: "name", title: "Kernel", value: (one: LeftOver) => one.name },
+          { key: "family", title: "Family", value: (one) => (one.family ? word(one.family) : "–") },
+          { key: "count", title: "×", value: (one) => one.count },
+          { key: "time", title: "Time", value: (one) => one.total_measured_us, show: (one) => time(one.total_measured_us) },
+        ]}
+      />
+    </Card>
+  );
+}

@@ -1,0 +1,149 @@
+/** Trace: a profile, parsed by the server on this machine; what could be won back, largest first. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { ApiError, ask } from "../core/api";
+import { bytes } from "../core/format";
+import { useList } from "../core/latest";
+import { type Change, type Schema, number, text, useInputs } from "../core/query";
+import type { Gpu, Model, TraceAnswer } from "../core/types";
+import { Choice, Form, Group, NumberField, TextField } from "../ui/form";
+import { ENGINES, PROTOCOLS } from "./inputs";
+import { Split } from "./layout";
+import { TraceResults } from "./trace-results";
+
+interface TraceInputs {
+  gpu: string;
+  model: string;
+  tp: number;
+  ep: number;
+  q_lens: string;
+  kv_lens: string;
+  engine: string;
+  protocol: string;
+}
+
+const TRACE: Schema<TraceInputs> = { gpu: text(""), model: text(""), tp: number(1), ep: number(1), q_lens: text(""), kv_lens: text(""), engine: text("vllm"), protocol: text("") };
+const FIELDS = [...Object.keys(TRACE), "file"];
+
+interface State {
+  answer: TraceAnswer | null;
+  error: ApiError | null;
+  busy: boolean;
+}
+
+export function TraceView() {
+  const [inputs, change] = useInputs("/trace", TRACE);
+  const [file, setFile] = useState<File | null>(null);
+  const state = useTrace(file, inputs);
+  return (
+    <Split
+      state={{ ...state, answer: state.answer ?? (file === null && state.error === null ? {} : null) }}
+      waiting={file ? `Reading ${file.name}…` : ""}
+      inputs={
+        <Form label="The trace and what it may not say" error={state.error} known={FIELDS}>
+          <Drop file={file} set={setFile} busy={state.busy} error={state.error} />
+          <Facts inputs={inputs} change={change} />
+        </Form>
+      }
+    >
+      {state.answer ? <TraceResults answer={state.answer} /> : <Welcome />}
+    </Split>
+  );
+}
+
+function useTrace(file: File | null, inputs: TraceInputs): State {
+  const [state, set] = useState<State>({ answer: null, error: null, busy: false });
+  const query = new URLSearchParams(Object.entries(inputs).flatMap(([name, value]) => (value === "" || value === 1 ? [] : [[name, String(value)]]))).toString();
+  useEffect(() => {
+    if (!file) return;
+    const abort = new AbortController();
+    set((old) => ({ ...old, busy: true }));
+    ask<TraceAnswer>(`/api/trace?name=${encodeURIComponent(file.name)}&${query}`, file, abort.signal).then(
+      (answer) => set({ answer, error: null, busy: false }),
+      (problem: unknown) => {
+        if (problem instanceof ApiError) set((old) => ({ ...old, error: problem, busy: false }));
+        else if (!(problem instanceof DOMException)) throw problem;
+      },
+    );
+    return () => abort.abort();
+  }, [file, query]);
+  return state;
+}
+
+interface DropProps {
+  file: File | null;
+  set: (file: File) => void;
+  busy: boolean;
+  error: ApiError | null;
+}
+
+function Drop({ file, set, busy, error }: DropProps) {
+  const [over, setOver] = useState(false);
+  const picker = useRef<HTMLInputElement>(null);
+  const take = (files: FileList | null | undefined): void => void (files?.[0] && set(files[0]));
+  const drop = (event: DragEvent): void => {
+    event.preventDefault();
+    setOver(false);
+    take(event.dataTransfer?.files);
+  };
+  return (
+    <div
+      class={`drop${over ? " over" : ""}`}
+      data-field="file"
+      onDragOver={(event) => {
+        event.preventDefault();
+        setOver(true);
+      }}
+      onDragLeave={() => setOver(false)}
+      onDrop={drop}
+    >
+      <input ref={picker} id="trace-file" class="hidden" type="file" accept=".json,.gz,.csv" onChange={(event) => take(event.currentTarget.files)} />
+      <label for="trace-file" class="drop-button">
+        {busy ? "Reading…" : file ? "Choose another trace" : "Choose a trace"}
+      </label>
+      {error?.field === "file" && (
+        <p class="field-error" role="alert">
+          {error.message}
+        </p>
+      )}
+      <p>{file ? `${file.name}, ${bytes(file.size)}` : "or drop it here"}</p>
+    </div>
+  );
+}
+
+function Facts({ inputs, change }: { inputs: TraceInputs; change: Change<TraceInputs> }) {
+  const gpus = useList<Gpu>("/api/gpus").map((one) => one.name);
+  const models = useList<Model>("/api/models").map((one) => one.name);
+  return (
+    <>
+      <Group title="What the trace may not say">
+        <Choice label="GPU" name="gpu" value={inputs.gpu} set={(gpu) => change({ gpu })} options={[["", "the one the trace names"], ...gpus]} />
+        <TextField label="Model" name="model" value={inputs.model} set={(model) => change({ model })} options={models} placeholder="for CUDA graphs" />
+        <div class="pair">
+          <NumberField label="TP" name="tp" value={inputs.tp} set={(tp) => change({ tp })} step={1} />
+          <NumberField label="EP" name="ep" value={inputs.ep} set={(ep) => change({ ep })} step={1} />
+        </div>
+        <div class="pair">
+          <TextField label="New tokens" name="q_lens" value={inputs.q_lens} set={(q_lens) => change({ q_lens })} placeholder="1*32" />
+          <TextField label="Cache lengths" name="kv_lens" value={inputs.kv_lens} set={(kv_lens) => change({ kv_lens })} placeholder="2048" />
+        </div>
+        <div class="pair">
+          <Choice label="Engine" name="engine" value={inputs.engine} set={(engine) => change({ engine })} options={ENGINES} />
+          <Choice label="Protocol" name="protocol" value={inputs.protocol} set={(protocol) => change({ protocol })} options={[["", "by the trace"], ...PROTOCOLS]} />
+        </div>
+      </Group>
+    </>
+  );
+}
+
+function Welcome() {
+  return (
+    <div class="empty">
+      <p>
+        Choose or drop a profile: a Chrome trace of <code>torch.profiler</code> (<code>.json</code>, <code>.json.gz</code>) or the output of <code>ncu --csv</code>.
+      </p>
+      <p>It is read by the server on this machine and sent nowhere else. The result ranks every kernel call by the time that a good kernel would win back.</p>
+    </div>
+  );
+}
