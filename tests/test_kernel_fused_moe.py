@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from pipewave.gpus import find
 from pipewave.kernels.base import Analysis, Context
 from pipewave.kernels.fused_moe import analyse
 from pipewave.kernels.fused_moe_config import blocks
-from pipewave.kernels.fused_moe_machine import engine
+from pipewave.kernels.fused_moe_layer import layer
+from pipewave.kernels.fused_moe_machine import engine, machine
+from pipewave.kernels.fused_moe_tiles import tiling
 
 QWEN = {"tokens": 64, "experts": 128, "topk": 8, "hidden": 2048, "inter": 768, "gated": 1, "tp": 1, "ep": 1}
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA") or Path(__file__).resolve().parents[1] / "../shared/data")
@@ -131,3 +134,38 @@ def test_hardly_a_row_of_the_corpus_beats_its_lower_bound() -> None:
         beaten += int((rows["latency_us"].to_numpy() < 0.97e6 * bound.max(axis=0)).sum())
     assert isinstance(frame, pandas.DataFrame)
     assert beaten <= 0.001 * len(frame)
+
+
+@pytest.mark.parametrize(("gpu", "share"), [("A100", 1.0), ("H100", 0.5), ("B200", 0.25)])
+def test_marlin_keeps_to_the_instructions_of_ampere(gpu: str, share: float) -> None:
+    marlin, cutlass = (machine(context(gpu, impl=impl)) for impl in ("sglang_marlin_moe", "moe_torch_flow_cutlass"))
+    assert marlin.flops_per_sm / cutlass.flops_per_sm == pytest.approx(share, rel=0.02)
+
+
+def test_triton_stages_and_multiplies_in_turn() -> None:
+    at, work = (make(context(routing="balanced")) for make in (machine, lambda ctx: layer(columns(tokens=8192), ctx)))
+    ruled = blocks(columns(tokens=8192), context())
+    in_turn, at_once = (tiling(work, replace(at, serial=serial), ruled).ruled.seconds[0] for serial in (True, False))
+    assert 1.2 * at_once < in_turn < 3.0 * at_once
+
+
+@pytest.mark.parametrize(
+    ("stack", "dtype", "size"),
+    [
+        ("sglang-0.5.14", "bf16", (64, 64)),
+        ("sglang-0.5.14", "fp8_block", (64, 128)),
+        ("vllm-0.14.0", "bf16", (64, 64)),
+        ("vllm-0.19.0", "bf16", (128, 128)),
+    ],
+)
+def test_blocks_of_many_tokens_by_stack(stack: str, dtype: str, size: tuple[int, int]) -> None:
+    ruled = blocks(columns(tokens=4096), context(stack=stack, dtype=dtype, protocol="graph"))
+    assert (ruled.rows[0], ruled.columns[0]) == size
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "untuned"), [("H100", "fp8", 1), ("H100", "fp8_block", 0), ("B200", "fp8", 0)]
+)
+def test_untuned_kernels_of_flashinfer_are_on_hopper(gpu: str, dtype: str, untuned: int) -> None:
+    ctx = context(gpu, dtype, impl="vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts")
+    assert analyse(columns(), ctx).features["untuned"][0] == untuned

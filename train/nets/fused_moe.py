@@ -2,6 +2,14 @@
 
 Held-out tables count the newest version of each framework on each GPU. A version that is the newest on one GPU only is
 learned from its rows on other GPUs too; a column `counted` tells them apart.
+
+TensorRT-LLM tunes its kernels before it is measured. Where that failed, a whole series of rows (one sharding and
+routing of a layer, all numbers of tokens) runs kernels two to six times slower than its neighbours'. Nothing in a row
+foretells it, so such series weigh nothing in training; they are scored like all others, and a column `fallback` names
+them.
+
+The shipped members follow `plans/fused_moe.net.json`; tables called `reduced` come from smaller members, trained as
+`plans/fused_moe.reduced.json` says, all rows counting alike.
 """
 
 from __future__ import annotations
@@ -31,6 +39,13 @@ ACTIVATIONS = {"mxfp4_mxfp8": ("mxfp4", ":mxfp8"), "int4_fp8": ("int4", ":w4afp8
 OLDER_ROWS = 1_500  # a GPU, stack and type
 # Collected anew with another sharing of experts, unlike the same version on other GPUs.
 RECOLLECTED = {"sglang-0.5.10": ("B200", "RTX PRO 6000 Server")}
+# Reads its weights four times over, unlike all other kernels of that name, and no newest version runs it.
+NOT_MARLIN = "vllm_marlin_int4_moe"
+# Series that may have fallen back to untuned kernels, and how much slower than the layer's other series they then are.
+TUNED, SLOWER = "moe_torch_flow_cutlass", 1.8
+LAYER = ["gpu", "stack", "impl", "dtype", "group"]
+# How much more a row counts where rows are few: engine steps ask for cold ones.
+IMPORTANCE = {"cold": 3.0, "profiler_warm": 1.5, "graph": 1.0}
 KEPT_BITS = 0xFFFFF000  # 12 bits of a feature's mantissa: 0.02 %, and the file is half as long
 
 Floats = NDArray[np.float64]
@@ -59,7 +74,9 @@ def _older(newest: pd.DataFrame, data_dir: str | Path | None) -> pd.DataFrame:
         for key in keys.itertuples(index=False, name=None)
         if key not in counted and key[1] in set(newest["stack"]) and key[0] not in RECOLLECTED.get(key[1], ())
     ]
-    pool = frame[~frame["flagged"]].merge(pd.DataFrame(wanted, columns=list(keys)), on=list(keys))
+    pool = frame[~frame["flagged"] & (frame["impl"] != NOT_MARLIN)].merge(
+        pd.DataFrame(wanted, columns=list(keys)), on=list(keys)
+    )
     shuffled = pool.sample(frac=1.0, random_state=0)
     return shuffled[shuffled.groupby(list(keys), observed=True).cumcount() < OLDER_ROWS].sort_index()
 
@@ -106,10 +123,26 @@ def features(frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
     return out, base
 
 
+def fallbacks(frame: pd.DataFrame, base_us: Floats) -> NDArray[np.bool_]:
+    """Rows of series that ran untuned kernels, aligned with the frame."""
+    tuned = (frame["impl"] == TUNED).to_numpy()
+    slowness = np.log(frame["latency_us"].to_numpy(np.float64) / base_us)
+    series = frame.loc[tuned, [*LAYER, "tp", "ep", "routing"]].astype(str).assign(slowness=slowness[tuned])
+    middle = series.groupby([*LAYER, "tp", "ep", "routing"])["slowness"].transform("median")
+    usual = series.assign(middle=middle).groupby(LAYER)["middle"].transform("median")
+    found = np.zeros(len(frame), bool)
+    found[tuned] = (middle - usual > np.log(SLOWER)).to_numpy()
+    return found
+
+
 def build(data_dir: str | Path | None = None) -> Rows:
-    """What `train.fit` learns from, with the column `counted` (yes or no)."""
+    """What `train.fit` learns from, with the columns `counted` and `fallback` (yes or no)."""
     frame = rows(data_dir)
-    packed = pack(frame, *features(frame), balanced(frame))
-    counted = Column.of(np.where(frame["counted"], "yes", "no"))
+    named, base = features(frame)
+    slow = fallbacks(frame, base)
+    weight = balanced(frame) * frame["protocol"].map(IMPORTANCE).to_numpy(np.float64)
+    packed = pack(frame, named, base, np.where(slow, 0.0, weight))
+    flags = {"counted": frame["counted"].to_numpy(bool), "fallback": slow}
+    more = {name: Column.of(np.where(flag, "yes", "no")) for name, flag in flags.items()}
     short = (packed.features.view(np.uint32) & np.uint32(KEPT_BITS)).view(np.float32)
-    return replace(packed, features=short, columns={**packed.columns, "counted": counted})
+    return replace(packed, features=short, columns={**packed.columns, **more})

@@ -14,8 +14,9 @@ from pipewave import stacks
 from pipewave.demand import Array
 from pipewave.kernels.base import Columns, Context
 
-# vLLM since its rule goes by tokens alone (seen in our rows of 0.22.1): up to these tokens, blocks of rows × columns.
-VLLM_RULE_SINCE = (0, 20)
+# vLLM since its rule goes by tokens alone (seen in our rows of 0.22.1; those of 0.19 fit it, those of 0.14 do not): up
+# to these tokens, blocks of rows × columns.
+VLLM_RULE_SINCE = (0, 19)
 VLLM_RULE = ((32, 16, 64), (64, 32, 64), (96, 32, 128), (512, 64, 128), (np.inf, 128, 128))
 
 
@@ -41,6 +42,8 @@ def blocks(cols: Columns, ctx: Context) -> Blocks:
         upto, rows, columns = np.array(VLLM_RULE).T
         step = np.searchsorted(upto, tokens)
         return Blocks(rows[step], columns[step], known=False)
+    if ctx.dtype == "fp8_block":  # blocks as wide as the scales'
+        return Blocks(np.full_like(tokens, 64.0), np.full_like(tokens, 128.0), known=False)
     few = tokens <= cols["experts"] / cols["ep"]
     return Blocks(np.where(few, 16.0, 64.0), np.where(few, 32.0, 64.0), known=False)
 

@@ -134,5 +134,6 @@ def _software(work: Layer, at: Machine) -> dict[str, Array]:
     flags = {name: float(at.engine == name) for name in ENGINES}
     ungated = work.up < 2.0
     constant: dict[str, Array] = {name: np.full_like(work.inter, flag) for name, flag in flags.items()}
-    detour = np.asarray(1.0 * (ungated & at.relu2_detour), np.float64)
-    return constant | {"ungated": np.asarray(1.0 * ungated, np.float64), "detour": detour}
+    kinds = {"warp_mma": at.warp_mma, "untuned": at.untuned}
+    constant |= {name: np.full_like(work.inter, float(flag)) for name, flag in kinds.items()}
+    return constant | {"ungated": np.asarray(1.0 * ungated, np.float64)}

@@ -14,6 +14,10 @@ DRAM_SHARE = 0.88
 L2_GAIN = 1.45  # what SMs draw from L2 and their neighbours, over what a plain copy kernel measures
 MULTICAST = {"hopper": 2.0**0.5, "blackwell": 2.0}  # operand tiles read once for several SMs
 TILE_CYCLES = 1500.0  # filling the pipeline of a tile and draining it
+# 16-bit operations a cycle and SM of the instructions that warps issue themselves; Hopper and Blackwell reach their
+# peak only with asynchronous ones.
+WARP_FLOPS = 2048.0
+ASYNCHRONOUS = ("hopper", "blackwell")
 SORT_CYCLES = 1.2  # a pair, counted and sorted by expert by a few blocks (our H200 rows: 0.6 ns)
 LAUNCH_S, LAUNCH_CYCLES = 1.0e-6, 1500.0
 # Weights stored in fewer bits than the product runs in: weight type → type of the product, by the activations' type.
@@ -33,10 +37,10 @@ class Costs:
 
 # Robust fits to rows of Ampere, Ada and Hopper; generated kernels, which run only on Blackwell, as good as the best.
 ENGINES = {
-    "triton": Costs(1.8, 1.4, 1.15, 1.5, 1.3),
-    "marlin": Costs(1.7, 1.8, 1.2, 1.0, 1.0),
-    "cutlass": Costs(1.6, 1.25, 1.1, 1.0, 2.0),
-    "generated": Costs(1.0, 1.2, 1.0, 1.0, 1.0),
+    "triton": Costs(2.0, 1.0, 1.1, 1.2, 1.2),
+    "marlin": Costs(2.0, 1.5, 1.2, 1.0, 1.0),
+    "cutlass": Costs(1.8, 1.4, 1.1, 1.0, 1.5),
+    "generated": Costs(1.0, 1.4, 1.0, 1.0, 1.0),
 }
 # Engines that carry the pairs of other ranks' experts along: through activation and reduction, or through everything.
 CARRY_BETWEEN, CARRY_ALL = ("triton", "marlin"), ("moe_torch_flow_triton_fp8_block", "vllm_mxfp4_moe")
@@ -70,7 +74,9 @@ class Machine:
     engine: str
     costs: Costs
     carries: str  # pairs of other ranks' experts: none, "between" the products, or "all" through them
-    relu2_detour: bool  # FlashInfer's CUTLASS kernels for ungated experts are five times slower on Hopper
+    serial: bool  # a tile's operands are staged and multiplied in turn, not at once
+    warp_mma: bool  # tensor instructions are issued by warps, and a product waits for them
+    untuned: bool  # FlashInfer's CUTLASS kernels run four times slower on Hopper, but for block scales
 
 
 def product_dtype(ctx: Context) -> str:
@@ -95,7 +101,7 @@ def machine(ctx: Context) -> Machine:
     through = ctx.impl.startswith(CARRY_ALL) or (ctx.impl.startswith("sglang_marlin") and ctx.dtype == "mxfp4")
     return Machine(
         sms=float(gpu.sms),
-        flops_per_sm=TENSOR_SHARE * gpu.peak_flops(dtype) / gpu.sms,
+        flops_per_sm=TENSOR_SHARE * _flops_per_sm(ctx, kind, dtype, cycle),
         l2_per_sm=L2_GAIN * MULTICAST.get(gpu.architecture, 1.0) * gpu.l2_gbps * 1e9 / gpu.sms,
         smem_per_sm=gpu.smem_bytes_per_clk_per_sm / cycle,
         l2=gpu.l2_gbps * 1e9,
@@ -109,5 +115,13 @@ def machine(ctx: Context) -> Machine:
         engine=kind,
         costs=ENGINES[kind],
         carries="all" if through else between,
-        relu2_detour="flashinfer_cutlass" in ctx.impl and gpu.architecture == "hopper",
+        serial=kind == "triton",
+        warp_mma=kind == "marlin" or gpu.architecture not in ASYNCHRONOUS,
+        untuned="flashinfer_cutlass" in ctx.impl and gpu.architecture == "hopper" and ctx.dtype != "fp8_block",
     )
+
+
+def _flops_per_sm(ctx: Context, kind: str, dtype: str, cycle: float) -> float:
+    """Peak of the tensor instructions that an engine issues: Marlin keeps to those of Ampere on every GPU."""
+    peak = ctx.gpu.peak_flops(dtype) / ctx.gpu.sms
+    return min(peak, WARP_FLOPS * 2.0 / OPERAND_BYTES[dtype] / cycle) if kind == "marlin" else peak

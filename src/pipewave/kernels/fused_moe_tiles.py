@@ -18,6 +18,9 @@ from pipewave.kernels.fused_moe_machine import Machine
 # tokens × output features
 TILES = ((16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
 LEAST_MMA_ROWS = 16.0  # a tensor instruction works on this many rows even if fewer are real
+# Where staging and multiplying take turns: shared memory is passed through more than once, and the tensor cores run at
+# nearly their own rate meanwhile. Fitted to untuned Triton kernels of all generations alike.
+SERIAL_PASSES, SERIAL_TENSOR = 1.5, 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ def tiling(work: Layer, at: Machine, ruled: Blocks) -> Tiling:
     """All candidates. Where the configuration is known it is the estimate; else the best candidate."""
     candidates = tuple(_tile(work, np.array([rows]), columns, at) for rows, columns in TILES)
     own = _tile(work, ruled.rows, ruled.columns, at)
-    best = own.seconds if ruled.known else np.minimum.reduce([tile.seconds for tile in candidates])
+    best = own.seconds if ruled.known or at.serial else np.minimum.reduce([tile.seconds for tile in candidates])
     return Tiling(candidates, own, best)
 
 
@@ -56,11 +59,13 @@ def _tile(work: Layer, rows: Array, columns: Array | float, at: Machine) -> Tile
 
 
 def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | float, at: Machine) -> Array:
-    """The longest of a tile's tensor work and its operand reads from L2 and from shared memory, and a fixed fill and
-    drain, for whole waves. Small tiles starve the tensor cores of newer GPUs: shared memory is no faster there."""
+    """The longest of a tile's tensor work and its operand reads from L2 and from shared memory (or the sum of the two
+    on the SM), and a fixed fill and drain, for whole waves. Small tiles starve the tensor cores of newer GPUs: shared
+    memory is no faster there."""
     height = np.maximum(rows, LEAST_MMA_ROWS)
     tensor = 2.0 * height * columns / at.flops_per_sm
     fetched = (rows * at.operand + columns * at.weight) / at.l2_per_sm
     fed = (height + columns) * at.operand / at.smem_per_sm
+    on_sm = SERIAL_TENSOR * tensor + SERIAL_PASSES * fed if at.serial else np.maximum(tensor, fed)
     waves = np.ceil(blocks * np.ceil(product.n / columns) / at.sms)
-    return np.asarray(waves * (product.k * np.maximum(np.maximum(tensor, fetched), fed) + at.tile_s))
+    return np.asarray(waves * (product.k * np.maximum(on_sm, fetched) + at.tile_s))
