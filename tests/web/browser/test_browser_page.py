@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,3 +143,13 @@ def test_every_chart_and_input_has_a_name(page: Any) -> None:
             """() => [...document.querySelectorAll('input, select')].filter(one => !one.labels?.length && !one.ariaLabel).length"""
         )
         assert nameless == 0
+
+
+@pytest.mark.parametrize("view", VIEWS[:3])
+def test_results_can_be_saved_as_one_file(page: Any, view: str) -> None:
+    settle(page, view)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as a report").click()
+    document = Path(saved.value.path()).read_text(encoding="utf-8")
+    assert document.lstrip().lower().startswith("<!doctype html>")
+    assert "http://" not in document.replace("http://www.w3.org", "")

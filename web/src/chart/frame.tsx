@@ -50,13 +50,15 @@ interface FrameProps {
   label: string;
   x?: Axis;
   y?: Axis;
+  /** It holds something to focus, so it is no mere image. */
+  interactive?: boolean;
   children: ComponentChildren;
 }
 
-/** The drawing itself is one image to a screen reader; the numbers are in the table near it. */
-export function Frame({ box, label, x, y, children }: FrameProps) {
+/** One image (or group) to a screen reader; the numbers are in the table near it. */
+export function Frame({ box, label, x, y, interactive = false, children }: FrameProps) {
   return (
-    <svg class="chart" role="img" aria-label={label} width={box.width} height={box.height} viewBox={`0 0 ${box.width} ${box.height}`}>
+    <svg class="chart" role={interactive ? "group" : "img"} aria-label={label} width={box.width} height={box.height} viewBox={`0 0 ${box.width} ${box.height}`}>
       {y && <AxisY axis={y} box={box} />}
       {x && <AxisX axis={x} box={box} />}
       {children}

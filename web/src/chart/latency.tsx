@@ -1,6 +1,7 @@
 /** Latency over size, log-log: a line a GPU with its 90 % band, the floor nothing can beat and the reachable ceiling. */
 
 import { area, line } from "d3-shape";
+import { useMemo } from "preact/hooks";
 
 import { fill } from "../core/colour";
 import { time } from "../core/format";
@@ -26,21 +27,33 @@ interface LatencyProps {
 }
 
 export function LatencyChart({ series, colours, reader, layers, box, x, y, label }: LatencyProps) {
+  const { xs, index } = reader;
+  const curves = useMemo(() => <Curves {...{ series, colours, layers, x, y, xs }} />, [series, colours, layers, x, y, xs]);
   return (
-    <Frame box={box} label={label} x={x} y={y}>
-      {layers.band && series.map((one, i) => <path key={one.gpu} d={band(one, reader.xs, x, y)} fill={fill(colours[i] ?? "")} class="band" />)}
-      {series.map((one, i) => (
-        <g key={one.gpu} stroke={fill(colours[i] ?? "")} fill="none">
-          {layers.floor && <path d={curve(one.floor_us, reader.xs, x, y)} class="floor-line" />}
-          {layers.ceiling && <path d={curve(one.ceiling_us, reader.xs, x, y)} class="ceiling-line" />}
-          <path d={curve(one.latency_us, reader.xs, x, y)} class="latency-line" />
-        </g>
-      ))}
+    <Frame box={box} label={label} x={x} y={y} interactive>
+      {curves}
       <Cursor reader={reader} box={box} x={x} label="Read the latency chart" text={says(series, reader)} />
       {series.map((one, i) => (
-        <circle key={one.gpu} class="cursor-dot" r="4" fill={fill(colours[i] ?? "")} cx={x.at(reader.xs[reader.index] ?? 1)} cy={y.at(one.latency_us[reader.index] ?? 1)} />
+        <circle key={one.gpu} class="cursor-dot" r="4" fill={fill(colours[i] ?? "")} cx={x.at(xs[index] ?? 1)} cy={y.at(one.latency_us[index] ?? 1)} />
       ))}
     </Frame>
+  );
+}
+
+type CurvesProps = Pick<LatencyProps, "series" | "colours" | "layers" | "x" | "y"> & { xs: readonly number[] };
+
+function Curves({ series, colours, layers, x, y, xs }: CurvesProps) {
+  return (
+    <g>
+      {layers.band && series.map((one, i) => <path key={one.gpu} d={band(one, xs, x, y)} fill={fill(colours[i] ?? "")} class="band" />)}
+      {series.map((one, i) => (
+        <g key={one.gpu} stroke={fill(colours[i] ?? "")} fill="none">
+          {layers.floor && <path d={curve(one.floor_us, xs, x, y)} class="floor-line" />}
+          {layers.ceiling && <path d={curve(one.ceiling_us, xs, x, y)} class="ceiling-line" />}
+          <path d={curve(one.latency_us, xs, x, y)} class="latency-line" />
+        </g>
+      ))}
+    </g>
   );
 }
 

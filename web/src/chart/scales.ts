@@ -6,11 +6,14 @@ import type { Axis } from "./frame";
 
 type Span = readonly [number, number];
 
-const positive = (values: Iterable<number>): number[] => [...values].filter((v) => Number.isFinite(v) && v > 0);
-
 export function extent(values: Iterable<number>): [number, number] {
-  const found = positive(values);
-  return found.length ? [Math.min(...found), Math.max(...found)] : [1, 10];
+  let [low, high] = [Infinity, 0];
+  for (const value of values) {
+    if (!(value > 0 && value < Infinity)) continue; // nothing else has a place on a logarithmic axis
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  return high > 0 ? [low, high] : [1, 10];
 }
 
 const widen = ([low, high]: Span, by: number): [number, number] => (low === high ? [low / 2, high * 2] : [low / by, high * by]);
@@ -40,7 +43,7 @@ export function decades(domain: Span, range: Span, title: string, show: (value: 
 }
 
 export function linear(domain: Span, range: Span, title: string, show: (value: number) => string, count = 6): Axis {
-  const scale = scaleLinear(domain as [number, number], range as [number, number]).nice(count);
+  const scale = scaleLinear(domain as [number, number], range as [number, number]);
   return { at: scale, ticks: scale.ticks(count), show, title };
 }
 

@@ -34,8 +34,7 @@ export function Scatter(props: ScatterProps) {
   const order = placed(points, points.front).sort((a, b) => a.x - b.x);
   const path = line<Placed>((one) => x.at(one.x), (one) => y.at(one.y));
   return (
-    <Frame box={box} label={label} x={x} y={y}>
-      <Limit {...props} />
+    <Frame box={box} label={label} x={x} y={y} interactive>
       <g class="cloud">
         {placed(points, points.all).map((one, i) => (
           <path key={i} transform={`translate(${x.at(one.x)},${y.at(one.y)})`} d={markPath(props.gpus.indexOf(one.design.gpu), 22)} fill={fill(props.colour(one.design.gpu))} onClick={() => props.pick(one.design)}>
@@ -47,6 +46,7 @@ export function Scatter(props: ScatterProps) {
       {order.map((one, i) => (
         <FrontPoint key={i} one={one} order={order} {...props} />
       ))}
+      <Limit {...props} />
       {props.selected && <Ring design={props.selected} {...props} />}
     </Frame>
   );

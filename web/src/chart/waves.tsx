@@ -1,6 +1,7 @@
 /** The staircase of waves: how many times the GPU must be filled; the last wave is seldom full. */
 
 import { curveStepBefore, line } from "d3-shape";
+import { useMemo } from "preact/hooks";
 
 import { fill } from "../core/colour";
 import { digits } from "../core/format";
@@ -19,17 +20,21 @@ interface WavesProps {
 }
 
 export function WavesChart({ series, colours, reader, box, x, y, label }: WavesProps) {
-  const path = line<number>((_, i) => x.at(reader.xs[i] ?? 1), (waves) => y.at(waves))
-    .defined((waves) => waves > 0)
-    .curve(curveStepBefore);
+  const { xs } = reader;
+  const stairs = useMemo(() => series.map((one, i) => <path key={one.gpu} d={staircase(one, xs, x, y)} stroke={fill(colours[i] ?? "")} class="wave-line" fill="none" />), [series, colours, xs, x, y]);
   return (
-    <Frame box={box} label={label} x={x} y={y}>
-      {series.map((one, i) => (
-        <path key={one.gpu} d={path((one.waves ?? []).map((waves) => Math.ceil(waves - 1e-9))) ?? ""} stroke={fill(colours[i] ?? "")} class="wave-line" fill="none" />
-      ))}
+    <Frame box={box} label={label} x={x} y={y} interactive>
+      {stairs}
       <Cursor reader={reader} box={box} x={x} label="Read the waves chart" text={says(series, reader)} />
     </Frame>
   );
+}
+
+function staircase(one: Series, xs: readonly number[], x: Axis, y: Axis): string {
+  const path = line<number>((_, i) => x.at(xs[i] ?? 1), (waves) => y.at(waves))
+    .defined((waves) => waves > 0)
+    .curve(curveStepBefore);
+  return path((one.waves ?? []).map((waves) => Math.ceil(waves - 1e-9))) ?? "";
 }
 
 const says = (series: readonly Series[], reader: Reader): string =>

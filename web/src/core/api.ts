@@ -13,11 +13,17 @@ export class ApiError extends Error {
 export type Body = BodyInit | Record<string, unknown>;
 
 export async function ask<T>(path: string, body?: Body, signal?: AbortSignal): Promise<T> {
-  const response = await reach(path, request(body, signal));
+  const response = await send(path, body, signal);
   const answer: unknown = await response.json().catch(() => null);
-  if (!response.ok) throw refusal(response.status, answer);
   if (answer === null) throw new ApiError("bad_answer", null, "The server's answer is not JSON.");
   return answer as T;
+}
+
+/** A response that is fine; ApiError for any other. */
+export async function send(path: string, body?: Body, signal?: AbortSignal): Promise<Response> {
+  const response = await reach(path, request(body, signal));
+  if (!response.ok) throw refusal(response.status, await response.json().catch(() => null));
+  return response;
 }
 
 function request(body: Body | undefined, signal: AbortSignal | undefined): RequestInit {

@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 
 const heard = new Set<(text: string) => void>();
 
-const announce = (text: string): void => heard.forEach((listener) => listener(text));
+export const announce = (text: string): void => heard.forEach((listener) => listener(text));
 
 /** Says "copied" to people who see and to those who listen. */
 export function Announcer() {

@@ -56,8 +56,8 @@ export function Slider({ value, set, scale, base, reset, ...field }: SliderProps
           />
           <NumberInput wiring={{ "aria-label": `${field.label}, exact` }} value={value} set={(exact) => set(exact, false)} />
           {base !== undefined && (
-            <button type="button" class="reset" disabled={!changed} onClick={reset} aria-label={`Reset ${field.label} to ${digits(base, 4)}`}>
-              {changed ? `×${digits(value / base, 3)} ↺` : "as is"}
+            <button type="button" class="reset" disabled={!changed} onClick={reset} aria-label={`${says(value, base)}: reset ${field.label} to ${digits(base, 4)}`}>
+              {says(value, base)} {changed && <span aria-hidden="true">↺</span>}
             </button>
           )}
         </div>
@@ -65,3 +65,5 @@ export function Slider({ value, set, scale, base, reset, ...field }: SliderProps
     </Field>
   );
 }
+
+const says = (value: number, base: number): string => (value === base ? "as is" : `×${digits(value / base)}`);

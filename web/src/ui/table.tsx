@@ -34,7 +34,7 @@ export function Table<Row>({ label, rows, columns, sort = "", selected, pick, pi
   const shown = all ? sorted : sorted.slice(0, most);
   return (
     <>
-      <div class="table-box" tabIndex={0} role="region" aria-label={label}>
+      <div class="table-box" tabIndex={0} role="region" aria-label={`Table: ${label}`}>
         <table class={narrow ? "narrow" : undefined}>
           <thead>
             <tr>

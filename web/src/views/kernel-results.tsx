@@ -1,7 +1,7 @@
 import { useMemo, useState } from "preact/hooks";
 
-import { type Box, plotBox, spanX, spanY, useWidth } from "../chart/frame";
-import { LatencyChart } from "../chart/latency";
+import { type Axis, type Box, plotBox, spanX, spanY, useWidth } from "../chart/frame";
+import { LatencyChart, type Layers } from "../chart/latency";
 import type { Reader } from "../chart/read";
 import { decades, extent, linear, short, sizes } from "../chart/scales";
 import { runs, Strip, stripHeight } from "../chart/strip";
@@ -64,14 +64,27 @@ const LAYERS = [
   ["ceiling", "ceiling"],
 ] as const;
 
+/** Everything about the charts that does not move with the cursor, so that moving it costs nothing else. */
+function usePicture(answer: KernelAnswer, series: readonly Series[], xs: readonly number[], inputs: KernelInputs, width: number) {
+  const shown = inputs.layers.join();
+  return useMemo(() => {
+    const layers: Layers = { band: shown.includes("band"), floor: shown.includes("floor"), ceiling: shown.includes("ceiling") };
+    const box = plotBox(width, Math.min(Math.max(width * 0.5, 260), 400), { left: width < 480 ? 56 : 68 });
+    const heights = series.flatMap((one) => [one.low_us, one.high_us, layers.floor ? one.floor_us : [], layers.ceiling ? one.ceiling_us : []].flat());
+    return {
+      layers,
+      box,
+      colours: series.map((_, index) => seriesColour(index)),
+      x: xAxis(xs, box, answer.field, inputs.scale),
+      y: decades(extent(heights), spanY(box), "latency", tickTime),
+      lanes: series.map((one) => ({ title: one.gpu.slice(0, 10), runs: runs(xs, one.bound) })),
+    };
+  }, [answer, series, xs, shown, inputs.scale, width]);
+}
+
 function Charts({ answer, series, reader, inputs, change }: ChartsProps) {
   const [holder, width] = useWidth();
-  const colours = series.map((_, index) => seriesColour(index));
-  const box = plotBox(width, Math.min(Math.max(width * 0.5, 260), 400), { left: width < 480 ? 56 : 68 });
-  const x = xAxis(reader.xs, box, answer.field, inputs.scale);
-  const layers = { band: inputs.layers.includes("band"), floor: inputs.layers.includes("floor"), ceiling: inputs.layers.includes("ceiling") };
-  const heights = series.flatMap((one) => [...one.low_us, ...one.high_us, ...(layers.floor ? one.floor_us : []), ...(layers.ceiling ? one.ceiling_us : [])]);
-  const y = decades(extent(heights), spanY(box), "latency", tickTime);
+  const { layers, box, colours, x, y, lanes } = usePicture(answer, series, reader.xs, inputs, width);
   const toggle = (name: string, on: boolean): void => change({ layers: LAYERS.map(([one]) => one).filter((one) => (one === name ? on : inputs.layers.includes(one))) });
   const label = `Latency of ${word(answer.kernel)} over ${answer.field} on ${series.map((one) => one.gpu).join(", ")}`;
   return (
@@ -86,8 +99,9 @@ function Charts({ answer, series, reader, inputs, change }: ChartsProps) {
       <Key series={series} colours={colours} />
       <div ref={holder}>
         <LatencyChart {...{ series, colours, reader, layers, box, x, y, label }} />
-        <Waves {...{ series, colours, reader, x }} box={plotBox(width, 150, { left: box.left })} field={answer.field} />
-        <Bounds series={series} reader={reader} x={x} box={box} />
+        <Waves {...{ series, colours, reader, x, width }} left={box.left} field={answer.field} />
+        <p class="chart-title">Busiest pipe</p>
+        <Strip lanes={lanes} colour={pipeColour} show={word} x={x} box={{ ...box, height: stripHeight(lanes.length) }} label="Busiest pipe of each GPU" cursor={reader.xs[reader.index] ?? 1} />
       </div>
     </Card>
   );
@@ -128,27 +142,33 @@ const Sample = ({ kind }: { kind: string }) => (
   </svg>
 );
 
-function Waves({ series, colours, reader, x, box, field }: Omit<Parameters<typeof WavesChart>[0], "y" | "label"> & { field: string }) {
-  const counts = series.flatMap((one) => one.waves ?? []).map(Math.ceil);
-  if (!counts.length) return <p class="note">This family has no waves: it fills the GPU once, or runs on links.</p>;
-  const most = Math.max(...counts);
-  const y = most > 12 ? decades([1, most], spanY(box), "waves", short) : linear([0, Math.max(most, 2)], spanY(box), "waves", short, 4);
-  const ticks = y.ticks.filter(Number.isInteger);
-  const falls = series.some((one) => one.waves?.some((waves, i) => Math.ceil(waves) < Math.ceil(one.waves?.[i - 1] ?? 0)));
+interface WavesProps {
+  series: readonly Series[];
+  colours: readonly string[];
+  reader: Reader;
+  x: Axis;
+  width: number;
+  left: number;
+  field: string;
+}
+
+function Waves({ series, colours, reader, x, width, left, field }: WavesProps) {
+  const { box, y, falls } = useMemo(() => wavesPicture(series, width, left), [series, width, left]);
+  if (!y) return <p class="note">This family has no waves: it fills the GPU once, or runs on links.</p>;
   return (
     <>
-      <WavesChart {...{ series, colours, reader, box, x }} y={{ ...y, ticks }} label={`Waves over ${field}`} />
+      <WavesChart {...{ series, colours, reader, box, x, y }} label={`Waves over ${field}`} />
       <p class="note">How many times the tasks fill the GPU, rounded up.{falls && " It falls where another tile becomes the faster one."}</p>
     </>
   );
 }
 
-function Bounds({ series, reader, x, box }: { series: readonly Series[]; reader: Reader; x: ReturnType<typeof xAxis>; box: Box }) {
-  const lanes = series.map((one) => ({ title: one.gpu.slice(0, 10), runs: runs(reader.xs, one.bound) }));
-  return (
-    <>
-      <p class="chart-title">Busiest pipe</p>
-      <Strip lanes={lanes} colour={pipeColour} show={word} x={x} box={{ ...box, height: stripHeight(lanes.length) }} label="Busiest pipe of each GPU" cursor={reader.xs[reader.index] ?? 1} />
-    </>
-  );
+function wavesPicture(series: readonly Series[], width: number, left: number): { box: Box; y: Axis | null; falls: boolean } {
+  const box = plotBox(width, 150, { left });
+  const counts = series.map((one) => (one.waves ?? []).map((waves) => Math.ceil(waves)));
+  const most = extent(counts.flat())[1];
+  if (counts.flat().length === 0) return { box, y: null, falls: false };
+  const y = most > 12 ? decades([1, most], spanY(box), "waves", short) : linear([0, Math.max(most, 2)], spanY(box), "waves", short, 4);
+  const falls = counts.some((list) => list.some((waves, i) => waves < (list[i - 1] ?? 0)));
+  return { box, y: { ...y, ticks: y.ticks.filter(Number.isInteger) }, falls };
 }

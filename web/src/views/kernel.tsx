@@ -19,12 +19,14 @@ export function KernelView() {
   useEffect(() => {
     if (family && inputs.field === "") change(exampleInputs(family), { replace: true });
   }, [family, inputs.field, change]);
-  const state = useLatest<KernelAnswer>("/api/kernel", kernelBody(inputs, family));
+  const body = kernelBody(inputs, family);
+  const state = useLatest<KernelAnswer>("/api/kernel", body);
   const fields = family?.fields.filter((field) => asked(field) && !swept(field, inputs.field)) ?? [];
   const known = ["kernel", "gpus", "gpu", "protocol", "sweep.field", "sweep.from", "sweep.to", "sweep.points", ...fields.flatMap(({ name }) => [name, `case.${name}`])];
   return (
     <Split
       state={state}
+      question={body && { path: "/api/kernel", body }}
       waiting="Predicting…"
       inputs={
         <Form label="The kernel and the sizes" error={state.error} known={known}>
@@ -59,7 +61,7 @@ function Family({ inputs, families, change }: Props & { families: readonly Kerne
   const help = families.find((one) => one.kernel === inputs.kernel)?.help;
   return (
     <Group title="Kernel">
-      <Choice label="Family" name="kernel" value={inputs.kernel} set={choose} options={families.map((one) => [one.kernel, word(one.kernel)] as const)} hint={help?.replaceAll("`", "")} />
+      <Choice label="Family" name="kernel" value={inputs.kernel} set={choose} options={families.map((one) => [one.kernel, word(one.kernel)] as const)} hint={help?.split(". ")[0]?.replaceAll("`", "")} />
     </Group>
   );
 }

@@ -3,21 +3,29 @@
 import type { ComponentChildren } from "preact";
 
 import type { Latest } from "../core/latest";
+import { type Question, ReportButton } from "../ui/report";
 
 interface SplitProps {
   inputs: ComponentChildren;
   state: Pick<Latest<unknown>, "answer" | "error" | "busy">;
   waiting: string;
+  /** What gave these results, for the report; null where nothing has been asked. */
+  question: Question | null;
   children: ComponentChildren;
 }
 
-export function Split({ inputs, state, waiting, children }: SplitProps) {
+export function Split({ inputs, state, waiting, question, children }: SplitProps) {
   const stale = state.error !== null;
   return (
     <div class="split">
       <aside class="panel">{inputs}</aside>
       <div id="results" class={`results${stale ? " stale" : ""}`} tabIndex={-1} aria-busy={state.busy}>
         {stale && state.answer !== null && <p class="stale-note">These numbers are of the last inputs that worked.</p>}
+        {question && state.answer !== null && !stale && (
+          <div class="toolbar">
+            <ReportButton question={question} />
+          </div>
+        )}
         {state.answer === null ? <p class="empty">{stale ? "Nothing to show until the marked input is changed." : waiting}</p> : children}
       </div>
     </div>

@@ -16,8 +16,7 @@ export function Elasticities({ answer }: { answer: PlanAnswer }) {
         rows={answer.elasticities}
         columns={[
           { key: "more", title: "10 % more", value: (one: Elasticity) => one.more.replace(/^\+10 % /, "") },
-          { key: "bar", title: "", value: () => "", show: (one) => <Signed value={one.tokens_per_s_per_gpu_change_percent} most={most} /> },
-          { key: "rate", title: "Throughput", value: (one) => one.tokens_per_s_per_gpu_change_percent, show: (one) => signedPercent(one.tokens_per_s_per_gpu_change_percent) },
+          { key: "rate", title: "Throughput", value: (one) => one.tokens_per_s_per_gpu_change_percent, show: (one) => <Signed value={one.tokens_per_s_per_gpu_change_percent} most={most} /> },
           { key: "tpot", title: "TPOT", value: (one) => one.tpot_ms_change_percent, show: (one) => signedPercent(one.tpot_ms_change_percent) },
           { key: "ttft", title: "TTFT", value: (one) => one.ttft_ms_change_percent, show: (one) => signedPercent(one.ttft_ms_change_percent) },
         ]}
@@ -31,10 +30,13 @@ export function Elasticities({ answer }: { answer: PlanAnswer }) {
 function Signed({ value, most }: { value: number; most: number }) {
   const x = scaleLinear([-most, most], [0, 120]);
   return (
-    <svg class="signed" width="120" height="12" aria-hidden="true">
-      <line x1="60" x2="60" y1="0" y2="12" class="base" />
-      <rect x={Math.min(x(0), x(value))} width={Math.abs(x(value) - x(0))} y="2" height="8" class={value < 0 ? "down" : "up"} />
-    </svg>
+    <span class="metered">
+      <svg class="signed" width="120" height="12" aria-hidden="true">
+        <line x1="60" x2="60" y1="0" y2="12" class="base" />
+        <rect x={Math.min(x(0), x(value))} width={Math.abs(x(value) - x(0))} y="2" height="8" class={value < 0 ? "down" : "up"} />
+      </svg>
+      <span>{signedPercent(value)}</span>
+    </span>
   );
 }
 

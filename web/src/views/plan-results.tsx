@@ -60,7 +60,7 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
     <Card title={place === 0 ? "Cheapest design within the limits" : "Chosen design"} json={{ ...design, launch }} command={answer.command} class="chosen">
       <dl class="facts">
         <Fact name="GPUs" value={`${design.gpus} × ${design.gpu}`} />
-        <Fact name="Split" value={`tp ${design.tp} · pp ${design.pp} · ep ${design.ep}`} />
+        <Fact name="Split" value={splitOf(design)} />
         <Fact name="Cost per million tokens" value={usd(design.usd_per_million_tokens)} />
         <Fact name="Throughput per GPU" value={`${digits(design.tokens_per_s_per_gpu, 4)} tok/s`} />
         <Fact name="TPOT (90 %)" value={`${milliseconds(design.tpot_ms)}`} more={timeRange(design.tpot_ms_low * 1e3, design.tpot_ms_high * 1e3)} />

@@ -13,10 +13,12 @@ const FIELDS = ["model", "gpus", "gpu", "input_len", "output_len", "ttft_ms", "t
 
 export function PlanView() {
   const [inputs, change] = useInputs("/plan", PLAN);
-  const state = useLatest<PlanAnswer>("/api/plan", planBody(inputs), 250);
+  const body = planBody(inputs);
+  const state = useLatest<PlanAnswer>("/api/plan", body, 250);
   return (
     <Split
       state={state}
+      question={{ path: "/api/plan", body }}
       waiting="Comparing designs…"
       inputs={
         <Form label="What to serve, and within which limits" error={state.error} known={FIELDS}>

@@ -13,10 +13,12 @@ const FIELDS = ["model", "gpu", "tp", "pp", "ep", "engine", "kv_cache_dtype", "b
 
 export function ServeView() {
   const [inputs, change] = useInputs("/serve", SERVE);
-  const state = useLatest<ServeAnswer>("/api/serve", serveBody(inputs));
+  const body = serveBody(inputs);
+  const state = useLatest<ServeAnswer>("/api/serve", body);
   return (
     <Split
       state={state}
+      question={{ path: "/api/serve", body }}
       waiting="Estimating…"
       inputs={
         <Form label="The deployment and its load" error={state.error} known={FIELDS}>

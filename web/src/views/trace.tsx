@@ -35,10 +35,12 @@ interface State {
 export function TraceView() {
   const [inputs, change] = useInputs("/trace", TRACE);
   const [file, setFile] = useState<File | null>(null);
-  const state = useTrace(file, inputs);
+  const path = file ? `/api/trace?${traceQuery(file, inputs)}` : "";
+  const state = useTrace(file, path);
   return (
     <Split
       state={{ ...state, answer: state.answer ?? (file === null && state.error === null ? {} : null) }}
+      question={file && { path, body: file }}
       waiting={file ? `Reading ${file.name}…` : ""}
       inputs={
         <Form label="The trace and what it may not say" error={state.error} known={FIELDS}>
@@ -52,14 +54,18 @@ export function TraceView() {
   );
 }
 
-function useTrace(file: File | null, inputs: TraceInputs): State {
+function traceQuery(file: File, inputs: TraceInputs): string {
+  const given = Object.entries(inputs).filter(([, value]) => value !== "" && value !== 1);
+  return new URLSearchParams([["name", file.name], ...given.map(([name, value]) => [name, String(value)])]).toString();
+}
+
+function useTrace(file: File | null, path: string): State {
   const [state, set] = useState<State>({ answer: null, error: null, busy: false });
-  const query = new URLSearchParams(Object.entries(inputs).flatMap(([name, value]) => (value === "" || value === 1 ? [] : [[name, String(value)]]))).toString();
   useEffect(() => {
     if (!file) return;
     const abort = new AbortController();
     set((old) => ({ ...old, busy: true }));
-    ask<TraceAnswer>(`/api/trace?name=${encodeURIComponent(file.name)}&${query}`, file, abort.signal).then(
+    ask<TraceAnswer>(path, file, abort.signal).then(
       (answer) => set({ answer, error: null, busy: false }),
       (problem: unknown) => {
         if (problem instanceof ApiError) set((old) => ({ ...old, error: problem, busy: false }));
@@ -67,7 +73,7 @@ function useTrace(file: File | null, inputs: TraceInputs): State {
       },
     );
     return () => abort.abort();
-  }, [file, query]);
+  }, [file, path]);
   return state;
 }
 
