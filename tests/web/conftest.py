@@ -87,6 +87,7 @@ def built(tmp_path: Path) -> Iterator[Client]:
     from pipewave.web.app import create_app
 
     (tmp_path / "index.html").write_text("<!doctype html><title>page</title>")
+    (tmp_path / "icon.svg").write_text("<svg/>")
     (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "a.js").write_text("1")
     with started(create_app(tmp_path)) as one:

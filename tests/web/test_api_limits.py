@@ -233,4 +233,6 @@ def test_the_page_is_served_under_each_view(built: Any) -> None:
         reply = built.get(path)
         assert reply.status == 200 and cache in reply.headers["cache-control"]
     assert built.get("/plan").body == built.get("/").body
+    assert built.get("/icon.svg").headers["content-type"] == "image/svg+xml"
     assert built.get("/nothing").status == 404
+    assert built.get("/api/serve").status == 405

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -149,6 +149,13 @@ async def _stored(request: Request) -> AsyncIterator[Path]:
         yield path
 
 
+def _file(path: Path) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(_: Request) -> Response:
+        return FileResponse(path)
+
+    return answer
+
+
 def _page(app: FastAPI, static: Path) -> None:
     """The built page; its views share one document."""
     index = static / "index.html"
@@ -160,5 +167,8 @@ def _page(app: FastAPI, static: Path) -> None:
 
     for view in ("", *VIEWS):
         app.get(f"/{view}", include_in_schema=False)(document)
-    if static.is_dir():
-        app.mount("/", StaticFiles(directory=static), name="static")
+    # Not mounted at the root, which would answer 404 where an endpoint answers 405.
+    for file in (path for path in static.glob("*") if path.is_file() and path != index):
+        app.add_route(f"/{file.name}", _file(file), include_in_schema=False)
+    if (static / "assets").is_dir():
+        app.mount("/assets", StaticFiles(directory=static / "assets"), name="assets")
