@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league web clean
+.PHONY: accuracy demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -88,6 +88,12 @@ e2e: $(VENV)/.core
 league: $(VENV)/.train
 	$(PIP) -e '.[plot]'
 	$(BIN)/python -m bench.league --json bench/results/league.json --page docs/league.md
+
+# After weights or tables change: what `pipewave accuracy` publishes, and docs/accuracy.md with its figures.
+accuracy: $(VENV)/.train
+	$(PIP) -e '.[plot]'
+	$(BIN)/pipewave accuracy --data $(PIPEWAVE_DATA) --write
+	$(BIN)/python -m bench.accuracy_page --data $(PIPEWAVE_DATA)
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

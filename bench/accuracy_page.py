@@ -39,7 +39,7 @@ def pairs(rows: Iterable[Mapping[str, Any]], protocols: tuple[str, ...]) -> dict
     groups: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         key = key_of(row)
-        if key.protocol in protocols and key.family in PLOTTED and tables.KNOWN not in key.impl:
+        if key.protocol in protocols and key.family in PLOTTED and not key.impl.endswith(tables.KNOWN):
             groups[key].append(row)
     found: dict[str, list[tuple[Array, Array]]] = defaultdict(list)
     for key, mine in groups.items():

@@ -11,8 +11,8 @@ import pytest
 import pipewave as pw
 from pipewave.accuracy.figures import drifts, read, write
 from pipewave.accuracy.folds import GROUP_FIELDS, fold, group_of, held_out
-from pipewave.accuracy.rows import cases, shipped
-from pipewave.accuracy.score import Figures, Key, family_name, figures
+from pipewave.accuracy.rows import cases, shipped, shipped_folder
+from pipewave.accuracy.score import Figures, Key, family_name, figures, score
 from pipewave.errors import BadFile
 
 KEY = Key("gemm", "H200", "bf16", "torch-2.11", "cublas", "cold")
@@ -80,3 +80,8 @@ def test_drift_counts_from_three_tenths_of_a_point() -> None:
     for moved in (replace(FIGURES, mape=5.31), replace(FIGURES, bias=-1.4), replace(FIGURES, rows=99)):
         assert len(drifts({KEY: FIGURES}, {KEY: moved})) == 1
     assert len(drifts({KEY: FIGURES}, {})) == len(drifts({}, {KEY: FIGURES})) == 1
+
+
+def test_published_figures_of_shipped_rows_still_hold() -> None:
+    committed = read(shipped_folder() / "figures.json")
+    assert drifts(committed.get("own", {}), score(cases(shipped()))) == []

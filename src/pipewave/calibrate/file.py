@@ -17,7 +17,7 @@ from pipewave.calibrate.process import Scales
 from pipewave.demand import Array
 from pipewave.errors import BadFile
 
-SCHEMA = 1
+SCHEMA = 2
 ARRAYS = ("middle", "spread", "points", "weights")
 
 

@@ -12,14 +12,19 @@ if TYPE_CHECKING:
     from pipewave.accuracy.figures import Cells
 
 TITLES = {"own": "Our H200 rows, shapes never trained on", "public": "Public corpus, shapes never trained on"}
+LEFT_OUT = "Members trained without what they are scored on"
 HEADINGS = {
+    "family": "family",
+    "dtype": "type",
+    "gpu": "GPU",
+    "software": "stack, implementation",
+    "protocol": "protocol",
+    "rows": "rows",
     "mape": "MAPE %",
     "median": "median %",
     "bias": "bias %",
     "coverage": "in 90 %",
-    "slower": "slower than ceiling %",
-    "below_floor": "below floor",
-    "over_floor": "over floor",
+    "slower": "over ceiling %",
 }
 
 
@@ -30,28 +35,23 @@ def register(app: typer.Typer) -> None:
 
 def accuracy(
     data: Annotated[Path | None, typer.Option(help="Also score this public corpus (checkout and [train]).")] = None,
+    splits: Annotated[bool, typer.Option(help="Show GPUs and families left out in training (checkout).")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 when a published figure drifts.")] = False,
     write: Annotated[bool, typer.Option("--write", help="Make these the published figures.")] = False,
     figures: Annotated[Path | None, typer.Option(help="File of published figures; default: the package's.")] = None,
 ) -> None:
     """Score the shipped weights on rows of shapes they never saw, without calibration."""
-    from pipewave.accuracy.figures import read, table
+    from pipewave.accuracy.figures import read
     from pipewave.accuracy.rows import cases, shipped, shipped_folder
     from pipewave.accuracy.score import score
-    from pipewave.cli.render import show
 
     parts: dict[str, Cells] = {"own": score(cases(shipped()))}
     if data is not None:
         from pipewave.accuracy.public import rows
 
         parts["public"] = score(rows(data))
-    if json:
-        show([{"part": part} | row for part, cells in parts.items() for row in table(cells)], "json", schema="cells")
-    else:
-        for part, cells in parts.items():
-            named = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in table(cells)]
-            show(named, "table", title=TITLES[part])
+    _show(parts, splits, "json" if json else "table")
     path = figures or shipped_folder() / "figures.json"
     committed = read(path)
     if write:
@@ -60,6 +60,28 @@ def accuracy(
         save(path, committed | parts)
     elif check:
         raise typer.Exit(_checked(committed, parts))
+
+
+def _show(parts: Mapping[str, Cells], splits: bool, form: str) -> None:
+    """JSON has every figure of every cell; a table those that fit a terminal."""
+    from pipewave.accuracy.figures import table
+    from pipewave.accuracy.splits import table as held_out
+    from pipewave.cli.render import show
+
+    left_out = [{"part": "splits"} | row for row in held_out()] if splits else []
+    if form == "json":
+        cells = [{"part": part} | row for part, found in parts.items() for row in table(found)]
+        show([*cells, *left_out], form, schema="cells")
+        return
+    for part, found in parts.items():
+        show([_short(row) for row in table(found)], form, title=TITLES[part])
+    if left_out:
+        show([{name: value for name, value in row.items() if name != "part"} for row in left_out], form, title=LEFT_OUT)
+
+
+def _short(row: Mapping[str, object]) -> dict[str, object]:
+    told = {**row, "software": f"{row['stack']} {row['impl']}"}
+    return {heading: told[name] for name, heading in HEADINGS.items()}
 
 
 def _checked(committed: Mapping[str, Cells], parts: Mapping[str, Cells]) -> int:
