@@ -92,8 +92,7 @@ league: $(VENV)/.train
 # After weights or tables change: what `pipewave accuracy` publishes, and docs/accuracy.md with its figures.
 accuracy: $(VENV)/.train
 	$(PIP) -e '.[plot]'
-	$(BIN)/pipewave accuracy --data $(PIPEWAVE_DATA) --write
-	$(BIN)/python -m bench.accuracy_page --data $(PIPEWAVE_DATA)
+	$(BIN)/python -m bench.accuracy_page --data $(PIPEWAVE_DATA) --write
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -1,7 +1,7 @@
-"""`python -m bench.accuracy_page [--data DIR]` writes docs/accuracy.md from the committed tables and figures.
+"""`python -m bench.accuracy_page [--data DIR] [--write]` writes docs/accuracy.md from the committed tables and figures.
 
-Its plots of our own rows are drawn anew; those of the public corpus only with `--data` (else from what was kept in
-bench/results/accuracy_sizes.json). Text: bench/pages/accuracy.md; bars and others' figures: bench/pages/accuracy.json.
+Our own rows are scored and drawn anew, those of the public corpus with `--data` (else they stay as kept). The text is
+bench/pages/accuracy.md, bars and others' figures are in bench/pages/accuracy.json.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ import numpy as np
 
 from bench import accuracy_plots as plots
 from bench import accuracy_tables as tables
-from pipewave.accuracy.figures import read
+from pipewave.accuracy.figures import Cells, read, write
 from pipewave.accuracy.rows import cases, shipped, shipped_folder
-from pipewave.accuracy.score import Key, key_of, predicted
+from pipewave.accuracy.score import Key, score
 from pipewave.demand import Array
+from pipewave.prediction import Predictions
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, RESULTS = ROOT / "bench" / "pages", ROOT / "bench" / "results"
@@ -34,19 +35,21 @@ SIZES, CURVES, PAPER = (
 PLOTTED = ("gemm", "attention prefill", "attention decode", "fused_moe", "rmsnorm", "silu_and_mul", "all_reduce")
 
 
-def pairs(rows: Iterable[Mapping[str, Any]], protocols: tuple[str, ...]) -> dict[str, tuple[Array, Array]]:
-    """Measured and predicted µs by family."""
-    groups: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        key = key_of(row)
-        if key.protocol in protocols and key.family in PLOTTED and not key.impl.endswith(tables.KNOWN):
-            groups[key].append(row)
-    found: dict[str, list[tuple[Array, Array]]] = defaultdict(list)
-    for key, mine in groups.items():
-        answers, measured, _ = predicted(key, mine)
-        found[key.family].append((measured, answers.latency_us))
-    ordered = [family for family in PLOTTED if family in found]
-    return {family: _stacked(found[family]) for family in ordered}
+class Dots:
+    """Measured and predicted µs by family, gathered while cells are scored under one protocol."""
+
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
+        self.found: dict[str, list[tuple[Array, Array]]] = defaultdict(list)
+
+    def __call__(self, key: Key, answers: Predictions, measured: Array) -> None:
+        """Keep a cell, but for the second cells of rows of which more was told."""
+        if key.protocol == self.protocol and not key.impl.endswith(tables.KNOWN):
+            self.found[key.family].append((measured, answers.latency_us))
+
+    def pairs(self) -> dict[str, tuple[Array, Array]]:
+        """The families that are plotted, in their order."""
+        return {family: _stacked(self.found[family]) for family in PLOTTED if family in self.found}
 
 
 def _stacked(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -54,23 +57,25 @@ def _stacked(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     return measured, answered
 
 
-def draw(data: Path | None) -> None:
-    """The figures; sizes of the corpus are kept for next time."""
-    own = pairs(cases(shipped()), ("cold",))
-    plots.scatter(own, "own.svg")
-    kept = json.loads(SIZES.read_text(encoding="utf-8")) if SIZES.exists() else {}
-    kept["own"] = plots.by_size(own)
+def draw(data: Path | None) -> dict[str, Cells]:
+    """Score and draw our own rows and, where it is given, the corpus; its sizes are kept for next time."""
+    parts = {"own": (cases(shipped()), Dots("cold"))}
     if data is not None:
         from pipewave.accuracy.public import rows
 
-        public = pairs(rows(data), ("graph",))
-        plots.scatter(public, "public.svg")
-        kept["public"] = plots.by_size(public)
+        parts["public"] = (rows(data), Dots("graph"))
+    kept = json.loads(SIZES.read_text(encoding="utf-8")) if SIZES.exists() else {}
+    cells: dict[str, Cells] = {}
+    for part, (found, dots) in parts.items():
+        cells[part] = score(found, dots)
+        plots.scatter(dots.pairs(), f"{part}.svg")
+        kept[part] = plots.by_size(dots.pairs())
     SIZES.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    for part, found in kept.items():
-        plots.sizes(found, f"{part}_sizes.svg")
+    for part, sizes in kept.items():
+        plots.sizes(sizes, f"{part}_sizes.svg")
     if CURVES.exists():
         plots.calibration(json.loads(CURVES.read_text(encoding="utf-8"))["curves"], "calibration.svg")
+    return cells
 
 
 def text() -> str:
@@ -95,7 +100,12 @@ def text() -> str:
     page = (PAGES / "accuracy.md").read_text(encoding="utf-8")
     for name, body in filled.items():
         page = page.replace(f"{{{name}}}", body)
-    return page
+    return "\n".join(line for line in page.splitlines() if _drawn(line)) + "\n"
+
+
+def _drawn(line: str) -> bool:
+    """False for a figure of rows that were never at hand."""
+    return not line.startswith("![") or (PAGE.parent / line.partition("](")[2].rstrip(")")).exists()
 
 
 def _rivals(given: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -158,8 +168,12 @@ def _sizes() -> list[dict[str, Any]]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.accuracy_page", description=__doc__)
     parser.add_argument("--data", type=Path, help="also draw the public corpus that lies here")
+    parser.add_argument("--write", action="store_true", help="also make these the figures that accuracy publishes")
     options = parser.parse_args(argv)
-    draw(options.data)
+    published = shipped_folder() / "figures.json"
+    cells = draw(options.data)
+    if options.write:
+        write(published, read(published) | cells)
     PAGE.write_text(text(), encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)}: {len(PAGE.read_text(encoding='utf-8')):,} characters")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,12 +51,18 @@ class Figures:
     failed: int = 0
 
 
-def score(rows: Iterable[Row]) -> dict[Key, Figures]:
-    """Figures by cell. A row has `case` (stack and impl in it), `gpu`, `protocol`, `impl` and `latency_us`."""
+Seen = Callable[[Key, Predictions, Array], None]
+
+
+def score(rows: Iterable[Row], seen: Seen | None = None) -> dict[Key, Figures]:
+    """Figures by cell. A row has `case` (stack and impl in it), `gpu`, `protocol`, `impl` and `latency_us`.
+
+    `seen` is shown the predictions of each cell and what was measured, in µs.
+    """
     cells: dict[Key, list[Row]] = defaultdict(list)
     for row in rows:
         cells[key_of(row)].append(row)
-    return {key: _scored(key, cells[key]) for key in sorted(cells, key=_order)}
+    return {key: _scored(key, cells[key], seen) for key in sorted(cells, key=_order)}
 
 
 def key_of(row: Row) -> Key:
@@ -91,11 +97,13 @@ def predicted(key: Key, rows: Sequence[Row]) -> tuple[Predictions, Array, int]:
         return predict(calls, key.gpu, protocol=key.protocol), np.array(measured), len(rows) - len(calls)
 
 
-def _scored(key: Key, rows: Sequence[Row]) -> Figures:
+def _scored(key: Key, rows: Sequence[Row], seen: Seen | None) -> Figures:
     answers, measured, failed = predicted(key, rows)
     if not len(answers):
         nan = float("nan")
         return Figures(0, nan, nan, nan, nan, nan, 0, nan, nan, failed)
+    if seen:
+        seen(key, answers, measured)
     return figures(answers, measured, failed)
 
 
