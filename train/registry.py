@@ -121,8 +121,9 @@ def extra(net: str, rows: Rows) -> dict[str, Any]:
     module = import_module(small_nets()[net].module if net in small_nets() else f"train.nets.{LARGE[net]}")
     if not hasattr(module, "card"):
         return {}
-    known = software(rows.take(by_name("ship", rows).train))
-    found: dict[str, Any] = module.card(net, dict(known))
+    train = by_name("ship", rows).train
+    usual = module.usual(rows)[train] if hasattr(module, "usual") else slice(None)
+    found: dict[str, Any] = module.card(net, software(rows.take(train[usual])))
     return found
 
 

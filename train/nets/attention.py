@@ -21,6 +21,7 @@ from pipewave.measure.pack import rows as measured
 from pipewave.stacks import framework, version
 from train import corpus
 from train.corpus.frame import repository
+from train.rows import Rows
 
 NETS = (PREFILL, DECODE)
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "causal", "sinks", "head_dim")
@@ -49,6 +50,11 @@ def weight(net: str, frame: pd.DataFrame, balanced: Floats) -> Floats:
     return balanced * np.where(frame["source"] == "h200", OWN_WEIGHT, 1.0)
 
 
+def usual(rows: Rows) -> NDArray[np.bool_]:
+    """Rows that default implementations are taken from: encoders run kernels of their own."""
+    return rows.columns["phase"].text() != "encoder"
+
+
 def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
     """What the card says beyond its rows: the implementation of a stack on a capability it was not measured on.
 
@@ -56,7 +62,7 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
     about another architecture.
     """
     impls: dict[str, str] = known["default_impl"]
-    stacks = {stack for names in known["stacks"].values() for stack in names}
+    stacks = sorted({stack for names in known["stacks"].values() for stack in names})
     filled = dict(impls)
     for key in sorted((key for key in impls if _capability(key)), key=_age, reverse=True):
         source, capability, *dtype = key.split("|")
