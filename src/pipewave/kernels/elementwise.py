@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from pipewave.calls import Elementwise
@@ -9,6 +11,7 @@ from pipewave.demand import Array, demand
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
 from pipewave.kernels.elementwise_stream import GENERATED, Stream, describe, generated, least_bytes, times
 from pipewave.kernels.estimate import log2
+from pipewave.kernels.residency import COLD, SERVING
 
 IN_PLACE = ("rope",)
 KNOWN = ("quantize", "rope", "kv_write")  # operations with measured rows; all others count as plain copies
@@ -23,6 +26,8 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     least = demand(len(read), dram=least_bytes(ctx.gpu, ctx.protocol, work), l2=work.moved, launch=1.0)
     if ctx.impl == GENERATED:
         return generated(least, ctx, work)
+    # Slots of a paged cache are scattered and long untouched, so writing them takes what it takes after a flush.
+    ctx = replace(ctx, protocol=COLD) if op == "kv_write" and ctx.protocol == SERVING else ctx
     moving = times(ctx, work)
     features = describe(ctx, work, moving) | {"row_share": _row_share(op, work)}
     features |= {name: np.full(len(read), float(op == name)) for name in KNOWN}
