@@ -244,7 +244,7 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     graph = _alone(family, cols, (key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]), gpu, "graph")
     seconds = np.maximum(graph.seconds, found.seconds[serving.FLOOR])
     seconds[serving.FLOOR] = found.seconds[serving.FLOOR]
-    source = replace(graph.source, basis=found.source.basis, notes=(*graph.source.notes, REPLAYED))
+    source = replace(graph.source, notes=(*graph.source.notes, REPLAYED))
     return Answers(seconds, found.bound, source, found.analysis, found.ctx)
 
 
