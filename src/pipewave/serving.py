@@ -21,7 +21,7 @@ HEAVY = ("gemm", "attention", "mla", "fused_moe")  # families that read weights 
 DIRTY_PER_BYTE = 0.5  # dirty bytes a cold kernel writes back for each byte it reads from DRAM
 DIRTY_SHARE = 0.6  # of the L2 that a flush leaves dirty
 # Floor over latency: up to the first a kernel waits for its start and no write-back shows, from the second all of it.
-WAITING = {"gemm": (0.15, 0.35), "fused_moe": (0.15, 0.35), "attention": (0.3, 0.75)}
+WAITING = {"gemm": (0.15, 0.35), "fused_moe": (0.15, 0.35), "attention": (0.2, 0.7)}
 SETUP_S = 2.2e-6  # of FlashAttention 3, read off cold rows; it runs on compute capability 9.0
 LATENCY, FLOOR = 0, 3
 

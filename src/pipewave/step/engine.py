@@ -27,7 +27,8 @@ class Engine:
     layer_us: more for each layer of a step that replays a graph for all but attention.
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
-    prompt_attention: stack whose prompt kernels are like this engine's, where its own rows are of another backend.
+    backends: (architecture, implementation of attention) pairs where most measured rows of the engine are of another
+    one than it runs.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit.
@@ -53,7 +54,7 @@ class Engine:
     graph_gib: float
     mixes_phases: bool
     compiled: bool
-    prompt_attention: str = ""
+    backends: tuple[tuple[str, str], ...] = ()
     source: str = ""
 
     def what_if(self, **changes: Any) -> Engine:
@@ -120,10 +121,12 @@ class Load:
 @cache
 def _engines() -> dict[str, Engine]:
     table = json.loads(FILE.read_text("utf-8"))
-    return {
-        name: Engine(name=name, **row | {"graph_stride": tuple(map(tuple, row["graph_stride"]))})
-        for name, row in table.items()
-    }
+    return {name: Engine(name=name, **{key: _frozen(value) for key, value in row.items()}) for name, row in table.items()}
+
+
+def _frozen(value: Any) -> Any:
+    """Lists of JSON as tuples, so that an engine can be a key."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def find(engine: str | Engine) -> Engine:

@@ -36,7 +36,7 @@ class Kernels:
 
 def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
-    found = predict([_backend(call, engine) for call in calls], gpu, protocol="serving", stack=engine.stack)
+    found = predict([_backend(call, gpu, engine) for call in calls], gpu, protocol="serving", stack=engine.stack)
     return Kernels(
         found,
         heat_us(calls, found.latency_us, gpu),
@@ -45,11 +45,12 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     )
 
 
-def _backend(call: Call, engine: Engine) -> Call:
-    """Prompt attention of an engine whose own measured rows are of another backend than its default."""
-    if not engine.prompt_attention or not isinstance(call, Attention) or max(call.q_lens) == 1 or call.stack:
+def _backend(call: Call, gpu: GPU, engine: Engine) -> Call:
+    """Attention as the engine runs it, where most of its measured rows are of another implementation."""
+    impl = dict(engine.backends).get(gpu.architecture)
+    if impl is None or not isinstance(call, Attention) or call.stack or call.impl:
         return call
-    return replace(call, stack=engine.prompt_attention)
+    return replace(call, impl=impl)
 
 
 def nodes_of(call: Call) -> int:
