@@ -121,7 +121,8 @@ class Load:
 @cache
 def _engines() -> dict[str, Engine]:
     table = json.loads(FILE.read_text("utf-8"))
-    return {name: Engine(name=name, **{key: _frozen(value) for key, value in row.items()}) for name, row in table.items()}
+    rows = {name: {key: _frozen(value) for key, value in row.items()} for name, row in table.items()}
+    return {name: Engine(name=name, **row) for name, row in rows.items()}
 
 
 def _frozen(value: Any) -> Any:
