@@ -11,5 +11,14 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     license: { fileName: "licenses.md" },
   },
-  server: { proxy: { "/api": "http://127.0.0.1:8000" } },
+  // `npm run dev` beside `pipewave web --port 8000 --no-open`, which answers pages of its own origin only.
+  server: {
+    proxy: {
+      "/api": {
+        target: "http://127.0.0.1:8000",
+        changeOrigin: true,
+        configure: (proxy) => proxy.on("proxyReq", (request) => request.removeHeader("origin")),
+      },
+    },
+  },
 });

@@ -77,17 +77,22 @@ export interface How {
 
 export type Change<T> = (part: Partial<T>, how?: How) => void;
 
+/** Changes of one input closer than this are one step in the history: "1", "12", "128". */
+const TYPING_MS = 1000;
+
 /** The inputs of a view, read from the URL; changing them changes the URL. */
 export function useInputs<T extends object>(path: string, schema: Schema<T>): [T, Change<T>] {
   const place = usePlace();
   const value = useMemo(() => readQuery(schema, place.query), [schema, place.query]);
   useEffect(() => go(path, writeQuery(schema, readQuery(schema, location.search)), true), [path, schema]);
-  const dragging = useRef(false);
+  const last = useRef({ names: "", at: -Infinity, passing: false });
   const change = useCallback<Change<T>>(
     (part, how = {}) => {
       const next = { ...readQuery(schema, location.search), ...part };
-      go(path, writeQuery(schema, next), how.replace === true || dragging.current);
-      dragging.current = how.passing === true;
+      const names = Object.keys(part).join();
+      const typing = names === last.current.names && performance.now() - last.current.at < TYPING_MS;
+      go(path, writeQuery(schema, next), how.replace === true || last.current.passing || typing);
+      last.current = { names, at: performance.now(), passing: how.passing === true };
     },
     [path, schema],
   );
