@@ -100,3 +100,11 @@ def test_what_cannot_run_is_an_error() -> None:
         pw.predict(pw.gemm(8, 8, 8), "H201")
     with pytest.raises(BadInput, match="protocol"):
         pw.predict(pw.gemm(8, 8, 8), "H200", protocol="warm")
+
+
+@pytest.mark.parametrize("gpu", ["L40S", "RTX 4090", "A100", "H200"])
+def test_cold_weights_arrive_no_faster_than_dram_ever_delivered(gpu: str) -> None:
+    """Cards of which only warm replays were measured must not promise their weights out of the L2."""
+    one = pw.predict(pw.gemm(16, 4096, 4096), gpu)
+    dram_us = 2 * 4096 * 4096 / (pw.find(gpu).dram_peak_gbps * 1e3)
+    assert one.latency_us >= 1.1 * dram_us

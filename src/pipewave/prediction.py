@@ -21,11 +21,13 @@ from pipewave.fields import rules
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family
-from pipewave.kernels.residency import SERVING
+from pipewave.kernels.residency import COLD, SERVING
 from pipewave.tables import Table
 
 US = 1e6
 LOW, FLOOR, CEILING = 1, 3, 4  # rows of an answer's seconds
+DRAM = PIPES.index("dram")
+DRAM_REACHED, FIRST_BYTES_S = 1.1, 1.6e-6  # the envelope of our 26,000 cold rows: times of the DRAM pipe, and before it
 WIDEST = 2.3  # log of the widest factor an interval states, ten: beyond it nothing is known but the floor
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
 UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
@@ -298,10 +300,17 @@ def _combine(analysis: Analysis, ctx: Context, source: Source) -> tuple[Array, N
     pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
     floor = floor_s(pipes)
     residual, intervals = _residual(trained(analysis.net), analysis, ctx)
-    latency = np.maximum(analysis.base_s * np.exp(residual.mean), floor)
+    latency = np.maximum(analysis.base_s * np.exp(residual.mean), _reached(pipes, floor, ctx))
     spread = np.exp(np.minimum(half_width(intervals, source.basis, residual.scale), WIDEST))
     low = latency / spread
     return np.maximum(np.array((latency, low, latency * spread, floor, low)), floor), busiest(pipes)
+
+
+def _reached(pipes: Array, floor: Array, ctx: Context) -> Array:
+    """What no measured row went below: the floor, and for cold calls DRAM as fast as it ever delivered."""
+    if ctx.protocol != COLD:
+        return floor
+    return np.asarray(np.maximum(floor, DRAM_REACHED * pipes[DRAM] + FIRST_BYTES_S))
 
 
 def _residual(learned: Trained | None, analysis: Analysis, ctx: Context) -> tuple[Residual, Mapping[str, Interval]]:
