@@ -51,15 +51,13 @@ function Ranked({ answer }: { answer: TraceAnswer }) {
   const most = Math.max(...answer.calls.map((one) => one.total_recoverable_us), 1e-9);
   const columns: Column<TraceCall>[] = [
     { key: "name", title: "Call", value: (one) => one.name, show: (one) => <CallName call={one} /> },
-    { key: "recoverable", title: "Recoverable", value: (one) => one.total_recoverable_us, show: (one) => <Recoverable call={one} most={most} />, hint: "measured − ceiling, of all these calls" },
-    { key: "share", title: "of GPU time", value: (one) => one.total_recoverable_us / (answer.gpu_us || 1), show: (one) => percent(one.total_recoverable_us / (answer.gpu_us || 1)) },
+    { key: "recoverable", title: "Recoverable", value: (one) => one.total_recoverable_us, show: (one) => <Recoverable call={one} most={most} of={answer.gpu_us || 1} />, hint: "measured − ceiling, of all these calls; and its share of GPU time" },
     { key: "count", title: "×", value: (one) => one.count, show: (one) => whole(one.count) },
     { key: "measured", title: "Measured", value: (one) => one.measured_us, show: (one) => time(one.measured_us) },
     { key: "predicted", title: "Predicted", value: (one) => one.latency_us, show: (one) => time(one.latency_us) },
     { key: "error", title: "Off by", value: (one) => one.latency_us / one.measured_us - 1, show: (one) => signedPercent(100 * (one.latency_us / one.measured_us - 1)), hint: "predicted against measured" },
     { key: "ceiling", title: "Ceiling", value: (one) => one.ceiling_us, show: (one) => time(one.ceiling_us), hint: "what a good kernel reaches" },
     { key: "floor", title: "Floor", value: (one) => one.floor_us, show: (one) => time(one.floor_us), hint: "no kernel can be faster" },
-    { key: "bound", title: "Bound", value: (one) => word(one.bound) },
   ];
   return (
     <Card title="Recoverable time, call by call" json={answer.calls} command={answer.command}>
@@ -73,17 +71,18 @@ function CallName({ call }: { call: TraceCall }) {
   const shape = said.map(([name, value]) => `${name} ${Array.isArray(value) ? `[${value.length}]` : String(value)}`);
   return (
     <span class="call" title={[call.kernels.join("\n"), call.note].filter(Boolean).join("\n")}>
-      <b>{call.name}</b> <span class="tag">{word(call.family)}</span>
+      <b>{call.name}</b> <span class="tag">{word(call.family)}</span> <span class="tag">bound: {word(call.bound)}</span>
       {!call.shaped && <span class="tag warn">shape assumed</span>}
       <small>{shape.join(" · ")}</small>
     </span>
   );
 }
 
-function Recoverable({ call, most }: { call: TraceCall; most: number }) {
+function Recoverable({ call, most, of }: { call: TraceCall; most: number; of: number }) {
   return (
     <span class="metered">
       <Meter value={call.total_recoverable_us} of={most} colour={familyColour(call.family)} /> <span>{time(call.total_recoverable_us)}</span>
+      <small>{percent(call.total_recoverable_us / of)}</small>
     </span>
   );
 }
