@@ -212,6 +212,15 @@ def test_a_taken_port_is_a_typed_error() -> None:
             listen("localhost", sock.getsockname()[1])
 
 
+def test_answers_are_not_held_back_for_more_to_send() -> None:
+    """asyncio sets TCP_NODELAY on what a socket accepts only if the socket names its protocol."""
+    pytest.importorskip("uvicorn")
+    from pipewave.web.run import listen
+
+    with listen("127.0.0.1", 0) as sock:
+        assert sock.proto == socket.IPPROTO_TCP
+
+
 def test_fifty_clients_at_once(client: Any) -> None:
     def one(number: int) -> tuple[int, Any]:
         kind = number % 3
