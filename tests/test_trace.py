@@ -205,6 +205,12 @@ def test_json_of_the_command(app: typer.Typer) -> None:
         assert isinstance(call["family"], str)
 
 
+def test_what_was_never_measured_says_so() -> None:
+    notes = {entry.name: entry.note for entry in explained("Qwen3-30B-A3B-tp1-graph-decode").entries}
+    assert "no such kernel was measured" in notes["topk"]
+    assert notes["qkv_proj"] == ""
+
+
 def test_traces_of_different_length_are_compared_step_by_step() -> None:
     decode, prefill = explained("Llama-3.1-8B-tp1-graph-decode"), explained("Llama-3.1-8B-tp1-graph-prefill")
     found = compare(decode, prefill)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipewave.calls import Call, Collective
+from pipewave.calls import Call, Collective, Elementwise
 from pipewave.explain.group import Group
 from pipewave.explain.names import short
 from pipewave.explain.pace import paced
@@ -16,6 +16,8 @@ from pipewave.gpus import GPU
 from pipewave.prediction import Prediction, predict
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
+NOT_COPIES = ("topk", "sample")
+UNMEASURED = "top-k and sampling are predicted as copies of their size: no such kernel was measured"
 WAITING = "the measured time of a collective includes waiting for the slowest rank"
 
 
@@ -145,12 +147,19 @@ def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
         found.bound,
         found.basis,
         shape.read,
-        shape.note or (WAITING if isinstance(shape.call, Collective) else ""),
+        shape.note or _caveat(shape.call),
         describe(shape.call),
         tuple(dict.fromkeys(short(kernel.name) for one in members for kernel in one.kernels)),
         first.tile,
         first.head.grid,
     )
+
+
+def _caveat(call: Call) -> str:
+    """What a reader must know of a prediction besides its interval."""
+    if isinstance(call, Elementwise) and call.op in NOT_COPIES:
+        return UNMEASURED
+    return WAITING if isinstance(call, Collective) else ""
 
 
 def describe(call: Call) -> dict[str, Any]:
