@@ -21,7 +21,8 @@ from pipewave.tune.space import space
 Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.float64]]
 Rng = np.random.Generator
-ENOUGH, MOST, LEAST = 0.003, 4, 3  # stop at this mean loss; candidates at most; samples a cell needs
+ENOUGH, MOST = 0.003, 4  # stop at this mean loss; candidates at most
+FEW, SEEN = 8, 32  # samples of a cell that are hardly enough; that are looked at
 KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
 
 
@@ -92,7 +93,7 @@ def keys(kernel: str, shape: Values) -> NDArray[np.int64]:
     return np.asarray(packed)
 
 
-def build(fitted: Fitted, samples: int = 40_000, seed: int = 0, keep_default: float = KEEP_DEFAULT) -> Cells:
+def build(fitted: Fitted, samples: int = 100_000, seed: int = 0, keep_default: float = KEEP_DEFAULT) -> Cells:
     """Sample the domain, predict every configuration, and keep each cell's few that lose nothing worth having."""
     drawn = _DRAWS[family(fitted.kernel)](np.random.default_rng(seed), samples)
     packed = keys(fitted.kernel, drawn)
@@ -101,9 +102,7 @@ def build(fitted: Fitted, samples: int = 40_000, seed: int = 0, keep_default: fl
     default = _defaults(fitted, drawn)
     found: list[tuple[int, NDArray[np.int64], Floats]] = []
     for name, first, count in zip(names.tolist(), start.tolist(), size.tolist(), strict=True):
-        if count < LEAST:
-            continue
-        index = order[first : first + min(count, 48)]
+        index = order[first : first + min(count, SEEN)]
         columns = {field: values[index][:, None] for field, values in drawn.items()}
         factor = fitted.log_factor(columns)
         lost = np.log(fitted.law_us(columns)) + factor
@@ -120,10 +119,12 @@ def shortlist(lost: Floats, default: NDArray[np.int64], keep_default: float = KE
     """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's)."""
     chosen: list[int] = []
     left = np.full(len(lost), np.inf)
-    while len(chosen) < MOST and (not chosen or left.mean() > ENOUGH):
-        chosen.append(
-            int(np.minimum(left[:, None], lost).sum(axis=0).argmin()) if chosen else int(lost.sum(axis=0).argmin())
-        )
+    least = 1 if len(lost) >= FEW else 2  # few samples do not tell that one is enough
+    while len(chosen) < MOST and (len(chosen) < least or left.mean() > ENOUGH):
+        gained = lost if not chosen else np.minimum(left[:, None], lost) + 1e-6 * lost
+        score = gained.sum(axis=0)
+        score[chosen] = np.inf
+        chosen.append(int(score.argmin()))
         left = np.minimum(left, lost[:, chosen[-1]])
     near = np.log(keep_default)
     extra = {int(d) for d, row in zip(default, lost, strict=True) if row[d] < near} - set(chosen)
