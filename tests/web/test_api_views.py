@@ -171,6 +171,14 @@ def test_trace_is_the_trace_command(client: Any) -> None:
     assert plain.json()["calls"] == direct["calls"]
 
 
+def test_a_trace_of_several_ranks_says_so_in_its_address(client: Any) -> None:
+    path = TRACES / "trace-Qwen3-32B-tp2-graph-decode.json.gz"
+    found = client.send("POST", f"/api/trace?name={path.name}&model=Qwen3-32B&tp=2&kv_lens=1025", path.read_bytes())
+    assert found.status == 200, found.body[:500]
+    assert found.json()["shaped_share"] > 0.9
+    assert client.send("POST", f"/api/trace?name={path.name}&tp=two", path.read_bytes()).status == 422
+
+
 @pytest.mark.parametrize(
     ("view", "question"),
     [

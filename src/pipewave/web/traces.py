@@ -22,6 +22,7 @@ from pipewave.web.commands import trace_command
 from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, model_of
 
 CHUNK = 1 << 20
+Ranks = Annotated[int, Field(ge=1, le=4096, strict=False)]  # a query string has text only
 Lens = Annotated[str, Field(max_length=2_000, pattern="^[0-9,*]*$")]
 
 
@@ -31,8 +32,8 @@ class TraceAsk(Form):
     name: Name = "trace"
     gpu: Name | None = None
     model: Name | None = None
-    tp: Annotated[int, Field(ge=1, le=4096)] = 1
-    ep: Annotated[int, Field(ge=1, le=4096)] = 1
+    tp: Ranks = 1
+    ep: Ranks = 1
     q_lens: Lens = ""
     kv_lens: Lens = ""
     kv_cache_dtype: Name | None = None
