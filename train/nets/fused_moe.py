@@ -8,8 +8,8 @@ routing of a layer, all numbers of tokens) runs kernels two to six times slower 
 foretells it, so such series weigh nothing in training; they are scored like all others, and a column `fallback` names
 them.
 
-The shipped members follow `plans/fused_moe.net.json`; tables called `reduced` come from smaller members, trained as
-`plans/fused_moe.reduced.json` says, all rows counting alike.
+`tables/fused_moe.tuned.json` is the table of graph replays without them (`train.evaluate --where counted=yes --where
+protocol=graph --where fallback=no --by gpu,dtype`).
 """
 
 from __future__ import annotations
