@@ -73,6 +73,7 @@ types: $(VENV)/.dev
 
 train: $(VENV)/.train
 	$(BIN)/python -m train all
+	$(BIN)/python -m train.cold
 
 bench: $(VENV)/.core
 	$(BIN)/python -m bench

@@ -130,10 +130,15 @@ class Interval:
 BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
 
 
-def half_width(intervals: Mapping[str, Interval], basis: str, scale: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Half-width in log time for that basis; no call gets less than it would on more familiar ground."""
-    known = BASES[: BASES.index(basis) + 1]
-    widths = [intervals[name](scale) for name in known if name in intervals]
+def half_width(
+    intervals: Mapping[str, Interval], basis: str, scale: NDArray[np.float64], protocol: str = ""
+) -> NDArray[np.float64]:
+    """Half-width in log time for that basis; no call gets less than it would on more familiar ground.
+
+    `basis|protocol` stands in for a basis where a protocol has an interval of its own.
+    """
+    names = [name for name in BASES[: BASES.index(basis) + 1] if name in intervals]
+    widths = [intervals.get(f"{name}|{protocol}", intervals[name])(scale) for name in names]
     return np.asarray(np.maximum.reduce(widths)) if len(widths) > 1 else widths[0]
 
 

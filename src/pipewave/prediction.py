@@ -301,7 +301,8 @@ def _combine(analysis: Analysis, ctx: Context, source: Source) -> tuple[Array, N
     floor = floor_s(pipes)
     residual, intervals = _residual(trained(analysis.net), analysis, ctx)
     latency = np.maximum(analysis.base_s * np.exp(residual.mean), _reached(pipes, floor, ctx))
-    spread = np.exp(np.minimum(half_width(intervals, source.basis, residual.scale), WIDEST))
+    half = half_width(intervals, source.basis, residual.scale, measured_protocol(ctx.protocol))
+    spread = np.exp(np.minimum(half, WIDEST))
     low = latency / spread
     return np.maximum(np.array((latency, low, latency * spread, floor, low)), floor), busiest(pipes)
 

@@ -50,6 +50,14 @@ def test_half_width_is_a_multiple_of_a_power() -> None:
     assert Interval(2.0, 0.5)(np.array([0.04, 0.25])) == pytest.approx([0.4, 1.0])
 
 
+def test_a_protocol_may_have_an_interval_of_its_own() -> None:
+    known = {"measured_gpu": Interval(1.0), "measured_gpu|cold": Interval(2.0), "same_architecture": Interval(1.5)}
+    scale = np.array([0.1])
+    assert half_width(known, "measured_gpu", scale, "cold") == pytest.approx([0.2])
+    assert half_width(known, "measured_gpu", scale, "graph") == pytest.approx([0.1])
+    assert half_width(known, "same_architecture", scale, "cold") == pytest.approx([0.2])
+
+
 def test_shifted_ceilings_leave_four_rows_in_five_slower() -> None:
     rng = np.random.default_rng(2)
     predictions = {}
