@@ -85,6 +85,7 @@ def text() -> str:
     own, public = committed.get("own", {}), committed.get("public", {})
     filled = {
         "bars": tables.markdown(tables.bars(given)),
+        "bf16_bars": tables.markdown(tables.bars(given, "bf16")),
         "own_bars": tables.markdown(tables.own_bars(given, own)),
         "rivals": tables.markdown(_rivals(given)),
         "paper": tables.markdown(_paper()),

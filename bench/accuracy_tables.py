@@ -55,17 +55,18 @@ def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
     return float(np.average(values, weights=weights))
 
 
-def bars(given: Bars) -> list[Row]:
-    """Bar and measured figure of each evaluation and family; in bold what misses its bar."""
-    rows = []
-    for asked in given["evaluations"]:
-        row: Row = {"evaluation": asked["name"]}
-        for (name, family), bar in zip(given["families"].items(), asked["bars"], strict=True):
-            cells = held_out(family["net"], "graph").get(asked["kind"], {})
-            found = by_gpu(cells, asked["gpus"] or given["gpus"], family["dtypes"])
-            row[name] = _beside(float(np.mean(list(found.values()))) if found else None, bar)
-        rows.append(row)
-    return rows
+def bars(given: Bars, only: str | None = None) -> list[Row]:
+    """Bar and measured figure of each evaluation and family; in bold what misses its bar. `only` keeps one type."""
+    return [{"evaluation": asked["name"]} | dict(_evaluation(given, asked, only)) for asked in given["evaluations"]]
+
+
+def _evaluation(given: Bars, asked: Mapping[str, Any], only: str | None) -> Iterator[tuple[str, str]]:
+    for (name, family), bar in zip(given["families"].items(), asked["bars"], strict=True):
+        if only and family["dtypes"]:
+            continue
+        cells = held_out(family["net"], "graph").get(asked["kind"], {})
+        found = by_gpu(cells, asked["gpus"] or given["gpus"], [only] if only else family["dtypes"])
+        yield name, _beside(float(np.mean(list(found.values()))) if found else None, bar)
 
 
 def _beside(value: float | None, bar: float) -> str:
@@ -136,16 +137,21 @@ def _split_row(name: str, found: Mapping[str, Mapping[str, Cell]]) -> Row:
 
 
 def intervals(nets: Iterable[str], protocol: str) -> Iterator[Row]:
-    """Coverage and median width over the prediction per kind of split, means over GPUs and types."""
+    """Coverage and median width over the prediction per kind of split, means over GPUs, their types by rows."""
     for net in nets:
         reduced = _read(TABLES / f"{net}.{protocol}.reduced.json")
         found = reduced or _read(TABLES / f"{net}.{protocol}.json")
         row: Row = {"net": net}
         for kind in ("fold", "logo", "lofo", "corrected"):
-            cell = found.get(kind, {}).get("macro mean", {})
-            row |= {f"{KINDS[kind]}: inside %": cell.get("coverage"), f"{KINDS[kind]}: width %": cell.get("width")}
+            for figure, title in (("coverage", "inside"), ("width", "width")):
+                row[f"{KINDS[kind]}: {title} %"] = _over_gpus(found.get(kind, {}), figure)
         if any(isinstance(value, float) for value in row.values()):
             yield row
+
+
+def _over_gpus(cells: Mapping[str, Cell], figure: str) -> float | None:
+    values = by_gpu(cells, [name.partition(" · ")[0] for name in cells], [], figure)
+    return float(np.mean(list(values.values()))) if values else None
 
 
 def ceilings() -> Iterator[Row]:
