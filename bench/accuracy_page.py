@@ -157,7 +157,7 @@ def _sizes() -> list[dict[str, Any]]:
     kept = json.loads(SIZES.read_text(encoding="utf-8")) if SIZES.exists() else {}
     rows = []
     for part, found in kept.items():
-        for family, bins in found.items():
+        for family, bins in ((family, bins) for family, bins in found.items() if bins):
             told = {f"from {b['from_us']:g} µs": f"{b['mape']:.1f} ({b['rows']:,})" for b in bins}
             rows.append(
                 {"family": f"{family}, {part}"}
