@@ -15,7 +15,18 @@ from pipewave.errors import BadFile, BadInput, MissingField, UnknownKernel
 from pipewave.tune import cells, load_table, machine
 from pipewave.tune.check import check, judge
 from pipewave.tune.explain import explain
-from pipewave.tune.export import Layer, entries, sglang, sglang_name, steady, vllm, vllm_name
+from pipewave.tune.export import (
+    NAMES,
+    SLACK,
+    Layer,
+    both,
+    entries,
+    sglang,
+    sglang_name,
+    steady,
+    vllm,
+    vllm_name,
+)
 from pipewave.tune.lookup import Lookup
 from pipewave.tune.mapping import KIND_FIELDS
 from pipewave.tune.reachable import reachable, smallest_set
@@ -289,3 +300,30 @@ def test_exports_have_the_schema_and_share_block_m() -> None:
     assert all(set(entry) == names and int(key) >= 1 for key, entry in body.items())
     first, second = sglang(up, down, LAYER, 1024)
     assert {k: v["BLOCK_SIZE_M"] for k, v in first.items()} == {k: v["BLOCK_SIZE_M"] for k, v in second.items()}
+
+
+@pytest.mark.parametrize("layer", [(64, 6, 2048, 1408), (60, 4, 2048, 1408), (128, 8, 4096, 1536), (256, 8, 7168, 256)])
+def test_an_exported_file_is_right_at_every_number_of_tokens(layer: tuple[int, int, int, int]) -> None:
+    up, down, of = read(locate("moe_w13", "H200")), read(locate("moe_w2", "H200")), space("moe_w13")
+    named = Layer(*layer)
+    body = vllm(up, down, named, 512)
+    keys = [int(key) for key in body if key != "triton_version"]
+    m, first, second = both(up.fitted, down.fitted, named, 512)
+    number = {tuple(of.as_dict(config).values()): i for i, config in enumerate(of.configs)}
+    names = [NAMES[name] for name in of.names]
+    for tokens in range(1, 513):
+        nearest = body[str(min(keys, key=lambda key: abs(key - tokens)))]
+        us = (first + second)[np.searchsorted(m, tokens)]
+        assert us[number[tuple(nearest[name] for name in names)]] <= (1 + SLACK) * us.min() * (1 + 1e-9)
+
+
+def test_few_configurations_do_for_a_layer_within_a_stated_regret() -> None:
+    table = load_table("moe_w13")
+    m = np.unique(np.geomspace(1, 4096, 60).astype(int))
+    fixed = {"e": 64, "top_k": 6, "hidden": 2048, "inter": 1408}
+    columns = {"m": m[:, None], **{name: np.full((len(m), 1), value) for name, value in fixed.items()}}
+    us = table.table.fitted.us(columns)
+    few, regret = smallest_set(us, 0.05)
+    assert 1 <= len(few) <= 8
+    assert (us[:, few].min(axis=1) / us.min(axis=1) - 1).max() == pytest.approx(regret)
+    assert regret <= 0.05
