@@ -40,7 +40,7 @@ def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", spare: Sequence
     narrow = sum(_width(rows, name) + 2 for name in names) > console.width
     for place, name in enumerate(names):
         number = _numeric([row[name] for row in rows])
-        width = min(NAME_WIDTH, _width(rows, name)) if narrow and not place and spare else None
+        width = min(NAME_WIDTH, _width(rows, name)) if narrow and not place else None
         grid.add_column(name, justify="right" if number else "left", no_wrap=number or bool(width), width=width)
     for row in rows:
         grid.add_row(*(text(row[name]) for name in names))
