@@ -63,7 +63,7 @@ def test_many_at_once_are_the_same_as_one_by_one(calls: list[Call], gpu: str, pr
         alone = pw.predict(call, gpu, protocol=protocol)
         assert dataclasses.replace(alone, notes=()) == pytest.approx(
             dataclasses.replace(answer, notes=())
-        ) or np.isclose(alone.latency_us, answer.latency_us, rtol=1e-4)
+        ) or np.isclose(alone.latency_us, answer.latency_us, rtol=1e-3)  # nets sum in single precision
 
 
 @given(

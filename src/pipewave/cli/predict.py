@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
 import typer
+from typer.core import TyperGroup
 
-from pipewave.calls import CLASSES, Call
 from pipewave.errors import BadFile, BadInput
-from pipewave.fields import Rule, defaults, required, rules
 
-GPU_HELP = "GPU name or spec file; several separated by commas are compared."
-EXAMPLES = {
-    "gemm": "pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
-    "attention": "pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
-    "mla": "pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
-    "rmsnorm": "pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
-    "silu_and_mul": "pipewave predict silu_and_mul 2048 14336 --gpu H200",
-    "fused_moe": "pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
-    "all_reduce": "pipewave predict all_reduce 16777216 4 --gpu A100",
-}
+
+class Families(TyperGroup):
+    """One sub-command a family, built when one is asked for or listed: help of the whole command stays quick."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the families."""
+        return list(_families().commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a family, None where there is none of that name."""
+        return _families().commands.get(cmd_name)
+
+
+@cache
+def _families() -> Any:
+    from pipewave.cli.families import build
+
+    return typer.main.get_command(build())
 
 
 def register(app: typer.Typer) -> None:
     """Add `predict` with one sub-command a family."""
-    group = typer.Typer(invoke_without_command=True, help="Latency of a kernel, or of every case in a file.")
+    text = "Latency of a kernel, or of every case in a file."
+    group = typer.Typer(cls=Families, invoke_without_command=True, help=text)
     group.callback()(predict_cases)
-    for name, cls in CLASSES.items():
-        group.command(name, help=_help(name, cls))(_command(cls))
     app.add_typer(group, name="predict")
 
 
@@ -63,117 +68,3 @@ def _open(stack: ExitStack, path: str, mode: Literal["r", "w"]) -> TextIO:
         return stack.enter_context(Path(path).open(mode, encoding="utf-8", errors="replace"))
     except OSError as error:
         raise BadFile(f"{path}: {error.strerror}", field="cases" if mode == "r" else "out") from error
-
-
-def _help(name: str, cls: type[Call]) -> str:
-    first = (cls.__doc__ or "").strip()
-    example = EXAMPLES.get(name)
-    return first + (f"\n\nExample: `{example}`" if example else "")
-
-
-def _command(cls: type[Call]) -> Callable[..., None]:
-    """A command whose arguments are the required fields of the family, its options the others."""
-
-    def run(**given: Any) -> None:
-        gpus, protocol, form = given.pop("gpu"), given.pop("protocol"), given.pop("format")
-        fields = {name: _value(rules(cls)[name], value) for name, value in given.items() if value is not None}
-        _compare(cls(**fields), gpus.split(","), protocol, form)
-
-    parameters = [_parameter(cls, name, rule) for name, rule in rules(cls).items()]
-    parameters += [
-        _option("gpu", str, GPU_HELP, "H200"),
-        _option("protocol", str, "How the latency would be measured: cold, serving, graph, profiler_warm.", "cold"),
-        _option("format", str, "table, json or csv.", "table"),
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
-
-
-def _parameter(cls: type[Call], name: str, rule: Rule) -> inspect.Parameter:
-    kind: Any = {"int": int, "float": float, "bool": bool}.get(rule.kind, str)
-    if name in required(cls):
-        shown = Annotated[kind, typer.Argument(help=_wanted(rule), show_default=False)]
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=shown)
-    return _option(name, kind, _wanted(rule), defaults(cls)[name])
-
-
-def _option(name: str, kind: type, text: str, default: Any) -> inspect.Parameter:
-    nullable: Any = kind | None if default is None else kind
-    annotation: Any = Annotated[nullable, typer.Option(help=text)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-
-
-def _wanted(rule: Rule) -> str:
-    if rule.kind == "ints":
-        return "Integers separated by commas; 3500*8 repeats."
-    return ", ".join(rule.choices) if rule.choices else ""
-
-
-def _value(rule: Rule, value: Any) -> Any:
-    if rule.kind == "ints" or (rule.kind == "routing" and value[:1].isdigit()):
-        return integers(value)
-    if rule.kind == "config":
-        pairs = (part.partition("=") for part in value.split(","))
-        return {key: int(number) for key, _, number in pairs}
-    return value
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """`1,2,3500*8` as integers."""
-    try:
-        parts = [part.partition("*") for part in text.split(",")]
-        return tuple(v for number, _, times in parts for v in [int(number)] * int(times or 1))
-    except ValueError as error:
-        raise BadInput(f"{text!r}: must be integers separated by commas, such as 128,4096 or 3500*8") from error
-
-
-def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
-    from pipewave.cli.render import check_format, show
-    from pipewave.prediction import explain
-
-    check_format(form)
-    answers = [explain(call, gpu.strip(), protocol=protocol) for gpu in gpus]
-    if form == "table":
-        show([_row(answer) for answer in answers], form, title=f"{call.kernel} {_shape(call)} [{protocol}]")
-        show([_pipes(answer) for answer in answers], form, title="busy share of each pipe")
-        _notes(answers)
-    else:
-        show([answer.to_dict() for answer in answers], form, schema="predictions")
-
-
-def _shape(call: Call) -> str:
-    values = call.to_dict()
-    return " ".join(f"{k}={_short(v)}" for k, v in values.items() if k != "kernel" and v != defaults(type(call)).get(k))
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, (list, tuple)) and len(value) > 4:
-        return f"[{value[0]}, {value[1]}, ... {len(value)}]"
-    return str(value)
-
-
-def _row(answer: Any) -> dict[str, Any]:
-    p = answer.prediction
-    return {
-        "GPU": answer.gpu.name,
-        "latency µs": p.latency_us,
-        "90 % interval": f"{p.low_us:.4g} – {p.high_us:.4g}",
-        "floor": p.floor_us,
-        "ceiling": p.ceiling_us,
-        "bound": p.bound,
-        "basis": p.basis,
-        "stack": f"{p.stack} {p.impl}".strip(),
-    }
-
-
-def _pipes(answer: Any) -> dict[str, str]:
-    from pipewave.cli.render import bar
-
-    shares = {pipe: share for pipe, share in answer.busy.items() if share > 0}
-    return {"GPU": answer.gpu.name} | {pipe: f"{bar(share, 8):8} {share:4.0%}" for pipe, share in shares.items()}
-
-
-def _notes(answers: list[Any]) -> None:
-    for note in dict.fromkeys(note for answer in answers for note in answer.prediction.notes):
-        print(f"note: {note}")

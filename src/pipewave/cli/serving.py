@@ -76,7 +76,7 @@ def step_command(
     """One engine iteration, kernel by kernel, with its gaps."""
     from dataclasses import asdict
 
-    from pipewave.cli.predict import integers
+    from pipewave.cli.families import integers
     from pipewave.gpus import find
     from pipewave.model import load
     from pipewave.model.kernels import Deployment

@@ -70,7 +70,7 @@ def _check_format(form: str) -> None:
 def _workload(
     model: str | None, tp: int, ep: int, q_lens: str, kv_lens: str, kv_dtype: str | None, engine: str
 ) -> Workload:
-    from pipewave.cli.predict import integers
+    from pipewave.cli.families import integers
     from pipewave.explain import Workload
     from pipewave.explain.lengths import Given
     from pipewave.model import load

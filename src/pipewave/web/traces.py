@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipewave.cli.predict import integers
+from pipewave.cli.families import integers
 from pipewave.errors import BadFile, BadInput
 from pipewave.explain import Workload, explain_trace
 from pipewave.explain.lengths import Given
