@@ -108,3 +108,8 @@ def test_cold_weights_arrive_no_faster_than_dram_ever_delivered(gpu: str) -> Non
     one = pw.predict(pw.gemm(16, 4096, 4096), gpu)
     dram_us = 2 * 4096 * 4096 / (pw.find(gpu).dram_peak_gbps * 1e3)
     assert one.latency_us >= 1.1 * dram_us
+
+
+def test_an_implementation_without_rows_is_told() -> None:
+    assert any("'foo'" in note for note in pw.predict(pw.gemm(64, 64, 64), "H200", impl="foo").notes)
+    assert pw.predict(pw.gemm(64, 64, 64), "H200", impl="cublas").notes == ()

@@ -271,7 +271,8 @@ def _resolve(
 ) -> tuple[Context, Source]:
     """Decide which software a batch is answered from, and say what was substituted."""
     gpu.peak_flops(dtype)  # raises UnsupportedDtype
-    card = _card(_net_name(family, dict(options)))
+    net = _net_name(family, dict(options))
+    card = _card(net)
     known: tuple[str, ...] = ()
     if card is None:
         used, note = stacks.resolve(stack, protocol, known, None)
@@ -281,9 +282,19 @@ def _resolve(
         known = card.known_stacks(seen)
         used, note = stacks.resolve(stack, protocol, known, card.default_stack.get(seen))
         basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
+        note = "; ".join(filter(None, (note, _unknown_impl(net, impl))))
         impl = impl or card.impl(stacks.measured_as(used, known), gpu.compute_capability, dtype)
     source = Source(basis, impl or "", used, (note,) if note else ())
     return Context(gpu, dtype, protocol, stacks.measured_as(used, known), impl or "", options), source
+
+
+def _unknown_impl(net: str, impl: str | None) -> str:
+    """What to say of an implementation that no row was measured with; nothing where the net does not tell them apart."""
+    learned = trained(net)
+    seen = learned.net.categories.get("impl", {}) if learned else {}
+    if not impl or not seen or impl in seen or impl in learned.card.default_impl.values():  # type: ignore[union-attr]
+        return ""
+    return f"impl {impl!r}: no row was measured with it"
 
 
 def _net_name(family: Family, options: Mapping[str, Any]) -> str:
