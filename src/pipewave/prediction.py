@@ -289,7 +289,7 @@ def _resolve(
 
 
 def _unknown_impl(net: str, impl: str | None) -> str:
-    """What to say of an implementation that no row was measured with; nothing where the net does not tell them apart."""
+    """What to say of an implementation without measured rows; nothing where the net does not tell them apart."""
     learned = trained(net)
     seen = learned.net.categories.get("impl", {}) if learned else {}
     if not impl or not seen or impl in seen or impl in learned.card.default_impl.values():  # type: ignore[union-attr]
