@@ -41,12 +41,13 @@ test-triton: $(VENV)/.train
 	$(PIP) triton
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton_kernels -n 2
 
+# A browser paints when it likes: what fails there counts once it fails three times; repeats are listed.
 test-web: export PIPEWAVE_FUZZ ?= 60
 test-web: $(VENV)/.dev
 	$(PIP) -e '.[web-test]'
 	sh tests/web/browser/chromium.sh
 	$(BIN)/python -m pytest tests/web --ignore tests/web/browser
-	$(BIN)/python -m pytest tests/web/browser -rs
+	$(BIN)/python -m pytest tests/web/browser -rsR --reruns 2
 
 # The page is committed as built, so that nobody who installs or tests pipewave needs node; after a change of web/: make web
 web:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 Until = Callable[..., None]
+DRAWN = ".results:not(.stale)[aria-busy=false] .latency-line[d]"
 
 QUERY = "?kernel=gemm&case=n:4096;k:4096&field=m&from=16&to=4096&points=60&gpus=H200,L40S"
 ASKED = {"kernel": "gemm", "case": {"n": 4096, "k": 4096},
@@ -16,7 +17,7 @@ ASKED = {"kernel": "gemm", "case": {"n": 4096, "k": 4096},
 
 def test_a_line_with_band_floor_and_ceiling_a_gpu(page: Any, until: Until) -> None:
     page.goto("/kernel" + QUERY)
-    page.wait_for_selector(".latency-line[d]")
+    page.wait_for_selector(DRAWN)
     for mark in ("g .latency-line", ".band", "g .floor-line", "g .ceiling-line", ".wave-line"):
         assert page.locator(f".chart {mark}").count() == 2, mark
     page.get_by_label("90 % band").uncheck()
@@ -41,6 +42,7 @@ def test_cursor_reads_the_librarys_numbers(page: Any, api: Callable[..., Any]) -
 
 def test_the_pointer_reads_too(page: Any) -> None:
     page.goto("/kernel" + QUERY)
+    page.wait_for_selector(DRAWN)
     surface = page.locator(".surface").first
     box = surface.bounding_box()
     page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 40)
@@ -50,7 +52,7 @@ def test_the_pointer_reads_too(page: Any) -> None:
 def test_tuner_choices_are_shown_where_there_is_a_table(page: Any, api: Callable[..., Any]) -> None:
     answer = api("/api/kernel", ASKED)
     page.goto("/kernel" + QUERY)
-    page.wait_for_selector(".latency-line[d]")
+    page.wait_for_selector(DRAWN)
     assert page.locator("section[aria-label='What the tuner would choose'] h3").count() == len(answer["tuner"] or [])
 
 
@@ -60,7 +62,7 @@ def test_every_family_has_a_working_example(page: Any, until: Until, kernel: str
     page.get_by_label("Family").select_option(kernel)
     page.get_by_role("heading", name="Latency of").wait_for()
     until("kernel => location.search.includes(`kernel=${kernel}&`)", kernel)
-    page.wait_for_selector(".results:not(.stale)[aria-busy=false] .latency-line[d]")
+    page.wait_for_selector(DRAWN)
 
 
 @pytest.mark.refused
@@ -74,4 +76,5 @@ def test_size_out_of_range_is_said_under_its_field(page: Any) -> None:
 def test_a_gpu_that_cannot_says_why_and_the_others_are_drawn(page: Any) -> None:
     page.goto("/kernel" + QUERY.replace("k:4096", "k:4096;dtype:fp8").replace("L40S", "A100"))
     page.get_by_role("status").filter(has_text="A100:").wait_for()
+    page.wait_for_selector(DRAWN)
     assert page.locator(".chart g .latency-line").count() == 1

@@ -55,7 +55,7 @@ def test_back_and_forward(page: Any, until: Until) -> None:
     until("location.pathname === '/serve' && location.search.includes('max_num_batched_tokens=2048')")
     page.go_back()
     until("location.search.includes('max_num_batched_tokens=8192')")
-    assert page.get_by_label("Tokens a step").input_value() == "8192"
+    until("document.querySelector('[data-field=max_num_batched_tokens] input').value === '8192'")
     page.go_forward()
     until("location.search.includes('max_num_batched_tokens=2048')")
 

@@ -89,13 +89,13 @@ def test_a_drag_is_one_step_back(page: Any, until: Until) -> None:
     until("!location.search.includes('batch=32&')")
     page.go_back()
     until("location.search.includes('batch=32&')")
-    assert page.get_by_label("Batch, exact").input_value() == "32"
+    until("document.querySelector('[aria-label=\"Batch, exact\"]').value === '32'")
 
 
 def test_timeline_of_both_steps_zooms(page: Any, until: Until) -> None:
     page.goto("/serve" + QUERY)
     step = page.locator("section[aria-label='One engine step']")
-    assert step.locator(".chart rect").count() > 4
+    step.locator(".chart rect").nth(4).wait_for(state="attached")
     step.get_by_role("button", name="Zoom in").click()
     assert not step.get_by_role("button", name="Zoom out").is_disabled()
     step.get_by_label("Prefill").check(force=True)
