@@ -50,7 +50,11 @@ def _frame(rows: PaperRows) -> pd.DataFrame:
 
 def score(split: Split, plan: Plan = PLAN) -> dict[str, Errors]:
     """Errors on the held-out shapes by GPU, and means over the seen and over the unseen GPUs."""
-    rows = together(split)
+    return scored(together(split), plan)
+
+
+def scored(rows: Rows, plan: Plan) -> dict[str, Errors]:
+    """Train on the rows whose `family` is `train`, score the others."""
     mean, _ = fit(rows, plan).predictions[TEST]
     held = rows.take(rows.columns["family"].text() == "test")
     gpu, error = held.columns["gpu"].text(), mean - held.residual
