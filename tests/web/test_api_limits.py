@@ -91,11 +91,26 @@ def test_bodies_that_are_no_question(client: Any, body: bytes, status: int) -> N
 
 
 def test_large_bodies_are_refused(client: Any) -> None:
-    padding = SERVE | {"model": {"x": "y" * limits.JSON_BYTES}}
-    reply = client.post("/api/serve", padding)
-    assert (reply.status, reply.json()["error"]["code"]) == (413, "too_large")
-    lying = client.send("POST", "/api/serve", b"{}", {"Content-Type": "application/json", "Content-Length": "junk"})
+    for size in (1, 16):
+        padding = SERVE | {"model": {"x": "y" * limits.JSON_BYTES * size}}
+        reply = client.post("/api/serve", padding)
+        assert (reply.status, reply.json()["error"]["code"]) == (413, "too_large")
+
+
+def test_a_length_that_is_no_number_is_refused(client: Any) -> None:
+    """Without a body: the HTTP parser answers and closes at once, and what came later would reset the connection."""
+    lying = client.send("POST", "/api/serve", None, {"Content-Type": "application/json", "Content-Length": "junk"})
     assert 400 <= lying.status < 500
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [("/api/serve", {"Host": "evil.example"}, 421), ("/api/nothing", {}, 413), ("/api/trace?gqu=1", {}, 422)],
+)
+def test_whoever_is_refused_can_read_why_after_sending_all(
+    client: Any, path: str, headers: dict[str, str], status: int
+) -> None:
+    assert client.send("POST", path, b"x" * (8 << 20), headers).status == status
 
 
 def test_a_large_body_without_a_length_is_refused_as_it_comes(client: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from anyio import move_on_after
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,6 +32,7 @@ HEADERS: Mapping[str, str] = {
     "x-frame-options": "DENY",
 }
 YEAR = "public, max-age=31536000, immutable"
+LINGER_S = 10.0
 
 
 class Guard:
@@ -43,7 +45,8 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._http(scope, receive, _with_headers(scope["path"], send))
+            body = _Body(receive)
+            await self._http(scope, body.receive, _lingering(body, _with_headers(scope["path"], send)))
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -93,6 +96,42 @@ async def _body(headers: Headers, receive: Receive) -> bytes | None:
             return None
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             return b"".join(parts)
+
+
+class _Body:
+    """A request's body on its way in, and whether all of it has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self.complete = receive, False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+
+def _lingering(body: _Body, send: Send) -> Send:
+    """Answers that end only when their client has sent what it had to send, or LINGER_S later.
+
+    A server that answers 413 and closes while data still comes resets the connection, and the answer is lost with it.
+    """
+    failed = False
+
+    async def send_and_wait(message: Message) -> None:
+        nonlocal failed
+        if message["type"] == "http.response.start":
+            failed = message["status"] >= 400
+        last = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if not (failed and last) or body.complete:
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        with move_on_after(LINGER_S):
+            while not body.complete:
+                await body.receive()
+        await send({"type": "http.response.body", "body": b""})
+
+    return send_and_wait
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
