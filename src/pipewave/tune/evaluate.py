@@ -26,13 +26,16 @@ Floats = NDArray[np.float64]
 
 
 def regrets(halves: Floats, chosen: NDArray[np.int64]) -> Floats:
-    """Regret [s] of chosen configurations [s] from halves [s, c, 2]: optimum on one half, both scored on the other."""
+    """Regret [s] of chosen configurations [s] from halves [s, c, 2]: optimum on one half, both scored on the other.
+
+    A choice that was timed in one half only (an anchor's slow ones are) is scored on that half.
+    """
     at = np.arange(len(halves))
     found = []
     for seen, scored in ((0, 1), (1, 0)):
         best = np.nanargmin(halves[..., seen], axis=1)
         found.append(halves[at, chosen, scored] / halves[at, best, scored] - 1)
-    return np.asarray(np.mean(found, axis=0))
+    return np.asarray(np.nanmean(found, axis=0))
 
 
 def summary(lost: Floats, decision_us: float) -> dict[str, float]:

@@ -51,8 +51,8 @@ class Job:
 # (rounds, within): so many more rounds of the configurations within that factor of the fastest seen so far.
 Stages = tuple[tuple[int, float], ...]
 STAGES: dict[int, Stages] = {
-    TEST: ((2, math.inf), (2, 2.0), (6, 1.25)),
-    ANCHOR: ((2, math.inf), (2, 1.4)),
+    TEST: ((2, math.inf), (2, 1.6), (8, 1.2), (8, 1.06)),
+    ANCHOR: ((1, math.inf), (1, 2.0), (2, 1.4)),  # what is twice as slow as the best is hardly worth a second look
     WAVE: ((2, math.inf),),
 }
 
@@ -92,13 +92,14 @@ def time_job(
     order: list[int] = []
     halves: list[int] = []
     us: list[float] = []
-    shuffle = random.Random(len(job.configs)).sample
+    shuffle, before = random.Random(len(job.configs)).sample, 0
     for rounds, within in STAGES[job.role]:
         limit = math.inf if math.isinf(within) else within * min(best.values())
         near = [index for index in job.configs if best[index] <= limit]
         # Another order each round: a timer's own rhythm (see `alternation`) must not look like a configuration's.
         batch = [index for _ in range(rounds) for index in shuffle(near, len(near))]
-        halves += [done % 2 for done in range(rounds) for _ in near]
+        halves += [(before + done) % 2 for done in range(rounds) for _ in near]
+        before += rounds
         taken = timer([launches[index] for index in batch])
         for index, value in zip(batch, taken, strict=True):
             best[index] = min(best[index], value)
