@@ -27,7 +27,7 @@ def test_a_plan_on_the_fake_device_fills_a_store_and_sums_up(
     app: typer.Typer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "rows"
-    arguments = ["measure", "--store", str(store), "--families", "rmsnorm", "--limit", "12", "--device", "fake"]
+    arguments = ["measure", "--store", str(store), "--families", "attention", "--limit", "12", "--device", "fake"]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert len(rows(store)) == 12
     told = capfd.readouterr().err
@@ -36,7 +36,7 @@ def test_a_plan_on_the_fake_device_fills_a_store_and_sums_up(
     assert CliRunner().invoke(app, [*arguments, "--quiet"]).exit_code == 0
     told = capfd.readouterr().err
     assert "jobs" not in told
-    assert "nothing to do; 0 left" in told
+    assert "nothing measured; 0 left" in told
 
 
 def test_every_argument_of_the_room_has_its_option(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pipewave import measure, store
 from pipewave.errors import BadFile, BadInput
-from pipewave.measure import plan
+from pipewave.measure import plan, protocol
 from pipewave.measure.brackets import Event, Timing
 from pipewave.measure.device import FakeDevice, Health, Outcome
 from pipewave.measure.impls import REGISTRY
@@ -48,6 +48,13 @@ def test_the_full_plan_covers_what_a_data_set_needs(full: list[Job]) -> None:
     assert kinds["graph", 0, "write"] == 2000
     assert kinds["cold", 1, "write"] == 500
     assert kinds["cold", 0, "read"] == 100
+    assert {job.case["dtype"] for job in cold if job.family == "fused_moe"} == {"bf16", "fp8", "fp8_block"}
+
+
+def test_block_scales_divide_the_experts_they_scale(full: list[Job]) -> None:
+    cases = [job.case for job in full if job.family == "fused_moe" and job.case["dtype"] == "fp8_block"]
+    assert cases
+    assert all(case["hidden"] % 128 == case["inter"] // case["tp"] % 128 == 0 for case in cases)
 
 
 def test_plans_are_reproducible_and_every_job_can_be_built(full: list[Job]) -> None:
@@ -66,6 +73,43 @@ def test_any_prefix_of_the_batches_is_balanced(full: list[Job]) -> None:
     assert all(abs(share - whole[family]) < 0.02 for family, share in shares(half).items())
     assert Counter(job.key for batch in batches for job in batch) == Counter(job.key for job in full)
     assert all(len({(job.family, job.protocol, job.flush) for job in batch}) == 1 for batch in batches)
+
+
+def test_in_order_ends_one_kind_before_the_next_begins(full: list[Job]) -> None:
+    cold = [job for job in full if job.protocol == "cold" and job.flush == "write"]
+    wanted = sorted(cold, key=lambda job: (not job.repeat, job.family != "rope"))
+    kinds = [(job.family, job.repeat) for batch in plan.batches(wanted, in_order=True) for job in batch]
+    seen = list(dict.fromkeys(kinds))
+    assert seen[0] == ("rope", 1)
+    assert seen.index(("gemm", 1)) < seen.index(("rope", 0)) < seen.index(("gemm", 0))
+    assert [kind for i, kind in enumerate(kinds) if not i or kind != kinds[i - 1]] == seen
+
+
+def test_families_of_a_plan_are_the_same_jobs_alone_and_together(full: list[Job]) -> None:
+    alone = plan.built_in("full", families=("rope", "gemm"))
+    assert {job.key for job in alone} == {job.key for job in full if job.family in ("rope", "gemm")}
+    assert alone[0].family == "rope"
+    assert sum(job.repeat for job in alone) < 500
+
+
+def test_the_card_rests_twice_as_long_as_a_burst_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept, waited = [0.0], list[float](), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(protocol.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(protocol.time, "sleep", sleep)
+    pace = protocol.Pace(2, lambda: waited.append(now[0]))
+    for index, takes_s in enumerate((0.3, 0.2, 0.001, 0.001, 0.7)):
+        pace.before(index)
+        now[0] += takes_s
+    assert slept == [protocol.REST_S, pytest.approx(1.0), protocol.REST_S]
+    assert len(waited) == 3
+    unpaced = protocol.Pace(0, lambda: waited.append(now[0]))
+    unpaced.before(0)
+    assert len(waited) == 3
 
 
 def test_cases_files_are_read_and_bad_lines_named(tmp_path: Path) -> None:
@@ -92,6 +136,7 @@ def test_a_second_run_does_only_what_is_left(tmp_path: Path, quick: list[Job]) -
     assert first.statuses["ok"] == 100
     assert second.statuses["ok"] == len(quick) - 100
     assert third.statuses.total() == 0
+    assert third.text() == "nothing measured; 0 left"
     assert len(measure.rows(path)) == len(quick)
     assert len(measure.environments(path)) == 1
 

@@ -21,6 +21,10 @@ def measure(
     families: Annotated[str, typer.Option(help="Comma-separated kernel families; default all.")] = "",
     protocol: Annotated[str, typer.Option(help="Protocol of a cases file.")] = "cold",
     select: Annotated[str, typer.Option(help="Parts of a built-in plan: cold, repeat, read, graph.")] = "",
+    in_order: Annotated[
+        bool, typer.Option("--in-order", help="Finish a part, then a family, before the next.")
+    ] = False,
+    burst: Annotated[int | None, typer.Option(help="Cold calls timed between two rests; 0 never rests.")] = None,
     shard: Annotated[str, typer.Option(help="i/n: every n-th job, starting at i.")] = "",
     limit: Annotated[int, typer.Option(help="At most so many jobs, spread over families; 0 is all.")] = 0,
     budget_s: Annotated[float | None, typer.Option(help="Stop starting work after so many seconds.")] = None,
@@ -49,6 +53,7 @@ def measure(
         "--protocol": protocol,
         "--select": select,
         "--shard": shard,
+        "--burst": burst,
         "--limit": limit,
         "--budget-s": budget_s,
         "--hang-s": hang_s,
@@ -56,8 +61,8 @@ def measure(
         "--compile-workers": compile_workers,
         "--device": device,
     }
-    flags = {"--retry-failed": retry_failed, "--fsync": fsync, "--quiet": quiet}
-    argv = [f"{name}={value}" for name, value in given.items() if value not in ("", None, 0)]
+    flags = {"--in-order": in_order, "--retry-failed": retry_failed, "--fsync": fsync, "--quiet": quiet}
+    argv = [f"{name}={value}" for name, value in given.items() if value not in ("", None)]
     raise typer.Exit(main([*argv, *(name for name, on in flags.items() if on)]))
 
 

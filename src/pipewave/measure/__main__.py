@@ -17,7 +17,7 @@ from typing import Any
 from pipewave.measure import plan
 from pipewave.measure.device import CudaDevice, Device, FakeDevice
 from pipewave.measure.job import Job
-from pipewave.measure.protocol import DeviceLostError
+from pipewave.measure.protocol import BURST, DeviceLostError
 from pipewave.measure.runner import EXIT_HUNG, EXIT_LOST, Limits, Runner
 
 CHILD = "PIPEWAVE_MEASURE_CHILD"
@@ -33,6 +33,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--families", default="", help="comma-separated kernel families; default all")
     parser.add_argument("--protocol", default="cold", help="protocol of a cases file")
     parser.add_argument("--select", default=",".join(SELECTIONS), help="comma-separated parts of a built-in plan")
+    parser.add_argument("--in-order", action="store_true", help="finish each part, then family, before the next")
+    parser.add_argument("--burst", type=int, default=BURST, help="cold calls timed between two rests; 0 never rests")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th job, starting at i")
     parser.add_argument("--limit", type=int, default=0, help="at most so many jobs, spread over families")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="stop starting work after so many seconds")
@@ -51,7 +53,10 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
     """The jobs that the options name, in plan order."""
     families = [name for name in options.families.split(",") if name]
     if options.plan in plan.SIZES:
-        jobs = [job for job in plan.built_in(options.plan, families=families) if _selected(job, options.select)]
+        parts = options.select.split(",")
+        jobs = [job for job in plan.built_in(options.plan, families=families) if _part(job) in parts]
+        if options.in_order:
+            jobs.sort(key=lambda job: parts.index(_part(job)))
     else:
         jobs = [job for job in plan.from_file(options.plan, options.protocol) if not families or job.family in families]
     index, count = (int(part) for part in options.shard.split("/"))
@@ -59,9 +64,9 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
     return jobs[:: max(1, len(jobs) // options.limit)][: options.limit] if options.limit else jobs
 
 
-def _selected(job: Job, select: str) -> bool:
-    kind = "repeat" if job.repeat else "read" if job.flush == "read" else job.protocol
-    return kind in select.split(",")
+def _part(job: Job) -> str:
+    """Which of SELECTIONS a job of a built-in plan belongs to."""
+    return "repeat" if job.repeat else "read" if job.flush == "read" else job.protocol
 
 
 class Progress:
@@ -114,14 +119,14 @@ def _limits(options: argparse.Namespace) -> Limits:
 def measure(options: argparse.Namespace) -> int:
     """Run in this process; the exit status says whether to start it again."""
     try:
-        device: Device = FakeDevice() if options.device == "fake" else CudaDevice()
+        device: Device = FakeDevice() if options.device == "fake" else CudaDevice(options.burst)
     except (DeviceLostError, ImportError) as error:
         sys.stderr.write(f"no GPU to measure on: {error}\n")
         return 2
     runner = Runner(device, options.store, _limits(options), fsync=options.fsync)
     progress = Progress(quiet=options.quiet)
     try:
-        runner.run(jobs_of(options), progress)
+        runner.run(jobs_of(options), progress, in_order=options.in_order)
     except DeviceLostError as error:
         sys.stderr.write(f"device lost: {error}\n")
         return EXIT_LOST

@@ -14,6 +14,7 @@ from pipewave.measure.job import Job
 from pipewave.measure.plans.estimate import rough_us
 from pipewave.measure.pools import Pools
 from pipewave.measure.protocol import (
+    BURST,
     REPETITIONS,
     WARM_CALLS,
     WARM_UPS,
@@ -78,9 +79,9 @@ def _version(package: str) -> str | None:
 
 
 class CudaDevice:
-    """The GPU torch sees first."""
+    """The GPU torch sees first; it rests after every `burst` cold calls, never where that is 0."""
 
-    def __init__(self) -> None:
+    def __init__(self, burst: int = BURST) -> None:
         import torch
 
         if not torch.cuda.is_available():
@@ -89,10 +90,11 @@ class CudaDevice:
         self._flusher = Flusher()
         self._nvml = Nvml()
         self._health = Health()
+        self._burst = burst
 
     def environment(self) -> dict[str, Any]:
-        """As `describe`, of the GPU in use."""
-        return self.describe(self._nvml)
+        """As `describe`, of the GPU in use, and the calls between two rests."""
+        return self.describe(self._nvml) | {"burst": self._burst}
 
     @staticmethod
     def describe(nvml: Nvml) -> dict[str, Any]:
@@ -172,7 +174,7 @@ class CudaDevice:
         """Retry once: a profiler that lost events usually finds them the second time."""
         for last in (False, True):
             try:
-                attempts = bracketed(calls, flush, repetitions, self._sample)
+                attempts = bracketed(calls, flush, repetitions, self._sample, self._burst if flush else 0)
             except recoverable() as error:
                 if is_fatal(error):
                     raise DeviceLostError(reason_of(error)) from error

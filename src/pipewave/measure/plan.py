@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from pipewave.measure.plans import attention, gemm, moe, pointwise
 
 Rng = np.random.Generator
 SEED = 20261121
-BATCH = 64
+BATCH = 60
 DEFAULT_IMPL = {"gemm": "cublas", "attention": "fa3", "fused_moe": "triton"}
 
 
@@ -49,6 +49,10 @@ FAMILIES: dict[str, Callable[[Rng, Size], Iterator[Job]]] = {
     "rope": lambda rng, s: pointwise.rope(rng, s.per_pointwise),
     "kv_write": lambda rng, s: pointwise.kv_write(rng, s.per_pointwise),
 }
+# These came later: they have no part in the draw of the variants, which stay those that were measured.
+LATER: dict[str, Callable[[Rng, Size], Iterator[Job]]] = {
+    "fused_moe": lambda rng, s: moe.quantized(rng, per_shape=s.per_moe),
+}
 
 
 def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = None) -> list[Job]:
@@ -58,14 +62,18 @@ def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = 
     chosen = list(families) or list(FAMILIES)
     if unknown := set(chosen) - set(FAMILIES):
         raise BadInput(f"families: {sorted(unknown)} are none of {', '.join(FAMILIES)}", field="families")
-    jobs = [job for family in chosen for job in _family(family, SIZES[name])]
-    return [job for job in (*jobs, *_variants(jobs, SIZES[name])) if protocol in (None, job.protocol)]
+    size = SIZES[name]
+    # Variants are drawn over the whole plan, whichever families are wanted, so that they are the same ones every time.
+    jobs = [job for family in FAMILIES for job in _family(FAMILIES, family, size)]
+    later = [job for family in LATER for job in _family(LATER, family, size)]
+    found = [job for job in (*later, *jobs, *_variants(jobs, size)) if protocol in (None, job.protocol)]
+    return sorted((job for job in found if job.family in chosen), key=lambda job: chosen.index(job.family))
 
 
-def _family(family: str, size: Size) -> list[Job]:
+def _family(source: Mapping[str, Callable[[Rng, Size], Iterator[Job]]], family: str, size: Size) -> list[Job]:
     # A stream of its own for every family keeps its jobs the same whichever other families are asked for.
     rng = np.random.default_rng([SEED, sorted(FAMILIES).index(family)])
-    jobs = list({job.key: job for job in FAMILIES[family](rng, size)}.values())
+    jobs = list({job.key: job for job in source[family](rng, size)}.values())
     kept = max(1, round(size.keep * len(jobs)))
     return [jobs[i] for i in sorted(rng.permutation(len(jobs))[:kept])]
 
@@ -108,21 +116,25 @@ def _default_impl(case: dict[str, object]) -> str:
     return DEFAULT_IMPL.get(str(case["kernel"]), "vllm")
 
 
-def batches(jobs: Iterable[Job], size: int = BATCH) -> list[list[Job]]:
-    """Group jobs into batches of one kind and interleave kinds in proportion, so any prefix is balanced."""
+def batches(jobs: Iterable[Job], size: int = BATCH, *, in_order: bool = False) -> list[list[Job]]:
+    """Group jobs into batches of one kind and interleave kinds in proportion, so any prefix is balanced.
+
+    `in_order` ends one kind before the next begins, in the order in which `jobs` first names them.
+    """
     groups: dict[tuple[str, ...], list[Job]] = defaultdict(list)
     for job in jobs:
         groups[_kind(job)].append(job)
     placed = []
-    for kind, members in sorted(groups.items()):
+    for rank, (kind, members) in enumerate(groups.items() if in_order else sorted(groups.items())):
         # Experts' weights are laid out once per shape, so a shape's token counts stay together.
         cut = _by_shape(members, size) if kind[0] == "fused_moe" else _shuffled(members, size)
-        placed += [((i + 0.5) / len(cut), kind, part) for i, part in enumerate(cut)]
+        placed += [((i + 0.5) / len(cut) + rank * in_order, kind, part) for i, part in enumerate(cut)]
     return [part for _, _, part in sorted(placed, key=lambda item: item[:2])]
 
 
 def _kind(job: Job) -> tuple[str, ...]:
-    return (job.family, job.protocol, job.flush, str(job.repeat))
+    dtype = str(job.case["dtype"]) if job.family == "fused_moe" else ""
+    return (job.family, job.protocol, job.flush, str(job.repeat), dtype)
 
 
 def _shuffled(jobs: list[Job], size: int) -> list[list[Job]]:

@@ -6,6 +6,7 @@ import functools
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ SPIN_CLOCKS = 40_000  # 20 µs at 1.98 GHz: long enough to read the SM clock fro
 WARM_UPS, WARM_CALLS = 5, 10
 GRAPH_SAMPLES = 5
 GRAPH_FILL_US = 400.0
+BURST = 12  # calls timed back to back: after some 20 ms of tensor load, power management lowers the clock
+REST_S, REST_PER_BUSY = 0.04, 2.0
 
 Call = Callable[[], object]
 Attempt = list[Bracket] | Exception
@@ -65,7 +68,25 @@ class Flusher:
         return lambda: self._buffer.zero_()
 
 
-def bracketed(calls: Sequence[Call], flush: Call | None, repetitions: int, on_queued: Call) -> list[Attempt]:
+class Pace:
+    """Idles the card before every `burst` calls, twice as long as the last burst took; 0 lets it run through."""
+
+    def __init__(self, burst: int, wait: Callable[[], object]) -> None:
+        """`wait` returns when everything queued has run."""
+        self._burst, self._wait = burst, wait
+        self._since = time.monotonic()
+
+    def before(self, index: int) -> None:
+        """Rest when call `index` opens a burst."""
+        if self._burst and index % self._burst == 0:
+            self._wait()
+            time.sleep(max(REST_S, REST_PER_BUSY * (time.monotonic() - self._since)))
+            self._since = time.monotonic()
+
+
+def bracketed(
+    calls: Sequence[Call], flush: Call | None, repetitions: int, on_queued: Call, burst: int = 0
+) -> list[Attempt]:
     """Run every call `repetitions` times between spins in one profiler context; brackets or the error of each call."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -73,7 +94,9 @@ def bracketed(calls: Sequence[Call], flush: Call | None, repetitions: int, on_qu
     attempted: list[int] = []
     errors: dict[int, Exception] = {}
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        pace = Pace(burst, torch.cuda.synchronize)
         for index, call in enumerate(calls):
+            pace.before(index)
             for _ in range(repetitions):
                 if flush is not None:
                     flush()

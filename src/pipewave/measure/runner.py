@@ -60,14 +60,20 @@ class Summary:
 
     def text(self) -> str:
         """One line for people, and one for each of the most frequent reasons of failure."""
-        spreads = sorted(self.spreads) or [float("nan")]
-        middle, tail = spreads[len(spreads) // 2], spreads[int(0.95 * (len(spreads) - 1))]
-        counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common()) or "nothing to do"
+        counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common()) or "nothing measured"
+        damaged = f"; {self.damaged} damaged lines" if self.damaged else ""
         failures = "".join(f"\n  {count} x {reason}" for reason, count in self.reasons.most_common(12))
+        return f"{counts}; {self.left} left{self._quality()}{damaged}{failures}"
+
+    def _quality(self) -> str:
+        """How steady the rows are; nothing where there are none."""
+        if not self.spreads:
+            return ""
+        spreads = sorted(self.spreads)
+        middle, tail = spreads[len(spreads) // 2], spreads[int(0.95 * (len(spreads) - 1))]
         return (
-            f"{counts}; {self.left} left; spread median {middle:.1%}, 95th percentile {tail:.1%}; "
-            f"{self.rejected} repetitions were outliers; {self.throttled} rows throttled; "
-            f"{self.damaged} damaged lines{failures}"
+            f"; spread median {middle:.1%}, 95th percentile {tail:.1%}; "
+            f"{self.rejected} repetitions were outliers; {self.throttled} rows throttled"
         )
 
     def hopeless(self, most_failed: float) -> bool:
@@ -87,12 +93,18 @@ class Runner:
         self._begun = _unfinished(contents, self._done)
         self.summary = Summary(damaged=contents.damaged)
 
-    def run(self, jobs: Sequence[Job], on_progress: Callable[[int, int], object] = lambda done, total: None) -> Summary:
+    def run(
+        self,
+        jobs: Sequence[Job],
+        on_progress: Callable[[int, int], object] = lambda done, total: None,
+        *,
+        in_order: bool = False,
+    ) -> Summary:
         """Measure what is not in the store; `on_progress(done, total)` is called after every batch."""
         started = time.monotonic()
         todo = [job for job in jobs if job.key not in self._done]
         self.summary.left = len(todo)
-        for batch in self._ordered(todo):
+        for batch in self._ordered(todo, in_order=in_order):
             if time.monotonic() - started > self._limits.budget_s:
                 break
             if self.summary.hopeless(self._limits.most_failed):
@@ -103,10 +115,10 @@ class Runner:
             on_progress(len(todo) - self.summary.left, len(todo))
         return self.summary
 
-    def _ordered(self, todo: Sequence[Job]) -> Iterator[list[Job]]:
+    def _ordered(self, todo: Sequence[Job], *, in_order: bool) -> Iterator[list[Job]]:
         """Batches, then one by one the jobs that were under way when an earlier run died."""
         suspects = {key for key, sizes in self._begun.items() if sizes}
-        yield from batches(job for job in todo if job.key not in suspects)
+        yield from batches((job for job in todo if job.key not in suspects), in_order=in_order)
         yield from ([job] for job in todo if job.key in suspects)
 
     def _measured(self, batch: list[Job]) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@ from pipewave.measure.impls import Prepared, Skip
 from pipewave.measure.job import Case, Job
 from pipewave.measure.pools import Pools
 
+BLOCK = 128
+
 
 def as_served(case: Case, pools: Pools) -> Prepared:
     """The configuration vLLM picks: its file for this (experts, width) and GPU, else its default."""
@@ -32,7 +34,7 @@ def served_config(case: Case) -> tuple[dict[str, int], str]:
     """Triton block sizes and where they come from, `file` or `default`."""
     from vllm.model_executor.layers.fused_moe.fused_moe import get_moe_configs
 
-    tuned = get_moe_configs(case["experts"], width(case), None)
+    tuned = get_moe_configs(case["experts"], width(case), _config_dtype(case), *(_scale_block(case) or ()))
     if not tuned:
         return _default(case), "default"
     return dict(tuned[min(tuned, key=lambda tokens: abs(tokens - case["tokens"]))]), "file"
@@ -42,7 +44,22 @@ def _default(case: Case) -> dict[str, int]:
     from vllm.model_executor.layers.fused_moe.fused_moe import get_default_config
 
     tokens, experts, hidden = case["tokens"], case["experts"], case["hidden"]
-    return dict(get_default_config(tokens, experts, width(case), hidden, case["topk"], None))
+    dtype, block = _config_dtype(case), _scale_block(case)
+    return dict(get_default_config(tokens, experts, width(case), hidden, case["topk"], dtype, block))
+
+
+def _config_dtype(case: Case) -> str | None:
+    """The type by which vLLM names its tuned files; None for 16-bit operands."""
+    return "fp8_w8a8" if _stored(case) == "fp8" else None
+
+
+def _scale_block(case: Case) -> list[int] | None:
+    return [BLOCK, BLOCK] if case["dtype"] == "fp8_block" else None
+
+
+def _stored(case: Case) -> str:
+    """The type of the weights."""
+    return "fp8" if str(case["dtype"]).startswith("fp8") else str(case["dtype"])
 
 
 def route(case: Case, device: str) -> tuple[Any, Any, dict[str, Any]]:
@@ -64,15 +81,46 @@ def _prepared(case: Case, pools: Pools, config: dict[str, int], source: str) -> 
 
     experts, hidden, inter = case["experts"], case["hidden"], width(case)
     x = pools.take("activation", "bf16", case["tokens"], hidden)
-    w13 = pools.take("weight", "bf16", experts, 2 * inter, hidden)
-    w2 = pools.take("weight", "bf16", experts, hidden, inter)
+    w13 = pools.take("weight", _stored(case), experts, 2 * inter, hidden)
+    w2 = pools.take("weight", _stored(case), experts, hidden, inter)
     weights, ids, summary = route(case, pools.device)
+    scales = _scales(case, pools.device)
 
     def call() -> object:
         with override_config(config):
-            return fused_experts(x, w13, w2, weights, ids)
+            return fused_experts(x, w13, w2, weights, ids, quant_config=scales)
 
     return Prepared(call, {"config": config, "config_source": source, "routing_seen": summary})
+
+
+def _scales(case: Case, device: str) -> Any:
+    """How vLLM is told to run in fp8, None for 16-bit operands; the call quantises its activations.
+
+    `fp8`: one scale an expert, static ones for the activations. `fp8_block`: one for 128 x 128 weights, and one for
+    128 activations of a token, found in the call.
+    """
+    import torch
+    from vllm.model_executor.layers.fused_moe.config import fp8_w8a8_moe_quant_config
+
+    if _stored(case) != "fp8":
+        return None
+
+    def drawn(*shape: int) -> Any:
+        return torch.rand(shape, device=device) + 0.5
+
+    experts, hidden, inter = case["experts"], case["hidden"], width(case)
+    if case["dtype"] == "fp8":
+        return fp8_w8a8_moe_quant_config(drawn(experts), drawn(experts), drawn(1), drawn(1))
+    w13, w2 = drawn(experts, 2 * inter // BLOCK, hidden // BLOCK), drawn(experts, hidden // BLOCK, inter // BLOCK)
+    return fp8_w8a8_moe_quant_config(w13, w2, block_shape=[BLOCK, BLOCK])
+
+
+def _scale_spec(case: Case) -> tuple[tuple[bool, bool], ...]:
+    """As Triton specialises the strides of block scales."""
+    if case["dtype"] != "fp8_block":
+        return ()
+    hidden, inter = case["hidden"] // BLOCK, width(case) // BLOCK
+    return tuple((n % 16 == 0, n == 1) for n in (hidden, inter, 2 * inter * hidden, hidden * inter))
 
 
 def distinct_kernels(jobs: Sequence[Job]) -> list[Job]:
@@ -90,7 +138,7 @@ def distinct_kernels(jobs: Sequence[Job]) -> list[Job]:
         # Triton specialises integers on divisibility by 16 and on being 1, and `topk` is a constant of the kernel.
         padded = routed + case["experts"] * (config["BLOCK_SIZE_M"] - 1)
         spec = (naive, routed % 16 == 0, routed == 1, padded % 16 == 0, width(case) % 16, case["hidden"] % 16)
-        kernel = repr((sorted(config.items()), case["topk"], spec))
+        kernel = repr((sorted(config.items()), case["topk"], case["dtype"], spec, _scale_spec(case)))
         size = case["experts"] * case["hidden"] * width(case) * 3 + case["tokens"] * case["hidden"] * case["topk"]
         if kernel not in cheapest or size < cheapest[kernel][0]:
             cheapest[kernel] = (size, job)
