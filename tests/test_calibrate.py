@@ -113,6 +113,19 @@ def test_rows_of_another_gpu_and_too_few_rows_are_refused(tmp_path: Path) -> Non
         calibrate(store_of(tmp_path / "few", 1.2, rows=2), GPU)
 
 
+def test_collectives_that_waited_for_a_late_rank_teach_nothing(tmp_path: Path) -> None:
+    path = store_of(tmp_path / "rows", 1.2)
+    with Store(path) as out:
+        for i, fastest_us in enumerate((8.0, 9.0, 30.0, 31.0, 32.0)):
+            case = {"kernel": "all_reduce", "bytes": 65536 << i, "world": 4}
+            row = {"t": "row", "key": f"c{i}", "case": case, "protocol": "cold", "status": "ok", "env": "e"}
+            row |= {"latency_us": 33.0, "fastest_rank_us": fastest_us, "stack": "torch-2.11", "impl": "nccl"}
+            out.append(row)
+    report = calibrate(path, GPU, out=tmp_path / "saved")
+    assert report.late == 2
+    assert sum(found.rows for found in report.fits.values()) + sum(report.too_few.values()) == 33
+
+
 def test_a_damaged_calibration_is_named_and_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / corrections.file_name(GPU)
     calibrate(store_of(tmp_path / "rows", 1.2), GPU, out=path)

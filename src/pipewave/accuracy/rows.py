@@ -10,14 +10,13 @@ from typing import Any
 
 from pipewave.accuracy.folds import held_out
 from pipewave.calls import CLASSES
-from pipewave.measure.pack import clock_mhz, environments, pack
+from pipewave.measure.pack import clock_mhz, environments, pack, started_together
 from pipewave.measure.pack import rows as measured_rows
 from pipewave.store import Store
 
 Row = dict[str, Any]
 GPU = "H200"
 KEPT = ("key", "case", "impl", "protocol", "stack", "status", "latency_us", "config", "env", "spin_us", "spin_clocks")
-WAITED = 0.75  # fastest over slowest rank of a collective below which some rank started late
 
 
 def shipped_folder() -> Path:
@@ -45,9 +44,8 @@ def cut(source: Path, target: Path) -> int:
 
 
 def _counts(row: Mapping[str, Any]) -> bool:
-    together = row.get("fastest_rank_us", row["latency_us"]) >= WAITED * row["latency_us"]
     known = row["case"]["kernel"] in CLASSES and row.get("flush", "write") == "write"
-    return bool(known and together and held_out(row["case"]))
+    return bool(known and started_together(row) and held_out(row["case"]))
 
 
 def cases(rows: list[Row]) -> Iterator[Row]:

@@ -13,19 +13,23 @@ from pipewave.calibrate.fit import FEWEST_ROWS, Fit, fit
 from pipewave.calibrate.samples import Key, samples
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU, find
-from pipewave.measure.pack import environments
+from pipewave.measure.pack import environments, started_together
 from pipewave.measure.pack import rows as measured_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a calibration; `fits` by net and protocol, `skipped` rows of kernels no prediction exists for."""
+    """What came of a calibration; `fits` by net and protocol, `skipped` rows of kernels no prediction exists for.
+
+    `late` are collectives left out because some rank was waited for.
+    """
 
     gpu: str
     path: Path
     fits: Mapping[Key, Fit]
     skipped: int
     too_few: Mapping[Key, int]
+    late: int = 0
 
     def table(self) -> list[dict[str, Any]]:
         """One row a net and protocol: rows, groups, mean error before and after (left out), and what was kept."""
@@ -49,10 +53,12 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None) -> Report
     """Fit corrections to the rows of `store` and save them where predictions for `gpu` find them, or to `out`.
 
     Errors after are leave-one-group-out (leave-one-out where a net has a single group). Rows flushed otherwise than
-    by writing are left out. BadInput when the rows allow no correction at all, or come from another GPU.
+    by writing are left out, and collectives of which some rank was waited for. BadInput when the rows allow no
+    correction at all, or come from another GPU.
     """
     card = find(gpu)
-    rows = [row for row in measured_rows(store) if row.get("flush", "write") == "write"]
+    flushed = [row for row in measured_rows(store) if row.get("flush", "write") == "write"]
+    rows = [row for row in flushed if started_together(row)]
     told = tuple(environments(store).values())
     _same_gpu(card, told)
     found, skipped = samples(rows, card)
@@ -66,7 +72,7 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None) -> Report
     save(Saved(card.name, kept, told), path)
     corrections.forget()
     too_few = {key: len(sample) for key, sample in found.items() if len(sample) < FEWEST_ROWS}
-    return Report(card.name, path, fits, skipped, too_few)
+    return Report(card.name, path, fits, skipped, too_few, late=len(flushed) - len(rows))
 
 
 def _same_gpu(card: GPU, told: Sequence[Mapping[str, Any]]) -> None:

@@ -35,4 +35,6 @@ def calibrate(
         typer.echo(f"{net} ({protocol}): {rows} rows are too few, left as it is", err=True)
     if report.skipped:
         typer.echo(f"{report.skipped} rows of kernels that cannot be predicted were skipped", err=True)
+    if report.late:
+        typer.echo(f"{report.late} collectives that waited for a late rank were left out", err=True)
     typer.echo(f"saved to {report.path}", err=True)

@@ -1,7 +1,8 @@
 """Time collectives over the GPUs of one machine: `python -m pipewave.measure.collectives --world 2,4 --store FILE`.
 
-Before each timed call a tiny all-reduce lines the ranks up and every rank spins the same number of clocks, so all
-start together; the latency is that of the slowest rank, `fastest_rank_us` tells how well they were aligned.
+Before each timed call the flush is written over and over, long enough for the slowest host process to queue all that
+follows; then a tiny all-reduce lines the ranks up and every rank spins the same number of clocks, so all start
+together. The latency is that of the slowest rank; `fastest_rank_us` tells how well they were aligned.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from pipewave.measure.brackets import Bracket, Timing
 from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, reason_of
 from pipewave.measure.job import Job
 from pipewave.measure.plans import collectives as plan
-from pipewave.measure.protocol import REPETITIONS, Attempt, Flusher, bracketed, recoverable
+from pipewave.measure.protocol import Attempt, Flusher, bracketed, recoverable
 from pipewave.measure.writer import RowWriter
 
 BATCH = 24
+REPETITIONS = 15
+FLUSHES = 16  # 55 µs each on an H200; a process that profiles queues a send and receive in up to 250 µs
 # NVLink multicast is off: where it is available, a program that uses it wrongly can take a host's GPUs down.
 ENVIRONMENT = {
     "NCCL_NVLS_ENABLE": "0",
@@ -185,7 +188,8 @@ def measure_batch(group: Group, flusher: Flusher, jobs: Sequence[Job], nvml: Nvm
     write = flusher.call("write")
 
     def flush() -> None:
-        write()
+        for _ in range(FLUSHES):
+            write()
         group.line_up()
 
     attempts: Sequence[Attempt]

@@ -20,6 +20,7 @@ from pipewave.errors import BadFile
 Row = dict[str, Any]
 FORMAT = "pipewave-rows-1"
 SPIN_LAUNCH_US = 0.613  # of a spin kernel beside its clocks, as `measure.microbench` found it on an H200
+WAITED = 0.75  # fastest over slowest rank below which one of them started late
 KERNEL_FIELDS = ("name", "us", "grid", "block", "smem", "regs")
 
 
@@ -121,6 +122,11 @@ def clock_mhz(row: Mapping[str, Any]) -> float | None:
     """SM clock right after the call, from a spin of a known number of clocks; None where the row has no spin."""
     spin_us = row.get("spin_us")
     return row["spin_clocks"] / (spin_us - SPIN_LAUNCH_US) if spin_us else None
+
+
+def started_together(row: Mapping[str, Any]) -> bool:
+    """False for a collective of which some rank was waited for: its time is mostly the wait for the last to arrive."""
+    return bool(row.get("fastest_rank_us", row["latency_us"]) >= WAITED * row["latency_us"])
 
 
 def families(found: Iterable[Mapping[str, Any]]) -> dict[str, int]:
