@@ -277,7 +277,9 @@ def test_file_names_are_those_the_engines_look_for() -> None:
 def test_nearest_key_lookup_is_right_at_every_m() -> None:
     m = np.array([1, 2, 3, 4, 16, 32, 48, 64])
     picked = [(0, 1, 5), (2, 4, 9), (5, 7, 20)]
-    body, of = entries(m, picked), space("moe_w13")
+    of = space("moe_w13")
+    columns = dict(zip(of.names, np.array(of.configs).T, strict=True))
+    body = entries(m, picked, columns)
     for tokens in range(1, 65):
         nearest = min((int(key) for key in body), key=lambda key: abs(key - tokens))
         granule = int(np.searchsorted(m, tokens))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 from pipewave.errors import BadInput
 from pipewave.tune.fitted import Fitted
 from pipewave.tune.lookup import FREE, GRANULE
-from pipewave.tune.space import space
 from pipewave.tune.table import Table
 
 Floats = NDArray[np.float64]
@@ -92,23 +92,28 @@ def both(up: Fitted, down: Fitted, layer: Layer, most: int) -> tuple[NDArray[np.
 
 
 def entries(
-    m: NDArray[np.int64], picked: list[tuple[int, int, int]], kernel: str = "moe_w13"
+    m: NDArray[np.int64], picked: list[tuple[int, int, int]], config: Mapping[str, NDArray[np.int64]], least: int = 1
 ) -> dict[str, dict[str, int]]:
     """Return the body of a file: two keys a switch point, so that the nearest key is always of M's own run."""
-    of = space(kernel)
     body: dict[str, dict[str, int]] = {}
     for first, last, column in picked:
-        values = {NAMES[name]: value for name, value in of.as_dict(of.configs[column]).items()}
-        low = int(m[first - 1]) + 1 if first else 1  # M counts in granules: a run starts right after the last one ends
+        values = {NAMES[name]: int(each[column]) for name, each in config.items()}
+        low = int(m[first - 1]) + 1 if first else least  # M counts in granules: a run starts where the last one ended
         body[str(low)] = values
         body[str(int(m[last]))] = values
     return body
 
 
+def body(up: Fitted, down: Fitted, layer: Layer, most: int, least: int = 1) -> dict[str, dict[str, int]]:
+    """Return configurations by number of tokens, least … most, of two fits that share their configurations."""
+    m, first, second = both(up, down, layer, most)
+    from_least = m >= least
+    return entries(m[from_least], steady((first + second)[from_least]), up.config, least)
+
+
 def vllm(up: Table, down: Table, layer: Layer, most: int = 8192) -> dict[str, Any]:
     """Return the body of vLLM's file for a layer."""
-    m, first, second = both(up.fitted, down.fitted, layer, most)
-    return {"triton_version": up.meta["env"]["triton"], **entries(m, steady(first + second))}
+    return {"triton_version": up.meta["env"]["triton"], **body(up.fitted, down.fitted, layer, most)}
 
 
 def sglang(up: Table, down: Table, layer: Layer, most: int = 8192) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,7 +126,7 @@ def sglang(up: Table, down: Table, layer: Layer, most: int = 8192) -> tuple[dict
     follow = [
         (a, b, int(np.where(block == block[c], second[a : b + 1].sum(axis=0), np.inf).argmin())) for a, b, c in picked
     ]
-    return entries(m, picked), entries(m, follow)
+    return entries(m, picked, up.fitted.config), entries(m, follow, down.fitted.config)
 
 
 def write(body: dict[str, Any], path: Path) -> Path:
