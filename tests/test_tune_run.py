@@ -114,6 +114,8 @@ def test_pairs_report_how_often_the_choice_is_slower() -> None:
     assert found["slower_share"] == 0.25
     assert found["same"] == 0.25
     assert found["speed_up_max"] > 2
+    later = pairs.compare(recording, [5, 5, 5, 99])  # a table that chooses otherwise; 99 was not timed anywhere
+    assert (later["shapes"], later["untimed"], later["slower_share"]) == (3, 1, 0.0)
 
 
 def test_regret_scores_on_the_half_that_did_not_choose() -> None:

@@ -68,8 +68,12 @@ def _fp8_default(shape: Shape) -> Config:
 
 
 def _moe_default(shape: Shape) -> Config:
-    """Return what vLLM and SGLang run without a tuned file: by tokens against experts."""
-    return (16, 32, 64, 4, 3, 1) if shape["m"] <= shape["e"] else (64, 64, 32, 4, 3, 8)
+    """Return what vLLM 0.22 runs without a tuned file: tiles grow with tokens (SGLang's older rule stays a member)."""
+    m = shape["m"]
+    rows = next((rows for most, rows in ((32, 16), (96, 32), (512, 64)) if m <= most), 128)
+    cols, depth = (64, 128) if m <= 64 else (128, 64)
+    group = 16 if m // max(shape["e"], 1) > 128 else 1
+    return (rows, cols, depth, 4 if m <= 128 else 8, 4 if m <= 32 else 3, group)
 
 
 def _prefill_default(shape: Shape) -> Config:
