@@ -1,4 +1,4 @@
-"""Shared by all tests: where the public corpus lies, and a hypothesis profile fit for busy machines."""
+"""Shared by all tests: where the public corpus lies, and hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, settings
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
 
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples every time, so that a red run means a change. For new ones: pytest --hypothesis-profile search
+settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", deadline=None, max_examples=1_000, suppress_health_check=list(HealthCheck))
 settings.load_profile("default")
 
 

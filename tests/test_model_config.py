@@ -53,6 +53,12 @@ TOTALS = {
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
     "GLM-4.5-Air": 106_852_251_264,
+    "Command-R": 34_980_831_232,
+    "Command-R-Plus": 103_810_674_688,
+    "Command-R7B": 8_028_033_024,
+    "OLMoE-1B-7B": 6_919_161_856,
+    "Phi-3.5-MoE": 41_873_153_344,
+    "Mistral-Small-3.1-24B": 24_011_361_280,
 }
 
 LLAMA = {
@@ -115,6 +121,25 @@ def test_layer_kinds_follow_the_config() -> None:
     assert all(layer.attention.window is None for layer in qwen.layers)
     assert isinstance(deepseek.layers[0].attention, Mla)
     assert [isinstance(layer.ffn, Moe) for layer in deepseek.layers[:5]] == [False, False, False, True, True]
+
+
+def test_a_window_that_is_stated_twice_must_agree() -> None:
+    gemma = LLAMA | {"model_type": "gemma2", "sliding_window": 64}
+    assert parse(gemma | {"sliding_window_size": 64}, "x") == parse(gemma, "x")
+    with pytest.raises(BadInput, match="must be sliding_window = 64"):
+        parse(gemma | {"sliding_window_size": 32}, "x")
+
+
+def test_only_the_block_of_a_family_that_is_modelled_passes() -> None:
+    cohere = LLAMA | {"model_type": "cohere2", "sliding_window": 64, "use_parallel_block": True}
+    assert [layer.attention.window for layer in parse(cohere, "x").layers] == [64, 64, 64, None]
+    with pytest.raises(UnsupportedModel, match="only True is modelled"):
+        parse(cohere | {"use_parallel_block": False}, "x")
+
+
+def test_wide_weights_of_narrow_products_are_told() -> None:
+    eight = LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 128}}
+    assert "twice as fast" in parse(eight, "x").notes[0]
 
 
 def test_unknown_field_that_may_matter_is_named() -> None:

@@ -72,7 +72,8 @@ class Reader:
         """Which query/key normalisation the layers have."""
         if self.family.qk_norm == "full":
             return "full"
-        return "head" if self.setting(self.family.qk_norm) else None
+        kind = "each" if self.family.heads_apart else "head"
+        return kind if self.setting(self.family.qk_norm) else None
 
     def has_rope(self, index: int) -> bool:
         """False on layers that a config lists as having no rotary embedding (SmolLM3: 0 = none)."""
@@ -191,10 +192,11 @@ def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf
     base = DTYPES[str(dtype).removeprefix("torch.")]
     section = fields.section("quantization_config") or Fields(raw).section("quantization_config")
     quantisation = quant.read_hf_quant(hf_quant) if hf_quant and not section else quant.read(section)
+    _check_fixed(fields, family)
     reader = Reader(fields, family, quantisation, base)
     windows = _windows(fields, family, reader.count)
     layers = tuple(reader.layer(index, window) for index, window in enumerate(windows))
-    spec = _whole(reader, name, model_type, _shared(layers), side, notes)
+    spec = _whole(reader, name, model_type, _shared(layers), side, (*notes, *quantisation.notes))
     fields.reject_leftovers(frozenset(ignore))
     return spec
 
@@ -255,11 +257,18 @@ def _text_part(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], int, tuple[st
     outer = Fields({k: v for k, v in raw.items() if k not in ("text_config", "quantization_config")})
     vision = outer.section("vision_config")
     hidden = Fields(text).integer("hidden_size")
-    side = tower_params(vision, hidden) if vision else 0
+    side = tower_params(vision, outer, hidden) if vision else 0
     outer.reject_leftovers(frozenset(text))
     merged = {"torch_dtype": raw.get("torch_dtype"), "dtype": raw.get("dtype"), **text}
     merged.setdefault("tie_word_embeddings", raw.get("tie_word_embeddings"))
     return merged, side, (("vision tower: counted in memory, not run; text requests only",) if vision else ())
+
+
+def _check_fixed(fields: Fields, family: Family) -> None:
+    """Fields that a family's files state and of which one value is modelled."""
+    for name, wanted in family.fixed:
+        if fields.get(name, wanted) != wanted:
+            raise UnsupportedModel(f"{name} = {fields.get(name)!r}: only {wanted!r} is modelled", field=name)
 
 
 def _check_activation(fields: Fields) -> None:
@@ -271,9 +280,13 @@ def _check_activation(fields: Fields) -> None:
 def _windows(fields: Fields, family: Family, count: int) -> list[int | None]:
     """The attention window of each layer; `layer_types` decides where a config has it."""
     window = fields.optional("sliding_window")
+    restated = fields.optional("sliding_window_size")  # Gemma 2 writes it twice
+    if restated not in (None, window):
+        raise BadInput(f"sliding_window_size = {restated}: must be sliding_window = {window}",
+                       field="sliding_window_size")  # fmt: skip
     enabled = fields.flag("use_sliding_window", True)
     first = fields.integer("max_window_layers", 0, low=0) if family.window == "late" else 0
-    pattern = fields.integer("sliding_window_pattern", family.window_pattern or 1)
+    pattern = fields.integer("sliding_window_pattern", fields.integer("layer_switch", family.window_pattern or 1))
     types = fields.get("layer_types")
     if types is not None:
         return _listed_windows(types, window, count)

@@ -38,6 +38,7 @@ class Family:
     mlp_bias: Setting = False
     head_bias: Setting = False
     qk_norm: Setting = False  # True: over each head; "full" means over all heads together
+    heads_apart: bool = False  # the norm of each head has weights of its own
     norms: str = "pre"
     norm_bias: bool = False
     gated: bool = True
@@ -49,6 +50,7 @@ class Family:
     positions: bool = False  # learned position embeddings
     moe: MoeFields | None = None
     defaults: tuple[tuple[str, int], ...] = ()  # what the family's config class supplies where files leave it out
+    fixed: tuple[tuple[str, bool | float | str], ...] = ()  # fields of which only this value is modelled
 
 
 LLAMA = Family(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
@@ -64,6 +66,17 @@ DEEPSEEK_V3 = replace(DEEPSEEK_V2, moe=replace(DEEPSEEK_MOE, correction=True))
 GEMMA = Family(tied=True, qkv_bias="attention_bias", o_bias="attention_bias")
 GLM4_MOE = replace(DEEPSEEK_MOE, correction=True, step=None)
 MIXTRAL_MOE = MoeFields("num_local_experts", inter="intermediate_size", module="block_sparse_moe")
+# One norm feeds attention and MLP; the layers with full attention have no RoPE, which only saves time.
+COHERE = Family(norms="parallel", tied=True, qkv_bias="attention_bias", o_bias="attention_bias")
+COHERE2_FIXED = (
+    ("use_parallel_block", True),
+    ("use_gated_activation", True),
+    ("use_parallel_embedding", True),
+    ("use_embedding_sharing", True),
+    ("position_embedding_type", "rope_gptj"),
+    ("order_of_interleaved_layers", "local_attn_first"),
+    ("rotary_pct", 1.0),
+)
 GPT_OSS_MOE = MoeFields("num_local_experts", inter="intermediate_size", expert_bias=True, router_bias=True)
 
 FAMILIES: dict[str, Family] = {
@@ -112,6 +125,14 @@ FAMILIES: dict[str, Family] = {
     "glm4": Family(qkv_bias="attention_bias", norms="sandwich"),
     "glm4_moe": Family(qkv_bias="attention_bias", qk_norm="use_qk_norm", moe=GLM4_MOE),
     "olmo2": Family(norms="post", qk_norm="full", qkv_bias="attention_bias", o_bias="attention_bias"),
+    "olmoe": Family(
+        qk_norm="full",
+        qkv_bias="attention_bias",
+        o_bias="attention_bias",
+        moe=MoeFields("num_experts", inter="intermediate_size"),
+    ),
+    "cohere": replace(COHERE, qk_norm="use_qk_norm", heads_apart=True),
+    "cohere2": replace(COHERE, window="pattern", window_pattern=4, fixed=COHERE2_FIXED),
     "granite": LLAMA,
     "smollm3": replace(LLAMA, tied=True, window="late"),
 }

@@ -25,7 +25,7 @@ HARMLESS = frozenset(
     partial_rotary_factor rotary_dim original_max_position_embeddings default_theta
     pretraining_tp swiglu_limit norm_topk_prob normalize_router_logits_before_topk routed_scaling_factor scoring_func
     topk_method n_group topk_group experts_per_token ep_size moe_capacity_factor
-    query_pre_attn_scalar hidden_activation attn_logit_scale
+    query_pre_attn_scalar hidden_activation attn_logit_scale logit_scale model_max_length
     embedding_multiplier attention_multiplier residual_multiplier logits_scaling mup_enabled
     num_nextn_predict_layers chat_template problem_type id2label label2id is_decoder is_encoder_decoder
     gradient_checkpointing use_bfloat16 fp16 bf16 attn_implementation use_flash_attn initial_context_length

@@ -202,10 +202,11 @@ class _Stage:
 
     def head_norms(self, spec: Gqa, heads: int, kv_heads: int) -> Iterator[Use]:
         """Norms of queries and keys. Compiled, one kernel sums the squares and RoPE's applies them."""
-        if spec.qk_norm == "head" and self.compiled:
+        by_head = spec.qk_norm in ("head", "each")
+        if by_head and self.compiled:
             sums = self.rows * (heads + kv_heads)
             yield self.streaming("qk_norm", sums * spec.head_dim * ACT, sums * 4)
-        elif spec.qk_norm == "head":
+        elif by_head:
             yield self.norm("q_norm", spec.head_dim, self.rows * heads)
             yield self.norm("k_norm", spec.head_dim, self.rows * kv_heads)
         elif spec.qk_norm == "full":

@@ -83,7 +83,7 @@ class Gqa:
     window: int | None = None
     softcap: float | None = None
     sinks: bool = False
-    qk_norm: str | None = None  # "head": over head_dim, "full": over all heads together
+    qk_norm: str | None = None  # "head": over head_dim, "each": weights a head, "full": over all heads together
     rope: bool = True
 
     def linears(self) -> tuple[Linear, ...]:
@@ -93,7 +93,8 @@ class Gqa:
     @property
     def extra_params(self) -> int:
         """Parameters outside the linear maps: q/k norms and attention sinks."""
-        norm = {None: 0, "head": 2 * self.head_dim, "full": (self.heads + self.kv_heads) * self.head_dim}
+        every = (self.heads + self.kv_heads) * self.head_dim
+        norm = {None: 0, "head": 2 * self.head_dim, "each": every, "full": every}
         return norm[self.qk_norm] + (self.heads if self.sinks else 0)
 
     def cache_elements(self, tp: int = 1) -> int:

@@ -132,6 +132,6 @@ def _attention_detail(layer: Layer) -> str:
     if isinstance(spec, Gqa):
         facts += ["sinks"] if spec.sinks else []
         facts += [f"softcap {spec.softcap:g}"] if spec.softcap else []
-        facts += [f"q/k norm over {'heads' if spec.qk_norm == 'head' else 'all'}"] if spec.qk_norm else []
+        facts += [f"q/k norm over {'all' if spec.qk_norm == 'full' else 'heads'}"] if spec.qk_norm else []
         facts += [] if spec.rope else ["no RoPE"]
     return ", ".join(facts)
