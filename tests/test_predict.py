@@ -113,3 +113,18 @@ def test_cold_weights_arrive_no_faster_than_dram_ever_delivered(gpu: str) -> Non
 def test_an_implementation_without_rows_is_told() -> None:
     assert any("'foo'" in note for note in pw.predict(pw.gemm(64, 64, 64), "H200", impl="foo").notes)
     assert pw.predict(pw.gemm(64, 64, 64), "H200", impl="cublas").notes == ()
+
+
+def test_four_bit_weights_are_answered_by_a_stack_that_runs_them() -> None:
+    """vLLM 0.22.1 has rows of other types only, 0.24.0 has kernels of such weights."""
+    call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
+    found = pw.predict(call, "H200", protocol="serving")
+    assert found.stack == "vllm-0.24.0" and "vllm-0.22.1 was not measured" in found.notes[0]
+    assert found.latency_us == pw.predict(call, "H200", protocol="serving", stack="vllm-0.24.0").latency_us
+
+
+def test_prompts_of_latent_attention_under_vllm_are_answered_as_expanded() -> None:
+    """SGLang's kernel on compressed rows takes three times as long, and vLLM does not run it."""
+    call = pw.mla([4096], [4096], 128, "context")
+    vllm, sglang = (pw.predict(call, "H200", protocol="serving", stack=s) for s in ("vllm-0.22.1", "sglang-0.5.14"))
+    assert vllm.stack.startswith("trtllm") and vllm.latency_us < 0.5 * sglang.latency_us

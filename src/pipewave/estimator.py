@@ -127,6 +127,7 @@ class Interval:
         return np.asarray(self.multiple * scale**self.power)
 
 
+FOUR_BIT = ("nvfp4", "mxfp4", "int4")
 BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
 
 
@@ -182,10 +183,15 @@ class Card:
         ccs = [cc for name, cc in known if name == version]
         return f"{version}|{min(ccs, key=lambda cc: (abs(cc - capability), cc))}" if ccs else ""
 
-    def known_stacks(self, protocol: str) -> tuple[str, ...]:
-        """Stacks with rows under a protocol, or under any where that one has none."""
+    def known_stacks(self, protocol: str, dtype: str = "") -> tuple[str, ...]:
+        """Stacks with rows under a protocol, or under any where that one has none.
+
+        Kernels of 4-bit weights are their own: a stack that has rows of other types only is not one of them.
+        """
         everywhere = {name for names in self.stacks.values() for name in names}
-        return self.stacks.get(protocol) or tuple(sorted(everywhere))
+        known = self.stacks.get(protocol) or tuple(sorted(everywhere))
+        four_bit = tuple(name for name in known if dtype in FOUR_BIT and f"{name}|{dtype}" in self.default_impl)
+        return four_bit or known
 
 
 def _generation(capability: int) -> int:

@@ -279,8 +279,8 @@ def _resolve(
         basis = "new_architecture"
     else:
         seen = measured_protocol(protocol)
-        known = card.known_stacks(seen)
-        used, note = stacks.resolve(stack, protocol, known, card.default_stack.get(seen))
+        known, usual = card.known_stacks(seen, dtype), card.default_stack.get(seen)
+        used, note = stacks.resolve(stack, protocol, known, usual if usual in known else None)
         basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
         note = "; ".join(filter(None, (note, _unknown_impl(net, impl))))
         impl = impl or card.impl(stacks.measured_as(used, known), gpu.compute_capability, dtype)

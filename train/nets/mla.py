@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,9 @@ from pipewave.gpus import find
 from pipewave.kernels.attention_requests import uniform
 from pipewave.kernels.base import Context
 from pipewave.kernels.mla import CONTEXT, GENERATION, analyse_requests
+from pipewave.stacks import framework, version
 from train import corpus
-from train.nets.attention import card
+from train.nets import attention
 
 __all__ = ["NETS", "card", "features", "rows"]
 
@@ -24,6 +26,18 @@ DIMS = (("kv_lora_rank", 512), ("rope_dim", 64))
 EAGER = ("vllm-0.14.0",)
 
 Floats = NDArray[np.float64]
+
+
+def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
+    """What attention's card says, and who answers for vLLM, of which no rows are: who works on prompts as it does,
+    with expanded K and V (SGLang's kernels do not, and take three times as long)."""
+    said = attention.card(net, known)
+    expands = {
+        protocol: max((name for name in names if framework(name) == "trtllm"), key=version, default="")
+        for protocol, names in known["stacks"].items()
+    }
+    usual = {protocol: name for protocol, name in expands.items() if name and net == CONTEXT}
+    return said | {"default_stack": known["default_stack"] | usual}
 
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
