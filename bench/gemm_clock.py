@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pipewave as pw
+from pipewave.answers import answer
 from pipewave.calls import from_dict
 from pipewave.columns import columns, group_key
 from pipewave.kernels import family_of
 from pipewave.measure.pack import clock_mhz, rows
-from pipewave.prediction import answer, as_case
+from pipewave.prediction import as_case
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200" / "gemm.json.gz"
 GPU = pw.find("H200")

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 import pipewave as pw
+from pipewave.answers import answer
 from pipewave.calls import Attention
 from pipewave.columns import group_key
 from pipewave.gpus import find
 from pipewave.kernels import family_of
-from pipewave.prediction import answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipewave as pw
+from pipewave.answers import REPLAYED
 from pipewave.demand import demand
 from pipewave.gpus import find
-from pipewave.prediction import REPLAYED
 from pipewave.serving import DIRTY_SHARE, write_back_s
 
 STREAMING = (pw.gemm(1, 14336, 4096), pw.fused_moe(32, 128, 8, 2048, 768), pw.attention((1,) * 8, (16384,) * 8, 32, 8))

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.prediction import WIDEST
+from pipewave.answers import WIDEST
 from train.corrected import averaged, corrected
 from train.intervals import Held, held, widths
 from train.predictions import Floats, Predictions, load_predictions

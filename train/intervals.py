@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.estimator import BASES, Interval, half_width
+from pipewave.estimator import BASES, Interval, half_width, intervals_of
 from train.rows import Ints, Rows
 from train.splits import by_name
 
@@ -119,5 +119,5 @@ def widths(name: str, parts: Mapping[str, Held]) -> Floats:
     out = np.full(len(part.index), np.nan)
     for code, basis in enumerate(BASES if intervals else ()):
         rows = part.basis == code
-        out[rows] = half_width(intervals, basis, part.scale[rows])
+        out[rows] = half_width(intervals_of(intervals, basis), part.scale[rows])
     return out

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from pipewave.errors import BadInput, UnknownKernel, did_you_mean
-from pipewave.fields import check_names, of, rules
+from pipewave.fields import check_names, of, schema
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
 KV_DTYPES = ("bf16", "fp16", "fp8")
@@ -24,8 +24,13 @@ class Call:
     kernel: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for name, rule in rules(type(self)).items():
-            object.__setattr__(self, name, rule.check(name, getattr(self, name)))
+        known = schema(type(self))
+        for name, rule in known.rules.items():
+            value = getattr(self, name)
+            if value is not known.otherwise[name]:  # defaults are valid
+                checked = rule.check(name, value)
+                if checked is not value:
+                    object.__setattr__(self, name, checked)
         self.check()
 
     def check(self) -> None:

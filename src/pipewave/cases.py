@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from pipewave.answers import US, Answers, answer
 from pipewave.calls import class_of, from_dict
 from pipewave.columns import SHARED, columns, group_key, numeric_fields
 from pipewave.demand import PIPES
@@ -18,7 +19,7 @@ from pipewave.fields import required, rules
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
-from pipewave.prediction import US, Answers, answer, check_protocol
+from pipewave.prediction import check_protocol
 
 CHUNK_LINES = 32_768
 LONGEST_LINE = 4_000_000

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,22 +20,25 @@ from numpy.typing import NDArray
 
 from pipewave import stacks
 from pipewave.errors import BadFile
+from pipewave.kernels.arith import ARRAY, Arith
 from pipewave.kernels.named import Features
 
 Floats = NDArray[np.float32]
+Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
 
 SCHEMA = 1
 CALLS_AT_ONCE = 2048  # whose hidden layers stay in a core's own cache
+ZERO = np.zeros((), np.float32)  # a plain 0.0 costs numpy a conversion every time
 UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
 UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """Log residual and log-time scale of its error, arrays over calls."""
+    """Log residual and log-time scale of its error: arrays over calls, or floats of one."""
 
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    mean: Any
+    scale: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,16 +54,21 @@ class Net:
 
     def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Residual:
         """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
-        return _merge(self._outputs(features, codes))
+        wide = self._outputs(features, codes).astype(np.float64)
+        return merged(wide[..., 0], wide[..., 1], ARRAY)
 
     def mean(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
         """The mean alone, of a net whose scale means nothing."""
         out = self._outputs(features, codes)[..., 0]
         return np.asarray(np.add.reduce(out, dtype=np.float64) * (1.0 / len(out)))
 
+    def codes(self, codes: Mapping[str, str]) -> tuple[str, ...]:
+        """The categories that it looks at, in its order."""
+        return tuple(codes.get(name, UNKNOWN) for name in self.tables)
+
     def _outputs(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Floats:
         """[member, call, output], a cacheful of calls at a time."""
-        x, bias = self._inputs(features), _first_bias(self, tuple(codes.get(name, UNKNOWN) for name in self.tables))
+        x, bias = self._inputs(features), first_bias(self, self.codes(codes))
         if len(x) <= CALLS_AT_ONCE:
             return self._forward(x, bias)
         parts = [self._forward(x[at : at + CALLS_AT_ONCE], bias) for at in range(0, len(x), CALLS_AT_ONCE)]
@@ -73,21 +81,26 @@ class Net:
                 return np.asarray(features.rows(self.features).T, np.float32)
             return np.array([features[name] for name in self.features], np.float32).T
         except KeyError as missing:
-            message = f"the weights want a feature {missing} that this version does not compute; reinstall pipewave"
-            raise BadFile(message, field="weights") from missing
+            raise lacking(missing) from missing
 
     def _forward(self, x: Floats, bias: Floats) -> Floats:
         hidden: Floats = np.matmul(x, self.weights[0])
         hidden += bias
         for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
-            hidden = np.matmul(_activate(hidden, self.activation), weight)
+            hidden = np.matmul(activate(hidden, self.activation), weight)
             hidden += bias
         return hidden
 
 
+def lacking(missing: KeyError) -> BadFile:
+    """The error of weights that want a feature nobody computes."""
+    message = f"the weights want a feature {missing} that this version does not compute; reinstall pipewave"
+    return BadFile(message, field="weights")
+
+
 @lru_cache(maxsize=4096)
-def _first_bias(net: Net, codes: tuple[str, ...]) -> Floats:
-    """What the categories add to the first layer, [member, 1, hidden]."""
+def first_bias(net: Net, codes: tuple[str, ...]) -> Floats:
+    """The first layer's biases with what the categories add, [member, 1, hidden]."""
     bias = net.biases[0]
     for (name, table), value in zip(net.tables.items(), codes, strict=True):
         code = net.categories[name].get(value, 0)
@@ -95,21 +108,21 @@ def _first_bias(net: Net, codes: tuple[str, ...]) -> Floats:
     return bias
 
 
-def _activate(x: Floats, kind: str) -> Floats:
+def activate(x: Floats, kind: str) -> Floats:
     """In place where that is possible: the layer before has no other use."""
     if kind == "relu":
-        return np.maximum(x, 0.0, out=x)
+        return np.maximum(x, ZERO, out=x)
     return np.asarray(x / (1.0 + np.exp(-x)), np.float32)
 
 
-def _merge(out: Floats) -> Residual:
-    """Members to one answer: mean of means; their disagreement widens the scale."""
-    wide, share = out.astype(np.float64), 1.0 / len(out)
-    each = wide[..., 0]
-    mean = np.add.reduce(each) * share
-    off = each - mean
-    variance = np.exp(2.0 * np.minimum(np.maximum(wide[..., 1], -8.0), 3.0)) + off * off
-    return Residual(mean, np.sqrt(np.add.reduce(variance) * share))
+def merged(means: Members, logs: Members, xp: Arith) -> Residual:
+    """Members to one answer: mean of means; their disagreement widens the scale. Members of arrays or of floats."""
+    share = 1.0 / len(means)
+    mean, variance = sum(means) * share, 0.0
+    for each, log in zip(means, logs, strict=True):
+        off, width = each - mean, xp.minimum(xp.maximum(log, -8.0), 3.0)
+        variance = variance + (xp.exp(2.0 * width) + off * off)
+    return Residual(mean, xp.sqrt(variance * share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +136,26 @@ class Interval:
     multiple: float
     power: float = 1.0
 
-    def __call__(self, scale: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(self.multiple * scale**self.power)
+    def __call__(self, scale: Any) -> Any:
+        return self.multiple * scale**self.power
 
 
 FOUR_BIT = ("nvfp4", "mxfp4", "int4")
 BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
 
 
-def half_width(
-    intervals: Mapping[str, Interval], basis: str, scale: NDArray[np.float64], protocol: str = ""
-) -> NDArray[np.float64]:
-    """Half-width in log time for that basis; no call gets less than it would on more familiar ground.
+def intervals_of(known: Mapping[str, Interval], basis: str, protocol: str = "") -> tuple[Interval, ...]:
+    """The intervals of which the widest counts: no call gets less than it would on more familiar ground.
 
     `basis|protocol` stands in for a basis where a protocol has an interval of its own.
     """
-    names = [name for name in BASES[: BASES.index(basis) + 1] if name in intervals]
-    widths = [intervals.get(f"{name}|{protocol}", intervals[name])(scale) for name in names]
-    return np.asarray(np.maximum.reduce(widths)) if len(widths) > 1 else widths[0]
+    names = [name for name in BASES[: BASES.index(basis) + 1] if name in known]
+    return tuple(known.get(f"{name}|{protocol}", known[name]) for name in names)
+
+
+def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> Any:
+    """Half-width in log time: the widest of the intervals."""
+    return reduce(xp.maximum, [interval(scale) for interval in intervals])
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +228,11 @@ class Ceiling:
 
     def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
         """Log of the ceiling over the base time of those features."""
-        shift = self.most_specific(self.shifts, codes["protocol"], codes["gpu"])
-        return np.asarray(self.net.mean(features, codes) + shift)
+        return np.asarray(self.net.mean(features, codes) + self.shift(codes))
+
+    def shift(self, codes: Mapping[str, str]) -> float:
+        """What answers for those categories are moved by."""
+        return self.most_specific(self.shifts, codes["protocol"], codes["gpu"])
 
     @staticmethod
     def most_specific(shifts: Mapping[str, float], protocol: str, gpu: str) -> float:

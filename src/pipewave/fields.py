@@ -43,6 +43,8 @@ def _number(rule: Rule, name: str, value: Any, wanted: str) -> None:
 
 
 def _int(rule: Rule, name: str, value: Any) -> int:
+    if type(value) is int and rule.low <= value <= rule.high:
+        return value
     wanted = f"an integer from {rule.low:.0f} to {rule.high:.0f}"
     whole = hasattr(value, "__index__") or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not whole:
@@ -135,11 +137,15 @@ def of(kind: str, default: Any = MISSING, **limits: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What is known of a call class: the rule of each field in order, the defaults, and which fields have none."""
+    """What is known of a call class: the rule of each field in order, the defaults, and which fields have none.
+
+    `otherwise` holds the default of every field, MISSING where it has none.
+    """
 
     rules: dict[str, Rule]
     defaults: dict[str, Any]
     required: frozenset[str]
+    otherwise: dict[str, Any]
 
 
 _SCHEMAS: dict[type, Schema] = {}
@@ -153,6 +159,7 @@ def schema(cls: type) -> Schema:
             {f.name: f.metadata["rule"] for f in declared},
             {f.name: f.default for f in declared if not _required(f)},
             frozenset(f.name for f in declared if _required(f)),
+            {f.name: f.default for f in declared},
         )
     return _SCHEMAS[cls]
 

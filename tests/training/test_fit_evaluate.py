@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from pipewave.estimator import BASES, Interval, half_width
+from pipewave.estimator import BASES, Interval, half_width, intervals_of
 from train import evaluate
 from train.predictions import save_predictions
 from train.splits import by_name, expand
@@ -145,5 +145,5 @@ def test_the_card_says_where_it_was_trained_and_what_stands_in(tmp_path: Path) -
     found = {basis: Interval(**given) for basis, given in intervals(DATA, tmp_path).items()}
     scale = np.array([0.05])
     assert found["measured_gpu"](scale) == pytest.approx(0.05, rel=1e-3)
-    widths = [half_width(found, basis, scale)[0] for basis in BASES]
+    widths = [half_width(intervals_of(found, basis), scale)[0] for basis in BASES]
     assert widths == sorted(widths)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from pipewave.estimator import BASES, Interval, half_width
+from pipewave.estimator import BASES, Interval, half_width, intervals_of
 from train import ceilings
 from train.intervals import Held, calibrated
 from train.splits import by_name, expand
@@ -34,7 +34,7 @@ def test_intervals_never_shrink_on_less_familiar_ground() -> None:
     scale = np.exp(rng.normal(-3, 1, 3000))
     parts = [held(factor * scale * rng.standard_normal(3000), scale, basis) for basis, factor in enumerate((1, 0.2, 3))]
     found = calibrated(parts)
-    widths = np.array([half_width(found, basis, scale) for basis in BASES])
+    widths = np.array([half_width(intervals_of(found, basis), scale) for basis in BASES])
     assert (np.diff(widths, axis=0) >= 0).all()
     assert np.mean(parts[2].error <= widths[2]) == pytest.approx(0.9, abs=0.01)
 
@@ -53,9 +53,9 @@ def test_half_width_is_a_multiple_of_a_power() -> None:
 def test_a_protocol_may_have_an_interval_of_its_own() -> None:
     known = {"measured_gpu": Interval(1.0), "measured_gpu|cold": Interval(2.0), "same_architecture": Interval(1.5)}
     scale = np.array([0.1])
-    assert half_width(known, "measured_gpu", scale, "cold") == pytest.approx([0.2])
-    assert half_width(known, "measured_gpu", scale, "graph") == pytest.approx([0.1])
-    assert half_width(known, "same_architecture", scale, "cold") == pytest.approx([0.2])
+    assert half_width(intervals_of(known, "measured_gpu", "cold"), scale) == pytest.approx([0.2])
+    assert half_width(intervals_of(known, "measured_gpu", "graph"), scale) == pytest.approx([0.1])
+    assert half_width(intervals_of(known, "same_architecture", "cold"), scale) == pytest.approx([0.2])
 
 
 def test_shifted_ceilings_leave_four_rows_in_five_slower() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.accuracy.folds import group_of
+from pipewave.answers import US, answer
 from pipewave.calibrate.correction import CODES
 from pipewave.calibrate.corrections import suspended
 from pipewave.calibrate.fit import Sample
@@ -20,7 +21,7 @@ from pipewave.errors import PipewaveError
 from pipewave.fields import rules
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
-from pipewave.prediction import US, answer, codes_of
+from pipewave.resolve import codes_of
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]  # net and protocol

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from pipewave.kernels.base import Columns
 
 # Below this many requests a call, finding runs costs more than it saves.
 WORTH_GROUPING = 64
+
+ONLY = np.zeros(1, np.intp)  # where the groups of the only call start
 
 Amount = Any  # of each call: an array, or a plain float where the batch is one call
 
@@ -32,6 +35,11 @@ class Requests:
     batch: Amount
     starts: NDArray[np.intp]
     owner: NDArray[np.intp] | None
+
+    @property
+    def calls(self) -> int:
+        """Length of the batch."""
+        return len(self.starts)
 
     @property
     def xp(self) -> Arith:
@@ -73,10 +81,18 @@ def requests_of(cols: Columns) -> Requests:
     if len(q) >= WORTH_GROUPING * calls:
         return _grouped(q, kv, offsets)
     if calls == 1:
-        return Requests(q, kv, 1.0, float(len(q)), offsets[:-1], None)
+        return Requests(q, kv, 1.0, float(len(q)), ONLY, None)
     batch = np.diff(offsets)
     owner = None if calls == len(q) else np.repeat(np.arange(calls), batch)
     return Requests(q, kv, 1.0, batch.astype(float), offsets[:-1], owner)
+
+
+def requests_of_one(q_lens: Sequence[int], kv_lens: Sequence[int]) -> Requests:
+    """The lists of one call, grouped where that pays."""
+    q, kv = np.array(q_lens, np.float64), np.array(kv_lens, np.float64)
+    if len(q) >= WORTH_GROUPING:
+        return _grouped(q, kv, np.array([0, len(q)]))
+    return Requests(q, kv, 1.0, float(len(q)), ONLY, None)
 
 
 def _grouped(q: Array, kv: Array, offsets: NDArray[np.intp]) -> Requests:

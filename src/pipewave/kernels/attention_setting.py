@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -89,20 +90,15 @@ class Estimate:
     sizes: Mapping[str, Amount]
     plain: Mapping[str, Amount]
 
-    def base(self) -> Array:
-        """Base seconds as an array over calls."""
-        return np.array([self.base_s]) if isinstance(self.base_s, float) else np.asarray(self.base_s)
-
-    def features(self, setting: Setting) -> Features:
-        """All features, arrays over calls; one logarithm for all sizes."""
-        names = (*self.sizes, *self.plain, *setting.flags)
+    def features(self, setting: Setting) -> Mapping[str, Amount]:
+        """All features by name: floats of one call, arrays over many."""
         if isinstance(self.base_s, float):
-            logs = np.array((*self.sizes.values(), *self.plain.values(), *setting.flags.values()))[:, None]
-        else:
-            logs = _stacked((*self.sizes.values(), *self.plain.values(), *setting.flags.values()), len(self.base_s))
-        sizes = logs[: len(self.sizes)]
+            logs = {name: math.log2(min(max(size, LEAST), MOST)) for name, size in self.sizes.items()}
+            return {**logs, **self.plain, **setting.flags}
+        values = _stacked((*self.sizes.values(), *self.plain.values(), *setting.flags.values()), len(self.base_s))
+        sizes = values[: len(self.sizes)]
         np.log2(np.minimum(np.maximum(sizes, LEAST), MOST), out=sizes)
-        return Features(names, logs)
+        return Features((*self.sizes, *self.plain, *setting.flags), values)
 
 
 def _stacked(values: tuple[Amount, ...], calls: int) -> Array:

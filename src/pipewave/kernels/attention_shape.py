@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipewave.demand import Array
+from pipewave.kernels.arith import Arith
 from pipewave.kernels.attention_requests import Amount, Requests
 from pipewave.kernels.attention_tiles import visible_keys, visible_pairs
 from pipewave.kernels.dtypes import ACTIVATION_BYTES
@@ -48,6 +49,11 @@ class Shape:
     query_bytes: Amount
     out_bytes: Amount
     moved: Amount  # bytes in and out when each is touched once
+
+    @property
+    def xp(self) -> Arith:
+        """Arithmetic of amounts per call."""
+        return self.requests.xp
 
     @property
     def batch(self) -> Amount:

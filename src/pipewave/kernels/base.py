@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.calls import CLASSES, Call
-from pipewave.demand import Array, Demand
+from pipewave.demand import Array, Demand, demand
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
+from pipewave.kernels.named import Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,34 @@ class Analysis:
     net: str  # which learned net corrects base_s
 
 
+class Sketch(NamedTuple):
+    """An analysis before it is laid out: amounts of the demand by pipe, base seconds and features by name.
+
+    Values are plain floats of one call, or arrays over many, among which constants may be floats.
+    """
+
+    amounts: Mapping[str, Any]
+    base_s: Any
+    features: Mapping[str, Any]
+    net: str
+
+    def analysis(self, calls: int) -> Analysis:
+        """Laid out as arrays over `calls`."""
+        base_s, features = np.asarray(self.base_s).reshape(calls), self.features
+        if calls == 1:
+            features = Features(tuple(features), np.array(list(features.values()))[:, None])
+        elif not isinstance(features, Features):
+            features = {name: np.broadcast_to(np.asarray(v, float), (calls,)) for name, v in features.items()}
+        return Analysis(demand(calls, **self.amounts), base_s, features, self.net)
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """A kernel family: its call class and the function from columns and context to an analysis.
 
     `options` names the call's fields that go to `Context.options` instead of the columns; `variant` adds a key that
-    splits a batch (calls of different variants are analysed apart), from the fields of one case.
+    splits a batch (calls of different variants are analysed apart), from the fields of one case. `one` analyses a
+    single case without arrays, where the family knows how to: a call alone is then answered several times faster.
     """
 
     name: str
@@ -93,6 +116,7 @@ class Family:
     ragged: tuple[str, ...] = ()
     variant: Callable[[Mapping[str, Any]], str] | None = None
     nets: tuple[str, ...] = ()
+    one: Callable[[Mapping[str, Any], Context], Sketch] | None = None
 
 
 @dataclass(slots=True)

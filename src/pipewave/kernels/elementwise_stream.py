@@ -80,7 +80,7 @@ def missing_share(gpu: GPU, footprint: Array) -> Array:
 
 def least_bytes(gpu: GPU, protocol: str, work: Stream) -> Array:
     """The least any kernel must exchange with DRAM."""
-    return least_dram(gpu, protocol, work.fresh, work.read, work.written)
+    return np.asarray(least_dram(gpu, protocol, work.fresh, work.read, work.written))
 
 
 def times(ctx: Context, work: Stream, l2_share: float = L2_SHARE) -> Times:

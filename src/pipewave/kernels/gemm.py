@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from pipewave.calls import Gemm
-from pipewave.demand import Array, Demand, demand
 from pipewave.kernels.arith import ARRAY, SCALAR, Arith
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch, register
 from pipewave.kernels.gemm_clock import slowdown
 from pipewave.kernels.gemm_features import Times, features, times
 from pipewave.kernels.gemm_machine import Machine, machine
 from pipewave.kernels.gemm_tiles import known_tile, tiling
 from pipewave.kernels.gemm_traffic import Traffic, quantize_s, traffic
-from pipewave.kernels.named import Features
 
 # Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
 NET_OF = {
@@ -34,19 +30,27 @@ def net_of(case: Mapping[str, Any]) -> str:
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
     """Demand, base estimate and features of a batch of GEMMs."""
-    at = machine(ctx)
     m, n, k = cols["m"], cols["n"], cols["k"]
-    tile = ctx.option("tile")
-    none, net = 0.0 * m, NET_OF[ctx.dtype]
-    ctas, clock = cols["ctas"] if tile else none, cols.get("sm_clock_mhz", none)
-    if len(m) > 1:
-        moved, t, named = parts(m, n, k, ctas, tile, at, ARRAY)
-        base = t.base * slowdown(named["memory_share"], clock, net, ctx, ARRAY)
-        return Analysis(least(m, n, k, moved, at), base, _columns(named, len(m)), net)
-    moved, t, named = parts(float(m[0]), float(n[0]), float(k[0]), float(ctas[0]), tile, at, SCALAR)
-    base = t.base * slowdown(named["memory_share"], float(clock[0]), net, ctx, SCALAR)
-    one = Features(tuple(named), np.array(list(named.values()))[:, None])
-    return Analysis(least(m, n, k, moved, at), np.array([base]), one, net)
+    none = 0.0 * m
+    ctas, clock = cols["ctas"] if ctx.option("tile") else none, cols.get("sm_clock_mhz", none)
+    if len(m) == 1:
+        return _analysed([float(column[0]) for column in (m, n, k, ctas, clock)], ctx, SCALAR).analysis(1)
+    return _analysed((m, n, k, ctas, clock), ctx, ARRAY).analysis(len(m))
+
+
+def one(case: Mapping[str, Any], ctx: Context) -> Sketch:
+    """The same of one GEMM."""
+    ctas, clock = float(case.get("ctas") or 0.0), float(case.get("sm_clock_mhz") or 0.0)
+    return _analysed((float(case["m"]), float(case["n"]), float(case["k"]), ctas, clock), ctx, SCALAR)
+
+
+def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
+    """Of m, n, k, CTAs and clock (MHz) of one call (floats) or of many (arrays)."""
+    m, n, k, ctas, clock_mhz = call
+    at, net = machine(ctx), NET_OF[ctx.dtype]
+    moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
+    base = t.base * slowdown(named["memory_share"], clock_mhz, net, ctx, xp)
+    return Sketch(least(m, n, k, moved, at), base, named, net)
 
 
 def parts(
@@ -60,17 +64,14 @@ def parts(
     return moved, t, features(m, n, k, moved, tiles, t, at, xp)
 
 
-def least(m: Array, n: Array, k: Array, moved: Traffic, at: Machine) -> Demand:
+def least(m: Any, n: Any, k: Any, moved: Traffic, at: Machine) -> dict[str, Any]:
     """The least any GEMM must do: useful FLOP, each operand once, a launch for each kernel."""
     launches = 1.0 + (at.library.quantize_kernels if at.quantize_s else 0.0)
-    return demand(len(m), tensor=2.0 * m * n * k, dram=moved.least_dram, l2=moved.all, launch=launches)
-
-
-def _columns(named: dict[str, Any], count: int) -> dict[str, Array]:
-    """Constants widened to the batch."""
-    return {name: np.broadcast_to(np.asarray(value, float), (count,)) for name, value in named.items()}
+    return {"tensor": 2.0 * m * n * k, "dram": moved.least_dram, "l2": moved.all, "launch": launches}
 
 
 FAMILY = register(
-    Family("gemm", Gemm, analyse, ("quantize", "tile"), variant=net_of, nets=tuple(dict.fromkeys(NET_OF.values())))
+    Family(
+        "gemm", Gemm, analyse, ("quantize", "tile"), variant=net_of, nets=tuple(dict.fromkeys(NET_OF.values())), one=one
+    )
 )

@@ -6,8 +6,7 @@ GPU's tag means nothing. The GPU reaches the net as a category, which may be unk
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.kernels.arith import Arith
 from pipewave.kernels.gemm_machine import DRAM_SHARE, Machine
@@ -15,11 +14,13 @@ from pipewave.kernels.gemm_tiles import TILES, Tiling
 from pipewave.kernels.gemm_traffic import Traffic
 
 MORE_TILES = ((256, 128), (192, 128), (128, 192))  # seen in kernel names; only their waves are worth a feature
+BESIDE = tuple(f"beside_{rows}x{columns}" for rows, columns in TILES)
+WAVES = tuple(f"waves_{rows}x{columns}" for rows, columns in TILES)
+MORE_WAVES = tuple(f"waves_{rows}x{columns}" for rows, columns in MORE_TILES)
 FRAMEWORKS = ("sglang", "trtllm", "vllm")
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(NamedTuple):
     """Seconds of the parts of a GEMM and of the whole."""
 
     tensor: Any  # at the datasheet peak
@@ -44,20 +45,20 @@ def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: Machine,
 
 def features(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, t: Times, at: Machine, xp: Arith) -> dict[str, Any]:
     """By name; logarithms are base 2, of seconds or of bytes over the size of the L2."""
-    return _sizes(m, n, k, moved, at, xp) | _parts(moved, t, at, xp) | _tiles(m, n, tiles, at, xp)
+    return _sizes(m, n, k, moved, tiles, at, xp) | _parts(moved, t, at, xp) | _tiles(tiles, at, xp)
 
 
-def _sizes(m: Any, n: Any, k: Any, moved: Traffic, at: Machine, xp: Arith) -> dict[str, Any]:
-    l2 = 1.0 / at.l2_bytes
+def _sizes(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, at: Machine, xp: Arith) -> dict[str, Any]:
+    l2, rows = 1.0 / at.l2_bytes, tiles.rows
     out = {
         "log_m": xp.log2(m),
         "log_n": xp.log2(n),
         "log_k": xp.log2(k),
         "vector": xp.where(m > 1.0, 0.0, 1.0),  # a matrix times one vector runs other kernels
-        "pad_m16": m / xp.ceil(m * (1 / 16)),
-        "pad_m64": m / xp.ceil(m * (1 / 64)),
-        "pad_m128": m / xp.ceil(m * (1 / 128)),
-        "pad_m256": m / xp.ceil(m * (1 / 256)),
+        "pad_m16": m / rows[16],
+        "pad_m64": m / rows[64],
+        "pad_m128": m / rows[128],
+        "pad_m256": m / rows[256],
         "in_l2": _clipped(xp.log2(moved.footprint * l2), 4.0, xp),
         "weights_in_l2": _clipped(xp.log2(moved.weights * l2), 4.0, xp),
         "x_in_l2": _clipped(xp.log2(moved.x * l2), 6.0, xp),
@@ -88,17 +89,17 @@ def _parts(moved: Traffic, t: Times, at: Machine, xp: Arith) -> dict[str, Any]:
     }
 
 
-def _tiles(m: Any, n: Any, tiles: Tiling, at: Machine, xp: Arith) -> dict[str, Any]:
-    out: dict[str, Any] = {}
+def _tiles(tiles: Tiling, at: Machine, xp: Arith) -> dict[str, Any]:
     best = 1.0 / tiles.best
-    for (rows, columns), seconds, per_sm in zip(TILES, tiles.seconds, tiles.per_sm, strict=True):
-        out[f"beside_{rows}x{columns}"] = xp.minimum(xp.log2(seconds * best), 4.0)
-        out[f"waves_{rows}x{columns}"] = per_sm / xp.ceil(per_sm)
-    for rows, columns in MORE_TILES:
-        per_sm = xp.ceil(m * (1.0 / rows)) * xp.ceil(n * (1.0 / columns)) * (1.0 / at.sms)
-        out[f"waves_{rows}x{columns}"] = per_sm / xp.ceil(per_sm)
-    unsliced = xp.minimum(xp.log2(tiles.unsliced * best), 6.0)
-    return out | {"beside_unsliced": unsliced, "log_tiles": xp.log2(tiles.per_sm[3])}
+    out = {name: xp.minimum(xp.log2(seconds * best), 4.0) for name, seconds in zip(BESIDE, tiles.seconds, strict=True)}
+    for name, per_sm in zip(WAVES, tiles.per_sm, strict=True):
+        out[name] = per_sm / xp.ceil(per_sm)
+    for name, (rows, columns) in zip(MORE_WAVES, MORE_TILES, strict=True):
+        per_sm = tiles.rows[rows] * tiles.columns[columns] * (1.0 / at.sms)
+        out[name] = per_sm / xp.ceil(per_sm)
+    out["beside_unsliced"] = xp.minimum(xp.log2(tiles.unsliced * best), 6.0)
+    out["log_tiles"] = xp.log2(tiles.per_sm[3])
+    return out
 
 
 def _clipped(value: Any, limit: float, xp: Arith) -> Any:

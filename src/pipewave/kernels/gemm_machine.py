@@ -74,7 +74,7 @@ _BY_DTYPE = {"fp8": CUTLASS, "int8": CUTLASS, "fp8_block": BLOCK, "nvfp4": FOUR_
 WEIGHT_ONLY = ("int4", "mxfp4")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # one a context, told apart by identity: what follows is cached by it
 class Machine:
     """Rates in FLOP/s, bytes/s and watts, sizes in bytes, times in seconds."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.kernels.arith import Arith
 from pipewave.kernels.gemm_machine import Machine
@@ -14,8 +13,7 @@ FITS, OVERFLOWS = 0.3, 1.02
 WRITTEN_BACK = 0.7  # of the results, while they fit
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Bytes; `footprint` is all touched between two uses of the same weights, `cached` their share found in L2."""
 
     x: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipewave.calls import Mla
 from pipewave.kernels import attention_decode, attention_prefill
-from pipewave.kernels.attention import analyse_shape
+from pipewave.kernels.attention import sketch_shape
 from pipewave.kernels.attention_requests import Amount, Requests, requests_of
 from pipewave.kernels.attention_shape import Heads, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
@@ -43,10 +43,11 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
     """The same from requests that are grouped already."""
     heads = requests.per_call(cols["heads"])
     if ctx.option("phase") == "generation":
-        return analyse_shape(shape_of(requests, latent(heads, ctx)), ctx, GENERATION, attention_decode.estimate)
+        shape = shape_of(requests, latent(heads, ctx))
+        return sketch_shape(shape, ctx, GENERATION, attention_decode.estimate).analysis(requests.calls)
     shape = shape_of(requests, expanded(heads, ctx))
     done = shape_of(requests, latent(heads, ctx)) if stays_latent(ctx) else None
-    return analyse_shape(shape, ctx, CONTEXT, attention_prefill.estimate, done)
+    return sketch_shape(shape, ctx, CONTEXT, attention_prefill.estimate, done).analysis(requests.calls)
 
 
 FAMILY = register(

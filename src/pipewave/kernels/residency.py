@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from pipewave.demand import Array
 from pipewave.gpus import GPU
+from pipewave.kernels.arith import ARRAY, Arith
 
 COLD, SERVING = "cold", "serving"
 
@@ -20,22 +20,22 @@ def l2_bytes(gpu: GPU) -> float:
 
 
 def least_dram(
-    gpu: GPU, protocol: str, fresh: Array, reused: Array, written: Array, copies: float | Array = 1.0
-) -> Array:
+    gpu: GPU, protocol: str, fresh: Any, reused: Any, written: Any, copies: Any = 1.0, xp: Arith = ARRAY
+) -> Any:
     """Fewest DRAM bytes a call can get away with.
 
     fresh: bytes that no kernel touched recently in serving (weights, KV); reused: activations; written: results, which
     may stay in L2 when the kernel ends. copies: how many sets of the operands rotate under the warm protocols.
     """
     capacity = l2_bytes(gpu)
-    spilled = np.maximum(written - capacity, 0.0)
+    spilled = xp.maximum(written - capacity, 0.0)
     if protocol == COLD:
         return fresh + reused + spilled
     if protocol == SERVING:
-        return fresh + np.maximum(reused + written - capacity, 0.0)
-    return (fresh + reused) * missing_share(capacity, copies * (fresh + reused)) + spilled
+        return fresh + xp.maximum(reused + written - capacity, 0.0)
+    return (fresh + reused) * missing_share(capacity, copies * (fresh + reused), xp) + spilled
 
 
-def missing_share(capacity: float, footprint: Array) -> Array:
+def missing_share(capacity: float, footprint: Any, xp: Arith = ARRAY) -> Any:
     """Smallest share of a cyclically read footprint that cannot sit in a cache of `capacity` bytes."""
-    return np.maximum(1.0 - capacity / np.maximum(footprint, 1.0), 0.0)
+    return xp.maximum(1.0 - capacity / xp.maximum(footprint, 1.0), 0.0)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from pipewave.answers import US, answer
 from pipewave.calls import Call, class_of, from_dict
 from pipewave.columns import columns, group_key
 from pipewave.demand import PIPES
@@ -15,7 +16,7 @@ from pipewave.errors import BadInput, PipewaveError
 from pipewave.fields import LARGEST_LIST, Rule, rules
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
-from pipewave.prediction import US, answer, check_protocol
+from pipewave.prediction import check_protocol
 from pipewave.web import limits, tuner, waves
 from pipewave.web.forms import Form, Name, WhatIf, ask_command, gpu_of
 

@@ -1,0 +1,113 @@
+"""A batch of calls with one context, answered: physics, learned residual, interval, floor and ceiling.
+
+`combined` and `ceiling_s` are written for arrays and floats alike; `single` answers one call with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave import serving, stacks
+from pipewave.calibrate import corrections
+from pipewave.columns import options_of
+from pipewave.demand import PIPES, Array, busiest, floor_s
+from pipewave.estimator import UNTRAINED_SCALE, Interval, Residual, Trained, half_width, intervals_of, trained
+from pipewave.gpus import GPU
+from pipewave.kernels.arith import ARRAY, Arith
+from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.residency import COLD, SERVING
+from pipewave.resolve import Source, codes_of, measured_protocol, plain_context, resolve
+
+US = 1e6
+LOW, FLOOR, CEILING = 1, 3, 4  # rows of an answer's seconds
+DRAM = PIPES.index("dram")
+DRAM_REACHED, FIRST_BYTES_S = 1.1, 1.6e-6  # the envelope of our 26,000 cold rows: times of the DRAM pipe, and before it
+WIDEST = 2.3  # log of the widest factor an interval states, ten: beyond it nothing is known but the floor
+REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
+UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A batch with one context: [5, call] of latency, low, high, floor, ceiling (seconds) and the bound."""
+
+    seconds: Array
+    bound: NDArray[np.intp]
+    source: Source
+    analysis: Analysis
+    ctx: Context
+
+
+def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
+    """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
+    found = _alone(family, cols, key, gpu, protocol)
+    if protocol != SERVING or family.name not in serving.HEAVY:
+        return found
+    if found.source.basis == "measured_gpu":
+        spared = serving.spare(found.seconds, found.analysis.demand, family.name, found.ctx, key[1])
+        return replace(found, seconds=spared)
+    # Of most GPUs only graph replays over rotating weights were measured, which come closer than other GPUs' cold rows.
+    graph = _alone(family, cols, (key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]), gpu, "graph")
+    seconds = np.maximum(graph.seconds, found.seconds[serving.FLOOR])
+    seconds[serving.FLOOR] = found.seconds[serving.FLOOR]
+    source = replace(graph.source, notes=(*graph.source.notes, REPLAYED))
+    return Answers(seconds, found.bound, source, found.analysis, found.ctx)
+
+
+def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
+    """Answers from the net and its correction: under `serving`, what a cold call takes with its activations in L2."""
+    dtype, stack, impl = key[:3]
+    ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
+    analysis = family.analyse(cols, ctx)
+    pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
+    floor = floor_s(pipes)
+    residual, known = _residual(trained(analysis.net), analysis, ctx)
+    widths = intervals_of(known, source.basis, measured_protocol(protocol))
+    latency, low, high = combined(analysis.base_s, residual, pipes[DRAM], floor, widths, protocol, ARRAY)
+    ceiling = _ceiling(family, cols, analysis, ctx, floor)
+    seconds = np.array((latency, low, high, floor, low if ceiling is None else ceiling))
+    correction = corrections.of(ctx, analysis.net)
+    if correction is not None:
+        seconds = correction.apply(seconds, analysis.features, codes_of(ctx))
+        source = replace(source, notes=(*source.notes, f"calibrated with {correction.rows} rows"))
+    return Answers(seconds, busiest(pipes), source, analysis, ctx)
+
+
+def combined(
+    base_s: Any, residual: Residual, dram_s: Any, floor: Any, widths: Sequence[Interval], protocol: str, xp: Arith
+) -> tuple[Any, Any, Any]:
+    """Latency and the ends of its interval: the base estimate with the learned residual, never below the floor.
+
+    No cold call may be faster than DRAM ever delivered its bytes (`dram_s` at the highest rate).
+    """
+    least = xp.maximum(floor, DRAM_REACHED * dram_s + FIRST_BYTES_S) if protocol == COLD else floor
+    latency = xp.maximum(base_s * xp.exp(residual.mean), least)
+    spread = xp.exp(xp.minimum(half_width(widths, residual.scale, xp), WIDEST))
+    return latency, xp.maximum(latency / spread, floor), latency * spread
+
+
+def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, xp: Arith) -> Any:
+    """Seconds that a well-made kernel takes, from the ceiling's answer about the base estimate of plain software."""
+    return xp.maximum(base_s * xp.exp(log_ratio), floor)
+
+
+def _residual(learned: Trained | None, analysis: Analysis, ctx: Context) -> tuple[Residual, Mapping[str, Interval]]:
+    if learned is None:
+        zeros = np.zeros(len(analysis.base_s))
+        return Residual(zeros, zeros + UNTRAINED_SCALE), UNTRAINED
+    return learned.net(analysis.features, codes_of(ctx)), learned.card.intervals
+
+
+def _ceiling(family: Family, cols: Columns, analysis: Analysis, ctx: Context, floor: Array) -> Array | None:
+    """The ceiling of each call; None where none was trained: the low end of the interval stands in."""
+    learned = trained(analysis.net)
+    if learned is None or learned.ceiling is None:
+        return None
+    plain = plain_context(ctx, analysis.net)
+    seen = analysis if plain == ctx else family.analyse(cols, plain)
+    return np.asarray(ceiling_s(seen.base_s, learned.ceiling(seen.features, codes_of(plain)), floor, ARRAY))
