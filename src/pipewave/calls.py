@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import gt
 from typing import Any, ClassVar
 
 from pipewave.errors import BadInput, UnknownKernel, did_you_mean
@@ -265,7 +266,7 @@ def check_lengths(q_lens: Sequence[int], kv_lens: Sequence[int], *, causal: bool
         raise BadInput(
             f"kv_lens has {len(kv_lens)} entries: must have as many as q_lens ({len(q_lens)})", field="kv_lens"
         )
-    if causal and any(q > kv for q, kv in zip(q_lens, kv_lens, strict=True)):
+    if causal and any(map(gt, q_lens, kv_lens)):
         raise BadInput("kv_lens includes the new tokens: each entry must be at least its q_len", field="kv_lens")
 
 

@@ -18,7 +18,10 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Arith:
-    """Element-wise functions; `minimum` and `maximum` take two values, `where` a condition and two."""
+    """Element-wise functions; `minimum` and `maximum` take two values, `where` a condition and two.
+
+    `any` says whether a condition holds anywhere.
+    """
 
     ceil: Function
     floor: Function
@@ -28,9 +31,10 @@ class Arith:
     minimum: Function
     maximum: Function
     where: Function
+    any: Function
 
 
-ARRAY = Arith(np.ceil, np.floor, np.sqrt, np.exp, np.log2, np.minimum, np.maximum, np.where)
+ARRAY = Arith(np.ceil, np.floor, np.sqrt, np.exp, np.log2, np.minimum, np.maximum, np.where, np.any)
 SCALAR = Arith(
     math.ceil,
     math.floor,
@@ -40,4 +44,5 @@ SCALAR = Arith(
     lambda one, other: one if one < other else other,  # a third of the time of the built-in `min`
     lambda one, other: one if one > other else other,
     lambda condition, yes, no: yes if condition else no,
+    bool,
 )

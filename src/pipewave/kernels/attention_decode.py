@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 b
 LOCAL = 8192.0  # keys of Llama 4's local attention
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Thread blocks of all heads per call; KV tiles are the engine's."""
 
     alone: Amount  # 1 where heads are taken one by one
@@ -35,8 +34,7 @@ class Work:
     merged: Amount  # 1 where a second kernel merges parts, if only parts of one
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(NamedTuple):
     """Seconds by cause; `unsplit` is what `stream` would be with one block a request and KV head."""
 
     stream: Amount

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ TAIL_SORTED, TAIL = 0.3, 0.6  # share of the longest block that the last SM runs
 ALIKE = 0.3  # relative difference of blocks up to which they share waves
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Thread blocks of all heads per call."""
 
     rows: Amount  # of a query tile
@@ -36,8 +35,7 @@ class Work:
     merges: Amount  # whether a second kernel merges parts, if only parts of one
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(NamedTuple):
     """Seconds by cause. `span`: steps on the busiest place over the mean."""
 
     compute: Amount
@@ -66,15 +64,16 @@ def _work(shape: Shape, setting: Setting) -> Work:
     window = shape.window if engine.skips else None
     keys, causal = engine.prefill.keys, layout.causal
     tiles, steps, longest = tile_steps(requests.q, requests.kv, window, requests.spread(queries), keys, causal)
-    parts, merges = _parts(shape, setting, tiles, units, longest) if engine.splits else (1.0, False)
-    whole, deepest = requests.total(tiles) * units, np.ceil(longest / parts)
-    blocks = requests.total(tiles * parts) * units if np.any(merges) else whole
+    whole = requests.total(tiles) * units
+    parts, merges = _parts(shape, setting, tiles, units, longest) if engine.splits else (None, False)
+    grid, deepest = (tiles, longest) if parts is None else (tiles * parts, np.ceil(longest / parts))
+    blocks = whole if parts is None else requests.total(grid) * units
     return Work(
         rows=height,
         blocks=blocks,
         steps=requests.total(steps) * units,
         longest=requests.largest(deepest),
-        span=makespan(requests, requests.spread(units), tiles * parts, steps, deepest, setting),
+        span=makespan(requests, requests.spread(units), grid, steps, deepest, setting),
         lone=requests.total(steps * (tiles == 1.0)) * units,
         parts=blocks / whole,
         merges=merges,
@@ -83,16 +82,16 @@ def _work(shape: Shape, setting: Setting) -> Work:
 
 def _parts(
     shape: Shape, setting: Setting, tiles: Array, units: Amount, longest: Array
-) -> tuple[Array | float, Amount | bool]:
+) -> tuple[Array | None, Amount | bool]:
     """Parts that the keys of each request's tiles are cut into where query tiles leave SMs idle; whether any may be.
 
-    Rule in `attention_split`.
+    None where nothing is cut. Rule in `attention_split`.
     """
     requests, sms, xp = shape.requests, setting.sms, shape.requests.xp
     together = requests.largest(tiles) * units
     splits = (together < FULL * sms) & (requests.largest(longest) > FEWEST_BLOCKS)
-    if not np.any(splits):
-        return 1.0, splits
+    if not xp.any(splits):
+        return None, False
     depth = np.ceil(requests.kv / setting.engine.prefill.keys)
     part = fa3_part(requests.total(tiles * depth) * units, together, requests.largest(depth), sms, xp)
     return np.maximum(np.ceil(depth / requests.spread(xp.where(splits, part, np.inf))), 1.0), splits

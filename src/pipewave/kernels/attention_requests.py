@@ -23,7 +23,7 @@ Amount = Any  # of each call: an array, or a plain float where the batch is one 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Groups of equal neighbours: `count` requests with `q` new tokens and `kv` keys.
+    """Groups of equal neighbours: `count` requests (None: one each) with `q` new tokens and `kv` keys.
 
     Call i owns the groups starts[i] to starts[i + 1]; every call has at least one. `owner` is the call of each group,
     None where they match one to one. `batch` counts the requests of each call.
@@ -31,7 +31,7 @@ class Requests:
 
     q: Array
     kv: Array
-    count: Array | float
+    count: Array | None
     batch: Amount
     starts: NDArray[np.intp]
     owner: NDArray[np.intp] | None
@@ -44,25 +44,26 @@ class Requests:
     @property
     def xp(self) -> Arith:
         """Arithmetic of per-call amounts."""
-        return SCALAR if len(self.starts) == 1 else ARRAY
+        return SCALAR if self.calls == 1 else ARRAY
 
     def per_call(self, column: Array) -> Amount:
         """A column of the calls as an amount."""
-        return float(column[0]) if len(self.starts) == 1 else column
+        return float(column[0]) if self.calls == 1 else column
 
     def total(self, per_request: Array) -> Amount:
         """Sum of a quantity over the requests of each call."""
-        return self.per_call(np.add.reduceat(per_request * self.count, self.starts))
+        every = per_request if self.count is None else per_request * self.count
+        return sum(every.tolist()) if self.calls == 1 else np.add.reduceat(every, self.starts)
 
     def largest(self, per_request: Array) -> Amount:
         """Largest of a quantity among the requests of each call."""
-        return self.per_call(np.maximum.reduceat(per_request, self.starts))
+        return max(per_request.tolist()) if self.calls == 1 else np.maximum.reduceat(per_request, self.starts)
 
     def before(self, per_request: Array) -> Array:
         """For each group, the sum over the requests of its call that come before its last one."""
-        every = per_request * self.count
+        every = per_request if self.count is None else per_request * self.count
         ends = every.cumsum()
-        if len(self.starts) > 1:
+        if self.calls > 1:
             first = ends[self.starts] - every[self.starts]
             ends -= first if self.owner is None else first[self.owner]
         return np.asarray(ends - per_request)
@@ -81,10 +82,10 @@ def requests_of(cols: Columns) -> Requests:
     if len(q) >= WORTH_GROUPING * calls:
         return _grouped(q, kv, offsets)
     if calls == 1:
-        return Requests(q, kv, 1.0, float(len(q)), ONLY, None)
+        return Requests(q, kv, None, float(len(q)), ONLY, None)
     batch = np.diff(offsets)
     owner = None if calls == len(q) else np.repeat(np.arange(calls), batch)
-    return Requests(q, kv, 1.0, batch.astype(float), offsets[:-1], owner)
+    return Requests(q, kv, None, batch.astype(float), offsets[:-1], owner)
 
 
 def requests_of_one(q_lens: Sequence[int], kv_lens: Sequence[int]) -> Requests:
@@ -92,7 +93,7 @@ def requests_of_one(q_lens: Sequence[int], kv_lens: Sequence[int]) -> Requests:
     q, kv = np.array(q_lens, np.float64), np.array(kv_lens, np.float64)
     if len(q) >= WORTH_GROUPING:
         return _grouped(q, kv, np.array([0, len(q)]))
-    return Requests(q, kv, 1.0, float(len(q)), ONLY, None)
+    return Requests(q, kv, None, float(len(q)), ONLY, None)
 
 
 def _grouped(q: Array, kv: Array, offsets: NDArray[np.intp]) -> Requests:

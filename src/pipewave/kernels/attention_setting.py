@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from pipewave.demand import Array
 from pipewave.gpus import GPU
-from pipewave.kernels.arith import Arith
+from pipewave.kernels.arith import SCALAR, Arith
 from pipewave.kernels.attention_engines import ENGINES, Engine, engine_of
 from pipewave.kernels.attention_requests import Amount
 from pipewave.kernels.attention_shape import Heads
@@ -82,8 +82,7 @@ def _pair_cycles(engine: Engine, dims: float, gpu: GPU, exp_cost: float, *, fp8:
     return engine.tensor_cost * products + exp_cost / gpu.xu_per_clk_per_sm
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Base seconds, quantities that a net sees as logarithms, and those it sees as they are."""
 
     base_s: Amount
@@ -93,7 +92,8 @@ class Estimate:
     def features(self, setting: Setting) -> Mapping[str, Amount]:
         """All features by name: floats of one call, arrays over many."""
         if isinstance(self.base_s, float):
-            logs = {name: math.log2(min(max(size, LEAST), MOST)) for name, size in self.sizes.items()}
+            small, large, log2 = SCALAR.minimum, SCALAR.maximum, SCALAR.log2
+            logs = {name: log2(small(large(size, LEAST), MOST)) for name, size in self.sizes.items()}
             return {**logs, **self.plain, **setting.flags}
         values = _stacked((*self.sizes.values(), *self.plain.values(), *setting.flags.values()), len(self.base_s))
         sizes = values[: len(self.sizes)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipewave.demand import Array
 from pipewave.kernels.arith import Arith
@@ -34,8 +35,7 @@ class Heads:
         return self.dim if self.latent else self.dim + self.dim_v
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Sizes per call, but for `window`: that is per request group."""
 
     requests: Requests

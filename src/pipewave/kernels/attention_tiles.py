@@ -56,9 +56,11 @@ def tile_steps(
     return tiles, np.maximum(steps - hidden, tiles), longest
 
 
-def _mean_excess(offset: Array, stride: Array | float, keys: float) -> Array:
+def _mean_excess(offset: Array, stride: Array | float, keys: float) -> Array | float:
     """Mean of ceil(x / keys) - x / keys over x = offset + stride, offset + 2 · stride, ... for a whole period."""
     common = math.gcd(int(stride), int(keys)) if isinstance(stride, float) else np.gcd(stride.astype(int), int(keys))
+    if isinstance(stride, float) and common == 1:  # every phase occurs
+        return (keys - 1.0) * (0.5 / keys)
     phase = np.remainder(offset, common)
     return ((phase > 0) * (2.0 * (common - phase)) + (keys - common)) * (0.5 / keys)
 
