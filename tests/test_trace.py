@@ -15,10 +15,10 @@ from bench import e2e_kernels
 from bench.e2e_kernels import workload_of as workload
 from pipewave.cli import trace as command
 from pipewave.errors import BadInput, MissingField
-from pipewave.explain import Report, Workload, compare, explain_trace, html_compare
-from pipewave.explain.html import page
+from pipewave.explain import Report, Workload, compare, explain_trace
 from pipewave.explain.lengths import Given
 from pipewave.explain.reader import read
+from pipewave.report import report as report_of
 
 ROOT = Path(__file__).parent
 TRACES = ROOT.parent / "data" / "measured" / "h200" / "traces"
@@ -172,13 +172,17 @@ def test_comparing_is_antisymmetric() -> None:
     assert sum(there.values()) == pytest.approx(b.gpu_us - a.gpu_us)
 
 
-def test_the_page_is_one_file_that_carries_its_data() -> None:
-    report = explained(PREFILL)
-    text = page(replace(report, source="<script>alert(1)</script>"))
-    assert "<script>alert" not in text
-    assert "http" not in text.replace("https://", "http")
-    data = text.split("id=report>")[1].split("</script>")[0]
-    assert len(json.loads(data)["calls"]) == len(report.entries)
+def test_a_page_shows_what_a_trace_names_and_runs_none_of_it() -> None:
+    found = explained(PREFILL)
+    text = report_of(replace(found, source="<script>alert(1)</script>").to_dict())
+    assert "<script" not in text
+    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert all(entry.name in text for entry in found.entries)
+
+
+def test_a_trace_without_any_shape_says_what_is_missing() -> None:
+    found = explain_trace(path_of("Llama-3.1-8B-tp1-graph-decode"))
+    assert "--model" in report_of(replace(found, entries=()).to_dict(), "md")
 
 
 @pytest.fixture(name="app")
@@ -219,9 +223,7 @@ def test_traces_of_different_length_are_compared_step_by_step() -> None:
     layers = next(change for change in found.changes if change.name == "qkv_proj")
     assert layers.count_a == layers.count_b == 32
     assert sum(change.change_us for change in found.changes) == pytest.approx(prefill.gpu_us - decode.gpu_us / 3)
-    html = html_compare.page(found)
-    assert html.startswith("<!doctype html>")
-    assert "qkv_proj" in html
+    assert "qkv_proj" in report_of(found.to_dict())
 
 
 def test_table_page_and_comparison_of_the_command(app: typer.Typer, tmp_path: Path) -> None:

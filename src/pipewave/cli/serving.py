@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -271,16 +272,22 @@ def workload_command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
 ) -> None:
-    """A replayable workload from a model and a table of requests."""
+    """A replayable workload from a model and a table of requests, which all start together.
+
+    When they arrive is no part of a workload: `pipewave serve --trace` takes that into account.
+    """
     from pathlib import Path
 
     from pipewave.errors import BadFile
     from pipewave.serve.traffic import read_trace
     from pipewave.serve.workload import workload
 
-    text = json.dumps(workload(model, read_trace(requests, requests=limit), tp=tp, pp=pp, ep=ep))
+    traffic = read_trace(requests, requests=limit)
+    if traffic.arrival_s[-1] > 0:
+        sys.stderr.write("note: arrival times left out; `pipewave serve --trace` takes them into account\n")
+    text = json.dumps(workload(model, traffic, tp=tp, pp=pp, ep=ep))
     if out == "-":
         print(text)
         return

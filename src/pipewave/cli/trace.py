@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from pipewave.explain.compare import Comparison
     from pipewave.explain.report import Left
 
-FORMATS = ("table", "json", "html")
+FORMATS = ("table", "json", "html", "md")
 TOP = 25
 
 
@@ -40,9 +42,9 @@ def trace_command(
     engine: Annotated[str, typer.Option(help="vllm or sglang.")] = "vllm",
     stack: Annotated[str | None, typer.Option(help="Software version, such as vllm-0.22.1.")] = None,
     protocol: Annotated[str | None, typer.Option(help="Default: serving; cold for ncu, which flushes caches.")] = None,
-    form: Annotated[str, typer.Option("--format", help="table, json or html.")] = "table",
+    form: Annotated[str, typer.Option("--format", help="table, json, html or md.")] = "table",
     out: Annotated[str, typer.Option(help="Where the answer goes; - is standard output.")] = "-",
-    top: Annotated[int, typer.Option(help="Rows of the table; 0 shows all.")] = TOP,
+    top: Annotated[int, typer.Option(min=0, help="Rows of the table; 0 shows all.")] = TOP,
 ) -> None:
     """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
     from pipewave.explain import compare, explain_trace
@@ -54,10 +56,11 @@ def trace_command(
         for path in (file, other)
         if path is not None
     ]
-    if len(reports) == 2:
-        _show_comparison(compare(*reports), form, out, top)
+    found = compare(*reports) if len(reports) == 2 else reports[0]
+    if form == "table" and out == "-":
+        _print(found, top)
     else:
-        _show(reports[0], form, out, top)
+        _write(_text(found, form, top), out)
 
 
 def _check_format(form: str) -> None:
@@ -87,15 +90,27 @@ def _workload(
     return Workload(Deployment(spec, parallel, cache, find_engine(engine).page_size), given, engine)
 
 
-def _show(report: Report, form: str, out: str, top: int) -> None:
-    if form == "json":
-        _write(json.dumps(report.to_dict()) + "\n", out)
-    elif form == "html":
-        from pipewave.explain.html import page
+def _text(found: Report | Comparison, form: str, top: int) -> str:
+    """The answer as it is asked for."""
+    from pipewave.report import report
 
-        _write(page(report), out)
+    if form == "json":
+        return json.dumps(found.to_dict()) + "\n"
+    if form != "table":
+        return report(found.to_dict(), form)
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        _print(found, top)
+    return printed.getvalue()
+
+
+def _print(found: Report | Comparison, top: int) -> None:
+    from pipewave.explain import Report
+
+    if isinstance(found, Report):
+        _table(found, top)
     else:
-        _table(report, top)
+        _comparison_table(found, top)
 
 
 def _write(text: str, out: str) -> None:
@@ -162,17 +177,6 @@ def _totals(report: Report) -> None:
         print("hint: inside CUDA graphs no shapes are recorded; they come from the model: pass --model")
     for note in dict.fromkeys(entry.note for entry in report.entries if entry.note):
         print(f"note: {note}")
-
-
-def _show_comparison(found: Comparison, form: str, out: str, top: int) -> None:
-    if form == "json":
-        _write(json.dumps(found.to_dict()) + "\n", out)
-    elif form == "html":
-        from pipewave.explain.html_compare import page
-
-        _write(page(found), out)
-    else:
-        _comparison_table(found, top)
 
 
 def _comparison_table(found: Comparison, top: int) -> None:

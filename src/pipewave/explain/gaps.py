@@ -103,8 +103,8 @@ def measured_rows(found: Iterable[Mapping[str, Any]], gpu: str) -> list[Row]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the league and the worst-served shapes of a folder of measured rows."""
-    from pipewave.explain.html import shape_text
     from pipewave.explain.report import describe
+    from pipewave.explain.shape_text import shape_text
     from pipewave.measure.pack import rows as packed
 
     parser = argparse.ArgumentParser(prog="python -m pipewave.explain.gaps", description=__doc__)

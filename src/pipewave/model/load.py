@@ -81,18 +81,18 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, or BadFile that says what is wrong with it."""
+def read_json(path: Path, field: str = "model") -> dict[str, Any]:
+    """The JSON object in a file, or BadFile that says what is wrong with it and which `field` named the file."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise BadFile(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a config", field="model")
+            raise BadFile(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a config", field=field)
         document = json.loads(path.read_text("utf-8"), parse_constant=_no_constant)
     except OSError as problem:
-        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="model") from problem
+        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field=field) from problem
     except (ValueError, RecursionError) as problem:
-        raise BadFile(f"{path}: not valid JSON ({problem})", field="model") from problem
+        raise BadFile(f"{path}: not valid JSON ({problem})", field=field) from problem
     if not isinstance(document, dict):
-        raise BadFile(f"{path}: must hold a JSON object", field="model")
+        raise BadFile(f"{path}: must hold a JSON object", field=field)
     return document
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipewave.explain.html import shape_text
+from pipewave.explain.shape_text import shape_text
 from pipewave.report import svg
 from pipewave.report.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, ms, number, percent
 from pipewave.report.svg import Part
 
+NOTHING = (
+    "No call could be predicted: no shape was recorded. Inside CUDA graphs they come from the model: pass --model."
+)
 BARS, ROWS, LEFT = 15, 60, 20
 
 
@@ -26,6 +29,8 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     if calls:
         yield _chart(calls)
         yield _table(calls)
+    else:
+        yield Notes((NOTHING,))
     for field, title in (("unshaped", "Recognised, shape unknown"), ("unrecognized", "Not recognised")):
         if answer[field]:
             yield _left(title, answer[field])

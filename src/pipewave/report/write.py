@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile, BadInput
-from pipewave.report import estimate, html, kernel, markdown, plan, trace
+from pipewave.report import comparison, estimate, html, kernel, markdown, plan, trace
 from pipewave.report.document import Document
 
 FORMS: Mapping[str, Callable[[Document], str]] = {"html": html.write, "md": markdown.write}
@@ -18,6 +18,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Document]]] = {
     "plan": ("meet_the_limits", plan.document),
     "trace": ("recoverable_us", trace.document),
     "kernel": ("series", kernel.document),
+    "comparison": ("changes", comparison.document),
 }
 MOST_BYTES = 256 << 20
 

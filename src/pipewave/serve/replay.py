@@ -73,7 +73,7 @@ def read_workload(source: str | Path | Mapping[str, Any], model: ModelSpec | Non
 
     Raises BadFile, MissingField or BadInput naming the iteration and the field that is wrong.
     """
-    raw = source if isinstance(source, Mapping) else read_json(Path(source))
+    raw = source if isinstance(source, Mapping) else read_json(Path(source), "workload")
     iterations = raw.get("iterations")
     if not isinstance(iterations, list) or not iterations:
         raise MissingField("workload has no 'iterations': a non-empty list is needed", field="iterations")

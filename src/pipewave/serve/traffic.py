@@ -103,6 +103,8 @@ def read_trace(
     A trace without times arrives at once, unless `rate` or `concurrency` says otherwise. Azure's time stamps and
     epoch milliseconds are understood. Raises BadFile, MissingField or BadInput.
     """
+    if requests is not None and requests < 1:
+        raise BadInput(f"requests = {requests}: must be at least 1", field="requests")
     columns = _read_columns(Path(path))
     prompt, answer = (_numbers(columns, names, what) for names, what in ((INPUT, "prompt"), (OUTPUT, "output")))
     times = _times(columns, len(prompt))

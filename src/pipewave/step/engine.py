@@ -136,7 +136,8 @@ def find(engine: str | Engine) -> Engine:
         return engine
     if engine not in _engines():
         raise BadInput(
-            f"engine = {engine!r}: must be one of {', '.join(_engines())};{did_you_mean(str(engine), _engines())}",
+            f"engine = {engine!r}: must be one of {', '.join(_engines())};"
+            f"{did_you_mean(str(engine), _engines())}".rstrip(";"),
             field="engine",
         )
     return _engines()[engine]

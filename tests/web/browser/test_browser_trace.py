@@ -54,3 +54,13 @@ def test_a_file_that_is_no_trace_is_said_with_the_librarys_message(page: Any, tm
 def test_before_a_file_it_says_what_to_do(page: Any) -> None:
     page.goto("/trace")
     assert "torch.profiler" in page.locator(".empty").inner_text()
+
+
+def test_a_trace_with_nothing_to_rank_says_why(page: Any, tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "my_kernel", "ts": 1, "dur": 2, "args": {"device": 0, "stream": 7}}
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps({"traceEvents": [event]}))
+    page.goto("/trace?gpu=H200")
+    page.set_input_files("#trace-file", file)
+    page.get_by_text("No kernel of this trace").wait_for()
+    assert "my_kernel" in page.locator("section[aria-label='Not recognised']").inner_text()

@@ -9,7 +9,7 @@ export function TraceResults({ answer }: { answer: TraceAnswer }) {
   return (
     <>
       <Totals answer={answer} />
-      <Ranked answer={answer} />
+      {answer.calls.length ? <Ranked answer={answer} /> : <NoCalls answer={answer} />}
       <Left title="Shape unknown" rows={answer.unshaped} answer={answer} />
       <Left title="Not recognised" rows={answer.unrecognized} answer={answer} />
     </>
@@ -63,6 +63,19 @@ function Ranked({ answer }: { answer: TraceAnswer }) {
     <Card title="Recoverable time, call by call" json={answer.calls} command={answer.command}>
       <Table label="Calls ranked by recoverable time" rows={answer.calls} columns={columns} sort="-recoverable" most={25} />
     </Card>
+  );
+}
+
+/** Nothing to rank: say why, and what to do about it. */
+function NoCalls({ answer }: { answer: TraceAnswer }) {
+  const shapeless = answer.unshaped.length > 0;
+  return (
+    <div class="empty">
+      <p>{shapeless ? "No call could be predicted: the trace holds no shapes." : "No kernel of this trace is of a family that has a prediction."}</p>
+      {shapeless && (
+        <p>Inside CUDA graphs shapes come from the model: name it and the lengths of the requests beside. In eager mode profile with record_shapes=True.</p>
+      )}
+    </div>
   );
 }
 
