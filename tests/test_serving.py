@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipewave as pw
-from pipewave.answers import REPLAYED
-from pipewave.demand import demand
 from pipewave.gpus import find
-from pipewave.serving import DIRTY_SHARE, write_back_s
+from pipewave.kernels.arith import SCALAR
+from pipewave.serving import DIRTY_SHARE, REPLAYED, write_back_s
 
 STREAMING = (pw.gemm(1, 14336, 4096), pw.fused_moe(32, 128, 8, 2048, 768), pw.attention((1,) * 8, (16384,) * 8, 32, 8))
 
@@ -34,7 +32,7 @@ def test_a_large_product_is_spared_next_to_nothing() -> None:
 @settings(max_examples=60, deadline=None)
 def test_a_write_back_is_bounded_by_the_cache(busy: float, size: float, family: str) -> None:
     gpu = find("H200")
-    spared = write_back_s(np.array([busy]), demand(1, dram=size), family, gpu)[0]
+    spared = write_back_s(busy, size, family, gpu, SCALAR)
     assert 0.0 <= spared <= DIRTY_SHARE * gpu.l2_mb * 2**20 / (1e9 * gpu.dram_peak_gbps) * (1 + 1e-9)
     assert family != "rmsnorm" or spared == 0.0
 

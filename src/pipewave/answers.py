@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave import serving, stacks
+from pipewave import serving
 from pipewave.calibrate import corrections
 from pipewave.columns import options_of
 from pipewave.demand import PIPES, Array, busiest, floor_s
@@ -20,15 +20,14 @@ from pipewave.estimator import UNTRAINED_SCALE, Interval, Residual, Trained, hal
 from pipewave.gpus import GPU
 from pipewave.kernels.arith import ARRAY, Arith
 from pipewave.kernels.base import Analysis, Columns, Context, Family
-from pipewave.kernels.residency import COLD, SERVING
-from pipewave.resolve import Source, codes_of, measured_protocol, plain_context, resolve
+from pipewave.kernels.residency import COLD
+from pipewave.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
 
 US = 1e6
-LOW, FLOOR, CEILING = 1, 3, 4  # rows of an answer's seconds
+FLOOR = 3  # row of an answer's seconds
 DRAM = PIPES.index("dram")
 DRAM_REACHED, FIRST_BYTES_S = 1.1, 1.6e-6  # the envelope of our 26,000 cold rows: times of the DRAM pipe, and before it
 WIDEST = 2.3  # log of the widest factor an interval states, ten: beyond it nothing is known but the floor
-REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
 UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
 
 
@@ -46,17 +45,15 @@ class Answers:
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
     found = _alone(family, cols, key, gpu, protocol)
-    if protocol != SERVING or family.name not in serving.HEAVY:
+    if not serving.applies(family, protocol):
         return found
     if found.source.basis == "measured_gpu":
-        spared = serving.spare(found.seconds, found.analysis.demand, family.name, found.ctx, key[1])
-        return replace(found, seconds=spared)
-    # Of most GPUs only graph replays over rotating weights were measured, which come closer than other GPUs' cold rows.
-    graph = _alone(family, cols, (key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]), gpu, "graph")
-    seconds = np.maximum(graph.seconds, found.seconds[serving.FLOOR])
-    seconds[serving.FLOOR] = found.seconds[serving.FLOOR]
-    source = replace(graph.source, notes=(*graph.source.notes, REPLAYED))
-    return Answers(seconds, found.bound, source, found.analysis, found.ctx)
+        dram_bytes = found.analysis.demand.dram
+        spared = serving.spare(found.seconds, dram_bytes, family.name, found.ctx, key[1], ARRAY)
+        return replace(found, seconds=np.array(spared))
+    graph = _alone(family, cols, serving.replay_key(key), gpu, "graph")
+    seconds = np.array(serving.replayed(graph.seconds, found.seconds[FLOOR], ARRAY))
+    return replace(found, seconds=seconds, source=with_note(graph.source, serving.REPLAYED))
 
 
 def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
@@ -74,7 +71,7 @@ def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     correction = corrections.of(ctx, analysis.net)
     if correction is not None:
         seconds = correction.apply(seconds, analysis.features, codes_of(ctx))
-        source = replace(source, notes=(*source.notes, f"calibrated with {correction.rows} rows"))
+        source = with_note(source, f"calibrated with {correction.rows} rows")
     return Answers(seconds, busiest(pipes), source, analysis, ctx)
 
 

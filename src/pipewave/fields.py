@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean
@@ -146,6 +147,7 @@ class Schema:
     defaults: dict[str, Any]
     required: frozenset[str]
     otherwise: dict[str, Any]
+    values: Callable[[Any], tuple[Any, ...]]  # of a call, in the order of the rules
 
 
 _SCHEMAS: dict[type, Schema] = {}
@@ -160,6 +162,7 @@ def schema(cls: type) -> Schema:
             {f.name: f.default for f in declared if not _required(f)},
             frozenset(f.name for f in declared if _required(f)),
             {f.name: f.default for f in declared},
+            attrgetter(*(f.name for f in declared)),
         )
     return _SCHEMAS[cls]
 

@@ -1,4 +1,4 @@
-"""From kernel calls to predictions: group, analyse, correct, clamp. One call is the batch of length one."""
+"""From kernel calls to predictions: cases of one context are answered together, a case alone in plain floats."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pipewave.calls import Call
 from pipewave.columns import columns, group_key
 from pipewave.demand import PIPES, Array
 from pipewave.errors import BadInput, MissingExtra, did_you_mean
-from pipewave.fields import rules
+from pipewave.fields import schema
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
+from pipewave.kernels.base import Family
 from pipewave.resolve import Source
 from pipewave.single import answer_single
 from pipewave.tables import Table
@@ -169,9 +170,10 @@ def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     found = answer_single(family, case, key, gpu, protocol)
     if found is None:
         return _one(answer(family, columns(family, [case]), key, gpu, protocol))
-    (latency, low, high, floor, ceiling), bound, source = found
+    latency, low, high, floor, ceiling = found.seconds
+    source = found.source
     return Prediction(
-        latency * US, low * US, high * US, floor * US, ceiling * US, bound,
+        latency * US, low * US, high * US, floor * US, ceiling * US, found.bound,
         source.basis, source.impl, source.stack, source.notes,
     )  # fmt: skip
 
@@ -192,7 +194,8 @@ def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
 
 def as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
     """The fields of a call, as `predict_cases` takes them; `stack` and `impl` where it names none."""
-    case = {name: getattr(call, name) for name in rules(type(call))} | {"kernel": call.kernel}
+    known = schema(type(call))
+    case = dict(zip(known.rules, known.values(call), strict=True), kernel=call.kernel)
     case["stack"] = case["stack"] or stack
     case["impl"] = case["impl"] or impl
     return case
@@ -207,9 +210,20 @@ def predict_cases(cases: Sequence[Mapping[str, Any]], gpu: GPU, protocol: str) -
     bound, group = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp)
     sources = []
     for number, (key, members) in enumerate(groups.items()):
-        family = family_of(key[0])
-        answers = answer(family, columns(family, [cases[i] for i in members]), key[1:], gpu, protocol)
-        seconds[:, members], bound[members], group[members] = answers.seconds, answers.bound, number
-        sources.append(answers.source)
+        found = _answered(family_of(key[0]), [cases[i] for i in members], key[1:], gpu, protocol)
+        seconds[:, members], bound[members], source = found
+        group[members] = number
+        sources.append(source)
     latency, low, high, floor, ceiling = seconds * US
     return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources))
+
+
+def _answered(
+    family: Family, cases: Sequence[Mapping[str, Any]], key: tuple[Any, ...], gpu: GPU, protocol: str
+) -> tuple[Array, Any, Source]:
+    """Seconds [5, case], bounds and source of cases that share a group key."""
+    alone = answer_single(family, cases[0], key, gpu, protocol) if len(cases) == 1 else None
+    if alone is not None:
+        return np.array(alone.seconds)[:, None], PIPES.index(alone.bound), alone.source
+    found = answer(family, columns(family, cases), key, gpu, protocol)
+    return found.seconds, found.bound, found.source

@@ -27,6 +27,12 @@ class Source:
 
 
 @lru_cache(maxsize=4096)
+def with_note(source: Source, note: str) -> Source:
+    """The source with one more thing to say."""
+    return replace(source, notes=(*source.notes, note))
+
+
+@lru_cache(maxsize=4096)
 def resolve(
     family: Family, gpu: GPU, dtype: str, protocol: str, stack: str | None, impl: str | None, options: tuple[Any, ...]
 ) -> tuple[Context, Source]:

@@ -10,12 +10,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
 
 from pipewave import stacks
-from pipewave.demand import Array, Demand
+from pipewave.demand import Array
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Context
+from pipewave.kernels.arith import Arith
+from pipewave.kernels.base import Context, Family
+from pipewave.kernels.residency import SERVING
 
 HEAVY = ("gemm", "attention", "mla", "fused_moe")  # families that read weights or KV
 DIRTY_PER_BYTE = 0.5  # dirty bytes a cold kernel writes back for each byte it reads from DRAM
@@ -23,26 +26,47 @@ DIRTY_SHARE = 0.6  # of the L2 that a flush leaves dirty
 # Floor over latency: up to the first a kernel waits for its start and no write-back shows, from the second all of it.
 WAITING = {"gemm": (0.15, 0.35), "fused_moe": (0.15, 0.35), "attention": (0.2, 0.7)}
 SETUP_S = 2.2e-6  # of FlashAttention 3, read off cold rows; it runs on compute capability 9.0
-LATENCY, FLOOR = 0, 3
+Rows = Sequence[float] | Array  # of one call, or [row, call]
+LATENCY, FLOOR, CEILING = 0, 3, 4
+REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
 
 
-def spare(seconds: Array, work: Demand, family: str, ctx: Context, stack: str | None) -> Array:
-    """Answers [latency, low, high, floor, ceiling; call] of cold calls as the same calls take in a step of `stack`.
+def applies(family: Family, protocol: str) -> bool:
+    """Whether calls take less inside a step than what a cold call takes."""
+    return protocol == SERVING and family.name in HEAVY
+
+
+def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
+    """The group key that stands in where no cold rows were measured: of most GPUs there are graph replays over rotating
+    weights only, which come closer than other GPUs' cold rows."""
+    return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
+
+
+def spare(seconds: Rows, dram_bytes: Any, family: str, ctx: Context, stack: str | None, xp: Arith) -> tuple[Any, ...]:
+    """Answers (latency, low, high, floor, ceiling) of cold calls as the same calls take in a step of `stack`.
 
     All but the floor shrink in proportion, nothing below the floor.
     """
     latency, floor = seconds[LATENCY], seconds[FLOOR]
-    saved = write_back_s(floor / latency, work, family, ctx.gpu) + _setup_s(family, ctx, stack)
-    return np.asarray(np.maximum(seconds * np.maximum(latency - saved, floor) / latency, floor))
+    saved = write_back_s(floor / latency, dram_bytes, family, ctx.gpu, xp) + _setup_s(family, ctx, stack)
+    shrunk = xp.maximum(latency - saved, floor) / latency
+    return tuple(xp.maximum(each * shrunk, floor) for each in seconds)
 
 
-def write_back_s(busy: Array, work: Demand, family: str, gpu: GPU) -> Array:
+def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:
+    """Answers of graph replays in the place of those in a step, above the step's own floor."""
+    latency, low, high, ceiling = (xp.maximum(each, floor) for each in (*graph[:FLOOR], graph[CEILING]))
+    return latency, low, high, floor, ceiling
+
+
+def write_back_s(busy: Any, dram_bytes: Any, family: str, gpu: GPU, xp: Arith) -> Any:
     """Seconds of cold calls that go into writing back what the flush left in the L2. `busy`: floor over latency."""
     if family not in WAITING:
-        return np.zeros_like(busy)
+        return 0.0 * busy
     none, all_ = WAITING[family]
-    dirty = np.minimum(DIRTY_PER_BYTE * work.dram, DIRTY_SHARE * gpu.l2_mb * 2.0**20)
-    return np.asarray(np.clip((busy - none) / (all_ - none), 0.0, 1.0) * dirty / (1e9 * gpu.dram_peak_gbps))
+    dirty = xp.minimum(DIRTY_PER_BYTE * dram_bytes, DIRTY_SHARE * gpu.l2_mb * 2.0**20)
+    share = xp.minimum(xp.maximum((busy - none) / (all_ - none), 0.0), 1.0)
+    return share * dirty / (1e9 * gpu.dram_peak_gbps)
 
 
 def _setup_s(family: str, ctx: Context, stack: str | None) -> float:
