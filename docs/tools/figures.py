@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 
 import pipewave as pw
 from docs.tools.session import ROOT
-from pipewave.calls import Call
+from pipewave.calls import Call, Gemm
+from pipewave.demand import Array
 from pipewave.measure import rows
-from pipewave.prediction import answer_one
+from pipewave.prediction import answer_one, as_case
 from pipewave.schedule import waves
 
 FOLDER = ROOT / "docs" / "img"
@@ -37,17 +38,22 @@ plt.rcParams |= {
 }
 
 
-def measured(n: int | None = None, k: int | None = None) -> tuple[list[Call], np.ndarray]:
+def _canvas(**setting: Any) -> tuple[Figure, Any]:
+    figure, axes = plt.subplots(layout="constrained", **setting)
+    return figure, axes
+
+
+def measured(n: int | None = None, k: int | None = None) -> tuple[list[Gemm], Array]:
     """Our cold bf16 products (of one weight shape, where given) and their latencies in µs."""
     found = [row for row in rows(ROOT / "data" / "measured" / "h200" / "gemm.json.gz") if _plain(row["case"], row)]
     chosen = [r for r in found if (n in (None, r["case"]["n"])) and (k in (None, r["case"]["k"]))]
     calls = [pw.gemm(r["case"]["m"], r["case"]["n"], r["case"]["k"]) for r in chosen]
-    return list(calls), np.array([r["latency_us"] for r in chosen])
+    return calls, np.array([r["latency_us"] for r in chosen], float)
 
 
 def _plain(case: dict[str, Any], row: dict[str, Any]) -> bool:
     usual = row["impl"] == "cublas" and row["protocol"] == "cold" and row.get("flush", "write") == "write"
-    return usual and case.get("dtype", "bf16") == "bf16"
+    return bool(usual and case.get("dtype", "bf16") == "bf16")
 
 
 def staircase() -> Figure:
@@ -55,7 +61,7 @@ def staircase() -> Figure:
     n = k = 4096
     m = np.unique(np.concatenate([np.arange(1, 2049, 8), [2048]]))
     answers = pw.predict({"kernel": "gemm", "m": m, "n": n, "k": k}, GPU)
-    figure, axes = plt.subplots(figsize=(7.6, 4.0), layout="constrained")
+    figure, axes = _canvas(figsize=(7.6, 4.0))
     axes.fill_between(m, answers.low_us, answers.high_us, color=BLUE, alpha=0.18, lw=0, label="90 % interval")
     axes.plot(m, answers.latency_us, color=BLUE, lw=1.6, label="predicted")
     axes.plot(m, answers.ceiling_us, color=GREEN, lw=1.0, ls="--", label="ceiling")
@@ -69,7 +75,7 @@ def staircase() -> Figure:
 
 def _dots(axes: Any, n: int, k: int, most: int) -> None:
     calls, latency_us = measured(n, k)
-    at = np.array([call.m for call in calls])  # type: ignore[attr-defined]
+    at = np.array([call.m for call in calls])
     axes.scatter(at[at <= most], latency_us[at <= most], color=RED, s=26, zorder=3, label="measured")
 
 
@@ -77,7 +83,7 @@ def roofline() -> Figure:
     """Rate against intensity: every measured product, the roofline, and predictions along one weight shape."""
     calls, latency_us = measured()
     gpu = pw.find(GPU)
-    figure, axes = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
+    figure, axes = _canvas(figsize=(7.6, 4.4))
     label = f"measured, every {SHOWN_ROWS}th of {len(calls):,} products"
     axes.scatter(*_rates(calls[::SHOWN_ROWS], latency_us[::SHOWN_ROWS]), s=6, color=GREY, alpha=0.45, lw=0, label=label)
     intensity = np.geomspace(0.5, 6000, 200)
@@ -93,8 +99,8 @@ def roofline() -> Figure:
     return figure
 
 
-def _rates(calls: list[Call], latency_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    shape = np.array([(c.m, c.n, c.k) for c in calls], float)  # type: ignore[attr-defined]
+def _rates(calls: list[Gemm], latency_us: Array) -> tuple[Array, Array]:
+    shape = np.array([(c.m, c.n, c.k) for c in calls], float)
     m, n, k = shape.T
     flops = 2 * m * n * k
     return flops / (2 * (m * k + n * k + m * n)), flops / latency_us / 1e6
@@ -102,17 +108,16 @@ def _rates(calls: list[Call], latency_us: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def stages() -> Figure:
     """What each stage adds for four calls, in multiples of the floor."""
-    calls = {
+    calls: dict[str, Call] = {
         "product, m = 4096": pw.gemm(4096, 4096, 4096),
         "product, m = 64": pw.gemm(64, 4096, 14336),
         "prompt attention, 2 × 4096": pw.attention([4096] * 2, [4096] * 2, 32, 8),
         "decode attention, 32 × 2048": pw.attention([1] * 32, [2048] * 32, 32, 8),
     }
-    figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
+    figure, axes = _canvas(figsize=(7.6, 3.4))
     floors: dict[str, float] = {}
     for row, (name, call) in enumerate(calls.items()):
-        case = {field: getattr(call, field) for field in call.__slots__} | {"kernel": call.kernel}
-        batch = answer_one(case, pw.find(GPU), "cold")
+        batch = answer_one(as_case(call, None, None), pw.find(GPU), "cold")
         latency, low, high, floor, _ceiling = batch.seconds[:, 0] / batch.seconds[3, 0]
         floors[name] = batch.seconds[3, 0] * 1e6
         base = float(batch.analysis.base_s[0] / batch.seconds[3, 0])
@@ -129,7 +134,7 @@ def stages() -> Figure:
 
 def wave_charts() -> Figure:
     """Equal tiles on eight SMs: two full waves, and one tile more."""
-    figure, pair = plt.subplots(1, 2, figsize=(7.6, 2.6), layout="constrained", sharey=True)
+    figure, pair = _canvas(ncols=2, figsize=(7.6, 2.6), sharey=True)
     for axes, tiles in zip(pair, (16, 17), strict=True):
         count = int(waves(tiles, 8))
         for tile in range(tiles):

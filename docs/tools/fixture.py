@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _wanted(row: dict[str, Any]) -> bool:
-    return row["protocol"] == "graph" and row["impl"] == "cutlass" and row["case"].get("dtype") == "fp8"
+    return (row["protocol"], row["impl"], row["case"].get("dtype")) == ("graph", "cutlass", "fp8")
 
 
 if __name__ == "__main__":
