@@ -97,7 +97,7 @@ def compile_reduce(head_dim: int, capability: int = 90) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _nothing(x):  # type: ignore[no-untyped-def]  # triton reads annotations as values
     pass
 
