@@ -24,9 +24,9 @@ def numeric_fields(family: Family) -> tuple[str, ...]:
 
 def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:
     """What calls must share to be analysed in one batch: type, software, options and the family's own variant."""
-    default = defaults(family.call)
-    shared = tuple(case.get(name, default.get(name)) for name in (*SHARED, *family.options))
-    return (*shared, family.variant(case)) if family.variant else shared
+    names, default = (*SHARED, *family.options), defaults(family.call)
+    shared = [case[name] if name in case else default.get(name) for name in names]
+    return (*shared, family.variant(case)) if family.variant else tuple(shared)
 
 
 def options_of(family: Family, key: Sequence[Any]) -> tuple[tuple[str, Any], ...]:

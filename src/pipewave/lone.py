@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -40,11 +40,26 @@ class LoneNet:
         return answers
 
 
-def lone(net: Net, codes: Mapping[str, str]) -> LoneNet:
-    """A net under constant categories."""
-    first = np.ascontiguousarray(np.moveaxis(net.weights[0], 0, 1).reshape(len(net.features), -1))
-    weights, biases = net.weights[1:], (first_bias(net, net.codes(codes)), *net.biases[1:])
+def lone(nets: Sequence[Net], codes: Sequence[Mapping[str, str]]) -> LoneNet:
+    """Nets that are `alike`, each under constant categories, as one whose members are theirs in order."""
+    one, depth = nets[0], len(nets[0].weights)
+    first_biases = [first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)]
+    biases = (_stacked(first_biases), *(_stacked([net.biases[i] for net in nets]) for i in range(1, depth)))
+    first, *weights = (_stacked([net.weights[i] for net in nets]) for i in range(depth))
+    side_by_side = np.ascontiguousarray(np.moveaxis(first, 0, 1).reshape(len(one.features), -1))
     product: Callable[..., Floats] = np.matmul
-    if len(net.weights[0]) == 1:  # plain matrices: a third of the time
-        weights, biases, product = tuple(w[0] for w in weights), tuple(b[0, 0] for b in biases), np.dot
-    return LoneNet(net.features, itemgetter(*net.features), (first, *weights), biases, product, net.activation)
+    if len(first) == 1:  # plain matrices: a third of the time
+        weights, biases, product = [w[0] for w in weights], tuple(b[0, 0] for b in biases), np.dot
+    return LoneNet(one.features, itemgetter(*one.features), (side_by_side, *weights), biases, product, one.activation)
+
+
+def alike(one: Net, other: Net) -> bool:
+    """Whether two nets see the same features through as many layers, so that they can be evaluated together."""
+    return (one.features, one.activation, len(one.weights)) == (other.features, other.activation, len(other.weights))
+
+
+def _stacked(members: Sequence[Floats]) -> Floats:
+    """[member, ·, ·] of all nets; narrower layers get units that stay 0."""
+    height, width = (max(part.shape[axis] for part in members) for axis in (1, 2))
+    widened = [np.pad(p, ((0, 0), (0, height - p.shape[1]), (0, width - p.shape[2]))) for p in members]
+    return np.ascontiguousarray(np.concatenate(widened))

@@ -16,7 +16,7 @@ from pipewave.estimator import Interval, intervals_of, merged, trained
 from pipewave.gpus import GPU
 from pipewave.kernels.arith import SCALAR
 from pipewave.kernels.base import Context, Family, Sketch
-from pipewave.lone import LoneNet, lone
+from pipewave.lone import LoneNet, alike, lone
 from pipewave.resolve import Source, codes_of, measured_protocol, net_name, plain_context, resolve, with_note
 
 
@@ -38,10 +38,11 @@ class Setting:
     source: Source
     rates: Mapping[str, float]  # of each pipe
     net: str
-    residual: LoneNet
-    widths: tuple[Interval, ...]
-    ceiling: LoneNet
+    nets: LoneNet
+    members: int  # of `nets` that answer the residual; the others, if any, the ceiling
+    ceiling: LoneNet | None  # where it cannot be evaluated together with the residual
     shift: float
+    widths: tuple[Interval, ...]
     plain: Context  # that the ceiling is answered in
 
 
@@ -78,14 +79,11 @@ def _combined(found: Sketch, plain: Sketch, at: Setting) -> Single:
     pipes = {pipe: amount / at.rates[pipe] for pipe, amount in found.amounts.items()}
     bound = max(pipes, key=pipes.__getitem__)
     floor = pipes[bound]
-    x = at.residual.inputs(found.features)
-    means, logs = at.residual(x)
-    residual, dram_s = merged(means, logs, SCALAR), pipes.get("dram", 0.0)
+    means, logs = at.nets(at.nets.inputs(found.features))
+    residual, dram_s = merged(means[: at.members], logs[: at.members], SCALAR), pipes.get("dram", 0.0)
     latency, low, high = combined(found.base_s, residual, dram_s, floor, at.widths, at.ctx.protocol, SCALAR)
-    if plain is not found or at.ceiling.features != at.residual.features:
-        x = at.ceiling.inputs(plain.features)
-    means, _ = at.ceiling(x)
-    ceiling = ceiling_s(plain.base_s, sum(means) / len(means) + at.shift, floor, SCALAR)
+    log_ceiling = means[at.members :] if at.ceiling is None else at.ceiling(at.ceiling.inputs(plain.features))[0]
+    ceiling = ceiling_s(plain.base_s, sum(log_ceiling) / len(log_ceiling) + at.shift, floor, SCALAR)
     return Single((latency, low, high, floor, ceiling), bound, at.source, at.ctx, found.amounts.get("dram", 0.0))
 
 
@@ -98,16 +96,18 @@ def _setting(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str) -> S
     learned = trained(net)
     if learned is None or learned.ceiling is None:
         return None
-    plain = plain_context(ctx, net)
-    codes = codes_of(plain)
+    plain, nets = plain_context(ctx, net), (learned.net, learned.ceiling.net)
+    codes = codes_of(ctx), codes_of(plain)
+    together = plain == ctx and alike(*nets)
     return Setting(
         ctx=ctx,
         source=source,
         rates=dict(zip(PIPES, pipe_rates(gpu, dtype)[:, 0].tolist(), strict=True)),
         net=net,
-        residual=lone(learned.net, codes_of(ctx)),
+        nets=lone(nets, codes) if together else lone(nets[:1], codes[:1]),
+        members=len(learned.net.weights[0]),
+        ceiling=None if together else lone(nets[1:], codes[1:]),
+        shift=learned.ceiling.shift(codes[1]),
         widths=intervals_of(learned.card.intervals, source.basis, measured_protocol(protocol)),
-        ceiling=lone(learned.ceiling.net, codes),
-        shift=learned.ceiling.shift(codes),
         plain=ctx if plain == ctx else plain,
     )

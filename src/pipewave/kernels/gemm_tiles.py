@@ -49,9 +49,9 @@ class Pace:
 
 def tiling(m: Any, n: Any, k: Any, at: Machine, xp: Arith) -> Tiling:
     """All candidate tiles of a GEMM."""
-    rows = {height: xp.ceil(m * (1.0 / height)) for height in HEIGHTS}
-    columns = {width: xp.ceil(n * (1.0 / width)) for width in WIDTHS}
-    root_k, paces = xp.sqrt(k), _paces(at)
+    ceil, root_k, paces = xp.ceil, xp.sqrt(k), _paces(at)
+    rows = {height: ceil(m * (1.0 / height)) for height in HEIGHTS}
+    columns = {width: ceil(n * (1.0 / width)) for width in WIDTHS}
     seconds, per_sm, best = [], [], math.inf
     for (height, width), pace, most_rows in zip(TILES, paces, at.library.most_rows, strict=True):
         tiles = rows[height] * columns[width]
