@@ -128,3 +128,16 @@ def test_prompts_of_latent_attention_under_vllm_are_answered_as_expanded() -> No
     call = pw.mla([4096], [4096], 128, "context")
     vllm, sglang = (pw.predict(call, "H200", protocol="serving", stack=s) for s in ("vllm-0.22.1", "sglang-0.5.14"))
     assert vllm.stack.startswith("trtllm") and vllm.latency_us < 0.5 * sglang.latency_us
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype"),
+    [
+        (pw.attention([1], [64], 8, 8), "int4"),
+        (pw.mla([1], [64], 8, "generation"), "nvfp4"),
+        (pw.rmsnorm(8, 64), "mxfp4"),
+    ],
+)
+def test_types_of_weights_are_no_types_of_kernels_without_weights(call: Call, dtype: str) -> None:
+    with pytest.raises(UnsupportedDtype, match=call.kernel):
+        pw.predict(dataclasses.replace(call, dtype=dtype), "B200")

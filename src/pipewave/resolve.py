@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from pipewave import stacks
+from pipewave.errors import UnsupportedDtype
 from pipewave.estimator import trained
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family
@@ -38,6 +39,9 @@ def resolve(
 ) -> tuple[Context, Source]:
     """Decide which software a batch is answered from, and say what was substituted. Raises UnsupportedDtype."""
     gpu.peak_flops(dtype)
+    if family.dtypes and dtype not in family.dtypes:
+        runs = ", ".join(family.dtypes)
+        raise UnsupportedDtype(f"{family.name} has no kernels of dtype {dtype!r}: it has {runs}", field="dtype")
     net = net_name(family, options)
     learned = trained(net)
     known: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from pipewave.kernels.attention_requests import Amount, Requests, requests_of, r
 from pipewave.kernels.attention_setting import Estimate, Setting, setting_of
 from pipewave.kernels.attention_shape import Heads, Shape, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch, register
-from pipewave.kernels.dtypes import kv_bytes
+from pipewave.kernels.dtypes import ATTENTION_DTYPES, kv_bytes
 from pipewave.kernels.residency import least_dram
 
 DECODE, PREFILL = "attention_decode", "attention_prefill"
@@ -121,5 +121,6 @@ FAMILY = register(
         variant=phase,
         nets=(DECODE, PREFILL),
         one=one,
+        dtypes=ATTENTION_DTYPES,
     )
 )

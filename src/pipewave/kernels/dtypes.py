@@ -15,6 +15,10 @@ OPERAND_BYTES = {
     "int4": 0.5 + 2.0 / 128,  # one bf16 scale per 128
 }
 
+# What kernels without weights exist for: 4-bit types are types of weights, and attention has no integer products.
+ATTENTION_DTYPES = ("bf16", "fp16", "fp8", "fp8_block")
+STREAMED_DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "nvfp4")
+
 
 def kv_bytes(kv_dtype: str | None, dtype: str) -> float:
     """Bytes per element of the KV cache; without a type of its own it has that of the activations."""

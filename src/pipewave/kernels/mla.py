@@ -8,7 +8,7 @@ from pipewave.kernels.attention import sketch_shape
 from pipewave.kernels.attention_requests import Amount, Requests, requests_of
 from pipewave.kernels.attention_shape import Heads, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
-from pipewave.kernels.dtypes import ACTIVATION_BYTES, kv_bytes
+from pipewave.kernels.dtypes import ACTIVATION_BYTES, ATTENTION_DTYPES, kv_bytes
 
 CONTEXT, GENERATION = "mla_context", "mla_generation"
 NOPE_DIM = 128.0
@@ -58,5 +58,6 @@ FAMILY = register(
         options=("kv_dtype", "phase", "kv_lora_rank", "rope_dim"),
         ragged=("q_lens", "kv_lens"),
         nets=(CONTEXT, GENERATION),
+        dtypes=ATTENTION_DTYPES,
     )
 )

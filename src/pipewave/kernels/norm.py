@@ -10,7 +10,7 @@ from pipewave.calls import RmsNorm, SiluAndMul
 from pipewave.demand import Array, demand
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register
-from pipewave.kernels.dtypes import ACTIVATION_BYTES
+from pipewave.kernels.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
 from pipewave.kernels.elementwise_stream import (
     GENERATED,
     LOG_TIME,
@@ -110,5 +110,7 @@ def silu_and_mul(cols: Columns, ctx: Context) -> Analysis:
     return _analyse(cols, ctx, "silu_and_mul", Stream(0.0 * size, 2.0 * size, size), fma=4.0, xu=2.0)
 
 
-RMSNORM = register(Family("rmsnorm", RmsNorm, rmsnorm, options=("fused_add",), nets=("rmsnorm",)))
-SILU = register(Family("silu_and_mul", SiluAndMul, silu_and_mul, nets=("silu_and_mul",)))
+RMSNORM = register(
+    Family("rmsnorm", RmsNorm, rmsnorm, options=("fused_add",), nets=("rmsnorm",), dtypes=STREAMED_DTYPES)
+)
+SILU = register(Family("silu_and_mul", SiluAndMul, silu_and_mul, nets=("silu_and_mul",), dtypes=STREAMED_DTYPES))
