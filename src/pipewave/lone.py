@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 
 import numpy as np
@@ -42,15 +43,25 @@ class LoneNet:
 
 def lone(nets: Sequence[Net], codes: Sequence[Mapping[str, str]]) -> LoneNet:
     """Nets that are `alike`, each under constant categories, as one whose members are theirs in order."""
-    one, depth = nets[0], len(nets[0].weights)
-    first_biases = [first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)]
-    biases = (_stacked(first_biases), *(_stacked([net.biases[i] for net in nets]) for i in range(1, depth)))
-    first, *weights = (_stacked([net.weights[i] for net in nets]) for i in range(depth))
-    side_by_side = np.ascontiguousarray(np.moveaxis(first, 0, 1).reshape(len(one.features), -1))
+    one, (weights, biases) = nets[0], _layers(tuple(nets))
+    first = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
     product: Callable[..., Floats] = np.matmul
     if len(first) == 1:  # plain matrices: a third of the time
-        weights, biases, product = [w[0] for w in weights], tuple(b[0, 0] for b in biases), np.dot
-    return LoneNet(one.features, itemgetter(*one.features), (side_by_side, *weights), biases, product, one.activation)
+        first, biases, product = first[0, 0], tuple(b[0, 0] for b in biases), np.dot
+        weights = (weights[0], *(w[0] for w in weights[1:]))
+    return LoneNet(one.features, itemgetter(*one.features), weights, (first, *biases), product, one.activation)
+
+
+@lru_cache(maxsize=64)
+def _layers(nets: tuple[Net, ...]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+    """Weights of all layers and biases after the first: what does not depend on categories, held once."""
+    depth = range(1, len(nets[0].weights))
+    first = np.moveaxis(_stacked([net.weights[0] for net in nets]), 0, 1)
+    weights = (_stacked([net.weights[i] for net in nets]) for i in depth)
+    return (
+        (np.ascontiguousarray(first.reshape(len(first), -1)), *weights),
+        tuple(_stacked([net.biases[i] for net in nets]) for i in depth),
+    )
 
 
 def alike(one: Net, other: Net) -> bool:

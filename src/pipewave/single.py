@@ -49,7 +49,7 @@ class Setting:
 def answer_single(
     family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> Single | None:
-    """Answer a case with its group key, or None where only a batch can: other families, calibrated GPUs."""
+    """Answer a case with its group key, or None where only a batch can: other families and nets, calibrated GPUs."""
     found = _alone(family, case, key, gpu, protocol)
     if found is None or not serving.applies(family, protocol):
         return found
@@ -71,6 +71,8 @@ def _alone(family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: G
     if at is None or corrections.of(at.ctx, at.net) is not None:
         return None
     found = family.one(case, at.ctx)
+    if found.net != at.net:
+        return None
     return _combined(found, found if at.plain is at.ctx else family.one(case, at.plain), at)
 
 
