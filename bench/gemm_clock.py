@@ -22,7 +22,7 @@ from pipewave.kernels import family_of
 from pipewave.measure.pack import clock_mhz, rows
 from pipewave.prediction import as_case
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200" / "gemm.json.gz"
+DATA = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200" / "loaded" / "gemm.json.gz"
 GPU = pw.find("H200")
 Floats = NDArray[np.float64]
 Row = dict[str, Any]

@@ -74,12 +74,22 @@ def group(kernels: Iterable[Kernel]) -> list[Group]:
         elif last is not None and last.wants(kind):
             last.take(kernel, kind)
         else:
-            opened = _Open(kind, kernel, waiting.pop(kind.family, []) if not kind.joins else [])
+            before = [*_quantised(kind, kernel, done), *waiting.pop(kind.family, [])] if not kind.joins else []
+            opened = _Open(kind, kernel, before)
             opened.take(kernel, kind)
             latest[kernel.stream] = opened
             done.append(opened)
     alone = [_Open(kind_of(kernel.name), kernel, [kernel]) for rest in waiting.values() for kernel in rest]
     return sorted((_close(one) for one in [*done, *alone]), key=lambda one: one.head.start_us)
+
+
+def _quantised(kind: Kind, kernel: Kernel, done: list[_Open]) -> list[Kernel]:
+    """The quantisation that ran right before an expert layer is the layer's own: taken back out of what is done."""
+    earlier = (at for at in reversed(range(len(done))) if done[at].kind.role != "fill")
+    at = next(earlier, None) if kind.role == "moe" else None
+    if at is None or done[at].kind.role != "quantize" or done[at].head.stream != kernel.stream:
+        return []
+    return done.pop(at).kernels
 
 
 def _close(one: _Open) -> Group:
