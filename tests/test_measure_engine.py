@@ -9,7 +9,8 @@ import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -267,3 +268,25 @@ def test_waiting_ends_with_the_process_waited_for() -> None:
         launch.wait_for(child.pid)
         assert child.poll() == 0
     launch.wait_for(None)
+
+
+def test_decode_points_alone_are_those_of_the_whole_plan() -> None:
+    alone = points.decoding()
+    assert set(alone) <= set(points.every())
+    assert {point.phase for point in alone} == {"decode"} and alone[0] == points.decode(1, 1024)
+
+
+def test_requests_with_tokens_of_their_own_never_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many requests as the vocabulary has tokens, each steered to another one; none by default."""
+    vllm = ModuleType("vllm")
+    vllm.SamplingParams = lambda **given: given  # type: ignore[attr-defined]
+    inner = ModuleType("vllm.sampling_params")
+    inner.RequestOutputKind = SimpleNamespace(FINAL_ONLY=0)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", inner)
+    llm = MagicMock()
+    llm.llm_engine.vllm_config.model_config.get_vocab_size.return_value = 1000
+    llm.llm_engine.vllm_config.cache_config.num_gpu_blocks = llm.llm_engine.vllm_config.cache_config.block_size = 16
+    sampling = launch.engine_of(llm, own_tokens=True).sampling
+    assert len({token for _ in range(1000) for token in sampling(4)["logit_bias"]}) == 1000
+    assert launch.engine_of(llm).sampling(4)["logit_bias"] is None

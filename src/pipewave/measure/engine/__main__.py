@@ -36,7 +36,8 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--budget-s", type=float, default=600.0, help="seconds from its turn on, starting the engine included"
     )
-    parser.add_argument("--points", choices=("all", "traced", "none"), default="all")
+    parser.add_argument("--points", choices=("all", "decode", "traced", "none"), default="all")
+    parser.add_argument("--own-tokens", action="store_true", help="each request decodes a token of its own")
     parser.add_argument("--trace", action="store_true", help="record profiler traces after the timings")
     parser.add_argument("--traces", type=Path, help="directory of the traces; default: that of the rows")
     parser.add_argument("--layers", type=int, help="keep only the model's first layers")
@@ -125,9 +126,9 @@ def measure(given: argparse.Namespace, setup: Setup, started: float) -> None:
     write = Writer(given.out, setup)
     llm, told = launch.start(setup)
     write("engine", {"load_s": round(time.monotonic() - started, 1), **_described(llm, told)})
-    driver = Driver(launch.engine_of(llm))
+    driver = Driver(launch.engine_of(llm, own_tokens=given.own_tokens))
     run = Run(driver, write, started + given.budget_s, gpu.sampler())
-    chosen = {"all": points.every(), "traced": points.traced(), "none": ()}[given.points]
+    chosen = {"all": points.every(), "decode": points.decoding(), "traced": points.traced(), "none": ()}[given.points]
     one_token = driver.limits.sampling(1)
 
     def generate(prompts: list[list[int]]) -> None:

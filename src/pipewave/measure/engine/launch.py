@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -56,6 +57,7 @@ SETTINGS = {
     "passes": "compilation_config.pass_config",
     "second_runner": "use_v2_model_runner",
 }
+SPACING = 7919  # between the tokens of two requests: prime, so that they repeat after a whole vocabulary only
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,23 +175,30 @@ def start(setup: Setup) -> tuple[Any, Told]:
     return LLM(**arguments(setup, folder)), told
 
 
-def engine_of(llm: Any) -> Engine:
-    """The parts of a running `vllm.LLM` that are driven by hand."""
+def engine_of(llm: Any, *, own_tokens: bool = False) -> Engine:
+    """The parts of a running `vllm.LLM` that are driven by hand.
+
+    `own_tokens`: every request decodes a token of its own, by a bias on its logits. With random weights all requests
+    otherwise come to decode one and the same token, and a mixture of experts then routes them alike.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
+    config = llm.llm_engine.vllm_config
+    vocab = config.model_config.get_vocab_size()
+    tokens = (number * SPACING % vocab for number in itertools.count(1))
+
     def sampling(new_tokens: int) -> Any:
         kind = RequestOutputKind.FINAL_ONLY
-        return SamplingParams(
-            temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False, output_kind=kind
-        )
+        bias = {next(tokens): 100.0} if own_tokens else None
+        return SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False,
+                              output_kind=kind, logit_bias=bias)  # fmt: skip
 
-    config = llm.llm_engine.vllm_config
     return Engine(
         engine=llm.llm_engine,
         scheduler=llm.llm_engine.engine_core.engine_core.scheduler,
         sampling=sampling,
-        vocab=config.model_config.get_vocab_size(),
+        vocab=vocab,
         kv_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
         max_batched_tokens=config.scheduler_config.max_num_batched_tokens,
         max_model_len=config.model_config.max_model_len,

@@ -60,6 +60,11 @@ def every() -> tuple[Point, ...]:
     return _distinct([*first, *second, *batched, *checks, *third, *last])
 
 
+def decoding() -> tuple[Point, ...]:
+    """Decode steps alone, the usual context first."""
+    return tuple(decode(batch, context) for context in (1024, 4096) for batch in BATCHES)
+
+
 def traced() -> tuple[Point, ...]:
     """The two steps of which traces are recorded."""
     return prefill(1, TRACED_PROMPT), decode(TRACED_BATCH, TRACED_CONTEXT)
