@@ -34,13 +34,17 @@ def fields_of(text: str) -> dict[str, int]:
     """Parse `m=300,n=4096`.
 
     Raises:
-        BadInput: a part is not name=integer.
+        BadInput: a part is not name=integer, or an integer below one.
     """
     try:
-        return {name.strip(): int(value) for name, _, value in (part.partition("=") for part in text.split(","))}
+        found = {name.strip(): int(value) for name, _, value in (part.partition("=") for part in text.split(","))}
     except ValueError:
         raise BadInput(f"shape {text!r}: write name=integer, separated by commas, such as m=300,n=4096,k=4096",
                        field="shape") from None  # fmt: skip
+    for name, value in found.items():
+        if value < 1:
+            raise BadInput(f"{name} = {value}: must be at least 1", field=name)
+    return found
 
 
 def range_of(text: str) -> tuple[str, range, dict[str, int]]:
