@@ -143,7 +143,8 @@ def launch_down(y: Any, w2: Any, out: Any, weights: Any, s: Sorted, top_k: int, 
     down[grid](
         described(y, m, depth), described(w2.view(e * h, k), n, depth), out, weights, s.order, s.ends, *blocks,
         h, k, top_k, config["GROUP_M"], BLOCK_M=m, BLOCK_N=n, BLOCK_K=depth, SWAP=bool(config["SWAP"]),
-        ADD=bool(config["ADD"]), FLATTEN=bool(config.get("FLATTEN", 0)), num_warps=config["num_warps"], num_stages=config["num_stages"],
+        ADD=bool(config["ADD"]), FLATTEN=bool(config.get("FLATTEN", 0)),
+        num_warps=config["num_warps"], num_stages=config["num_stages"],
     )  # fmt: skip
     return out
 

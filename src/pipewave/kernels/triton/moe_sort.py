@@ -75,7 +75,7 @@ def _place(chosen, order, cursor, pairs, first, CHUNK: tl.constexpr):
 def count(chosen, counts, done, cursor, order, ends, experts, rows, used, pairs, E, bound,
           BINS: tl.constexpr, WIDE: tl.constexpr, UP_M: tl.constexpr, DOWN_M: tl.constexpr, CHUNK: tl.constexpr,
           ALONE: tl.constexpr):  # fmt: skip
-    """Count the pairs of each expert; the last program to finish cuts the blocks. ALONE: the only one, and it places."""
+    """Count the pairs of each expert; the last to finish cuts the blocks. ALONE: and place, being alone."""
     bins = tl.arange(0, BINS)
     found = tl.zeros((BINS,), dtype=tl.int32)
     for first in range(tl.program_id(0) * CHUNK, pairs, tl.num_programs(0) * CHUNK):
