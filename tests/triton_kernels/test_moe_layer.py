@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from pipewave.kernels.triton import moe_experts, moe_few, moe_sort  # noqa: E402
+from pipewave.errors import BadInput  # noqa: E402
+from pipewave.kernels.triton import moe, moe_experts, moe_few, moe_sort  # noqa: E402
 
 # The interpreter multiplies bf16 as raw integers; fp16 takes the same path through the kernels.
 DTYPE = torch.float16
@@ -75,19 +76,19 @@ def test_sort_is_a_permutation_by_expert_and_blocks_cover_every_row_once(
 
 @pytest.mark.parametrize("tile", TILES, ids=["swapped", "adds", "plain"])
 @pytest.mark.parametrize("size", LAYERS, ids=str)
-@pytest.mark.parametrize("programs", [3, 1 << 20], ids=["persistent", "a-tile-each"])
-def test_sorted_path(size: tuple[int, ...], tile: dict[str, int], programs: int) -> None:
+@pytest.mark.parametrize("loop", [1, 0], ids=["persistent", "a-tile-each"])
+def test_sorted_path(size: tuple[int, ...], tile: dict[str, int], loop: int) -> None:
     x, w13, w2, weights, chosen = layer(*size)
     tokens, experts, top_k, hidden, inter = size
-    config = {**tile, "GROUP_M": 3, "num_warps": 4, "num_stages": 2}
+    config = {**tile, "GROUP_M": 3, "LOOP": loop, "num_warps": 4, "num_stages": 2}
     order = moe_sort.sort(chosen, experts, config["BLOCK_M"], config["BLOCK_M"])
-    y = moe_experts.launch_up(x, w13, unwritten(tokens * top_k, inter), order, top_k, config, programs)
+    y = moe_experts.launch_up(x, w13, unwritten(tokens * top_k, inter), order, top_k, config, 3)
     if config["ADD"]:
         out = torch.zeros(tokens, hidden, dtype=DTYPE)
-        moe_experts.launch_down(y, w2, out, weights, order, top_k, config, programs)
+        moe_experts.launch_down(y, w2, out, weights, order, top_k, config, 3)
     else:
         part = unwritten(tokens * top_k, hidden)
-        moe_experts.launch_down(y, w2, part, weights, order, top_k, config, programs)
+        moe_experts.launch_down(y, w2, part, weights, order, top_k, config, 3)
         out = moe_experts.launch_total(part, unwritten(tokens, hidden), top_k)
     assert_close(out, expected(x, w13, w2, weights, chosen))
 
@@ -100,3 +101,31 @@ def test_few_tokens_path(size: tuple[int, ...]) -> None:
     y = moe_few.launch_few_up(x, w13, unwritten(tokens * top_k, inter), chosen, config)
     out = moe_few.launch_few_down(y, w2, unwritten(tokens, hidden), weights, chosen, config)
     assert_close(out, expected(x, w13, w2, weights, chosen))
+
+
+@pytest.mark.parametrize("size", LAYERS, ids=str)
+@pytest.mark.parametrize("tile", TILES, ids=["swapped", "adds", "plain"])
+def test_whole_layer_with_given_configurations(size: tuple[int, ...], tile: dict[str, int]) -> None:
+    given = layer(*size)
+    config = {**tile, "GROUP_M": 8, "num_warps": 4, "num_stages": 2, "LOOP": 1}
+    other = {**TILES[2], "GROUP_M": 1, "num_warps": 4, "num_stages": 2, "LOOP": 0}
+    assert_close(moe.fused_moe(*given, configs=(other, config)), expected(*given))
+
+
+def test_few_tokens_need_no_table() -> None:
+    given = layer(2, 16, 2, 64, 32)
+    assert moe.is_few(2, 16, 2, 64, 32)
+    assert_close(moe.fused_moe(*given), expected(*given))
+
+
+def test_few_is_few_experts_read_twice() -> None:
+    assert moe.is_few(1, 8, 2, 8192, 28672)  # one token never reads an expert twice
+    assert not moe.is_few(64, 8, 2, 4096, 14336)
+
+
+@pytest.mark.parametrize(("at", "change"), [(1, lambda t: t[:, :-2]), (3, lambda t: t.half()), (4, lambda t: t.long())])
+def test_what_does_not_fit_is_refused(at: int, change: Any) -> None:
+    given = list(layer(5, 8, 2, 64, 48))
+    given[at] = change(given[at])
+    with pytest.raises(BadInput):
+        moe.fused_moe(*given)

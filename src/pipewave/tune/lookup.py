@@ -18,7 +18,7 @@ import numpy as np
 from pipewave.errors import BadInput
 from pipewave.tune import cells
 from pipewave.tune.mapping import Values, active_experts, mapper, routed
-from pipewave.tune.shapes import family
+from pipewave.tune.shapes import family, is_up
 from pipewave.tune.table import Table
 from pipewave.tune.wave import Tabulated, predict_us, tabulate
 
@@ -165,7 +165,7 @@ class MoeLookup(Lookup):
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
-        self._up_projection = self.kernel == "moe_w13"
+        self._up_projection = is_up(self.kernel)
         self._sizes = tuple(sorted({config["BLOCK_M"] for config in self.configs}))
 
     def select(
@@ -218,6 +218,12 @@ class MoeLookup(Lookup):
         return made
 
 
+class LayerLookup(MoeLookup):
+    """One of the two products of the fused layer: the same arguments, laws over another launch."""
+
+    choose = Lookup.choose
+
+
 def _moe(key: tuple[Any, ...]) -> dict[str, Any]:
     return {"m": key[0], "e": key[1], "top_k": key[2], "hidden": key[3], "inter": key[4]}
 
@@ -261,10 +267,11 @@ class DecodeLookup(Lookup):
 
 
 _LOOKUPS: dict[str, type[Lookup]] = {
-    "gemm": GemmLookup, "moe": MoeLookup, "prefill": PrefillLookup, "decode": DecodeLookup
+    "gemm": GemmLookup, "moe": MoeLookup, "prefill": PrefillLookup, "decode": DecodeLookup,
+    "moe_up": LayerLookup, "moe_down": LayerLookup,
 }  # fmt: skip
 
 
 def lookup(table: Table) -> Any:
     """Return the look-up of a table, with the `select` of its kernel's family."""
-    return _LOOKUPS[family(table.kernel)](table)
+    return _LOOKUPS.get(table.kernel, _LOOKUPS[family(table.kernel)])(table)

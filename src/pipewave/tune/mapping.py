@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pipewave.errors import MissingField
-from pipewave.tune.shapes import family
+from pipewave.tune.shapes import family, is_up
 
 
 class Work(NamedTuple):
@@ -83,6 +83,25 @@ def moe(shape: Values, c: Values, up: bool) -> Work:
     return Work(rows * cols, trips, trips, dram, 2 * (rows * n + cols * pairs) * k, (bound - rows) * cols)
 
 
+SUMMED = 1024  # values
+
+
+def layer(shape: Values, c: Values, up: bool) -> Work:
+    """A product of the fused layer, routed as in `moe`: gate and up in one tile, or w2 with the sum over experts.
+
+    `idle` of the second counts what the sum moves, by whichever way a configuration takes.
+    """
+    work = moe(shape, c, up)
+    pairs = shape["m"] * shape["top_k"]
+    if not up:
+        moved = (pairs + shape["m"]) * shape["hidden"] / SUMMED
+        return work._replace(dram=work.dram - 2 * pairs * shape["hidden"], idle=moved)
+    rows = work.blocks / -(-2 * shape["inter"] // c["BLOCK_N"])
+    cols = -(-shape["inter"] // c["BLOCK_N"])
+    read = 2 * (rows * 2 * shape["inter"] + cols * pairs) * shape["hidden"]
+    return work._replace(blocks=rows * cols, dram=work.dram - 2 * pairs * shape["inter"], l2=read)
+
+
 def prefill(shape: Values, c: Values, head_dim: int, causal: bool) -> Work:
     """FlashAttention forward: a block attends BLOCK_M queries of one head, a trip BLOCK_N keys."""
     batch, q, kv = shape["batch"], shape["q_len"], shape["kv_len"]
@@ -121,8 +140,8 @@ def mapper(kernel: str) -> Callable[[Values, Values], Work]:
         each = 1 if kernel == "gemm_fp8" else 2
         return lambda shape, c: gemm(shape, c, each)
     if kind == "moe":
-        up = kernel == "moe_w13"
-        return lambda shape, c: moe(shape, c, up)
+        up, launch = is_up(kernel), layer if kernel in ("moe_up", "moe_down") else moe
+        return lambda shape, c: launch(shape, c, up)
     dim = int(kernel.rsplit("_", 1)[1])
     if kind == "prefill":
         causal = "causal" in kernel

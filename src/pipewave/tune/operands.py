@@ -15,7 +15,7 @@ import torch
 from pipewave.errors import BadInput
 from pipewave.kernels.triton import decode, gemm, grouped
 from pipewave.tune import build
-from pipewave.tune.shapes import Shape, family, lengths
+from pipewave.tune.shapes import Shape, family, is_up, lengths
 
 Call = Callable[[], Any]
 Binaries = dict[tuple[int, ...], tuple[Any, dict[str, int | bool]]]
@@ -113,7 +113,7 @@ class Operands:
         if block not in self.sorted:
             self.sorted[block] = grouped.align(self.chosen, shape["e"], block)
         ids, experts, used = self.sorted[block]
-        up = self.kernel == "moe_w13"
+        up = is_up(self.kernel)
         n, k = moe_nk(self.kernel, shape)
         given = {"a": self._at("a"), "w": self._at("w"), "c": self._at("c"), "weights": self.weights.data_ptr(),
                  "sorted_ids": ids.data_ptr(), "expert_ids": experts.data_ptr(), "used_rows": used.data_ptr(),
@@ -150,7 +150,7 @@ def _ordered(function: Any, given: dict[str, Any]) -> list[Any]:
 
 def moe_nk(kernel: str, shape: Shape) -> tuple[int, int]:
     """Return the (n, k) of one expert's product."""
-    return (2 * shape["inter"], shape["hidden"]) if kernel == "moe_w13" else (shape["hidden"], shape["inter"])
+    return (2 * shape["inter"], shape["hidden"]) if is_up(kernel) else (shape["hidden"], shape["inter"])
 
 
 def elements(kernel: str, s: Shape) -> dict[str, int]:

@@ -41,6 +41,11 @@ def family(kernel: str) -> str:
     return kernel.split("_")[0]
 
 
+def is_up(kernel: str) -> bool:
+    """Whether a MoE kernel is the first product of a layer, gate and up."""
+    return kernel in ("moe_w13", "moe_up")
+
+
 def _log_int(rng: Rng, low: int, high: int, step: int = 1) -> int:
     """Draw log-uniformly from [low, high], rounded to a multiple of `step`."""
     value = math.exp(rng.uniform(math.log(low), math.log(high)))
@@ -143,7 +148,7 @@ def wave_anchors(kernel: str, block: dict[str, int], sms: int) -> Iterator[Shape
 def _matmul_shape(kernel: str, m: int, n: int, k: int) -> Shape:
     if family(kernel) == "gemm":
         return {"m": m, "n": n, "k": k}
-    hidden, inter = (k, n // 2) if kernel == "moe_w13" else (n, k)
+    hidden, inter = (k, n // 2) if is_up(kernel) else (n, k)
     return {"m": m, "e": 1, "top_k": 1, "hidden": hidden, "inter": inter, "skew": 0, "seed": 0}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune.mapping import Values
-from pipewave.tune.shapes import family
+from pipewave.tune.shapes import family, is_up
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ def coordinates(kernel: str, shape: Values) -> tuple[object, ...]:
     if kind == "gemm":
         return shape["m"], shape["n"], shape["k"]
     if kind == "moe":
-        n, k = (2 * shape["inter"], shape["hidden"]) if kernel == "moe_w13" else (shape["hidden"], shape["inter"])
+        n, k = (2 * shape["inter"], shape["hidden"]) if is_up(kernel) else (shape["hidden"], shape["inter"])
         return shape["m"] * shape["top_k"] // shape["e"] + 1, shape["e"], n, k
     if kind == "prefill":
         return shape["batch"] * shape["heads"], shape["q_len"], shape["kv_len"], shape["heads"] // shape["kv_heads"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from pipewave.errors import UnknownKernel, did_you_mean
-from pipewave.tune import resources
+from pipewave.tune import layer_space, resources
 from pipewave.tune.resources import Resources
 
 Config = tuple[int, ...]
@@ -137,10 +137,17 @@ _SPACES: dict[str, Callable[[], Space]] = {
     "decode_128": lambda: Space("decode_128", _SPLIT, 3, _decode(128), _decode_default),
     "decode_64": lambda: Space("decode_64", _SPLIT, 3, _decode(64), _decode_default),
 }
+# The products of the fused layer: spaces of their own, profiled together by `bench.moe_loop`.
+_LAYER: dict[str, Callable[[], Space]] = {
+    "moe_up": lambda: Space("moe_up", layer_space.UP_NAMES, layer_space.UP_COMPILED, layer_space.up(),
+                            layer_space.up_default),
+    "moe_down": lambda: Space("moe_down", layer_space.DOWN_NAMES, layer_space.DOWN_COMPILED, layer_space.down(),
+                              layer_space.down_default),
+}  # fmt: skip
 
 
 def kernels() -> tuple[str, ...]:
-    """Names that `space` knows."""
+    """Names of the kernels that are recorded and evaluated by themselves; `space` also knows `moe_up`, `moe_down`."""
     return tuple(_SPACES)
 
 
@@ -150,8 +157,9 @@ def space(kernel: str) -> Space:
     Raises:
         UnknownKernel: no kernel of that name is tuned.
     """
-    if kernel not in _SPACES:
-        known = ", ".join(_SPACES)
-        raise UnknownKernel(f"kernel {kernel!r} has no configuration space;{did_you_mean(kernel, _SPACES)} "
+    every = _SPACES | _LAYER
+    if kernel not in every:
+        known = ", ".join(every)
+        raise UnknownKernel(f"kernel {kernel!r} has no configuration space;{did_you_mean(kernel, every)} "
                             f"known: {known}", field="kernel")  # fmt: skip
-    return _SPACES[kernel]()
+    return every[kernel]()

@@ -33,7 +33,8 @@ from pipewave.tune.space import space
 SCHEMA = 2  # 2: laws have terms of the first wave
 HARD = ("gpu", "sm_count", "cc")
 SOFT = ("triton", "cuda", "driver")
-_SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py"}
+_SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py",
+            "moe_up": "moe_experts.py", "moe_down": "moe_experts.py"}  # fmt: skip
 _IDLE = re.compile(r"\s*(#|import |from )")  # lines that change nothing a kernel does
 _warned: set[str] = set()
 
@@ -88,7 +89,7 @@ def slug(gpu: str) -> str:
 
 def source_hash(kernel: str) -> str:
     """Hash the kernel's code as shipped, imports and comments apart: a table of another version is refused."""
-    text = files("pipewave.kernels.triton").joinpath(_SOURCES[family(kernel)]).read_text()
+    text = files("pipewave.kernels.triton").joinpath(_SOURCES.get(kernel, _SOURCES[family(kernel)])).read_text()
     code = [line.rstrip() for line in text.splitlines() if line.strip() and not _IDLE.match(line)]
     return hashlib.sha256("\n".join(code).encode()).hexdigest()
 

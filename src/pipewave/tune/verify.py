@@ -8,13 +8,16 @@ import torch
 import triton
 
 from pipewave.tune import build
+from pipewave.tune.layer_operands import LayerOperands
 from pipewave.tune.operands import Operands, moe_nk
-from pipewave.tune.shapes import Shape, family
+from pipewave.tune.shapes import Shape, family, is_up
 
 TOLERANCE = 0.02  # relative, in the 2-norm; bf16 operands and probabilities leave a few 1e-3
 SHAPES: dict[str, Shape] = {  # odd on purpose: no tile divides them
     "gemm": {"m": 203, "n": 336, "k": 464},
     "moe": {"m": 45, "e": 8, "top_k": 2, "hidden": 336, "inter": 208, "skew": 50, "seed": 7},
+    "moe_up": {"m": 45, "e": 8, "top_k": 2, "hidden": 320, "inter": 208, "skew": 50, "seed": 7},
+    "moe_down": {"m": 45, "e": 8, "top_k": 2, "hidden": 320, "inter": 208, "skew": 50, "seed": 7},
     "prefill": {"batch": 2, "q_len": 155, "kv_len": 219, "heads": 8, "kv_heads": 2},
     "decode": {"batch": 3, "kv_len": 333, "spread": 50, "heads": 8, "kv_heads": 2, "seed": 7},
 }
@@ -22,7 +25,7 @@ SHAPES: dict[str, Shape] = {  # odd on purpose: no tile divides them
 
 def check_shape(kernel: str) -> Shape:
     """Return the shape the check runs at."""
-    shape = dict(SHAPES[family(kernel)])
+    shape = dict(SHAPES.get(kernel, SHAPES[family(kernel)]))
     fixed = build.fixed(kernel)
     if "HEAD_DIM" in fixed:
         shape["head_dim"] = int(fixed["HEAD_DIM"])
@@ -34,7 +37,7 @@ def check_shape(kernel: str) -> Shape:
 def errors(operands: Operands, configs: list[tuple[int, ...]]) -> list[float]:
     """Relative error of each configuration at the check shape; inf where anything was left unwritten or failed."""
     operands.prepare(check_shape(operands.kernel))
-    wanted = reference(operands)
+    wanted = operands.reference() if isinstance(operands, LayerOperands) else reference(operands)
     out = operands.buffers["c"][: wanted.numel()]
     found = []
     for config in configs:
@@ -70,7 +73,7 @@ def _gemm(o: Operands) -> Any:
 def _moe(o: Operands) -> Any:
     n, k = moe_nk(o.kernel, o.shape)
     pairs = o.chosen.numel()
-    up = o.kernel == "moe_w13"
+    up = is_up(o.kernel)
     share = o.shape["top_k"] if up else 1
     rows = _view(o, "a", pairs // share, k).repeat_interleave(share, 0)
     weights = _view(o, "w", o.shape["e"], n, k)[o.chosen.reshape(-1)]

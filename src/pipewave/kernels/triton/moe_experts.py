@@ -2,19 +2,20 @@
 
 `up` multiplies gathered tokens by gate and up weights together and writes SiLU(gate) · up, sorted by expert: half the
 intermediate, one launch less, and dense rows for `down` to copy in bulk. A launch may have one program a tile or one a
-multiprocessor; programs walk the tiles either way. With SWAP the weights are the left operand, so that few tokens fill
-the short side of the tensor core's instruction and weights go to it straight from shared memory.
+multiprocessor (LOOP); programs walk the tiles either way. With SWAP the weights are the left operand, so that few
+tokens fill the short side of the tensor core's instruction and weights go to it straight from shared memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import triton
 import triton.language as tl
 
 from pipewave.kernels.triton.gemm import block_of
-from pipewave.kernels.triton.moe_sort import Sorted
+from pipewave.kernels.triton.moe_sort import Blocks, Sorted
 
 UP, DOWN = 0, 1  # the two tables of blocks
 WIDTH = 1024  # columns that a program of `total` sums
@@ -24,13 +25,12 @@ WIDTH = 1024  # columns that a program of `total` sums
 def up(
     x, w, out, order, ends, experts, rows, used, WIDE, K, top_k, GROUP_M,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWAP: tl.constexpr, EVEN: tl.constexpr,
-    FLATTEN: tl.constexpr,
 ):  # fmt: skip
     """out[r, n] = SiLU(x[t] · gate[e, n]) · (x[t] · up[e, n]); w describes [experts · 2 · WIDE, K], gate above up."""
     cols = tl.cdiv(WIDE, BLOCK_N)
     blocks = tl.load(used)
     k = tl.arange(0, BLOCK_K)
-    for tile in tl.range(tl.program_id(0), blocks * cols, tl.num_programs(0), flatten=FLATTEN):
+    for tile in tl.range(tl.program_id(0), blocks * cols, tl.num_programs(0)):
         block, col = block_of(tile, blocks, cols, GROUP_M)
         expert = tl.load(experts + block)
         row = tl.load(rows + block) + tl.arange(0, BLOCK_M)
@@ -64,7 +64,7 @@ def up(
 def down(
     y, w, out, weights, order, ends, experts, rows, used, H, K, top_k, GROUP_M,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWAP: tl.constexpr, ADD: tl.constexpr,
-    FLATTEN: tl.constexpr,
+    LOOP: tl.constexpr,
 ):  # fmt: skip
     """out[p] = weights[p] · (y[r] · w[e]) for the pair p of sorted row r; with ADD it is added to out[p // top_k].
 
@@ -72,7 +72,7 @@ def down(
     """
     cols = tl.cdiv(H, BLOCK_N)
     blocks = tl.load(used)
-    for tile in tl.range(tl.program_id(0), blocks * cols, tl.num_programs(0), flatten=FLATTEN):
+    for tile in tl.range(tl.program_id(0), blocks * cols, tl.num_programs(0), flatten=LOOP):
         block, col = block_of(tile, blocks, cols, GROUP_M)
         expert = tl.load(experts + block)
         first = tl.load(rows + block)
@@ -119,34 +119,35 @@ def described(matrix: Any, rows: int, cols: int) -> Any:
     return TensorDescriptor(matrix, list(matrix.shape), [matrix.shape[1], 1], [rows, cols])
 
 
-def launch_up(x: Any, w13: Any, out: Any, s: Sorted, top_k: int, config: dict[str, int], programs: int) -> Any:
-    """out[pairs, WIDE] from x[tokens, K] and w13[experts, 2 · WIDE, K]; `programs` is the most to launch."""
+def launch_up(x: Any, w13: Any, out: Any, s: Sorted, top_k: int, config: dict[str, int], sms: int) -> Any:
+    """out[pairs, WIDE] from x[tokens, K] and w13[experts, 2 · WIDE, K]; with LOOP a program for each of `sms`."""
     e, twice, k = w13.shape
     m, n, depth = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    blocks = s.blocks[UP]
-    grid = (max(1, min(programs, blocks.experts.numel() * -(-twice // 2 // n))),)
-    up[grid](
-        x, described(w13.view(e * twice, k), n, depth), out, s.order, s.ends, *blocks, twice // 2, k,
-        top_k, config["GROUP_M"], BLOCK_M=m, BLOCK_N=n, BLOCK_K=depth, SWAP=bool(config["SWAP"]), EVEN=k % depth == 0,
-        FLATTEN=bool(config.get("FLATTEN", 0)), num_warps=config["num_warps"], num_stages=config["num_stages"],
+    up[programs(s.blocks[UP], twice // 2, config, sms)](
+        x, described(w13.view(e * twice, k), n, depth), out, s.order, s.ends, *s.blocks[UP], twice // 2, k,
+        top_k, config["GROUP_M"], BLOCK_M=m, BLOCK_N=n, BLOCK_K=depth, SWAP=config["SWAP"], EVEN=k % depth == 0,
+        num_warps=config["num_warps"], num_stages=config["num_stages"],
     )  # fmt: skip
     return out
 
 
 def launch_down(y: Any, w2: Any, out: Any, weights: Any, s: Sorted, top_k: int, config: dict[str, int],
-                programs: int) -> Any:  # fmt: skip
-    """Write (or, with ADD, add to) out from sorted y[pairs, K] and w2[experts, H, K]."""
+                sms: int) -> Any:  # fmt: skip
+    """Write out[pairs, H] from sorted y[pairs, K] and w2[experts, H, K]; with ADD, add to out[tokens, H] instead."""
     e, h, k = w2.shape
     m, n, depth = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    blocks = s.blocks[DOWN]
-    grid = (max(1, min(programs, blocks.experts.numel() * -(-h // n))),)
-    down[grid](
-        described(y, m, depth), described(w2.view(e * h, k), n, depth), out, weights, s.order, s.ends, *blocks,
-        h, k, top_k, config["GROUP_M"], BLOCK_M=m, BLOCK_N=n, BLOCK_K=depth, SWAP=bool(config["SWAP"]),
-        ADD=bool(config["ADD"]), FLATTEN=bool(config.get("FLATTEN", 0)),
-        num_warps=config["num_warps"], num_stages=config["num_stages"],
+    down[programs(s.blocks[DOWN], h, config, sms)](
+        described(y, m, depth), described(w2.view(e * h, k), n, depth), out, weights, s.order, s.ends,
+        *s.blocks[DOWN], h, k, top_k, config["GROUP_M"], BLOCK_M=m, BLOCK_N=n, BLOCK_K=depth, SWAP=config["SWAP"],
+        ADD=config["ADD"], LOOP=config["LOOP"], num_warps=config["num_warps"], num_stages=config["num_stages"],
     )  # fmt: skip
     return out
+
+
+def programs(blocks: Blocks, cols: int, config: Mapping[str, int], sms: int) -> tuple[int, int, int]:
+    """Programs to launch: one a tile that there may be, or at most one a multiprocessor."""
+    tiles = max(1, blocks.experts.numel() * -(-cols // config["BLOCK_N"]))
+    return min(tiles, sms) if config["LOOP"] else tiles, 1, 1
 
 
 def launch_total(part: Any, out: Any, top_k: int) -> Any:

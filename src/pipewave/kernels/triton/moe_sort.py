@@ -14,7 +14,8 @@ import triton.language as tl
 
 CHUNK = 1024  # pairs one program counts and places
 ALIGN = 4  # integers, 16 bytes: what every part of the workspace starts at a multiple of
-ALONE = 4096  # up to so many pairs one program does everything
+ALONE = 2048  # up to so many pairs one program does everything
+PARTS = 64  # programs that count, at most; each hands out rows of its own, or all would queue for few addresses
 
 
 class Blocks(NamedTuple):
@@ -35,31 +36,34 @@ class Sorted(NamedTuple):
 
 
 @triton.jit
-def _cut(count, start, experts, rows, used, BINS: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr):
+def _cut(count, start, experts, rows, used, block_m, BINS: tl.constexpr, WIDE: tl.constexpr):
     """Write the table of blocks for one block size."""
     expert = tl.arange(0, BINS)[:, None]
-    blocks = tl.cdiv(count, BLOCK_M)
+    blocks = tl.cdiv(count, block_m)
     tl.store(used, tl.sum(blocks, 0))
     at = (tl.cumsum(blocks, 0) - blocks)[:, None]
     for first in range(0, tl.max(blocks, 0), WIDE):
         j = first + tl.arange(0, WIDE)[None, :]
         mine = j < blocks[:, None]
         tl.store(experts + at + j, expert + tl.zeros_like(j), mask=mine)
-        tl.store(rows + at + j, start[:, None] + j * BLOCK_M, mask=mine)
+        tl.store(rows + at + j, start[:, None] + j * block_m, mask=mine)
 
 
 @triton.jit
-def _lay(counts, cursor, ends, experts, rows, used, bound, BINS: tl.constexpr, WIDE: tl.constexpr,
-         UP_M: tl.constexpr, DOWN_M: tl.constexpr):  # fmt: skip
-    """Lay the experts' rows one behind the other and cut them into blocks, once for each product."""
+def _lay(counts, cursor, ends, experts, rows, used, parts, up_m, down_m, bound,
+         BINS: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+    """Lay the experts' rows one behind the other, each part's own share in turn, and cut them into blocks twice."""
     expert = tl.arange(0, BINS)
-    # Another program may have counted last: not from this SM's own cache.
-    count = tl.load(counts + expert, volatile=True)
+    part = tl.arange(0, PARTS)[:, None]
+    at = part * BINS + expert[None, :]
+    # Other programs have written: not from this SM's own cache.
+    each = tl.load(counts + at, mask=part < parts, other=0, volatile=True)
+    count = tl.sum(each, 0)
     end = tl.cumsum(count, 0)
-    tl.store(cursor + expert, end - count)
+    tl.store(cursor + at, (end - count)[None, :] + tl.cumsum(each, 0) - each)
     tl.store(ends + expert, end)
-    _cut(count, end - count, experts, rows, used, BINS, WIDE, UP_M)
-    _cut(count, end - count, experts + bound, rows + bound, used + 4, BINS, WIDE, DOWN_M)
+    _cut(count, end - count, experts, rows, used, up_m, BINS, WIDE)
+    _cut(count, end - count, experts + bound, rows + bound, used + 4, down_m, BINS, WIDE)
 
 
 @triton.jit
@@ -71,36 +75,32 @@ def _place(chosen, order, cursor, pairs, first, CHUNK: tl.constexpr):
     tl.store(order + row, pair, mask=real)
 
 
-@triton.jit(do_not_specialize=["pairs", "E", "bound"])
-def count(chosen, counts, done, cursor, order, ends, experts, rows, used, pairs, E, bound,
-          BINS: tl.constexpr, WIDE: tl.constexpr, UP_M: tl.constexpr, DOWN_M: tl.constexpr, CHUNK: tl.constexpr,
-          ALONE: tl.constexpr):  # fmt: skip
-    """Count the pairs of each expert; the last to finish cuts the blocks. ALONE: and place, being alone."""
+@triton.jit(do_not_specialize=["pairs", "E", "up_m", "down_m", "bound"])
+def count(chosen, counts, done, cursor, order, ends, experts, rows, used, pairs, E, up_m, down_m, bound,
+          BINS: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+    """Count the pairs of each expert, a part a program; the last to finish cuts the blocks, and places if alone."""
     bins = tl.arange(0, BINS)
     found = tl.zeros((BINS,), dtype=tl.int32)
     for first in range(tl.program_id(0) * CHUNK, pairs, tl.num_programs(0) * CHUNK):
         pair = first + tl.arange(0, CHUNK)
         # Beyond the end counts for a bin that no expert has.
         found += tl.histogram(tl.load(chosen + pair, mask=pair < pairs, other=BINS - 1), BINS)
-    found = tl.where(bins < E, found, 0)
-    if ALONE:
-        tl.store(counts + bins, found)
-        tl.debug_barrier()
-        _lay(counts, cursor, ends, experts, rows, used, bound, BINS, WIDE, UP_M, DOWN_M)
+    tl.store(counts + tl.program_id(0) * BINS + bins, tl.where(bins < E, found, 0))
+    tl.debug_barrier()
+    if PARTS == 1:
+        _lay(counts, cursor, ends, experts, rows, used, 1, up_m, down_m, bound, BINS, WIDE, PARTS)
         tl.debug_barrier()
         for first in range(0, pairs, CHUNK):
             _place(chosen, order, cursor, pairs, first, CHUNK)
-    else:
-        tl.atomic_add(counts + bins, found, mask=found > 0)
-        tl.debug_barrier()
-        if tl.atomic_add(done, 1) == tl.num_programs(0) - 1:
-            _lay(counts, cursor, ends, experts, rows, used, bound, BINS, WIDE, UP_M, DOWN_M)
+    elif tl.atomic_add(done, 1) == tl.num_programs(0) - 1:
+        _lay(counts, cursor, ends, experts, rows, used, tl.num_programs(0), up_m, down_m, bound, BINS, WIDE, PARTS)
 
 
-@triton.jit(do_not_specialize=["pairs"])
-def place(chosen, order, cursor, pairs, CHUNK: tl.constexpr):
-    """Give each pair the next free row of its expert."""
-    _place(chosen, order, cursor, pairs, tl.program_id(0) * CHUNK, CHUNK)
+@triton.jit(do_not_specialize=["pairs", "parts"])
+def place(chosen, order, cursor, pairs, parts, BINS: tl.constexpr, CHUNK: tl.constexpr):
+    """Give each pair the next free row of its expert, in the share of the part that counted it."""
+    chunk = tl.program_id(0)
+    _place(chosen, order, cursor + chunk % parts * BINS, pairs, chunk * CHUNK, CHUNK)
 
 
 def bound(pairs: int, experts: int, block_m: int) -> int:
@@ -117,18 +117,20 @@ def sort(chosen: Any, experts: int, up_m: int, down_m: int) -> Sorted:
 
     pairs, bins = chosen.numel(), triton.next_power_of_2(experts + 1)
     most = _whole(bound(pairs, experts, min(up_m, down_m)))
+    chunks, held = -(-pairs // CHUNK), max(1, min(PARTS, 16_384 // bins))
     alone = pairs <= ALONE
-    # Counts and the ticket start at zero; one program alone needs no zeros.
-    zeros = (torch.empty if alone else torch.zeros)(bins + ALIGN, dtype=torch.int32, device=chosen.device)
-    sizes = [_whole(pairs), 2 * most, 2 * most, _whole(bins), _whole(bins), 2 * ALIGN]
+    parts = 1 if alone else min(held, chunks)
+    table = bins * (1 if alone else held)
+    sizes = [_whole(pairs), 2 * most, 2 * most, table, table, _whole(bins), 2 * ALIGN]
     room = torch.empty(sum(sizes), dtype=torch.int32, device=chosen.device)
-    order, expert_of, row_of, ends, cursor, used = room.split(sizes)
-    count[(1 if alone else min(64, -(-pairs // CHUNK)),)](
-        chosen, zeros, zeros[bins:], cursor, order, ends, expert_of, row_of, used, pairs, experts, most,
-        BINS=bins, WIDE=max(1, 2048 // bins), UP_M=up_m, DOWN_M=down_m, CHUNK=CHUNK, ALONE=alone, num_warps=8,
+    order, expert_of, row_of, counts, cursor, ends, used = room.split(sizes)
+    done = used if alone else torch.zeros(1, dtype=torch.int32, device=chosen.device)
+    count[(parts,)](
+        chosen, counts, done, cursor, order, ends, expert_of, row_of, used, pairs, experts, up_m, down_m, most,
+        BINS=bins, WIDE=max(1, 2048 // bins), PARTS=1 if alone else held, CHUNK=CHUNK, num_warps=8,
     )  # fmt: skip
     if not alone:
-        place[(-(-pairs // CHUNK),)](chosen, order, cursor, pairs, CHUNK=CHUNK, num_warps=8)
+        place[(chunks,)](chosen, order, cursor, pairs, parts, BINS=bins, CHUNK=CHUNK, num_warps=8)
     cut = zip((up_m, down_m), expert_of.split(most), row_of.split(most), used.split(ALIGN), strict=True)
     return Sorted(order[:pairs], ends, tuple(Blocks(e[: bound(pairs, experts, m)], r, u[:1]) for m, e, r, u in cut))
 

@@ -1,0 +1,18 @@
+"""The list of layers of the MoE loop is what its seed draws, and covers what it says."""
+
+from __future__ import annotations
+
+from bench.moe_loop import shapes
+
+
+def test_the_list_is_what_the_seed_draws() -> None:
+    assert shapes.load() == list(shapes.draw(shapes.SEED, shapes.COUNT))
+
+
+def test_the_list_covers_models_octaves_and_both_kinds_of_routing() -> None:
+    rows = shapes.load()
+    assert len(rows) >= 300
+    assert {row["model"] for row in rows} == set(shapes.MODELS)
+    assert {row["m"].bit_length() for row in rows} >= set(range(1, 15))
+    assert all(sum(row["skew"] == skew for row in rows) > 50 for skew in (0, 50, 100))
+    assert all(shapes.fits(*(row[name] for name in ("m", "e", "top_k", "hidden", "inter"))) for row in rows)
