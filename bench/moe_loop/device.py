@@ -22,7 +22,7 @@ from bench.moe_loop import choices, shapes, warm
 from pipewave.errors import PipewaveError
 from pipewave.tune.record import say
 
-ROUNDS = 5
+ROUNDS = 7
 FEW_PAIRS = 192  # up to so many the few-token path is timed, whichever path is taken
 EXACT = 24  # layers compared with float64, and so many products at most
 EXACT_SIZE = 6e7
