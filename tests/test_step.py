@@ -183,3 +183,13 @@ def test_the_parts_of_a_step_add_up(parallel: Parallel) -> None:
         assert sum(part.share for part in parts) == pytest.approx(1)
         assert {part.family for part in parts} == {*steps.families, "gap"}
     assert sum(float(share[0]) for share in steps.basis.values()) == pytest.approx(1)
+
+
+def test_prompts_and_decodes_are_one_attention_kernel_but_where_the_engine_runs_two() -> None:
+    def attention(gpu: str) -> list[tuple[int, ...]]:
+        runner = Runner.of(Deployment(load("Llama-3.1-8B")), find(gpu), find_engine("vllm"))
+        uses = runner.deployment.kernels(runner.batch([1, 512, 1], [100, 512, 200]))
+        return [use.call.q_lens for use in uses if use.name == "attention"]  # type: ignore[attr-defined]
+
+    assert attention("H200") == [(1, 512, 1)]
+    assert attention("B200") == [(512,), (1, 1)]

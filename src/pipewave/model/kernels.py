@@ -79,7 +79,7 @@ class Deployment:
     """What turns a model into kernels besides the batch: the split, the cache's type and its page size.
 
     `nodes`: hosts one tensor group spans. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
-    streams activations.
+    streams activations. `apart`: attention runs prompts and decodes of one step as two kernels.
     """
 
     model: ModelSpec
@@ -88,6 +88,7 @@ class Deployment:
     page_size: int | None = None
     nodes: int = 1
     compiled: bool = False
+    apart: bool = False
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
         """Every kernel one rank of pipeline stage `stage` launches for a batch, in order, equal layers counted once."""
@@ -116,6 +117,7 @@ class _Stage:
         self.batch, self.rows = batch, batch.rows
         self.kv_dtype = deployment.kv_dtype or self.model.kv_dtype
         self.page_size, self.compiled = deployment.page_size, deployment.compiled
+        self.apart = deployment.apart
         self.impl = GENERATED if deployment.compiled else None
         self.dtype = self.model.dtype
 
@@ -139,12 +141,15 @@ class _Stage:
 
     def by_length(self, spec: Gqa | Mla) -> Iterator[Use]:
         """The kernels whose work depends on each request's lengths."""
-        if isinstance(spec, Gqa):
-            yield Use("attention", self.attention_call(spec))
-            return
         pairs = list(zip(self.batch.q_lens, self.batch.kv_lens, strict=True))
-        yield from self.mla_context(spec, [pair for pair in pairs if pair[0] > 1])
-        yield from self.mla_generation(spec, [pair for pair in pairs if pair[0] == 1])
+        prompts, decodes = [pair for pair in pairs if pair[0] > 1], [pair for pair in pairs if pair[0] == 1]
+        if isinstance(spec, Mla):
+            yield from self.mla_context(spec, prompts)
+            yield from self.mla_generation(spec, decodes)
+            return
+        for part in (prompts, decodes) if self.apart else (pairs,):
+            if part:
+                yield Use("attention", self.attention_call(spec, part))
 
     def linear(self, matrix: Linear, rows: int | None = None) -> Use:
         n, k = matrix.shape(self.tp)
@@ -217,10 +222,11 @@ class _Stage:
         width = 1 if self.kv_dtype == "fp8" else ACT
         return self.streaming("kv_write", self.rows * (elements * ACT + 8), self.rows * elements * width)
 
-    def attention_call(self, spec: Gqa) -> Attention:
+    def attention_call(self, spec: Gqa, pairs: list[tuple[int, int]]) -> Attention:
+        q_lens, kv_lens = zip(*pairs, strict=True)
         return Attention(
-            self.batch.q_lens,
-            self.batch.kv_lens,
+            q_lens,
+            kv_lens,
             spec.heads // self.tp,
             max(spec.kv_heads // self.tp, 1),
             spec.head_dim,

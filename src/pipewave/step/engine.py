@@ -29,6 +29,7 @@ class Engine:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     backends: (architecture, implementation of attention) pairs where most measured rows of the engine are of another
     one than it runs.
+    apart: architectures on which attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit.
@@ -55,6 +56,7 @@ class Engine:
     mixes_phases: bool
     compiled: bool
     backends: tuple[tuple[str, str], ...] = ()
+    apart: tuple[str, ...] = ()
     source: str = ""
 
     def what_if(self, **changes: Any) -> Engine:
