@@ -1,4 +1,4 @@
-"""Time the loop's layers on a GPU: `python -m bench.moe_loop.device --out DIR [--budget-s 280]`. Needs vLLM.
+"""Time the loop's layers on a GPU: `python -m bench.moe_loop.device --out DIR [--budget-s 300]`. Needs vLLM.
 
 Compile everything ahead, profile our two products and make their tables, then for each layer run vLLM's fused experts
 (default configuration, own file, our tuner's choice) and ours in turns, cold, by CUPTI. `DIR/loop.jsonl` is written
@@ -129,7 +129,7 @@ def measure(shape: dict[str, Any], layer: Layer, for_vllm: dict[str, Any], flush
 
 def loop(out: Path, launchers: Sequence[Any], tables: Sequence[Any], deadline: float) -> None:
     """Measure every layer of the list, shuffled, until the deadline."""
-    from pipewave.measure.protocol import Flusher
+    from pipewave.measure.protocol import Flusher, is_fatal, recoverable
 
     rows, flush = shapes.load(), Flusher().call("write")
     for_vllm = choices.for_vllm(rows)
@@ -143,9 +143,11 @@ def loop(out: Path, launchers: Sequence[Any], tables: Sequence[Any], deadline: f
             small = exact < EXACT and shape["m"] * shape["top_k"] * shape["inter"] < EXACT_SIZE
             try:
                 found = measure(shape, Layer(shape, launchers, tables), for_vllm[i], flush, small)
-            except (PipewaveError, RuntimeError, ValueError, KeyError, AttributeError):
+            except (PipewaveError, *recoverable()) as failure:
                 say(f"{shape}\n{traceback.format_exc()[-900:]}")
-                file.write(json.dumps({"shape": shape, "failed": traceback.format_exc()[-900:]}) + "\n")
+                file.write(json.dumps({"shape": shape, "failed": str(failure)[:300]}) + "\n")
+                if is_fatal(failure):
+                    raise
                 continue
             exact += small
             file.write(json.dumps(found) + "\n")
@@ -192,8 +194,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; see the module's description."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--budget-s", type=float, default=280.0, help="when to stop, from the start of the run")
-    parser.add_argument("--profile-s", type=float, default=35.0, help="seconds of timing for each product")
+    parser.add_argument("--budget-s", type=float, default=300.0, help="when to stop, from the start of the run")
+    parser.add_argument("--profile-s", type=float, default=40.0, help="seconds of timing for each product")
     parser.add_argument("--warm-s", type=float, default=110.0, help="longest wait for what compiles ahead")
     parser.add_argument("--warm", default="", help="I/N: compile that share ahead, time nothing")
     options = parser.parse_args(argv)

@@ -20,6 +20,7 @@ from pipewave.tune.timing import ColdTimer
 
 KERNELS = ("moe_up", "moe_down")
 SEED, TESTS, ANCHORS = 20_261_121, 16, 200
+OPS = 8e11  # of a layer: at more, the slow configurations would eat the budget
 
 
 def anchors(kernel: str) -> list[Shape]:
@@ -27,7 +28,11 @@ def anchors(kernel: str) -> list[Shape]:
     fields, held_out = FIELDS["moe"], {tuple(choices.sizes(row).values()) for row in shapes.load()}
     drawn = [{name: int(row[name]) for name in fields} for row in shapes.draw(shapes.PROFILE_SEED, ANCHORS)]
     found = [*draw(kernel, SEED + 1, ANCHORS), *drawn]
-    return [shape for shape in found if tuple(choices.sizes(shape).values()) not in held_out]
+    return [shape for shape in found if tuple(choices.sizes(shape).values()) not in held_out and _ops(shape) <= OPS]
+
+
+def _ops(shape: Shape) -> int:
+    return 6 * shape["m"] * shape["top_k"] * shape["hidden"] * shape["inter"]
 
 
 def plan(kernel: str, usable: Sequence[int]) -> list[Job]:
