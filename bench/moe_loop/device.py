@@ -117,14 +117,17 @@ def measure(shape: dict[str, Any], layer: Layer, for_vllm: dict[str, Any], flush
     """Run, compare and time every way at one layer."""
     import torch
 
+    from pipewave.kernels.triton import moe
+
     ways = layer.ways(for_vllm)
     outs = {name: call().clone() for name, call in ways.items()}
     wanted = layer.exact() if exact else outs["vllm_default"]
     errors = {name: error(out, wanted) for name, out in outs.items()}
     del outs
+    few = moe.is_few(*(shape[name] for name in choices.SIZES))
     counts = torch.bincount(layer.chosen.view(-1).long(), minlength=layer.experts).tolist()
     return {"shape": shape, "ways": timed(ways, flush), "errors": errors, "exact": exact, "counts": counts,
-            "ours": layer.configs, "vllm": for_vllm}  # fmt: skip
+            "few": few, "ours": layer.configs, "vllm": for_vllm}  # fmt: skip
 
 
 def loop(out: Path, launchers: Sequence[Any], tables: Sequence[Any], deadline: float) -> None:
@@ -132,6 +135,7 @@ def loop(out: Path, launchers: Sequence[Any], tables: Sequence[Any], deadline: f
     from pipewave.measure.protocol import Flusher, is_fatal, recoverable
 
     rows, flush = shapes.load(), Flusher().call("write")
+    failures: tuple[type[Exception], ...] = (PipewaveError, *recoverable())
     for_vllm = choices.for_vllm(rows)
     order, exact = random.Random(1).sample(range(len(rows)), len(rows)), 0
     with (out / "loop.jsonl").open("a", buffering=1) as file:
@@ -143,7 +147,7 @@ def loop(out: Path, launchers: Sequence[Any], tables: Sequence[Any], deadline: f
             small = exact < EXACT and shape["m"] * shape["top_k"] * shape["inter"] < EXACT_SIZE
             try:
                 found = measure(shape, Layer(shape, launchers, tables), for_vllm[i], flush, small)
-            except (PipewaveError, *recoverable()) as failure:
+            except failures as failure:
                 say(f"{shape}\n{traceback.format_exc()[-900:]}")
                 file.write(json.dumps({"shape": shape, "failed": str(failure)[:300]}) + "\n")
                 if is_fatal(failure):
