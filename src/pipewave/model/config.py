@@ -254,6 +254,7 @@ def _text_part(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], int, tuple[st
     text = raw.get("text_config")
     if not isinstance(text, Mapping):
         return raw, 0, ()
+    _model_type(text)  # whether the model can be answered at all comes before its tower
     outer = Fields({k: v for k, v in raw.items() if k not in ("text_config", "quantization_config")})
     vision = outer.section("vision_config")
     hidden = Fields(text).integer("hidden_size")
