@@ -153,3 +153,12 @@ def test_no_measured_collective_is_below_its_floor(corpus: object) -> None:
     cols = {name: values.to_numpy(np.float64) for name, values in cols.items()}
     found = family_of("all_reduce").analyse(cols, Context(find("H200"), "fp16", "graph", "nccl-2.29.2", "nccl"))
     assert (rows["latency"].to_numpy() * 1e-3 >= floor_s(found.demand.seconds(find("H200"), "fp16"))).all()
+
+
+def test_a_rack_of_nvlink_is_one_island() -> None:
+    """GB200: hosts of four cards, 72 of them behind one NVLink switch; beyond it, and between other hosts, the network."""
+    within, beyond = (pw.predict(pw.all_reduce(1 << 26, world, nodes=world // 4), "GB200") for world in (8, 144))
+    alone = pw.predict(pw.all_reduce(1 << 26, 8), "GB200")
+    assert within.latency_us == alone.latency_us
+    assert beyond.latency_us > 2 * within.latency_us
+    assert pw.predict(pw.all_reduce(1 << 26, 8, nodes=2), "B200").latency_us > 2 * within.latency_us

@@ -145,7 +145,9 @@ def test_wide_weights_of_narrow_products_are_told() -> None:
 def test_a_language_model_that_is_not_modelled_is_named_before_its_tower() -> None:
     text = LLAMA | {"model_type": "llama4_text"}
     with pytest.raises(UnsupportedModel, match="llama4_text"):
-        parse({"model_type": "llama4", "text_config": text, "vision_config": {"model_type": "llama4_vision_model"}}, "x")
+        parse(
+            {"model_type": "llama4", "text_config": text, "vision_config": {"model_type": "llama4_vision_model"}}, "x"
+        )
 
 
 def test_unknown_field_that_may_matter_is_named() -> None:

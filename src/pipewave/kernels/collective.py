@@ -22,7 +22,7 @@ from pipewave.kernels.collective_algorithms import (
     one_shot,
     ring,
 )
-from pipewave.kernels.collective_links import Link, link
+from pipewave.kernels.collective_links import Link, islands, link
 from pipewave.kernels.estimate import log2
 
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
@@ -44,11 +44,12 @@ def least_sent(gpu: GPU, op: str, path: Ring, size: Array) -> Array:
 
 def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
     def analyse(cols: Columns, ctx: Context) -> Analysis:
-        size, world, nodes = cols["bytes"], cols["world"], cols["nodes"]
+        size, world, hosts = cols["bytes"], cols["world"], cols["nodes"]
+        nodes = islands(ctx.gpu, world, hosts)
         over, path = link(ctx.gpu, world, nodes), ring(op, size, world)
         ways = nccl(path, over)
         asked = op == "all_reduce" and ctx.impl == "custom"
-        own = custom_runs(size, world, nodes, over) & np.bool_(asked)
+        own = custom_runs(size, world, hosts, over) & np.bool_(asked)
         base = np.where(own, custom_s(size, world, over), ways.best)
         least = demand(len(size), link=least_sent(ctx.gpu, op, path, size), launch=1.0)
         features = _shape(ctx, size, world, nodes) | _times(path, over, ways, base)

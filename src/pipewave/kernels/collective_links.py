@@ -11,6 +11,8 @@ from pipewave.gpus import GPU
 
 # Cards that NVLink joins in pairs only, where a bridge is fitted (`link="nvlink"`); four of them meet over PCIe.
 BRIDGED = ("A30", "A40", "A100 PCIe", "H100 NVL", "H100 PCIe", "RTX 3090", "RTX A6000", "V100 PCIe")
+RACKS = ("GB200", "GB300")  # NVL72: hosts of four cards, joined by NVLink up to a rack of 72
+RACK = 72
 # A GPU's share of the network: one 400 Gb/s port each, or what its PCIe slot feeds. An assumption, no row says it.
 NETWORK_GBPS, PCIE_TO_NETWORK = 50.0, 0.8
 # More than two PCIe cards share root ports; hosts of PCIe 4 cards stage through memory, each further pair through more.
@@ -32,8 +34,18 @@ def bridged(gpu: GPU) -> bool:
     return gpu.link == "nvlink" and gpu.name.startswith(BRIDGED)
 
 
+def joined(gpu: GPU) -> int:
+    """How many GPUs the link of a host joins: those of the host, or of an NVL72 rack."""
+    return RACK if gpu.name.startswith(RACKS) else gpu.gpus_per_node
+
+
+def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
+    """Groups of ranks with nothing but the network between them: hosts, or whole racks."""
+    return np.ceil(world / RACK) if gpu.name.startswith(RACKS) else nodes
+
+
 def link(gpu: GPU, world: Array, nodes: Array) -> Link:
-    """The slowest link that a ring over `world` ranks on `nodes` hosts must cross."""
+    """The slowest link that a ring over `world` ranks on `nodes` islands must cross."""
     local = world / nodes
     direct = (local <= (2.0 if bridged(gpu) else np.inf)) & (gpu.link == "nvlink")
     staged = (2.0 / np.clip(local, 2.0, 8.0)) ** 2

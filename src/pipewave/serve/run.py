@@ -11,6 +11,7 @@ from typing import Any
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
+from pipewave.kernels.collective_links import joined
 from pipewave.model import ModelSpec, load
 from pipewave.model.kernels import Deployment
 from pipewave.model.shard import Parallel
@@ -144,9 +145,7 @@ class Server:
         """Seconds to move a prompt's cache between engines, each rank its own part over its own link."""
         size = cache_bytes(self.runner.deployment, tokens)
         gpu = self.runner.gpu
-        link = (
-            gpu.link_gbps if self.setup.engines * self.runner.deployment.parallel.world <= gpu.gpus_per_node else 50.0
-        )
+        link = gpu.link_gbps if self.setup.engines * self.runner.deployment.parallel.world <= joined(gpu) else 50.0
         return TRANSFER_S + size / (1e9 * min(link, gpu.link_gbps))
 
 
