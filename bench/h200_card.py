@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ import numpy as np
 import pipewave as pw
 from bench.counters import compare
 from bench.counters import rows as counter_rows
-from pipewave.measure.pack import rows
+from bench.h200_noise import cold
+from bench.h200_noise import table as noise
+from pipewave.measure.pack import clock_mhz, rows
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
@@ -69,10 +71,10 @@ def _peak(name: str, sheet: float | None, burst: float, held: float | None, cloc
 def spread(found: Iterable[Row]) -> list[Row]:
     """Quartiles of (max - min) / median by latency."""
     edges = (0, 5, 20, 100, 1000, np.inf)
-    cold = [row for row in found if row["protocol"] == "cold" and "max_us" in row]
+    timed = [row for row in found if row["protocol"] == "cold" and "max_us" in row]
     out = []
     for low, high in pairwise(edges):
-        shares = [_spread(row) for row in cold if low <= row["latency_us"] < high]
+        shares = [_spread(row) for row in timed if low <= row["latency_us"] < high]
         quarter, half, most = np.percentile(shares, (25, 50, 90))
         name = f"{low:g} to {high:g}" if np.isfinite(high) else f"over {low:g}"
         out.append({"latency, µs": name, "rows": str(len(shares)), "25 %": f"{100 * quarter:.1f} %",
@@ -84,20 +86,13 @@ def _spread(row: Row) -> float:
     return float((row["max_us"] - row["min_us"]) / row["latency_us"])
 
 
-def pairs(found: Iterable[Row], other: Callable[[Row], bool]) -> dict[str, list[tuple[float, float]]]:
-    """(cold with a write flush, the other way) of the same calls, by family."""
-    cold: dict[str, Row] = {}
-    rest: list[tuple[str, Row]] = []
-    for row in found:
-        key = json.dumps([row["case"], row["impl"]], sort_keys=True)
-        if row["protocol"] == "cold" and not row.get("flush"):
-            cold[key] = row
-        elif other(row):
-            rest.append((key, row))
+def pairs(loaded: Iterable[Row], others: Iterable[Row]) -> dict[str, list[tuple[float, float]]]:
+    """(cold with a write flush, the other way) of the same calls in the same run, by family."""
+    first = cold(loaded)
     out: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for key, row in rest:
-        if key in cold:
-            out[row["case"]["kernel"]].append((cold[key]["latency_us"], row["latency_us"]))
+    for key, row in ((json.dumps([row["case"], row["impl"]], sort_keys=True), row) for row in others):
+        if key in first:
+            out[row["case"]["kernel"]].append((first[key]["latency_us"], row["latency_us"]))
     return dict(sorted(out.items()))
 
 
@@ -105,9 +100,9 @@ def ratios(found: Mapping[str, Sequence[tuple[float, float]]], name: str) -> lis
     """Percentiles of other over cold, one row a family."""
     out = []
     for family, values in found.items():
-        cold, other = np.array(values).T
-        low, half, high = np.percentile(other / cold, (10, 50, 90))
-        out.append({"family": family, "calls": str(len(cold)), f"{name} / cold, median": f"{half:.2f}",
+        first, other = np.array(values).T
+        low, half, high = np.percentile(other / first, (10, 50, 90))
+        out.append({"family": family, "calls": str(len(first)), f"{name} / cold, median": f"{half:.2f}",
                     "10 %": f"{low:.2f}", "90 %": f"{high:.2f}"})  # fmt: skip
     return out
 
@@ -124,16 +119,19 @@ def counters() -> list[Row]:
     ]  # fmt: skip
 
 
-def draw(found: Sequence[Row], graph: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+def draw(found: Sequence[Row], loaded: Sequence[Row], graph: Mapping[str, Sequence[tuple[float, float]]]) -> None:
     """The three figures."""
     FIGURES.mkdir(parents=True, exist_ok=True)
-    cold = [row for row in found if row["protocol"] == "cold" and row.get("spin_us")]
-    chosen = np.random.default_rng(0).permutation(len(cold))[:4000]
-    latency, clock = np.array([[cold[i]["latency_us"], cold[i]["spin_clocks"] / cold[i]["spin_us"]] for i in chosen]).T
-    _scatter("clock.svg", latency, clock, "latency, µs", "SM clock after the kernel, MHz", log="x")
-    some = [row for row in found if row["protocol"] == "cold" and "max_us" in row]
-    chosen = np.random.default_rng(0).permutation(len(some))[:4000]
-    latency, share = np.array([[some[i]["latency_us"], 100 * _spread(some[i])] for i in chosen]).T
+    figure, axes = _axes("latency, µs", "SM clock after the kernel, MHz")
+    for name, some, color in (("64 calls at a time", loaded, COLORS[1]), ("with rests", found, COLORS[0])):
+        clocked = _some(row for row in some if row["protocol"] == "cold" and row.get("spin_us"))
+        latency, clock = np.array([[row["latency_us"], clock_mhz(row)] for row in clocked]).T
+        axes.scatter(latency, clock, s=4, alpha=0.35, color=color, label=name, rasterized=True)
+    axes.set_xscale("log")
+    axes.legend(frameon=False, fontsize=8, markerscale=2, loc="lower right")
+    _save(figure, "clock.svg")
+    some = _some(row for row in found if row["protocol"] == "cold" and "max_us" in row)
+    latency, share = np.array([[row["latency_us"], 100 * _spread(row)] for row in some]).T
     _scatter("spread.svg", latency, np.maximum(share, 0.1), "latency, µs", "(max − min) / median, %", log="xy")
     figure, axes = _axes("cold latency, µs", "graph / cold")
     for (family, values), color in zip(graph.items(), COLORS, strict=False):
@@ -143,6 +141,12 @@ def draw(found: Sequence[Row], graph: Mapping[str, Sequence[tuple[float, float]]
     axes.axhline(1, color="#888888", linewidth=0.8)
     axes.legend(frameon=False, fontsize=8, markerscale=2)
     _save(figure, "protocols.svg")
+
+
+def _some(found: Iterable[Row]) -> list[Row]:
+    """4,000 of them, or all."""
+    rows_ = list(found)
+    return [rows_[i] for i in np.random.default_rng(0).permutation(len(rows_))[:4000]]
 
 
 def _axes(x: str, y: str) -> tuple[Any, Any]:
@@ -168,17 +172,30 @@ def _save(figure: Any, name: str) -> None:
     plt.close(figure)
 
 
+def counts(found: Sequence[Row], loaded: Sequence[Row]) -> dict[str, str]:
+    """How many rows of one card are cold, which share of either set was marked as throttled, and clocks, in words."""
+    rested = [row for row in cold(found).values() if "world" not in row["case"]]
+    out = {"rested": f"{len(rested):,}"}
+    for name, some in (("rested", rested), ("loaded", loaded)):
+        out[f"throttled_{name}"] = f"{100 * sum(bool(row.get('throttled')) for row in some) / len(some):.0f} %"
+        clock = np.array([clock_mhz(row) for row in some if row.get("spin_us") and row["case"]["kernel"] == "gemm"])
+        low, half = np.percentile(clock / pw.find("H200").boost_clock_mhz, (10, 50))
+        out[f"clock_{name}"] = f"{half:.2f} of boost (median; a tenth below {low:.2f})"
+    return out
+
+
 def main() -> None:
     """Write the page and its figures."""
     plt.rcParams["svg.hashsalt"] = "pipewave"
-    found = rows(DATA)
+    found, loaded = rows(DATA), rows(DATA / "loaded")
     reached = json.loads((DATA / "microbench.json").read_text())
-    graph = pairs(found, lambda row: row["protocol"] == "graph")
-    read = pairs(found, lambda row: row.get("flush") == "read")
-    draw(found, graph)
+    graph = pairs(loaded, [row for row in found if row["protocol"] == "graph"])
+    read = pairs(loaded, [row for row in found if row.get("flush") == "read"])
+    draw(found, loaded, graph)
     text = TEMPLATE.read_text(encoding="utf-8").format(
         count=f"{len(found):,}", kernels=sum(len(row["kernels"]) for row in counter_rows()),
-        peaks=table(peaks(reached)), spread=table(spread(found)), protocols=table(ratios(graph, "graph")),
+        peaks=table(peaks(reached)), noise=table(noise(DATA)), **counts(found, loaded),
+        spread=table(spread(found)), protocols=table(ratios(graph, "graph")),
         flush=table(ratios(read, "read flush")), counters=table(counters()),
         **{name: reached["environment"][name] for name in ("driver", "torch", "vllm", "triton")},
     )  # fmt: skip
