@@ -71,7 +71,8 @@ def _require(values: Mapping[str, Any]) -> None:
             raise UnknownField(f"unknown GPU field {key!r}:{did_you_mean(key, NUMBER_FIELDS)}", field=key)
     for key in REQUIRED:
         if values.get(key) is None:
-            raise MissingField(f"{key} is missing: a GPU needs at least {', '.join(REQUIRED)} and bf16_tflops or fp16_tflops", field=key)
+            needed = ", ".join(REQUIRED) + " and bf16_tflops or fp16_tflops"
+            raise MissingField(f"{key} is missing: a GPU needs at least {needed}", field=key)
     if values.get("bf16_tflops") is None and values.get("fp16_tflops") is None:
         raise MissingField(
             "bf16_tflops is missing: give it or fp16_tflops (dense, fp32 accumulate)", field="bf16_tflops"
