@@ -216,3 +216,11 @@ def test_every_view_can_be_saved_as_a_report(client: Any, form: str, kind: str, 
         assert reply.status == 200 and reply.headers["content-type"].startswith(kind)
         assert reply.body.startswith(begins) and "attachment" in reply.headers["content-disposition"]
     assert client.post("/api/serve?report=pdf", SERVE).status == 422
+
+
+def test_only_operand_types_that_a_kernel_has_are_offered(client: Any) -> None:
+    offered = {
+        one["kernel"]: next(field["choices"] for field in one["fields"] if field["name"] == "dtype")
+        for one in client.get("/api/kernels").json()
+    }
+    assert "int4" in offered["gemm"] and "int4" not in offered["attention"]

@@ -8,10 +8,11 @@ from typing import Any
 
 from pipewave import stacks
 from pipewave.calls import CLASSES, KV_DTYPES, Call
-from pipewave.fields import defaults, required, rules
+from pipewave.fields import Rule, defaults, required, rules
 from pipewave.gpus import GPU
 from pipewave.gpus.limits import LIMITS
 from pipewave.gpus.registry import all_gpus
+from pipewave.kernels import family_of
 from pipewave.model import load, names
 from pipewave.model.view import summary
 from pipewave.plan.prices import prices
@@ -77,8 +78,14 @@ def kernels() -> list[dict[str, Any]]:
 def _fields(cls: type[Call]) -> list[dict[str, Any]]:
     needed, default = required(cls), defaults(cls)
     return [{"name": name, "type": rule.kind, "required": name in needed, "default": default.get(name),
-             "choices": list(rule.choices) or None, "low": rule.low, "high": rule.high, "optional": rule.optional}
+             "choices": _choices(cls, name, rule), "low": rule.low, "high": rule.high, "optional": rule.optional}
             for name, rule in rules(cls).items()]  # fmt: skip
+
+
+def _choices(cls: type[Call], name: str, rule: Rule) -> list[str] | None:
+    """What a field may be; of operand types only those that the family has kernels of."""
+    exist = family_of(cls.kernel).dtypes if name == "dtype" else ()
+    return list(exist or rule.choices) or None
 
 
 def bounds() -> dict[str, Any]:
