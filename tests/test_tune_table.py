@@ -34,26 +34,28 @@ from pipewave.tune.shapes import draw, family
 from pipewave.tune.space import kernels, space
 from pipewave.tune.table import TableMismatch, check_environment, locate, read, write
 
+SHIPPED = (*kernels(), "moe_up", "moe_down")
+
 
 def shapes(kernel: str, count: int = 60) -> list[dict[str, int]]:
     names = KIND_FIELDS[family(kernel)]
     return [{name: shape[name] for name in names} for shape in draw(kernel, 4242, count)]
 
 
-@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("kernel", SHIPPED)
 def test_every_kernel_ships_a_table_whose_choices_are_members_of_its_space(kernel: str) -> None:
     table, of = load_table(kernel), space(kernel)
     for shape in shapes(kernel):
         assert tuple(table.select(**shape)[name] for name in of.names) in of.configs
 
 
-@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("kernel", SHIPPED)
 def test_the_fast_path_agrees_with_the_general_one(kernel: str) -> None:
     table = load_table(kernel)
     assert all(table.choose(shape)[0] is Lookup.choose(table, shape)[0] for shape in shapes(kernel))
 
 
-@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("kernel", SHIPPED)
 def test_a_short_list_loses_little_against_all_configurations(kernel: str) -> None:
     table = load_table(kernel)
     inside = [shape for shape in shapes(kernel) if table.candidates(shape)[1]]
@@ -86,7 +88,7 @@ def test_a_known_histogram_is_used() -> None:
     assert table.select(**layer, counts=even)["BLOCK_M"] <= table.select(**layer, counts=lone)["BLOCK_M"]
 
 
-@pytest.mark.parametrize("kernel", ["gemm", "decode_64", "prefill_full_128", "moe_w2"])
+@pytest.mark.parametrize("kernel", ["gemm", "decode_64", "prefill_full_128", "moe_w2", "moe_down"])
 def test_cells_of_numbers_and_arrays_agree(kernel: str) -> None:
     some = shapes(kernel, 40)
     columns = {name: np.array([shape[name] for shape in some]) for name in some[0]}
@@ -199,7 +201,7 @@ def test_a_ragged_cache_is_used_and_checked() -> None:
         table.select(**layer, longest=10)
 
 
-@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("kernel", SHIPPED)
 def test_choices_do_not_depend_on_what_was_asked_before(kernel: str) -> None:
     some = shapes(kernel, 30)
     one, other = load_table(kernel), load_table(kernel)

@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 
 from pipewave.errors import BadInput  # noqa: E402
 from pipewave.kernels.triton import moe, moe_experts, moe_few, moe_sort  # noqa: E402
+from pipewave.tune.space import space  # noqa: E402
 
 # The interpreter multiplies bf16 as raw integers; fp16 takes the same path through the kernels.
 DTYPE = torch.float16
@@ -110,6 +111,16 @@ def test_whole_layer_with_given_configurations(size: tuple[int, ...], tile: dict
     config = {**tile, "GROUP_M": 8, "num_warps": 4, "num_stages": 2, "LOOP": 1}
     other = {**TILES[2], "GROUP_M": 1, "num_warps": 4, "num_stages": 2, "LOOP": 0}
     assert_close(moe.fused_moe(*given, configs=(other, config)), expected(*given))
+
+
+@pytest.mark.parametrize("size", [LAYERS[0], (300, 3, 2, 72, 40)], ids=str)
+def test_the_shipped_tables_choose_where_nothing_is_given(size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moe, "REREAD", -1.0)  # every layer is sorted
+    given = layer(*size)
+    up, down = moe.select(*size)
+    assert tuple(up.values()) in space("moe_up").configs
+    assert tuple(down.values()) in space("moe_down").configs
+    assert_close(moe.fused_moe(*given), expected(*given))
 
 
 def test_few_tokens_need_no_table() -> None:
