@@ -114,7 +114,9 @@ def test_whole_layer_with_given_configurations(size: tuple[int, ...], tile: dict
 
 
 @pytest.mark.parametrize("size", [LAYERS[0], (300, 3, 2, 72, 40)], ids=str)
-def test_the_shipped_tables_choose_where_nothing_is_given(size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_tables_choose_where_nothing_is_given(
+    size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(moe, "REREAD", -1.0)  # every layer is sorted
     given = layer(*size)
     up, down = moe.select(*size)
