@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,3 +98,28 @@ def test_no_text_breaks_the_stream(text: str) -> None:
     answers, counts = run([text.replace("\n", " "), json.dumps(GOOD[0])])
     assert answers[-1]["id"] == "a"
     assert counts.answered == 1
+
+
+def test_a_line_beyond_all_measure_says_so() -> None:
+    answers, counts = run(['{"id": 1, "pad": "' + "x" * cases.LONGEST_LINE + '"}', json.dumps(GOOD[0])])
+    assert "characters" in answers[0]["error"]["message"] and "latency_us" in answers[1]
+    assert (counts.answered, counts.failed) == (1, 1)
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "pipewave", "predict", *words], capture_output=True, text=True)
+
+
+def test_a_file_may_begin_with_a_mark_of_byte_order(tmp_path: Path) -> None:
+    file = tmp_path / "cases.jsonl"
+    file.write_text(json.dumps(GOOD[0]) + "\n", encoding="utf-8-sig")
+    done = command("--cases", str(file))
+    assert done.returncode == 0 and json.loads(done.stdout)["id"] == "a"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_an_error_of_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "cases.jsonl"
+    file.write_text(json.dumps(GOOD[0]) + "\n")
+    done = command("--cases", str(file), "--out", "/dev/full")
+    assert done.returncode == 2 and "Traceback" not in done.stderr

@@ -92,8 +92,10 @@ def _sort_in(chunk: _Chunk, i: int, line: str, gpu: str | GPU | None) -> None:
 
 
 def _parse(line: str) -> Case:
+    if len(line) > LONGEST_LINE:
+        raise BadInput(f"a line of {len(line):,} characters: at most {LONGEST_LINE:,} are read", field=None)
     try:
-        case = json.loads(line) if len(line) <= LONGEST_LINE else None
+        case = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error}", field=None) from error
     if not isinstance(case, dict):

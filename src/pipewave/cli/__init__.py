@@ -53,3 +53,6 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe left; nothing is wrong
         sys.stderr.close()
         raise SystemExit(1) from None
+    except OSError as error:  # a full disk behind standard output, say
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None

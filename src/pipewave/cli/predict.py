@@ -65,6 +65,7 @@ def _open(stack: ExitStack, path: str, mode: Literal["r", "w"]) -> TextIO:
     if path == "-":
         return sys.stdin if mode == "r" else sys.stdout
     try:
-        return stack.enter_context(Path(path).open(mode, encoding="utf-8", errors="replace"))
+        encoding = "utf-8-sig" if mode == "r" else "utf-8"  # some editors begin a file with a mark of byte order
+        return stack.enter_context(Path(path).open(mode, encoding=encoding, errors="replace"))
     except OSError as error:
         raise BadFile(f"{path}: {error.strerror}", field="cases" if mode == "r" else "out") from error
