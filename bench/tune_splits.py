@@ -33,7 +33,8 @@ def split(pool: Measured, waves: Measured, sms: int, default: np.ndarray, seed: 
     chosen = fit_to(pool.take(fitted), waves, sms).us(held.columns()).argmin(axis=1)
     row = np.arange(SCORED)
     slower = held.us[row, chosen] / held.us[row, default[scored]] - 1
-    return {"regret": regrets(held.halves, chosen), "slower": slower, "noise": np.array([noise(held.halves)["mean"]])}
+    floor = np.array([noise(held.halves)["mean_regret"]])
+    return {"regret": regrets(held.halves, chosen), "slower": slower, "noise": floor}
 
 
 def study(recording: Recording) -> dict[str, float]:

@@ -87,7 +87,7 @@ def explain(
 ) -> None:
     """Rank configurations at a shape: predicted µs, waves, what the time is made of, and how sure the choice is."""
     from pipewave.cli.render import show
-    from pipewave.cli.tuning import fields_of
+    from pipewave.cli.tuning import candidate_rows, fields_of
     from pipewave.tune import load_table
     from pipewave.tune.explain import explain as explained
 
@@ -95,7 +95,9 @@ def explain(
     if as_json:
         print(json.dumps({"schema_version": 1, **answer}))
         return
-    show(answer["candidates"], "table", title=f"{kernel} {shape}: {answer['provenance']}")
+    names = tuple(answer["chosen"])
+    show(candidate_rows(answer["candidates"], names), "table", title=f"{kernel} {shape}: {answer['provenance']}")
+    print(f"configuration: {' · '.join(names)}")
     print(
         f"regret at most {answer['regret_bound']:.1%} (two sigma); speed-up over the default {answer['speed_up']:.2f}×"
     )
@@ -155,7 +157,7 @@ def reachable(
 ) -> None:
     """List every configuration a range of shapes can reach, to compile ahead; and how few would do."""
     from pipewave.cli.render import show
-    from pipewave.cli.tuning import range_of, reach_rows
+    from pipewave.cli.tuning import compact, range_of, reach_rows
     from pipewave.tune import load_table
 
     loaded = load_table(kernel, gpu=gpu, path=file, env={})
@@ -164,7 +166,8 @@ def reachable(
     if as_json:
         print(json.dumps({"schema_version": 1, "configurations": rows, "fewer": few}))
         return
-    show(rows, "table", title=f"{len(rows)} configurations")
+    names = tuple(dict(loaded.configs[0]))
+    show([compact(row, names) for row in rows], "table", title=f"{len(rows)} configurations: {' · '.join(names)}")
     show(few, "table", title="fewer, with their predicted worst regret over the range")
 
 
@@ -176,12 +179,15 @@ def evaluate(
 ) -> None:
     """Replay recorded spaces: regret of every selector against the exhaustive optimum. No GPU."""
     from pipewave.cli.render import show
-    from pipewave.cli.tuning import regret_rows
+    from pipewave.cli.tuning import pairs_line, regret_rows
     from pipewave.tune.evaluate import evaluate_all, recorded
 
     wanted = recorded(recordings) if kernels == "all" else kernels.split(",")
     answer: dict[str, Any] = evaluate_all(recordings, wanted, None if selectors == "all" else selectors.split(","))
     if as_json:
         print(json.dumps({"schema_version": 1, **answer}))
-    else:
-        show(regret_rows(answer), "table")
+        return
+    for kernel, result in answer["kernels"].items():
+        show(regret_rows(result), "table", title=f"{kernel}: regret at {result['shapes']} shapes never profiled")
+        if "against_default" in result:
+            print(pairs_line(result["against_default"]))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pipewave.errors import BadInput, MissingExtra
+from pipewave.tune.explain import PARTS
 from pipewave.tune.reachable import reachable, trade_off
 
 
@@ -78,16 +79,33 @@ def reach_rows(
     return rows, trade_off(table.table.fitted.us(columns))
 
 
-def regret_rows(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Flatten an evaluation: one row a (kernel, selector)."""
-    keep = (
-        "mean_regret",
-        "p95_regret",
-        "worst_regret",
-        "share_of_optimum",
-        "decision_us",
-        "speed_up_geomean",
-        "speed_up_max",
-    )
-    return [{"kernel": kernel, "selector": name, **{key: found[key] for key in keep}}
-            for kernel, result in answer["kernels"].items() for name, found in result["selectors"].items()]  # fmt: skip
+def compact(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Put a row's parameters into one column, `128·64·64·4·3·1`, so that the row fits 80 columns."""
+    rest = {name: value for name, value in row.items() if name not in names}
+    return {"configuration": "·".join(str(row[name]) for name in names), **rest}
+
+
+def candidate_rows(candidates: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of `tune explain`: µs, two sigma, and what share of the time each part of the law is, in percent."""
+    rows = (compact(row, names) for row in candidates)
+    return [{"configuration": row["configuration"], "µs": row["us"], "±": row["within_us"],
+             **{f"{part} %": round(100 * row[part]) for part in PARTS}, "": row["is"]} for row in rows]  # fmt: skip
+
+
+def regret_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of one kernel's evaluation, regret in percent; last, what the repeats alone would make of the optimum."""
+    rows = [{"selector": name, **_percent(found), "decision µs": found["decision_us"],
+             "speed-up": round(found["speed_up_geomean"], 2), "at most": round(found["speed_up_max"], 2)}
+            for name, found in result["selectors"].items()]  # fmt: skip
+    floor = {"selector": "(noise of the repeats)", **_percent(result["noise"])}
+    return [*rows, {**dict.fromkeys(rows[0] if rows else floor), **floor}]
+
+
+def _percent(found: Mapping[str, float]) -> dict[str, float]:
+    return {f"{name} %": round(100 * found[f"{name}_regret"], 2) for name in ("mean", "p95", "worst")}
+
+
+def pairs_line(found: Mapping[str, float]) -> str:
+    """Say how the choice does against the default on further shapes."""
+    return (f"{found['shapes']:.0f} further shapes: {found['slower_share']:.1%} slower than the default by over 2 %, "
+            f"at worst {found['worst_slowdown']:.1%}; speed-up {found['speed_up_geomean']:.2f}×")  # fmt: skip

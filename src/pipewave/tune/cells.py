@@ -21,8 +21,8 @@ from pipewave.tune.space import space
 Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.float64]]
 Rng = np.random.Generator
-ENOUGH, MOST = 0.003, 4  # stop at this mean loss; candidates at most
-FEW, SEEN = 8, 32  # samples of a cell that are hardly enough; that are looked at
+ENOUGH, WORST, MOST = 0.001, 0.02, 6  # stop at this mean and this worst loss; candidates at most
+FEW, SEEN = 8, 48  # samples of a cell that are hardly enough; that are looked at
 KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
 
 
@@ -93,7 +93,7 @@ def keys(kernel: str, shape: Values) -> NDArray[np.int64]:
     return np.asarray(packed)
 
 
-def build(fitted: Fitted, samples: int = 100_000, seed: int = 0, keep_default: float = KEEP_DEFAULT) -> Cells:
+def build(fitted: Fitted, samples: int = 200_000, seed: int = 0, keep_default: float = KEEP_DEFAULT) -> Cells:
     """Sample the domain, predict every configuration, and keep each cell's few that lose nothing worth having."""
     drawn = _DRAWS[family(fitted.kernel)](np.random.default_rng(seed), samples)
     packed = keys(fitted.kernel, drawn)
@@ -120,7 +120,7 @@ def shortlist(lost: Floats, default: NDArray[np.int64], keep_default: float = KE
     chosen: list[int] = []
     left = np.full(len(lost), np.inf)
     least = 1 if len(lost) >= FEW else 2  # few samples do not tell that one is enough
-    while len(chosen) < MOST and (len(chosen) < least or left.mean() > ENOUGH):
+    while len(chosen) < MOST and (len(chosen) < least or left.mean() > ENOUGH or left.max() > WORST):
         gained = lost if not chosen else np.minimum(left[:, None], lost) + 1e-6 * lost
         score = gained.sum(axis=0)
         score[chosen] = np.inf

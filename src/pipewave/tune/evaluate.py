@@ -38,11 +38,10 @@ def regrets(halves: Floats, chosen: NDArray[np.int64]) -> Floats:
     return np.asarray(np.nanmean(found, axis=0))
 
 
-def summary(lost: Floats, decision_us: float) -> dict[str, float]:
-    """Return the figures of one selector; fractions and µs."""
+def summary(lost: Floats) -> dict[str, float]:
+    """Return the figures of some regrets, as fractions."""
     return {"mean_regret": float(lost.mean()), "p95_regret": float(np.quantile(lost, 0.95)),
-            "worst_regret": float(lost.max()), "share_of_optimum": float(np.mean(1 / (1 + lost))),
-            "decision_us": decision_us}  # fmt: skip
+            "worst_regret": float(lost.max()), "share_of_optimum": float(np.mean(1 / (1 + lost)))}  # fmt: skip
 
 
 def evaluate(recording: Recording, names: Sequence[str]) -> dict[str, Any]:
@@ -57,7 +56,7 @@ def evaluate(recording: Recording, names: Sequence[str]) -> dict[str, Any]:
             continue
         lost = regrets(test.halves, made.chosen)
         gain = speed_up(test, made.chosen, defaults(recording, test))
-        out[name] = summary(lost, made.decision_us) | gain | made.extra
+        out[name] = summary(lost) | {"decision_us": made.decision_us} | gain | made.extra
         out[name]["mean_regret_as_recorded"] = float(regrets(as_recorded.halves, made.chosen).mean())
     return {"shapes": len(test.us), "configurations": test.us.shape[1], "noise": noise(test.halves), "selectors": out,
             "skipped": skipped}  # fmt: skip
@@ -69,7 +68,7 @@ def noise(halves: Floats) -> dict[str, float]:
     lost = np.mean(
         [halves[at, np.nanargmin(halves[..., 1 - half], axis=1), half] / np.nanmin(halves[..., half], axis=1) - 1
          for half in (0, 1)], axis=0)  # fmt: skip
-    return {"mean": float(lost.mean()), "worst": float(lost.max())}
+    return summary(lost)
 
 
 def recorded(folder: Path) -> list[str]:

@@ -23,15 +23,20 @@ from pipewave.tune.table import Table
 from pipewave.tune.wave import Tabulated, predict_us, tabulate
 
 Config = Mapping[str, int]
-# Parameters, their first three values, correction, law.
-Row = tuple[Config, tuple[int, int, int], float, Tabulated]
+# Parameters, those of `Lookup.blocks`, correction, law.
+Row = tuple[Config, tuple[int, ...], float, Tabulated]
 MEMO = 1 << 16  # shapes remembered; then the memo starts anew
 GRANULE, FREE = 16, 64  # above FREE rows, M is rounded up to a multiple of GRANULE: no block is smaller
 GENERAL = 8  # configurations tried outside the cells
 
 
 class Lookup:
-    """A table ready to choose from. `select(...)` takes the kernel's shape fields by name."""
+    """A table ready to choose from. `select(...)` takes the kernel's shape fields by name.
+
+    `blocks`: the parameters that decide how many blocks of how many trips a launch has.
+    """
+
+    blocks: tuple[str, ...] = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
 
     def __init__(self, table: Table) -> None:
         self.table, self.kernel, self.sms = table, table.kernel, table.fitted.sms
@@ -56,8 +61,7 @@ class Lookup:
 
     def _row(self, index: int, factor: float) -> Row:
         config = self.configs[index]
-        first, second, third, *_ = config.values()
-        return config, (first, second, third), factor, self._laws[index]
+        return config, tuple(config[name] for name in self.blocks), factor, self._laws[index]
 
     def _most_used(self) -> tuple[Row, ...]:
         used = np.bincount(self.table.cells.config, minlength=len(self.configs))
@@ -231,6 +235,12 @@ def _moe(key: tuple[Any, ...]) -> dict[str, Any]:
 class PrefillLookup(Lookup):
     """Attention over prompts."""
 
+    blocks = ("BLOCK_M", "BLOCK_N")
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._causal, self._bytes = "causal" in self.kernel, 4 * int(self.kernel.rsplit("_", 1)[1])
+
     def select(self, batch: int, q_len: int, kv_len: int, heads: int, kv_heads: int) -> Config:
         """Choose for `batch` sequences of q_len queries over kv_len keys."""
         key = (batch, q_len, kv_len, heads, kv_heads)
@@ -245,9 +255,38 @@ class PrefillLookup(Lookup):
         shape = {"batch": batch, "q_len": q_len, "kv_len": kv_len, "heads": heads, "kv_heads": kv_heads}
         return self.remember(key, self.choose(shape)[0])
 
+    def choose(self, shape: Values) -> Row:
+        """Do the same as the general case, with what the candidates share worked out once."""
+        batch, q, kv, heads, kv_heads = (shape[name] for name in ("batch", "q_len", "kv_len", "heads", "kv_heads"))
+        all_heads = batch * heads
+        cell = ((int(all_heads * all_heads).bit_length() << 6 | int(q).bit_length()) << 6) | int(kv).bit_length()
+        rows = self._rows.get(cell << 6 | int(heads // kv_heads).bit_length(), self._general)
+        if len(rows) == 1:
+            return rows[0]
+        dram, causal, sms = self._bytes * batch * (q * heads + kv * kv_heads), self._causal, self.sms
+        best, least = rows[0], math.inf
+        for row in rows:
+            _, (block_m, block_n), factor, law = row
+            blocks, longest = all_heads * -(-q // block_m), -(-kv // block_n)
+            if causal:
+                first = q if q < block_m else block_m
+                trips, masked = (kv - q + 0.5 * (first + q)) / block_n + 0.5, first / block_n + 0.5
+            else:
+                trips, masked = longest, 1 if kv % block_n else 0
+            us = factor * predict_us((blocks, trips, longest, dram, 0, blocks * masked), sms, law)
+            if us < least:
+                best, least = row, us
+        return best
+
 
 class DecodeLookup(Lookup):
     """Paged decode attention."""
+
+    blocks = ("BLOCK_N", "SPLITS")
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._bytes = 4 * int(self.kernel.rsplit("_", 1)[1])
 
     def select(self, batch: int, kv_len: int, heads: int, kv_heads: int, longest: int | None = None) -> Config:
         """Choose for `batch` sequences with kv_len cached tokens each, on average; `longest`: of the longest one."""
@@ -264,6 +303,28 @@ class DecodeLookup(Lookup):
         if longest is not None:
             shape["longest"] = longest
         return self.remember(key, self.choose(shape)[0])
+
+    def choose(self, shape: Values) -> Row:
+        """Do the same as the general case, with what the candidates share worked out once."""
+        batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
+        groups = batch * kv_heads
+        cell = int(groups * groups).bit_length() << 6 | int(kv).bit_length()
+        rows = self._rows.get(cell << 6 | int(heads // kv_heads).bit_length(), self._general)
+        if len(rows) == 1:
+            return rows[0]
+        dram, last, sms = self._bytes * groups * kv, shape.get("longest", kv), self.sms
+        best, least = rows[0], math.inf
+        for row in rows:
+            _, (block_n, splits), factor, law = row
+            trips = -(-kv // (splits * block_n))
+            used = -(-kv // (trips * block_n))
+            reduced = batch * heads * splits if splits > 1 else 0
+            longest = -(-last // (splits * block_n))
+            work = groups * used, trips, longest, dram, groups * splits, reduced
+            us = factor * predict_us(work, sms, law)
+            if us < least:
+                best, least = row, us
+        return best
 
 
 _LOOKUPS: dict[str, type[Lookup]] = {

@@ -97,14 +97,16 @@ def measured(recording: Recording, *roles: int, settled: bool = True) -> Measure
     if family(kernel) == "moe":
         load = _routing(recording.counts[chosen], config["BLOCK_M"])
     elif family(kernel) == "decode":
-        load = {"longest": longest(shape)[:, None]}
+        mean, longest = cached(shape)
+        shape["kv_len"], load = np.rint(mean).astype(np.int64), {"longest": longest[:, None]}
     return Measured(kernel, shape, config, halves, undisturbed(halves), resident, load)
 
 
-def longest(shape: dict[str, NDArray[np.int64]]) -> Floats:
-    """Longest sequence of each decode shape [s]."""
+def cached(shape: dict[str, NDArray[np.int64]]) -> tuple[Floats, Floats]:
+    """Mean [s] and longest [s] of the sequence lengths that each decode shape drew around its nominal `kv_len`."""
     rows = zip(*(values.tolist() for values in shape.values()), strict=True)
-    return np.array([float(lengths(dict(zip(shape, row, strict=True))).max()) for row in rows])
+    drawn = [lengths(dict(zip(shape, row, strict=True))) for row in rows]
+    return np.array([some.mean() for some in drawn]), np.array([float(some.max()) for some in drawn])
 
 
 def _routing(counts: NDArray[np.int32], block_m: NDArray[np.int64]) -> dict[str, Floats]:
