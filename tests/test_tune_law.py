@@ -100,6 +100,15 @@ def test_a_wave_is_as_wide_as_the_occupancy() -> None:
     assert (alone["waves"], alone["two"], alone["filled"]) == (0, 0, 4)
 
 
+def test_blocks_dealt_longest_first_load_the_first_sm_most() -> None:
+    sms, blocks, most, mean = 4, 10, 9.0, 5.0
+    dealt = [most - 2 * (most - mean) * at / blocks for at in range(0, blocks, sms)]
+    work = Work(blocks, mean, most, 0, 0, 0)
+    at = dict(zip(wave.TERMS, wave.terms(work, sms, 3), strict=True))
+    assert at["uneven"] == pytest.approx(sum(dealt) - len(dealt) * mean)
+    assert dict(zip(wave.TERMS, wave.terms(work, sms, 2), strict=True))["uneven"] == 0  # the rest goes to who is free
+
+
 def test_published_buckets_recover_a_bilinear_truth() -> None:
     truth = lambda g, loop: 0.01 * g * loop + 0.05 * g + 0.3 * loop + 4  # noqa: E731
     rows = [(float(g), float(loop), truth(g, loop), 3) for g in (133, 200, 264) for loop in (8, 32, 128)]

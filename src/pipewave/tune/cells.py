@@ -1,7 +1,8 @@
 """Short lists: which configurations can win in each octave cell of the shape space, worked out ahead of time.
 
-A shape's cell is the bit lengths of its coordinates. Within a cell the smoothed correction is taken as constant, so
-that a choice costs a dictionary look-up and two or three laws.
+A shape's cell is the bit lengths of its coordinates less one: tiles are filled by the last of 2ᵏ, not by the first, so
+a cell ends there. Within a cell the smoothed correction is taken as constant, so that a choice costs a dictionary
+look-up and two or three laws.
 """
 
 from __future__ import annotations
@@ -40,15 +41,24 @@ def _log(rng: Rng, low: float, high: float, count: int) -> NDArray[np.int64]:
     return np.asarray(np.rint(np.exp(rng.uniform(np.log(low), np.log(high), count))), np.int64)
 
 
+def _rounded(rng: Rng, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Round half of the values up to a multiple of some power of two, as most sizes in use are."""
+    step = 1 << (rng.random(len(values)) * np.frexp(values)[1]).astype(np.int64)
+    return np.where(rng.random(len(values)) < 0.5, values, -(-values // step) * step)
+
+
 def _gemm(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
-    return {"m": _log(rng, 1, 16384, count), "n": 64 * _log(rng, 4, 512, count), "k": 64 * _log(rng, 4, 512, count)}
+    m, n, k = (_rounded(rng, _log(rng, 1, most, count)) for most in (16384, 512, 512))
+    return {"m": m, "n": 64 * np.maximum(n, 4), "k": 64 * np.maximum(k, 4)}
 
 
 def _moe(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
     e = rng.choice((8, 16, 32, 60, 64, 72, 128, 160, 256), count)
     top_k = rng.choice((1, 2, 4, 6, 8), count)
-    return {"m": _log(rng, 1, 16384, count), "e": e, "top_k": top_k,
-            "hidden": 64 * _log(rng, 8, 128, count), "inter": 64 * _log(rng, 1, 128, count)}  # fmt: skip
+    m, hidden, inter = (
+        _rounded(rng, _log(rng, least, most, count)) for least, most in ((1, 16384), (8, 128), (1, 128))
+    )
+    return {"m": m, "e": e, "top_k": top_k, "hidden": 64 * hidden, "inter": 64 * inter}
 
 
 def _heads(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
@@ -58,13 +68,13 @@ def _heads(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
 
 
 def _prefill(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
-    q_len = _log(rng, 1, 16384, count)
+    q_len = _rounded(rng, _log(rng, 1, 16384, count))
     prefix = np.where(rng.random(count) < 0.5, 0, _log(rng, 16, 16384, count))
     return {"batch": _log(rng, 1, 64, count), "q_len": q_len, "kv_len": q_len + prefix, **_heads(rng, count)}
 
 
 def _decode(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
-    kv_len = _log(rng, 16, 131072, count)
+    kv_len = _rounded(rng, _log(rng, 16, 131072, count))
     ragged = np.where(rng.random(count) < 0.5, 1.0, rng.uniform(1.0, 1.6, count))
     return {"batch": _log(rng, 1, 512, count), "kv_len": kv_len, **_heads(rng, count),
             "longest": np.rint(kv_len * ragged).astype(np.int64)}  # fmt: skip
@@ -77,16 +87,16 @@ _DRAWS: dict[str, Callable[[Rng, int], dict[str, NDArray[np.int64]]]] = {
 
 def key(kernel: str, shape: Values) -> int:
     """Pack a shape's cell into one integer; the first coordinate counts in half octaves."""
-    first, *rest = coordinates(kernel, shape)
-    packed = int(first * first).bit_length()  # type: ignore[operator]
+    first, *rest = (int(value) - 1 for value in coordinates(kernel, shape))  # type: ignore[call-overload]
+    packed = int(first * first).bit_length()
     for value in rest:
-        packed = packed << 6 | int(value).bit_length()  # type: ignore[call-overload]
+        packed = packed << 6 | value.bit_length()
     return packed
 
 
 def keys(kernel: str, shape: Values) -> NDArray[np.int64]:
     """`key` of many shapes at once."""
-    first, *rest = (np.asarray(value, float).reshape(-1) for value in coordinates(kernel, shape))
+    first, *rest = (np.asarray(value, float).reshape(-1) - 1 for value in coordinates(kernel, shape))
     packed = np.frexp(first * first)[1].astype(np.int64)  # the exponent of a float is the bit length of the integer
     for value in rest:
         packed = packed << 6 | np.frexp(value)[1]

@@ -195,9 +195,9 @@ class MoeLookup(Lookup):
         """Do the same as the general case, with what the candidates share worked out once."""
         m, e, top_k, hidden, inter = shape["m"], shape["e"], shape["top_k"], shape["hidden"], shape["inter"]
         n, k, sent = (2 * inter, hidden, m) if self._up_projection else (hidden, inter, m * top_k)
-        each = int(m * top_k // e + 1)  # from here to the look-up: `cells.key`, written out for speed
-        cell = ((each * each).bit_length() << 6 | int(e).bit_length()) << 6 | int(n).bit_length()
-        rows = self._rows.get(cell << 6 | int(k).bit_length(), self._general)
+        each = int(m * top_k // e)  # from here to the look-up: `cells.key`, written out for speed
+        cell = ((each * each).bit_length() << 6 | int(e - 1).bit_length()) << 6 | int(n - 1).bit_length()
+        rows = self._rows.get(cell << 6 | int(k - 1).bit_length(), self._general)
         if len(rows) == 1:
             return rows[0]
         pairs, active, sms = m * top_k, active_experts(m, e, top_k), self.sms
@@ -259,8 +259,8 @@ class PrefillLookup(Lookup):
         """Do the same as the general case, with what the candidates share worked out once."""
         batch, q, kv, heads, kv_heads = (shape[name] for name in ("batch", "q_len", "kv_len", "heads", "kv_heads"))
         all_heads = batch * heads
-        cell = ((int(all_heads * all_heads).bit_length() << 6 | int(q).bit_length()) << 6) | int(kv).bit_length()
-        rows = self._rows.get(cell << 6 | int(heads // kv_heads).bit_length(), self._general)
+        cell = (int((all_heads - 1) ** 2).bit_length() << 6 | int(q - 1).bit_length()) << 6 | int(kv - 1).bit_length()
+        rows = self._rows.get(cell << 6 | int(heads // kv_heads - 1).bit_length(), self._general)
         if len(rows) == 1:
             return rows[0]
         dram, causal, sms = self._bytes * batch * (q * heads + kv * kv_heads), self._causal, self.sms
@@ -308,8 +308,8 @@ class DecodeLookup(Lookup):
         """Do the same as the general case, with what the candidates share worked out once."""
         batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
         groups = batch * kv_heads
-        cell = int(groups * groups).bit_length() << 6 | int(kv).bit_length()
-        rows = self._rows.get(cell << 6 | int(heads // kv_heads).bit_length(), self._general)
+        cell = int((groups - 1) ** 2).bit_length() << 6 | int(kv - 1).bit_length()
+        rows = self._rows.get(cell << 6 | int(heads // kv_heads - 1).bit_length(), self._general)
         if len(rows) == 1:
             return rows[0]
         dram, last, sms = self._bytes * groups * kv, shape.get("longest", kv), self.sms

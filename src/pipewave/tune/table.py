@@ -30,7 +30,7 @@ from pipewave.tune.shapes import family
 from pipewave.tune.smooth import Smoother
 from pipewave.tune.space import space
 
-SCHEMA = 2  # 2: laws have terms of the first wave
+SCHEMA = 3  # 2: laws have terms of the first wave; 3: cells end at powers of two
 HARD = ("gpu", "sm_count", "cc")
 SOFT = ("triton", "cuda", "driver")
 _SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py",

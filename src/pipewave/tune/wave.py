@@ -8,7 +8,8 @@ T(µs) = Σ θ_i · term_i with θ ≥ 0, fitted to relative error. Beyond the p
   wave costs a full one, however few blocks it holds;
 * terms of bytes (memory, L2) bound the time from below, whatever the grid;
 * θ ≥ 0 over terms that grow with the work keeps every prediction positive;
-* unequal blocks (causal attention, routed experts, ragged caches) enter by their mean and their longest.
+* unequal blocks (causal attention, routed experts, ragged caches) enter by their mean and their longest; where they
+  come longest first and all at once, also by how much more than its share the first SM gets.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ from pipewave.tune.shapes import family
 Floats = NDArray[np.float64]
 TERMS = (
     "launch", "longest", "waves", "wave_trips", "two", "three", "five", "filled", "busiest", "busiest_trips", "tail",
-    "blocks", "block_trips", "memory", "l2", "idle",
+    "blocks", "block_trips", "memory", "l2", "idle", "uneven",
 )  # fmt: skip
 GROUPS = {  # by what they stand for: to leave out in an ablation, to sum up in an explanation
-    "launch": (0,), "wave": (1, 2, 3), "first": (4, 5, 6, 7), "busiest": (8, 9, 10), "work": (11, 12),
+    "launch": (0,), "wave": (1, 2, 3), "first": (4, 5, 6, 7), "busiest": (8, 9, 10, 16), "work": (11, 12),
     "bytes": (13, 14, 15),
 }  # fmt: skip
+UNEVEN = (16,)  # only where blocks are ordered by length
 STEPS, LINE = (4, 5, 6), (7,)  # two ways to describe how full SMs get in the first wave
 
 
 def terms_of(kernel: str) -> tuple[int, ...]:
     """Return the terms of a kernel's law: decode holds up to 16 blocks an SM, where a line does better than steps."""
-    out = STEPS if family(kernel) == "decode" else LINE
+    out: tuple[int, ...] = STEPS if family(kernel) == "decode" else LINE
+    if "causal" not in kernel:
+        out += UNEVEN
     return tuple(index for index in range(len(TERMS)) if index not in out)
 
 
@@ -45,22 +49,25 @@ def terms(work: Work, sms: int, resident: Any) -> tuple[Any, ...]:
 
     `waves` counts those after the first; `two`, `three`, `five`: trips where so many blocks at least share an SM in the
     first wave, `filled`: trips times how full it gets; `busiest`: blocks of the SM that has most; `tail`: the idle
-    share of the last wave, in trips. Bytes are in units of about a microsecond.
+    share of the last wave, in trips; `uneven`: trips that the SM with the longest blocks has beyond the mean, where one
+    wave holds all: it is dealt every `sms`-th block of a falling line. Bytes are in units of about a microsecond.
     """
     blocks, trips, longest, dram, l2, idle = work
     busiest = -(-blocks // sms)
     more = -(-busiest // resident) - 1  # the same as ⌈blocks / (SMs · resident)⌉ − 1
     share = 0.5 * (busiest + resident - abs(busiest - resident))  # min(busiest, resident)
     slots = sms * resident * (more + 1)
+    uneven = (busiest <= resident) * (longest - trips) * busiest * (1.0 - sms * (busiest - 1) / blocks)
     return (1.0, longest, more, more * trips, (share >= 2) * trips, (share >= 3) * trips, (share >= 5) * trips,
             share / resident * trips, busiest, busiest * trips, (1.0 - blocks / slots) * trips,
-            blocks / sms, blocks * trips / sms, dram * 2.5e-7, l2 * 1e-7, idle / sms)  # fmt: skip
+            blocks / sms, blocks * trips / sms, dram * 2.5e-7, l2 * 1e-7, idle / sms, uneven)  # fmt: skip
 
 
 MOST = 128  # blocks of the busiest SM up to which a law's steps are tabulated
 # Per number of blocks on the busiest SM: µs, µs a trip, µs a trip and block; then µs a longest trip, block, byte of
-# memory, byte of the L2 and idle block; then the law itself, for more blocks than tabulated, and resident blocks.
-Tabulated = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], float, float, float, float, float,
+# memory, byte of the L2, idle block and uneven trip; then the law itself, for more blocks than tabulated, and resident
+# blocks.
+Tabulated = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], float, float, float, float, float, float,
                   tuple[float, ...], int]  # fmt: skip
 
 
@@ -75,18 +82,21 @@ def tabulate(law: Floats, sms: int, resident: int) -> Tabulated:
     each = law[12] / sms - law[10] / (sms * resident * (more + 1))
     bytes_and_idle = float(law[13] * 2.5e-7), float(law[14] * 1e-7), float(law[15] / sms)
     return (tuple(at.tolist()), tuple(trip.tolist()), tuple(each.tolist()), float(law[1]), float(law[11] / sms),
-            *bytes_and_idle, tuple(law.tolist()), resident)  # fmt: skip
+            *bytes_and_idle, float(law[16]), tuple(law.tolist()), resident)  # fmt: skip
 
 
 def predict_us(work: tuple[Any, ...], sms: int, law: Tabulated) -> Any:
     """Evaluate a law at one launch: the same sum as `terms` · law, by look-up for speed."""
     blocks, trips, longest, dram, l2, idle = work
     busiest = int(-(-blocks // sms))
-    at, trip, each, chain, block, memory, cache, rest, whole, resident = law
+    at, trip, each, chain, block, memory, cache, rest, uneven, whole, resident = law
     if busiest > MOST:
         return sum(a * b for a, b in zip(terms(Work(*work), sms, resident), whole, strict=True))
-    return (at[busiest] + trips * (trip[busiest] + blocks * each[busiest]) + longest * chain + blocks * block
-            + dram * memory + l2 * cache + idle * rest)  # fmt: skip
+    us = (at[busiest] + trips * (trip[busiest] + blocks * each[busiest]) + longest * chain + blocks * block
+          + dram * memory + l2 * cache + idle * rest)  # fmt: skip
+    if uneven and busiest <= resident:
+        us += uneven * (longest - trips) * busiest * (1.0 - sms * (busiest - 1) / blocks)
+    return us
 
 
 def design(work: Work, sms: int, resident: NDArray[np.int64]) -> Floats:
