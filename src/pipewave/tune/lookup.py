@@ -17,7 +17,7 @@ import numpy as np
 
 from pipewave.errors import BadInput
 from pipewave.tune import cells
-from pipewave.tune.mapping import Values, active_experts, mapper, routed
+from pipewave.tune.mapping import LINE, Values, active_experts, lines, mapper, routed
 from pipewave.tune.shapes import family, is_up
 from pipewave.tune.table import Table
 from pipewave.tune.wave import Tabulated, predict_us, tabulate
@@ -142,17 +142,20 @@ class GemmLookup(Lookup):
 
     def choose(self, shape: Values) -> Row:
         """Do the same as the general case, with what the candidates share worked out once."""
-        rows = self._rows.get(cells.key(self.kernel, shape), self._general)
-        if len(rows) == 1:
-            return rows[0]
         m, n, k = shape["m"], shape["n"], shape["k"]
         each, sms = self._bytes, self.sms
+        # From here to the look-up: `cells.key`, written out for speed.
+        cell = int((m - 1) ** 2).bit_length() << 6 | int((n - 1) ** 2).bit_length()
+        cell = cell << 6 | int((k - 1) ** 2).bit_length()
+        rows = self._rows.get(cell if each > 1 else cell << 6 | (k % LINE > 0), self._general)
+        if len(rows) == 1:
+            return rows[0]
         dram = (m * k + n * k) * each + 2 * m * n
         best, least = rows[0], math.inf
         for row in rows:
             _, (block_m, block_n, block_k), factor, law = row
             height, width, trips = -(-m // block_m), -(-n // block_n), -(-k // block_k)
-            work = height * width, trips, trips, dram, (height * n + width * m) * k * each, 0
+            work = height * width, trips, trips, dram, (height * n + width * m) * lines(k * each, trips), 0
             us = factor * predict_us(work, sms, law)
             if us < least:
                 best, least = row, us
@@ -308,7 +311,7 @@ class DecodeLookup(Lookup):
         """Do the same as the general case, with what the candidates share worked out once."""
         batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
         groups = batch * kv_heads
-        cell = int((groups - 1) ** 2).bit_length() << 6 | int(kv - 1).bit_length()
+        cell = int((groups - 1) ** 2).bit_length() << 6 | int((kv - 1) ** 2).bit_length()
         rows = self._rows.get(cell << 6 | int(heads // kv_heads - 1).bit_length(), self._general)
         if len(rows) == 1:
             return rows[0]

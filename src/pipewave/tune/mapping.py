@@ -30,6 +30,7 @@ class Work(NamedTuple):
 
 
 Values = Mapping[str, Any]
+LINE = 128  # bytes of a cache line
 KIND_FIELDS: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
     "moe": ("m", "e", "top_k", "hidden", "inter"),
@@ -43,7 +44,12 @@ def gemm(shape: Values, c: Values, bytes_each: int) -> Work:
     m, n, k = shape["m"], shape["n"], shape["k"]
     rows, cols, trips = -(-m // c["BLOCK_M"]), -(-n // c["BLOCK_N"]), -(-k // c["BLOCK_K"])
     dram = (m * k + n * k) * bytes_each + 2 * m * n
-    return Work(rows * cols, trips, trips, dram, (rows * n + cols * m) * k * bytes_each, 0)
+    return Work(rows * cols, trips, trips, dram, (rows * n + cols * m) * lines(k * bytes_each, trips), 0)
+
+
+def lines(row_bytes: Any, trips: Any) -> Any:
+    """Bytes of the cache lines that one row asks for in `trips` parts: a line more a part where rows start inside one."""
+    return row_bytes + (row_bytes % LINE > 0) * LINE * trips
 
 
 def active_experts(m: Any, e: Any, top_k: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune.mapping import Values
+from pipewave.tune.mapping import LINE, Values
 from pipewave.tune.shapes import family, is_up
 
 Floats = NDArray[np.float64]
@@ -24,7 +24,8 @@ def coordinates(kernel: str, shape: Values) -> tuple[object, ...]:
     """Reduce a shape to the few integers its residual depends on; numbers or arrays."""
     kind = family(kernel)
     if kind == "gemm":
-        return shape["m"], shape["n"], shape["k"]
+        sizes = shape["m"], shape["n"], shape["k"]
+        return (*sizes, 1 + (shape["k"] % LINE > 0)) if kernel == "gemm_fp8" else sizes  # whether rows start at a line
     if kind == "moe":
         n, k = (2 * shape["inter"], shape["hidden"]) if is_up(kernel) else (shape["hidden"], shape["inter"])
         return shape["m"] * shape["top_k"] // shape["e"] + 1, shape["e"], n, k
