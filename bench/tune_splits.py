@@ -30,7 +30,7 @@ def split(pool: Measured, waves: Measured, sms: int, default: np.ndarray, seed: 
     order = np.random.default_rng(seed).permutation(len(pool.us))
     scored, fitted = order[:SCORED], order[SCORED:]
     held = pool.take(scored)
-    chosen = fit_to(pool.take(fitted), waves, sms).us(held.columns()).argmin(axis=1)
+    chosen = fit_to(pool.take(fitted), waves, sms).cautious(held.columns()).argmin(axis=1)
     row = np.arange(SCORED)
     slower = held.us[row, chosen] / held.us[row, default[scored]] - 1
     floor = np.array([noise(held.halves)["mean_regret"]])

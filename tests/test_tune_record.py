@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipewave.errors import BadFile, UnknownKernel
+from pipewave.errors import BadFile, BadInput, UnknownKernel
 from pipewave.tune import record
+from pipewave.tune.join import join
 from pipewave.tune.recording import ANCHOR, TEST, Recording
 from pipewave.tune.shapes import FIELDS, draw, family, lengths
 from pipewave.tune.space import kernels, space
@@ -128,3 +130,20 @@ def test_anchors_and_tests_share_no_shape() -> None:
     tests = {tuple(job.shape.values()) for job in jobs if job.role == TEST}
     others = {tuple(job.shape.values()) for job in jobs if job.role == ANCHOR}
     assert not tests & others
+
+
+def test_joined_recordings_keep_the_firsts_tests_and_gain_the_seconds_anchors() -> None:
+    first, second = recorded("moe_w13", 1e9)[0], recorded("moe_w13", 1e9)[0]
+    env = {"timed_s": 1.0, "seed": 5, "env": {"gpu": "H200"}, "fields": list(FIELDS["moe"]), "order": "shuffled",
+           "names": space("moe_w13").names}  # fmt: skip
+    first, second = replace(first, meta=first.meta | env), replace(second, meta=second.meta | env)
+    other = replace(second, shapes=second.shapes + 1)
+    joined = join(first, other)
+    assert np.array_equal(joined.shapes[joined.role == TEST], first.shapes[first.role == TEST])
+    assert len(joined.shapes) == 2 * len(first.shapes)
+    at = len(first.shapes)  # the second's rows follow the first's
+    assert np.array_equal(joined.row_us[joined.row_shape == at], other.row_us[other.row_shape == 0])
+    tested = int(np.sum(first.role == TEST))
+    assert len(join(first, second).shapes) == 2 * len(first.shapes) - tested  # a tested shape is no anchor
+    with pytest.raises(BadInput, match="configuration spaces"):
+        join(first, replace(second, configs=second.configs[::-1]))

@@ -22,9 +22,10 @@ from pipewave.tune.space import space
 Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.float64]]
 Rng = np.random.Generator
-ENOUGH, WORST, MOST = 0.001, 0.02, 6  # stop at this mean and this worst loss; candidates at most
-FEW, SEEN = 8, 48  # samples of a cell that are hardly enough; that are looked at
+ENOUGH, WORST, MOST = 0.002, 0.03, 5  # stop at this mean and this worst loss; candidates at most
+FEW, SEEN = 8, 64  # samples of a cell that are hardly enough; that are looked at
 KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
+PREFER_DEFAULT = 0.02  # and is left only for what is predicted to gain more: anchors left out lose nothing by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def keys(kernel: str, shape: Values) -> NDArray[np.int64]:
     return np.asarray(packed)
 
 
-def build(fitted: Fitted, samples: int = 300_000, seed: int = 0, keep_default: float = KEEP_DEFAULT) -> Cells:
+def build(fitted: Fitted, samples: int = 400_000, seed: int = 0, keep_default: float = KEEP_DEFAULT) -> Cells:
     """Sample the domain, predict every configuration, and keep each cell's few that lose nothing worth having."""
     drawn = _DRAWS[family(fitted.kernel)](np.random.default_rng(seed), samples)
     packed = keys(fitted.kernel, drawn)
@@ -119,7 +120,8 @@ def build(fitted: Fitted, samples: int = 300_000, seed: int = 0, keep_default: f
     for name, first, count in zip(names.tolist(), start.tolist(), size.tolist(), strict=True):
         index = order[first : first + min(count, SEEN)]
         columns = {field: values[index][:, None] for field, values in drawn.items()}
-        factor = fitted.log_factor(columns)
+        factor = fitted.log_factor(columns) + fitted.sigma  # as `Fitted.cautious`
+        factor[np.arange(len(index)), default[index]] -= PREFER_DEFAULT
         lost = np.log(fitted.law_us(columns)) + factor
         lost -= lost.min(axis=1, keepdims=True)
         chosen = shortlist(lost, default[index], keep_default)

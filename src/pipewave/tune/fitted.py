@@ -58,6 +58,10 @@ class Fitted:
             parts.append(self.law_us(some) * np.exp(self.log_factor(some)))
         return np.concatenate(parts)
 
+    def cautious(self, shape: Mapping[str, NDArray[Any]]) -> Floats:
+        """Predict µs one sigma up: [s, c]. Choosing by it loses less at anchors left out than by the mean does."""
+        return np.asarray(self.us(shape) * np.exp(self.sigma))
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -48,7 +48,7 @@ def gemm(shape: Values, c: Values, bytes_each: int) -> Work:
 
 
 def lines(row_bytes: Any, trips: Any) -> Any:
-    """Bytes of the cache lines that one row asks for in `trips` parts: a line more a part where rows start inside one."""
+    """Bytes of cache lines that a row asks for in `trips` parts: a line more a part where rows start inside a line."""
     return row_bytes + (row_bytes % LINE > 0) * LINE * trips
 
 

@@ -62,9 +62,12 @@ def candidates(up: Table, down: Table, layers: Iterable[Layer]) -> list[Config]:
     chosen = list[int]()
     for _ in range(COVERS):
         left = np.full(len(lost), 2.0)
-        while left.max() > WITHIN and np.minimum(left[:, None], lost).sum(axis=0).min() < left.sum():
-            chosen.append(int(np.minimum(left[:, None], lost).sum(axis=0).argmin()))
-            left = np.minimum(left, lost[:, chosen[-1]])
+        for _ in range(len(lost)):  # a cover needs no more than one for each anchor
+            best = int(np.minimum(left[:, None], lost).sum(axis=0).argmin())
+            if left.max() <= WITHIN or not (lost[:, best] < left).any():
+                break
+            chosen.append(best)
+            left = np.minimum(left, lost[:, best])
         lost[:, chosen] = np.inf
     columns = [up.fitted.config[name] for name in MATMUL]
     return [tuple(int(column[i]) for column in columns) for i in chosen]
