@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: accuracy demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league web clean
+.PHONY: accuracy demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league moe-loop web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -90,6 +90,11 @@ e2e: $(VENV)/.core
 league: $(VENV)/.train
 	$(PIP) -e '.[plot]'
 	$(BIN)/python -m bench.league --json bench/results/league.json --page docs/league.md
+
+# After weights change: which fused MoE layers lie above their ceilings, and docs/moe-loop.md's tables and figure.
+moe-loop: $(VENV)/.dev
+	$(PIP) -e '.[plot]'
+	$(BIN)/python -m bench.moe_loop.report --write
 
 # After weights or tables change: what `pipewave accuracy` publishes, and docs/accuracy.md with its figures.
 accuracy: $(VENV)/.train
