@@ -64,9 +64,9 @@ def _uncausal(some: Measured) -> Measured:
     return replace(some, kernel=some.kernel.replace("causal", "full"))
 
 
-def shipped(fitted: Fitted, recording: Recording, test: Measured, **how: float) -> np.ndarray:
+def shipped(fitted: Fitted, recording: Recording, test: Measured) -> np.ndarray:
     """Choose through short lists."""
-    table = lookup(make(fitted, cells.build(fitted, **how), recording.meta))
+    table = lookup(make(fitted, cells.build(fitted), recording.meta))
     number = {id(config): i for i, config in enumerate(table.configs)}
     return np.array([number[id(table.select(**shape))] for shape in selectors.loaded(test, recording)])
 
@@ -85,7 +85,6 @@ STEPS: dict[str, Chosen] = {
     "all less unequal loops (causal)": even_loops,
     "all less load (routing, longest sequence)": whole(load=False),
     "as shipped, by short lists": lambda r, t: shipped(fit(r), r, t),
-    "as shipped, default not kept": lambda r, t: shipped(fit(r), r, t, keep_default=1.0),
 }
 ONLY = {"all less unequal loops (causal)": "causal", "all less load (routing, longest sequence)": ("moe", "decode")}
 

@@ -26,7 +26,7 @@ class FakeKernel:
     """A Triton kernel as far as a launch goes; remembers what ran."""
 
     ran: list[Any] = field(default_factory=list)
-    signature: inspect.Signature = field(default_factory=lambda: inspect.signature(lambda a, b, N, BLOCK, stages: None))
+    signature: inspect.Signature = field(default_factory=lambda: inspect.signature(lambda a, b, N, BLOCK: None))
 
     def __getitem__(self, grid: Any) -> Any:
         compiled = SimpleNamespace(metadata=SimpleNamespace(shared=1024), n_regs=64, n_spills=0, function="code",

@@ -149,7 +149,9 @@ class _Caught:
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*args: Any, **named: Any) -> None:
             compiled = self.kernel[grid](*args, **named)
-            values = self.kernel.signature.bind(*args, **named).arguments
+            known = self.kernel.signature.parameters  # num_warps and num_stages are options, not arguments
+            given = {name: value for name, value in named.items() if name in known}
+            values = self.kernel.signature.bind(*args, **given).arguments
             size = (*grid(dict(values)), 1, 1)[:3]
             plain = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in values.values()]
             self.built = (compiled.metadata.shared, compiled.n_regs, compiled.n_spills)
