@@ -11,7 +11,7 @@ import numpy as np
 import pipewave as pw
 from pipewave.calls import CLASSES, from_dict
 from pipewave.measure import rows as measured_rows
-from pipewave.measure.pack import clock_mhz
+from pipewave.measure.pack import clock_mhz, started_together
 
 GPU = "H200"
 
@@ -31,13 +31,7 @@ def _groups(folder: Path, protocol: str) -> dict[tuple[str, str, str], list[dict
 
 def _usable(folder: Path, protocol: str) -> Iterator[dict[str, Any]]:
     rows = (r for r in measured_rows(folder) if r["protocol"] == protocol and r["case"]["kernel"] in CLASSES)
-    return (row for row in rows if _together(row))
-
-
-def _together(row: dict[str, Any]) -> bool:
-    """False for a collective whose ranks did not start together: its time is mostly waiting for the last to arrive."""
-    fastest: float = row.get("fastest_rank_us") or row["latency_us"]
-    return fastest > 0.8 * row["latency_us"]
+    return (row for row in rows if started_together(row))
 
 
 def _case(row: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from pipewave.cli import measure as command
-from pipewave.errors import MissingExtra
+from pipewave.errors import MissingExtra, PipewaveError
 from pipewave.measure import __main__ as room
-from pipewave.measure import rows
+from pipewave.measure import collectives, microbench, rows
 
 
 @pytest.fixture
@@ -69,3 +69,28 @@ def test_without_torch_or_a_gpu_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "torch", Blind)
     with pytest.raises(MissingExtra, match=r"torch 2\.11 sees none"):
         command.check_gpu()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [(["--plan", "nosuch"], "plan"), (["--families", "gem"], "families"), (["--select", "colt"], "select")],
+)
+def test_options_that_name_nothing_are_refused_before_anything_starts(
+    arguments: list[str], field: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PipewaveError, match=field):
+        room.main(["--store", str(tmp_path / "rows"), "--device", "fake", *arguments])
+    assert not (tmp_path / "rows").exists()
+
+
+def test_programs_without_a_gpu_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for program in (collectives, microbench):
+        monkeypatch.setattr(program, "gpus", lambda: 0)
+    assert collectives.main(["--store", str(tmp_path / "rows"), "--world", "2"]) == 2
+    assert microbench.main(["--out", str(tmp_path / "card.json")]) == 2
+    told = capsys.readouterr().err
+    assert "world 2: left out, torch sees 0 GPUs" in told
+    assert "no GPU to measure" in told
+    assert not list(tmp_path.iterdir())

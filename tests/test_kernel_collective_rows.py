@@ -7,7 +7,8 @@ import pytest
 
 pd = pytest.importorskip("pandas")
 
-from train.nets.collective import LATE, OWN, _fastest, started_together  # noqa: E402
+from pipewave.measure.pack import WAITED  # noqa: E402
+from train.nets.collective import OWN, _fastest, started_together  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not (OWN / "all_gather.json.gz").exists(), reason="no measured collectives")
 
@@ -22,7 +23,7 @@ def _frame(late: float, source: str = "h200") -> pd.DataFrame:
 
 
 def test_ranks_on_time_keep_their_latency() -> None:
-    frame = _frame(0.99 / LATE)
+    frame = _frame(0.99 / WAITED)
     assert (started_together(frame)["latency_us"] == frame["latency_us"]).all()
 
 

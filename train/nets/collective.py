@@ -11,6 +11,7 @@ import pandas as pd
 
 from pipewave.kernels.base import family_of
 from pipewave.kernels.collective import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
+from pipewave.measure.pack import APART_US, WAITED
 from pipewave.measure.pack import rows as measured
 from train import corpus
 from train.corpus.frame import repository
@@ -20,7 +21,6 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 OWN = repository() / "data" / "measured" / "h200"
 KEY = ["op", "impl", "bytes", "world"]
 ON_TIME = (0.85, 0.92, 0.97)  # fastest over slowest rank where all start on time: below 1 MiB, below 8 MiB, above
-LATE = 0.75  # below this share some rank was waited for
 PROFILED = 60  # the profiler's grid steps by kilobytes: sizes a factor of two, of thousands
 # Pairs of PCIe cards under an SXM part's name; the A100's copies of send_recv are faster than its links.
 OTHER_CARDS = ("pairwise_nvlink",)
@@ -50,7 +50,7 @@ def started_together(frame: pd.DataFrame) -> pd.DataFrame:
     latency, size = frame.loc[own, "latency_us"].to_numpy(), frame.loc[own, "bytes"].to_numpy()
     on_time = np.select([size < 1 << 20, size < 8 << 20], ON_TIME[:2], ON_TIME[2])
     alone = least / on_time
-    late = least / latency < LATE
+    late = (least / latency < WAITED) & (latency - least >= APART_US)
     corrected = frame["latency_us"].to_numpy().copy()
     corrected[own] = np.where(late, np.minimum(alone, latency), latency)
     return frame.assign(latency_us=corrected)

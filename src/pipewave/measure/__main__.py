@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pipewave.errors import BadInput, PipewaveError
 from pipewave.measure import plan
 from pipewave.measure.device import CudaDevice, Device, FakeDevice
 from pipewave.measure.job import Job
@@ -54,6 +55,8 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
     families = [name for name in options.families.split(",") if name]
     if options.plan in plan.SIZES:
         parts = options.select.split(",")
+        if unknown := sorted(set(parts) - set(SELECTIONS)):
+            raise BadInput(f"select: {unknown} are none of {', '.join(SELECTIONS)}", field="select")
         jobs = [job for job in plan.built_in(options.plan, families=families) if _part(job) in parts]
         if options.in_order:
             jobs.sort(key=lambda job: parts.index(_part(job)))
@@ -163,7 +166,7 @@ def compile_ahead(argv: Sequence[str], workers: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
+    """Entry point; returns the exit status. BadInput or BadFile for options that name nothing."""
     given = list(sys.argv[1:] if argv is None else argv)
     options = arguments(given)
     if options.compile_only:
@@ -172,6 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return compile_shard(options)
     if os.environ.get(CHILD):
         return measure(options)
+    jobs_of(options)  # what is wrong with the options is said once, before anything starts
     started = time.monotonic()
     if options.compile_workers:
         compile_ahead(given, options.compile_workers)
@@ -179,4 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except PipewaveError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        sys.exit(2)

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipewave import store as records
 from pipewave.measure.brackets import Bracket, Timing
-from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, reason_of
+from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, gpus, reason_of
 from pipewave.measure.job import Job
 from pipewave.measure.plans import collectives as plan
 from pipewave.measure.protocol import Attempt, Flusher, bracketed, recoverable
@@ -258,7 +258,7 @@ def run_world(world: int, path: str, budget_s: float) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure each world in turn; the exit status is 1 when one of them did not end cleanly."""
+    """Measure each world that the GPUs at hand allow; status 1 when one did not end cleanly, 2 when none was."""
     parser = argparse.ArgumentParser(prog="python -m pipewave.measure.collectives")
     parser.add_argument("--world", default="2,4", help="comma-separated numbers of GPUs")
     parser.add_argument("--store", required=True)
@@ -266,8 +266,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    clean = [run_world(int(part), options.store, options.budget_s) for part in options.world.split(",")]
-    return 0 if all(clean) else 1
+    worlds, at_hand = [int(part) for part in options.world.split(",")], gpus()
+    allowed = [world for world in worlds if world <= at_hand]
+    for world in (world for world in worlds if world > at_hand):
+        sys.stderr.write(f"world {world}: left out, torch sees {at_hand} GPUs\n")
+    clean = [run_world(world, options.store, options.budget_s) for world in allowed]
+    return (0 if all(clean) else 1) if allowed else 2
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.measure.brackets import brackets, parse_trace
-from pipewave.measure.device import CudaDevice, Nvml, reason_of
+from pipewave.measure.device import CudaDevice, Nvml, gpus, reason_of
 from pipewave.measure.protocol import exported_trace, recoverable
 
 GIB = 1 << 30
@@ -154,11 +154,14 @@ def run(seconds: float) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the figures as JSON."""
+    """Write the figures as JSON; status 2 where there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m pipewave.measure.microbench")
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", type=float, default=10.0, help="load for each dtype")
     options = parser.parse_args(argv)
+    if not gpus():
+        sys.stderr.write("no GPU to measure: torch sees none; pip install 'pipewave[gpu]' on a machine with one\n")
+        return 2
     text = json.dumps(run(options.seconds), indent=1)
     Path(options.out).write_text(text + "\n")
     sys.stderr.write(text + "\n")

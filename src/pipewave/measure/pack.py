@@ -20,7 +20,9 @@ from pipewave.errors import BadFile
 Row = dict[str, Any]
 FORMAT = "pipewave-rows-1"
 SPIN_LAUNCH_US = 0.613  # of a spin kernel beside its clocks, as `measure.microbench` found it on an H200
-WAITED = 0.75  # fastest over slowest rank below which one of them started late
+# Fastest over slowest rank below which one of them started late, unless they are no further apart than a barrier lets
+# its ranks go: up to 8 µs where no host was late.
+WAITED, APART_US = 0.75, 10.0
 KERNEL_FIELDS = ("name", "us", "grid", "block", "smem", "regs")
 
 
@@ -126,7 +128,9 @@ def clock_mhz(row: Mapping[str, Any]) -> float | None:
 
 def started_together(row: Mapping[str, Any]) -> bool:
     """False for a collective of which some rank was waited for: its time is mostly the wait for the last to arrive."""
-    return bool(row.get("fastest_rank_us", row["latency_us"]) >= WAITED * row["latency_us"])
+    slowest = row["latency_us"]
+    fastest = row.get("fastest_rank_us", slowest)
+    return bool(fastest >= WAITED * slowest or slowest - fastest < APART_US)
 
 
 def families(found: Iterable[Mapping[str, Any]]) -> dict[str, int]:

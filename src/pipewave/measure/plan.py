@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipewave.errors import BadInput
+from pipewave.errors import BadFile, BadInput
 from pipewave.measure.job import Job
 from pipewave.measure.plans import attention, gemm, moe, pointwise
 
@@ -90,8 +90,10 @@ def _variants(jobs: Sequence[Job], size: Size) -> list[Job]:
 
 def from_file(path: str | Path, protocol: str = "cold") -> list[Job]:
     """Jobs of a contract cases file (JSON lines): `protocol` and `impl` of a case win over the defaults."""
+    if not Path(path).is_file():
+        raise BadFile(f"plan: {str(path)!r} is none of {', '.join(SIZES)}, and no file of cases", field="plan")
     jobs = []
-    for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
             jobs.append(_job_of_line(line, f"{path}:{number}", protocol))
     return jobs
