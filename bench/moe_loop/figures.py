@@ -33,7 +33,7 @@ def summary(of: Sequence[Layer]) -> dict[str, Any]:
 
 
 def _span(low: int, high: int) -> str:
-    return f"{low} to {high - 1} tokens" if high < SPANS[-1][1] else f"{low} tokens and more"
+    return f"{low}–{high - 1} tokens" if high < SPANS[-1][1] else f"{low}+ tokens"
 
 
 def _groups(parts: Mapping[str, Sequence[Layer]]) -> dict[str, Any]:
