@@ -38,10 +38,10 @@ def test_a_caught_launch_runs_again_with_its_grid_and_arguments_in_order() -> No
     kernel = FakeKernel()
     caught = vllm_kernel._Caught(kernel, stream=7)
     caught[lambda meta: (meta["N"] // meta["BLOCK"],)](
-        SimpleNamespace(data_ptr=lambda: 4096), None, 64, stages=3, BLOCK=16
+        SimpleNamespace(data_ptr=lambda: 4096), None, 64, num_stages=3, BLOCK=16
     )
     caught.again()
-    assert kernel.ran == [(4, 1, 1, 7, "code", "packed", None, None, None, 4096, None, 64, 16, 3)]
+    assert kernel.ran == [(4, 1, 1, 7, "code", "packed", None, None, None, 4096, None, 64, 16)]
     assert caught.built == (1024, 64, 0)
 
 
