@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.e2e_routing import histograms
+from pipewave.calls import FusedMoe
 from pipewave.gpus import find
 from pipewave.model import load
 from pipewave.model.kernels import Batch, Deployment
 from pipewave.model.shard import Parallel
 from pipewave.step import Engine, Load, Runner, find_engine
+from pipewave.step.inside import inside
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200"
 GPU = "H200"
@@ -28,8 +31,8 @@ MOE = ("Qwen3-30B-A3B",)
 class Point:
     """A measured point: `batch` prompts of `input_len` tokens, or a decode step at mean cache length `context`.
 
-    `collapsed`: with random weights all requests of the batch came to decode one and the same token, so a mixture of
-    experts routed them alike. Such a step reads fewer experts than real text would make it.
+    `distinct`: different tokens that the batch decoded. `skewed`: a mixture of experts decoded several requests, which
+    random weights route like no real text (see `bench.e2e_routing`); predicted with the experts it did read.
     """
 
     model: str
@@ -40,7 +43,8 @@ class Point:
     context: int
     chunks: tuple[int, ...]
     measured_ms: float
-    collapsed: bool
+    distinct: int
+    skewed: bool
 
 
 def points(folder: Path = FOLDER) -> list[Point]:
@@ -71,11 +75,10 @@ def _wanted(row: dict[str, Any]) -> bool:
 def _point(row: dict[str, Any]) -> Point:
     context = round(row.get("mean_context", 0))
     chunks = tuple(row.get("chunk_tokens") or ())
-    batch, distinct = row["batch"], row.get("distinct_tokens") or row["batch"]
-    collapsed = row["model"] in MOE and row["phase"] == "decode" and distinct < batch / 2
-    return Point(
-        row["model"], row["tp"], row["phase"], batch, row["input_len"], context, chunks, row["step_ms"], collapsed
-    )
+    batch, distinct = row["batch"], round(row.get("distinct_tokens") or row["batch"])
+    skewed = row["model"] in MOE and row["phase"] == "decode" and batch > 1
+    where = (row["model"], row["tp"], row["phase"], batch, row["input_len"], context, chunks)
+    return Point(*where, row["step_ms"], distinct, skewed)
 
 
 def steps_of(point: Point, runner: Runner) -> list[Batch]:
@@ -136,9 +139,24 @@ def measure_loads(chosen: Sequence[Point]) -> Measured:
     for key, members in groups.items():
         runner = runner_of(*key)
         steps = [steps_of(chosen[index], runner) for index in members]
-        loads.append(runner.steps([batch for batches in steps for batch in batches]).load)
+        load = runner.steps([batch for batches in steps for batch in batches]).load
+        more = [_skew_us(chosen[index], runner) for index, batches in zip(members, steps, strict=True) for _ in batches]
+        loads.append(replace(load, kernel_us=load.kernel_us + more))
         owner += [index for index, batches in zip(members, steps, strict=True) for _ in batches]
     return Measured(chosen, _joined(loads), np.array(owner, np.intp))
+
+
+def _skew_us(point: Point, runner: Runner) -> float:
+    """What a skewed point's experts take beyond those of real text."""
+    if not point.skewed:
+        return 0.0
+    (batch,) = steps_of(point, runner)
+    uses = runner.deployment.by_rows(batch)
+    ((call, count),) = ((use.call, use.count) for use in uses if isinstance(use.call, FusedMoe))
+    loads = histograms(runner.deployment.model, point.batch, point.context, point.distinct)
+    calls = [call, *(replace(call, tokens=point.batch, routing=load) for load in loads)]
+    usual, *found = inside(calls, runner.gpu, runner.engine).found.latency_us
+    return count * float(np.mean(found) - usual)
 
 
 def _joined(loads: Sequence[Load]) -> Load:

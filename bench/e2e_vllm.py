@@ -32,12 +32,12 @@ Errors = NDArray[np.float64]
 def score(chosen: Sequence[Point], errors: Errors) -> dict[str, dict[str, float]]:
     """Points, mean absolute error and bias in percent: by phase, and by phase and model.
 
-    The first lines leave collapsed points out, "(all)" lines count them.
+    The first lines leave skewed points out, "(all)" lines count them: another tool was not told their experts.
     """
     models = dict.fromkeys(point.model for point in chosen)
     groups = {}
     for phase in PHASES:
-        groups[phase] = [p.phase == phase and not p.collapsed for p in chosen]
+        groups[phase] = [p.phase == phase and not p.skewed for p in chosen]
         groups[f"{phase} (all)"] = [p.phase == phase for p in chosen]
         groups |= {f"{phase} {m}": [p.phase == phase and p.model == m for p in chosen] for m in models}
     masks = {name: np.array(mask) & np.isfinite(errors) for name, mask in groups.items()}
