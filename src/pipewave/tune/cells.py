@@ -22,7 +22,8 @@ from pipewave.tune.space import space
 Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.float64]]
 Rng = np.random.Generator
-ENOUGH, WORST, MOST = 0.002, 0.03, 5  # stop at this mean and this worst loss; candidates at most
+ENOUGH, WORST = 0.002, 0.03  # stop at this mean and this worst loss
+MOST = {"gemm": 5, "moe": 3, "prefill": 5, "decode": 5}  # candidates at most: a decision costs a microsecond for each
 FEW, SEEN = 8, 64  # samples of a cell that are hardly enough; that are looked at
 KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
 PREFER_DEFAULT = 0.02  # and is left only for what is predicted to gain more: anchors left out lose nothing by it
@@ -124,7 +125,7 @@ def build(fitted: Fitted, samples: int = 400_000, seed: int = 0, keep_default: f
         factor[np.arange(len(index)), default[index]] -= PREFER_DEFAULT
         lost = np.log(fitted.law_us(columns)) + factor
         lost -= lost.min(axis=1, keepdims=True)
-        chosen = shortlist(lost, default[index], keep_default)
+        chosen = shortlist(lost, default[index], MOST[family(fitted.kernel)], keep_default)
         found.append((name, chosen, np.exp(factor.mean(axis=0)[chosen])))
     lengths = [len(chosen) for _, chosen, _ in found]
     return Cells(np.array([name for name, _, _ in found], np.int64), np.concatenate([[0], np.cumsum(lengths)]),
@@ -132,12 +133,14 @@ def build(fitted: Fitted, samples: int = 400_000, seed: int = 0, keep_default: f
                  np.concatenate([f for _, _, f in found]).astype(np.float32))  # fmt: skip
 
 
-def shortlist(lost: Floats, default: NDArray[np.int64], keep_default: float = KEEP_DEFAULT) -> NDArray[np.int64]:
+def shortlist(
+    lost: Floats, default: NDArray[np.int64], most: int, keep_default: float = KEEP_DEFAULT
+) -> NDArray[np.int64]:
     """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's)."""
     chosen: list[int] = []
     left = np.full(len(lost), np.inf)
     least = 1 if len(lost) >= FEW else 2  # few samples do not tell that one is enough
-    while len(chosen) < MOST and (len(chosen) < least or left.mean() > ENOUGH or left.max() > WORST):
+    while len(chosen) < most and (len(chosen) < least or left.mean() > ENOUGH or left.max() > WORST):
         gained = lost if not chosen else np.minimum(left[:, None], lost) + 1e-6 * lost
         score = gained.sum(axis=0)
         score[chosen] = np.inf

@@ -206,14 +206,14 @@ class MoeLookup(Lookup):
         pairs, active, sms = m * top_k, active_experts(m, e, top_k), self.sms
         few = pairs if pairs < e else e
         dram = 2 * (active * n * k + sent * k + pairs * n)
-        best, least = rows[0], math.inf
+        best, least, half = rows[0], math.inf, 0.5 * active
         for row in rows:
             _, (block_m, block_n, block_k), factor, law = row
-            more = pairs / block_m - 0.5 * active
-            height, width, trips = active + more if more > 0 else active, -(-n // block_n), -(-k // block_k)
+            more, width, trips = pairs / block_m - half, -(-n // block_n), -(-k // block_k)
+            height = active + more if more > 0 else active
             idle = ((pairs + few * (block_m - 1)) // block_m + 1 - height) * width
-            work = height * width, trips, trips, dram, 2 * (height * n + width * pairs) * k, idle
-            us = factor * predict_us(work, sms, law)
+            l2 = 2 * (height * n + width * pairs) * k
+            us = factor * predict_us((height * width, trips, trips, dram, l2, idle), sms, law)
             if us < least:
                 best, least = row, us
         return best
