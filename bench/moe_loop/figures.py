@@ -11,7 +11,7 @@ from bench.moe_loop.layers import PARTS, Layer, column
 from pipewave.demand import Array
 
 SPANS = ((1, 8), (8, 64), (64, 512), (512, 4096), (4096, 1 << 20))  # of tokens
-LOSS = 0.02  # beyond it a layer counts as slower; the median spread of a way's repeats is 3 %
+LOSS = 0.02  # beyond it a layer counts as slower; vLLM's repeats spread by that much at the median
 BINS = 5
 READ, MULTIPLY = 4.45e12, 778e12  # bytes, ops a second: what this card reached in bursts (docs/h200.md)
 
