@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from pipewave.measure.engine import moe_config
 from pipewave.tune import export, vllm_kernel
 from pipewave.tune.export import Layer
+from pipewave.tune.fitted import fit
+from pipewave.tune.recording import Recording
 from pipewave.tune.table import locate, read
 from pipewave.tune.vllm_kernel import LAYERS
 
@@ -113,3 +116,23 @@ def test_models_hold_the_experts_of_their_layer(name: str) -> None:
     assert Layer(*(config[key] for key in ("num_experts", "num_experts_per_tok", "hidden_size", "moe_intermediate_size"))
                  ) == layer  # fmt: skip
     assert config["num_hidden_layers"] == 4
+
+
+RECORDED = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.skipif(not (RECORDED / "vllm").exists(), reason="not in a checkout with recordings")
+@pytest.mark.parametrize("name", LAYERS)
+def test_kept_files_follow_from_the_recordings_of_vllms_kernel(name: str) -> None:
+    up, down = (fit(Recording.load(RECORDED / f"recordings/h200/vllm_{kernel}.npz")) for kernel in vllm_kernel.KERNELS)
+    layer, least = LAYERS[name], vllm_kernel.LEAST
+    kept = json.loads((RECORDED / "vllm/h200" / export.vllm_name(layer, "NVIDIA_H200")).read_text())
+    kept.pop("triton_version")
+    made = export.body(up, down, layer, vllm_kernel.MOST, least)
+    tokens = range(least, vllm_kernel.MOST, 37)
+    same = [nearest(kept, m) == nearest(made, m) for m in tokens]
+    assert np.mean(same) > 0.95  # equal but for rounding at switch points
+
+
+def nearest(body: dict[str, Any], tokens: int) -> Any:
+    return body[str(min((int(key) for key in body), key=lambda key: abs(key - tokens)))]
