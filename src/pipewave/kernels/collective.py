@@ -27,6 +27,9 @@ from pipewave.kernels.estimate import log2
 
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale
+# Rows of send_recv have up to four ranks, and none crosses PCIe: their net would take PCIe for the slow network it knows.
+# What a host's PCIe costs, and more neighbours at once on it, is in the base estimate, as for the other operations.
+SENDERS = 4.0
 CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
 
 
@@ -52,7 +55,10 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         own = custom_runs(size, world, hosts, over) & np.bool_(asked)
         base = np.where(own, custom_s(size, world, over), ways.best)
         least = demand(len(size), link=least_sent(ctx.gpu, op, path, size), launch=1.0)
-        features = _shape(ctx, size, world, nodes) | _times(path, over, ways, base)
+        known = np.minimum(world, SENDERS) if op == "send_recv" else world
+        features = _shape(ctx, size, known, nodes) | _times(path, over, ways, base)
+        if op == "send_recv":
+            features["direct"] = (nodes == 1.0).astype(float)
         features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
         return Analysis(least, base, features, ctx.option("variant", op))
 
