@@ -27,7 +27,7 @@ from pipewave.kernels.estimate import log2
 
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale
-# Rows of send_recv have up to four ranks, and none crosses PCIe: their net would take PCIe for the slow network it knows.
+# Rows of send_recv have up to four ranks and never cross PCIe, which its net would take for the slow network it knows.
 # What a host's PCIe costs, and more neighbours at once on it, is in the base estimate, as for the other operations.
 SENDERS = 4.0
 CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
