@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput, CannotShard, DoesNotFit, PipewaveError, UnknownGPU
 from pipewave.serve import estimate
-from pipewave.serve.uniform import Uniform, finish_times, sample
+from pipewave.serve.uniform import Uniform, sample
 
 BASE: dict[str, Any] = {"model": "Llama-3.1-8B", "gpu": "H200", "batch": 8, "input_len": 512, "output_len": 64}
 
@@ -83,7 +82,6 @@ uniform = st.builds(
     input_len=st.integers(1, 60),
     output_len=st.integers(1, 12),
     budget=st.integers(13, 64),
-    depth=st.integers(1, 3),
     mixed=st.booleans(),
 )
 
@@ -113,14 +111,6 @@ def test_running_requests_counted_ahead_are_those_that_decode(run: Uniform) -> N
     for step in range(plan.prompt_steps - 1):
         q_lens, _ = plan.lengths(step)
         assert sum(q_lens) == run.budget  # every prompt step but the last is full
-
-
-def test_pipelines_overlap_steps() -> None:
-    stages = np.array([[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 2.0, 2.0]])
-    assert finish_times(stages).tolist() == [4.0, 6.0, 8.0, 10.0]
-    assert finish_times(stages[:1]).tolist() == [2.0, 4.0, 6.0, 8.0]
-    # the second stage is the bottleneck
-    assert finish_times(np.array([[1.0] * 4, [3.0] * 4])).tolist() == [4.0, 7.0, 10.0, 13.0]
 
 
 def test_samples_keep_the_ends() -> None:

@@ -1,8 +1,8 @@
 """The schedule of B equal requests that arrive together, without simulating every step.
 
 vLLM fills a step with one token for each running request, then with prompt tokens up to its budget; SGLang runs prompt
-chunks alone, then decodes. With `depth` pipeline stages, `depth` steps are in flight and a request takes part in every
-depth-th. Which step does what does not depend on how long steps take, so all latencies can be predicted at once.
+chunks alone, then decodes. Which step does what does not depend on how long steps take, so all latencies can be
+predicted at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.demand import Array
 from pipewave.errors import BadInput
 
 Ints = NDArray[np.int64]
@@ -27,7 +26,6 @@ class Uniform:
     input_len: int
     output_len: int
     budget: int
-    depth: int = 1
     mixed: bool = True  # decode tokens ride along with prompt chunks (vLLM)
 
     def plan(self) -> Plan:
@@ -39,18 +37,17 @@ class Uniform:
             )
         chunks: list[list[tuple[int, int]]] = []
         ended: list[int] = []  # prompts completed by each step
-        running = [0] * self.depth  # decoding requests by their turn
+        running = 0  # decoding requests
         left, offset = self.batch, 0
         while left:
-            step = len(chunks)
-            expired = step - self.depth * self.output_len
+            expired = len(chunks) - self.output_len
             if expired >= 0:
-                running[step % self.depth] -= ended[expired]
-            room = self.budget - (running[step % self.depth] if self.mixed else 0)
+                running -= ended[expired]
+            room = self.budget - (running if self.mixed else 0)
             pieces, left, offset = self._fill(room, left, offset)
             chunks.append(pieces)
             ended.append(sum(end == self.input_len for _, end in pieces))
-            running[step % self.depth] += ended[-1]
+            running += ended[-1]
         return Plan(self, chunks, np.array(ended, np.int64))
 
     def _fill(self, room: int, left: int, offset: int) -> tuple[list[tuple[int, int]], int, int]:
@@ -82,21 +79,18 @@ class Plan:
     def starts(self) -> Ints:
         """For each request, the step of its first token, or for SGLang the last prompt step."""
         steps = np.repeat(np.arange(self.prompt_steps), self.ended)
-        return (
-            steps if self.run.mixed else np.maximum(steps, self.prompt_steps - self.run.depth + steps % self.run.depth)
-        )
+        return steps if self.run.mixed else np.full_like(steps, self.prompt_steps - 1)
 
     @property
     def total_steps(self) -> int:
         """Steps until the last request is done."""
-        return int(self.starts[-1]) + self.run.depth * (self.run.output_len - 1) + 1
+        return int(self.starts[-1]) + self.run.output_len
 
     def decode_lens(self, step: int) -> list[int]:
         """Cache lengths, new token included, of the requests that decode in a step."""
         age = step - self.starts
-        turns = age // self.run.depth
-        active = (age > 0) & (age % self.run.depth == 0) & (turns < self.run.output_len)
-        return list((self.run.input_len + turns[active]).tolist())
+        active = (age > 0) & (age < self.run.output_len)
+        return list((self.run.input_len + age[active]).tolist())
 
     def lengths(self, step: int) -> tuple[list[int], list[int]]:
         """(q_lens, kv_lens) of a step, decoding requests first."""
@@ -105,16 +99,9 @@ class Plan:
         q_lens = [1] * len(decoding) + [tokens for tokens, _ in pieces]
         return q_lens, decoding + [end for _, end in pieces]
 
-    def busy(self) -> NDArray[np.bool_]:
-        """Whether each step has anything to do: a turn of the pipeline idles when none of its requests decode."""
-        step, depth = np.arange(self.total_steps), self.run.depth
-        last = np.full(depth, -1)
-        np.maximum.at(last, self.starts % depth, self.starts + depth * (self.run.output_len - 1))
-        return np.asarray((step < self.prompt_steps) | (step <= last[step % depth]))
-
     def full_range(self) -> tuple[int, int]:
-        """[first, last) of the steps in which all requests decode, each in its turn; may be empty."""
-        return self.prompt_steps, int(self.starts[0]) + self.run.depth * (self.run.output_len - 1) + 1
+        """[first, last) of the steps in which all requests decode; may be empty."""
+        return self.prompt_steps, int(self.starts[0]) + self.run.output_len
 
 
 def sample(first: int, last: int, most: int) -> Ints:
@@ -125,22 +112,3 @@ def sample(first: int, last: int, most: int) -> Ints:
     golden = (np.arange(most - 2) * 0.6180339887498949) % 1.0
     inner = first + 1 + (np.sort(golden) * (size - 2)).astype(np.int64)
     return np.unique(np.concatenate(([first], inner, [last - 1])))
-
-
-def finish_times(stages: Array) -> Array:
-    """When each step leaves a pipeline of `stages` [stage, step] that keeps one step a stage in flight.
-
-    A step enters when the first stage is free and the step `depth` before it has come back.
-    """
-    depth, count = stages.shape
-    if depth == 1:
-        return np.asarray(np.cumsum(stages[0]))
-    free = [0.0] * depth
-    done = np.zeros(count)
-    for step in range(count):
-        time = done[step - depth] if step >= depth else 0.0
-        for stage in range(depth):
-            time = max(time, free[stage]) + stages[stage, step]
-            free[stage] = time
-        done[step] = time
-    return done

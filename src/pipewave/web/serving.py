@@ -75,10 +75,10 @@ def _phases(ask: ServeAsk) -> tuple[Runner, dict[str, Batch]]:
     parallel = Parallel(ask.tp, ask.pp, ask.ep)
     deployment = Deployment(model_of(ask.model), parallel, cache_dtype(ask.kv_cache_dtype))
     runner = Runner.of(deployment, gpu_of(ask.gpu, ask.what_if), engine)
-    run = Uniform(ask.batch, ask.input_len, ask.output_len, ask.max_num_batched_tokens, ask.pp, engine.mixes_phases)
-    lane = -(-ask.batch // ask.pp)
+    run = Uniform(ask.batch, ask.input_len, ask.output_len, ask.max_num_batched_tokens, engine.mixes_phases)
     half = ask.input_len + (ask.output_len + 1) // 2
-    return runner, {"prefill": runner.batch(*run.plan().lengths(0)), "decode": runner.batch([1] * lane, [half] * lane)}
+    decode = runner.batch([1] * ask.batch, [half] * ask.batch)
+    return runner, {"prefill": runner.batch(*run.plan().lengths(0)), "decode": decode}
 
 
 def _step_facts(runner: Runner, batches: dict[str, Batch]) -> dict[str, Any]:
