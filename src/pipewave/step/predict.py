@@ -24,21 +24,15 @@ Lines = tuple[NDArray[np.intp], Array]  # indices of calls, and how often each r
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Predicted iterations as arrays over steps, in µs; `stages` [stage, step] is GPU time, gaps included."""
+    """Predicted iterations as arrays over steps, in µs, gaps included; pipeline stages run one after the other."""
 
     total_us: Array
     low_us: Array
     high_us: Array
-    stages_us: Array
     families: dict[str, Array]
     gaps: dict[str, Array]
     basis: dict[str, Array]  # share of the kernels' time that rests on each kind of evidence
     load: Load
-
-    @property
-    def slowest_stage_us(self) -> Array:
-        """GPU time of the slowest pipeline stage: the pace of a full pipeline."""
-        return np.asarray(self.stages_us.max(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +79,9 @@ class Runner:
         """What each list of kernels costs."""
         book = Book()
         for index, uses in enumerate(parts):
-            book.add(index, 0, book.lines(uses))
+            book.add(index, book.lines(uses))
         kernels = self._predict(book)
-        step, _, call, count = book.columns()
+        step, call, count = book.columns()
         us, heat, nodes, launches = (_sums(step, column[call] * count, len(parts)) for column in kernels.columns)
         spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
         return Priced(us, heat, nodes, launches, spread)
@@ -111,27 +105,25 @@ class Runner:
                 ("requests", stage, batch.rows, batch.requests): self.deployment.by_requests,
             }
             for key, part in parts.items():
-                book.add(step, stage, book.known.get(key) or book.learn(key, part(batch, stage)))
-            book.add(step, stage, book.lines(self.deployment.by_length(batch, stage)))
+                book.add(step, book.known.get(key) or book.learn(key, part(batch, stage)))
+            book.add(step, book.lines(self.deployment.by_length(batch, stage)))
 
     def _add_up(self, book: Book, batches: Sequence[Batch]) -> Steps:
         priced = self._predict(book)
         found = priced.found
-        step, stage, call, count = book.columns()
-        size, stages = len(batches), self.deployment.parallel.pp
+        step, call, count = book.columns()
+        size = len(batches)
         load = self._load(batches, [_sums(step, column[call] * count, size) for column in priced.columns])
         kernels = load.kernel_us
         gaps = self.engine.gaps_us(load)
         total = kernels + sum(gaps.values())
         spread = _spread(found, call, count, step, size)
-        per_stage = _sums(stage * size + step, found.latency_us[call] * count, stages * size).reshape(stages, size)
         families = _by_name([c.kernel for c in book.calls], found, step, call, count, size)
         basis = _by_name([found.sources[g].basis for g in found.group], found, step, call, count, size)
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
-        share = per_stage / np.maximum(kernels, 1e-9)
         evidence = {name: us / np.maximum(kernels, 1e-9) for name, us in basis.items()}
-        return Steps(total, total / factor, total * factor, share * total, families, gaps, evidence, load)
+        return Steps(total, total / factor, total * factor, families, gaps, evidence, load)
 
     def _load(self, batches: Sequence[Batch], sums: Sequence[Array]) -> Load:
         requests = np.array([batch.requests for batch in batches], float)
@@ -148,7 +140,7 @@ class Book:
     def __init__(self) -> None:
         self.calls: dict[Call, int] = {}
         self.known: dict[tuple[Any, ...], Lines] = {}
-        self._entries: list[tuple[int, int, NDArray[np.intp], Array]] = []
+        self._entries: list[tuple[int, NDArray[np.intp], Array]] = []
 
     def learn(self, key: tuple[Any, ...], uses: Sequence[Use]) -> Lines:
         """Remember the lines of a part that many steps share."""
@@ -160,17 +152,16 @@ class Book:
         index = np.array([self.calls.setdefault(use.call, len(self.calls)) for use in uses], np.intp)
         return index, np.array([use.count for use in uses], float)
 
-    def add(self, step: int, stage: int, lines: Lines) -> None:
+    def add(self, step: int, lines: Lines) -> None:
         """Charge calls to a step."""
-        self._entries.append((step, stage, *lines))
+        self._entries.append((step, *lines))
 
-    def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], Array]:
-        """step, stage, call and count of every line."""
-        sizes = [len(call) for _, _, call, _ in self._entries]
+    def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Array]:
+        """step, call and count of every line."""
+        sizes = [len(call) for _, call, _ in self._entries]
         step = np.repeat([step for step, *_ in self._entries], sizes)
-        stage = np.repeat([stage for _, stage, *_ in self._entries], sizes)
-        call = np.concatenate([call for _, _, call, _ in self._entries])
-        return step, stage, call, np.concatenate([count for *_, count in self._entries])
+        call = np.concatenate([call for _, call, _ in self._entries])
+        return step, call, np.concatenate([count for *_, count in self._entries])
 
 
 def _sums(owner: NDArray[np.intp], values: Array, size: int) -> Array:
