@@ -31,6 +31,7 @@ from train.splits import HELD_OUT, Split, by_name, expand
 
 PREDICT_ROWS = 16_384
 SAME = ("ship", f"fold:{HELD_OUT}")  # two names of one split
+WITHIN = {"family": "gpu"}  # a family is hidden only where the GPU is: a new GPU may be of a known one
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ def _train(jobs: list[tuple[Split, int]], data: Data, plan: Plan) -> tuple[Ensem
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
     loss, curve = Loss(plan.loss, plan.quantile), []
     for step, batch in zip(range(steps), _batches(index, plan.batch), strict=False):
-        codes = _hidden_at_random(data.codes[batch], plan.category_dropout)
+        codes = _hidden_at_random(data.codes[batch], plan)
         each = loss(net(data.features[batch], codes), data.target[batch], data.weight[batch])
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(each.sum())
@@ -220,8 +221,14 @@ def _batches(index: list[Tensor], size: int) -> Iterator[Tensor]:
             yield whole[:, start : start + size]
 
 
-def _hidden_at_random(codes: Tensor, share: float) -> Tensor:
-    return codes * (torch.rand(codes.shape, device=codes.device) >= share)
+def _hidden_at_random(codes: Tensor, plan: Plan) -> Tensor:
+    """Each category at random; one that stands for a group of another's only together with that, half of the times."""
+    seen = torch.rand(codes.shape, device=codes.device) >= plan.category_dropout
+    for whole, part in WITHIN.items():
+        if whole in plan.categories and part in plan.categories:
+            known = seen[..., plan.categories.index(part)]
+            seen[..., plan.categories.index(whole)] = known | (torch.rand(known.shape, device=codes.device) < 0.5)
+    return codes * seen
 
 
 def _clip(net: Ensemble, most: float = 5.0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ from train.pack import balanced, pack
 from train.rows import Rows
 from train.small import nets as small_nets
 from train.small import packed
-from train.splits import DRAWS, by_name, expand
+from train.splits import DRAWS, FEW, by_name, expand, meet
 
 LARGE = {
     "gemm": "gemm",
@@ -34,6 +35,7 @@ LARGE = {
     "fused_moe": "fused_moe",
 }
 PLANS = Path(__file__).with_name("plans")
+FEWEST = 10 * FEW  # rows of a GPU and type of which a few are drawn
 
 
 def names() -> tuple[str, ...]:
@@ -135,8 +137,18 @@ def splits(patterns: list[str], rows: Rows) -> list[str]:
 
 
 def _names(pattern: str, rows: Rows) -> list[str]:
-    """Splits of a pattern; `few:graph` means the GPUs with rows under that protocol."""
-    pattern, at, conditions = pattern.partition("@")
-    gpus = sorted(set(rows.columns["gpu"].text()[rows.columns["protocol"].text() == "graph"].tolist()))
-    few = [f"few:{gpu}:{draw}" for gpu in gpus for draw in range(DRAWS)]
-    return [f"{name}{at}{conditions}" for name in (few if pattern == "few:graph" else expand([pattern], rows))]
+    """Splits of a pattern.
+
+    `few:graph` means each GPU and type with enough rows under that protocol, drawn from these alone; what follows a
+    plus are conditions that the drawn rows meet besides.
+    """
+    whole, plus, conditions = pattern.partition("+")
+    return _few(rows, conditions) if whole == "few:graph" else expand([pattern], rows)
+
+
+def _few(rows: Rows, conditions: str) -> list[str]:
+    wanted = ",".join(filter(None, ["protocol=graph", conditions]))
+    rows = rows.take(meet(rows, wanted.split(",")))
+    pairs = Counter(zip(*(rows.columns[name].text().tolist() for name in ("gpu", "dtype")), strict=True))
+    enough = sorted(pair for pair, count in pairs.items() if count >= FEWEST)
+    return [f"few:{gpu}:{draw}+dtype={dtype},{wanted}" for gpu, dtype in enough for draw in range(DRAWS)]

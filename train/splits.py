@@ -1,6 +1,7 @@
 """Which rows train and which are scored, by name: `fold:0`, `logo:H100`, `lofo:ada`, `few:L40S:3`, `ship`, `all`.
 
 `few:L40S:3@dtype=bf16,protocol=graph` is that split of those rows only: as if the others had never been measured.
+`few:L40S:3+dtype=bf16,protocol=graph` draws and scores those rows only: other GPUs train with all they have.
 Whole groups (GEMM (n, k), head layouts, MoE shapes) are held out, never single rows. Twins are one GPU.
 """
 
@@ -48,7 +49,7 @@ def by_name(name: str, rows: Rows) -> Split:
     """The split of that name. ValueError when the name or what it names is unknown."""
     whole, _, conditions = name.partition("@")
     if conditions:
-        kept = np.flatnonzero(_meet(rows, conditions.split(",")))
+        kept = np.flatnonzero(meet(rows, conditions.split(",")))
         split = by_name(whole, rows.take(kept))
         return Split(name, kept[split.train], kept[split.score])
     kind, _, rest = name.partition(":")
@@ -77,10 +78,13 @@ def few_shot(name: str, rows: Rows) -> Split:
     """`few:GPU:draw`: the GPU's whole family is left out but for 100 of its rows, whose groups are not scored.
 
     Where a GPU has fewer groups than rows to draw, the rows come from a random half of its groups: otherwise hardly
-    a group would be left to score.
+    a group would be left to score. Only rows that held-out tables count are drawn and scored.
     """
-    _, gpu, draw = name.split(":")
-    candidates = np.flatnonzero(_is(rows, "gpu", (gpu,)))
+    whole, _, conditions = name.partition("+")
+    _, gpu, draw = whole.split(":")
+    candidates = np.flatnonzero(_is(rows, "gpu", (gpu,)) & meet(rows, conditions.split(",")) & _counted(rows))
+    if not len(candidates):
+        raise ValueError(f"split {name!r}: draws from no rows")
     family = rows.columns["family"].text()[candidates[0]]
     rng = np.random.default_rng(int(draw))
     drawable = _drawable(rows.group[candidates], rng)
@@ -104,9 +108,14 @@ def _held_out(name: str, held: NDArray[np.bool_]) -> Split:
     return Split(name, np.flatnonzero(~held), np.flatnonzero(held))
 
 
-def _meet(rows: Rows, conditions: Iterable[str]) -> NDArray[np.bool_]:
-    pairs = [condition.partition("=") for condition in conditions]
-    return np.logical_and.reduce([_is(rows, column, (value,)) for column, _, value in pairs])
+def meet(rows: Rows, conditions: Iterable[str]) -> NDArray[np.bool_]:
+    """Rows of which every `column=value` is true."""
+    pairs = [condition.partition("=") for condition in conditions if condition]
+    return np.logical_and.reduce([np.ones(len(rows), bool), *(_is(rows, column, (value,)) for column, _, value in pairs)])
+
+
+def _counted(rows: Rows) -> NDArray[np.bool_]:
+    return _is(rows, "counted", ("yes",)) if "counted" in rows.columns else np.ones(len(rows), bool)
 
 
 def _is(rows: Rows, column: str, values: Iterable[str]) -> NDArray[np.bool_]:

@@ -100,12 +100,12 @@ def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> Engine:
 
 
 def _runs_fp8(ctx: Context, name: str) -> bool:
-    """Whether products run in fp8: Hopper's and Blackwell's engines quantise the queries of an fp8 cache."""
+    """Whether products run in fp8: Hopper's and Blackwell's engines quantise the queries of an fp8 cache.
+
+    TensorRT-LLM's kernels for other parts (Ada, workstation Blackwell) take as long in fp8 as in 16 bits.
+    """
+    large = ctx.gpu.compute_capability in (90, *BLACKWELL)
     if ctx.dtype.startswith("fp8"):
-        return True
+        return large or name != "fmha"
     cached = ctx.option("kv_dtype") or ctx.dtype
-    return (
-        cached.startswith("fp8")
-        and name in ("fa3", "fmha", "trtllm_gen")
-        and ctx.gpu.compute_capability in (90, *BLACKWELL)
-    )
+    return large and cached.startswith("fp8") and name in ("fa3", "fmha", "trtllm_gen")

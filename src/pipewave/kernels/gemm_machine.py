@@ -25,6 +25,11 @@ DRAIN, MERGE = 18.0, 12.0  # bytes an output element costs when a tile ends, and
 # Clusters read an operand tile once for several SMs (TMA multicast); Blackwell also pairs SMs into one product.
 MULTICAST = {"hopper": 1.45, "blackwell": 2.1}
 
+# Shares of the L2 at which a cyclic walk begins to miss, and at which it misses everything. An L2 of one piece keeps
+# what fits; one of two halves (A100, Hopper, Blackwell's two dies) keeps copies of what both read.
+HALVES, ONE_PIECE = (0.3, 1.02), (0.85, 1.1)
+IN_ONE_PIECE = ("ada", "blackwell_rtx", "turing")
+
 # Watts bound long products before clocks do. Joules per 16-bit FLOP by the way operands reach the tensor cores
 # (registers; shared memory; tensor memory): 1.2 × 0.8 TDP / peak of the first large part of each (A100, H100, B200).
 JOULES_PER_FLOP = {"hopper": 0.68e-12, "blackwell": 0.43e-12}
@@ -88,6 +93,8 @@ class Machine:
     drain_per_sm: float
     l2: float
     l2_bytes: float
+    fits: float  # share of the L2 that a cyclic footprint may fill without a miss, and at which nothing hits
+    overflows: float
     dram: float
     clock_hz: float
     launch_s: float
@@ -116,6 +123,7 @@ def machine(ctx: Context) -> Machine:
     weight = OPERAND_BYTES[ctx.dtype]
     operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
     near = L2_GAIN * MULTICAST.get(gpu.architecture, 1.0) * gpu.l2_gbps * 1e9 / gpu.sms
+    fits, overflows = ONE_PIECE if gpu.architecture in IN_ONE_PIECE else HALVES
     burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
     return Machine(
         library=library,
@@ -128,6 +136,8 @@ def machine(ctx: Context) -> Machine:
         drain_per_sm=near,
         l2=gpu.l2_gbps * 1e9,
         l2_bytes=l2_bytes(gpu),
+        fits=fits,
+        overflows=overflows,
         dram=gpu.dram_gbps * 1e9,
         clock_hz=clock_hz,
         launch_s=LAUNCH_S + LAUNCH_CYCLES / clock_hz,

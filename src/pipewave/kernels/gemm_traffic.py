@@ -8,8 +8,6 @@ from pipewave.kernels.arith import Arith
 from pipewave.kernels.gemm_machine import Machine
 from pipewave.kernels.residency import COLD, SERVING
 
-# A cyclic walk over slightly more than the cache holds misses nearly everything; hashing and write-backs blur the edge.
-FITS, OVERFLOWS = 0.3, 1.02
 WRITTEN_BACK = 0.7  # of the results, while they fit
 
 
@@ -61,7 +59,8 @@ def _rotating(weights: Any, at: Machine, xp: Arith) -> Any:
 
 
 def _missing(footprint: Any, at: Machine, xp: Arith) -> Any:
-    over = footprint * (1.0 / (at.l2_bytes * (OVERFLOWS - FITS))) - FITS / (OVERFLOWS - FITS)
+    slope = 1.0 / (at.overflows - at.fits)
+    over = footprint * (slope / at.l2_bytes) - at.fits * slope
     return xp.minimum(xp.maximum(over, 0.0), 1.0)
 
 
