@@ -18,6 +18,7 @@ import numpy as np
 
 from pipewave.calibrate.fit import Sample, fit, log_factors, mape
 from train.corrected import coordinates_of
+from train.members import Members
 from train.predictions import Floats, load_predictions
 from train.rows import Rows
 from train.rows import load as load_rows
@@ -42,19 +43,21 @@ class Point:
 
 def sample_of(rows: Rows, predictions: Path, gpu: str) -> Sample | None:
     """Our own rows of the GPU beside what a net without it says; None where no such net was trained."""
-    found = load_predictions(predictions).get(f"logo:{gpu}")
+    split = f"logo:{gpu}"
+    found = load_predictions(predictions).get(split)
     if found is None:
         return None
-    index = by_name(f"logo:{gpu}", rows).score
+    index = by_name(split, rows).score
     if len(found[0]) != len(index):
         raise ValueError(f"{predictions}: not of these rows ({len(found[0])} predictions, {len(index)} rows)")
     text = {name: rows.columns[name].text()[index] for name in ("source", "protocol")}
     own = (text["source"] == "h200") & (text["protocol"] == PROTOCOL)
-    return _sample(rows.take(index[own]), found[0][own], found[1][own]) if own.any() else None
+    mine = rows.take(index[own])
+    coordinates = coordinates_of(mine, np.arange(len(mine)), Members.read(predictions), split)
+    return _sample(mine, *coordinates, found[0][own], found[1][own]) if own.any() else None
 
 
-def _sample(rows: Rows, mean: Floats, scale: Floats) -> Sample:
-    names, coordinates = coordinates_of(rows, np.arange(len(rows)))
+def _sample(rows: Rows, names: tuple[str, ...], coordinates: Floats, mean: Floats, scale: Floats) -> Sample:
     return Sample(names, coordinates, rows.residual - mean, FAR * scale, rows.group, frozenset())
 
 

@@ -1,7 +1,8 @@
 """An unseen family with 100 rows of the GPU: the left-out member corrected afterwards, as `pipewave calibrate` does.
 
 `corrected` draws the rows from those that are scored, type by type. `averaged` takes the draws of the `few:` splits,
-and the mean of what members trained with those rows say and what the corrected left-out member says.
+and the mean of what members trained with those rows say and what the corrected left-out member says. With `members`,
+the last hidden layers of the left-out member are coordinates too, as they are for a user.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from pipewave.calibrate.correction import CODES
 from pipewave.calibrate.fit import Fit, Sample, fit, log_factors
 from train.intervals import Held, held, widths
+from train.members import Members
 from train.predictions import Floats, Predictions
 from train.rows import Ints, Rows
 from train.scored import Scored
@@ -23,16 +25,20 @@ MAX_SCORED = 2_000  # rows of a draw, evenly spread
 FEWEST = 3 * FEW  # rows of a GPU and type that make a test
 
 
-def corrected(rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None) -> list[Scored]:
+def corrected(
+    rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None, members: Members | None = None
+) -> list[Scored]:
     """Scored rows by draw, named `few:GPU:draw`."""
     kept = np.ones(len(rows), bool) if keep is None else keep
-    return [part for left_out in _families(rows, predictions) for part in _drawn(rows, left_out, kept)]
+    return [part for left_out in _families(rows, predictions, members) for part in _drawn(rows, left_out, kept)]
 
 
-def averaged(rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None) -> list[Scored]:
+def averaged(
+    rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None, members: Members | None = None
+) -> list[Scored]:
     """The same where `few:` members were trained."""
     kept, found = np.ones(len(rows), bool) if keep is None else keep, []
-    for left_out in _families(rows, predictions):
+    for left_out in _families(rows, predictions, members):
         for name in (name for name in predictions if name.startswith("few:") and name.split(":")[1] in left_out.gpus):
             split, mixed = by_name(name, rows), predictions[name][0]
             drawn = np.intersect1d(np.unique(split.train), left_out.index)
@@ -46,8 +52,10 @@ def averaged(rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | Non
 class LeftOut:
     """What the member without a family says of its rows: log residual and half-width by row number, NaN elsewhere."""
 
-    def __init__(self, rows: Rows, index: Ints, mean: Floats, half: Floats) -> None:
-        self.index = index
+    def __init__(
+        self, name: str, rows: Rows, index: Ints, mean: Floats, half: Floats, members: Members | None = None
+    ) -> None:
+        self.name, self.index, self.members = name, index, members
         self.gpus = set(map(str, np.unique(rows.columns["gpu"].text()[index])))
         self.mean, self.half = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         self.mean[index], self.half[index] = mean, half
@@ -59,29 +67,31 @@ class LeftOut:
         return Scored(name, score, self.mean[score] + moved, self.half[score] * _width(found))
 
     def _sample(self, rows: Rows, index: Ints) -> Sample:
-        names, coordinates = coordinates_of(rows, index)
+        names, coordinates = coordinates_of(rows, index, self.members, self.name)
         ratio = rows.residual[index] - self.mean[index]
         return Sample(names, coordinates, ratio, self.half[index], rows.group[index], frozenset())
 
 
-def coordinates_of(rows: Rows, index: Ints) -> tuple[tuple[str, ...], Floats]:
-    """Features and software as `pipewave.calibrate.samples` lays them out: [row, name]."""
+def coordinates_of(rows: Rows, index: Ints, members: Members | None, split: str) -> tuple[tuple[str, ...], Floats]:
+    """Features, hidden units and software as `pipewave.calibrate.samples` lays them out: [row, name]."""
     columns = {name: rows.columns[name] for name in CODES if name in rows.columns}
     told = [column.codes[index] == code for column in columns.values() for code in range(len(column.values))]
-    names = (*rows.names, *(f"{name}={value}" for name, column in columns.items() for value in column.values))
-    return names, np.column_stack([rows.features[index].astype(float), *told])
+    codes = [f"{name}={value}" for name, column in columns.items() for value in column.values]
+    units = members.units(rows, index, split) if members else np.zeros((len(index), 0))
+    names = (*rows.names, *(f"unit{number}" for number in range(units.shape[1])), *codes)
+    return names, np.column_stack([rows.features[index].astype(float), units, *told])
 
 
 def _width(found: Fit) -> float:
     return found.correction.width if found.correction else 1.0
 
 
-def _families(rows: Rows, predictions: Predictions) -> Iterator[LeftOut]:
+def _families(rows: Rows, predictions: Predictions, members: Members | None) -> Iterator[LeftOut]:
     parts: Mapping[str, Held] = {
         name: held(name, mean, scale, rows) for name, (mean, scale) in predictions.items() if name != "ship"
     }
     for name in (name for name in parts if name.startswith("lofo:")):
-        yield LeftOut(rows, parts[name].index, predictions[name][0], widths(name, parts))
+        yield LeftOut(name, rows, parts[name].index, predictions[name][0], widths(name, parts), members)
 
 
 def _drawn(rows: Rows, left_out: LeftOut, kept: NDArray[np.bool_]) -> Iterator[Scored]:

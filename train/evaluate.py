@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pipewave.answers import WIDEST
 from train.corrected import averaged, corrected
 from train.intervals import Held, held, widths
+from train.members import Members
 from train.predictions import Floats, Predictions, load_predictions
 from train.rows import Rows
 from train.rows import load as load_rows
@@ -53,10 +54,17 @@ def errors(log_error: Floats, half: Floats) -> Errors:
     return Errors(len(log_error), *(round(100 * float(value), 3) for value in (*figures, inside, width)))
 
 
-def scored(kind: str, rows: Rows, predictions: Predictions, keep: NDArray[np.bool_] | None = None) -> list[Scored]:
+def scored(
+    kind: str,
+    rows: Rows,
+    predictions: Predictions,
+    keep: NDArray[np.bool_] | None = None,
+    members: Members | None = None,
+) -> list[Scored]:
     """The splits of a kind, each with the intervals that its sisters call for (never its own rows).
 
-    `keep` chooses among the rows that count; the intervals rest on all, as the shipped ones do.
+    `keep` chooses among the rows that count; the intervals rest on all, as the shipped ones do. `members` are for
+    corrections, which look into the nets.
     """
     parts, found = held_out(rows, predictions), []
     for name in (name for name in parts if name.partition(":")[0] == kind):
@@ -139,7 +147,7 @@ def chosen(rows: Rows, conditions: Sequence[str]) -> NDArray[np.bool_]:
     return keep
 
 
-KINDS = {
+KINDS: Mapping[str, tuple[str, Callable[..., list[Scored]]]] = {
     "fold": ("unseen shapes", partial(scored, "fold")),
     "logo": ("unseen GPU", partial(scored, "logo")),
     "lofo": ("unseen family", partial(scored, "lofo")),
@@ -159,8 +167,9 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     rows, predictions = load_rows(options.rows), load_predictions(options.run)
     keep, report = chosen(rows, options.where), {}
+    members = Members.read(options.run)
     for kind, (title, score) in KINDS.items():
-        if parts := score(rows, predictions, keep):
+        if parts := score(rows, predictions, keep, members):
             cells = table(parts, rows, options.by.split(","))
             print(formatted(title, cells) + "\n")
             report[kind] = {cell: figures(e) for cell, e in {**cells, "macro mean": macro(cells)}.items()}

@@ -142,7 +142,7 @@ def _names(pattern: str, rows: Rows) -> list[str]:
     `few:graph` means each GPU and type with enough rows under that protocol, drawn from these alone; what follows a
     plus are conditions that the drawn rows meet besides.
     """
-    whole, plus, conditions = pattern.partition("+")
+    whole, _, conditions = pattern.partition("+")
     return _few(rows, conditions) if whole == "few:graph" else expand([pattern], rows)
 
 

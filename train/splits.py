@@ -111,7 +111,10 @@ def _held_out(name: str, held: NDArray[np.bool_]) -> Split:
 def meet(rows: Rows, conditions: Iterable[str]) -> NDArray[np.bool_]:
     """Rows of which every `column=value` is true."""
     pairs = [condition.partition("=") for condition in conditions if condition]
-    return np.logical_and.reduce([np.ones(len(rows), bool), *(_is(rows, column, (value,)) for column, _, value in pairs)])
+    kept = np.ones(len(rows), bool)
+    for column, _, value in pairs:
+        kept &= _is(rows, column, (value,))
+    return kept
 
 
 def _counted(rows: Rows) -> NDArray[np.bool_]:

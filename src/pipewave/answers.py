@@ -70,9 +70,16 @@ def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     seconds = np.array((latency, low, high, floor, low if ceiling is None else ceiling))
     correction = corrections.of(ctx, analysis.net)
     if correction is not None:
-        seconds = correction.apply(seconds, analysis.features, codes_of(ctx))
+        seconds = correction.apply(seconds, coordinates(analysis, ctx), codes_of(ctx))
         source = with_note(source, f"calibrated with {correction.rows} rows")
     return Answers(seconds, busiest(pipes), source, analysis, ctx)
+
+
+def coordinates(analysis: Analysis, ctx: Context) -> dict[str, Array]:
+    """What a correction looks at besides software: the features, and what the net makes of them."""
+    learned = trained(analysis.net)
+    units = learned.net.units(analysis.features, codes_of(ctx)) if learned else {}
+    return dict(analysis.features) | {name: unit.astype(np.float64) for name, unit in units.items()}
 
 
 def combined(

@@ -66,6 +66,11 @@ class Net:
         """The categories that it looks at, in its order."""
         return tuple(codes.get(name, UNKNOWN) for name in self.tables)
 
+    def units(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> dict[str, Floats]:
+        """What the last hidden layers make of each call, by name: calls that a net takes for alike are near."""
+        found = self._last_hidden(self._inputs(features), first_bias(self, self.codes(codes)))
+        return {f"unit{i}": unit for i, unit in enumerate(np.moveaxis(found, 1, 2).reshape(-1, found.shape[1]))}
+
     def _outputs(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Floats:
         """[member, call, output], a cacheful of calls at a time."""
         x, bias = self._inputs(features), first_bias(self, self.codes(codes))
@@ -84,12 +89,18 @@ class Net:
             raise lacking(missing) from missing
 
     def _forward(self, x: Floats, bias: Floats) -> Floats:
+        out: Floats = np.matmul(self._last_hidden(x, bias), self.weights[-1])
+        out += self.biases[-1]
+        return out
+
+    def _last_hidden(self, x: Floats, bias: Floats) -> Floats:
+        """[member, call, unit]"""
         hidden: Floats = np.matmul(x, self.weights[0])
         hidden += bias
-        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
+        for weight, bias in zip(self.weights[1:-1], self.biases[1:-1], strict=True):
             hidden = np.matmul(activate(hidden, self.activation), weight)
             hidden += bias
-        return hidden
+        return activate(hidden, self.activation)
 
 
 def lacking(missing: KeyError) -> BadFile:
@@ -247,6 +258,7 @@ class Trained:
     net: Net
     ceiling: Ceiling | None
     card: Card
+    sha256: str = ""  # of the weights
 
 
 def weights_dir() -> Path:
@@ -266,7 +278,7 @@ def load(path: Path) -> Trained:
     card = _json(path)
     tensors = _tensors(path.with_suffix(".safetensors"), card["sha256"])
     ceiling = _ceiling(card, tensors) if card.get("ceiling") else None
-    return Trained(_net(card["net"], tensors, "net/"), ceiling, card_of(card))
+    return Trained(_net(card["net"], tensors, "net/"), ceiling, card_of(card), card["sha256"])
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from pipewave.calibrate.correction import Correction, Frame
 from pipewave.calibrate.process import Scales
 from pipewave.demand import Array
 from pipewave.errors import BadFile
+from pipewave.estimator import trained
 
-SCHEMA = 2
+SCHEMA = 3
 ARRAYS = ("middle", "spread", "points", "weights")
 
 
@@ -40,6 +41,7 @@ def save(saved: Saved, path: Path) -> None:
         arrays = (found.frame.middle, found.frame.spread, found.points, found.weights)
         tensors |= {f"{number}/{name}": np.ascontiguousarray(a) for name, a in zip(ARRAYS, arrays, strict=True)}
         cards.append({"net": net, "protocol": protocol, "settings": sorted(found.settings), "width": found.width})
+        cards[-1]["weights"] = _weights(net)
         cards[-1] |= {"names": found.frame.names, "scales": asdict(found.scales)}
     card = {"schema": SCHEMA, "gpu": saved.gpu, "corrections": cards, "environments": list(saved.environments)}
     _replace(path, to_bytes(tensors, metadata={"pipewave": json.dumps(card)}))
@@ -71,9 +73,17 @@ def load(path: Path) -> Saved:
         raise BadFile(f"{path}: not a calibration ({error}); {hint}", field="calibration") from error
 
 
+def _weights(net: str) -> str:
+    """Which weights a correction is of: it corrects their answers, by what their hidden layers say."""
+    learned = trained(net)
+    return learned.sha256 if learned else ""
+
+
 def _parsed(card: Mapping[str, Any], arrays: Mapping[str, Array]) -> Saved:
     found = {}
     for number, one in enumerate(card["corrections"]):
+        if one["weights"] != _weights(one["net"]):
+            raise ValueError(f"fitted to other weights of {one['net']}")
         middle, spread, points, weights = (arrays[f"{number}/{name}"] for name in ARRAYS)
         found[(one["net"], one["protocol"])] = Correction(
             frame=Frame(tuple(one["names"]), middle, spread),

@@ -16,7 +16,7 @@ FEWEST_ROWS = 3
 LEVEL = 0.9
 ROWS_FOR_WIDTH = 30  # fewer say too little about a tenth of the errors
 WIDTHS = (0.25, 4.0)
-OUTLIER = 4.0  # robust standard deviations beyond which a row counts as just so far off
+OUTLIER = 2.5  # robust standard deviations beyond which a row counts as just so far off
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.accuracy.folds import group_of
-from pipewave.answers import US, answer
+from pipewave.answers import US, answer, coordinates
 from pipewave.calibrate.correction import CODES
 from pipewave.calibrate.corrections import suspended
 from pipewave.calibrate.fit import Sample
@@ -74,7 +74,7 @@ def _part(
     codes = codes_of(found.ctx)
     groups = [f"{kernel}:{group_of(case)}" for case in cases]
     ratio, half = np.log(measured / latency), np.maximum(np.log(high / latency), 1e-3)
-    return found.analysis.net, _Part(found.analysis.features, codes, ratio, half, groups)
+    return found.analysis.net, _Part(coordinates(found.analysis, found.ctx), codes, ratio, half, groups)
 
 
 def _joined(parts: Sequence[_Part]) -> Sample:
