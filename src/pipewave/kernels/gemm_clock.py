@@ -14,7 +14,7 @@ from pipewave.kernels.base import Context
 from pipewave.kernels.residency import COLD, SERVING
 
 LOADED = 0.879  # median clock of our cold rows over boost: what the nets predict at, and what a busy engine runs at
-ALONE = 0.99  # median of calls from a rested card: what `cold` means for a call by itself
+ALONE = 0.974  # of the first dozen calls of a batch: what `cold` means for a call by itself
 # (exponent of a product bound on the chip, what a DRAM-bound one loses of it), by net
 EXPONENTS = {"gemm": (0.82, 0.85), "gemm_fp8": (0.62, 0.55), "gemm_block": (0.72, 0.52), "gemm_fp4": (0.72, 0.62)}
 
