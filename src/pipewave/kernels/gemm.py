@@ -49,7 +49,7 @@ def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
     m, n, k, ctas, clock_mhz = call
     at, net = machine(ctx), NET_OF[ctx.dtype]
     moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
-    base = t.base * slowdown(named["memory_share"], clock_mhz, net, ctx, xp)
+    base = t.base * slowdown(named, clock_mhz, net, ctx, xp)
     return Sketch(least(m, n, k, moved, at), base, named, net)
 
 
