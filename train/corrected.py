@@ -88,7 +88,9 @@ def _width(found: Fit) -> float:
 
 def _families(rows: Rows, predictions: Predictions, members: Members | None) -> Iterator[LeftOut]:
     parts: Mapping[str, Held] = {
-        name: held(name, mean, scale, rows) for name, (mean, scale) in predictions.items() if name != "ship"
+        name: held(name, mean, scale, rows)
+        for name, (mean, scale) in predictions.items()
+        if name != "ship" and not name.startswith("few:")
     }
     for name in (name for name in parts if name.startswith("lofo:")):
         yield LeftOut(name, rows, parts[name].index, predictions[name][0], widths(name, parts), members)

@@ -66,13 +66,18 @@ def scored(
     `keep` chooses among the rows that count; the intervals rest on all, as the shipped ones do. `members` are for
     corrections, which look into the nets.
     """
-    parts, found = held_out(rows, predictions), []
+    parts, found = held_out(rows, {name: one for name, one in predictions.items() if _few(name) == _few(kind)}), []
     for name in (name for name in parts if name.partition(":")[0] == kind):
         index, kept = parts[name].index, np.ones(len(rows), bool) if keep is None else keep
         at = np.flatnonzero(kept[index])
         if len(at):
             found.append(Scored(name, index[at], predictions[name][0][at], widths(name, parts)[at]))
     return found
+
+
+def _few(name: str) -> bool:
+    """Draws of a few rows answer for one another, and no other splits do."""
+    return name.partition(":")[0] == "few"
 
 
 def held_out(rows: Rows, predictions: Predictions) -> dict[str, Held]:

@@ -27,7 +27,7 @@ from train.losses import Loss
 from train.predictions import save_predictions
 from train.rows import Rows
 from train.rows import load as load_rows
-from train.splits import HELD_OUT, Split, by_name, expand
+from train.splits import FEW_SHARE, HELD_OUT, Split, by_name, expand
 
 PREDICT_ROWS = 16_384
 SAME = ("ship", f"fold:{HELD_OUT}")  # two names of one split
@@ -38,9 +38,9 @@ WITHIN = {"family": "gpu"}  # a family is hidden only where the GPU is: a new GP
 class Plan:
     """What to train. `features` None means all; `categories` are the columns the net may see.
 
-    `rows` bounds the rows a member trains on, drawn at random. `by_kind` holds other `seeds`, `epochs` and `rows` for
-    the splits of a kind or for one split (`{"lofo": {"rows": 100000}, "logo:H100": {"seeds": 3}}`): members that are
-    scored and not shipped may be cheaper.
+    `rows` bounds the rows a member trains on, drawn at random; those of a `few:` split are `few_share` of its epochs.
+    `by_kind` holds other values for the splits of a kind or for one split (`{"lofo": {"rows": 100000}, "logo:H100":
+    {"seeds": 3}}`): members that are scored and not shipped may be cheaper.
     """
 
     splits: tuple[str, ...] = ("fold:*",)
@@ -60,6 +60,7 @@ class Plan:
     members_at_once: int = 64
     seed: int = 0
     rows: int | None = None
+    few_share: float = FEW_SHARE
     by_kind: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
@@ -147,7 +148,8 @@ def _parts(rows: Rows, plan: Plan) -> Iterator[Part]:
     names = expand(plan.splits, rows)
     names = [name for name in names if name != SAME[1] or SAME[0] not in names]
     for own, alike in groupby(names, key=plan.of_split):
-        jobs = [(_thinned(by_name(name, rows), own), seed) for name in alike for seed in range(own.seeds)]
+        splits = [_thinned(by_name(name, rows, own.few_share), own) for name in alike]
+        jobs = [(split, seed) for split in splits for seed in range(own.seeds)]
         yield from (Part(jobs[at : at + own.members_at_once], own) for at in range(0, len(jobs), own.members_at_once))
 
 

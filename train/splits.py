@@ -22,7 +22,7 @@ HELD_OUT = 0  # shipped weights never see this fold
 TWINS = (("H100", "H800"), ("B200", "GB200"), ("B300", "GB300"))
 FAMILIES = ("ampere", "ada", "hopper", "blackwell", "blackwell_rtx")
 FEW, DRAWS = 100, 5
-FEW_SHARE = 0.1  # of an epoch that the few rows of a new GPU fill, by repetition
+FEW_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,22 @@ def twins(gpu: str) -> tuple[str, ...]:
     return (gpu, *(other for other in pair if other != gpu))
 
 
-def by_name(name: str, rows: Rows) -> Split:
-    """The split of that name. ValueError when the name or what it names is unknown."""
+def by_name(name: str, rows: Rows, few_share: float = FEW_SHARE) -> Split:
+    """The split of that name. ValueError when the name or what it names is unknown.
+
+    `few_share`: of an epoch that the few rows of a new GPU fill, by repetition.
+    """
     whole, _, conditions = name.partition("@")
     if conditions:
         kept = np.flatnonzero(meet(rows, conditions.split(",")))
-        split = by_name(whole, rows.take(kept))
+        split = by_name(whole, rows.take(kept), few_share)
         return Split(name, kept[split.train], kept[split.score])
     kind, _, rest = name.partition(":")
     makers: dict[str, Callable[[], Split]] = {
         "fold": lambda: _held_out(name, rows.fold == int(rest)),
         "logo": lambda: _held_out(name, _is(rows, "gpu", twins(rest))),
         "lofo": lambda: _held_out(name, _is(rows, "family", (rest,))),
-        "few": lambda: few_shot(name, rows),
+        "few": lambda: few_shot(name, rows, few_share),
         "ship": lambda: _held_out(name, rows.fold == HELD_OUT),
         "all": lambda: Split(name, np.arange(len(rows)), np.arange(0)),
     }
@@ -74,7 +77,7 @@ def expand(patterns: Iterable[str], rows: Rows) -> list[str]:
     return [name for pattern in patterns for name in (_all(pattern[:-2], rows) if pattern[-2:] == ":*" else [pattern])]
 
 
-def few_shot(name: str, rows: Rows) -> Split:
+def few_shot(name: str, rows: Rows, share: float = FEW_SHARE) -> Split:
     """`few:GPU:draw`: the GPU's whole family is left out but for 100 of its rows, whose groups are not scored.
 
     Where a GPU has fewer groups than rows to draw, the rows come from a random half of its groups: otherwise hardly
@@ -90,7 +93,7 @@ def few_shot(name: str, rows: Rows) -> Split:
     drawable = _drawable(rows.group[candidates], rng)
     drawn = rng.choice(candidates[drawable], size=min(FEW, int(drawable.sum())), replace=False)
     others = np.flatnonzero(~_is(rows, "family", (str(family),)))
-    repeats = max(1, round(FEW_SHARE * len(others) / (1 - FEW_SHARE) / len(drawn)))
+    repeats = max(1, round(share * len(others) / (1 - share) / len(drawn)))
     score = candidates[~np.isin(rows.group[candidates], rows.group[drawn])]
     return Split(name, np.concatenate([others, np.tile(drawn, repeats)]), score)
 
