@@ -22,10 +22,10 @@ def test_rows_that_weights_are_scored_on_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("net", ["gemm", "gemm_fp8"])
-def test_cards_hold_what_their_rows_ask_for(net: str) -> None:
+def test_cards_hold_at_least_what_products_that_the_nets_know_ask_for(net: str) -> None:
     card = json.loads((WEIGHTS / f"{net}.json").read_text(encoding="utf-8"))
     multiple, shift = asked(card, own(DATA)[net])
-    assert multiple == pytest.approx(card["intervals"][f"{BASIS}|{PROTOCOL}"]["multiple"], rel=0.02)
+    assert multiple <= card["intervals"][f"{BASIS}|{PROTOCOL}"]["multiple"] < 1.6 * multiple
     assert shift == pytest.approx(card["ceiling"]["shifts"][PROTOCOL], abs=0.005)
 
 
