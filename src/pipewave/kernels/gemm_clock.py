@@ -36,7 +36,7 @@ def slowdown(named: Mapping[str, Any], clock_mhz: Any, net: str, ctx: Context, x
     if ctx.protocol not in (COLD, SERVING):
         return 1.0
     boost = float(ctx.gpu.boost_clock_mhz)
-    usual = boost * (cold_clock(named, net, ctx, xp) if ctx.protocol == COLD else LOADED)
+    usual = boost * (cold_clock(named, net, ctx, xp) if ctx.protocol == COLD else serving_clock(named))
     clock = xp.where(clock_mhz > 0.0, clock_mhz, usual)
     return (clock * (1.0 / (LOADED * boost))) ** -exponent(named["memory_share"], net, xp)
 
@@ -49,6 +49,11 @@ def cold_clock(named: Mapping[str, Any], net: str, ctx: Context, xp: Arith) -> A
     rise = xp.minimum(xp.maximum((at - start) * (1.0 / (middle - start)), 0.0), 1.0)
     fall = xp.minimum(xp.maximum((at - middle) * (1.0 / (end - middle)), 0.0), 1.0)
     return ALONE * xp.exp(-named["tensor_share"] * (most * rise - (most - held) * fall))
+
+
+def serving_clock(named: Mapping[str, Any]) -> Any:
+    """Share of boost in a busy engine: products that wait for DRAM leave the card the power to run as if alone."""
+    return ALONE - (ALONE - LOADED) * named["tensor_share"]
 
 
 def exponent(memory_share: Any, net: str, xp: Arith) -> Any:
