@@ -27,8 +27,10 @@ from pipewave.kernels.estimate import log2
 
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale
-# Rows of send_recv have up to four ranks and never cross PCIe, which its net would take for the slow network it knows.
-# What a host's PCIe costs, and more neighbours at once on it, is in the base estimate, as for the other operations.
+# Rows of send_recv have up to four ranks, over NVLink or the network; what a host's PCIe costs, and more neighbours at
+# once on it, is in the base estimate, as for the other operations. The A40's pairs alone send at 4 GB/s inside a host,
+# a seventh of what their PCIe carries: no other PCIe card is taken to do so.
+SLOW_SENDERS = ("A40",)
 SENDERS = 4.0
 CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
 
@@ -58,7 +60,7 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         known = np.minimum(world, SENDERS) if op == "send_recv" else world
         features = _shape(ctx, size, known, nodes) | _times(path, over, ways, base)
         if op == "send_recv":
-            features["direct"] = np.ones(len(size))
+            features["direct"] = np.full(len(size), float(ctx.gpu.name not in SLOW_SENDERS))
         features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
         return Analysis(least, base, features, ctx.option("variant", op))
 
