@@ -93,6 +93,19 @@ def test_a_bad_row_of_a_table_is_named() -> None:
         pw.predict({"kernel": "gemm", "m": [4, 2], "n": [8], "k": 8}, "H200")
 
 
+def test_a_case_of_the_contract_is_a_table_of_one_row() -> None:
+    case = {"kernel": "attention", "heads": 32, "kv_heads": 8, "head_dim": 128} | {
+        "q_lens": [1, 1],
+        "kv_lens": [2048, 512],
+    }
+    alone = pw.predict(pw.attention([1, 1], [2048, 512], 32, 8), "H200").latency_us
+    assert pw.predict(case, "H200").latency_us == pytest.approx([alone])
+    ragged = pw.predict(case | {"q_lens": [[1, 1], [1]], "kv_lens": [[2048, 512], [64]]}, "H200")
+    assert len(ragged) == 2 and ragged.latency_us[0] == pytest.approx(alone)
+    fewer_heads = pw.predict(case | {"heads": [32, 16]}, "H200")
+    assert len(fewer_heads) == 2 and fewer_heads.latency_us[0] == pytest.approx(alone)
+
+
 def test_what_cannot_run_is_an_error() -> None:
     with pytest.raises(UnsupportedDtype, match="A100 cannot run dtype 'fp8'"):
         pw.predict(pw.gemm(8, 8, 8, dtype="fp8"), "A100")

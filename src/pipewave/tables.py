@@ -1,4 +1,7 @@
-"""Calls from tables: a dict of arrays or a DataFrame, one row a call, scalars standing for every row."""
+"""Calls from tables: a dict of arrays or a DataFrame, one row a call, scalars standing for every row.
+
+A case of the contract is such a table of one row: where a field's value is itself a list, a flat list of numbers is it.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ class Frame(Protocol):
 
 
 Table = Mapping[str, Any] | Frame
+LISTS = ("q_lens", "kv_lens", "routing")  # fields whose value for one call may be a list
 
 
 def calls(table: Table) -> list[Call]:
@@ -29,7 +33,7 @@ def calls(table: Table) -> list[Call]:
     Raises BadInput when columns differ in length, and names the row of a bad value.
     """
     names = list(table) if isinstance(table, Mapping) else [str(name) for name in table.columns]
-    columns = {name: _values(table[name]) for name in names}
+    columns = {name: _one(name, _values(table[name])) for name in names}
     rows = _length(columns)
     return [_call(i, {name: _at(column, i) for name, column in columns.items()}) for i in range(rows)]
 
@@ -46,6 +50,12 @@ def _values(column: Any) -> Any:
     if isinstance(column, str) or not hasattr(column, "__len__"):
         return column
     return column.tolist() if hasattr(column, "tolist") else list(column)
+
+
+def _one(name: str, column: Any) -> Any:
+    """A list of numbers where lists are the values is one value, for every row: a tuple from here on."""
+    flat = isinstance(column, list) and bool(column) and not any(hasattr(value, "__len__") for value in column)
+    return tuple(column) if name in LISTS and flat else column
 
 
 def _length(columns: Mapping[str, Any]) -> int:
