@@ -136,6 +136,24 @@ def test_four_bit_weights_are_answered_by_a_stack_that_runs_them() -> None:
     assert found.latency_us == pw.predict(call, "H200", protocol="serving", stack="vllm-0.24.0").latency_us
 
 
+@pytest.mark.parametrize(("dtype", "gpu"), [("mxfp4", "H200"), ("int4", "H200"), ("int4", "B300"), ("nvfp4", "B200")])
+def test_cold_calls_of_four_bit_weights_run_the_kernels_that_replays_of_them_do(dtype: str, gpu: str) -> None:
+    """No cold row has such weights; that is no reason to answer as a kernel of 16-bit ones."""
+    call = pw.fused_moe(256, 384, 8, 7168, 2048, tp=8, dtype=dtype)
+    cold, replayed = (pw.predict(call, gpu, protocol=protocol) for protocol in ("cold", "graph"))
+    assert (cold.stack, cold.impl) == (replayed.stack, replayed.impl)
+    assert cold.latency_us == pytest.approx(replayed.latency_us, rel=0.15)
+
+
+@pytest.mark.parametrize("gpu", ["H200", "L40S", "RTX PRO 6000 Server", "B300"])
+@pytest.mark.parametrize("stack", ["sglang-0.5.14", "vllm-0.24.0"])
+def test_a_stack_runs_its_own_kernels_of_four_bit_weights(gpu: str, stack: str) -> None:
+    """Also where every shape that it was measured at is held out of training."""
+    found = pw.predict(pw.fused_moe(256, 384, 8, 7168, 2048, dtype="int4"), gpu, protocol="graph", stack=stack)
+    assert found.stack == stack and found.notes == ()
+    assert "marlin" in found.impl or (gpu == "B300" and found.impl == "sglang_flashinfer_trtllm_moe")
+
+
 def test_prompts_of_latent_attention_under_vllm_are_answered_as_expanded() -> None:
     """SGLang's kernel on compressed rows takes three times as long, and vLLM does not run it."""
     call = pw.mla([4096], [4096], 128, "context")

@@ -96,7 +96,9 @@ def export(
     card = {"schema": SCHEMA, "name": name, "sha256": hashlib.sha256(raw).hexdigest()}
     card |= {"target": "log(latency / base)", "net": net.spec()}
     card |= {"ceiling": low.spec() | held_to(rows, ceiling, ceiling_rows) if low and ceiling else None}
-    card |= {"intervals": intervals(rows, run), "rows": len(shipped), **software(shipped), **extra}
+    known = software(shipped)
+    known["default_impl"] = software(rows)["default_impl"] | known["default_impl"]  # held-out rows name kernels too
+    card |= {"intervals": intervals(rows, run), "rows": len(shipped), **known, **extra}
     path = folder / f"{name}.json"
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path

@@ -216,8 +216,10 @@ class Card:
         """
         everywhere = {name for names in self.stacks.values() for name in names}
         known = self.stacks.get(protocol) or tuple(sorted(everywhere))
-        four_bit = tuple(name for name in known if dtype in FOUR_BIT and f"{name}|{dtype}" in self.default_impl)
-        return four_bit or known
+        if dtype not in FOUR_BIT:
+            return known
+        runs = [name for name in sorted(everywhere) if f"{name}|{dtype}" in self.default_impl]
+        return tuple(name for name in runs if name in known) or tuple(runs) or known
 
 
 def _generation(capability: int) -> int:
