@@ -136,6 +136,17 @@ def test_four_bit_weights_are_answered_by_a_stack_that_runs_them() -> None:
     assert found.latency_us == pw.predict(call, "H200", protocol="serving", stack="vllm-0.24.0").latency_us
 
 
+@pytest.mark.parametrize("stack", ["sglang-0.5.14", "vllm-0.24.0"])
+def test_a_ceiling_is_no_slower_than_the_kernel_asked_about_surely_is(stack: str) -> None:
+    """A kernel that is almost surely faster than the ceiling shows that a well-made one can be."""
+    calls = [pw.attention([q], [q + 16384], 8, 1) for q in (2, 16, 256)]
+    calls.append(pw.attention([2], [16386], 32, 8))
+    found = pw.predict(calls, "RTX 5090", protocol="graph", stack=stack)
+    assert (found.ceiling_us <= found.high_us * (1 + 1e-9)).all()
+    assert all(pw.predict(call, "RTX 5090", protocol="graph", stack=stack).ceiling_us <= high * (1 + 1e-9)
+               for call, high in zip(calls, found.high_us, strict=True))  # fmt: skip
+
+
 @pytest.mark.parametrize(("dtype", "gpu"), [("mxfp4", "H200"), ("int4", "H200"), ("int4", "B300"), ("nvfp4", "B200")])
 def test_cold_calls_of_four_bit_weights_run_the_kernels_that_replays_of_them_do(dtype: str, gpu: str) -> None:
     """No cold row has such weights; that is no reason to answer as a kernel of 16-bit ones."""

@@ -66,7 +66,7 @@ def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     residual, known = _residual(trained(analysis.net), analysis, ctx)
     widths = intervals_of(known, source.basis, measured_protocol(protocol))
     latency, low, high = combined(analysis.base_s, residual, pipes[DRAM], floor, widths, protocol, ARRAY)
-    ceiling = _ceiling(family, cols, analysis, ctx, floor)
+    ceiling = _ceiling(family, cols, analysis, ctx, floor, high)
     seconds = np.array((latency, low, high, floor, low if ceiling is None else ceiling))
     correction = corrections.of(ctx, analysis.net)
     if correction is not None:
@@ -95,9 +95,12 @@ def combined(
     return latency, xp.maximum(latency / spread, floor), latency * spread
 
 
-def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, xp: Arith) -> Any:
-    """Seconds that a well-made kernel takes, from the ceiling's answer about the base estimate of plain software."""
-    return xp.maximum(base_s * xp.exp(log_ratio), floor)
+def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> Any:
+    """Seconds that a well-made kernel takes, from the ceiling's answer about the base estimate of plain software.
+
+    Where the kernel asked about is almost surely faster (its `high`), it is well made itself.
+    """
+    return xp.maximum(xp.minimum(base_s * xp.exp(log_ratio), high), floor)
 
 
 def _residual(learned: Trained | None, analysis: Analysis, ctx: Context) -> tuple[Residual, Mapping[str, Interval]]:
@@ -107,11 +110,13 @@ def _residual(learned: Trained | None, analysis: Analysis, ctx: Context) -> tupl
     return learned.net(analysis.features, codes_of(ctx)), learned.card.intervals
 
 
-def _ceiling(family: Family, cols: Columns, analysis: Analysis, ctx: Context, floor: Array) -> Array | None:
+def _ceiling(
+    family: Family, cols: Columns, analysis: Analysis, ctx: Context, floor: Array, high: Array
+) -> Array | None:
     """The ceiling of each call; None where none was trained: the low end of the interval stands in."""
     learned = trained(analysis.net)
     if learned is None or learned.ceiling is None:
         return None
     plain = plain_context(ctx, analysis.net)
     seen = analysis if plain == ctx else family.analyse(cols, plain)
-    return np.asarray(ceiling_s(seen.base_s, learned.ceiling(seen.features, codes_of(plain)), floor, ARRAY))
+    return np.asarray(ceiling_s(seen.base_s, learned.ceiling(seen.features, codes_of(plain)), floor, high, ARRAY))

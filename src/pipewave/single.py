@@ -85,7 +85,7 @@ def _combined(found: Sketch, plain: Sketch, at: Setting) -> Single:
     residual, dram_s = merged(means[: at.members], logs[: at.members], SCALAR), pipes.get("dram", 0.0)
     latency, low, high = combined(found.base_s, residual, dram_s, floor, at.widths, at.ctx.protocol, SCALAR)
     log_ceiling = means[at.members :] if at.ceiling is None else at.ceiling(at.ceiling.inputs(plain.features))[0]
-    ceiling = ceiling_s(plain.base_s, sum(log_ceiling) / len(log_ceiling) + at.shift, floor, SCALAR)
+    ceiling = ceiling_s(plain.base_s, sum(log_ceiling) / len(log_ceiling) + at.shift, floor, high, SCALAR)
     return Single((latency, low, high, floor, ceiling), bound, at.source, at.ctx, found.amounts.get("dram", 0.0))
 
 
