@@ -142,8 +142,8 @@ def test_a_ceiling_is_no_slower_than_the_kernel_asked_about_surely_is(stack: str
     calls = [pw.attention([q], [q + 16384], 8, 1) for q in (2, 16, 256)]
     calls.append(pw.attention([2], [16386], 32, 8))
     found = pw.predict(calls, "RTX 5090", protocol="graph", stack=stack)
-    assert (found.ceiling_us <= found.high_us * (1 + 1e-9)).all()
-    assert all(pw.predict(call, "RTX 5090", protocol="graph", stack=stack).ceiling_us <= high * (1 + 1e-9)
+    assert (found.ceiling_us <= found.high_us * (1 + 1e-6)).all()
+    assert all(pw.predict(call, "RTX 5090", protocol="graph", stack=stack).ceiling_us <= high * (1 + 1e-6)
                for call, high in zip(calls, found.high_us, strict=True))  # fmt: skip
 
 
