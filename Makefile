@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: accuracy demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league moe-loop web clean
+.PHONY: accuracy demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league moe-loop pictures web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +64,11 @@ docs-update: $(VENV)/.docs
 	$(BIN)/python -m docs.tools
 	$(BIN)/python -m docs.tools.figures
 	$(BIN)/python -m docs.tools.notebooks
+
+# After the page or the weights change: what README and docs show of it, taken anew. Needs Chromium.
+pictures: $(VENV)/.dev
+	$(PIP) -e '.[web-test]'
+	$(BIN)/python -m docs.tools.pictures
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
