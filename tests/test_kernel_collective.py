@@ -176,3 +176,12 @@ def test_neighbours_over_pcie_send_as_fast_as_an_all_reduce_of_the_same_traffic(
 def test_more_neighbours_on_a_switch_send_no_slower() -> None:
     four, eight = (pw.predict(pw.send_recv(10**8, world=world), "H200").latency_us for world in (4, 8))
     assert eight == four
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("hosts", [2, 4, 8])
+def test_twice_the_hosts_of_eight_cost_no_more_than_the_ring_says(op: str, hosts: int) -> None:
+    """A large message passes the same links once or twice, however many hosts share the ring."""
+    few, many = (getattr(pw, op)(1 << 30, 8 * nodes, nodes=nodes) for nodes in (hosts, 2 * hosts))
+    grown = pw.predict(many, "H100").latency_us / pw.predict(few, "H100").latency_us
+    assert 0.9 < grown < 1.5

@@ -32,6 +32,7 @@ LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale
 # a seventh of what their PCIe carries: no other PCIe card is taken to do so.
 SLOW_SENDERS = ("A40",)
 SENDERS = 4.0
+NODES, WORLD = 1.0, 4.0  # log2 of the most hosts and ranks of any row; what more cost is in the base estimate
 CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
 
 
@@ -71,8 +72,8 @@ def _shape(ctx: Context, size: Array, world: Array, nodes: Array) -> dict[str, A
     return {
         "log_bytes": np.clip(log2(size), 8.0, 31.0),
         "log_part": np.clip(log2(size / world), 5.0, 30.0),
-        "log_world": np.minimum(log2(world), 5.0),
-        "log_nodes": np.minimum(log2(nodes), 3.0),
+        "log_world": np.minimum(log2(world), WORLD),
+        "log_nodes": np.minimum(log2(nodes), NODES),
         "ragged": (size % 16.0 > 0.0).astype(float),
         "one_byte": np.full(len(size), float(ctx.dtype in ("int8", "fp8"))),
     }
