@@ -19,11 +19,8 @@ from pathlib import Path
 import numpy as np
 
 import pipewave as pw
-from pipewave.answers import answer
 from pipewave.calls import Attention
-from pipewave.columns import group_key
 from pipewave.gpus import find
-from pipewave.kernels import family_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +76,11 @@ def scalar(scale: float) -> Iterator[Figure]:
 
 
 def batch(scale: float) -> Iterator[Figure]:
-    """Arrays of calls with one context, features and net included."""
+    """A table of arrays, and a list of calls that cannot be one."""
     gpu, rng, n = find("H200"), np.random.default_rng(0), int(200_000 * scale)
-    m, nk = rng.integers(1, 32768, n), rng.integers(64, 65536, (2, n))
-    cols = {name: values.astype(float) for name, values in zip("mnk", (m, *nk), strict=True)} | dict.fromkeys(
-        ("ctas", "sm_clock_mhz"), np.zeros(n)
-    )
-    gemm = family_of("gemm")
-    key = group_key(gemm, asdict(pw.gemm(1, 1, 1)))
-    seconds = best_of(lambda: answer(gemm, cols, key, gpu, "cold"), 5)
+    m, (width, k) = rng.integers(1, 32768, n), rng.integers(64, 65536, (2, n))
+    table = {"kernel": "gemm", "m": m, "n": width, "k": k}
+    seconds = best_of(lambda: pw.predict(table, gpu), 5)
     yield Figure("batch GEMM", n / seconds, "calls/s", ">=", 300_000)
     calls = [_ragged_call(rng) for _ in range(int(20_000 * scale))]
     seconds = best_of(lambda: pw.predict(calls, gpu), 3)

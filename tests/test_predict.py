@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
+from pipewave import tables
 from pipewave.calls import CLASSES, Call
 from pipewave.errors import BadInput, UnknownGPU, UnsupportedDtype
 
@@ -84,6 +85,37 @@ def test_tables_of_arrays_and_frames() -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"kernel": "gemm", "m": m, "n": 4096, "k": 4096})
     assert np.allclose(pw.predict(frame, "H200").to_pandas()["latency_us"], one_by_one, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"kernel": "gemm", "m": np.arange(1, 200), "n": 4096, "k": 512, "dtype": "fp8", "quantize": True},
+        {"kernel": ["gemm"] * 3, "m": [1, 64, 4096], "n": [64] * 3, "k": 128, "tile": None, "stack": "sglang-0.5.14"},
+        {"kernel": "rmsnorm", "rows": [1, 512], "dim": (64, 4096), "fused_add": [True, True]},
+        {"kernel": "elementwise", "bytes_read": [1 << 20, 1 << 30], "bytes_written": 0},
+        {"kernel": "all_reduce", "bytes": [1 << 10, 1 << 30], "world": 4},
+        {"kernel": "gemm", "m": [8, 8], "n": 64, "k": 64, "dtype": ["bf16", "fp8"]},
+        {"kernel": "gemm", "m": np.array([8.0, 16.0]), "n": 64, "k": 64},
+    ],
+)
+def test_a_table_answers_as_its_rows_do(table: dict[str, object]) -> None:
+    found = pw.predict(table, "H200", protocol="graph")
+    rows = pw.predict(tables.calls(table), "H200", protocol="graph")
+    assert len(found) == len(rows)
+    for name in ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us"):
+        assert np.allclose(getattr(found, name), getattr(rows, name), rtol=1e-5)
+    assert [(a.bound, a.impl, a.stack, a.basis, a.notes) for a in found] == [
+        (a.bound, a.impl, a.stack, a.basis, a.notes) for a in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    "m", [[8, True], [8, 2**31], [8, None], [8, 1.5], [8, "8"], np.array([8, 0]), np.array([1.0, 0.5])]
+)
+def test_rows_that_no_call_may_be_are_refused_in_arrays_too(m: object) -> None:
+    with pytest.raises(BadInput, match="row 1"):
+        pw.predict({"kernel": "gemm", "m": m, "n": 8, "k": 8}, "H200")
 
 
 def test_a_bad_row_of_a_table_is_named() -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipewave import stacks, tables
 from pipewave.answers import US, Answers, answer
+from pipewave.arrays import Uniform
 from pipewave.calls import Call
 from pipewave.columns import columns, group_key
 from pipewave.demand import PIPES, Array
@@ -128,6 +129,8 @@ def predict(
     card = find(gpu)
     if isinstance(calls, Call):
         return _alone(as_case(calls, stack, impl), card, check_protocol(protocol))
+    if not isinstance(calls, Sequence) and (rows := tables.batch(calls)) is not None:
+        return _uniform(rows, card, check_protocol(protocol), stack, impl)
     many = calls if isinstance(calls, Sequence) else tables.calls(calls)
     return predict_cases([as_case(call, stack, impl) for call in many], card, check_protocol(protocol))
 
@@ -162,6 +165,18 @@ def check_protocol(protocol: str) -> str:
         hint = did_you_mean(str(protocol), stacks.PROTOCOLS)
         raise BadInput(f"protocol = {protocol!r}: must be one of {', '.join(stacks.PROTOCOLS)}{hint}", field="protocol")
     return protocol
+
+
+def _uniform(rows: Uniform, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:
+    case = {**rows.case, "stack": rows.case.get("stack") or stack, "impl": rows.case.get("impl") or impl}
+    key = group_key(rows.family, case)
+    seconds, bound = np.empty((5, len(rows))), np.empty(len(rows), np.intp)
+    for part, cols in rows.chunks():
+        found = answer(rows.family, cols, key, gpu, protocol)
+        seconds[:, part], bound[part] = found.seconds, found.bound
+    latency, low, high, floor, ceiling = seconds * US
+    group = np.zeros(len(rows), np.intp)
+    return Predictions(latency, low, high, floor, ceiling, bound, group, (found.source,))
 
 
 def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from pipewave.arrays import Uniform, uniform
 from pipewave.calls import Call, from_dict
 from pipewave.errors import BadInput
 
@@ -27,15 +28,23 @@ Table = Mapping[str, Any] | Frame
 LISTS = ("q_lens", "kv_lens", "routing")  # fields whose value for one call may be a list
 
 
+def batch(table: Table) -> Uniform | None:
+    """The table as arrays of one batch, where its rows differ in numbers only."""
+    return uniform({name: table[name] for name in _names(table)})
+
+
 def calls(table: Table) -> list[Call]:
     """The calls of a table; columns are the fields of the contract, `kernel` among them.
 
     Raises BadInput when columns differ in length, and names the row of a bad value.
     """
-    names = list(table) if isinstance(table, Mapping) else [str(name) for name in table.columns]
-    columns = {name: _one(name, _values(table[name])) for name in names}
+    columns = {name: _one(name, _values(table[name])) for name in _names(table)}
     rows = _length(columns)
     return [_call(i, {name: _at(column, i) for name, column in columns.items()}) for i in range(rows)]
+
+
+def _names(table: Table) -> list[str]:
+    return list(table) if isinstance(table, Mapping) else [str(name) for name in table.columns]
 
 
 def _call(row: int, case: dict[str, Any]) -> Call:
