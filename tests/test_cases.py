@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import os
 import random
 import subprocess
 import sys
@@ -123,3 +125,35 @@ def test_a_full_disk_is_an_error_of_the_command(tmp_path: Path) -> None:
     file.write_text(json.dumps(GOOD[0]) + "\n")
     done = command("--cases", str(file), "--out", "/dev/full")
     assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_a_compressed_file_is_refused_once_and_not_line_by_line(tmp_path: Path) -> None:
+    file = tmp_path / "cases.jsonl.gz"
+    file.write_bytes(gzip.compress(json.dumps(GOOD[0]).encode()))
+    found = command("--cases", str(file), "--gpu", "H200")
+    assert found.returncode == 2 and found.stdout == "" and "gunzip" in found.stderr
+
+
+@pytest.mark.parametrize("m", ["nan", "1e12", "4.5", "0", str(2**31)])
+def test_a_size_that_is_none_is_named_with_its_value(m: str) -> None:
+    found = command("gemm", m, "64", "64")
+    assert found.returncode == 2 and "m = " in found.stderr and m in found.stderr
+
+
+@pytest.mark.parametrize("lens", ["1*99999999", "1*-2", "a", ""])
+def test_no_list_of_lengths_is_made_that_no_call_takes(lens: str) -> None:
+    found = command("attention", lens, lens, "8", "8", "128")
+    assert found.returncode == 2 and found.stderr.startswith("error")
+
+
+def test_without_a_standard_output_the_command_says_so() -> None:
+    arguments = [sys.executable, "-m", "pipewave", "predict", "gemm", "8", "8", "8"]
+    found = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *arguments], capture_output=True, text=True)
+    assert found.returncode != 0 and found.stderr == "error: standard output is closed\n"
+
+
+def test_a_narrow_terminal_keeps_the_figures_whole() -> None:
+    words = [sys.executable, "-m", "pipewave", "predict", "gemm", "4096", "4096", "4096"]
+    shown = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "60"}).stdout
+    head = next(line for line in shown.splitlines() if "latency" in line)
+    assert "90 % interval" in head and "stack" not in head

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
 import typer
 
 from pipewave.errors import PipewaveError
+
+# Matrices here are small: more threads hardly help, and where a quota holds fewer cores than the host shows they wait
+# for one another (read once, when numpy is imported; a value of the user's stays).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
 
 app = typer.Typer(
     name="pipewave",
@@ -44,6 +49,8 @@ def build() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; an error of ours is one line on stderr and exit status 2."""
+    if sys.stdout is None:
+        raise SystemExit("error: standard output is closed" if sys.stderr else 2)
     try:
         build()()
     except PipewaveError as error:

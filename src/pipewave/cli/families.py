@@ -10,9 +10,10 @@ import typer
 
 from pipewave.calls import CLASSES, Call
 from pipewave.errors import BadInput
-from pipewave.fields import Rule, defaults, required, rules
+from pipewave.fields import LARGEST_LIST, Rule, defaults, required, rules
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
+SPARE = ("impl", "stack", "bound", "basis", "ceiling", "floor")  # columns that a narrow terminal goes without, in this order
 EXAMPLES = {
     "gemm": "pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     "attention": "pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
@@ -60,15 +61,16 @@ def _command(cls: type[Call]) -> Callable[..., None]:
 
 def _parameter(cls: type[Call], name: str, rule: Rule) -> inspect.Parameter:
     kind: Any = {"int": int, "float": float, "bool": bool}.get(rule.kind, str)
+    read = {"parser": _whole, "metavar": "<int>"} if rule.kind == "int" else {}
     if name in required(cls):
-        shown = Annotated[kind, typer.Argument(help=_wanted(rule), show_default=False)]
+        shown = Annotated[kind, typer.Argument(help=_wanted(rule), show_default=False, parser=read.get("parser"))]
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=shown)
-    return _option(name, kind, _wanted(rule), defaults(cls)[name])
+    return _option(name, kind, _wanted(rule), defaults(cls)[name], **read)
 
 
-def _option(name: str, kind: type, text: str, default: Any) -> inspect.Parameter:
+def _option(name: str, kind: type, text: str, default: Any, **reading: Any) -> inspect.Parameter:
     nullable: Any = kind | None if default is None else kind
-    annotation: Any = Annotated[nullable, typer.Option(help=text)]
+    annotation: Any = Annotated[nullable, typer.Option(help=text, **reading)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
@@ -83,17 +85,27 @@ def _value(rule: Rule, value: Any) -> Any:
         return integers(value)
     if rule.kind == "config":
         pairs = (part.partition("=") for part in value.split(","))
-        return {key: int(number) for key, _, number in pairs}
+        return {key: _whole(number) for key, _, number in pairs}
     return value
+
+
+def _whole(text: str | int) -> int | str:
+    """The integer, or the text itself for the field's rule to refuse by name."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def integers(text: str) -> tuple[int, ...]:
     """`1,2,3500*8` as integers."""
     try:
-        parts = [part.partition("*") for part in text.split(",")]
-        return tuple(v for number, _, times in parts for v in [int(number)] * int(times or 1))
+        parts = [(int(number), int(times or 1)) for number, _, times in (p.partition("*") for p in text.split(","))]
     except ValueError as error:
         raise BadInput(f"{text!r}: must be integers separated by commas, such as 128,4096 or 3500*8") from error
+    if sum(times for _, times in parts) > LARGEST_LIST:
+        raise BadInput(f"{text!r}: must be at most {LARGEST_LIST:,} integers")
+    return tuple(number for number, times in parts for _ in range(times))
 
 
 def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
@@ -103,7 +115,8 @@ def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
     check_format(form)
     answers = [explain(call, gpu.strip(), protocol=protocol) for gpu in gpus]
     if form == "table":
-        show([_row(answer) for answer in answers], form, title=f"{call.kernel} {_shape(call)} [{protocol}]")
+        title = f"{call.kernel} {_shape(call)} [{protocol}]"
+        show([_row(answer) for answer in answers], form, title=title, spare=SPARE)
         show([_pipes(answer) for answer in answers], form, title="busy share of each pipe")
         _notes(answers)
     else:
@@ -131,7 +144,8 @@ def _row(answer: Any) -> dict[str, Any]:
         "ceiling": p.ceiling_us,
         "bound": p.bound,
         "basis": p.basis,
-        "stack": f"{p.stack} {p.impl}".strip(),
+        "stack": p.stack,
+        "impl": p.impl,
     }
 
 

@@ -13,6 +13,8 @@ from typer.core import TyperGroup
 
 from pipewave.errors import BadFile, BadInput
 
+GZIP = b"\x1f\x8b"
+
 
 class Families(TyperGroup):
     """One sub-command a family, built when one is asked for or listed: help of the whole command stays quick."""
@@ -66,6 +68,9 @@ def _open(stack: ExitStack, path: str, mode: Literal["r", "w"]) -> TextIO:
         return sys.stdin if mode == "r" else sys.stdout
     try:
         encoding = "utf-8-sig" if mode == "r" else "utf-8"  # some editors begin a file with a mark of byte order
-        return stack.enter_context(Path(path).open(mode, encoding=encoding, errors="replace"))
+        file = stack.enter_context(Path(path).open(mode, encoding=encoding, errors="replace"))  # noqa: SIM115
     except OSError as error:
         raise BadFile(f"{path}: {error.strerror}", field="cases" if mode == "r" else "out") from error
+    if mode == "r" and file.buffer.peek(2).startswith(GZIP):  # type: ignore[attr-defined]
+        raise BadFile(f"{path} is compressed: gunzip -c {path} | pipewave predict --cases -", field="cases")
+    return file

@@ -14,8 +14,10 @@ NAME_WIDTH = 24  # letters of a row's name that a narrow terminal shows
 BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
-def show(rows: Sequence[Mapping[str, Any]], form: str, *, title: str = "", schema: str = "rows") -> None:
-    """Print rows of equal keys in the chosen form; JSON carries `schema_version`."""
+def show(
+    rows: Sequence[Mapping[str, Any]], form: str, *, title: str = "", schema: str = "rows", spare: Sequence[str] = ()
+) -> None:
+    """Print rows of equal keys in the chosen form; JSON carries `schema_version`. `spare`: see `table`."""
     if form == "json":
         print(json.dumps({"schema_version": 1, schema: [dict(row) for row in rows]}))
     elif form == "csv":
@@ -23,7 +25,7 @@ def show(rows: Sequence[Mapping[str, Any]], form: str, *, title: str = "", schem
         writer.writeheader()
         writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     else:
-        table(rows, title=title)
+        table(rows, title=title, spare=spare)
 
 
 def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", spare: Sequence[str] = ()) -> None:

@@ -85,7 +85,7 @@ def synthetic(
             raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {LONGEST}", field=name)
     for name, number in (("rate", rate), ("concurrency", concurrency), ("burstiness", burstiness)):
         if number is not None and not 0 < number < 1e9:
-            raise BadInput(f"{name} = {number!r}: must be positive", field=name)
+            raise BadInput(f"{name} = {number!r}: must be above 0 and below 1e9", field=name)
     if rate is not None and concurrency is not None:
         raise BadInput("give either a rate or a concurrency, not both", field="rate")
     rng = np.random.default_rng(seed)
@@ -116,7 +116,7 @@ def read_trace(
 def _rescaled(traffic: Traffic, rate: float) -> Traffic:
     """The same requests at another mean rate; without times of its own, evenly spaced."""
     if not 0 < rate < 1e9:
-        raise BadInput(f"rate = {rate!r}: must be positive", field="rate")
+        raise BadInput(f"rate = {rate!r}: must be above 0 and below 1e9", field="rate")
     span, count = float(traffic.arrival_s[-1]), len(traffic)
     own = traffic.arrival_s / span if span > 0 else np.arange(count) / max(count - 1, 1)
     return replace(traffic, arrival_s=own * ((count - 1) / rate))
