@@ -13,7 +13,7 @@ from pipewave.errors import BadInput
 from pipewave.fields import LARGEST_LIST, Rule, defaults, required, rules
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
-SPARE = ("impl", "stack", "bound", "basis", "ceiling", "floor")  # columns that a narrow terminal goes without, in this order
+SPARE = ("impl", "stack", "bound", "basis", "ceiling", "floor")  # what a narrow terminal goes without, in order
 EXAMPLES = {
     "gemm": "pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     "attention": "pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
