@@ -168,6 +168,28 @@ def test_four_bit_weights_are_answered_by_a_stack_that_runs_them() -> None:
     assert found.latency_us == pw.predict(call, "H200", protocol="serving", stack="vllm-0.24.0").latency_us
 
 
+@pytest.mark.parametrize(
+    ("stack", "name", "impl"),
+    [
+        ("vllm-0.24.0", "vLLM_custom_graph", "custom"),
+        ("sglang-0.5.14", "SGLang_CustomAllReduce_graph", "custom"),
+        ("trtllm-1.3.0rc20", "TRTLLM", "custom"),
+        ("nccl-2.29.2", "NCCL", "nccl"),
+    ],
+)
+def test_collectives_go_by_the_names_of_the_corpus_too(stack: str, name: str, impl: str) -> None:
+    calls = [pw.all_reduce(size, 8) for size in (1 << 10, 1 << 20, 1 << 28)]
+    named, plain = (pw.predict(calls, "B200", protocol="graph", stack=stack, impl=each) for each in (name, impl))
+    assert named.latency_us.tolist() == plain.latency_us.tolist() and named[0].impl == impl and named[0].notes == ()
+
+
+def test_a_kernel_of_four_bit_weights_is_known_without_its_activations() -> None:
+    call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
+    name = "sglang_mxfp4_flashinfer_trtllm_moe"
+    found = pw.predict(call, "B200", protocol="graph", stack="sglang-0.5.14", impl=name)
+    assert found.impl == f"{name}:mxfp8" and found.notes == ()
+
+
 @pytest.mark.parametrize("stack", ["sglang-0.5.14", "vllm-0.24.0"])
 def test_a_ceiling_is_no_slower_than_the_kernel_asked_about_surely_is(stack: str) -> None:
     """A kernel that is almost surely faster than the ceiling shows that a well-made one can be."""

@@ -14,6 +14,10 @@ from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family
 from pipewave.kernels.residency import SERVING
 
+# What the corpus's tables of collectives call the contract's implementations.
+COLLECTIVES = {"NCCL": "nccl", "TRTLLM": "custom"} | {
+    f"{name}_{mode}": "custom" for name in ("vLLM_custom", "SGLang_CustomAllReduce") for mode in ("graph", "eager")
+}
 REVEALING = ("config", "tile", "ctas")  # options that say how a call was implemented, not what it computes
 
 
@@ -53,6 +57,7 @@ def resolve(
         known, usual = card.known_stacks(seen, dtype), card.default_stack.get(seen)
         used, note = stacks.resolve(stack, protocol, known, usual if usual in known else None)
         basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
+        impl = _as_trained(net, impl)
         note = "; ".join(filter(None, (note, _unknown_impl(net, impl))))
         impl = impl or card.impl(stacks.measured_as(used, known), gpu.compute_capability, dtype)
     source = Source(basis, impl or "", used, (note,) if note else ())
@@ -63,6 +68,16 @@ def net_name(family: Family, options: tuple[tuple[str, Any], ...]) -> str:
     """The net that calls with these options are answered from; empty where the family has none."""
     values = [value for _, value in options]
     return next((net for net in family.nets if net in values), family.nets[0]) if family.nets else ""
+
+
+def _as_trained(net: str, impl: str | None) -> str | None:
+    """The name under which a net knows what a corpus table calls `impl`."""
+    impl = COLLECTIVES.get(impl or "", impl)
+    learned = trained(net)
+    seen = learned.net.categories.get("impl", {}) if learned else {}
+    if not impl or impl in seen:
+        return impl
+    return next((name for name in sorted(seen) if name.partition(":")[0] == impl), impl)  # `…:mxfp8`: its activations
 
 
 def _unknown_impl(net: str, impl: str | None) -> str:
