@@ -168,6 +168,33 @@ def test_four_bit_weights_are_answered_by_a_stack_that_runs_them() -> None:
     assert found.latency_us == pw.predict(call, "H200", protocol="serving", stack="vllm-0.24.0").latency_us
 
 
+DECODE = pw.attention([1] * 8, [4096] * 8, 32, 8, kv_dtype="fp8")
+IMAGE = pw.attention([1024] * 4, [1024] * 4, 16, 16, 64, causal=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "gpu", "stack", "impl"),
+    [
+        (DECODE, "L40S", "vllm-0.24.0", "vllm_flashinfer_fidecode"),  # FlashAttention 2 reads no FP8 cache
+        (dataclasses.replace(DECODE, kv_dtype=None), "L40S", "vllm-0.24.0", "vllm_flash_attn_fa2"),
+        (DECODE, "RTX 3090", "vllm-0.22.1", "vllm_flashinfer_fidecode"),
+        (dataclasses.replace(DECODE, causal=False), "L40S", "vllm-0.24.0", "vllm_flashinfer_fidecode"),
+        (dataclasses.replace(DECODE, head_dim=192), "B300", "vllm-0.24.0", "vllm_triton_attn"),
+        (DECODE, "B300", "vllm-0.24.0", "vllm_flashinfer_trtllmdecode"),
+        (IMAGE, "B300", "sglang-0.5.14", "flash_attention_v4"),
+        (dataclasses.replace(IMAGE, causal=True), "B300", "sglang-0.5.14", "trtllm_mha"),
+    ],
+)
+def test_a_stack_chooses_its_attention_kernel_by_the_call(call: Call, gpu: str, stack: str, impl: str) -> None:
+    assert pw.predict(call, gpu, protocol="graph", stack=stack).impl == impl
+    assert pw.predict([call] * 2, gpu, protocol="graph", stack=stack)[1].impl == impl
+
+
+def test_four_bit_weights_meet_plain_activations_unless_said() -> None:
+    call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
+    assert ":" not in pw.predict(call, "B200", protocol="graph").impl
+
+
 @pytest.mark.parametrize(
     ("stack", "name", "impl"),
     [

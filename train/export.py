@@ -161,12 +161,17 @@ def _default(present: Counter[str]) -> str:
 
 
 def _implementations(text: Mapping[str, NDArray[np.str_]]) -> Iterator[tuple[str, str]]:
-    """Most frequent implementation per stack, and per stack with capability, dtype or both."""
+    """Most frequent implementation per stack, and per stack with capability, dtype or both.
+
+    One of other activations than the type says (`…:mxfp8`) stands in only where there is none that keeps to it.
+    """
     for names in (("stack",), ("stack", "dtype"), ("stack", "capability"), ("stack", "capability", "dtype")):
         counts: dict[str, Counter[str]] = {}
         for *key, impl in zip(*(text[name].tolist() for name in (*names, "impl")), strict=True):
             counts.setdefault("|".join(key), Counter())[impl] += 1
-        yield from ((key, counter.most_common(1)[0][0]) for key, counter in sorted(counts.items()))
+        for key, counter in sorted(counts.items()):
+            plain = {impl: rows for impl, rows in counter.items() if ":" not in impl}
+            yield key, Counter(plain or counter).most_common(1)[0][0]
 
 
 def main(argv: list[str] | None = None) -> int:

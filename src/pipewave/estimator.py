@@ -178,7 +178,7 @@ class Card:
     intervals: Mapping[str, Interval]  # basis → how wide 90 % of its errors are
     stacks: Mapping[str, tuple[str, ...]]  # protocol → stacks with rows
     default_stack: Mapping[str, str]  # protocol → stack when none is named
-    default_impl: Mapping[str, str]  # "stack|compute capability|dtype" and coarser keys → implementation
+    default_impl: Mapping[str, str]  # "stack|compute capability|dtype", finer and coarser keys → implementation
 
     def basis(self, gpu: str, capability: int, dtype: str, protocol: str) -> str:
         """Provenance of an answer, as the contract defines it."""
@@ -186,10 +186,14 @@ class Card:
             return "measured_gpu"
         return "same_architecture" if (capability, dtype, protocol) in self.capabilities else "new_architecture"
 
-    def impl(self, stack: str, capability: int, dtype: str) -> str:
-        """The implementation that stack uses on such a GPU, from the most to the least specific record."""
+    def impl(self, stack: str, capability: int, dtype: str, told: Sequence[str] = ()) -> str:
+        """The implementation that stack uses on such a GPU, from the most to the least specific record.
+
+        `told`: what else the stack chooses by, in the order of `Family.told_by`.
+        """
         near = self._near(stack, capability)
-        keys = [f"{near}|{dtype}", near] if near else []
+        longer = ["|".join((near, dtype, *told[:many])) for many in range(len(told), 0, -1)]
+        keys = [*longer, f"{near}|{dtype}", near] if near else []
         return next(
             (self.default_impl[key] for key in (*keys, f"{stack}|{dtype}", stack) if key in self.default_impl), ""
         )

@@ -59,7 +59,8 @@ def resolve(
         basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
         impl = _as_trained(net, impl)
         note = "; ".join(filter(None, (note, _unknown_impl(net, impl))))
-        impl = impl or card.impl(stacks.measured_as(used, known), gpu.compute_capability, dtype)
+        told = _told(family, dtype, dict(options))
+        impl = impl or card.impl(stacks.measured_as(used, known), gpu.compute_capability, dtype, told)
     source = Source(basis, impl or "", used, (note,) if note else ())
     return Context(gpu, dtype, protocol, stacks.measured_as(used, known), impl or "", options), source
 
@@ -68,6 +69,12 @@ def net_name(family: Family, options: tuple[tuple[str, Any], ...]) -> str:
     """The net that calls with these options are answered from; empty where the family has none."""
     values = [value for _, value in options]
     return next((net for net in family.nets if net in values), family.nets[0]) if family.nets else ""
+
+
+def _told(family: Family, dtype: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a stack chooses its implementation by; a cache without a type of its own has that of the call."""
+    values = {"kv_dtype": dtype} | {name: value for name, value in options.items() if value is not None}
+    return tuple(str(values.get(name)) for name in family.told_by)
 
 
 def _as_trained(net: str, impl: str | None) -> str | None:

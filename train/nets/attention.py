@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pipewave.columns import ragged
 from pipewave.gpus import find
-from pipewave.kernels.attention import DECODE, PREFILL, analyse_requests
+from pipewave.kernels.attention import DECODE, FAMILY, PREFILL, analyse_requests
 from pipewave.kernels.attention_requests import Requests, requests_of, uniform
 from pipewave.kernels.base import Context
 from pipewave.measure.pack import rows as measured
@@ -32,6 +32,8 @@ UNUSABLE = ("llmservingsim-0",)
 OWN_WEIGHT = 4.0
 # Compute capabilities without rows run what their next of kin run.
 KIN = {"86": "89", "75": "80", "70": "80", "103": "100"}
+
+FINER = 2  # parts of a key after stack and capability, from which on it says more than the type
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +63,7 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
     That is what the framework's newest measured version runs there; a stack measured on one GPU alone says nothing
     about another architecture.
     """
-    impls: dict[str, str] = known["default_impl"]
+    impls: dict[str, str] = known["default_impl"] | (_by_call(net) if net in NETS else {})
     stacks = sorted({stack for names in known["stacks"].values() for stack in names})
     filled = dict(impls)
     for key in sorted((key for key in impls if _capability(key)), key=_age, reverse=True):
@@ -69,8 +71,30 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
         places = [capability, *(place for place, kin in KIN.items() if kin == capability)]
         for stack in (other for other in stacks if framework(other) == framework(source)):
             for place in places:
-                filled.setdefault("|".join((stack, place, *dtype)), impls[key])
-    return {"default_impl": filled}
+                if len(dtype) < FINER or f"{stack}|{place}" not in impls:  # a stack's own rows say all that it runs
+                    filled.setdefault("|".join((stack, place, *dtype)), impls[key])
+    return {"default_impl": {key: impl for key, impl in filled.items() if filled.get(_coarser(key)) != impl}}
+
+
+def _by_call(net: str) -> dict[str, str]:
+    """What each stack runs by capability, type and `FAMILY.told_by`; encoders' kernels only for unmasked prompts."""
+    frame = rows(net)
+    capability = frame["gpu"].map(lambda name: find(str(name)).compute_capability)
+    frame = frame.assign(causal=frame["causal"].astype(bool), capability=capability)
+    decoders = frame[frame["phase"] != "encoder"]
+    found: dict[str, str] = {}
+    for many in range(1, len(FAMILY.told_by) + 1):
+        names = ["stack", "capability", "dtype", *FAMILY.told_by[:many]]
+        part = frame if net == PREFILL and many == len(FAMILY.told_by) else decoders
+        for key, impls in part.groupby(names, observed=True)["impl"]:
+            found["|".join(map(str, key))] = str(impls.mode().iloc[0])
+    return found
+
+
+def _coarser(key: str) -> str | None:
+    """The key that answers where this one is missing; None of keys that other look-ups need."""
+    parts = key.split("|")
+    return "|".join(parts[:-1]) if len(parts) > FINER + 1 else None
 
 
 def _capability(key: str) -> bool:

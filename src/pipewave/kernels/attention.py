@@ -122,5 +122,6 @@ FAMILY = register(
         nets=(DECODE, PREFILL),
         one=one,
         dtypes=ATTENTION_DTYPES,
+        told_by=("kv_dtype", "head_dim", "causal"),
     )
 )

@@ -107,7 +107,8 @@ class Family:
     `options` names the call's fields that go to `Context.options` instead of the columns; `variant` adds a key that
     splits a batch (calls of different variants are analysed apart), from the fields of one case. `one` analyses a
     single case without arrays, where the family knows how to: a call alone is then answered several times faster.
-    `dtypes`: operand types that kernels exist for; empty means all that the GPU runs.
+    `dtypes`: operand types that kernels exist for; empty means all that the GPU runs. `told_by`: options by which a
+    stack chooses among its implementations.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Family:
     nets: tuple[str, ...] = ()
     one: Callable[[Mapping[str, Any], Context], Sketch] | None = None
     dtypes: tuple[str, ...] = ()
+    told_by: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
