@@ -13,6 +13,7 @@ from pipewave.model import load
 from pipewave.plan import Plan, Question, Space, Split, plan, prices
 from pipewave.plan.executors import executor
 from pipewave.plan.launch import command
+from pipewave.plan.search import TIMES
 from pipewave.plan.steady import evaluate
 from pipewave.serve.run import Server, Setup
 from pipewave.serve.traffic import synthetic
@@ -56,6 +57,7 @@ def test_limits_shrink_the_choice(found: Plan) -> None:
     none = plan(MODEL, Question(1000, 100, tpot_ms=0.001), SPACE)
     assert none.winner is None
     assert none.to_dict()["launch"] is None
+    assert none.to_dict()["shortest"] == {name: round(found.designs.columns[name].min(), 3) for name in TIMES}
 
 
 def test_own_prices_decide(found: Plan) -> None:

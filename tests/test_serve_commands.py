@@ -61,6 +61,13 @@ def test_workload_replay_and_serve(tmp_path: Path) -> None:
     assert "ttft ms" in run("serve", "--model", "Qwen3-8B", "--gpu", "H100", "--requests", "20", "--no-interval")
 
 
+def test_limits_that_nothing_meets_are_answered_with_what_is_possible() -> None:
+    shape = ["--isl", "512", "--osl", "64", "--tpot", "0.001", "--tp", "1"]
+    shown = run("plan", "--model", "Llama-3.1-8B", "--gpus", "H100", *shape)
+    assert "0 meet the limits" in shown
+    assert "the shortest first token takes" in shown and "launch" not in shown
+
+
 def test_plan_prints_its_winner() -> None:
     small = ["--tp", "1,2", "--max-num-seqs", "8,64", "--max-num-batched-tokens", "8192", "--isl", "500", "--osl", "50"]
     words = ["plan", "--model", "Llama-3.1-8B", "--gpus", "H100,T4", *small]

@@ -118,6 +118,9 @@ def _show(answer: dict[str, Any]) -> None:
         changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
         table(changes, title="what would move the winner: change in %")
         print(f"launch: {answer['launch']}")
+    elif shortest := answer["shortest"]:
+        first, later = shortest["ttft_ms"], shortest["tpot_ms"]
+        print(f"the shortest first token takes {first:.4g} ms, the shortest later token {later:.4g} ms")
     for refusal in answer["does_not_fit"]:
         print(f"not possible ({', '.join(refusal['splits'])}): {refusal['why']}")
     if answer["without_price"]:

@@ -18,6 +18,7 @@ from pipewave.plan.prices import Price, prices
 from pipewave.plan.space import Question, Space, Split
 from pipewave.plan.steady import COLUMNS, Evaluated, evaluate
 
+TIMES = ("ttft_ms", "tpot_ms")
 CHUNK = 8  # splits a task of an executor evaluates
 ELASTIC = {
     "DRAM bandwidth": "dram_gbps",
@@ -44,6 +45,10 @@ class Designs:
 
     def __len__(self) -> int:
         return len(self.batch)
+
+    def shortest(self) -> dict[str, float] | None:
+        """The shortest times to a first and a later token, each of the design that is best at it; None without any."""
+        return {name: round(float(self.columns[name].min()), 3) for name in TIMES} if len(self) else None
 
     def row(self, index: int) -> dict[str, Any]:
         """One design as a flat row; NaN cost (no price known) as None."""
@@ -94,6 +99,7 @@ class Plan:
             "model": self.model,
             "designs": len(designs),
             "meet_the_limits": int(self.meets.sum()),
+            "shortest": designs.shortest(),
             "winner": None if self.winner is None else designs.row(self.winner),
             "launch": None if self.winner is None else self.launch(self.winner),
             "elasticities": list(self.elasticities),
