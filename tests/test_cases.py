@@ -134,7 +134,7 @@ def test_a_compressed_file_is_refused_once_and_not_line_by_line(tmp_path: Path) 
     assert found.returncode == 2 and found.stdout == "" and "gunzip" in found.stderr
 
 
-@pytest.mark.parametrize("m", ["nan", "1e12", "4.5", "0", str(2**31)])
+@pytest.mark.parametrize("m", ["nan", "1e12", "4.5", "0", "-1", str(2**31)])
 def test_a_size_that_is_none_is_named_with_its_value(m: str) -> None:
     found = command("gemm", m, "64", "64")
     assert found.returncode == 2 and "m = " in found.stderr and m in found.stderr

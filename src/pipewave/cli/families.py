@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from pipewave.calls import CLASSES, Call
 from pipewave.errors import BadInput
@@ -25,12 +26,21 @@ EXAMPLES = {
 }
 
 
+class Kernel(TyperCommand):
+    """A command that takes `-1` for the size it is, to be refused by the field's name, not for an unknown option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command line."""
+        ctx.ignore_unknown_options = any(word[:1] == "-" and word[1:2].isdigit() for word in args)
+        return super().parse_args(ctx, args)
+
+
 def build() -> typer.Typer:
     """An application with one command a family."""
     group = typer.Typer(rich_markup_mode="markdown", help="Latency of a kernel.")
     group.callback()(lambda: None)
     for name, cls in CLASSES.items():
-        group.command(name, help=_help(name, cls))(_command(cls))
+        group.command(name, cls=Kernel, help=_help(name, cls))(_command(cls))
     return group
 
 
