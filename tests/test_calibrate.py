@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.calibrate import corrections
-from pipewave.calibrate.fit import Sample, fit, mape
+from pipewave.calibrate.fit import Sample, fit, log_factors, mape
 from pipewave.calibrate.process import left_out, likeliest
 from pipewave.calibrate.run import calibrate
 from pipewave.errors import BadFile, BadInput
@@ -80,6 +81,40 @@ def test_noise_alone_is_hardly_followed(rows: int) -> None:
         worse.append(mape(moved - fresh.log_ratio) - mape(-fresh.log_ratio))
     assert np.mean(worse) < 0.3
     assert max(worse) < 1.5
+
+
+def mixed(rows: int, slow: float, seed: int = 0) -> Sample:
+    """Rows of two libraries, a tenth of them of one that takes `slow` times what was predicted."""
+    rng = np.random.default_rng(seed)
+    ran = np.arange(rows) % 10 == 0
+    coordinates = np.column_stack([rng.normal(size=(rows, 5)), ran, ~ran])
+    ratio = np.where(ran, np.log(slow), 0.0) + rng.normal(0, 0.03, rows)
+    names = (*"abcde", "impl=slow", "impl=usual")
+    return Sample(names, coordinates, ratio, np.full(rows, 0.2), np.arange(rows), frozenset())
+
+
+def test_a_library_that_is_far_off_is_no_outlier() -> None:
+    found, fresh = fit(mixed(100, 4.0)).correction, mixed(200, 4.0, seed=1)
+    ran = fresh.coordinates[:, 5] > 0
+    remaining = log_factors(found, fresh) - fresh.log_ratio
+    assert mape(remaining[ran]) < 10
+    assert mape(remaining[~ran]) < 5
+
+
+def test_a_spoiled_row_moves_nothing() -> None:
+    given, fresh = mixed(100, 1.0), mixed(200, 1.0, seed=1)
+    spoiled = replace(given, log_ratio=given.log_ratio + 3.0 * (np.arange(100) == 41))
+    assert mape(log_factors(fit(spoiled).correction, fresh) - fresh.log_ratio) < 4
+
+
+def test_a_correction_says_the_same_by_name_and_by_row() -> None:
+    given = mixed(60, 1.5)
+    found = fit(given).correction
+    assert found is not None
+    assert found.scales.codes == 2
+    columns, ran = dict(zip("abcde", given.coordinates.T, strict=False)), given.coordinates[:, 5] > 0
+    by_name = {impl: found.log_factor(columns, {"impl": impl}, 60) for impl in ("slow", "usual")}
+    assert np.where(ran, by_name["slow"], by_name["usual"]) == pytest.approx(log_factors(found, given))
 
 
 def test_predictions_pick_a_calibration_up_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

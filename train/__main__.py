@@ -7,6 +7,7 @@ Stages, each reading what the one before wrote under `--runs`:
   tables  RUNS/<net> → train/tables/<net>.json, errors on every kind of split by GPU
   all     the four in order
   ceiling  corpus → the ceiling alone, put beside the weights that ship, and its table
+  intervals  RUNS/<net> → the intervals alone, put into the cards that ship (then `python -m train.cold`)
 """
 
 from __future__ import annotations
@@ -82,6 +83,14 @@ def ceiling(net: str, options: argparse.Namespace) -> None:
     ceilings(["--in", str(given), "--run", str(run), "--json", str(options.tables / f"{net}.ceiling.json")])
 
 
+def intervals(net: str, options: argparse.Namespace) -> None:
+    """Put the run's intervals into the card that ships."""
+    from train.export import replace_intervals
+
+    folder = options.runs / net
+    print(replace_intervals(options.weights / f"{net}.json", load(folder / "rows.npz"), folder / "net"), flush=True)
+
+
 def tables(net: str, options: argparse.Namespace) -> None:
     """Print the errors by GPU and commit-ready JSON."""
     options.tables.mkdir(exist_ok=True)
@@ -105,7 +114,10 @@ STAGES: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "export": export,
     "tables": tables,
 }
-ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {"ceiling": ceiling}
+ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {
+    "ceiling": ceiling,
+    "intervals": intervals,
+}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -57,9 +57,16 @@ def asked(card: Mapping[str, Any], rows: Sequence[Row]) -> tuple[float, float]:
         answers = pw.predict(calls, GPU, protocol=PROTOCOL)
     measured = np.array([row["latency_us"] for row in rows])
     error = np.abs(np.log(measured / answers.latency_us)) / np.log(answers.high_us / answers.latency_us)
-    known = card["intervals"].get(f"{BASIS}|{PROTOCOL}", card["intervals"][BASIS])
     above = float(np.quantile(np.log(measured / answers.ceiling_us), QUANTILE))
-    return known["multiple"] * float(np.quantile(error, LEVEL)), card["ceiling"]["shifts"].get(PROTOCOL, 0.0) + above
+    return _known(card)["multiple"] * float(np.quantile(error, LEVEL)), card["ceiling"]["shifts"].get(
+        PROTOCOL, 0.0
+    ) + above
+
+
+def _known(card: Mapping[str, Any]) -> dict[str, float]:
+    """The interval that cold products of the GPU have by now."""
+    intervals: dict[str, dict[str, float]] = card["intervals"]
+    return intervals.get(f"{BASIS}|{PROTOCOL}", intervals[BASIS])
 
 
 def unseen(net: str, runs: Path, power: float) -> float:
@@ -81,7 +88,7 @@ def update(net: str, rows: Sequence[Row], runs: Path | None) -> str:
     path = WEIGHTS / f"{net}.json"
     card = json.loads(path.read_text(encoding="utf-8"))
     multiple, shift = asked(card, rows)
-    power = card["intervals"][BASIS]["power"]
+    power = _known(card)["power"]
     multiple = unseen(net, runs, power) if runs else multiple
     card["intervals"][f"{BASIS}|{PROTOCOL}"] = {"multiple": round(multiple, 4), "power": power}
     card["ceiling"]["shifts"] |= {PROTOCOL: round(shift, 4), f"{PROTOCOL}|{GPU}": round(shift, 4)}

@@ -41,9 +41,9 @@ def averaged(
     for left_out in _families(rows, predictions, members):
         for name in (name for name in predictions if name.startswith("few:") and name.split(":")[1] in left_out.gpus):
             split, mixed = by_name(name, rows), predictions[name][0]
-            drawn = np.intersect1d(np.unique(split.train), left_out.index)
             at = np.flatnonzero(kept[split.score])
             if len(at):
+                drawn = left_out.index[np.isin(left_out.index, split.train, kind="table")]
                 part = left_out.correct(rows, drawn, split.score[at], name)
                 found.append(Scored(name, part.index, (part.mean + mixed[at]) / 2, part.half))
     return found

@@ -25,7 +25,7 @@ from pipewave.estimator import SCHEMA
 from pipewave.stacks import framework, version
 from train.ceilings import shipped_shifts
 from train.evaluate import held_out
-from train.intervals import calibrated
+from train.intervals import calibrated, telling
 from train.predictions import load_predictions
 from train.rows import Rows
 from train.rows import load as load_rows
@@ -117,6 +117,14 @@ def replace_ceiling(card_path: Path, ceiling: Path, ceiling_rows: Rows) -> Path:
     return card_path
 
 
+def replace_intervals(card_path: Path, rows: Rows, run: Path) -> Path:
+    """Give shipped weights the intervals of the run that they come from, the rest as it was."""
+    card = json.loads(card_path.read_text(encoding="utf-8"))
+    card["intervals"] = intervals(rows, run)
+    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    return card_path
+
+
 def held_to(rows: Rows, ceiling: Path, ceiling_rows: Rows | None) -> dict[str, Any]:
     """What makes a low-quantile net a ceiling: its shifts, and whether its features are those of default software."""
     seen = rows if ceiling_rows is None else ceiling_rows
@@ -130,9 +138,10 @@ def defaults(rows: Rows) -> dict[str, Any]:
 
 
 def intervals(rows: Rows, run: Path) -> dict[str, dict[str, float]]:
-    """Interval of each basis that covers 90 % of held-out rows, as cards carry it; the shipped fold stays unseen."""
+    """What cards carry: intervals of held-out rows, but for the fold that shipped weights are scored on."""
     parts = held_out(rows, load_predictions(run))
-    found = calibrated([part for name, part in parts.items() if name.partition(":")[0] in KINDS and name != UNSEEN])
+    others = {name: part for name, part in parts.items() if name.partition(":")[0] in KINDS and name != UNSEEN}
+    found = calibrated(telling(others))
     return {basis: asdict(interval) for basis, interval in found.items()}
 
 

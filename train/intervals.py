@@ -1,7 +1,10 @@
-"""How wide 90 % intervals are per basis, from held-out rows: a multiple of a power of a net's own error scale.
+"""How wide 90 % intervals are per basis and protocol, from held-out rows: a multiple of a power of a net's error scale.
 
 The power that gives the best interval score (Gneiting & Raftery 2007, eq. 43) is chosen from a few; the multiple covers
 the level in the conformal way, every GPU counting alike. Rows are those that other splits hold out, never one's own.
+
+On GPUs never seen, rows are no independent sample: cards are, and there are few. Score and level are then those of
+cards left out one at a time, and a protocol shares the rows of all protocols where that scores better.
 """
 
 from __future__ import annotations
@@ -14,36 +17,51 @@ from numpy.typing import NDArray
 
 from pipewave.estimator import BASES, Interval, half_width, intervals_of
 from train.rows import Ints, Rows
-from train.splits import by_name
+from train.splits import TWINS, by_name
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 LEVEL = 0.9
 POWERS = (1.0, 0.75, 0.5, 0.25, 0.0)
 TOLERANCE = 1.03  # a score this close to the best is as good: the higher power is kept
-MAX_ROWS = 4_000  # of a split, evenly spread: enough for a tail of a tenth
+MAX_ROWS = 40_000  # under one protocol, of every split alike and evenly spread: enough for a tail of a tenth
+ENOUGH_ROWS = 300  # of a protocol for an interval of its own
+RAISED = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])  # share of what the level leaves out
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Held-out rows: which, absolute log error, error scale, GPU code, index into BASES."""
+    """Held-out rows: which, absolute log error, error scale, GPU code, the same with twins as one, protocol, basis.
+
+    The basis is an index into BASES.
+    """
 
     index: Ints
     error: Floats
     scale: Floats
     gpu: Ints
+    card: Ints
+    protocol: NDArray[np.str_]
     basis: Ints
 
-    def take(self, keep: NDArray[np.bool_] | Ints) -> Held:
+    def take(self, keep: Flags | Ints) -> Held:
         """These rows only."""
-        return Held(self.index[keep], self.error[keep], self.scale[keep], self.gpu[keep], self.basis[keep])
+        return Held(*(getattr(self, name)[keep] for name in Held.__slots__))
 
 
 def held(name: str, mean: Floats, scale: Floats, rows: Rows) -> Held:
     """The scored rows of a split."""
     split = by_name(name, rows)
     error = np.abs(rows.residual[split.score] - mean)
+    gpu, protocol = rows.columns["gpu"].codes[split.score], rows.columns["protocol"].text()[split.score]
     basis = basis_of(rows, split.score, split.train)
-    return Held(split.score, error, scale, rows.columns["gpu"].codes[split.score], basis)
+    return Held(split.score, error, scale, gpu, _cards(rows.columns["gpu"].values)[gpu], protocol, basis)
+
+
+def _cards(gpus: Sequence[str]) -> Ints:
+    """A code for each GPU, its twin's where that comes first."""
+    first = {second: gpus.index(first) for first, second in TWINS if first in gpus}
+    return np.array([first.get(gpu, code) for code, gpu in enumerate(gpus)])
 
 
 def basis_of(rows: Rows, index: Ints, train: Ints) -> Ints:
@@ -52,7 +70,7 @@ def basis_of(rows: Rows, index: Ints, train: Ints) -> Ints:
     return np.where(measured, 0, np.where(same, 1, 2))
 
 
-def _known(rows: Rows, index: Ints, train: Ints, column: str) -> NDArray[np.bool_]:
+def _known(rows: Rows, index: Ints, train: Ints, column: str) -> Flags:
     keys = np.zeros(len(rows), np.int64)
     for name in (column, "dtype", "protocol"):
         keys = keys * 4096 + rows.columns[name].codes
@@ -60,34 +78,118 @@ def _known(rows: Rows, index: Ints, train: Ints, column: str) -> NDArray[np.bool
 
 
 def calibrated(parts: Sequence[Held], level: float = LEVEL) -> dict[str, Interval]:
-    """An interval for every basis, none without held-out rows; a basis without any borrows from a more familiar one."""
+    """An interval for every basis, none without held-out rows, and for every `basis|protocol` with enough of them.
+
+    A basis without any borrows from a more familiar one.
+    """
     found: dict[str, Interval] = {}
-    thin = [part.take(np.arange(0, len(part.index), -(-len(part.index) // MAX_ROWS) or 1)) for part in parts]
+    thin = _joined([part.take(_spread(part.protocol, MAX_ROWS // len(parts))) for part in parts])
     for code, basis in enumerate(BASES):
-        mine = _joined([part.take(part.basis == code) for part in thin])
+        mine = thin.take(thin.basis == code)
         if len(mine.error):
-            tried = [_fitted(mine, found, power, level) for power in POWERS]
-            enough = TOLERANCE * min(score for score, _ in tried)
-            found[basis] = next(interval for score, interval in tried if score <= enough)
-        elif found:
-            found[basis] = next(reversed(found.values()))
+            told = {name: _interval(mine, name, code, found, level) for name in _told(mine.protocol)}
+            found |= {f"{basis}|{name}" if name else basis: one for name, one in told.items()}
+        elif code:
+            lent = BASES[code - 1]
+            found |= {name.replace(lent, basis): one for name, one in found.items() if name.startswith(lent)}
     first = next(iter(found.values()), None)
-    return {basis: found.get(basis, first) for basis in BASES} if first else {}
+    return dict.fromkeys(BASES, first) | found if first else {}
+
+
+def _spread(protocol: NDArray[np.str_], most: int) -> Ints:
+    """At most so many rows of each protocol."""
+    rows = [np.flatnonzero(protocol == name) for name in np.unique(protocol)]
+    return np.concatenate([np.zeros(0, np.int64), *(at[:: -(-len(at) // most)] for at in rows)])
 
 
 def _joined(parts: Sequence[Held]) -> Held:
-    return Held(*(np.concatenate([getattr(p, name) for p in parts] or [np.zeros(0)]) for name in Held.__slots__))
+    kinds = ("i8", "f8", "f8", "i8", "i8", "U1", "i8")
+    none = [Held(*(np.zeros(0, kind) for kind in kinds))]
+    return Held(*(np.concatenate([getattr(p, name) for p in parts or none]) for name in Held.__slots__))
 
 
-def _fitted(mine: Held, familiar: Mapping[str, Interval], power: float, level: float) -> tuple[float, Interval]:
-    """Interval score and interval of one power; rows that more familiar intervals cover already need no multiple."""
-    least = np.maximum.reduce([np.zeros(len(mine.error)), *(known(mine.scale) for known in familiar.values())])
-    weight = balance(mine.gpu)
-    ratio = np.where(mine.error <= least, 0.0, mine.error / mine.scale**power)
-    multiple = weighted_quantile(ratio, weight, level)
-    width = np.maximum(least, multiple * mine.scale**power)
-    score = width + np.maximum(mine.error - width, 0.0) / (1.0 - level)
-    return float(np.average(score, weights=weight)), Interval(round(multiple, 4), power)
+def _told(protocol: NDArray[np.str_]) -> list[str]:
+    """Nothing, which stands for all protocols, and each that has enough rows."""
+    names, counts = np.unique(protocol, return_counts=True)
+    return ["", *(str(name) for name, count in zip(names, counts, strict=True) if count >= ENOUGH_ROWS)]
+
+
+def _interval(mine: Held, protocol: str, code: int, known: Mapping[str, Interval], level: float) -> Interval:
+    """The interval of the best score under a protocol; on unseen GPUs it may rest on rows of the others, too."""
+    own = mine.protocol == protocol if protocol else np.ones(len(mine.protocol), bool)
+    familiar = intervals_of(known, BASES[code - 1], protocol) if code and BASES[code - 1] in known else ()
+    pools = [(mine.take(own), own[own])]
+    if code and protocol:
+        alone = len(np.unique(mine.card[own])) == 1 < len(np.unique(mine.card))
+        pools = [(mine, own)] if alone else [*pools, (mine, own)]
+    tried = [_tried(Pool.of(pool, familiar, power, at), level, bool(code)) for pool, at in pools for power in POWERS]
+    enough = TOLERANCE * min(score for score, _ in tried)
+    return next(interval for score, interval in tried if score <= enough)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Rows that settle a multiple, by rising ratio of error to scaled width; `own` are those it is judged by."""
+
+    power: float
+    own: Flags
+    card: Ints
+    weight: Floats
+    error: Floats
+    scaled: Floats
+    least: Floats  # half-width that more familiar intervals give
+    ratio: Floats  # 0 where that is enough
+
+    @classmethod
+    def of(cls, rows: Held, familiar: Sequence[Interval], power: float, own: Flags) -> Pool:
+        scaled = rows.scale**power
+        least = half_width(familiar, rows.scale) if familiar else np.zeros(len(scaled))
+        ratio = np.where(rows.error <= least, 0.0, rows.error / scaled)
+        order = np.argsort(ratio)
+        told, widths = rows.take(order), (scaled[order], least[order], ratio[order])
+        return cls(power, own[order], told.card, balance(told.gpu), told.error, *widths)
+
+    def multiples(self, used: Flags, levels: Floats) -> Floats:
+        """The least multiples that cover these shares of the used rows."""
+        reached = np.cumsum(np.where(used, self.weight, 0.0))
+        at = np.searchsorted(reached, levels * reached[-1] * (1.0 - 1e-12))
+        return np.asarray(self.ratio[np.minimum(at, len(self.ratio) - 1)])
+
+    def score(self, rows: Flags, multiple: float, level: float) -> float:
+        """Mean interval score over rows, their weights counting."""
+        width = np.maximum(self.least[rows], multiple * self.scaled[rows])
+        each = width + np.maximum(self.error[rows] - width, 0.0) / (1.0 - level)
+        return float(np.average(each, weights=self.weight[rows]))
+
+
+def _tried(pool: Pool, level: float, by_card: bool) -> tuple[float, Interval]:
+    """Score and interval of one pool and power."""
+    every = np.ones(len(pool.ratio), bool)
+    cards = np.unique(pool.card[pool.own])
+    if by_card and len(np.unique(pool.card)) > 1:
+        raised, score = _crossed(pool, cards, level)
+        return score, Interval(round(float(pool.multiples(every, np.array([raised]))[0]), 4), pool.power)
+    multiple = float(pool.multiples(every, np.array([level]))[0])
+    return pool.score(pool.own, multiple, level), Interval(round(multiple, 4), pool.power)
+
+
+def _crossed(pool: Pool, cards: Ints, level: float) -> tuple[float, float]:
+    """The level that others must be covered at for `level` of a card's rows to be inside, and the score it gets then.
+
+    Few cards tell too little about the next one, on the whole: the level is raised, never lowered.
+    """
+    levels = level + (1.0 - level) * RAISED
+    apart = [pool.card == card for card in cards]
+    multiples = np.array([pool.multiples(~away, levels) for away in apart])
+    rows = [away & pool.own for away in apart]
+    inside = [
+        np.searchsorted(pool.ratio[at], m * (1.0 + 1e-12), "right") / at.sum()
+        for at, m in zip(rows, multiples, strict=True)
+    ]
+    enough = np.flatnonzero(np.mean(inside, axis=0) >= level)
+    chosen = int(enough[0]) if len(enough) else len(levels) - 1
+    scores = [pool.score(at, float(m[chosen]), level) for at, m in zip(rows, multiples, strict=True)]
+    return float(levels[chosen]), float(np.mean(scores))
 
 
 def balance(gpu: Ints) -> Floats:
@@ -108,9 +210,15 @@ def sisters(name: str, parts: Mapping[str, Held]) -> list[Held]:
         owner = name.rpartition(":")[0]
         return [part for other, part in parts.items() if other.startswith("few:") and not other.startswith(f"{owner}:")]
     mine = parts[name].index
-    others = [part for other, part in parts.items() if other != name and not other.startswith("few:")]
-    apart = [part.take(np.isin(part.index, mine, invert=True, assume_unique=False)) for part in others]
-    return [part for part in apart if len(part.index)]
+    others = {other: part for other, part in parts.items() if other != name and not other.startswith("few:")}
+    apart = {other: part.take(np.isin(part.index, mine, invert=True)) for other, part in others.items()}
+    return telling(apart)
+
+
+def telling(parts: Mapping[str, Held]) -> list[Held]:
+    """Parts with rows; a fold that held out all there was of a type on a GPU says nothing about unseen GPUs."""
+    kept = [part.take(part.basis == 0) if name.startswith("fold:") else part for name, part in parts.items()]
+    return [part for part in kept if len(part.index)]
 
 
 def widths(name: str, parts: Mapping[str, Held]) -> Floats:
@@ -118,6 +226,7 @@ def widths(name: str, parts: Mapping[str, Held]) -> Floats:
     part, intervals = parts[name], calibrated(sisters(name, parts))
     out = np.full(len(part.index), np.nan)
     for code, basis in enumerate(BASES if intervals else ()):
-        rows = part.basis == code
-        out[rows] = half_width(intervals_of(intervals, basis), part.scale[rows])
+        for protocol in np.unique(part.protocol):
+            rows = (part.basis == code) & (part.protocol == protocol)
+            out[rows] = half_width(intervals_of(intervals, basis, str(protocol)), part.scale[rows])
     return out

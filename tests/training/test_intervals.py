@@ -8,15 +8,16 @@ from synthetic import synthetic
 
 from pipewave.estimator import BASES, Interval, half_width, intervals_of
 from train import ceilings
-from train.intervals import Held, calibrated
+from train.intervals import ENOUGH_ROWS, Held, calibrated, telling
 from train.splits import by_name, expand
 
 DATA = synthetic()
 
 
-def held(error: np.ndarray, scale: np.ndarray, basis: int) -> Held:
-    codes = np.zeros(len(error), np.int64)
-    return Held(np.arange(len(error)), np.abs(error), scale, codes, codes + basis)
+def held(error: np.ndarray, scale: np.ndarray, basis: int, card: np.ndarray | int = 0, protocol: str = "graph") -> Held:
+    cards = np.zeros(len(error), np.int64) + card
+    told = np.full(len(error), protocol)
+    return Held(np.arange(len(error)), np.abs(error), scale, cards, cards, told, np.full(len(error), basis))
 
 
 @pytest.mark.parametrize("true_power", [0.0, 0.5, 1.0])
@@ -44,6 +45,45 @@ def test_a_basis_without_rows_borrows_and_nothing_comes_of_nothing() -> None:
     found = calibrated([held(scale, scale, 0)])
     assert found["new_architecture"] == found["measured_gpu"]
     assert calibrated([]) == {}
+
+
+def test_every_protocol_is_covered_by_its_own_errors() -> None:
+    rng = np.random.default_rng(3)
+    scale = np.exp(rng.normal(-3, 1, 3000))
+    noise = {"graph": 0.5, "cold": 1.0, "profiler_warm": 4.0}
+    parts = [held(factor * scale * rng.standard_normal(3000), scale, 0, 0, name) for name, factor in noise.items()]
+    found = calibrated(parts)
+    for part, name in zip(parts, noise, strict=True):
+        width = half_width(intervals_of(found, "measured_gpu", name), scale)
+        assert np.mean(part.error <= width) == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_protocol_of_few_rows_shares_the_interval_of_all() -> None:
+    scale = np.full(ENOUGH_ROWS, 0.1)
+    found = calibrated([held(scale, scale, 0), held(scale[1:], scale[1:], 0, 0, "cold")])
+    assert "measured_gpu|graph" in found
+    assert "measured_gpu|cold" not in found
+
+
+def test_a_card_that_nobody_saw_is_covered_though_cards_differ() -> None:
+    """Cards are off by factors of their own: what covers 90 % of the rows of six covers less of a seventh's."""
+    rng, inside, plain = np.random.default_rng(4), [], []
+    scale = np.full(400, 0.1)
+    for _ in range(150):
+        errors = np.exp(rng.normal(0, 0.6, 7))[:, None] * scale * rng.standard_normal((7, 400))
+        parts = [held(error, scale, 2, card) for card, error in enumerate(errors[:6])]
+        inside.append(np.mean(np.abs(errors[6]) <= calibrated(parts)["new_architecture"](scale)))
+        plain.append(np.mean(np.abs(errors[6]) <= np.quantile(np.abs(errors[:6]), 0.9)))
+    assert np.mean(plain) < np.mean(inside) - 0.005
+    assert 0.87 < np.mean(inside) < 0.93
+
+
+def test_folds_say_nothing_about_gpus_that_were_left_out() -> None:
+    scale = np.full(50, 0.1)
+    parts = {"fold:1": held(scale, scale, 1), "fold:2": held(scale, scale, 0), "logo:H200": held(scale, scale, 1)}
+    kept = telling(parts)
+    assert len(kept) == 2
+    assert [int(part.basis[0]) for part in kept] == [0, 1]
 
 
 def test_half_width_is_a_multiple_of_a_power() -> None:

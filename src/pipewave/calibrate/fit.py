@@ -16,6 +16,8 @@ FEWEST_ROWS = 3
 LEVEL = 0.9
 ROWS_FOR_WIDTH = 30  # fewer say too little about a tenth of the errors
 WIDTHS = (0.25, 4.0)
+ROWS_FOR_SOFTWARE = 30  # fewer do not tell one library from another
+USUAL_ROWS = 5  # of one software that say what is usual for it
 OUTLIER = 2.5  # robust standard deviations beyond which a row counts as just so far off
 
 
@@ -64,8 +66,9 @@ def fit(sample: Sample) -> Fit:
         raise ValueError(f"{len(sample)} rows: at least {FEWEST_ROWS} are needed")
     sample = _thinned(sample)
     frame, points = standardised(sample)
-    values = _tamed(sample.log_ratio)
-    scales = likeliest(points, values)
+    values = tamed(sample)
+    codes = sum(map(is_code, frame.names)) if len(sample) >= ROWS_FOR_SOFTWARE else 0
+    scales = likeliest(points, values, codes)
     inverse = scales.inverse(points)
     remaining = left_out(inverse, values, _apart(sample.group)) - sample.log_ratio
     before, after = mape(-sample.log_ratio), mape(remaining)
@@ -103,6 +106,27 @@ def _thinned(sample: Sample) -> Sample:
     if len(sample) <= MAX_ROWS:
         return sample
     return sample.take(np.sort(np.random.default_rng(0).choice(len(sample), MAX_ROWS, replace=False)))
+
+
+def is_code(name: str) -> bool:
+    """Whether a coordinate tells software."""
+    return "=" in name
+
+
+def tamed(sample: Sample) -> Array:
+    """Log ratios with outliers pulled in, among rows of the same software: a library may be far off as a whole.
+
+    Software with hardly a row is judged among all.
+    """
+    out = _tamed(sample.log_ratio)
+    codes = sample.coordinates[:, np.array([is_code(name) for name in sample.names], bool)]
+    if not codes.size or len(sample) < ROWS_FOR_SOFTWARE:
+        return out
+    kind = np.unique(codes, axis=0, return_inverse=True)[1].reshape(-1)
+    for rows in (kind == one for one in np.unique(kind)):
+        if rows.sum() >= USUAL_ROWS:
+            out[rows] = _tamed(sample.log_ratio[rows])
+    return out
 
 
 def _tamed(values: Array) -> Array:

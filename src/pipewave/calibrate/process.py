@@ -1,10 +1,10 @@
 """A Gaussian process over a few hundred rows: what is left between measured and predicted log time.
 
-Prior: a constant (the whole card is off), a linear trend in every coordinate, and a smooth remainder, each with its own
-scale; noise. The scales are those under which the rows are most likely, zero among them, so that few or noisy rows
-are answered by little more than a shrunken offset. Formulas: Rasmussen & Williams, Gaussian Processes for Machine
-Learning (2006), 2.25 (mean), 2.30 (evidence), 4.17 (Matérn covariance, 3/2), 5.12 (leave-one-out), the last for blocks
-of rows.
+Prior: a constant (the whole card is off), an offset of every stack, implementation and type, a linear trend in every
+coordinate, and a smooth remainder, each with its own scale; noise. The scales are those under which the rows are most
+likely, zero among them, so that few or noisy rows are answered by little more than a shrunken offset. Formulas:
+Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), 2.25 (mean), 2.30 (evidence), 4.17 (Matérn
+covariance, 3/2), 5.12 (leave-one-out), the last for blocks of rows.
 """
 
 from __future__ import annotations
@@ -18,30 +18,40 @@ from numpy.typing import NDArray
 from pipewave.demand import Array
 
 CONSTANT = 0.3  # a card may be 30 % off altogether
+SOFTWARE = (0.0, 0.15, 0.5)  # and the kernels of one library together
 LINEAR = (0.0, 0.05, 0.15)
 SMOOTH = (0.0, 0.06, 0.12, 0.25, 0.5)
 REACH = (0.4, 0.7, 1.2)  # in standard deviations of a coordinate
 NOISE = (0.02, 0.04, 0.08, 0.15)
+KINDS = 3  # of codes: stack, implementation, type
 SEARCHED_ROWS = 200  # scales are settled on these many rows
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Prior standard deviations in log time; `reach` is the length over which the smooth part varies."""
+    """Prior standard deviations in log time; `reach` is the length over which the smooth part varies.
+
+    The last `codes` coordinates tell software: above their middle where it is what ran.
+    """
 
     linear: float
     smooth: float
     reach: float
     noise: float
+    software: float = 0.0
+    codes: int = 0
 
     def kernel(self, a: Array, b: Array) -> Array:
         """Prior covariance [a, b] of two sets of points [row, coordinate]."""
-        width = max(a.shape[1], 1)
-        inner = a @ b.T
-        covariance = CONSTANT**2 + self.linear**2 / width * inner
+        return self.covariance(Between.of(a, b, self.codes))
+
+    def covariance(self, between: Between) -> Array:
+        """The same of points whose relations are known."""
+        covariance = CONSTANT**2 + self.linear**2 * between.inner
+        if self.software:
+            covariance = covariance + self.software**2 * between.alike
         if self.smooth:
-            apart = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2.0 * inner
-            far = np.sqrt(np.maximum(apart, 0.0) * (3.0 / width)) / self.reach
+            far = between.apart / self.reach
             covariance = covariance + self.smooth**2 * (1.0 + far) * np.exp(-far)
         return np.asarray(covariance)
 
@@ -49,19 +59,44 @@ class Scales:
         """Inverse of the covariance of noisy rows at these points."""
         return np.asarray(np.linalg.inv(self.kernel(points, points) + self.noise**2 * np.eye(len(points))))
 
-    def evidence(self, points: Array, values: Array) -> float:
+    def evidence(self, between: Between, values: Array) -> float:
         """Log likelihood of the rows, up to a constant."""
-        factor = np.linalg.cholesky(self.kernel(points, points) + self.noise**2 * np.eye(len(points)))
+        factor = np.linalg.cholesky(self.covariance(between) + self.noise**2 * np.eye(len(values)))
         white = np.linalg.solve(factor, values)
         return float(-0.5 * white @ white - np.log(np.diag(factor)).sum())
 
 
-def likeliest(points: Array, values: Array) -> Scales:
-    """The scales of highest evidence on a grid."""
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What covariances of two sets of points [a, b] rest on, whatever the scales.
+
+    Inner product and distance for a coordinate each, the latter times the root of three; the share of codes in common.
+    """
+
+    inner: Array
+    apart: Array
+    alike: Array
+
+    @classmethod
+    def of(cls, a: Array, b: Array, codes: int) -> Between:
+        """`a` and `b` [row, coordinate], of which the last `codes` tell software."""
+        width = max(a.shape[1], 1)
+        inner = a @ b.T
+        apart = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2.0 * inner
+        first = a.shape[1] - codes
+        ran, other = (points[:, first:] > 0.0 for points in (a, b))
+        alike = ran.astype(float) @ other.T.astype(float) / KINDS
+        return cls(inner / width, np.sqrt(np.maximum(apart, 0.0) * (3.0 / width)), alike)
+
+
+def likeliest(points: Array, values: Array, codes: int = 0) -> Scales:
+    """The scales of highest evidence on a grid; the last `codes` coordinates tell software."""
     step = -(-len(values) // SEARCHED_ROWS)
     points, values = points[::step], values[::step]
-    grid = [Scales(*given) for given in product(LINEAR, SMOOTH, REACH, NOISE) if given[1] or given[2] == REACH[0]]
-    return max(grid, key=lambda scales: scales.evidence(points, values))
+    between = Between.of(points, points, codes)
+    given = product(LINEAR, SMOOTH, REACH, NOISE, SOFTWARE if codes else SOFTWARE[:1])
+    grid = [Scales(*one, codes) for one in given if one[1] or one[2] == REACH[0]]
+    return max(grid, key=lambda scales: scales.evidence(between, values))
 
 
 def left_out(inverse: Array, values: Array, groups: NDArray[np.intp]) -> Array:
