@@ -190,6 +190,13 @@ def test_a_stack_chooses_its_attention_kernel_by_the_call(call: Call, gpu: str, 
     assert pw.predict([call] * 2, gpu, protocol="graph", stack=stack)[1].impl == impl
 
 
+@pytest.mark.parametrize("protocol", ["cold", "serving", "graph"])
+def test_weight_only_products_run_the_kernels_that_were_measured(protocol: str) -> None:
+    """No vLLM has rows of them, TensorRT-LLM has: vLLM's 16-bit product is no stand-in."""
+    found = pw.predict(pw.gemm(64, 4096, 4096, dtype="int4"), "H200", protocol=protocol)
+    assert found.stack.startswith("trtllm") and "linear" not in found.impl
+
+
 def test_four_bit_weights_meet_plain_activations_unless_said() -> None:
     call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
     assert ":" not in pw.predict(call, "B200", protocol="graph").impl

@@ -44,7 +44,7 @@ def resolve(stack: str | None, protocol: str, known: Sequence[str], default: str
     if stack is None:
         usual = DEFAULT[protocol]
         known_usual = measured_as(usual, known) in known
-        return usual if known_usual else default or nearest(usual, known) or usual, ""
+        return usual if known_usual else default or nearest(usual, known) or (known[-1] if known else usual), ""
     if not known or measured_as(stack, known) in known:
         return stack, ""
     near = nearest(stack, known)
