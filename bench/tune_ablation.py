@@ -48,7 +48,7 @@ def whole(**left_out: bool) -> Chosen:
 
     def choose(recording: Recording, test: Measured) -> np.ndarray:
         options = Options(**left_out)
-        return fit(recording, options).cautious(test.columns(load=options.load)).argmin(axis=1)
+        return fit(recording, options).leaning(test.columns(load=options.load)).argmin(axis=1)
 
     return choose
 
@@ -57,7 +57,7 @@ def even_loops(recording: Recording, test: Measured) -> np.ndarray:
     """Choose as if causal blocks all had the longest one's trips."""
     parts = [_uncausal(measured(recording, role)) for role in (ANCHOR, WAVE)]
     made = fit_to(parts[0], parts[1], int(recording.meta["env"]["sm_count"]))
-    return made.cautious(test.columns()).argmin(axis=1)
+    return made.leaning(test.columns()).argmin(axis=1)
 
 
 def _uncausal(some: Measured) -> Measured:

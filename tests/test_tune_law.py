@@ -151,7 +151,8 @@ def test_a_decode_block_ends_with_the_longest_sequence() -> None:
     config = {"BLOCK_N": 64, "SPLITS": 4}
     even, ragged = (mapper("decode_128")(some, config) for some in (shape, shape | {"longest": 1500}))
     assert even.longest == even.trips == 4
-    assert (ragged.longest, ragged.trips) == (6, 4)
+    assert ragged.longest == 6
+    assert ragged.trips == pytest.approx(np.mean(-(-np.arange(500, 1501) // 256)))
 
 
 def rhythmic(shift_us: float, order: str | None = None, kernel: str = "gemm") -> Recording:

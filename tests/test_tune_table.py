@@ -14,6 +14,7 @@ import pytest
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownKernel
 from pipewave.tune import cells, load_table, machine
 from pipewave.tune.check import check, judge
+from pipewave.tune.choosing import Lookup
 from pipewave.tune.explain import explain
 from pipewave.tune.export import (
     NAMES,
@@ -27,7 +28,6 @@ from pipewave.tune.export import (
     vllm,
     vllm_name,
 )
-from pipewave.tune.lookup import Lookup
 from pipewave.tune.mapping import KIND_FIELDS
 from pipewave.tune.reachable import reachable, smallest_set
 from pipewave.tune.shapes import draw, family
@@ -63,7 +63,7 @@ def test_a_short_list_loses_little_against_all_configurations(kernel: str) -> No
     table = load_table(kernel)
     inside = [shape for shape in shapes(kernel) if table.candidates(shape)[1]]
     columns = {name: np.array([[shape[name]] for shape in inside]) for name in inside[0]}
-    us, number = table.table.fitted.cautious(columns), {id(c): i for i, c in enumerate(table.configs)}
+    us, number = table.table.fitted.leaning(columns), {id(c): i for i, c in enumerate(table.configs)}
     chosen = us[np.arange(len(us)), [number[id(table.select(**shape))] for shape in inside]]
     assert np.mean(chosen / us.min(axis=1) - 1) < 0.02
 

@@ -7,26 +7,28 @@ look-up and two or three laws.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.tune.caution import defaults, lean
 from pipewave.tune.fitted import Fitted
 from pipewave.tune.mapping import Values
 from pipewave.tune.shapes import family
 from pipewave.tune.smooth import coordinates
-from pipewave.tune.space import space
+from pipewave.tune.space import MOE_CROWDED, MOE_SWITCHES
 
 Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.float64]]
 Rng = np.random.Generator
 ENOUGH, WORST = 0.002, 0.03  # stop at this mean and this worst loss
-MOST = {"gemm": 5, "moe": 3, "prefill": 5, "decode": 5}  # candidates at most: a decision costs a microsecond for each
+MOST = {"gemm": 6, "moe": 3, "prefill": 6, "decode": 6}  # candidates at most: a decision costs a microsecond for each
+MOST_TOLD = 6  # where a load is told: to count what it fills costs more than candidates do
 FEW, SEEN = 8, 64  # samples of a cell that are hardly enough; that are looked at
 KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
-PREFER_DEFAULT = 0.02  # and is left only for what is predicted to gain more: anchors left out lose nothing by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Cells:
     key: NDArray[np.int64]
     start: NDArray[np.int64]
     config: NDArray[np.int16]
-    factor: NDArray[np.float32]
+    factor: NDArray[np.float16]
 
 
 def _log(rng: Rng, low: float, high: float, count: int) -> NDArray[np.int64]:
@@ -76,10 +78,8 @@ def _prefill(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
 
 
 def _decode(rng: Rng, count: int) -> dict[str, NDArray[np.int64]]:
-    kv_len = _rounded(rng, _log(rng, 16, 131072, count))
-    ragged = np.where(rng.random(count) < 0.5, 1.0, rng.uniform(1.0, 1.6, count))
-    return {"batch": _log(rng, 1, 512, count), "kv_len": kv_len, **_heads(rng, count),
-            "longest": np.rint(kv_len * ragged).astype(np.int64)}  # fmt: skip
+    return {"batch": _log(rng, 1, 512, count), "kv_len": _rounded(rng, _log(rng, 16, 131072, count)),
+            **_heads(rng, count)}  # fmt: skip
 
 
 _DRAWS: dict[str, Callable[[Rng, int], dict[str, NDArray[np.int64]]]] = {
@@ -87,6 +87,7 @@ _DRAWS: dict[str, Callable[[Rng, int], dict[str, NDArray[np.int64]]]] = {
 }  # fmt: skip
 
 
+RULED = ("moe_w13", "moe_w2")  # their default switches within cells: each gets cells of its own, to be preferred in
 # Leading coordinates that a cell takes in half octaves: as many as keep a table small.
 HALVED = {"gemm": 3, "moe": 1, "prefill": 1, "decode": 2}
 
@@ -97,6 +98,8 @@ def key(kernel: str, shape: Values) -> int:
     for i, value in enumerate(coordinates(kernel, shape)):
         less = int(value) - 1  # type: ignore[call-overload]
         packed = packed << 6 | int(less * less if i < halved else less).bit_length()
+    if kernel in RULED:
+        packed = packed << 4 | bisect_left(MOE_SWITCHES, shape["m"]) << 1 | (shape["m"] // shape["e"] > MOE_CROWDED)
     return packed
 
 
@@ -107,55 +110,81 @@ def keys(kernel: str, shape: Values) -> NDArray[np.int64]:
         less = np.asarray(value, float).reshape(-1) - 1
         # The exponent of a float is the bit length of the integer.
         packed = packed << 6 | np.frexp(less * less if i < halved else less)[1].astype(np.int64)
-    return np.asarray(packed)
+    if kernel in RULED:
+        m, e = (np.asarray(shape[name]).reshape(-1) for name in ("m", "e"))
+        packed = packed << 4 | np.searchsorted(MOE_SWITCHES, m) << 1 | (m // e > MOE_CROWDED)
+    return np.asarray(packed, np.int64)
 
 
-def build(fitted: Fitted, samples: int = 400_000, seed: int = 0, keep_default: float = KEEP_DEFAULT) -> Cells:
-    """Sample the domain, predict every configuration, and keep each cell's few that lose nothing worth having."""
-    drawn = _DRAWS[family(fitted.kernel)](np.random.default_rng(seed), samples)
+def build(
+    fitted: Fitted, samples: int = 400_000, seed: int = 0, keep_default: float = KEEP_DEFAULT
+) -> tuple[Cells, Cells]:
+    """Sample the domain, predict every configuration, and keep each cell's few that lose nothing worth having.
+
+    Returns the lists for launches whose load is not told, and for those where it is; the same where there is none.
+    """
+    kind = family(fitted.kernel)
+    drawn = _DRAWS[kind](np.random.default_rng(seed), samples)
     packed = keys(fitted.kernel, drawn)
     order = np.argsort(packed, kind="stable")
     names, start, size = np.unique(packed[order], return_index=True, return_counts=True)
-    default = _defaults(fitted, drawn)
-    found: list[tuple[int, NDArray[np.int64], Floats]] = []
-    for name, first, count in zip(names.tolist(), start.tolist(), size.tolist(), strict=True):
-        index = order[first : first + min(count, SEEN)]
+    default = defaults(fitted.kernel, fitted.config, drawn)
+    most, seen = (MOST[kind], MOST_TOLD), SEEN if fitted.loads is None else SEEN // 2
+    found: list[list[tuple[NDArray[np.int64], Floats]]] = []
+    for first, count in zip(start.tolist(), size.tolist(), strict=True):
+        index = order[first : first + min(count, seen)]
         columns = {field: values[index][:, None] for field, values in drawn.items()}
-        factor = fitted.log_factor(columns) + fitted.sigma  # as `Fitted.cautious`
-        factor[np.arange(len(index)), default[index]] -= PREFER_DEFAULT
-        lost = np.log(fitted.law_us(columns)) + factor
-        lost -= lost.min(axis=1, keepdims=True)
-        chosen = shortlist(lost, default[index], MOST[family(fitted.kernel)], keep_default)
-        found.append((name, chosen, np.exp(factor.mean(axis=0)[chosen])))
-    lengths = [len(chosen) for _, chosen, _ in found]
-    return Cells(np.array([name for name, _, _ in found], np.int64), np.concatenate([[0], np.cumsum(lengths)]),
-                 np.concatenate([c for _, c, _ in found]).astype(np.int16),
-                 np.concatenate([f for _, _, f in found]).astype(np.float32))  # fmt: skip
+        scored = _scored(fitted, columns, default[index])
+        found.append([_list(*some, most[told], keep_default) for told, some in enumerate(scored)])
+    lists = [_joined(names, some) for some in zip(*found, strict=True)]
+    return lists[0], lists[-1]
+
+
+Scored = tuple[Floats, Floats, NDArray[np.int64]]  # log µs by the laws [s, c], log factors [s, c], defaults [s]
+
+
+def _scored(fitted: Fitted, columns: dict[str, NDArray[np.int64]], default: NDArray[np.int64]) -> list[Scored]:
+    """Score samples: by the time to expect, then, where there is a load to tell, at each half of the loads."""
+    laws = fitted.state_us(columns)
+    factor = fitted.log_factor(columns) + fitted.sigma  # as `Fitted.leaning`
+    scored = [(np.log(np.mean(laws, axis=0)), lean(factor, default, fitted.margin(told=False)), default)]
+    if len(laws) > 1:
+        told = lean(factor, default, fitted.margin(told=True))
+        scored.append((np.log(np.concatenate(laws)), np.tile(told, (len(laws), 1)), np.tile(default, len(laws))))
+    return scored
+
+
+def _list(
+    law: Floats, factor: Floats, default: NDArray[np.int64], most: int, keep_default: float
+) -> tuple[NDArray[np.int64], Floats]:
+    """Return a cell's candidates and their factors."""
+    lost = law + factor
+    lost -= lost.min(axis=1, keepdims=True)
+    chosen = shortlist(lost, default, most, keep_default)
+    return chosen, np.exp(factor.mean(axis=0)[chosen])
+
+
+def _joined(names: NDArray[np.int64], found: tuple[tuple[NDArray[np.int64], Floats], ...]) -> Cells:
+    lengths = [len(chosen) for chosen, _ in found]
+    return Cells(names, np.concatenate([[0], np.cumsum(lengths)]),
+                 np.concatenate([c for c, _ in found]).astype(np.int16),
+                 np.concatenate([f for _, f in found]).astype(np.float16))  # fmt: skip
 
 
 def shortlist(
     lost: Floats, default: NDArray[np.int64], most: int, keep_default: float = KEEP_DEFAULT
 ) -> NDArray[np.int64]:
-    """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's)."""
-    chosen: list[int] = []
-    left = np.full(len(lost), np.inf)
+    """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's).
+
+    The default comes first where it is predicted near the best; the list is best first.
+    """
+    near = [int(d) for d, row in zip(default, lost, strict=True) if row[d] < np.log(keep_default)]
+    chosen = sorted(set(near))[:1]
+    left = lost[:, chosen[0]] if chosen else np.full(len(lost), np.inf)
     least = 1 if len(lost) >= FEW else 2  # few samples do not tell that one is enough
     while len(chosen) < most and (len(chosen) < least or left.mean() > ENOUGH or left.max() > WORST):
-        gained = lost if not chosen else np.minimum(left[:, None], lost) + 1e-6 * lost
-        score = gained.sum(axis=0)
+        score = (np.minimum(left[:, None], lost) + 1e-6 * lost).sum(axis=0)
         score[chosen] = np.inf
         chosen.append(int(score.argmin()))
         left = np.minimum(left, lost[:, chosen[-1]])
-    near = np.log(keep_default)
-    extra = {int(d) for d, row in zip(default, lost, strict=True) if row[d] < near} - set(chosen)
-    return np.array(chosen + sorted(extra)[:1], np.int64)
-
-
-def _defaults(fitted: Fitted, drawn: dict[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    of = space(fitted.kernel)
-    position = {config: i for i, config in enumerate(zip(*(c.tolist() for c in fitted.config.values()), strict=True))}
-    constant = (
-        {"head_dim": int(fitted.kernel.rsplit("_", 1)[1])} if family(fitted.kernel) in ("prefill", "decode") else {}
-    )
-    rows = zip(*(values.tolist() for values in drawn.values()), strict=True)
-    return np.array([position[of.default(dict(zip(drawn, row, strict=True)) | constant)] for row in rows])
+    return np.array(sorted(chosen, key=lambda config: lost[:, config].sum()), np.int64)

@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadFile, BadInput
+from pipewave.tune import load_table
+from pipewave.tune.caution import defaults
 from pipewave.tune.measured import Measured, measured
-from pipewave.tune.pairs import compare
+from pipewave.tune.pairs import choices_of, compare
 from pipewave.tune.recording import TEST, Recording
-from pipewave.tune.selectors import SELECTORS, Selector, defaults
-from pipewave.tune.space import kernels
+from pipewave.tune.selectors import SELECTORS, Selector
+from pipewave.tune.space import kernels, space
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +57,7 @@ def evaluate(recording: Recording, names: Sequence[str]) -> dict[str, Any]:
             skipped[name] = made
             continue
         lost = regrets(test.halves, made.chosen)
-        gain = speed_up(test, made.chosen, defaults(recording, test))
+        gain = speed_up(test, made.chosen, defaults(test.kernel, test.config, test.shape))
         out[name] = summary(lost) | {"decision_us": made.decision_us} | gain | made.extra
         out[name]["mean_regret_as_recorded"] = float(regrets(as_recorded.halves, made.chosen).mean())
     return {"shapes": len(test.us), "configurations": test.us.shape[1], "noise": noise(test.halves), "selectors": out,
@@ -100,8 +102,16 @@ def evaluate_all(folder: Path, names: Sequence[str], selectors: Sequence[str] | 
         found[kernel] = evaluate(Recording.load(folder / f"{kernel}.npz"), chosen)
         pairs = folder / f"pairs_{kernel}.npz"
         if pairs.exists():
-            found[kernel]["against_default"] = compare(Recording.load(pairs))
+            found[kernel]["against_default"] = against_default(Recording.load(pairs))
     return {"kernels": found}
+
+
+def against_default(recording: Recording) -> dict[str, float]:
+    """Score what the card's table chooses now at the further shapes, and say at how many that was not timed."""
+    of, names = space(recording.meta["kernel"]), recording.meta["fields"]
+    table = load_table(of.kernel, gpu=recording.meta["env"]["gpu"], env={})
+    shapes = [dict(zip(names, row, strict=True)) for row in recording.shapes.tolist()]
+    return compare(recording, choices_of(table, of, shapes))
 
 
 def speed_up(test: Measured, chosen: NDArray[np.int64], default: NDArray[np.int64]) -> dict[str, float]:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadInput
+from pipewave.tune.choosing import FREE, GRANULE
 from pipewave.tune.fitted import Fitted
-from pipewave.tune.lookup import FREE, GRANULE
 from pipewave.tune.table import Table
 
 Floats = NDArray[np.float64]

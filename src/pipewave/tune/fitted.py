@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune import wave
+from pipewave.tune.caution import FEWER, MARGINS, defaults, lean, margin
+from pipewave.tune.loads import Loads, held, is_told
 from pipewave.tune.mapping import Values, mapper
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, WAVE, Recording
 from pipewave.tune.smooth import Smoother, alike, logs, smoother
+from pipewave.tune.space import kernels
 
 Floats = NDArray[np.float64]
 LENGTHS, NOISES = (1.0, 1.5, 2.0, 3.0), (0.3, 1.0, 3.0)  # tried; leave-one-out regret over anchors chooses
@@ -23,11 +26,15 @@ SOFT = 0.015  # configurations predicted this near the best share the choice whe
 WAVE_WEIGHT = 0.45  # of an anchor on a wave (fewer repeats, a proxy of the real shapes) against a drawn one
 NEAR = 1.5  # what lies within this factor of the best decides the choice; the rest does not matter
 CHUNK = 400
+LOADS = ("rows", "active", "longest")  # columns of a load among those of a shape
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """`law` [c, terms]; `sigma` [c]: leave-one-out relative error of a configuration against its rivals."""
+    """`law` [c, terms]; `sigma` [c]: leave-one-out relative error of a configuration against its rivals;
+    `loads`: those to expect where none is told; `margins`: log µs a choice has to gain over the default, load told or
+    not.
+    """
 
     kernel: str
     sms: int
@@ -36,13 +43,24 @@ class Fitted:
     law: Floats
     smooth: Smoother | None
     sigma: Floats
+    loads: Loads | None
+    margins: tuple[float, float]
     notes: dict[str, float]
 
     def law_us(self, shape: Values) -> Floats:
-        """Predict by the laws alone: [s, c] µs for columns [s, 1] of shape fields."""
-        work = mapper(self.kernel)(shape, self.config)
-        x = wave.design(work, self.sms, self.resident)
-        return np.asarray(np.einsum("scp,cp->sc", x, self.law))
+        """Predict by the laws alone: [s, c] µs for columns [s, 1] of shape fields, expected where no load is told."""
+        return np.asarray(np.mean(self.state_us(shape), axis=0))
+
+    def state_us(self, shape: Values) -> list[Floats]:
+        """Predict by the laws alone [s, c] for each load to expect; for one, where it is told or there is none."""
+        known = self.loads is None or is_told(shape)
+        states = [{}] if self.loads is None or known else self.loads.states(self.kernel, shape, self.config)
+        work = [mapper(self.kernel)({**shape, **load}, self.config) for load in states]
+        return [np.einsum("scp,cp->sc", wave.design(some, self.sms, self.resident), self.law) for some in work]
+
+    def margin(self, *, told: bool) -> float:
+        """Return the log µs that a choice has to gain over the default."""
+        return self.margins[0 if told else 1]
 
     def log_factor(self, shape: Values) -> Floats:
         """Return the log of the smoothed correction: [s, c], zero without a smoother."""
@@ -61,6 +79,12 @@ class Fitted:
     def cautious(self, shape: Mapping[str, NDArray[Any]]) -> Floats:
         """Predict µs one sigma up: [s, c]. Choosing by it loses less at anchors left out than by the mean does."""
         return np.asarray(self.us(shape) * np.exp(self.sigma))
+
+    def leaning(self, shape: Mapping[str, NDArray[Any]]) -> Floats:
+        """Predict as `cautious` does, the default's µs [s, c] lowered by the margin: a choice is the least of these."""
+        fields = {name: values for name, values in shape.items() if name not in LOADS}
+        by = self.margin(told=is_told(shape))
+        return np.exp(lean(np.log(self.cautious(shape)), defaults(self.kernel, self.config, fields), by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +119,25 @@ def fit_to(anchors: Measured, waves: Measured, sms: int, options: Options = Opti
     law = law * np.exp(found.pop("shared", 0.0))
     notes = found | {"left_out_regret": float(regret(anchors.us, anchors.us * np.exp(-left)).mean()),
                      "anchors": float(len(anchors.us)), "waves": float(len(waves.us))}  # fmt: skip
-    return Fitted(anchors.kernel, sms, anchors.config, resident, law, smooth, _sigma(anchors, left), notes)
+    loads = held(anchors) if options.load else None
+    made = Fitted(anchors.kernel, sms, anchors.config, resident, law, smooth, _sigma(anchors, left), loads, (0.0, 0.0),
+                  notes)  # fmt: skip
+    return replace(made, margins=_margins(made, anchors, left))
+
+
+def _margins(made: Fitted, anchors: Measured, left: Floats) -> tuple[float, float]:
+    """Margins with the load told and not, from what the anchors' residuals `left` [s, c] say of each left out.
+
+    Products of the fused layer have no default that others run, only a rule of ours: it is not worth protecting.
+    """
+    if made.kernel not in kernels():
+        return MARGINS[0], MARGINS[0]
+    told = np.log(anchors.us) - left + made.sigma
+    default = defaults(made.kernel, made.config, anchors.shape)
+    if made.loads is None:
+        return (margin(anchors.us, told, default),) * 2
+    known, unknown = (np.log(made.law_us(anchors.columns(load=load))) for load in (True, False))
+    return (margin(anchors.us, told, default), margin(anchors.us, told + unknown - known, default, FEWER))
 
 
 def _part(some: Measured, sms: int, resident: NDArray[np.int64], load: bool) -> tuple[Floats, Floats]:

@@ -131,12 +131,35 @@ def decode(shape: Values, c: Values, head_dim: int) -> Work:
     batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
     splits = c["SPLITS"]
     trips = -(-kv // (splits * c["BLOCK_N"]))
+    mean = mean_trips(kv, shape["longest"], splits * c["BLOCK_N"]) if "longest" in shape else trips
     used = -(-kv // (trips * c["BLOCK_N"]))  # a split beyond the end of the sequence has nothing to do
     dram = 4 * head_dim * batch * kv * kv_heads
     longest = -(-shape["longest"] // (splits * c["BLOCK_N"])) if "longest" in shape else trips
     return Work(
-        batch * kv_heads * used, trips, longest, dram, batch * kv_heads * splits, batch * heads * splits * (splits > 1)
+        batch * kv_heads * used, mean, longest, dram, batch * kv_heads * splits, batch * heads * splits * (splits > 1)
     )
+
+
+def even_range(kv: Any, longest: Any) -> tuple[Any, Any]:
+    """Return the range, first value excluded, that lengths of mean `kv` fill evenly up to the longest; none below 1."""
+    spread = longest - kv
+    spread = spread - (spread - kv + 1) * (spread >= kv)
+    return kv - spread - 1, kv + spread
+
+
+def mean_trips(kv: Any, longest: Any, step: Any) -> Any:
+    """Mean of ⌈length / step⌉ over lengths spread evenly around `kv` up to the longest; where all are `kv`, its own.
+
+    Of a ragged batch a large step leaves some sequences a trip less than the mean length takes.
+    """
+    low, high = even_range(kv, longest)
+    return (_trips_up_to(high, step) - _trips_up_to(low, step)) / (high - low)
+
+
+def _trips_up_to(length: Any, step: Any) -> Any:
+    """Sum of ⌈x / step⌉ over x = 1 … length."""
+    whole = length // step
+    return (whole + 1) * (length - 0.5 * step * whole)
 
 
 def mapper(kernel: str) -> Callable[[Values, Values], Work]:

@@ -37,7 +37,7 @@ def choices_of(table: Any, of: Space, shapes: Sequence[Shape]) -> list[int]:
 def candidates_of(table: Any, of: Space, shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
     """Return the numbers of default, choice and the table's next best at each shape."""
     columns = {name: np.array([[shape[name]] for shape in shapes]) for name in KIND_FIELDS[family(of.kernel)]}
-    best = np.argsort(table.table.fitted.cautious(columns), axis=1, kind="stable")[:, :NEXT]
+    best = np.argsort(table.table.fitted.leaning(columns), axis=1, kind="stable")[:, :NEXT]
     defaults = [of.configs.index(of.default(shape)) for shape in shapes]
     return [(default, choice, *rest) for default, choice, rest in
             zip(defaults, choices_of(table, of, shapes), best.tolist(), strict=True)]  # fmt: skip

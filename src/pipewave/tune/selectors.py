@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune import cells, fitted, published
+from pipewave.tune.caution import defaults
 from pipewave.tune.lookup import lookup
 from pipewave.tune.mapping import KIND_FIELDS, routed
 from pipewave.tune.measured import Measured, measured
@@ -52,14 +53,6 @@ def asked(test: Measured) -> list[dict[str, Any]]:
     names = KIND_FIELDS[family(test.kernel)]
     rows = zip(*(test.shape[name].tolist() for name in names), strict=True)
     return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def defaults(recording: Recording, test: Measured) -> Ints:
-    """Number of the default configuration of each test shape."""
-    of = space(test.kernel)
-    rows = zip(*(values.tolist() for values in test.shape.values()), strict=True)
-    position = {tuple(config): i for i, config in enumerate(recording.configs.tolist())}
-    return np.array([position[of.default(dict(zip(test.shape, row, strict=True)))] for row in rows])
 
 
 def pipewave(recording: Recording, test: Measured, *, load: bool = True) -> Selector:
@@ -134,7 +127,7 @@ def default(recording: Recording, test: Measured) -> Selector:
     """Return what a user runs without tuning."""
     rows = zip(*(values.tolist() for values in test.shape.values()), strict=True)
     shapes = [dict(zip(test.shape, row, strict=True)) for row in rows]
-    return Selector(defaults(recording, test), median_us(space(test.kernel).default, shapes))
+    return Selector(defaults(test.kernel, test.config, test.shape), median_us(space(test.kernel).default, shapes))
 
 
 def one_for_all(recording: Recording, test: Measured) -> Selector:

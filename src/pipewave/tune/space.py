@@ -67,12 +67,16 @@ def _fp8_default(shape: Shape) -> Config:
     return (64, 128, 128, 4, 3, 1) if rows <= 128 else (128, 128, 128, 4, 3, 1)
 
 
+MOE_SWITCHES = (32, 64, 96, 128, 512)  # tokens up to which each of vLLM's tiles is the default
+MOE_CROWDED = 128  # tokens for each expert there is, from where on it walks tiles in bands
+
+
 def _moe_default(shape: Shape) -> Config:
     """Return what vLLM 0.22 runs without a tuned file: tiles grow with tokens (SGLang's older rule stays a member)."""
     m = shape["m"]
     rows = next((rows for most, rows in ((32, 16), (96, 32), (512, 64)) if m <= most), 128)
     cols, depth = (64, 128) if m <= 64 else (128, 64)
-    group = 16 if m // max(shape["e"], 1) > 128 else 1
+    group = 16 if m // max(shape["e"], 1) > MOE_CROWDED else 1
     return (rows, cols, depth, 4 if m <= 128 else 8, 4 if m <= 32 else 3, group)
 
 

@@ -25,12 +25,15 @@ from safetensors.numpy import save
 from pipewave.errors import BadFile
 from pipewave.tune.cells import Cells
 from pipewave.tune.fitted import Fitted
+from pipewave.tune.loads import Loads
 from pipewave.tune.machine import flat
 from pipewave.tune.shapes import family
 from pipewave.tune.smooth import Smoother
 from pipewave.tune.space import space
 
-SCHEMA = 3  # 2: laws have terms of the first wave; 3: cells end at powers of two
+SCHEMA = (
+    4  # 2: laws have terms of the first wave; 3: cells end at powers of two; 4: loads, margins, cells for loads told
+)
 HARD = ("gpu", "sm_count", "cc")
 SOFT = ("triton", "cuda", "driver")
 _SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py",
@@ -47,11 +50,12 @@ class TableMismatch(BadFile):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A fitted kernel: laws, corrections, short lists, and `meta` (env, hashes, timing, fit)."""
+    """A fitted kernel: laws, corrections, short lists (`told`: with the load), `meta` (env, hashes, timing, fit)."""
 
     kernel: str
     fitted: Fitted
     cells: Cells
+    told: Cells
     meta: dict[str, Any]
 
     @property
@@ -100,22 +104,25 @@ def space_hash(kernel: str) -> str:
     return hashlib.sha256(json.dumps([of.names, of.configs]).encode()).hexdigest()
 
 
-def make(fitted: Fitted, cells: Cells, recorded: Mapping[str, Any], canary: Sequence[Mapping[str, Any]] = ()) -> Table:
-    """Assemble a table from a fit, the recording's meta, and the anchors that `tune check` times again."""
+def make(
+    fitted: Fitted, cells: tuple[Cells, Cells], recorded: Mapping[str, Any], canary: Sequence[Mapping[str, Any]] = ()
+) -> Table:
+    """Assemble a table from a fit, its short lists, the recording's meta, and the anchors `tune check` times again."""
     env = flat(recorded["env"])
     timing = {
         name: recorded[name] for name in ("method", "flush_mb", "empty_us", "timed_s", "seed") if name in recorded
     }
-    meta = {"schema": SCHEMA, "env": env, "timing": timing, "fit": fitted.notes, "canary": list(canary),
+    meta = {"schema": SCHEMA, "env": env, "timing": timing, "fit": fitted.notes, "margins": list(fitted.margins),
+            "canary": list(canary),
             "kernel": {"name": fitted.kernel, "source_sha256": source_hash(fitted.kernel),
                        "config_space_sha256": space_hash(fitted.kernel)}}  # fmt: skip
-    return Table(fitted.kernel, fitted, cells, meta | {"sha256": _digest(meta, _arrays(fitted, cells))})
+    return Table(fitted.kernel, fitted, *cells, meta | {"sha256": _digest(meta, _arrays(fitted, *cells))})
 
 
-def _arrays(fitted: Fitted, cells: Cells) -> dict[str, NDArray[Any]]:
-    smooth = fitted.smooth
+def _arrays(fitted: Fitted, cells: Cells, told: Cells) -> dict[str, NDArray[Any]]:
+    smooth, loads = fitted.smooth, fitted.loads
     assert smooth is not None
-    return {
+    arrays: dict[str, NDArray[Any]] = {
         "config": np.stack(list(fitted.config.values()), axis=1).astype(np.int32),
         "resident": fitted.resident.astype(np.int32),
         "law": fitted.law.astype(np.float32),
@@ -125,10 +132,15 @@ def _arrays(fitted: Fitted, cells: Cells) -> dict[str, NDArray[Any]]:
         "anchor_at": smooth.at.astype(np.float32),
         "anchor_weights": smooth.weights.astype(np.float16),
         "cell_key": cells.key,
-        "cell_start": cells.start.astype(np.int32),
-        "cell_config": cells.config,
-        "cell_factor": cells.factor,
+        **_cells("cell", cells),
     }
+    if loads is None:
+        return arrays
+    return arrays | {"load_sizes": loads.sizes, "load_ratio": loads.ratio.astype(np.float32), **_cells("told", told)}
+
+
+def _cells(name: str, of: Cells) -> dict[str, NDArray[Any]]:
+    return {f"{name}_start": of.start.astype(np.int32), f"{name}_config": of.config, f"{name}_factor": of.factor}
 
 
 def _digest(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -142,7 +154,7 @@ def write(table: Table, path: Path) -> None:
     """Write the file whole: to a neighbour first, then renamed over the target."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_bytes(save(_arrays(table.fitted, table.cells), {"pipewave_table": json.dumps(table.meta)}))
+    part.write_bytes(save(_arrays(table.fitted, table.cells, table.told), {"pipewave_table": json.dumps(table.meta)}))
     part.replace(path)
 
 
@@ -180,9 +192,14 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Table:
     smooth = Smoother(a["anchor_mean"], a["anchor_spread"], meta["fit"]["length"], a["anchor_at"].astype(float),
                       a["anchor_weights"].astype(float))  # fmt: skip
     config = {name: a["config"][:, i].astype(np.int64) for i, name in enumerate(names)}
+    has_load = "load_ratio" in a
+    loads = Loads(a["load_sizes"], a["load_ratio"].astype(float)) if has_load else None
+    margins = meta["margins"][0], meta["margins"][1]
     fitted = Fitted(kernel, int(meta["env"]["sm_count"]), config, a["resident"].astype(np.int64),
-                    a["law"].astype(float), smooth, a["sigma"].astype(float), meta["fit"])  # fmt: skip
-    return Table(kernel, fitted, Cells(a["cell_key"], a["cell_start"], a["cell_config"], a["cell_factor"]), meta)
+                    a["law"].astype(float), smooth, a["sigma"].astype(float), loads, margins, meta["fit"])  # fmt: skip
+    cells = Cells(a["cell_key"], a["cell_start"], a["cell_config"], a["cell_factor"])
+    told = Cells(cells.key, a["told_start"], a["told_config"], a["told_factor"]) if has_load else cells
+    return Table(kernel, fitted, cells, told, meta)
 
 
 def check_kernel(table: Table, kernel: str) -> None:

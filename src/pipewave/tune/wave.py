@@ -63,6 +63,7 @@ def terms(work: Work, sms: int, resident: Any) -> tuple[Any, ...]:
             blocks / sms, blocks * trips / sms, dram * 2.5e-7, l2 * 1e-7, idle / sms, uneven)  # fmt: skip
 
 
+TINY = 1e-9  # of a wave: a full one stays one, however its blocks were rounded
 MOST = 128  # blocks of the busiest SM up to which a law's steps are tabulated
 # Per number of blocks on the busiest SM: µs, µs a trip, µs a trip and block; then µs a longest trip, block, byte of
 # memory, byte of the L2, idle block and uneven trip; then the law itself, for more blocks than tabulated, and resident
@@ -97,6 +98,31 @@ def predict_us(work: tuple[Any, ...], sms: int, law: Tabulated) -> Any:
     if uneven and busiest <= resident:
         us += uneven * (longest - trips) * busiest * (1.0 - sms * (busiest - 1) / blocks)
     return us
+
+
+def predict_mean_us(
+    low: float, high: float, trips: Any, dram: Any, idle: Any, l2: tuple[Any, ...], sms: int, law: Tabulated
+) -> Any:
+    """Mean of a law at two numbers of blocks, all with the same trips.
+
+    `idle`: blocks of the grid, with those that work; `l2`: what its bytes are made of, (n, k, more, width) for
+    2 · (blocks / width · n + more) · k, worked out where a law asks for them.
+    """
+    at, trip, each, chain, block, memory, cache, alone, _, whole, resident = law
+    fewer, more = int(low / sms - TINY) + 1, int(high / sms - TINY) + 1
+    both = low + high
+    if more > MOST:
+        works = (Work(blocks, trips, trips, dram, _asked(l2, blocks), idle - blocks) for blocks in (low, high))
+        return 0.5 * sum(a * b for work in works for a, b in zip(terms(work, sms, resident), whole, strict=True))
+    us = (0.5 * (at[fewer] + at[more] + trips * (trip[fewer] + trip[more] + low * each[fewer] + high * each[more])
+                 + both * (block - alone))
+          + trips * chain + dram * memory + idle * alone)  # fmt: skip
+    return us + _asked(l2, 0.5 * both) * cache if cache else us
+
+
+def _asked(l2: tuple[Any, ...], blocks: float) -> Any:
+    n, k, more, width = l2
+    return 2 * (blocks / width * n + more) * k
 
 
 def design(work: Work, sms: int, resident: NDArray[np.int64]) -> Floats:

@@ -1,0 +1,53 @@
+"""When to leave the default: only for a predicted gain that exceeds the error which anchors left out show.
+
+The margin is the smallest at which few enough left-out anchors run slower than with the default. Where the load of a
+launch is not told, the same anchors are predicted without it, so that the margin covers what the load may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.tune.shapes import family
+from pipewave.tune.space import space
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+SLOWER = 0.02  # a choice is slower than the default from here on
+FEW, FEWER = (
+    0.02,
+    0.01,
+)  # share of left-out anchors that may be; where loads are not told, for they vary more than anchors
+MARGINS = tuple(step / 100 for step in range(2, 21))  # tried, of log µs
+
+
+def defaults(kernel: str, config: Mapping[str, Ints], shape: Mapping[str, NDArray[np.generic]]) -> Ints:
+    """Return the number [s] of the default configuration at shapes given as columns."""
+    of, kind = space(kernel), family(kernel)
+    position = {row: i for i, row in enumerate(zip(*(values.tolist() for values in config.values()), strict=True))}
+    constant = {"head_dim": int(kernel.rsplit("_", 1)[1])} if kind in ("prefill", "decode") else {}
+    rows = zip(*(np.asarray(values).reshape(-1).tolist() for values in shape.values()), strict=True)
+    return np.array([position[of.default(dict(zip(shape, row, strict=True)) | constant)] for row in rows])
+
+
+def margin(us: Floats, predicted: Floats, default: Ints, most: float = FEW) -> float:
+    """Return the least margin that leaves a share of `most` slower than the default.
+
+    `predicted` [s, c]: log µs of anchors left out, which choices go by; `us` [s, c]: what they took.
+    """
+    row = np.arange(len(us))
+    for tried in MARGINS:
+        chosen = lean(predicted, default, tried).argmin(axis=1)
+        if np.mean(us[row, chosen] > (1 + SLOWER) * us[row, default]) <= most:
+            return tried
+    return MARGINS[-1]
+
+
+def lean(log_us: Floats, default: Ints, by: float) -> Floats:
+    """Return log µs [s, c] with the default's [s] lowered."""
+    out = log_us.copy()
+    out[np.arange(len(out)), default] -= by
+    return out
