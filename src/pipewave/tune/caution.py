@@ -33,17 +33,26 @@ def defaults(kernel: str, config: Mapping[str, Ints], shape: Mapping[str, NDArra
     return np.array([position[of.default(dict(zip(shape, row, strict=True)) | constant)] for row in rows])
 
 
-def margin(us: Floats, predicted: Floats, default: Ints, most: float = FEW) -> float:
-    """Return the least margin that leaves a share of `most` slower than the default.
+def margin(slower: NDArray[np.bool_], predicted: Floats, default: Ints, most: float = FEW) -> float:
+    """Return the least margin at which choices are slower than the default at a share of `most` of the anchors.
 
-    `predicted` [s, c]: log µs of anchors left out, which choices go by; `us` [s, c]: what they took.
+    `predicted` [s, c]: log µs of anchors left out, which choices go by; `slower` [s, c]: as `is_slower` says.
     """
-    row = np.arange(len(us))
+    row = np.arange(len(predicted))
     for tried in MARGINS:
-        chosen = lean(predicted, default, tried).argmin(axis=1)
-        if np.mean(us[row, chosen] > (1 + SLOWER) * us[row, default]) <= most:
+        if np.mean(slower[row, lean(predicted, default, tried).argmin(axis=1)]) <= most:
             return tried
     return MARGINS[-1]
+
+
+def is_slower(halves: Floats, default: Ints) -> NDArray[np.bool_]:
+    """Whether each configuration is slower than the default [s], by both halves [s, c, 2] of the repeats.
+
+    Anchors have few repeats: by all together, noise would make some of those slower that are not.
+    """
+    of_default = halves[np.arange(len(halves)), default][:, None]
+    known = np.isfinite(halves) & np.isfinite(of_default)
+    return np.asarray(np.all((halves > (1 + SLOWER) * of_default) | ~known, axis=2) & known.any(axis=2))
 
 
 def lean(log_us: Floats, default: Ints, by: float) -> Floats:

@@ -140,28 +140,29 @@ def build(
     return lists[0], lists[-1]
 
 
-Scored = tuple[Floats, Floats, NDArray[np.int64]]  # log µs by the laws [s, c], log factors [s, c], defaults [s]
+# log µs by the laws [s, c], log factors [s, c], defaults [s], margin
+Scored = tuple[Floats, Floats, NDArray[np.int64], float]
 
 
 def _scored(fitted: Fitted, columns: dict[str, NDArray[np.int64]], default: NDArray[np.int64]) -> list[Scored]:
     """Score samples: by the time to expect, then, where there is a load to tell, at each half of the loads."""
-    laws = fitted.state_us(columns)
-    factor = fitted.log_factor(columns) + fitted.sigma  # as `Fitted.leaning`
-    scored = [(np.log(np.mean(laws, axis=0)), lean(factor, default, fitted.margin(told=False)), default)]
-    if len(laws) > 1:
-        told = lean(factor, default, fitted.margin(told=True))
-        scored.append((np.log(np.concatenate(laws)), np.tile(told, (len(laws), 1)), np.tile(default, len(laws))))
+    factor = fitted.log_factor(columns) + fitted.sigma  # as `Fitted.cautious`
+    scored = [(np.log(fitted.law_us(columns)), factor, default, fitted.margin(told=False))]
+    if fitted.loads is not None:
+        laws = [fitted.work_us(work) for work in fitted.works(columns)]
+        law, times = np.log(np.concatenate(laws)), len(laws)
+        scored.append((law, np.tile(factor, (times, 1)), np.tile(default, times), fitted.margin(told=True)))
     return scored
 
 
 def _list(
-    law: Floats, factor: Floats, default: NDArray[np.int64], most: int, keep_default: float
+    law: Floats, factor: Floats, default: NDArray[np.int64], margin: float, most: int, keep_default: float
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return a cell's candidates and their factors."""
+    """Return a cell's candidates, those that are fast and the default, and their factors, with the margin in them."""
     lost = law + factor
     lost -= lost.min(axis=1, keepdims=True)
-    chosen = shortlist(lost, default, most, keep_default)
-    return chosen, np.exp(factor.mean(axis=0)[chosen])
+    chosen = shortlist(lost, default, most, keep_default * np.exp(margin))
+    return chosen, np.exp(lean(factor, default, margin).mean(axis=0)[chosen])
 
 
 def _joined(names: NDArray[np.int64], found: tuple[tuple[NDArray[np.int64], Floats], ...]) -> Cells:
@@ -176,15 +177,16 @@ def shortlist(
 ) -> NDArray[np.int64]:
     """Pick configurations greedily until their best loses little anywhere (`lost` [s, c] = log µs over the best's).
 
-    The default comes first where it is predicted near the best; the list is best first.
+    The default keeps a place where it is predicted near the best.
     """
     near = [int(d) for d, row in zip(default, lost, strict=True) if row[d] < np.log(keep_default)]
-    chosen = sorted(set(near))[:1]
-    left = lost[:, chosen[0]] if chosen else np.full(len(lost), np.inf)
+    kept = sorted(set(near))[:1]
+    chosen: list[int] = []
+    left = np.full(len(lost), np.inf)
     least = 1 if len(lost) >= FEW else 2  # few samples do not tell that one is enough
-    while len(chosen) < most and (len(chosen) < least or left.mean() > ENOUGH or left.max() > WORST):
+    while len({*chosen, *kept}) < most and (len(chosen) < least or left.mean() > ENOUGH or left.max() > WORST):
         score = (np.minimum(left[:, None], lost) + 1e-6 * lost).sum(axis=0)
         score[chosen] = np.inf
         chosen.append(int(score.argmin()))
         left = np.minimum(left, lost[:, chosen[-1]])
-    return np.array(sorted(chosen, key=lambda config: lost[:, config].sum()), np.int64)
+    return np.array(chosen + [config for config in kept if config not in chosen], np.int64)

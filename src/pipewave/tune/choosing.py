@@ -83,12 +83,17 @@ class Lookup:
         if len(rows) == 1:
             return rows[0]
         best, least = rows[0], math.inf
-        work, sms, states = self._work, self.sms, self.states(shape)
+        states = self.states(shape)
         for row in rows:
-            us = row[2] * sum([predict_us(work(state, row[0]), sms, row[3]) for state in states])
+            us = row[2] * self._us(row, states)
             if us < least:
                 best, least = row, us
         return best
+
+    def _us(self, row: Row, states: list[Values]) -> float:
+        """Return the mean µs of a candidate's law over loads."""
+        us = [predict_us(self._work(state, row[0]), self.sms, row[3]) for state in states]
+        return float(sum(us)) / len(us)
 
     def remember(self, key: Any, config: Config) -> Config:
         """Keep a choice."""

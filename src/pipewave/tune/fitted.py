@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune import wave
-from pipewave.tune.caution import FEWER, MARGINS, defaults, lean, margin
+from pipewave.tune.caution import FEWER, MARGINS, defaults, is_slower, lean, margin
 from pipewave.tune.loads import Loads, held, is_told
-from pipewave.tune.mapping import Values, mapper
+from pipewave.tune.mapping import Values, Work, mapper
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, WAVE, Recording
+from pipewave.tune.shapes import family
 from pipewave.tune.smooth import Smoother, alike, logs, smoother
 from pipewave.tune.space import kernels
 
@@ -49,14 +50,20 @@ class Fitted:
 
     def law_us(self, shape: Values) -> Floats:
         """Predict by the laws alone: [s, c] µs for columns [s, 1] of shape fields, expected where no load is told."""
-        return np.asarray(np.mean(self.state_us(shape), axis=0))
+        work = self.works(shape)
+        if family(self.kernel) == "decode":  # hardly bends between an even batch and a ragged one
+            work = [Work(*(sum(parts) / len(work) for parts in zip(*work, strict=True)))]
+        return np.asarray(np.mean([self.work_us(some) for some in work], axis=0))
 
-    def state_us(self, shape: Values) -> list[Floats]:
-        """Predict by the laws alone [s, c] for each load to expect; for one, where it is told or there is none."""
+    def works(self, shape: Values) -> list[Work]:
+        """Return the launch for each load to expect; one, where the load is told or there is none."""
         known = self.loads is None or is_told(shape)
         states = [{}] if self.loads is None or known else self.loads.states(self.kernel, shape, self.config)
-        work = [mapper(self.kernel)({**shape, **load}, self.config) for load in states]
-        return [np.einsum("scp,cp->sc", wave.design(some, self.sms, self.resident), self.law) for some in work]
+        return [mapper(self.kernel)({**shape, **load}, self.config) for load in states]
+
+    def work_us(self, work: Work) -> Floats:
+        """Predict launches by the laws alone: [s, c] µs."""
+        return np.asarray(np.einsum("scp,cp->sc", wave.design(work, self.sms, self.resident), self.law))
 
     def margin(self, *, told: bool) -> float:
         """Return the log µs that a choice has to gain over the default."""
@@ -134,10 +141,11 @@ def _margins(made: Fitted, anchors: Measured, left: Floats) -> tuple[float, floa
         return MARGINS[0], MARGINS[0]
     told = np.log(anchors.us) - left + made.sigma
     default = defaults(made.kernel, made.config, anchors.shape)
+    slower = is_slower(anchors.halves, default)
     if made.loads is None:
-        return (margin(anchors.us, told, default),) * 2
+        return (margin(slower, told, default),) * 2
     known, unknown = (np.log(made.law_us(anchors.columns(load=load))) for load in (True, False))
-    return (margin(anchors.us, told, default), margin(anchors.us, told + unknown - known, default, FEWER))
+    return (margin(slower, told, default), margin(slower, told + unknown - known, default, FEWER))
 
 
 def _part(some: Measured, sms: int, resident: NDArray[np.int64], load: bool) -> tuple[Floats, Floats]:

@@ -37,7 +37,7 @@ class Loads:
         """Return both halves at shapes [s, 1] as the load columns of `measured.Measured`."""
         at = np.minimum(bins(kernel, shape), self.ratio.shape[1] - 1)
         if family(kernel) == "decode":
-            return [{"longest": shape["kv_len"] * half[at]} for half in self.ratio]
+            return [{"longest": np.rint(shape["kv_len"] * half[at])} for half in self.ratio]
         active, rows = expected(shape, config["BLOCK_M"])
         column = 1 + np.searchsorted(self.sizes, config["BLOCK_M"])
         return [{"active": active * half[at, :1], "rows": rows * half[at][:, column]} for half in self.ratio]

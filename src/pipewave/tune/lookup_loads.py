@@ -128,14 +128,14 @@ class DecodeLookup(Lookup):
         self._bytes = 4 * int(self.kernel.rsplit("_", 1)[1])
         loads = table.fitted.loads
         assert loads is not None
-        self._ragged = loads.ratio[1, :, 0].tolist()
+        self._ragged: list[float] = loads.ratio[1, :, 0].tolist()
 
     def states(self, shape: Values) -> list[Values]:
         """Return an even and a ragged batch, unless the shape tells its longest sequence."""
         if "longest" in shape:
             return [shape]
-        ragged = self._ragged[min(int(shape["batch"]).bit_length(), len(self._ragged) - 1)]
-        return [{**shape, "longest": shape["kv_len"] * ratio} for ratio in (1, ragged)]
+        kv = shape["kv_len"]
+        return [{**shape, "longest": last} for last in (kv, self._ragged_last(shape["batch"], kv))]
 
     def select(self, batch: int, kv_len: int, heads: int, kv_heads: int, longest: int | None = None) -> Config:
         """Choose for `batch` sequences with kv_len cached tokens each, on average; `longest`: of the longest one."""
@@ -163,23 +163,35 @@ class DecodeLookup(Lookup):
         if len(rows) == 1:
             return rows[0]
         told = "longest" in shape
-        last = shape["longest"] if told else kv * self._ragged[min(int(batch).bit_length(), len(self._ragged) - 1)]
+        last = shape["longest"] if told else self._ragged_last(batch, kv)
         low, high = even_range(kv, last)
-        dram, sms, share = self._bytes * groups * kv, self.sms, (1.0 if told else 0.5) / (high - low)
+        dram, sms, size = self._bytes * groups * kv, self.sms, high - low
         best, least = rows[0], math.inf
         for row in rows:
             _, (block_n, splits), factor, law = row
             step = splits * block_n
-            even = trips = longest = -(-kv // step)
-            used = -(-kv // (even * block_n))
-            if last > kv:  # `mean_trips`, written out for speed; where no load is told, half of all batches are even
-                below, above = low // step, high // step
-                trips = share * ((above + 1) * (high - 0.5 * step * above) - (below + 1) * (low - 0.5 * step * below))
-                longest = -(-last // step)
-                if not told:
-                    trips, longest = trips + 0.5 * even, 0.5 * (longest + even)
+            after, at = low // step, high // step  # `mapping.mean_trips`, written out for speed
+            trips = ((at + 1) * (high - 0.5 * step * at) - (after + 1) * (low - 0.5 * step * after)) / size
+            blocks: float = groups
+            if splits > 1:
+                after, at = low // block_n, high // block_n
+                work = (at + 1) * (high - 0.5 * block_n * at) - (after + 1) * (low - 0.5 * block_n * after)
+                blocks = groups * work / (size * trips)
+            longest: float = -(-last // step)
+            if not told:
+                even = -(-kv // step)
+                blocks = 0.5 * (blocks + groups * -(-kv // block_n) / even) if splits > 1 else blocks
+                trips, longest = 0.5 * (trips + even), 0.5 * (longest + even)
             reduced = batch * heads * splits if splits > 1 else 0
-            us = factor * predict_us((groups * used, trips, longest, dram, groups * splits, reduced), sms, law)
+            us = factor * predict_us((blocks, trips, longest, dram, groups * splits, reduced), sms, law)
             if us < least:
                 best, least = row, us
         return best
+
+    def _us(self, row: Row, states: list[Values]) -> float:
+        work = (self._work(state, row[0]) for state in states)
+        return float(predict_us(tuple(sum(parts) / len(states) for parts in zip(*work, strict=True)), self.sms, row[3]))
+
+    def _ragged_last(self, batch: int, kv: int) -> int:
+        """Return the longest sequence to expect of a ragged batch."""
+        return round(kv * self._ragged[min(int(batch).bit_length(), len(self._ragged) - 1)])
