@@ -16,7 +16,6 @@ from pipewave.tune.loads import Loads, held, is_told
 from pipewave.tune.mapping import Values, Work, mapper
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, WAVE, Recording
-from pipewave.tune.shapes import family
 from pipewave.tune.smooth import Smoother, alike, logs, smoother
 from pipewave.tune.space import kernels
 
@@ -50,10 +49,7 @@ class Fitted:
 
     def law_us(self, shape: Values) -> Floats:
         """Predict by the laws alone: [s, c] µs for columns [s, 1] of shape fields, expected where no load is told."""
-        work = self.works(shape)
-        if family(self.kernel) == "decode":  # hardly bends between an even batch and a ragged one
-            work = [Work(*(sum(parts) / len(work) for parts in zip(*work, strict=True)))]
-        return np.asarray(np.mean([self.work_us(some) for some in work], axis=0))
+        return np.asarray(np.mean([self.work_us(work) for work in self.works(shape)], axis=0))
 
     def works(self, shape: Values) -> list[Work]:
         """Return the launch for each load to expect; one, where the load is told or there is none."""

@@ -170,27 +170,17 @@ class DecodeLookup(Lookup):
         for row in rows:
             _, (block_n, splits), factor, law = row
             step = splits * block_n
-            after, at = low // step, high // step  # `mapping.mean_trips`, written out for speed
-            trips = ((at + 1) * (high - 0.5 * step * at) - (after + 1) * (low - 0.5 * step * after)) / size
-            blocks: float = groups
-            if splits > 1:
-                after, at = low // block_n, high // block_n
-                work = (at + 1) * (high - 0.5 * block_n * at) - (after + 1) * (low - 0.5 * block_n * after)
-                blocks = groups * work / (size * trips)
-            longest: float = -(-last // step)
-            if not told:
-                even = -(-kv // step)
-                blocks = 0.5 * (blocks + groups * -(-kv // block_n) / even) if splits > 1 else blocks
-                trips, longest = 0.5 * (trips + even), 0.5 * (longest + even)
+            even, longest = -(-kv // step), -(-last // step)
+            used = -(-kv // (even * block_n))
+            after, at = low // block_n, high // block_n  # `mapping.mean_trips`, written out for speed
+            trips = ((at + 1) * (high - 0.5 * block_n * at) - (after + 1) * (low - 0.5 * block_n * after)) / size
+            if not told:  # half of all batches are even; a law is a line in trips and in the longest
+                trips, longest = 0.5 * (trips + -(-kv // block_n)), 0.5 * (longest + even)
             reduced = batch * heads * splits if splits > 1 else 0
-            us = factor * predict_us((blocks, trips, longest, dram, groups * splits, reduced), sms, law)
+            us = factor * predict_us((groups * used, trips / used, longest, dram, groups * splits, reduced), sms, law)
             if us < least:
                 best, least = row, us
         return best
-
-    def _us(self, row: Row, states: list[Values]) -> float:
-        work = (self._work(state, row[0]) for state in states)
-        return float(predict_us(tuple(sum(parts) / len(states) for parts in zip(*work, strict=True)), self.sms, row[3]))
 
     def _ragged_last(self, batch: int, kv: int) -> int:
         """Return the longest sequence to expect of a ragged batch."""

@@ -127,14 +127,15 @@ def decode(shape: Values, c: Values, head_dim: int) -> Work:
     """Paged decode: a block attends one KV head's queries to one split of one sequence; `idle` counts reduced rows.
 
     `kv_len` is the mean of the sequences' lengths; a shape may bring the `longest`, which ends last. `blocks` counts
-    the splits that have something to do, a partly filled last one by its share: blocks · trips is the work of all.
+    the splits that have something to do at the mean length, `trips` what each of them has, so that their product is the
+    work of all.
     """
     batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
     last = shape.get("longest", kv)
     splits = c["SPLITS"]
     step = splits * c["BLOCK_N"]
-    trips = mean_trips(kv, last, step)
-    used = mean_trips(kv, last, c["BLOCK_N"]) / trips
+    used = -(-kv // (-(-kv // step) * c["BLOCK_N"]))  # a split beyond the end of the sequence has nothing to do
+    trips = mean_trips(kv, last, c["BLOCK_N"]) / used
     dram = 4 * head_dim * batch * kv * kv_heads
     return Work(batch * kv_heads * used, trips, -(-last // step), dram, batch * kv_heads * splits,
                 batch * heads * splits * (splits > 1))  # fmt: skip
