@@ -135,7 +135,10 @@ def build(
         index = order[first : first + min(count, seen)]
         columns = {field: values[index][:, None] for field, values in drawn.items()}
         scored = _scored(fitted, columns, default[index])
-        found.append([_list(*some, most[told], keep_default) for told, some in enumerate(scored)])
+        # Where a load blurs times and margins are wide, the default is put ahead only after the list is made.
+        found.append([
+            _list(*some, most[told], keep_default, ahead=fitted.loads is None) for told, some in enumerate(scored)
+        ])  # fmt: skip
     lists = [_joined(names, some) for some in zip(*found, strict=True)]
     return lists[0], lists[-1]
 
@@ -156,13 +159,21 @@ def _scored(fitted: Fitted, columns: dict[str, NDArray[np.int64]], default: NDAr
 
 
 def _list(
-    law: Floats, factor: Floats, default: NDArray[np.int64], margin: float, most: int, keep_default: float
+    law: Floats,
+    factor: Floats,
+    default: NDArray[np.int64],
+    margin: float,
+    most: int,
+    keep_default: float,
+    *,
+    ahead: bool,
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return a cell's candidates, those that are fast and the default, and their factors, with the margin in them."""
-    lost = law + factor
+    leaning = lean(factor, default, margin)
+    lost = law + (leaning if ahead else factor)
     lost -= lost.min(axis=1, keepdims=True)
-    chosen = shortlist(lost, default, most, keep_default * np.exp(margin))
-    return chosen, np.exp(lean(factor, default, margin).mean(axis=0)[chosen])
+    chosen = shortlist(lost, default, most, keep_default * (1.0 if ahead else np.exp(margin)))
+    return chosen, np.exp(leaning.mean(axis=0)[chosen])
 
 
 def _joined(names: NDArray[np.int64], found: tuple[tuple[NDArray[np.int64], Floats], ...]) -> Cells:
