@@ -271,3 +271,25 @@ def test_prompts_of_latent_attention_under_vllm_are_answered_as_expanded() -> No
 def test_types_of_weights_are_no_types_of_kernels_without_weights(call: Call, dtype: str) -> None:
     with pytest.raises(UnsupportedDtype, match=call.kernel):
         pw.predict(dataclasses.replace(call, dtype=dtype), "B200")
+
+
+@pytest.mark.parametrize(
+    ("case", "gpu", "stack", "impl"),
+    [
+        (pw.fused_moe(256, 8, 2, 4096, 14336), "B200", "sglang-0.5.14", "sglang_fused_moe_triton"),
+        (pw.fused_moe(256, 8, 2, 4096, 14336), "B300", "sglang-0.5.14", "sglang_fused_moe_triton"),
+        (pw.fused_moe(256, 128, 8, 2048, 768), "B200", "sglang-0.5.14", "sglang_flashinfer_trtllm_moe"),
+        (pw.fused_moe(256, 512, 22, 2048, 5120, gated=False), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_nongated"),
+        (pw.fused_moe(256, 64, 4, 1024, 5120, gated=False), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_nongated"),
+        (pw.fused_moe(256, 64, 4, 1024, 5120), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_cutlass"),
+        (pw.fused_moe(256, 64, 4, 4096, 1024, dtype="fp8_block"), "H100", "vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts"),
+        (pw.fused_moe(256, 64, 4, 4096, 1024, dtype="fp8_block", ep=2), "H100", "vllm-0.24.0",
+         "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"),
+    ],
+)  # fmt: skip
+def test_experts_without_a_named_kernel_run_what_the_stack_keeps_for_their_model(
+    case: Call, gpu: str, stack: str, impl: str
+) -> None:
+    answer = pw.predict(case, gpu, protocol="graph", stack=stack)
+    assert answer.impl == impl
+    assert answer.latency_us == pw.predict(case, gpu, protocol="graph", stack=stack, impl=impl).latency_us

@@ -96,9 +96,7 @@ def export(
     card = {"schema": SCHEMA, "name": name, "sha256": hashlib.sha256(raw).hexdigest()}
     card |= {"target": "log(latency / base)", "net": net.spec()}
     card |= {"ceiling": low.spec() | held_to(rows, ceiling, ceiling_rows) if low and ceiling else None}
-    known = software(shipped)
-    known["default_impl"] = software(rows)["default_impl"] | known["default_impl"]  # held-out rows name kernels too
-    card |= {"intervals": intervals(rows, run), "rows": len(shipped), **known, **extra}
+    card |= {"intervals": intervals(rows, run), "rows": len(shipped), **told(rows), **extra}
     path = folder / f"{name}.json"
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
@@ -143,6 +141,12 @@ def intervals(rows: Rows, run: Path) -> dict[str, dict[str, float]]:
     others = {name: part for name, part in parts.items() if name.partition(":")[0] in KINDS and name != UNSEEN}
     found = calibrated(telling(others))
     return {basis: asdict(interval) for basis, interval in found.items()}
+
+
+def told(rows: Rows) -> dict[str, Any]:
+    """The software of the rows that shipped weights are trained on; held-out rows name kernels too."""
+    known = software(rows.take(by_name(SHIPPED, rows).train))
+    return known | {"default_impl": software(rows)["default_impl"] | known["default_impl"]}
 
 
 def software(rows: Rows) -> dict[str, Any]:

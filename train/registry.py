@@ -16,12 +16,12 @@ from pipewave.demand import Array
 from pipewave.estimator import Card, card_of
 from pipewave.gpus import find
 from pipewave.stacks import framework
-from train.export import defaults, software
+from train.export import defaults, told
 from train.pack import balanced, pack
 from train.rows import Rows
 from train.small import nets as small_nets
 from train.small import packed
-from train.splits import DRAWS, FEW, by_name, expand, meet
+from train.splits import DRAWS, FEW, expand, meet
 
 LARGE = {
     "gemm": "gemm",
@@ -123,9 +123,8 @@ def extra(net: str, rows: Rows) -> dict[str, Any]:
     module = import_module(small_nets()[net].module if net in small_nets() else f"train.nets.{LARGE[net]}")
     if not hasattr(module, "card"):
         return {}
-    train = by_name("ship", rows).train
-    usual = module.usual(rows)[train] if hasattr(module, "usual") else slice(None)
-    found: dict[str, Any] = module.card(net, software(rows.take(train[usual])))
+    usual = rows.take(module.usual(rows)) if hasattr(module, "usual") else rows
+    found: dict[str, Any] = module.card(net, told(usual))
     return found
 
 

@@ -14,7 +14,7 @@ protocol=graph --where fallback=no --by gpu,dtype`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
 from pipewave.kernels.fused_moe import analyse
+from pipewave.kernels.fused_moe_models import SHAPE, SHARED, WHOLE, model
 from pipewave.measure.pack import rows as measured
 from train import corpus
 from train.corpus.frame import repository
@@ -146,3 +147,33 @@ def build(data_dir: str | Path | None = None) -> Rows:
     more = {name: Column.of(np.where(flag, "yes", "no")) for name, flag in flags.items()}
     short = (packed.features.view(np.uint32) & np.uint32(KEPT_BITS)).view(np.float32)
     return replace(packed, features=short, columns={**packed.columns, **more})
+
+
+def card(_: str, known: dict[str, Any]) -> dict[str, Any]:
+    """Kernels that a stack keeps for some models, beside that of its other layers of the type."""
+    return {"default_impl": known["default_impl"] | dict(_by_model(known["default_impl"]))}
+
+
+def _by_model(usual: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The most frequent implementation by stack, capability, type and what `chosen_by` says, where not the usual."""
+    frame = rows()
+    frame = frame[frame["counted"] & (frame["source"] != "h200")]
+    layers = frame[[*SHAPE, "gated"]].drop_duplicates()
+    layers = layers.assign(model=[model(layer) for layer in layers.to_dict("records")])
+    frame = frame.merge(layers, on=[*SHAPE, "gated"]).assign(
+        capability=lambda each: each["gpu"].map(lambda name: find(str(name)).compute_capability),
+        held=lambda each: np.where(each["ep"] > 1, SHARED, WHOLE),
+    )
+    for key, part in frame.groupby(["stack", "capability", "dtype", "model"], observed=True):
+        *where, name = map(str, cast(tuple[Any, ...], key))
+        runs = part.groupby("held")["impl"].agg(_most)
+        for held in (WHOLE, SHARED):
+            impl = str(runs.get(held, runs.iloc[0]))
+            if impl != usual.get("|".join(where)):
+                yield "|".join((*where, f"{name},{held}")), impl
+
+
+def _most(impls: pd.Series) -> str:
+    """The most frequent, one that keeps to the activations of the type first."""
+    plain = impls[~impls.str.contains(":")]
+    return str((plain if len(plain) else impls).mode().iloc[0])

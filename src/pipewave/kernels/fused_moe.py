@@ -11,6 +11,7 @@ from pipewave.kernels.fused_moe_config import blocks
 from pipewave.kernels.fused_moe_features import features, times
 from pipewave.kernels.fused_moe_layer import Layer, layer
 from pipewave.kernels.fused_moe_machine import Machine, machine, product_dtype
+from pipewave.kernels.fused_moe_models import chosen_by
 from pipewave.kernels.fused_moe_tiles import tiling
 from pipewave.kernels.residency import COLD, SERVING, least_dram
 
@@ -51,4 +52,14 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     return Analysis(least(needed, ctx, at), spent.base, features(work, tiles, spent, at, ruled), "fused_moe")
 
 
-FAMILY = register(Family("fused_moe", FusedMoe, analyse, options=("routing", "part", "config"), nets=("fused_moe",)))
+FAMILY = register(
+    Family(
+        "fused_moe",
+        FusedMoe,
+        analyse,
+        options=("routing", "part", "config"),
+        variant=chosen_by,
+        nets=("fused_moe",),
+        told_by=("variant",),
+    )
+)
