@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave import tables
+from pipewave.answers import BEYOND
 from pipewave.calls import CLASSES, Call
 from pipewave.errors import BadInput, UnknownGPU, UnsupportedDtype
 
@@ -225,13 +226,13 @@ def test_a_kernel_of_four_bit_weights_is_known_without_its_activations() -> None
 
 
 @pytest.mark.parametrize("stack", ["sglang-0.5.14", "vllm-0.24.0"])
-def test_a_ceiling_is_no_slower_than_the_kernel_asked_about_surely_is(stack: str) -> None:
-    """A kernel that is almost surely faster than the ceiling shows that a well-made one can be."""
+def test_a_ceiling_is_not_far_above_what_the_kernel_asked_about_surely_takes(stack: str) -> None:
+    """A kernel that is surely faster by far shows that a well-made one can be."""
     calls = [pw.attention([q], [q + 16384], 8, 1) for q in (2, 16, 256)]
     calls.append(pw.attention([2], [16386], 32, 8))
     found = pw.predict(calls, "RTX 5090", protocol="graph", stack=stack)
-    assert (found.ceiling_us <= found.high_us * (1 + 1e-6)).all()
-    assert all(pw.predict(call, "RTX 5090", protocol="graph", stack=stack).ceiling_us <= high * (1 + 1e-6)
+    assert (found.ceiling_us <= BEYOND * found.high_us * (1 + 1e-6)).all()
+    assert all(pw.predict(call, "RTX 5090", protocol="graph", stack=stack).ceiling_us <= BEYOND * high * (1 + 1e-6)
                for call, high in zip(calls, found.high_us, strict=True))  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from pipewave.resolve import Source, codes_of, measured_protocol, plain_context,
 
 US = 1e6
 FLOOR = 3  # row of an answer's seconds
+BEYOND = 1.5  # times the interval's end: a ceiling above it is no finding but a poor guess at plain software's time
 DRAM = PIPES.index("dram")
 DRAM_REACHED, FIRST_BYTES_S = 1.1, 1.6e-6  # the envelope of our 26,000 cold rows: times of the DRAM pipe, and before it
 WIDEST = 2.3  # log of the widest factor an interval states, ten: beyond it nothing is known but the floor
@@ -98,9 +99,9 @@ def combined(
 def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> Any:
     """Seconds that a well-made kernel takes, from the ceiling's answer about the base estimate of plain software.
 
-    Where the kernel asked about is almost surely faster (its `high`), it is well made itself.
+    The kernel asked about may be faster than that; where it surely is by far (its `high`), it is what well made means.
     """
-    return xp.maximum(xp.minimum(base_s * xp.exp(log_ratio), high), floor)
+    return xp.maximum(xp.minimum(base_s * xp.exp(log_ratio), BEYOND * high), floor)
 
 
 def _residual(learned: Trained | None, analysis: Analysis, ctx: Context) -> tuple[Residual, Mapping[str, Interval]]:
