@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,10 +49,9 @@ def main() -> int:
     if path is None:
         print(f"none of {', '.join(BROWSERS)} is on PATH", file=sys.stderr)
         return 1
-    from playwright.sync_api import sync_playwright
-
-    with _site() as site, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    playwright = import_module("playwright.sync_api")  # of the extra `web-test`
+    with _site() as site, playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         for picture in PICTURES:
             context = browser.new_context(
                 base_url=site, color_scheme=picture.scheme, viewport={"width": 1400, "height": picture.height}
