@@ -32,6 +32,9 @@ SIZES, CURVES, PAPER = (
     RESULTS / "calibration_curve.json",
     ROOT / "train/paper/results.json",
 )
+TABLES, COLLECTIVES = ROOT / "train" / "tables", RESULTS / "collective_sizes.json"
+COLLECTIVE_BARS = {"below 1 MiB": 12.0, "from 1 MiB": 5.0}
+NORMS, NORM_BAR = {"rmsnorm": "RMSNorm", "silu_and_mul": "SiLU-and-multiply"}, 4.0
 PLOTTED = ("gemm", "attention prefill", "attention decode", "fused_moe", "rmsnorm", "silu_and_mul", "all_reduce")
 
 
@@ -97,6 +100,8 @@ def text() -> str:
         "curve": tables.markdown(_curves()),
         "splits": "\n\n".join(_splits()),
         "sizes": tables.markdown(_sizes()),
+        "collectives": tables.markdown(_collectives()),
+        "norms": _norms(),
     }
     page = (PAGES / "accuracy.md").read_text(encoding="utf-8")
     for name, body in filled.items():
@@ -107,6 +112,24 @@ def text() -> str:
 def _drawn(line: str) -> bool:
     """False for a figure of rows that were never at hand."""
     return not line.startswith("![") or (PAGE.parent / line.partition("](")[2].rstrip(")")).exists()
+
+
+def _collectives() -> list[dict[str, Any]]:
+    """Errors on message sizes held out, beside their bars, by `bench.collective_sizes`."""
+    lines = json.loads(COLLECTIVES.read_text(encoding="utf-8"))
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in lines:
+        shown = found.setdefault((line["net"], line["protocol"]), {"net": line["net"], "protocol": line["protocol"]})
+        bar, mark = COLLECTIVE_BARS[line["side"]], "**" if line["mape"] > COLLECTIVE_BARS[line["side"]] else ""
+        shown[f"{line['side']}, MAPE % / bar"] = f"{mark}{line['mape']:.2f}{mark} / {bar:g}"
+        shown[f"{line['side']}, worst GPU"] = f"{line['worst']} {line['worst_mape']:.1f}"
+    return list(found.values())
+
+
+def _norms() -> str:
+    """Unseen shapes of our cold rows."""
+    means = {net: json.loads((TABLES / f"{net}.cold.json").read_text(encoding="utf-8"))["fold"] for net in NORMS}
+    return ", ".join(f"{title} {means[net]['macro mean']['mape']:.2f} / {NORM_BAR:g}" for net, title in NORMS.items())
 
 
 def _rivals(given: Mapping[str, Any]) -> list[dict[str, Any]]:
