@@ -22,10 +22,10 @@ Bars = Mapping[str, Any]
 
 
 def markdown(found: Sequence[Mapping[str, object]]) -> str:
-    """A table, columns from the first row; a line of its own where there is nothing to show."""
+    """A table of all columns that some row has, in order; a line of its own where there is nothing to show."""
     if not found:
         return "*Not measured.*"
-    names = list(found[0])
+    names = list(dict.fromkeys(name for row in found for name in row))
     lines = ["| " + " | ".join(names) + " |", "|---" + "|---:" * (len(names) - 1) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(_text(row.get(name)) for name in names) + " |" for row in found)])
 

@@ -80,3 +80,9 @@ def test_the_page_is_filled_and_its_figures_exist() -> None:
     assert not re.findall(r"\{[a-z_]+\}", page)
     for image in re.findall(r"\]\((img/[^)]+)\)", page):
         assert (ROOT / "docs" / image).exists(), image
+
+
+def test_a_table_shows_what_only_a_later_row_has() -> None:
+    shown = tables.markdown([{"net": "gemm", "0 rows": 9.0}, {"net": "mla", "0 rows": 8.0, "1000 rows": 3.0}])
+    assert shown.splitlines()[0] == "| net | 0 rows | 1000 rows |"
+    assert shown.splitlines()[2:] == ["| gemm | 9.00 | – |", "| mla | 8.00 | 3.00 |"]
