@@ -1,4 +1,4 @@
-"""Collectives by message size, sizes held out: `python -m bench.collective_sizes --runs DIR [--json FILE]`.
+"""Collectives by message size, sizes held out: `python -m bench.collective_sizes --runs DIR [--json FILE] [--cells]`.
 
 DIR is where `python -m train fit` left its runs. Each of the folds 0 to 4 holds out the message sizes of its groups, on
 all GPUs and fabrics; a row is scored by members that saw none of its group.
@@ -56,11 +56,38 @@ def table(runs: Path) -> list[dict[str, object]]:
     return lines
 
 
+def cells(runs: Path) -> Iterator[tuple[object, ...]]:
+    """Net, protocol, GPU, stack, log2 of ranks and of bytes, rows, mean error and spread of their latency in %."""
+    for net in (*OPS, SMALL_ALL_REDUCE):
+        rows, predictions = load(runs / net / "rows.npz"), load_predictions(runs / net / "net")
+        told = {name: rows.columns[name].text() for name in ("protocol", "gpu", "stack")}
+        told |= {name: np.rint(rows.features[:, rows.names.index(name)]) for name in ("log_world", "log_bytes")}
+        splits = [name for name in predictions if name.startswith("fold:")]
+        index = np.concatenate([by_name(name, rows).score for name in splits])
+        means = np.concatenate([predictions[name][0] for name in splits])
+        error, latency = np.abs(np.expm1(means - rows.residual[index])), rows.latency_us[index]
+        keys = list(zip(*(column[index].tolist() for column in told.values()), strict=True))
+        for key in sorted(set(keys)):
+            at = np.array([one == key for one in keys])
+            yield (
+                net,
+                *key,
+                at.sum(),
+                round(100 * error[at].mean(), 1),
+                round(100 * latency[at].std() / latency[at].mean()),
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--cells", action="store_true", help="error and spread by stack, ranks and octave instead")
     options = parser.parse_args()
+    if options.cells:
+        for cell in cells(options.runs):
+            print(*cell, sep=" | ")
+        return
     lines = table(options.runs)
     for line in lines:
         print(*line.values(), sep=" | ")

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from docs.tools.browser import BROWSERS, browser_path, flags, served
 from docs.tools.session import ROOT
 
 OUT = ROOT / "docs" / "img"
 TRACE = ROOT / "data" / "measured" / "h200" / "traces" / "trace-Qwen3-30B-A3B-tp1-4layers-eager-prefill.json.gz"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +40,13 @@ PICTURES = (
 
 def main() -> int:
     """Take all pictures; 1 where no browser is."""
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    path = browser_path()
     if path is None:
         print(f"none of {', '.join(BROWSERS)} is on PATH", file=sys.stderr)
         return 1
     playwright = import_module("playwright.sync_api")  # of the extra `web-test`
-    with _site() as site, playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with served() as site, playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=flags())
         for picture in PICTURES:
             context = browser.new_context(
                 base_url=site, color_scheme=picture.scheme, viewport={"width": 1400, "height": picture.height}
@@ -71,21 +66,6 @@ def _take(page: Any, picture: Picture) -> None:
     file = OUT / f"web-{picture.view}.png"
     page.screenshot(path=file)
     print(f"wrote {file.relative_to(ROOT)}")
-
-
-@contextmanager
-def _site() -> Iterator[str]:
-    """Address of `pipewave web` in a process of its own."""
-    command = [sys.executable, "-m", "pipewave", "web", "--port", "0", "--no-open"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = next((match for line in process.stdout if (match := re.search(r"http://\S+", line))), None)
-            if not found:
-                raise RuntimeError("the server ended without saying its address")
-            yield found[0].rstrip("/")
-        finally:
-            process.terminate()
 
 
 if __name__ == "__main__":

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+from docs.tools.browser import BROWSERS, browser_path, flags, served
+
 WATCH_CSP = (
     "addEventListener('securitypolicyviolation', e => console.error(`CSP: ${e.violatedDirective} ${e.blockedURI}`))"
 )
 REPORT = pytest.StashKey[list[str]]()
-
-
-def browser_path() -> str | None:
-    given = os.environ.get("PIPEWAVE_BROWSER")
-    return given or next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,16 +44,8 @@ def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
 @pytest.fixture(scope="session")
 def site() -> Iterator[str]:
     """Address of `pipewave web` in a process of its own."""
-    command = [sys.executable, "-m", "pipewave", "web", "--port", "0", "--no-open"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        found = next((match for line in process.stdout if (match := re.search(r"http://\S+", line))), None)
-        assert found, "the server ended without saying its address"
-        yield found[0].rstrip("/")
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
+    with served() as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +54,8 @@ def browser() -> Iterator[Any]:
     path = browser_path()
     if path is None:
         pytest.skip("no Chromium: the page is NOT tested in a browser")
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to sandbox for root
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=flags)
+        chromium = playwright.chromium.launch(executable_path=path, args=flags())
         yield chromium
         chromium.close()
 
