@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from bench.plan_steady import Load, compare
 from pipewave.errors import BadInput, UnknownGPU
 from pipewave.model import load
 from pipewave.plan import Plan, Question, Space, Split, plan, prices
+from pipewave.plan.arrivals import Groups
 from pipewave.plan.executors import executor
 from pipewave.plan.launch import command
 from pipewave.plan.search import TIMES
@@ -103,6 +105,46 @@ def test_closed_form_follows_the_simulator(engine: str, batch: int, isl: int, os
     ran = server.run(traffic).answer
     assert one.columns["tpot_ms"][0] == pytest.approx(ran["tpot_mean_ms"], rel=0.2)
     assert one.columns["tokens_per_s_per_gpu"][0] == pytest.approx(ran["output_tokens_per_s_per_gpu"], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("engine", "batch", "budget", "isl", "osl"),
+    [
+        ("vllm", 32, 8192, 500, 100),  # steps with prompts lie on both sides of the largest captured graph
+        ("vllm", 128, 8192, 400, 400),
+        ("vllm", 256, 8192, 512, 128),
+        ("vllm", 256, 1024, 512, 128),  # prompts queue for the token budget
+        ("vllm", 16, 2048, 5000, 200),  # a prompt takes several steps
+        ("sglang", 64, 4096, 256, 256),
+    ],
+)
+def test_closed_form_knows_that_prompts_come_in_groups(
+    engine: str, batch: int, budget: int, isl: int, osl: int
+) -> None:
+    load = Load("Llama-3.1-8B", Split("H200", engine=engine), budget, batch, isl, osl)
+    off = compare(load).percent
+    assert abs(off["tpot_ms"]) < 8
+    assert abs(off["e2e_ms"]) < 8
+    assert abs(off["ttft_ms"]) < 20
+
+
+def test_groups_of_prompts_keep_their_rate() -> None:
+    rate = np.array([1e-3, 0.3, 1.0, 7.5, 200.0, 1024.0])
+    groups = Groups.at(rate)
+    assert groups.share * groups.prompts.mean(axis=0) == pytest.approx(rate)
+    assert groups.share == pytest.approx(1 - np.exp(-rate))
+    assert (np.diff(groups.prompts, axis=0) >= 0).all()
+    assert groups.length.mean(axis=0) == pytest.approx(1.0, abs=0.05)
+    deviation = groups.prompts.std(axis=0)[3:] / np.sqrt(rate[3:])
+    assert deviation == pytest.approx(1.0, abs=0.15), "counts spread as Poisson counts do"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(("isl", "osl"), [(1, 1), (1, 4000), (30_000, 1), (30_000, 2), (512, 512)])
+def test_extreme_lengths_stay_finite_and_ordered(engine: str, isl: int, osl: int) -> None:
+    columns = evaluate(MODEL, Split("H200", engine=engine), Question(isl, osl), [64, 2048], [1, 8, 63]).columns
+    assert all(np.isfinite(column).all() and (column > 0).all() for name, column in columns.items() if name != "spread")
+    assert (columns["e2e_ms"] >= columns["ttft_ms"]).all()
 
 
 def test_launch_commands_carry_the_design() -> None:

@@ -1,8 +1,8 @@
 """The steady state of a loaded engine in closed form, for all scheduler settings of a split at once.
 
-With B requests in flight, each living through O steps, B/O prompts arrive per step. A step that carries prompt tokens
-takes longer by `extra`; spread over all steps that is what a later token pays for other people's prompts. The
-simulator (`serve`) is the reference; this is its mean, a thousand times faster.
+With B requests in flight, each living through O steps, B/O prompts come per step, in groups (`arrivals`). A step that
+carries prompt tokens takes longer; spread over all steps that is what a later token pays for other people's prompts.
+The simulator (`serve`) is the reference; this is its mean, a thousand times faster (`python -m bench.plan_steady`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.model import ModelSpec
 from pipewave.model.kernels import Batch, Deployment
+from pipewave.plan.arrivals import Groups
 from pipewave.plan.space import Question, Split
 from pipewave.step import Engine, Load, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
@@ -82,23 +83,34 @@ class _Steady:
         return np.array([m.kv / e // self.lanes for m, e in zip(memory, each, strict=True)])
 
     def _columns(self, tokens: Array, lane: Array) -> dict[str, Array]:
-        ask = self.question
-        parts = _Parts(self.runner, ask, tokens, lane)
+        parts = _Parts(self.runner, self.question, tokens, lane)
+        pace = self._pace(tokens, lane)
+        groups = Groups.at(pace.rate)
+        work = groups.prompts * groups.length * self.question.input_len
+        steps = np.ceil(work / pace.room)
+        if pace.mixes:  # groups that overlap share steps
+            steps = steps / np.maximum(groups.share * steps.mean(axis=0), 1.0)
+        beside = pace.decoding if pace.mixes else np.zeros_like(lane)
+        each = parts.prompt_s(np.minimum(work / steps, pace.room), np.broadcast_to(beside, work.shape))
+        decode = parts.decode_s(np.maximum(pace.decoding, 1.0)) * (pace.later > 0)
+        tpot = decode + groups.share * (steps * (each - decode * pace.mixes)).mean(axis=0)
+        # A prompt is one of a group, more likely of a large one, and on average in its middle. It has come while a
+        # step was running.
+        until = np.maximum(steps * (groups.prompts + 1.0) / (2.0 * groups.prompts), 1.0) * each
+        first = tpot + (groups.prompts * until).mean(axis=0) / groups.prompts.mean(axis=0) + pace.queued * tpot
+        return self._named(lane, first, tpot, first + pace.later * tpot, parts.spread)
+
+    def _pace(self, tokens: Array, lane: Array) -> _Pace:
+        """How requests move through settings of `tokens` a step and `lane` requests."""
+        prompt, later = self.question.input_len, self.question.output_len - 1
+        if not self.engine.mixes_phases and later:
+            return _Pace(lane / later, lane, tokens, np.zeros_like(lane), later, mixes=False)
+        mixes = self.engine.mixes_phases
+        own = np.maximum(prompt / (tokens - lane), 1.0) if mixes else 1.0  # steps a prompt takes
         # Prompts cannot come faster than the budget lets them in; the rest of the batch waits in the queue.
-        most = tokens * ask.output_len / (ask.input_len + ask.output_len)
-        inside = np.minimum(lane, most) if self.engine.mixes_phases else lane
-        decode = parts.decode_s(inside)
-        rate = inside / ask.output_len
-        chunk = np.minimum(np.maximum(rate, 1.0) * ask.input_len, tokens - inside * self.engine.mixes_phases)
-        chunks = ask.input_len / chunk  # prompt steps a request needs
-        mixed = parts.prompt_s(chunk, inside if self.engine.mixes_phases else np.zeros_like(inside))
-        extra = chunks * (mixed - (decode if self.engine.mixes_phases else 0.0))
-        tpot = decode + rate * np.maximum(extra, 0.0)
-        busy = np.minimum(rate * extra / tpot, 0.95)
-        first = np.maximum(chunks, 1.0) * mixed / (1 - busy) + 0.5 * tpot
-        cycle = first + (ask.output_len - 1) * tpot
-        waiting = (lane - inside) * cycle / np.maximum(inside, 1e-9)
-        return self._named(lane, first + waiting, tpot, cycle + waiting, parts.spread)
+        rate = np.minimum(lane / (later + own), tokens / (prompt + later))
+        queued = np.maximum(lane / rate - later - own, 0.0)
+        return _Pace(rate, rate * later, tokens - rate * later, queued, later, mixes=mixes)
 
     def _named(self, lane: Array, first: Array, tpot: Array, cycle: Array, spread: float) -> dict[str, Array]:
         pace = max(self.runner.stage_shares()) * self.lanes  # a full pipeline runs at its slowest stage
@@ -106,6 +118,20 @@ class _Steady:
         per_gpu = lane * self.question.output_len / cycle * self.lanes / self.split.parallel.world
         values = (1e3 * first, 1e3 * tpot, 1e3 * cycle, per_gpu, 1 / tpot, np.full_like(tpot, spread))
         return dict(zip(COLUMNS, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """Requests in a full engine, by setting: prompts that come and requests that end per step, requests that decode,
+    prompt tokens a step takes at most, steps a request waits in the queue, tokens after the first, and whether prompts
+    ride along with decoding (else the rate is per decode step)."""
+
+    rate: Array
+    decoding: Array
+    room: Array
+    queued: Array
+    later: int
+    mixes: bool
 
 
 class _Parts:
@@ -147,7 +173,7 @@ class _Parts:
     def prompt_s(self, chunk: Array, decoding: Array) -> Array:
         """A step with `chunk` prompt tokens beside `decoding` requests."""
         kernels, heat = (self._prompt_sum(table, chunk, decoding) for table in (self.time, self.heat))
-        return self._with_gaps(kernels, heat, decoding + 1, chunk + decoding, np.zeros(len(kernels), bool))
+        return self._with_gaps(kernels, heat, decoding + 1, chunk + decoding, np.zeros(kernels.shape, bool))
 
     def _prompt_sum(self, table: _Sums, chunk: Array, decoding: Array) -> Array:
         total = np.interp(chunk + decoding, self.rows, table.body)

@@ -1,0 +1,119 @@
+"""The closed form behind `pipewave plan` beside the simulator behind `pipewave serve`: `python -m bench.plan_steady`.
+
+Each set-up keeps a number of requests in flight. TTFT, TPOT and end-to-end time of the simulator are means over the
+requests that came after the first batch and before the last; prompts and outputs are drawn within half of their mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipewave.model import load as model_of
+from pipewave.plan import Question, Split
+from pipewave.plan.steady import evaluate
+from pipewave.serve.run import Server, Setup
+from pipewave.serve.traffic import synthetic
+
+TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
+ROUNDS = 6  # requests of each lane
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A deployment, its token budget, and the requests it holds."""
+
+    model: str
+    split: Split
+    budget: int
+    batch: int
+    isl: int
+    osl: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Times of a load in ms by both, and how far the closed form is above the simulator, in percent."""
+
+    load: Load
+    plan: dict[str, float]
+    serve: dict[str, float]
+    percent: dict[str, float]
+
+
+def _loads() -> Iterable[Load]:
+    small, large, moe = "Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-30B-A3B"
+    h200, sglang, l40s = Split("H200"), Split("H200", engine="sglang"), Split("L40S")
+    for split in (h200, sglang, l40s):
+        yield Load(small, split, 8192, 8, 1024, 128)
+        yield Load(small, split, 8192, 32, 500, 100)  # a step with a prompt has a little over 512 tokens
+    yield Load(small, h200, 2048, 64, 128, 512)
+    yield Load(small, h200, 8192, 256, 512, 128)
+    yield Load(small, h200, 1024, 256, 512, 128)
+    yield Load(small, h200, 8192, 128, 400, 400)
+    yield Load(small, sglang, 4096, 64, 256, 256)
+    yield Load(small, l40s, 2048, 16, 2000, 200)
+    yield Load(moe, h200, 8192, 64, 512, 256)
+    yield Load(moe, Split("H100", tp=2, ep=2), 4096, 128, 600, 300)
+    yield Load(large, Split("H100", tp=4), 8192, 32, 480, 200)
+    yield Load(large, Split("H200", tp=4, engine="sglang"), 8192, 64, 1000, 300)
+    yield Load(large, Split("B200", tp=2), 8192, 100, 2000, 400)
+    yield Load(large, Split("H100", tp=2, pp=2), 4096, 32, 2000, 200)
+
+
+LOADS = tuple(_loads())
+
+
+def simulated(load: Load) -> dict[str, float]:
+    """Mean times in ms of the requests of the middle."""
+    split = load.split
+    setup = Setup(split.tp, split.pp, split.ep, split.engine, max_num_batched_tokens=load.budget)
+    held = load.batch * split.pp  # a plan's batch is that of one pipeline lane
+    traffic = synthetic(
+        max(ROUNDS * held, 300), input_len=load.isl, output_len=load.osl, concurrency=held, spread=0.5, seed=1
+    )
+    record = Server.of(load.model, split.gpu, setup, traffic.longest).run(traffic).record
+    middle = slice(2 * held, -held)
+    first, whole = ((end - record.arrival_s)[middle] for end in (record.first_s, record.done_s))
+    later = (whole - first) / (traffic.output_len[middle] - 1)
+    return dict(zip(TIMES, (1e3 * float(np.mean(times)) for times in (first, later, whole)), strict=True))
+
+
+def compare(load: Load) -> Compared:
+    """One set-up by both."""
+    found = evaluate(model_of(load.model), load.split, Question(load.isl, load.osl), [load.budget], [load.batch])
+    plan, serve = {name: float(found.columns[name][0]) for name in TIMES}, simulated(load)
+    return Compared(load, plan, serve, {name: 100 * (plan[name] / serve[name] - 1) for name in TIMES})
+
+
+def main() -> None:
+    """Print every set-up, and the mean of what lies between both."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    chosen = parser.parse_args().json
+    results = [compare(load) for load in LOADS]
+    print(f"{'':60} " + " ".join(f"{name + ' plan/serve':>26}" for name in TIMES))
+    for one in results:
+        print(_line(one))
+    for name in TIMES:
+        off = np.array([one.percent[name] for one in results])
+        worst = max(off, key=abs)
+        print(f"{name}: mean |difference| {np.abs(off).mean():.1f} %, mean {off.mean():+.1f} %, worst {worst:+.1f} %")
+    if chosen:
+        chosen.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n", encoding="utf-8")
+
+
+def _line(one: Compared) -> str:
+    load, split = one.load, one.load.split
+    what = f"{load.model} {split.gpu} {split.engine} tp{split.tp} pp{split.pp}"
+    what += f" b{load.batch} t{load.budget} {load.isl}+{load.osl}"
+    return f"{what:60} " + " ".join(f"{one.plan[n]:9.1f} {one.serve[n]:9.1f} {one.percent[n]:+5.0f}%" for n in TIMES)
+
+
+if __name__ == "__main__":
+    main()
