@@ -50,3 +50,12 @@ def test_a_card_without_cold_rows_says_what_stands_in() -> None:
     assert REPLAYED in found.notes
     assert found.basis == pw.predict(pw.gemm(64, 4096, 4096), "L40S", protocol="graph", stack="vllm-0.22.1").basis
     assert REPLAYED not in pw.predict(pw.gemm(64, 4096, 4096), "H200", protocol="serving").notes
+
+
+@pytest.mark.parametrize("gpu", ["H200", "A100"])
+@pytest.mark.parametrize("call", [pw.rmsnorm(2048, 4096), pw.rmsnorm(2048, 4096, fused_add=True), pw.silu_and_mul(64, 14336),
+                                  pw.elementwise(1 << 20, 1 << 20)])  # fmt: skip
+def test_in_a_step_a_well_made_streaming_kernel_gains_what_the_predicted_one_does(call: pw.Call, gpu: str) -> None:
+    cold, serving = (pw.predict(call, gpu, protocol=protocol) for protocol in ("cold", "serving"))
+    assert serving.latency_us < cold.latency_us
+    assert serving.ceiling_us / serving.latency_us == pytest.approx(cold.ceiling_us / cold.latency_us)

@@ -20,7 +20,7 @@ from pipewave.estimator import UNTRAINED_SCALE, Interval, Residual, Trained, hal
 from pipewave.gpus import GPU
 from pipewave.kernels.arith import ARRAY, Arith
 from pipewave.kernels.base import Analysis, Columns, Context, Family
-from pipewave.kernels.residency import COLD
+from pipewave.kernels.residency import COLD, SERVING
 from pipewave.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
 
 US = 1e6
@@ -46,6 +46,9 @@ class Answers:
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
     found = _alone(family, cols, key, gpu, protocol)
+    if protocol == SERVING and family.name in serving.STREAMING:
+        cold = _alone(family, cols, key, gpu, COLD).seconds
+        found.seconds[serving.CEILING] = serving.ceiling_in_step(found.seconds, cold)
     if not serving.applies(family, protocol):
         return found
     if found.source.basis == "measured_gpu":

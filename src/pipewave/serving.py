@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pipewave import stacks
 from pipewave.demand import Array
 from pipewave.gpus import GPU
@@ -21,6 +23,7 @@ from pipewave.kernels.base import Context, Family
 from pipewave.kernels.residency import SERVING
 
 HEAVY = ("gemm", "attention", "mla", "fused_moe")  # families that read weights or KV
+STREAMING = ("rmsnorm", "silu_and_mul", "elementwise")  # those that a step spares most of their DRAM traffic
 DIRTY_PER_BYTE = 0.5  # dirty bytes a cold kernel writes back for each byte it reads from DRAM
 DIRTY_SHARE = 0.6  # of the L2 that a flush leaves dirty
 # Floor over latency: up to the first a kernel waits for its start and no write-back shows, from the second all of it.
@@ -51,6 +54,14 @@ def spare(seconds: Rows, dram_bytes: Any, family: str, ctx: Context, stack: str 
     saved = write_back_s(floor / latency, dram_bytes, family, ctx.gpu, xp) + _setup_s(family, ctx, stack)
     shrunk = xp.maximum(latency - saved, floor) / latency
     return tuple(xp.maximum(each * shrunk, floor) for each in seconds)
+
+
+def ceiling_in_step(seconds: Array, cold: Array) -> Array:
+    """The ceiling of streaming calls in a step, [call], from answers [row, call] in a step and of the same calls cold.
+
+    No ceiling was trained on what a step leaves in the L2: a well-made kernel gains as much by it as the one predicted.
+    """
+    return np.asarray(np.maximum(cold[CEILING] * seconds[LATENCY] / cold[LATENCY], seconds[FLOOR]))
 
 
 def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:
