@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from pipewave.serve.traffic import Traffic
 
 Model = Annotated[str, typer.Option("--model", help="config.json, a directory with one, or a built-in name.")]
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or spec file.")]
@@ -20,6 +23,13 @@ Ignore = Annotated[list[str], typer.Option("--ignore-field", help="Config field 
 Tokens = Annotated[
     int,
     typer.Option("--max-num-batched-tokens", "--chunked-prefill-size", help="Token budget of a step."),
+]
+Budget = Annotated[
+    int | None, typer.Option("--max-num-batched-tokens", "--chunked-prefill-size", help="Tokens of a step.")
+]
+Most = Annotated[int | None, typer.Option("--max-num-seqs", "--max-running-requests", help="Requests at once.")]
+Memory = Annotated[
+    float | None, typer.Option("--gpu-memory-utilization", "--mem-fraction-static", help="Share of memory.")
 ]
 KvDtype = Annotated[str | None, typer.Option("--kv-cache-dtype", help="fp8 or the model's own type.")]
 
@@ -87,7 +97,7 @@ def step_command(
 
     spec, parallel = load(model, ignore=tuple(ignore)), Parallel(tp, pp, ep)
     parallel.check(spec)
-    deployment = Deployment(spec, parallel, None if kv_cache_dtype in (None, "auto") else kv_cache_dtype)
+    deployment = Deployment(spec, parallel, _kv(kv_cache_dtype))
     runner = Runner.of(deployment, find(gpu), find_engine(engine))
     batch = runner.batch(integers(q_lens), integers(kv_lens))
     rows = [asdict(part) for part in detail(runner, batch)]
@@ -148,7 +158,7 @@ def estimate_command(
         ep=ep,
         engine=engine,
         max_num_batched_tokens=max_num_batched_tokens,
-        kv_dtype=None if kv_cache_dtype in (None, "auto") else kv_cache_dtype,
+        kv_dtype=_kv(kv_cache_dtype),
     ).to_dict()
     _print(answer, as_json, f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {engine}")
 
@@ -189,15 +199,9 @@ def serve_command(
     replicas: Annotated[int, typer.Option("--replicas", "--dp", "--dp-size", help="Engines side by side.")] = 1,
     prefill: Annotated[int, typer.Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0,
     decode: Annotated[int, typer.Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option("--max-num-batched-tokens", "--chunked-prefill-size", help="Tokens of a step.")
-    ] = None,
-    max_num_seqs: Annotated[
-        int | None, typer.Option("--max-num-seqs", "--max-running-requests", help="Requests at once.")
-    ] = None,
-    memory: Annotated[
-        float | None, typer.Option("--gpu-memory-utilization", "--mem-fraction-static", help="Share of memory.")
-    ] = None,
+    max_num_batched_tokens: Budget = None,
+    max_num_seqs: Most = None,
+    memory: Memory = None,
     kv_cache_dtype: KvDtype = None,
     ttft: Annotated[float | None, typer.Option(help="Limit on time to first token, ms.")] = None,
     tpot: Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")] = None,
@@ -212,40 +216,42 @@ def serve_command(
     from pipewave.serve.perfetto import write
     from pipewave.serve.report import Sla
     from pipewave.serve.run import Server, Setup
-    from pipewave.serve.traffic import read_trace, synthetic
 
-    if trace:
-        traffic = read_trace(trace, requests=requests, rate=rate, concurrency=concurrency)
-    else:
-        traffic = synthetic(
-            1000 if requests is None else requests,
-            input_len=isl,
-            output_len=osl,
-            rate=rate,
-            concurrency=concurrency,
-            burstiness=burstiness,
-            spread=spread,
-            seed=seed,
-        )
-    setup = Setup(
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        engine=engine,
-        replicas=replicas,
-        prefill=prefill,
-        decode=decode,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
-        gpu_memory_utilization=memory,
-        kv_dtype=None if kv_cache_dtype in (None, "auto") else kv_cache_dtype,
-    )
+    sizes: dict[str, Any] = {"input_len": isl, "output_len": osl, "spread": spread}
+    drawn = sizes | {"burstiness": burstiness, "seed": seed}
+    traffic = _traffic(trace, requests, drawn, {"rate": rate, "concurrency": concurrency})
+    sides: dict[str, Any] = {
+        "replicas": replicas,
+        "prefill": prefill,
+        "decode": decode,
+        "kv_dtype": _kv(kv_cache_dtype),
+    }
+    setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
     server = Server.of(load(model, ignore=tuple(ignore)), gpu, setup, traffic.longest)
     sla = Sla(ttft, tpot, request_latency)
     served = server.run_with_interval(traffic, sla) if interval else server.run(traffic, sla)
     if trace_out:
         write(trace_out, served.record, served.traffic)
     _served(served.to_dict(), as_json)
+
+
+def _traffic(trace: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]) -> Traffic:
+    """Requests of a trace file, or as many as asked for drawn at random."""
+    from pipewave.serve.traffic import read_trace, synthetic
+
+    if trace:
+        return read_trace(trace, requests=requests, **pace)
+    return synthetic(1000 if requests is None else requests, **drawn, **pace)
+
+
+def _limits(tokens: int | None, requests: int | None, memory: float | None) -> dict[str, Any]:
+    """The engine's own limits where they were given."""
+    return {"max_num_batched_tokens": tokens, "max_num_seqs": requests, "gpu_memory_utilization": memory}
+
+
+def _kv(dtype: str | None) -> str | None:
+    """The cache type asked for; None is the model's own."""
+    return None if dtype == "auto" else dtype
 
 
 def _served(answer: Mapping[str, Any], as_json: bool) -> None:
