@@ -294,3 +294,23 @@ def test_experts_without_a_named_kernel_run_what_the_stack_keeps_for_their_model
     answer = pw.predict(case, gpu, protocol="graph", stack=stack)
     assert answer.impl == impl
     assert answer.latency_us == pw.predict(case, gpu, protocol="graph", stack=stack, impl=impl).latency_us
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H200", "L40S", "B200"])
+@pytest.mark.parametrize("protocol", ["cold", "graph"])
+def test_one_sixteen_bit_type_runs_what_the_other_does(gpu: str, protocol: str) -> None:
+    calls = (
+        lambda dtype: pw.gemm(512, 4096, 4096, dtype=dtype),
+        lambda dtype: pw.fused_moe(512, 64, 6, 2048, 1408, dtype=dtype),
+        lambda dtype: pw.attention([1] * 8, [2048] * 8, 32, 8, dtype=dtype),
+        lambda dtype: pw.attention([1] * 8, [2048] * 8, 32, 8, dtype=dtype, kv_dtype="fp8"),
+    )
+    for call in calls:
+        half, brain = (pw.predict(call(dtype), gpu, protocol=protocol) for dtype in ("fp16", "bf16"))
+        assert half.impl == brain.impl
+        assert half.latency_us == pytest.approx(brain.latency_us, rel=0.25)
+
+
+def test_a_stack_without_rows_of_a_type_here_runs_what_it_runs_elsewhere() -> None:
+    found = pw.predict(pw.gemm(512, 4096, 4096), "H100", protocol="graph", stack="trtllm-1.0.0")
+    assert found.impl == "torch_flow", "its rows on this GPU are of weight-only kernels"

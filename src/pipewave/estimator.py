@@ -152,6 +152,7 @@ class Interval:
 
 
 FOUR_BIT = ("nvfp4", "mxfp4", "int4")
+SIXTEEN_BIT = {"bf16": ("fp16",), "fp16": ("bf16",)}  # types that the same kernels take
 BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
 
 
@@ -189,14 +190,15 @@ class Card:
     def impl(self, stack: str, capability: int, dtype: str, told: Sequence[str] = ()) -> str:
         """The implementation that stack uses on such a GPU, from the most to the least specific record.
 
-        `told`: what else the stack chooses by, in the order of `Family.told_by`.
+        `told`: what else the stack chooses by, in the order of `Family.told_by`. What runs such operands elsewhere is
+        closer than what runs others here, and one 16-bit type stands in for the other.
         """
-        near = self._near(stack, capability)
-        longer = ["|".join((near, dtype, *told[:many])) for many in range(len(told), 0, -1)]
-        keys = [*longer, f"{near}|{dtype}", near] if near else []
-        return next(
-            (self.default_impl[key] for key in (*keys, f"{stack}|{dtype}", stack) if key in self.default_impl), ""
-        )
+        near, kinds, keys = self._near(stack, capability), (dtype, *SIXTEEN_BIT.get(dtype, ())), []
+        for kind in kinds:
+            also = [kind if value == dtype else value for value in told]
+            keys += ["|".join((near, kind, *also[:many])) for many in range(len(told), -1, -1)]
+        keys += [*(f"{stack}|{kind}" for kind in kinds), near, stack]
+        return next((self.default_impl[key] for key in keys if key in self.default_impl), "")
 
     def plain(self, protocol: str, capability: int, dtype: str) -> tuple[str, str]:
         """Default stack and its implementation: what ceilings are answered as."""
