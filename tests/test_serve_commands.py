@@ -113,12 +113,21 @@ def test_plan_prints_its_winner() -> None:
         ["plan", "--model", "Llama-3.1-8B", "--gpus", "H201", "--isl", "8", "--osl", "8"],
         ["plan", "--model", "Llama-3.1-8B", "--gpus", "H200", "--isl", "8", "--osl", "8", "--price", "H200=x"],
         ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--request-rate", "-1"],
+        ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--seed", "-1"],
+        ["serve", "--model", "Llama-3.1-8B", "--gpu", "H200", "--ttft", "-3"],
     ],
 )
 def test_bad_input_is_a_typed_error(words: list[str]) -> None:
     with pytest.raises(PipewaveError) as caught:
         CliRunner().invoke(app, words, catch_exceptions=False)
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("word", ["fp8_e4m3", "fp8_e5m2"])
+def test_engines_words_for_cache_types_are_understood(word: str) -> None:
+    asked = ["estimate", "--model", "Llama-3.1-8B", "--gpu", "H200", *STATIC, "--json", "--kv-cache-dtype"]
+    assert json.loads(run(*asked, word)) == json.loads(run(*asked, "fp8"))
+    assert json.loads(run(*asked, "auto")) == json.loads(run(*asked, "bf16")) != json.loads(run(*asked, "fp8"))
 
 
 def test_importing_the_commands_loads_no_numbers() -> None:

@@ -57,6 +57,7 @@ def plan_command(
     """The cheapest way to serve a model within limits: Pareto front, cost, what does not fit, what would help."""
     from pipewave.gpus import names
     from pipewave.model import load
+    from pipewave.model.kernels import cache_type
     from pipewave.plan import Question, Space, plan
     from pipewave.plan.executors import executor as open_executor
     from pipewave.plan.space import BATCHES, BUDGETS
@@ -66,7 +67,7 @@ def plan_command(
         tps=_numbers("tp", tp),
         pps=_numbers("pp", pp),
         engines=_words(engine),
-        kv_dtypes=tuple(None if word == "auto" else word for word in _words(kv_cache_dtype)),
+        kv_dtypes=tuple(cache_type(word) for word in _words(kv_cache_dtype)),
         budgets=_numbers("max_num_batched_tokens", max_num_batched_tokens) if max_num_batched_tokens else BUDGETS,
         batches=_numbers("max_num_seqs", max_num_seqs) if max_num_seqs else BATCHES,
         gpus_most=most,

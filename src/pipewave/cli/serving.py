@@ -250,8 +250,9 @@ def _limits(tokens: int | None, requests: int | None, memory: float | None) -> d
 
 
 def _kv(dtype: str | None) -> str | None:
-    """The cache type asked for; None is the model's own."""
-    return None if dtype == "auto" else dtype
+    from pipewave.model.kernels import cache_type
+
+    return cache_type(dtype)
 
 
 def _served(answer: Mapping[str, Any], as_json: bool) -> None:

@@ -77,7 +77,7 @@ def _workload(
     from pipewave.explain import Workload
     from pipewave.explain.lengths import Given
     from pipewave.model import load
-    from pipewave.model.kernels import Deployment
+    from pipewave.model.kernels import Deployment, cache_type
     from pipewave.model.shard import Parallel
     from pipewave.step import find_engine
 
@@ -86,8 +86,7 @@ def _workload(
         return Workload(None, given, engine)
     spec, parallel = load(model), Parallel(tp, 1, ep)
     parallel.check(spec)
-    cache = None if kv_dtype in (None, "auto") else kv_dtype
-    return Workload(Deployment(spec, parallel, cache, find_engine(engine).page_size), given, engine)
+    return Workload(Deployment(spec, parallel, cache_type(kv_dtype), find_engine(engine).page_size), given, engine)
 
 
 def _text(found: Report | Comparison, form: str, top: int) -> str:

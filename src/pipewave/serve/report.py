@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.demand import Array
+from pipewave.errors import BadInput
 from pipewave.serve.simulate import Record
 from pipewave.serve.traffic import Traffic
 
@@ -21,6 +22,12 @@ class Sla:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     e2e_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise BadInput(f"{name} = {limit!r}: must be a positive number of ms", field=name)
 
 
 ANY = Sla()

@@ -86,6 +86,8 @@ def synthetic(
     for name, number in (("rate", rate), ("concurrency", concurrency), ("burstiness", burstiness)):
         if number is not None and not 0 < number < 1e9:
             raise BadInput(f"{name} = {number!r}: must be above 0 and below 1e9", field=name)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise BadInput(f"seed = {seed!r}: must be an integer from 0", field="seed")
     if rate is not None and concurrency is not None:
         raise BadInput("give either a rate or a concurrency, not both", field="rate")
     rng = np.random.default_rng(seed)

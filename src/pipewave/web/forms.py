@@ -13,10 +13,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pipewave.calls import KV_DTYPES
 from pipewave.errors import BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
 from pipewave.gpus import GPU, find
 from pipewave.gpus.shipped import stem_of
 from pipewave.model import ModelSpec, load, names
+from pipewave.model.kernels import cache_type
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Model = Name | dict[str, Any]
@@ -79,8 +81,7 @@ def ask_command(view: str, form: Form) -> str:
 
 def cache_dtype(word: str | None) -> str | None:
     """The type of the KV cache; `auto` is the model's own."""
-    if word in (None, "auto"):
-        return None
-    if word not in ("bf16", "fp16", "fp8"):
+    known = cache_type(word)
+    if known not in (None, *KV_DTYPES):
         raise BadInput(f"kv_cache_dtype = {word!r}: must be auto, bf16, fp16 or fp8", field="kv_cache_dtype")
-    return word
+    return known
