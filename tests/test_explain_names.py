@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from pipewave.calls import Elementwise, RmsNorm, SiluAndMul
 from pipewave.explain.group import group
+from pipewave.explain.lengths import Given
 from pipewave.explain.names import dtype_of, kind_of, short, tile_of
-from pipewave.explain.trace import Kernel
+from pipewave.explain.operators import read
+from pipewave.explain.trace import Kernel, Op
 from pipewave.kernels import families
 
 ROWS = Path(__file__).parent.parent / "data" / "measured" / "h200"
@@ -48,6 +51,28 @@ NAMES = {
     "Memcpy DtoD (Device -> Device)": ("elementwise", None, None),
     "Memcpy HtoD (Pinned -> Device)": (None, None, None),
     "my_own_kernel": (None, None, None),
+    # Older cuBLAS, other engines, older and newer cards.
+    "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT": ("gemm", "bf16", (256, 128, 64)),
+    "nvjet_qqtst_128x128_128x6_2x1_v_bz_TNN": ("gemm", "fp8", (128, 128, 128)),
+    "volta_fp16_s884gemm_fp16_64x64_ldg8_f2f_tn": ("gemm", "fp16", None),
+    "triton_tem_fused_addmm_relu_3": ("gemm", None, None),
+    "gemm_Bfloat16_E4m3E4m3_Fp32_t128x8x256u2_s4_et64x8_m64x8x32": ("gemm", None, None),
+    "void tensorrt_llm::kernels::weight_only::kernel<__nv_bfloat16>(P)": ("gemm", "bf16", None),
+    "void deep_gemm::sm90_m_grouped_fp8_gemm_contiguous_1d2d_impl<0u>(P)": ("fused_moe", "fp8", None),
+    "void deep_gemm::fp8_gemm_kernel<4096u, 7168u, (deep_gemm::GemmType)1>(P)": ("fused_moe", "fp8", None),
+    "bmm_Bfloat16_E2m1E2m1_Fp32_t128x8x256_s7_et64x8_dynBatch_sm100f": ("fused_moe", None, None),
+    "_p_matmul_ogs_NTN_bf16xbf16xmxfp4_128x256x64x1_swiglu": ("fused_moe", None, None),
+    "_combined_routing_memset": ("fused_moe", None, None),
+    "void moe_fused_gate_kernel<float, float, 32, 8>(P)": ("elementwise", None, None),
+    "void vllm::silu_mul_fp8_quant_deep_gemm_kernel<__nv_bfloat16>(P)": ("silu_and_mul", None, None),
+    "fmhaSm100fKernel_QkvE4m3OBfloat16HQk576HV512PagedKvDenseP32VarSeqQ16Kv128": ("mla", None, None),
+    "void flashinfer::PrefillWithKVCacheKernel<flashinfer::CollectiveMainloop, __nv_bfloat16>(P)": ("attention", "bf16", None),
+    "_fwd_kernel": ("attention", None, None),
+    "_chunk_scan_fwd_kernel": (None, None, None),
+    "fused_recurrent_gated_delta_rule_fwd_kernel": (None, None, None),
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(P)": ("rmsnorm", "bf16", None),
+    "void deep_ep::intranode::dispatch<8, 768, 8192>(P)": ("all_to_all", None, None),
+    "create_flashinfer_kv_indices_triton": ("elementwise", None, None),
 }  # fmt: skip
 
 
@@ -130,3 +155,23 @@ def test_the_tile_of_few_tokens_is_narrow_on_the_side_of_the_tokens() -> None:
     tiles = [tile for tile in narrow if tile]
     assert len(tiles) == len(narrow) > 200
     assert sum(tile[0] <= 16 for tile in tiles) > 0.9 * len(tiles)
+
+
+OPERATORS = {
+    "aten::pow": ("void at::native::vectorized_elementwise_kernel<4, F>(P)", Elementwise(4096, 4096, op="pointwise")),
+    "aten::mean": ("void at::native::reduce_kernel<512, 1, MeanOps>(P)", Elementwise(4096, 8, op="sum")),
+    "aten::native_layer_norm": ("vectorized_layer_norm_kernel", RmsNorm(32, 64)),
+    "_C::gelu_and_mul": ("void vllm::act_and_mul_kernel<c10::BFloat16>(P)", SiluAndMul(32, 64)),
+    "_C::dynamic_per_token_scaled_fp8_quant": ("dynamic_per_token_scaled_fp8_quant_kernel", Elementwise(4096, 2048, op="quantize")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_of_eager_code_give_the_shape(name: str) -> None:
+    kernel, expected = OPERATORS[name]
+    op = Op(1, name, ((32, 64), (32, 64)), ("c10::BFloat16", "c10::BFloat16"))
+    [one] = group([Kernel(kernel, 0.0, 1.0, ops=(op,))])
+    shaped = read(one, None, Given())
+    assert shaped is not None
+    assert shaped.read
+    assert shaped.call == expected

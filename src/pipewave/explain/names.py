@@ -9,7 +9,7 @@ from pipewave.explain.kinds import DTYPES, KINDS, UNKNOWN, Kind
 
 _KINDS = tuple((re.compile(kind.pattern), kind) for kind in KINDS)
 _DTYPES = tuple((re.compile(pattern), dtype) for pattern, dtype in DTYPES)
-_NVJET = re.compile(r"nvjet_sm\d+_\w+?_(\d+)x(\d+)_(\d+)x\d+_.*_TN[NT]$")
+_NVJET = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_.*_TN[NT]$")
 _BLAS = re.compile(r"tilesize(\d+)x(\d+)x(\d+)|gemm_\w*?(\d+)x(\d+)_(?:\w*?stages_|ldg\d_\w*?|)(\d+)x\d+")
 _CUTE = re.compile(r"cute::tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>\s*>")
 _FA2 = re.compile(r"Flash_fwd_kernel_traits<(\d+), (\d+), (\d+)")

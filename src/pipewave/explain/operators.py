@@ -37,6 +37,24 @@ COLLECTIVES: dict[str, Callable[..., Call]] = {
     "all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter,
     "all_to_all": all_to_all, "send_recv": send_recv,
 }  # fmt: skip
+BINARY = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum")
+UNARY = (
+    "pow",
+    "rsqrt",
+    "sqrt",
+    "neg",
+    "abs",
+    "exp",
+    "log",
+    "cos",
+    "sin",
+    "tanh",
+    "sigmoid",
+    "silu",
+    "gelu",
+    "relu",
+    "clamp",
+)
 Reader = Callable[[Op, Group], "Call | None"]
 
 
@@ -154,6 +172,15 @@ def _binary(op: Op, group: Group) -> Call:
     return Elementwise(sum(sizes), max(sizes), op="pointwise")
 
 
+def _quantise(x: int) -> Reader:
+    """One byte out for each value in."""
+
+    def reader(op: Op, group: Group) -> Call:
+        return Elementwise(_bytes(op, x), prod(op.shape(x)), op="quantize")
+
+    return reader
+
+
 def _width(op: Op, index: int) -> int:
     return WIDTHS.get(op.types[index] if index < len(op.types) else "", 0)
 
@@ -176,22 +203,30 @@ READERS: dict[str, Reader] = {
     "flashinfer::rmsnorm": _norm(1),
     "flashinfer::fused_add_rmsnorm": _norm(0, fused_add=True),
     "aten::rms_norm": _norm(0),
+    "aten::native_layer_norm": _norm(0),
     "_C::silu_and_mul": _act,
+    "_C::gelu_and_mul": _act,
+    "_C::gelu_tanh_and_mul": _act,
     "sgl_kernel::silu_and_mul": _act,
+    "sgl_kernel::gelu_and_mul": _act,
     "_C::rotary_embedding": _rope,
     "_C_cache_ops::reshape_and_cache_flash": _kv_write,
     "_moe_C::topk_softmax": _topk,
+    "_moe_C::topk_sigmoid": _topk,
+    "_C::static_scaled_fp8_quant": _quantise(1),
+    "_C::dynamic_scaled_fp8_quant": _quantise(1),
+    "_C::dynamic_per_token_scaled_fp8_quant": _quantise(1),
+    "_C::per_token_group_fp8_quant": _quantise(0),
+    "sgl_kernel::sgl_per_token_quant_fp8": _quantise(0),
     "aten::embedding": _rows_of_table,
     "aten::index_select": _rows_of_table,
     "aten::copy_": _stream((1,), 0, "copy"),
     "aten::fill_": _stream((), 0, "fill"),
     "aten::argmax": _stream((0,), None, "sample"),
-    "aten::add": _binary,
-    "aten::add_": _binary,
-    "aten::sub": _binary,
-    "aten::mul": _binary,
-    "aten::mul_": _binary,
-    "aten::sum": _stream((0,), None, "sum"),
+    "aten::_softmax": _stream((0,), 0, "softmax"),
+    **dict.fromkeys(("aten::sum", "aten::mean", "aten::amax"), _stream((0,), None, "sum")),
+    **{f"aten::{name}": _binary for name in BINARY},
+    **{f"aten::{name}": _stream((0,), 0, "pointwise") for name in UNARY},
 }
 
 
