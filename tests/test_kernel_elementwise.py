@@ -64,3 +64,12 @@ def test_more_bytes_are_never_predicted_below_the_floor(read: int, written: int,
     found = pw.predict(pw.elementwise(read, written), gpu, protocol=protocol)
     assert found.floor_us <= found.low_us <= found.latency_us <= found.high_us
     assert found.floor_us >= (read + written) / (find(gpu).l2_peak_gbps * 1e3) * 0.999
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_each_dependent_round_takes_the_same_longer(protocol: str) -> None:
+    calls = [pw.elementwise(8192, 2048, op="topk", rounds=rounds) for rounds in (0, 1, 2, 8)]
+    none, one, two, eight = pw.predict(calls, "H200", protocol=protocol).latency_us
+    assert one > none
+    assert two - one == pytest.approx(one - none)
+    assert eight - none == pytest.approx(8 * (one - none))

@@ -115,6 +115,13 @@ def test_a_moe_layer_is_one_call_with_the_shape_of_the_model() -> None:
     assert "vllm::act_and_mul_kernel" in layer.kernels
 
 
+@pytest.mark.parametrize("step", [name for name in STEPS if "A3B" in name])
+def test_a_routers_picks_wait_for_one_another(step: str) -> None:
+    [entry] = [one for one in explained(step).entries if one.call.get("op") == "topk"]
+    assert entry.call["rounds"] == 8
+    assert abs(entry.error) < 0.2
+
+
 def test_assumed_lengths_do_not_count_as_shaped() -> None:
     step = "Llama-3.1-8B-tp1-4layers-eager-decode"
     bare, given = explain_trace(path_of(step)), explained(step)
@@ -211,7 +218,8 @@ def test_json_of_the_command(app: typer.Typer) -> None:
 
 def test_what_was_never_measured_says_so() -> None:
     notes = {entry.name: entry.note for entry in explained("Qwen3-30B-A3B-tp1-graph-decode").entries}
-    assert "no such kernel was measured" in notes["topk"]
+    assert "no such kernel was measured" in notes["sample"]
+    assert "fitted to one router" in notes["topk"]
     assert notes["qkv_proj"] == ""
 
 

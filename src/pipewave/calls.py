@@ -180,13 +180,17 @@ class SiluAndMul(Call):
 
 @dataclass(frozen=True, slots=True)
 class Elementwise(Call):
-    """Any kernel that only streams memory (RoPE, embedding rows, KV-cache write, sampling): named bytes in and out."""
+    """Any kernel that only streams memory (RoPE, embedding rows, KV-cache write, sampling): named bytes in and out.
+
+    `rounds`: steps of which each waits for the one before it, on values already read, such as the picks of a top-k.
+    """
 
     kernel: ClassVar[str] = "elementwise"
     bytes_read: int = of("int", low=0, high=1 << 50)
     bytes_written: int = of("int", low=0, high=1 << 50)
     weight_bytes: int = of("int", 0, low=0, high=1 << 50)
     op: str = of("str", "elementwise")
+    rounds: int = of("int", 0, low=0, high=1 << 16)
     dtype: str = of("str", "bf16", choices=DTYPES)
     stack: str | None = of("str", None)
     impl: str | None = of("str", None)

@@ -147,7 +147,8 @@ def _kv_write(op: Op, group: Group) -> Call:
 
 
 def _topk(op: Op, group: Group) -> Call:
-    return Elementwise(_bytes(op, 3), _bytes(op, 0) + _bytes(op, 1), op="topk")
+    picks = op.shape(0)[-1] if op.shape(0) else 0
+    return Elementwise(_bytes(op, 3), _bytes(op, 0) + _bytes(op, 1), op="topk", rounds=picks)
 
 
 def _rows_of_table(op: Op, group: Group) -> Call:

@@ -16,8 +16,10 @@ from pipewave.gpus import GPU
 from pipewave.prediction import Prediction, predict
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
-NOT_COPIES = ("topk", "sample")
-UNMEASURED = "top-k and sampling are predicted as copies of their size: no such kernel was measured"
+CAVEATS = {
+    "sample": "sampling is predicted as a copy of its size: no such kernel was measured",
+    "topk": "top-k was fitted to one router, which picks 8 of 128 experts",
+}
 WAITING = "the measured time of a collective includes waiting for the slowest rank"
 
 
@@ -157,8 +159,8 @@ def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
 
 def _caveat(call: Call) -> str:
     """What a reader must know of a prediction besides its interval."""
-    if isinstance(call, Elementwise) and call.op in NOT_COPIES:
-        return UNMEASURED
+    if isinstance(call, Elementwise):
+        return CAVEATS.get(call.op, "")
     return WAITING if isinstance(call, Collective) else ""
 
 

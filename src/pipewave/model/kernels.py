@@ -166,9 +166,10 @@ class _Stage:
         call = Gemm(self.rows if rows is None else rows, n, k, dtype=kind.dtype, quantize=kind.quantize)
         return Use(matrix.name, call)
 
-    def streaming(self, name: str, read: float, written: float, weights: float = 0) -> Use:
-        impl = self.impl if name in COMPILED else None
-        return Use(name, Elementwise(round(read), round(written), weight_bytes=round(weights), op=name, impl=impl))
+    def streaming(self, name: str, read: float, written: float, weights: float = 0, rounds: int = 0) -> Use:
+        impl, weights = self.impl if name in COMPILED else None, round(weights)
+        call = Elementwise(round(read), round(written), weight_bytes=weights, op=name, rounds=rounds, impl=impl)
+        return Use(name, call)
 
     def norm(self, name: str, dim: int, rows: int | None = None, *, fused_add: bool = False) -> Use:
         return Use(name, RmsNorm(rows or self.rows, dim, fused_add=fused_add, dtype=self.dtype))
@@ -299,7 +300,7 @@ class _Stage:
 
     def moe(self, spec: Moe) -> Iterator[Use]:
         yield self.linear(spec.router)
-        yield self.streaming("topk", self.rows * spec.experts * ACT, self.rows * spec.topk * 8)
+        yield self.streaming("topk", self.rows * spec.experts * ACT, self.rows * spec.topk * 8, rounds=spec.topk)
         call = FusedMoe(
             self.rows,
             spec.experts,
