@@ -161,6 +161,15 @@ def test_load_raises_latency_and_intervals_hold_it() -> None:
     assert both["tpot_p50_ms_low"] < both["tpot_p50_ms"] < both["tpot_p50_ms_high"]
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(("input_len", "output_len"), [(1, 1), (1, 2), (3, 5)])
+def test_requests_of_a_few_tokens_are_served(engine: str, input_len: int, output_len: int) -> None:
+    traffic = synthetic(20, input_len=input_len, output_len=output_len, rate=50)
+    record = Server.of("Qwen3-0.6B", "H200", Setup(engine=engine), traffic.longest).run(traffic).record
+    assert (record.arrival_s < record.first_s).all()
+    assert (record.first_s <= record.done_s).all()
+
+
 def test_goodput_falls_with_the_limit() -> None:
     server = served()
     traffic = synthetic(200, input_len=1000, output_len=50, rate=20)

@@ -42,7 +42,7 @@ class StepTable:
             rows=_row_grid(max(budget, requests)),
             heads=[n for n in _row_grid(requests) if n <= requests],
             counts=[1 << i for i in range(20) if 1 << i < requests] + [requests],
-            caches=[c for c in CACHE_GRID if c < 2 * longest],
+            caches=[c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1],
             chunks=chunks,
             prefixes=prefixes,
             prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
