@@ -60,6 +60,7 @@ def with_iteration(**change: Any) -> dict[str, Any]:
         (WORK | {"iterations": []}, MissingField, "iterations"),
         (WORK | {"iterations": [7]}, BadInput, "iterations[0]"),
         (WORK | {"model": "MambaForCausalLM"}, BadInput, "model"),
+        (WORK | {"model": ["LlamaForCausalLM"]}, BadInput, "model"),
         (WORK | {"model_params": None}, MissingField, "model_params"),
         (WORK | {"tp_size": 3}, CannotShard, "tp"),
         (WORK | {"tp_size": 0}, BadInput, "tp"),

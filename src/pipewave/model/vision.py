@@ -15,7 +15,7 @@ def tower_params(section: Mapping[str, Any], outer: Fields, hidden: int) -> int:
     Raises UnsupportedModel for a tower that is not counted.
     """
     kind = section.get("model_type")
-    if kind not in _TOWERS:
+    if not isinstance(kind, str) or kind not in _TOWERS:
         raise UnsupportedModel(
             f"vision_config.model_type = {kind!r}: only {', '.join(_TOWERS)} are counted", field="vision_config"
         )

@@ -119,7 +119,7 @@ def _recorded_model(raw: Mapping[str, Any]) -> ModelSpec:
     name, shape = raw.get("model"), raw.get("model_params")
     if not isinstance(shape, Mapping):
         raise MissingField("workload has no 'model_params': pass --model or record them", field="model_params")
-    if name not in MODEL_TYPES:
+    if not isinstance(name, str) or name not in MODEL_TYPES:
         raise BadInput(f"model = {name!r}: must be one of {', '.join(MODEL_TYPES)}, or pass --model", field="model")
     # Recorded shapes leave out what no kernel depends on; Qwen2's q/k/v biases follow from its type.
     return load({"model_type": MODEL_TYPES[name], "_name_or_path": name, "tie_word_embeddings": False, **shape})
