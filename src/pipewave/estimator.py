@@ -197,13 +197,17 @@ class Card:
         for kind in kinds:
             also = [kind if value == dtype else value for value in told]
             keys += ["|".join((near, kind, *also[:many])) for many in range(len(told), -1, -1)]
-        keys += [*(f"{stack}|{kind}" for kind in kinds), near, stack]
-        return next((self.default_impl[key] for key in keys if key in self.default_impl), "")
+        return self._recorded(*keys, *(f"{stack}|{kind}" for kind in kinds), near, stack)
 
     def plain(self, protocol: str, capability: int, dtype: str) -> tuple[str, str]:
         """Default stack and its implementation: what ceilings are answered as."""
         stack = self.default_stack.get(protocol) or next(iter(self.known_stacks(protocol)), "")
-        return stack, self.impl(stack, capability, dtype)
+        near = self._near(stack, capability)  # of this generation first, as ceilings were trained
+        return stack, self._recorded(f"{near}|{dtype}", near, f"{stack}|{dtype}", stack)
+
+    def _recorded(self, *keys: str) -> str:
+        """The implementation of the first key that has one."""
+        return next((self.default_impl[key] for key in keys if key in self.default_impl), "")
 
     def _near(self, stack: str, capability: int) -> str:
         """The record `stack|capability` closest in kind: the same generation of GPU, then the nearest version."""
