@@ -311,6 +311,20 @@ def test_one_sixteen_bit_type_runs_what_the_other_does(gpu: str, protocol: str) 
         assert half.latency_us == pytest.approx(brain.latency_us, rel=0.25)
 
 
+@pytest.mark.parametrize("gpu", ["A100", "H200", "L40S", "GB200"])
+@pytest.mark.parametrize("protocol", ["serving", "graph"])
+def test_a_card_with_one_number_changed_is_still_predicted_as_that_card(gpu: str, protocol: str) -> None:
+    card = pw.find(gpu)
+    calls = [pw.gemm(64, 4096, 4096), pw.fused_moe(64, 64, 6, 2048, 1408), pw.attention([1] * 8, [2048] * 8, 32, 8),
+             pw.attention([2048], [2048], 32, 8), pw.all_reduce(1 << 20, 4)]  # fmt: skip
+    known = pw.predict(calls, card, protocol=protocol)
+    same, faster = (pw.predict(calls, card.what_if(**change), protocol=protocol)
+                    for change in ({"dram_gb": card.dram_gb + 1}, {"dram_gbps": 1.1 * card.dram_gbps}))  # fmt: skip
+    assert same.latency_us == pytest.approx(known.latency_us)
+    assert (faster.latency_us < 1.05 * known.latency_us).all()
+    assert {same[i].basis for i in range(len(calls))} <= {"same_architecture", "new_architecture"}
+
+
 def test_a_stack_without_rows_of_a_type_here_runs_what_it_runs_elsewhere() -> None:
     found = pw.predict(pw.gemm(512, 4096, 4096), "H100", protocol="graph", stack="trtllm-1.0.0")
     assert found.impl == "torch_flow", "its rows on this GPU are of weight-only kernels"

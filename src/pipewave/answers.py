@@ -51,7 +51,7 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
         found.seconds[serving.CEILING] = serving.ceiling_in_step(found.seconds, cold)
     if not serving.applies(family, protocol):
         return found
-    if found.source.basis == "measured_gpu":
+    if found.source.near:
         dram_bytes = found.analysis.demand.dram
         spared = serving.spare(found.seconds, dram_bytes, family.name, found.ctx, key[1], ARRAY)
         return replace(found, seconds=np.array(spared))

@@ -23,12 +23,13 @@ REVEALING = ("config", "tile", "ctas")  # options that say how a call was implem
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a batch of answers rests on."""
+    """What a batch of answers rests on. `near`: rows of the card were measured, or of the one it is a copy of."""
 
     basis: str
     impl: str
     stack: str
     notes: tuple[str, ...] = ()
+    near: bool = False
 
 
 @lru_cache(maxsize=4096)
@@ -49,6 +50,7 @@ def resolve(
     net = net_name(family, options)
     learned = trained(net)
     known: tuple[str, ...] = ()
+    near = False
     if learned is None:
         used, note = stacks.resolve(stack, protocol, known, None)
         basis = "new_architecture"
@@ -56,12 +58,13 @@ def resolve(
         card, seen = learned.card, measured_protocol(protocol)
         known, usual = card.known_stacks(seen, dtype), card.default_stack.get(seen)
         used, note = stacks.resolve(stack, protocol, known, usual if usual in known else None)
-        basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
+        basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.kin))
+        near = nearest == "measured_gpu"
         impl = _as_trained(net, impl)
         note = "; ".join(filter(None, (note, _unknown_impl(net, impl))))
         told = _told(family, dtype, dict(options))
         impl = impl or card.impl(stacks.measured_as(used, known), gpu.compute_capability, dtype, told)
-    source = Source(basis, impl or "", used, (note,) if note else ())
+    source = Source(basis, impl or "", used, (note,) if note else (), near)
     return Context(gpu, dtype, protocol, stacks.measured_as(used, known), impl or "", options), source
 
 
@@ -118,4 +121,4 @@ def codes_of(ctx: Context) -> Mapping[str, str]:
     kv = ctx.option("kv_dtype") or ctx.dtype
     protocol = measured_protocol(ctx.protocol)
     codes = {"stack": ctx.stack, "impl": ctx.impl, "dtype": ctx.dtype, "kv_dtype": kv, "protocol": protocol}
-    return codes | {"gpu": ctx.gpu.name, "family": ctx.gpu.architecture}
+    return codes | {"gpu": ctx.gpu.kin, "family": ctx.gpu.architecture}

@@ -29,7 +29,8 @@ def of(ctx: Context, net: str) -> Correction | None:
     """The correction for calls of that context, or None; rows of other software say nothing about it."""
     if _suspended.get():
         return None
-    known = _known(os.environ.get(VARIABLE, ""), ctx.gpu.name)
+    chosen = os.environ.get(VARIABLE, "")
+    known = _known(chosen, ctx.gpu.name) or _known(chosen, ctx.gpu.kin)
     if not known:
         return None
     found = known.get((net, "cold" if ctx.protocol == "serving" else ctx.protocol))

@@ -79,7 +79,8 @@ class GPU:
     `dram_gb` is the size on the box, `dram_gib` what nvidia-smi reports (MiB / 1024), which memory budgets must use.
     `dram_gbps` is the datasheet's bandwidth, `dram_pin_gbps` memory clock × bus width as the driver states them (may be
     higher), `dram_measured_gbps` the highest seen in measured rows. `link_gbps` is per GPU and one direction, as is
-    `pcie_gbps`. `fma_per_clk_per_sm` counts fused multiply-adds (two FLOP each).
+    `pcie_gbps`. `fma_per_clk_per_sm` counts fused multiply-adds (two FLOP each). `origin` names the card that a copy
+    with other numbers was made of.
 
     Raises:
         BadInput: a value is impossible, or two contradict each other.
@@ -87,6 +88,7 @@ class GPU:
 
     name: str
     aliases: tuple[str, ...] = ()
+    origin: str = ""
     architecture: str
     compute_capability: int
     sms: int
@@ -178,6 +180,11 @@ class GPU:
             return 2.0 * self.fma_per_clk_per_sm
         return peak / (self.sms * self.sustained_clock_mhz * 1e6)
 
+    @property
+    def kin(self) -> str:
+        """The card whose measured rows are nearest: the one a copy was made of, or this one."""
+        return self.origin or self.name
+
     def what_if(self, **changes: Any) -> GPU:
         """Return a copy with other numbers, e.g. `gpu.what_if(dram_gbps=6000)`; unchanged values give `self` back.
 
@@ -198,13 +205,13 @@ class GPU:
         given = {key: checked(key, value) for key, value in changes.items()}
         given = {key: value for key, value in given.items() if value != getattr(self, key)}
         if not given:
-            return self if name is None else replace(self, name=name, aliases=())
+            return self if name is None else replace(self, name=name, aliases=(), origin=self.kin)
         followed = self._followers(given)
         sources = {key: Source("unverified", "what-if") for key in given}
         sources |= {key: Source("derived", f"what-if: follows {', '.join(_FOLLOWS[key])}") for key in followed}
         return replace(
-            self, name=name or _what_if_name(self.name, given), aliases=(), sources=self.sources | sources,
-            **{**followed, **given},
+            self, name=name or _what_if_name(self.name, given), aliases=(), origin=self.kin,
+            sources=self.sources | sources, **{**followed, **given},
         )  # fmt: skip
 
     def _followers(self, given: Mapping[str, Any]) -> dict[str, float]:
@@ -227,7 +234,7 @@ class GPU:
         return tflops
 
 
-VALUE_FIELDS = tuple(f.name for f in fields(GPU) if f.name not in ("name", "aliases", "sources"))
+VALUE_FIELDS = tuple(f.name for f in fields(GPU) if f.name not in ("name", "aliases", "origin", "sources"))
 NUMBER_FIELDS = tuple(name for name in VALUE_FIELDS if name != "architecture")
 
 

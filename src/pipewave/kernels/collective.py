@@ -61,7 +61,7 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         known = np.minimum(world, SENDERS) if op == "send_recv" else world
         features = _shape(ctx, size, known, nodes) | _times(path, over, ways, base)
         if op == "send_recv":
-            features["direct"] = np.full(len(size), float(ctx.gpu.name not in SLOW_SENDERS))
+            features["direct"] = np.full(len(size), float(ctx.gpu.kin not in SLOW_SENDERS))
         features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
         return Analysis(least, base, features, ctx.option("variant", op))
 

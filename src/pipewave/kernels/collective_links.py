@@ -31,17 +31,17 @@ class Link:
 
 def bridged(gpu: GPU) -> bool:
     """Whether NVLink reaches one neighbour only."""
-    return gpu.link == "nvlink" and gpu.name.startswith(BRIDGED)
+    return gpu.link == "nvlink" and gpu.kin.startswith(BRIDGED)
 
 
 def joined(gpu: GPU) -> int:
     """How many GPUs the link of a host joins: those of the host, or of an NVL72 rack."""
-    return RACK if gpu.name.startswith(RACKS) else gpu.gpus_per_node
+    return RACK if gpu.kin.startswith(RACKS) else gpu.gpus_per_node
 
 
 def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
     """Groups of ranks with nothing but the network between them: hosts, or whole racks."""
-    return np.ceil(world / RACK) if gpu.name.startswith(RACKS) else nodes
+    return np.ceil(world / RACK) if gpu.kin.startswith(RACKS) else nodes
 
 
 def link(gpu: GPU, world: Array, nodes: Array) -> Link:

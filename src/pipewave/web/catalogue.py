@@ -49,7 +49,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def _numbers(gpu: GPU) -> dict[str, Any]:
-    return {f.name: getattr(gpu, f.name) for f in fields(GPU) if f.name != "sources"}
+    return {f.name: getattr(gpu, f.name) for f in fields(GPU) if f.name not in ("origin", "sources")}
 
 
 @cache
