@@ -79,7 +79,10 @@ def test_what_to_expect_without_a_load_is_the_mean_of_both_halves(kernel: str, s
     states = fitted.loads.states(kernel, columns, fitted.config)
     light, heavy = (fitted.law_us(columns | state) for state in states)
     assert np.allclose(fitted.law_us(columns), (light + heavy) / 2, rtol=1e-9)
-    assert np.mean(heavy >= light) > 0.9
+    few, many = (np.broadcast_to(fitted.works(columns | state)[0].blocks, light.shape) for state in states)
+    as_many = many >= few - 1e-9  # a ragged batch may leave splits without work, which then cost nothing
+    assert np.mean(as_many) >= 0.5
+    assert np.mean((heavy >= light)[as_many]) > 0.9
     assert is_told(columns | states[0])
     assert not is_told(columns)
 

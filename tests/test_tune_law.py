@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from pipewave.tune import published, wave
 from pipewave.tune.alternation import places, settled_us
-from pipewave.tune.mapping import Work, active_experts, expert_rows, mapper, routed
+from pipewave.tune.mapping import COUNTED, Work, active_experts, expert_rows, mapper, mean_used, routed
 from pipewave.tune.measured import resident_blocks, undisturbed
 from pipewave.tune.recording import TEST, Recording, Rows
 from pipewave.tune.smooth import alike, smoother
@@ -109,6 +111,23 @@ def test_blocks_dealt_longest_first_load_the_first_sm_most() -> None:
     assert dict(zip(wave.TERMS, wave.terms(work, sms, 2), strict=True))["uneven"] == 0  # the rest goes to who is free
 
 
+def test_the_longest_block_shares_its_sm_or_starts_late() -> None:
+    one_wave = dict(zip(wave.TERMS, wave.terms(Work(200, 6.0, 10, 0, 0, 0), 132, 4), strict=True))
+    assert (one_wave["crowded"], one_wave["late"]) == (4.0 * 2 / 4, 0)
+    two_waves = dict(zip(wave.TERMS, wave.terms(Work(600, 6.0, 10, 0, 0, 0), 132, 4), strict=True))
+    assert (two_waves["crowded"], two_waves["late"]) == (0, 10)
+
+
+@pytest.mark.parametrize("blocks", [(100.5, 540.0), (64.0, 132.0 * 200)])  # the last: more than a law's table holds
+def test_two_launches_at_once_are_the_mean_of_each(blocks: tuple[float, float]) -> None:
+    values = RNG.uniform(0, 1, len(wave.TERMS))
+    values[list(wave.ORDERED)] = 0.0
+    law, shared = wave.tabulate(values, 132, 3), (4e6, 320, 640)
+    one, other = (blocks[0], 4.5, 9), (blocks[1], 5.25, 6)
+    each = [wave.predict_us(Work(*launch, *shared), 132, law) for launch in (one, other)]
+    assert wave.predict_both_us(one, other, shared, 132, law) == pytest.approx(np.mean(each))
+
+
 def test_published_buckets_recover_a_bilinear_truth() -> None:
     truth = lambda g, loop: 0.01 * g * loop + 0.05 * g + 0.3 * loop + 4  # noqa: E731
     rows = [(float(g), float(loop), truth(g, loop), 3) for g in (133, 200, 264) for loop in (8, 32, 128)]
@@ -152,8 +171,30 @@ def test_a_decode_block_ends_with_the_longest_sequence() -> None:
     even, ragged = (mapper("decode_128")(some, config) for some in (shape, shape | {"longest": 1500}))
     assert even.longest == even.trips == 4
     assert ragged.longest == 6
-    assert ragged.blocks == even.blocks == 4 * 2 * 4
-    assert 4 * ragged.trips == pytest.approx(np.mean(-(-np.arange(500, 1501) // 64)))  # the work of all four splits
+    assert even.blocks == 4 * 2 * 4
+    # Blocks times trips is the work of all splits of all sequences.
+    assert ragged.blocks * ragged.trips == pytest.approx(4 * 2 * np.mean(-(-np.arange(500, 1501) // 64)))
+
+
+def working_splits(length: int, step: int, splits: int) -> int:
+    """Walk over the splits as the kernel cuts a sequence."""
+    span = math.ceil(math.ceil(length / splits) / step) * step
+    return sum(split * span < length for split in range(splits))
+
+
+@pytest.mark.parametrize(("kv", "longest"), [(60, 90), (552, 731), (3081, 4569), (17, 17), (1, 1)])
+@pytest.mark.parametrize(("step", "splits"), [(64, 8), (128, 4), (16, 64), (32, 1)])
+def test_splits_with_nothing_to_do_are_not_counted(kv: int, longest: int, step: int, splits: int) -> None:
+    spread = min(longest - kv, kv - 1)
+    walked = [working_splits(length, step, splits) for length in range(kv - spread, kv + spread + 1)]
+    assert mean_used(kv, longest, step, splits) == pytest.approx(np.mean(walked))
+    across = mean_used(np.array([[kv]]), np.array([[longest]]), np.array([step, 64]), np.array([splits, 8]))
+    assert across[0, 0] == pytest.approx(np.mean(walked))
+
+
+def test_every_split_of_a_very_long_sequence_works() -> None:
+    assert mean_used(10**7, 10**7, 16, 64) == 64
+    assert mean_used(16 * COUNTED, 16 * COUNTED + 1, 16, 8) == 8
 
 
 def rhythmic(shift_us: float, order: str | None = None, kernel: str = "gemm") -> Recording:

@@ -12,11 +12,13 @@ from typing import Any
 
 from pipewave.errors import BadInput
 from pipewave.tune.choosing import Config, Lookup, Row, up_to_granule
-from pipewave.tune.mapping import Values, active_experts, even_range, expert_rows, routed
+from pipewave.tune.mapping import COUNTED, Values, active_experts, even_range, expert_rows, routed, used_up_to
 from pipewave.tune.shapes import is_up
 from pipewave.tune.space import MOE_CROWDED, MOE_SWITCHES
 from pipewave.tune.table import Table
-from pipewave.tune.wave import predict_mean_us, predict_us
+from pipewave.tune.wave import predict_both_us, predict_mean_us, predict_us
+
+LONGEST = 16 * COUNTED  # tokens, in the smallest steps, up to which splits that work are looked up
 
 
 class MoeLookup(Lookup):
@@ -129,6 +131,7 @@ class DecodeLookup(Lookup):
         loads = table.fitted.loads
         assert loads is not None
         self._ragged: list[float] = loads.ratio[1, :, 0].tolist()
+        self._used = {splits: used_up_to(splits).tolist() for splits in {config["SPLITS"] for config in self.configs}}
 
     def states(self, shape: Values) -> list[Values]:
         """Return an even and a ragged batch, unless the shape tells its longest sequence."""
@@ -158,26 +161,34 @@ class DecodeLookup(Lookup):
         batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
         groups = batch * kv_heads
         cell = int((groups - 1) ** 2).bit_length() << 6 | int((kv - 1) ** 2).bit_length()
-        lists = self._told if "longest" in shape else self._rows
+        told = "longest" in shape
+        lists = self._told if told else self._rows
         rows = lists.get(cell << 6 | int(heads // kv_heads - 1).bit_length(), self._general)
         if len(rows) == 1:
             return rows[0]
-        told = "longest" in shape
         last = shape["longest"] if told else self._ragged_last(batch, kv)
+        if last >= LONGEST:
+            return super().choose(shape)
         low, high = even_range(kv, last)
-        dram, sms, size = self._bytes * groups * kv, self.sms, high - low
+        bytes_read, sms, size, queries = self._bytes * groups * kv, self.sms, high - low, batch * heads
         best, least = rows[0], math.inf
         for row in rows:
             _, (block_n, splits), factor, law = row
-            step = splits * block_n
-            even, longest = -(-kv // step), -(-last // step)
-            used = -(-kv // (even * block_n))
-            after, at = low // block_n, high // block_n  # `mapping.mean_trips`, written out for speed
-            trips = ((at + 1) * (high - 0.5 * block_n * at) - (after + 1) * (low - 0.5 * block_n * after)) / size
-            if not told:  # half of all batches are even; a law is a line in trips and in the longest
-                trips, longest = 0.5 * (trips + -(-kv // block_n)), 0.5 * (longest + even)
-            reduced = batch * heads * splits if splits > 1 else 0
-            us = factor * predict_us((groups * used, trips / used, longest, dram, groups * splits, reduced), sms, law)
+            step, used_up = splits * block_n, self._used[splits]
+            # `mapping.mean_trips` and `mapping.mean_used`, written out for speed.
+            after, at = low // block_n, high // block_n
+            more, rest = high - block_n * at, low - block_n * after
+            up, down = used_up[at], used_up[after]
+            used = block_n * (up - down) + more * (used_up[at + 1] - up) - rest * (used_up[after + 1] - down)
+            trips = 0.5 * ((at + 1) * (high + more) - (after + 1) * (low + rest))
+            shared = bytes_read, groups * splits, queries * splits if splits > 1 else 0
+            ragged = groups * used / size, trips / used, -(-last // step)
+            if told:
+                us = factor * predict_us(ragged + shared, sms, law)
+            else:  # half of all batches are even
+                whole, longest = -(-kv // block_n), -(-kv // step)
+                used = -(-whole // longest)
+                us = factor * predict_both_us(ragged, (groups * used, whole / used, longest), shared, sms, law)
             if us < least:
                 best, least = row, us
         return best

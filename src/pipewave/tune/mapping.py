@@ -7,7 +7,11 @@ configurations across) when a table is fitted. Units: blocks, trips, bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.errors import MissingField
 from pipewave.tune.shapes import family, is_up
@@ -127,17 +131,16 @@ def decode(shape: Values, c: Values, head_dim: int) -> Work:
     """Paged decode: a block attends one KV head's queries to one split of one sequence; `idle` counts reduced rows.
 
     `kv_len` is the mean of the sequences' lengths; a shape may bring the `longest`, which ends last. `blocks` counts
-    the splits that have something to do at the mean length, `trips` what each of them has, so that their product is the
-    work of all.
+    the splits that have something to do, `trips` what each of them has, so that their product is the work of all: both
+    are means over lengths spread evenly up to the longest.
     """
     batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
     last = shape.get("longest", kv)
     splits = c["SPLITS"]
-    step = splits * c["BLOCK_N"]
-    used = -(-kv // (-(-kv // step) * c["BLOCK_N"]))  # a split beyond the end of the sequence has nothing to do
+    used = mean_used(kv, last, c["BLOCK_N"], splits)
     trips = mean_trips(kv, last, c["BLOCK_N"]) / used
     dram = 4 * head_dim * batch * kv * kv_heads
-    return Work(batch * kv_heads * used, trips, -(-last // step), dram, batch * kv_heads * splits,
+    return Work(batch * kv_heads * used, trips, -(-last // (splits * c["BLOCK_N"])), dram, batch * kv_heads * splits,
                 batch * heads * splits * (splits > 1))  # fmt: skip
 
 
@@ -161,6 +164,43 @@ def _trips_up_to(length: Any, step: Any) -> Any:
     """Sum of ⌈x / step⌉ over x = 1 … length."""
     whole = length // step
     return (whole + 1) * (length - 0.5 * step * whole)
+
+
+COUNTED = 4096  # trips of a sequence up to which the splits that work are counted one by one; beyond, all of them do
+
+
+@cache
+def used_up_to(splits: int) -> NDArray[np.float64]:
+    """Sum over sequences of 1 … n trips of the splits that have something to do: [n], n from 0 to `COUNTED` + 1.
+
+    Splits take whole trips, ⌈n / splits⌉ each, so that of n trips the last splits may find none left.
+    """
+    trips = np.arange(COUNTED + 2)
+    each = np.maximum(-(-trips // splits), 1)
+    return np.asarray(np.cumsum(-(-trips // each)), float)
+
+
+def mean_used(kv: Any, longest: Any, step: Any, splits: Any) -> Any:
+    """Mean number of splits that have something to do, over lengths spread as in `mean_trips`; `step` keys a trip."""
+    low, high = even_range(kv, longest)
+    return (_used_to(high, step, splits) - _used_to(low, step, splits)) / (high - low)
+
+
+def _used_to(length: Any, step: Any, splits: Any) -> Any:
+    """Sum of the splits with something to do over lengths 1 … length."""
+    sums, at = _sums(splits), length // step
+    whole = np.minimum(at, COUNTED)
+    return step * (sums(whole) + (at - whole) * splits) + (length % step) * (sums(whole + 1) - sums(whole))
+
+
+def _sums(splits: Any) -> Callable[[Any], Any]:
+    """Return `used_up_to` of one number of splits, or of an array of them (configurations across)."""
+    if np.ndim(splits) == 0:
+        sums = used_up_to(int(splits))
+        return lambda trips: sums[np.asarray(trips, np.int64)]
+    kinds, row = np.unique(splits, return_inverse=True)
+    table = np.stack([used_up_to(int(kind)) for kind in kinds])
+    return lambda trips: table[row, np.asarray(trips, np.int64)]
 
 
 def mapper(kernel: str) -> Callable[[Values, Values], Work]:

@@ -30,6 +30,7 @@ from pipewave.tune.machine import flat
 from pipewave.tune.shapes import family
 from pipewave.tune.smooth import Smoother
 from pipewave.tune.space import space
+from pipewave.tune.wave import TERMS
 
 SCHEMA = (
     4  # 2: laws have terms of the first wave; 3: cells end at powers of two; 4: loads, margins, cells for loads told
@@ -196,10 +197,17 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Table:
     loads = Loads(a["load_sizes"], a["load_ratio"].astype(float)) if has_load else None
     margins = meta["margins"][0], meta["margins"][1]
     fitted = Fitted(kernel, int(meta["env"]["sm_count"]), config, a["resident"].astype(np.int64),
-                    a["law"].astype(float), smooth, a["sigma"].astype(float), loads, margins, meta["fit"])  # fmt: skip
+                    _law(a["law"]), smooth, a["sigma"].astype(float), loads, margins, meta["fit"])  # fmt: skip
     cells = Cells(a["cell_key"], a["cell_start"], a["cell_config"], a["cell_factor"])
     told = Cells(cells.key, a["told_start"], a["told_config"], a["told_factor"]) if has_load else cells
     return Table(kernel, fitted, cells, told, meta)
+
+
+def _law(read: NDArray[Any]) -> NDArray[np.float64]:
+    """Return laws [c, terms] with zeros for terms that came after the table was made."""
+    law = np.zeros((len(read), len(TERMS)))
+    law[:, : read.shape[1]] = read
+    return law
 
 
 def check_kernel(table: Table, kernel: str) -> None:

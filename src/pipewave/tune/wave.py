@@ -9,7 +9,8 @@ T(µs) = Σ θ_i · term_i with θ ≥ 0, fitted to relative error. Beyond the p
 * terms of bytes (memory, L2) bound the time from below, whatever the grid;
 * θ ≥ 0 over terms that grow with the work keeps every prediction positive;
 * unequal blocks (causal attention, routed experts, ragged caches) enter by their mean and their longest; where they
-  come longest first and all at once, also by how much more than its share the first SM gets.
+  come longest first and all at once, also by how much more than its share the first SM gets; where they come in any
+  order, by how full the SMs are that the longest runs on, and by its late start where there is more than one wave.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from pipewave.tune.shapes import family
 Floats = NDArray[np.float64]
 TERMS = (
     "launch", "longest", "waves", "wave_trips", "two", "three", "five", "filled", "busiest", "busiest_trips", "tail",
-    "blocks", "block_trips", "memory", "l2", "idle", "uneven",
+    "blocks", "block_trips", "memory", "l2", "idle", "uneven", "crowded", "late",
 )  # fmt: skip
 GROUPS = {  # by what they stand for: to leave out in an ablation, to sum up in an explanation
-    "launch": (0,), "wave": (1, 2, 3), "first": (4, 5, 6, 7), "busiest": (8, 9, 10, 16), "work": (11, 12),
+    "launch": (0,), "wave": (1, 2, 3), "first": (4, 5, 6, 7), "busiest": (8, 9, 10, 16, 17, 18), "work": (11, 12),
     "bytes": (13, 14, 15),
 }  # fmt: skip
-UNEVEN = (16,)  # only where blocks are ordered by length
+ORDERED, UNORDERED = (16,), (17, 18)  # where unequal blocks come longest first; where they come in any order
 STEPS, LINE = (4, 5, 6), (7,)  # two ways to describe how full SMs get in the first wave
 
 
 def terms_of(kernel: str) -> tuple[int, ...]:
     """Return the terms of a kernel's law: decode holds up to 16 blocks an SM, where a line does better than steps."""
-    out: tuple[int, ...] = STEPS if family(kernel) == "decode" else LINE
+    out: tuple[int, ...] = STEPS if family(kernel) == "decode" else LINE + UNORDERED
     if "causal" not in kernel:
-        out += UNEVEN
+        out += ORDERED
     return tuple(index for index in range(len(TERMS)) if index not in out)
 
 
@@ -50,7 +51,9 @@ def terms(work: Work, sms: int, resident: Any) -> tuple[Any, ...]:
     `waves` counts those after the first; `two`, `three`, `five`: trips where so many blocks at least share an SM in the
     first wave, `filled`: trips times how full it gets; `busiest`: blocks of the SM that has most; `tail`: the idle
     share of the last wave, in trips; `uneven`: trips that the SM with the longest blocks has beyond the mean, where one
-    wave holds all: it is dealt every `sms`-th block of a falling line. Bytes are in units of about a microsecond.
+    wave holds all: it is dealt every `sms`-th block of a falling line; `crowded`: trips of the longest block beyond the
+    mean, times how full the first wave gets, where it is the only one; `late`: trips of the longest where there are
+    more, for it may start in any. Bytes are in units of about a microsecond.
     """
     blocks, trips, longest, dram, l2, idle = work
     busiest = -(-blocks // sms)
@@ -58,18 +61,20 @@ def terms(work: Work, sms: int, resident: Any) -> tuple[Any, ...]:
     share = 0.5 * (busiest + resident - abs(busiest - resident))  # min(busiest, resident)
     slots = sms * resident * (more + 1)
     uneven = (busiest <= resident) * (longest - trips) * busiest * (1.0 - sms * (busiest - 1) / blocks)
+    crowded = (busiest <= resident) * (longest - trips) * busiest / resident
     return (1.0, longest, more, more * trips, (share >= 2) * trips, (share >= 3) * trips, (share >= 5) * trips,
             share / resident * trips, busiest, busiest * trips, (1.0 - blocks / slots) * trips,
-            blocks / sms, blocks * trips / sms, dram * 2.5e-7, l2 * 1e-7, idle / sms, uneven)  # fmt: skip
+            blocks / sms, blocks * trips / sms, dram * 2.5e-7, l2 * 1e-7, idle / sms, uneven,
+            crowded, (busiest > resident) * longest)  # fmt: skip
 
 
 TINY = 1e-9  # of a wave: a full one stays one, however its blocks were rounded
 MOST = 128  # blocks of the busiest SM up to which a law's steps are tabulated
-# Per number of blocks on the busiest SM: µs, µs a trip, µs a trip and block; then µs a longest trip, block, byte of
-# memory, byte of the L2, idle block and uneven trip; then the law itself, for more blocks than tabulated, and resident
-# blocks.
-Tabulated = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], float, float, float, float, float, float,
-                  tuple[float, ...], int]  # fmt: skip
+# Per number of blocks on the busiest SM: µs, µs a trip, µs a trip and block, µs a longest trip; then µs a block, byte
+# of memory, byte of the L2, idle block and uneven trip; then the law itself, for more blocks than tabulated, and
+# resident blocks.
+Tabulated = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], tuple[float, ...], float, float, float,
+                  float, float, tuple[float, ...], int]  # fmt: skip
 
 
 def tabulate(law: Floats, sms: int, resident: int) -> Tabulated:
@@ -79,10 +84,12 @@ def tabulate(law: Floats, sms: int, resident: int) -> Tabulated:
     share = np.minimum(busiest, resident)
     at = law[0] + more * law[2] + busiest * law[8]
     trip = more * law[3] + (share >= 2) * law[4] + (share >= 3) * law[5] + (share >= 5) * law[6]
-    trip = trip + share / resident * law[7] + busiest * law[9] + law[10]
+    crowded = (busiest <= resident) * busiest / resident * law[17]
+    trip = trip + share / resident * law[7] + busiest * law[9] + law[10] - crowded
+    chain = law[1] + crowded + (busiest > resident) * law[18]
     each = law[12] / sms - law[10] / (sms * resident * (more + 1))
     bytes_and_idle = float(law[13] * 2.5e-7), float(law[14] * 1e-7), float(law[15] / sms)
-    return (tuple(at.tolist()), tuple(trip.tolist()), tuple(each.tolist()), float(law[1]), float(law[11] / sms),
+    return (tuple(at.tolist()), tuple(trip.tolist()), tuple(each.tolist()), tuple(chain.tolist()), float(law[11] / sms),
             *bytes_and_idle, float(law[16]), tuple(law.tolist()), resident)  # fmt: skip
 
 
@@ -93,7 +100,7 @@ def predict_us(work: tuple[Any, ...], sms: int, law: Tabulated) -> Any:
     at, trip, each, chain, block, memory, cache, rest, uneven, whole, resident = law
     if busiest > MOST:
         return sum(a * b for a, b in zip(terms(Work(*work), sms, resident), whole, strict=True))
-    us = (at[busiest] + trips * (trip[busiest] + blocks * each[busiest]) + longest * chain + blocks * block
+    us = (at[busiest] + trips * (trip[busiest] + blocks * each[busiest]) + longest * chain[busiest] + blocks * block
           + dram * memory + l2 * cache + idle * rest)  # fmt: skip
     if uneven and busiest <= resident:
         us += uneven * (longest - trips) * busiest * (1.0 - sms * (busiest - 1) / blocks)
@@ -114,10 +121,27 @@ def predict_mean_us(
     if more > MOST:
         works = (Work(blocks, trips, trips, dram, _asked(l2, blocks), idle - blocks) for blocks in (low, high))
         return 0.5 * sum(a * b for work in works for a, b in zip(terms(work, sms, resident), whole, strict=True))
-    us = (0.5 * (at[fewer] + at[more] + trips * (trip[fewer] + trip[more] + low * each[fewer] + high * each[more])
-                 + both * (block - alone))
-          + trips * chain + dram * memory + idle * alone)  # fmt: skip
+    us = (0.5 * (at[fewer] + at[more] + both * (block - alone)
+                 + trips * (trip[fewer] + trip[more] + low * each[fewer] + high * each[more]
+                            + chain[fewer] + chain[more]))
+          + dram * memory + idle * alone)  # fmt: skip
     return us + _asked(l2, 0.5 * both) * cache if cache else us
+
+
+def predict_both_us(
+    one: tuple[Any, Any, Any], other: tuple[Any, Any, Any], shared: tuple[Any, Any, Any], sms: int, law: Tabulated
+) -> Any:
+    """Mean of a law at two launches (blocks, trips, longest) that share (dram, l2, idle), blocks in any order."""
+    (blocks, trips, longest), (blocks2, trips2, longest2) = one, other
+    at, trip, each, chain, block, memory, cache, rest, _, whole, resident = law
+    first, second = int(-(-blocks // sms)), int(-(-blocks2 // sms))
+    if first > MOST or second > MOST:
+        works = (Work(*launch, *shared) for launch in (one, other))
+        return 0.5 * sum(a * b for work in works for a, b in zip(terms(work, sms, resident), whole, strict=True))
+    dram, l2, idle = shared
+    us = (at[first] + trips * (trip[first] + blocks * each[first]) + longest * chain[first]
+          + at[second] + trips2 * (trip[second] + blocks2 * each[second]) + longest2 * chain[second])  # fmt: skip
+    return 0.5 * (us + (blocks + blocks2) * block) + dram * memory + l2 * cache + idle * rest
 
 
 def _asked(l2: tuple[Any, ...], blocks: float) -> Any:
