@@ -16,7 +16,7 @@ from pipewave.errors import BadInput
 from pipewave.tune import autotune, load_table, pairs, record
 from pipewave.tune.evaluate import evaluate_all, regrets
 from pipewave.tune.profile import profile
-from pipewave.tune.shapes import draw
+from pipewave.tune.shapes import draw, lengths
 from pipewave.tune.space import space
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings" / "h200"
@@ -103,12 +103,9 @@ def test_a_killed_profile_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_pairs_report_how_often_the_choice_is_slower() -> None:
     of, device = space("gemm"), Device("gemm")
     shapes = draw("gemm", 3, 4)
-    rows = pairs.record(of, shapes, [(5, 5), (5, 40), (40, 5), (60, 5)], device, device.time)
-    recording = rows.freeze(
-        {"kernel": "gemm", "pairs": [(5, 5), (5, 40), (40, 5), (60, 5)]},
-        list(of.configs),
-        [(0, 0, 0)] * len(of.configs),
-    )
+    wanted = iter([(5, 5), (5, 40), (40, 5), (60, 5)])
+    rows, timed = pairs.record(of, shapes, lambda shape, routed: next(wanted), device, device.time)
+    recording = rows.freeze({"kernel": "gemm", "pairs": timed}, list(of.configs), [(0, 0, 0)] * len(of.configs))
     found = pairs.compare(recording)
     assert found["shapes"] == 4
     assert found["slower_share"] == 0.25
@@ -116,6 +113,21 @@ def test_pairs_report_how_often_the_choice_is_slower() -> None:
     assert found["speed_up_max"] > 2
     later = pairs.compare(recording, [5, 5, 5, 99])  # a table that chooses otherwise; 99 was not timed anywhere
     assert (later["shapes"], later["untimed"], later["slower_share"]) == (3, 1, 0.0)
+
+
+@pytest.mark.parametrize("kernel", ["moe_w13", "decode_64", "gemm"])
+def test_candidates_are_the_default_and_the_choices_with_the_load_told_and_not(kernel: str) -> None:
+    of, table, shape = space(kernel), load_table(kernel, env={}), draw(kernel, 9, 1)[0]
+    routed = [shape["m"] * shape["top_k"], *[0] * (shape["e"] - 1)] if kernel == "moe_w13" else []
+    default, choice, told, *ranked = pairs.candidates(table, of, shape, routed)
+    assert default == of.configs.index(of.default(shape))
+    fields = pairs.asked(kernel, shape, routed, told=False)
+    assert of.as_dict(of.configs[choice]) == table.select(**fields)
+    load: dict[str, Any] = {"counts": tuple(routed)} if routed else {}
+    if kernel == "decode_64":
+        load = {"longest": max(fields["kv_len"], int(lengths(shape).max()))}
+    assert of.as_dict(of.configs[told]) == table.select(**fields, **load)
+    assert len(ranked) == pairs.NEXT + pairs.NEXT_TOLD
 
 
 def test_regret_scores_on_the_half_that_did_not_choose() -> None:

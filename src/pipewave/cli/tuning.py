@@ -105,7 +105,12 @@ def _percent(found: Mapping[str, float]) -> dict[str, float]:
     return {f"{name} %": round(100 * found[f"{name}_regret"], 2) for name in ("mean", "p95", "worst")}
 
 
-def pairs_line(found: Mapping[str, float]) -> str:
+def pairs_line(found: Mapping[str, Any]) -> str:
     """Say how the choice does against the default on further shapes."""
+    told = found.get("load_told")
+    return _pairs_line(found) + (f"\nwith the load told, {_pairs_line(told)}" if told else "")
+
+
+def _pairs_line(found: Mapping[str, float]) -> str:
     return (f"{found['shapes']:.0f} further shapes: {found['slower_share']:.1%} slower than the default by over 2 %, "
             f"at worst {found['worst_slowdown']:.1%}; speed-up {found['speed_up_geomean']:.2f}×")  # fmt: skip

@@ -22,6 +22,7 @@ from pipewave.tune.measured import Measured, measured
 from pipewave.tune.pairs import choices_of, compare
 from pipewave.tune.recording import TEST, Recording
 from pipewave.tune.selectors import SELECTORS, Selector
+from pipewave.tune.shapes import family
 from pipewave.tune.space import kernels, space
 
 Floats = NDArray[np.float64]
@@ -57,8 +58,9 @@ def evaluate(recording: Recording, names: Sequence[str]) -> dict[str, Any]:
             skipped[name] = made
             continue
         lost = regrets(test.halves, made.chosen)
-        gain = speed_up(test, made.chosen, defaults(test.kernel, test.config, test.shape))
-        out[name] = summary(lost) | {"decision_us": made.decision_us} | gain | made.extra
+        default = defaults(test.kernel, test.config, test.shape)
+        out[name] = summary(lost) | {"decision_us": made.decision_us} | speed_up(test, made.chosen, default)
+        out[name] |= {"keeps_default": float(np.mean(made.chosen == default))} | made.extra
         out[name]["mean_regret_as_recorded"] = float(regrets(as_recorded.halves, made.chosen).mean())
     return {"shapes": len(test.us), "configurations": test.us.shape[1], "noise": noise(test.halves), "selectors": out,
             "skipped": skipped}  # fmt: skip
@@ -106,12 +108,19 @@ def evaluate_all(folder: Path, names: Sequence[str], selectors: Sequence[str] | 
     return {"kernels": found}
 
 
-def against_default(recording: Recording) -> dict[str, float]:
-    """Score what the card's table chooses now at the further shapes, and say at how many that was not timed."""
-    of, names = space(recording.meta["kernel"]), recording.meta["fields"]
-    table = load_table(of.kernel, gpu=recording.meta["env"]["gpu"], env={})
+def against_default(recording: Recording) -> dict[str, Any]:
+    """Score what the card's table chooses now at the further shapes, and say at how many that was not timed.
+
+    Beside the figures without the load, `load_told` has those with it, where a launch has one and it was recorded.
+    """
+    kernel, names = recording.meta["kernel"], recording.meta["fields"]
+    of, table = space(kernel), load_table(kernel, gpu=recording.meta["env"]["gpu"], env={})
     shapes = [dict(zip(names, row, strict=True)) for row in recording.shapes.tolist()]
-    return compare(recording, choices_of(table, of, shapes))
+    routed = recording.counts.tolist() or [[]] * len(shapes)
+    found: dict[str, Any] = {**compare(recording, choices_of(table, of, shapes, routed))}
+    if family(kernel) == "decode" or recording.counts.any():
+        found["load_told"] = compare(recording, choices_of(table, of, shapes, routed, told=True))
+    return found
 
 
 def speed_up(test: Measured, chosen: NDArray[np.int64], default: NDArray[np.int64]) -> dict[str, float]:

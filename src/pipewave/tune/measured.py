@@ -95,7 +95,7 @@ def measured(recording: Recording, *roles: int, settled: bool = True) -> Measure
     kernel = recording.meta["kernel"]
     load = {}
     if family(kernel) == "moe":
-        load = _routing(recording.counts[chosen], config["BLOCK_M"])
+        load = routed_rows(recording.counts[chosen], config["BLOCK_M"])
     elif family(kernel) == "decode":
         mean, longest = cached(shape)
         shape["kv_len"], load = np.rint(mean).astype(np.int64), {"longest": longest[:, None]}
@@ -109,7 +109,8 @@ def cached(shape: dict[str, NDArray[np.int64]]) -> tuple[Floats, Floats]:
     return np.array([some.mean() for some in drawn]), np.array([float(some.max()) for some in drawn])
 
 
-def _routing(counts: NDArray[np.int32], block_m: NDArray[np.int64]) -> dict[str, Floats]:
+def routed_rows(counts: NDArray[np.integer], block_m: NDArray[np.int64]) -> dict[str, Floats]:
+    """Load columns of routings, tokens of each expert [s, experts], for blocks of `block_m` [c] rows."""
     by_size = {int(size): np.sum(-(-counts // size), axis=1) for size in np.unique(block_m)}
     rows = np.stack([by_size[int(size)] for size in block_m], axis=1).astype(float)
     return {"rows": rows, "active": np.sum(counts > 0, axis=1)[:, None].astype(float)}

@@ -1,7 +1,8 @@
-"""Default against choice on many further shapes: `python -m pipewave.tune.pairs --out DIR [--count 300]`.
+"""Default against choice on many further shapes: `python -m pipewave.tune.pairs --out DIR [--count 300] [--seed N]`.
 
-Timed are the two configurations and the few that the table ranks next (so that a later table can be judged by the same
-file), in turns, on shapes drawn from a stream of their own. Needs torch and triton.
+Timed are the default, the table's choice with its load told and untold, and the few that the table ranks next (so that
+a later table can be judged by the same file), in turns, on shapes drawn from a stream of their own. Needs torch and
+triton.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +18,53 @@ import numpy as np
 
 from pipewave.tune import load_table
 from pipewave.tune.mapping import KIND_FIELDS
-from pipewave.tune.record import Launcher, Timer, environment, say
+from pipewave.tune.measured import routed_rows
+from pipewave.tune.profile import counts
+from pipewave.tune.record import Job, Launcher, Timer, environment, say
 from pipewave.tune.recording import TEST, Recording, Rows
-from pipewave.tune.shapes import FIELDS, Shape, draw, family
+from pipewave.tune.shapes import FIELDS, Shape, draw, family, lengths
 from pipewave.tune.space import Config, Space, kernels, space
 
 SEED = 77_000_003  # another stream than test shapes and anchors
 ROUNDS = 12
-NEXT = 6  # of the table's ranking, timed beside default and choice
+NEXT, NEXT_TOLD = 6, 3  # of the table's ranking, timed beside default and choices
+
+Candidates = Callable[[Shape, list[int]], tuple[int, ...]]
 
 
-def choices_of(table: Any, of: Space, shapes: Sequence[Shape]) -> list[int]:
-    """Return the number of the table's choice at each shape; routing and longest sequence are expected, not known."""
-    names, number = KIND_FIELDS[family(of.kernel)], {config: i for i, config in enumerate(of.configs)}
-    chosen = [table.select(**{name: shape[name] for name in names}) for shape in shapes]
-    return [number[tuple(config[name] for name in of.names)] for config in chosen]
+def asked(kernel: str, shape: Shape, routed: Sequence[int], *, told: bool) -> dict[str, Any]:
+    """Return a drawn shape as the arguments of `select`, `told` its load as well: tokens `routed`, longest sequence."""
+    fields: dict[str, Any] = {name: shape[name] for name in KIND_FIELDS[family(kernel)]}
+    if family(kernel) == "decode":  # an engine knows how many tokens it has cached, hence their mean
+        drawn = lengths(shape)
+        fields["kv_len"] = mean = int(np.rint(drawn.mean()))
+        return fields | ({"longest": max(mean, int(drawn.max()))} if told else {})
+    return fields | ({"counts": tuple(routed)} if told and family(kernel) == "moe" else {})
 
 
-def candidates_of(table: Any, of: Space, shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
-    """Return the numbers of default, choice and the table's next best at each shape."""
-    columns = {name: np.array([[shape[name]] for shape in shapes]) for name in KIND_FIELDS[family(of.kernel)]}
-    best = np.argsort(table.table.fitted.leaning(columns), axis=1, kind="stable")[:, :NEXT]
-    defaults = [of.configs.index(of.default(shape)) for shape in shapes]
-    return [(default, choice, *rest) for default, choice, rest in
-            zip(defaults, choices_of(table, of, shapes), best.tolist(), strict=True)]  # fmt: skip
+def choices_of(
+    table: Any, of: Space, shapes: Sequence[Shape], routed: Sequence[Sequence[int]], *, told: bool = False
+) -> list[int]:
+    """Return the number of the table's choice at each shape."""
+    number = {config: i for i, config in enumerate(of.configs)}
+    every = (asked(of.kernel, shape, some, told=told) for shape, some in zip(shapes, routed, strict=True))
+    return [number[tuple(table.select(**one)[name] for name in of.names)] for one in every]
+
+
+def candidates(table: Any, of: Space, shape: Shape, routed: list[int]) -> tuple[int, ...]:
+    """Return the numbers of default, choice, choice with the load told, and the table's next best of either kind."""
+    chosen = [choices_of(table, of, [shape], [routed], told=told)[0] for told in (False, True)]
+    ranked = []
+    for told, most in ((False, NEXT), (True, NEXT_TOLD)):
+        us = table.table.fitted.leaning(_columns(table, asked(of.kernel, shape, routed, told=told)))[0]
+        ranked += np.argsort(us, kind="stable")[:most].tolist()
+    return (of.configs.index(of.default(shape)), *chosen, *ranked)
+
+
+def _columns(table: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    routed = fields.pop("counts", None)
+    columns = {name: np.array([[value]]) for name, value in fields.items()}
+    return columns | (routed_rows(np.array([routed]), table.table.fitted.config["BLOCK_M"]) if routed else {})
 
 
 def compare(recording: Recording, choices: Sequence[int] | None = None) -> dict[str, float]:
@@ -66,38 +90,37 @@ def _medians(recording: Recording, shape: int) -> dict[int, float]:
 
 
 def record(
-    of: Space, shapes: Sequence[Shape], wanted: Sequence[Sequence[int]], launcher: Launcher, timer: Timer
-) -> Rows:
-    """Time the candidates of each shape, taking turns in another order each round."""
-    rows, fields = Rows(), FIELDS[family(of.kernel)]
-    for number, (shape, some) in enumerate(zip(shapes, wanted, strict=True)):
+    of: Space, shapes: Sequence[Shape], wanted: Candidates, launcher: Launcher, timer: Timer
+) -> tuple[Rows, list[list[int]]]:
+    """Time the candidates of each shape, taking turns in another order each round; returns the candidates as well."""
+    rows, fields, pairs = Rows(), FIELDS[family(of.kernel)], []
+    for number, shape in enumerate(shapes):
         launcher.prepare(shape)
-        distinct = list(dict.fromkeys(some))
+        routed = counts(launcher, Job(shape, TEST, ()))
+        pairs.append(list(wanted(shape, routed)))
+        distinct = list(dict.fromkeys(pairs[-1]))
         launches = {index: launcher.calls(of.configs[index]) for index in distinct}
         draw = random.Random(number)
         order = [index for _ in range(ROUNDS) for index in draw.sample(distinct, len(distinct))]
         halves = [done % 2 for done in range(ROUNDS) for _ in distinct]
-        at = rows.add_shape([shape[name] for name in fields], TEST, [])
+        at = rows.add_shape([shape[name] for name in fields], TEST, routed)
         rows.add(at, order, halves, timer([launches[index] for index in order]))
-    return rows
+    return rows, pairs
 
 
-def on_gpu(
-    of: Space, shapes: Sequence[Shape], wanted: Sequence[Sequence[int]], built: Mapping[Config, Any]
-) -> Recording:
+def on_gpu(of: Space, shapes: Sequence[Shape], seed: int, table: Any, built: Mapping[Config, Any]) -> Recording:
     """Time one kernel on the current GPU."""
     from pipewave.tune import build
     from pipewave.tune.operands import Operands
     from pipewave.tune.timing import ColdTimer
 
     loaded = {key: build.compile_binary(of.kernel, key) for key in built}
-    rows = record(of, shapes, wanted, Operands(of.kernel, of.names, loaded), ColdTimer())
-    meta = {"schema": 1, "kernel": of.kernel, "names": of.names, "fields": FIELDS[family(of.kernel)], "seed": SEED,
-            "pairs": [list(some) for some in wanted], "method": "cuda events, cold L2", "order": "shuffled",
-            "env": environment()}  # fmt: skip
-    reports = [built.get(config[: of.compiled]) for config in of.configs]
-    return rows.freeze(meta, list(of.configs), [(r.smem_bytes, r.registers, r.spill_bytes) if r else (-1, -1, -1)
-                                                for r in reports])  # fmt: skip
+    rows, pairs = record(of, shapes, lambda shape, routed: candidates(table, of, shape, routed),
+                         Operands(of.kernel, of.names, loaded), ColdTimer())  # fmt: skip
+    meta = {"schema": 1, "kernel": of.kernel, "names": of.names, "fields": FIELDS[family(of.kernel)], "seed": seed,
+            "pairs": pairs, "method": "cuda events, cold L2", "order": "shuffled", "env": environment()}  # fmt: skip
+    reports = [built[config[: of.compiled]] for config in of.configs]
+    return rows.freeze(meta, list(of.configs), [(r.smem_bytes, r.registers, r.spill_bytes) for r in reports])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -105,22 +128,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernel", default=",".join(kernels()))
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
-    plans = {}
-    for kernel in options.kernel.split(","):
-        if not (options.out / f"pairs_{kernel}.npz").exists():
-            shapes = draw(kernel, SEED, options.count)
-            plans[kernel] = space(kernel), shapes, candidates_of(load_table(kernel), space(kernel), shapes)
+    wanted = [kernel for kernel in options.kernel.split(",") if not (options.out / f"pairs_{kernel}.npz").exists()]
     from pipewave.tune import build
 
-    needed = {kernel: sorted({of.configs[index][: of.compiled] for pair in pairs for index in pair})
-              for kernel, (of, _, pairs) in plans.items()}  # fmt: skip
-    jobs = build.build_all(needed, max(1, (os.cpu_count() or 2) - 1))
-    for kernel, plan in plans.items():
-        built = dict(zip(needed[kernel], [job.result() for job in jobs[kernel]], strict=True))
-        recording = on_gpu(*plan, built)
+    # Choices with the load told are known only once it is drawn, so every binary is made.
+    jobs = build.build_all(wanted, max(1, (os.cpu_count() or 2) - 1))
+    for kernel in wanted:
+        of = space(kernel)
+        built = dict(zip(of.binaries(), [job.result() for job in jobs[kernel]], strict=True))
+        recording = on_gpu(of, draw(kernel, options.seed, options.count), options.seed, load_table(kernel), built)
         recording.save(options.out / f"pairs_{kernel}.npz")
         say(f"{kernel}: {compare(recording)}")
 
