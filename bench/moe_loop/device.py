@@ -1,6 +1,6 @@
 """Time the loop's layers on a GPU: `python -m bench.moe_loop.device --out DIR [--budget-s 300]`. Needs vLLM.
 
-Compile everything ahead, profile our two products and make their tables, then for each layer run vLLM's fused experts
+Compile everything ahead, profile our two products and make their tables (`--shipped`: take those that ship), then for each layer run vLLM's fused experts
 (default configuration, own file, our tuner's choice) and ours in turns, cold, by CUPTI. `DIR/loop.jsonl` is written
 row by row; `DIR/moe_up.npz`, `DIR/moe_down.npz` and `DIR/tables` hold the profile.
 """
@@ -20,6 +20,7 @@ from typing import Any
 
 from bench.moe_loop import choices, shapes, warm
 from pipewave.errors import PipewaveError
+from pipewave.tune import load_table
 from pipewave.tune.record import say
 
 ROUNDS = 7
@@ -176,7 +177,7 @@ def run(options: argparse.Namespace) -> None:
     loaded = [profiling.load(kernel, futures[kernel]) for kernel in built]
     warm.wait(warming, options.warm_s)
     say(f"warm: {time.monotonic() - start:.0f} s")
-    tables = [_table(*each, options) for each in loaded]
+    tables = [load_table(each[0].kernel) if options.shipped else _table(*each, options) for each in loaded]
     say(f"tables: {time.monotonic() - start:.0f} s")
     loop(options.out, [each[1] for each in loaded], tables, start + options.budget_s)
     say(f"done: {time.monotonic() - start:.0f} s")
@@ -201,6 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget-s", type=float, default=300.0, help="when to stop, from the start of the run")
     parser.add_argument("--profile-s", type=float, default=40.0, help="seconds of timing for each product")
     parser.add_argument("--warm-s", type=float, default=110.0, help="longest wait for what compiles ahead")
+    parser.add_argument("--shipped", action="store_true", help="take the tables that ship, profile nothing")
     parser.add_argument("--warm", default="", help="I/N: compile that share ahead, time nothing")
     options = parser.parse_args(argv)
     if options.warm:

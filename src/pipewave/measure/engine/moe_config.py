@@ -155,9 +155,13 @@ def compile_shard(files: Path, shard: str) -> None:
 
 
 def config_of(name: str, layers: int | None) -> dict[str, Any]:
-    """The model's config; of one whose attention this engine build lacks, the experts only, in another's layers."""
+    """The model's config; of one whose attention this engine build lacks, the experts only, in another's layers.
+
+    A context shorter than the longest prompt is widened: it moves no kernel.
+    """
     if name in ("Qwen1.5-MoE-A2.7B", "Qwen3-235B-A22B", FRAME):
-        return launch.config_of(name, layers)
+        config = launch.config_of(name, layers)
+        return config | {"max_position_embeddings": max(config["max_position_embeddings"], 2 * PROMPTS[-1])}
     layer = LAYERS[name]
     experts = {"num_experts": layer.e, "num_experts_per_tok": layer.top_k, "moe_intermediate_size": layer.inter}
     return launch.config_of(FRAME, layers) | {"hidden_size": layer.hidden, **experts}
@@ -171,10 +175,12 @@ def ttft_ms(driver: Driver, length: int) -> float:
     return 1e3 * (driver.drain()[-1].ended_s - began)
 
 
-def ttft_rows(name: str, driver: Driver, files: Path, layers: int | None, deadline: float) -> Iterator[Row]:
+def ttft_rows(
+    name: str, driver: Driver, files: Path, layers: int | None, lengths: Sequence[int], deadline: float
+) -> Iterator[Row]:
     """Time every variant at every prompt length that fits, after a round that compiles."""
     folders = variants(files, LAYERS[name])
-    for length in (one for one in PROMPTS if one < driver.limits.max_model_len):
+    for length in (one for one in lengths if one < driver.limits.max_model_len):
         if time.monotonic() > deadline:
             return
         samples: dict[str, list[float]] = {variant: [] for variant in folders}
@@ -196,9 +202,9 @@ def ttft(options: argparse.Namespace, write: Callable[[Row], None]) -> None:
         llm, told = launch.start(Setup(str(path), eager=options.eager, max_batched_tokens=options.max_batched_tokens))
     write({"kind": "engine", "model": options.model, "load_s": round(time.monotonic() - started, 1),
            "eager": options.eager, "log": [line for line in told.lines if "MoE" in line]})  # fmt: skip
-    driver = Driver(launch.engine_of(llm))
+    driver, deadline = Driver(launch.engine_of(llm)), started + options.budget_s
     try:
-        for row in ttft_rows(options.model, driver, options.files, options.layers, started + options.budget_s):
+        for row in ttft_rows(options.model, driver, options.files, options.layers, options.prompts, deadline):
             write(row)
     finally:
         llm.llm_engine.engine_core.shutdown()
@@ -225,6 +231,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--compile", default="", help="I/N: compile that share of the kernels, time nothing")
     parser.add_argument("--model", choices=tuple(LAYERS), default=FRAME)
     parser.add_argument("--layers", type=int, help="keep only the model's first layers")
+    parser.add_argument("--prompts", type=int, nargs="*", default=PROMPTS, help="tokens of each prompt of a batch")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--max-batched-tokens", type=int, default=16384)
     parser.add_argument("--budget-s", type=float, default=120.0)
