@@ -1,8 +1,9 @@
 """Time the loop's layers on a GPU: `python -m bench.moe_loop.device --out DIR [--budget-s 300]`. Needs vLLM.
 
-Compile everything ahead, profile our two products and make their tables (`--shipped`: take those that ship), then for each layer run vLLM's fused experts
-(default configuration, own file, our tuner's choice) and ours in turns, cold, by CUPTI. `DIR/loop.jsonl` is written
-row by row; `DIR/moe_up.npz`, `DIR/moe_down.npz` and `DIR/tables` hold the profile.
+Compile everything ahead, profile our two products and make their tables (`--shipped` takes those that ship instead),
+then for each layer run vLLM's fused experts (default configuration, own file, our tuner's choice) and ours in turns,
+cold, by CUPTI. `DIR/loop.jsonl` is written row by row; `DIR/moe_up.npz`, `DIR/moe_down.npz` and `DIR/tables` hold the
+profile.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from pipewave.tune.shapes import family
 from pipewave.tune.space import space
 
 LOAD = {"decode": ("longest",)}  # what may be said of a launch beyond its shape
-PARTS = {"launch": wave.GROUPS["launch"], "waves": wave.GROUPS["wave"] + wave.GROUPS["first"] + wave.GROUPS["busiest"],
+WAVES = sum((wave.GROUPS[name] for name in ("wave", "first", "busiest", "ragged")), ())
+PARTS = {"launch": wave.GROUPS["launch"], "waves": WAVES,
          "work": wave.GROUPS["work"], "bytes": wave.GROUPS["bytes"]}  # fmt: skip
 
 

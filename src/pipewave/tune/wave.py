@@ -30,10 +30,10 @@ TERMS = (
     "blocks", "block_trips", "memory", "l2", "idle", "uneven", "crowded", "late",
 )  # fmt: skip
 GROUPS = {  # by what they stand for: to leave out in an ablation, to sum up in an explanation
-    "launch": (0,), "wave": (1, 2, 3), "first": (4, 5, 6, 7), "busiest": (8, 9, 10, 16, 17, 18), "work": (11, 12),
-    "bytes": (13, 14, 15),
+    "launch": (0,), "wave": (1, 2, 3), "first": (4, 5, 6, 7), "busiest": (8, 9, 10, 16), "ragged": (17, 18),
+    "work": (11, 12), "bytes": (13, 14, 15),
 }  # fmt: skip
-ORDERED, UNORDERED = (16,), (17, 18)  # where unequal blocks come longest first; where they come in any order
+ORDERED, UNORDERED = (16,), GROUPS["ragged"]  # where unequal blocks come longest first; where they come in any order
 STEPS, LINE = (4, 5, 6), (7,)  # two ways to describe how full SMs get in the first wave
 
 
