@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipewave.tune import load_table
-from pipewave.tune.caution import FEW, MARGINS, defaults, is_slower, lean, margin
+from pipewave.tune.caution import FEW, MARGINS, defaults, folds, is_slower, lean, margin
 from pipewave.tune.loads import bins, halves, is_told
 from pipewave.tune.mapping import mean_trips
 from pipewave.tune.shapes import draw
@@ -23,7 +23,7 @@ def anchors(error: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Eight configurations at 4000 anchors: which are slower than the first, their log µs predicted with an error."""
     us = np.full((4000, 8), 10.0) * np.exp(RNG.normal(0, 0.03, (4000, 8)))
     default = np.zeros(4000, np.int64)
-    return is_slower(np.stack([us, us], axis=2), default), np.log(us) + RNG.normal(0, error, us.shape), default
+    return is_slower(us, default), np.log(us) + RNG.normal(0, error, us.shape), default
 
 
 def test_the_margin_grows_with_the_error_of_predictions() -> None:
@@ -46,9 +46,16 @@ def test_the_margin_is_the_least_that_few_lose_by(error: float) -> None:
     assert share(by - 0.01) > FEW
 
 
-def test_only_what_both_halves_say_is_slower() -> None:
-    halves = np.array([[[10.0, 10.0], [10.5, 10.1], [10.5, 10.3], [np.nan, 10.5], [9.0, 10.5]]])
-    assert is_slower(halves, np.array([0])).tolist() == [[False, False, True, True, False]]
+def test_slower_is_by_more_than_the_repeats_tell_and_only_what_was_timed() -> None:
+    us = np.array([[10.0, 10.1, 10.3, np.nan, 9.0]])
+    assert is_slower(us, np.array([0])).tolist() == [[False, False, True, False, False]]
+
+
+@pytest.mark.parametrize("count", [3, 5, 257])
+def test_every_anchor_is_left_out_once(count: int) -> None:
+    found = folds(count)
+    assert sorted(np.concatenate([out for out, _ in found]).tolist()) == list(range(count))
+    assert all(sorted([*out, *rest]) == list(range(count)) for out, rest in found)
 
 
 def test_a_table_whose_errors_are_large_leaves_the_default_for_large_gains_only() -> None:

@@ -1,7 +1,8 @@
 """When to leave the default: only for a predicted gain that exceeds the error which anchors left out show.
 
-The margin is the smallest at which few enough left-out anchors run slower than with the default. Where the load of a
-launch is not told, the same anchors are predicted without it, so that the margin covers what the load may be.
+The margin is the smallest at which few enough anchors run slower than with the default, each predicted by what was
+fitted to the others. Where the load of a launch is not told, it is not told to that prediction either, so that the
+margin covers what the load may be.
 """
 
 from __future__ import annotations
@@ -17,10 +18,8 @@ from pipewave.tune.space import space
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 SLOWER = 0.02  # a choice is slower than the default from here on
-FEW, FEWER = (
-    0.02,
-    0.01,
-)  # share of left-out anchors that may be; where loads are not told, for they vary more than anchors
+FEW = 0.015  # share of left-out anchors that may be
+FOLDS = 5  # parts of the anchors, each left out once
 MARGINS = tuple(step / 100 for step in range(2, 21))  # tried, of log µs
 
 
@@ -33,26 +32,27 @@ def defaults(kernel: str, config: Mapping[str, Ints], shape: Mapping[str, NDArra
     return np.array([position[of.default(dict(zip(shape, row, strict=True)) | constant)] for row in rows])
 
 
-def margin(slower: NDArray[np.bool_], predicted: Floats, default: Ints, most: float = FEW) -> float:
-    """Return the least margin at which choices are slower than the default at a share of `most` of the anchors.
+def folds(count: int) -> list[tuple[Ints, Ints]]:
+    """Return (left out, the rest) of `count` anchors, each left out once."""
+    part = np.random.default_rng(0).permutation(count) % FOLDS
+    return [(np.flatnonzero(part == one), np.flatnonzero(part != one)) for one in range(FOLDS) if np.any(part == one)]
+
+
+def margin(slower: NDArray[np.bool_], predicted: Floats, default: Ints) -> float:
+    """Return the least margin at which choices are slower than the default at a share of `FEW` of the anchors.
 
     `predicted` [s, c]: log µs of anchors left out, which choices go by; `slower` [s, c]: as `is_slower` says.
     """
     row = np.arange(len(predicted))
     for tried in MARGINS:
-        if np.mean(slower[row, lean(predicted, default, tried).argmin(axis=1)]) <= most:
+        if np.mean(slower[row, lean(predicted, default, tried).argmin(axis=1)]) <= FEW:
             return tried
     return MARGINS[-1]
 
 
-def is_slower(halves: Floats, default: Ints) -> NDArray[np.bool_]:
-    """Whether each configuration is slower than the default [s], by both halves [s, c, 2] of the repeats.
-
-    Anchors have few repeats: by all together, noise would make some of those slower that are not.
-    """
-    of_default = halves[np.arange(len(halves)), default][:, None]
-    known = np.isfinite(halves) & np.isfinite(of_default)
-    return np.asarray(np.all((halves > (1 + SLOWER) * of_default) | ~known, axis=2) & known.any(axis=2))
+def is_slower(us: Floats, default: Ints) -> NDArray[np.bool_]:
+    """Whether each configuration [s, c] is slower than the default [s]; not where either was not timed."""
+    return np.asarray(us > (1 + SLOWER) * us[np.arange(len(us)), default][:, None])
 
 
 def lean(log_us: Floats, default: Ints, by: float) -> Floats:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune import wave
-from pipewave.tune.caution import FEWER, MARGINS, defaults, is_slower, lean, margin
+from pipewave.tune.caution import MARGINS, defaults, folds, is_slower, lean, margin
 from pipewave.tune.loads import Loads, held, is_told
 from pipewave.tune.mapping import Values, Work, mapper
 from pipewave.tune.measured import Measured, measured
@@ -110,6 +110,14 @@ def fit(recording: Recording, options: Options = Options()) -> Fitted:
 
 def fit_to(anchors: Measured, waves: Measured, sms: int, options: Options = Options()) -> Fitted:
     """Fit everything to drawn anchors and to anchors placed on waves (may be none)."""
+    made = _without_margins(anchors, waves, sms, options, {})
+    return replace(made, margins=_margins(made, anchors, waves, options))
+
+
+def _without_margins(
+    anchors: Measured, waves: Measured, sms: int, options: Options, known: Mapping[str, float]
+) -> Fitted:
+    """Fit laws and residuals; `known` notes of another fit spare the search for how the residuals are smoothed."""
     resident = anchors.resident if options.occupancy else np.ones_like(anchors.resident)
     parts = [_part(some, sms, resident, options.load) for some in (anchors, waves) if len(some.us)]
     weighed = [
@@ -118,30 +126,31 @@ def fit_to(anchors: Measured, waves: Measured, sms: int, options: Options = Opti
     ]
     law = wave.fit(weighed, options.keep or wave.terms_of(anchors.kernel))
     residual = np.log(anchors.us / np.maximum(np.einsum("scp,cp->sc", parts[0][0], law), 1e-3))
-    smooth, left, found = _smooth(anchors, residual) if options.smoothing else (None, residual, {})
+    smooth, left, found = _smooth(anchors, residual, known) if options.smoothing else (None, residual, {})
     law = law * np.exp(found.pop("shared", 0.0))
     notes = found | {"left_out_regret": float(regret(anchors.us, anchors.us * np.exp(-left)).mean()),
                      "anchors": float(len(anchors.us)), "waves": float(len(waves.us))}  # fmt: skip
     loads = held(anchors) if options.load else None
-    made = Fitted(anchors.kernel, sms, anchors.config, resident, law, smooth, _sigma(anchors, left), loads, (0.0, 0.0),
+    return Fitted(anchors.kernel, sms, anchors.config, resident, law, smooth, _sigma(anchors, left), loads, (0.0, 0.0),
                   notes)  # fmt: skip
-    return replace(made, margins=_margins(made, anchors, left))
 
 
-def _margins(made: Fitted, anchors: Measured, left: Floats) -> tuple[float, float]:
-    """Margins with the load told and not, from what the anchors' residuals `left` [s, c] say of each left out.
+def _margins(made: Fitted, anchors: Measured, waves: Measured, options: Options) -> tuple[float, float]:
+    """Margins with the load told and not, by predicting each fifth of the anchors from a fit to the others.
 
     Products of the fused layer have no default that others run, only a rule of ours: it is not worth protecting.
     """
     if made.kernel not in kernels():
         return MARGINS[0], MARGINS[0]
-    told = np.log(anchors.us) - left + made.sigma
+    predicted = np.empty((2, *anchors.us.shape))
+    for out, rest in folds(len(anchors.us)):
+        fitted, test = _without_margins(anchors.take(rest), waves, made.sms, options, made.notes), anchors.take(out)
+        for i, load in enumerate((options.load, False)):
+            predicted[i, out] = np.log(fitted.cautious(test.columns(load=load)))
     default = defaults(made.kernel, made.config, anchors.shape)
-    slower = is_slower(anchors.halves, default)
-    if made.loads is None:
-        return (margin(slower, told, default),) * 2
-    known, unknown = (np.log(made.law_us(anchors.columns(load=load))) for load in (True, False))
-    return (margin(slower, told, default), margin(slower, told + unknown - known, default, FEWER))
+    slower = is_slower(anchors.us, default)
+    told, untold = (margin(slower, one, default) for one in predicted)
+    return told, max(told, untold)
 
 
 def _part(some: Measured, sms: int, resident: NDArray[np.int64], load: bool) -> tuple[Floats, Floats]:
@@ -163,12 +172,17 @@ def soft_regret(us: Floats, log_off: Floats) -> float:
     return float(np.mean(np.sum(weight * lost, axis=1) / weight.sum(axis=1)))
 
 
-def _smooth(anchors: Measured, residual: Floats) -> tuple[Smoother, Floats, dict[str, float]]:
+def _smooth(
+    anchors: Measured, residual: Floats, known: Mapping[str, float]
+) -> tuple[Smoother, Floats, dict[str, float]]:
     at, shared = logs(anchors.kernel, anchors.columns()), float(residual.mean())
+    tried: Iterable[tuple[float, float, float]] = product(range(len(ALIKE)), LENGTHS, NOISES)
+    if "alike" in known:
+        tried = [(known["alike"], known["length"], known["noise"])]
     best: tuple[float, Smoother, Floats, dict[str, float]] | None = None
-    for number, values in enumerate(ALIKE):
-        of = alike(anchors.config, *values)
-        for length, noise in product(LENGTHS, NOISES):
+    for number, every in groupby(tried, key=lambda one: one[0]):
+        of = alike(anchors.config, *ALIKE[int(number)])
+        for _, length, noise in every:
             made, left = smoother(at, residual - shared, length, noise, of)
             score = soft_regret(anchors.us, left)
             if best is None or score < best[0]:
