@@ -18,7 +18,7 @@ from pipewave.tune.space import space
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 SLOWER = 0.02  # a choice is slower than the default from here on
-FEW = 0.015  # share of left-out anchors that may be
+FEW, FEWER = 0.02, 0.01  # share of left-out anchors that may be; where loads are not told, for they vary more
 FOLDS = 5  # parts of the anchors, each left out once
 MARGINS = tuple(step / 100 for step in range(2, 21))  # tried, of log µs
 
@@ -38,14 +38,14 @@ def folds(count: int) -> list[tuple[Ints, Ints]]:
     return [(np.flatnonzero(part == one), np.flatnonzero(part != one)) for one in range(FOLDS) if np.any(part == one)]
 
 
-def margin(slower: NDArray[np.bool_], predicted: Floats, default: Ints) -> float:
-    """Return the least margin at which choices are slower than the default at a share of `FEW` of the anchors.
+def margin(slower: NDArray[np.bool_], predicted: Floats, default: Ints, most: float = FEW) -> float:
+    """Return the least margin at which choices are slower than the default at a share of `most` of the anchors.
 
     `predicted` [s, c]: log µs of anchors left out, which choices go by; `slower` [s, c]: as `is_slower` says.
     """
     row = np.arange(len(predicted))
     for tried in MARGINS:
-        if np.mean(slower[row, lean(predicted, default, tried).argmin(axis=1)]) <= FEW:
+        if np.mean(slower[row, lean(predicted, default, tried).argmin(axis=1)]) <= most:
             return tried
     return MARGINS[-1]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune import wave
-from pipewave.tune.caution import MARGINS, defaults, folds, is_slower, lean, margin
+from pipewave.tune.caution import FEWER, MARGINS, defaults, folds, is_slower, lean, margin
 from pipewave.tune.loads import Loads, held, is_told
 from pipewave.tune.mapping import Values, Work, mapper
 from pipewave.tune.measured import Measured, measured
@@ -149,8 +149,10 @@ def _margins(made: Fitted, anchors: Measured, waves: Measured, options: Options)
             predicted[i, out] = np.log(fitted.cautious(test.columns(load=load)))
     default = defaults(made.kernel, made.config, anchors.shape)
     slower = is_slower(anchors.us, default)
-    told, untold = (margin(slower, one, default) for one in predicted)
-    return told, max(told, untold)
+    if made.loads is None:
+        return (margin(slower, predicted[0], default),) * 2
+    # With the load told, what a larger margin saves in slow choices it loses in good ones: the least is kept.
+    return MARGINS[0], margin(slower, predicted[1], default, FEWER)
 
 
 def _part(some: Measured, sms: int, resident: NDArray[np.int64], load: bool) -> tuple[Floats, Floats]:
