@@ -31,6 +31,7 @@ from train.splits import FEW_SHARE, HELD_OUT, Split, by_name, expand
 
 PREDICT_ROWS = 16_384
 SAME = ("ship", f"fold:{HELD_OUT}")  # two names of one split
+NEW_KERNELS = 0.5  # how often a GPU that is shown as a stranger runs an implementation nobody knows
 WITHIN = {"family": "gpu"}  # a family is hidden only where the GPU is: a new GPU may be of a known one
 
 
@@ -56,6 +57,8 @@ class Plan:
     learning_rate: float = 1e-2
     weight_decay: float = 0.05
     category_dropout: float = 0.05
+    strangers: float = 0.0
+    kin: float = 0.5
     ema: float = 0.998
     members_at_once: int = 64
     seed: int = 0
@@ -224,12 +227,22 @@ def _batches(index: list[Tensor], size: int) -> Iterator[Tensor]:
 
 
 def _hidden_at_random(codes: Tensor, plan: Plan) -> Tensor:
-    """Each category at random; one that stands for a group of another's only together with that, half of the times."""
+    """Each category at random; one that stands for a group of another's only together with that, half of the times.
+
+    `strangers` of the rows are shown as rows of a new GPU would be: its name hidden, its family too but for a share
+    `kin` of them, and half of the times its implementation, for new GPUs bring kernels of their own.
+    """
     seen = torch.rand(codes.shape, device=codes.device) >= plan.category_dropout
     for whole, part in WITHIN.items():
         if whole in plan.categories and part in plan.categories:
             known = seen[..., plan.categories.index(part)]
             seen[..., plan.categories.index(whole)] = known | (torch.rand(known.shape, device=codes.device) < 0.5)
+    if plan.strangers:
+        stranger = torch.rand(codes.shape[:-1], device=codes.device) < plan.strangers
+        for name, share in (("gpu", 1.0), ("family", 1.0 - plan.kin), ("impl", NEW_KERNELS)):
+            if name in plan.categories:
+                hidden = stranger & (torch.rand(stranger.shape, device=codes.device) < share)
+                seen[..., plan.categories.index(name)] &= ~hidden
     return codes * seen
 
 

@@ -57,4 +57,6 @@ def _columns(frame: pd.DataFrame) -> dict[str, Column]:
     family = frame["gpu"].map({gpu: spec.architecture for gpu, spec in specs.items()})
     capability = frame["gpu"].map({gpu: str(spec.compute_capability) for gpu, spec in specs.items()})
     texts = {"family": family, "capability": capability}
+    if "counted" in frame:  # whether held-out tables score a row
+        texts["counted"] = frame["counted"].map({True: "yes", False: "no"})
     return columns | {name: Column.of(text.astype(str).to_numpy()) for name, text in texts.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from train.corpus.cache import load, training_rows
 from train.corpus.frame import FAMILIES
-from train.corpus.select import MAX_ROWS, newest
+from train.corpus.select import MAX_ROWS, capped, newest
 from train.corpus.sources import data_dir
 
-__all__ = ["FAMILIES", "MAX_ROWS", "data_dir", "load", "newest", "training_rows"]
+__all__ = ["FAMILIES", "MAX_ROWS", "capped", "data_dir", "load", "newest", "training_rows"]

@@ -143,10 +143,9 @@ def build(data_dir: str | Path | None = None) -> Rows:
     slow = fallbacks(frame, base)
     weight = balanced(frame) * frame["protocol"].map(IMPORTANCE).to_numpy(np.float64)
     packed = pack(frame, named, base, np.where(slow, 0.0, weight))
-    flags = {"counted": frame["counted"].to_numpy(bool), "fallback": slow}
-    more = {name: Column.of(np.where(flag, "yes", "no")) for name, flag in flags.items()}
+    fallback = Column.of(np.where(slow, "yes", "no"))
     short = (packed.features.view(np.uint32) & np.uint32(KEPT_BITS)).view(np.float32)
-    return replace(packed, features=short, columns={**packed.columns, **more})
+    return replace(packed, features=short, columns={**packed.columns, "fallback": fallback})
 
 
 def card(_: str, known: dict[str, Any]) -> dict[str, Any]:

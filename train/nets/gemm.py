@@ -71,6 +71,5 @@ def build(net: str, data_dir: str | Path | None = None, *, older: bool = False) 
     """What `train.fit` learns from, with the column `counted` (yes or no)."""
     frame = rows(net, data_dir, older=older)
     packed = pack(frame, *features(frame))
-    counted = Column.of(np.where(frame["counted"], "yes", "no"))
     short = (packed.features.view(np.uint32) & np.uint32(KEPT_BITS)).view(np.float32)
-    return replace(packed, features=short, columns={**packed.columns, "counted": counted})
+    return replace(packed, features=short)

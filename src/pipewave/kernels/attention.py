@@ -18,8 +18,12 @@ DECODE, PREFILL = "attention_decode", "attention_prefill"
 
 
 def phase(case: Mapping[str, Any]) -> str:
-    """Decode when every request brings one query, else prefill (chunked and mixed batches too)."""
-    return DECODE if max(case["q_lens"]) == 1 else PREFILL
+    """Decode when every request brings one query, else prefill (chunked and mixed batches too).
+
+    An encoder that sees one token has no cache to walk: the kernel is that of its other lengths.
+    """
+    alone = not case.get("causal", True) and max(case["kv_lens"]) == 1
+    return DECODE if max(case["q_lens"]) == 1 and not alone else PREFILL
 
 
 def least(shape: Shape, ctx: Context) -> dict[str, Amount]:

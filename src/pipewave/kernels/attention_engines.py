@@ -9,6 +9,8 @@ from pipewave.gpus import GPU
 from pipewave.kernels.base import Context
 
 ENGINES = ("fa2", "fa3", "fa4", "flashinfer", "trtllm_gen", "fmha", "triton", "unified", "cudnn")
+# Engines of one hand: a net that never saw one of them knows its relatives.
+MAKERS = {"flash": ("fa2", "fa3", "fa4"), "nvidia": ("trtllm_gen", "fmha"), "openai": ("triton", "unified")}
 BLACKWELL = (100, 103)
 
 

@@ -7,15 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.demand import Array
-from pipewave.kernels.attention_engines import Engine
+from pipewave.kernels.attention_engines import MAKERS, Engine
 from pipewave.kernels.attention_requests import Amount, Requests
 from pipewave.kernels.attention_setting import Estimate, Setting, overlapped, reach
 from pipewave.kernels.attention_shape import Shape
 from pipewave.kernels.attention_split import FEWEST_BLOCKS, FULL, fa3_part
 from pipewave.kernels.attention_tiles import tile_steps
+from pipewave.kernels.dtypes import ACTIVATION_BYTES
 
-LAUNCHES = 3.5  # kernels a framework puts in the graph around and including attention, in launch times
 MEMORY_SHARE = 0.8  # of datasheet bandwidth that a streaming kernel reaches
+COPY_BYTES = 16.0  # an SM moves a clock in the small kernels around attention
 SMALL_TILE = 64.0  # rows of the tile that FlashAttention 3 and FlashInfer take for few queries
 PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
 TAIL_SORTED, TAIL = 0.3, 0.6  # share of the longest block that the last SM runs alone
@@ -42,6 +43,7 @@ class Times(NamedTuple):
     fixed: Amount
     memory: Amount
     merge: Amount
+    around: Amount  # copies of new tokens before the kernel
     span: Amount
     waves: Amount
     rounds: Amount
@@ -52,8 +54,10 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     work = _work(shape, setting)
     times = _times(shape, work, setting)
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
-    base = LAUNCHES * setting.launch_s + overlapped(times.compute + times.fixed, memory) + times.merge
-    return Estimate(base, _sizes(shape, work, times, setting, base), _plain(shape, work, times))
+    busy = overlapped(times.compute + times.fixed, memory)
+    base = setting.around.launches * setting.launch_s + busy + times.merge + times.around
+    plain = _plain(shape, work, times, setting.engine.name)
+    return Estimate(base, _sizes(shape, work, times, setting, base), plain)
 
 
 def _work(shape: Shape, setting: Setting) -> Work:
@@ -142,10 +146,24 @@ def _times(shape: Shape, work: Work, setting: Setting) -> Times:
         fixed=rounds * (engine.prefill.fixed_cycles / setting.hertz),
         memory=shape.moved / (MEMORY_SHARE * setting.dram_rate),
         merge=work.merges * setting.launch_s + (work.parts > 1.0) * partial,
+        around=_around(shape, setting),
         span=span / load,
         waves=waves,
         rounds=rounds,
     )
+
+
+def _around(shape: Shape, setting: Setting) -> Amount:
+    """Seconds of copies around the kernel: as fast as SMs copy, and half of what the L2 cannot hold waits for DRAM.
+
+    H100 and H200 take the same time for them though their memories differ by 43 %: SMs limit these kernels.
+    """
+    layout, moved = shape.layout, setting.around
+    queries = shape.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)
+    keys = shape.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
+    missing = setting.missing(2.0 * (queries + keys), shape.requests.xp)
+    copying = 1.0 / (COPY_BYTES * setting.sms * setting.hertz)
+    return moved.bytes(queries, keys) * (copying + 0.5 * missing / (MEMORY_SHARE * setting.dram_rate))
 
 
 def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Amount) -> dict[str, Amount]:
@@ -160,6 +178,7 @@ def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Amoun
         "memory": times.memory * launches,
         "l2_time": work.steps * (keys * layout.cached * layout.kv_bytes * launches / setting.l2_rate),
         "merge": times.merge * launches,
+        "around": times.around * launches,
         "waves": times.waves,
         "span": times.span,
         "longest": work.longest,
@@ -178,8 +197,9 @@ def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Amoun
     }
 
 
-def _plain(shape: Shape, work: Work, times: Times) -> dict[str, Amount]:
+def _plain(shape: Shape, work: Work, times: Times, engine: str) -> dict[str, Amount]:
     return {
         "round_off": shape.requests.xp.minimum(times.rounds / times.waves, 4.0),
         "even": work.steps / (work.blocks * work.longest),
+        **{f"maker_{name}": float(engine in made) for name, made in MAKERS.items()},
     }

@@ -12,6 +12,7 @@ import numpy as np
 from pipewave.demand import Array
 from pipewave.gpus import GPU
 from pipewave.kernels.arith import SCALAR, Arith
+from pipewave.kernels.attention_around import Around, around_of
 from pipewave.kernels.attention_engines import ENGINES, Engine, engine_of
 from pipewave.kernels.attention_requests import Amount
 from pipewave.kernels.attention_shape import Heads
@@ -29,6 +30,7 @@ class Setting:
 
     gpu: GPU
     engine: Engine
+    around: Around
     framework: str
     sms: float
     hertz: float
@@ -57,11 +59,13 @@ def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal
     dims = engine.dim * (1.0 + value_share)
     warm = ctx.protocol not in (COLD, SERVING)
     flags = {f"engine_{name}": engine.name == name for name in ENGINES}
-    flags |= {"fp8_math": engine.fp8, "fp8_cache": kv_bytes == 1.0, "causal": causal}
+    fp8 = kv_bytes == 1.0
+    flags |= {"fp8_math": engine.fp8, "fp8_cache": fp8, "causal": causal}
     flags |= {"sinks": bool(ctx.option("sinks", False)), "cold": not warm}
     return Setting(
         gpu=gpu,
         engine=engine,
+        around=around_of(ctx, causal=causal, fp8=fp8),
         framework=ctx.framework,
         sms=float(gpu.sms),
         hertz=gpu.sustained_clock_mhz * 1e6,

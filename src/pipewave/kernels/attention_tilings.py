@@ -179,7 +179,9 @@ def _latent(engine: Engine, hopper: bool) -> Engine:
 def triton(case: Case) -> Engine:
     """SGLang's Triton kernels."""
     dim = 192 if case.head_dim == 192 else case.padded(16, 32, 64, 128, 256, 512)
-    if case.gpu.smem_kb_per_sm > 200:
+    if not case.paged:
+        rows = keys = 128 if case.gpu.compute_capability >= 90 else 64
+    elif case.gpu.smem_kb_per_sm > 200:
         rows, keys = (128, 64) if dim <= 256 else (32, 64)
     else:
         rows, keys = (64, 128) if dim <= 128 else ((64, 64) if dim <= 256 else (32, 32))
