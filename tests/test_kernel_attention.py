@@ -14,6 +14,7 @@ from pipewave.columns import columns, group_key, options_of
 from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import find
 from pipewave.kernels.attention import FAMILY, analyse, analyse_requests, phase
+from pipewave.kernels.attention_around import around_of
 from pipewave.kernels.attention_engines import engine_name, engine_of
 from pipewave.kernels.attention_requests import requests_of, uniform
 from pipewave.kernels.base import Context
@@ -176,3 +177,43 @@ def test_a_softcap_costs_a_second_exponential() -> None:
     )
     assert capped.demand.xu == pytest.approx(2 * plain.demand.xu)
     assert capped.base_s > plain.base_s
+
+
+def test_an_operator_costs_more_than_its_kernel_by_what_its_copies_move() -> None:
+    """A framework writes the new keys into its cache; an encoder has none, a kernel timed alone copies nothing."""
+    causal = {"causal": True, "fp8": False}
+    kernel, operator = (
+        around_of(Context(H200, "bf16", "graph", "vllm-0.24.0", impl), **causal)
+        for impl in ("fa3", "vllm_flash_attn_fa3")
+    )
+    trtllm = around_of(Context(H200, "bf16", "graph", "trtllm-1.3.0rc20", "torch_flow"), **causal)
+    encoder = around_of(
+        Context(H200, "bf16", "graph", "vllm-0.24.0", "vllm_vit_flash_attn_fa3"), causal=False, fp8=False
+    )
+    assert kernel.bytes(1e6, 1e6) == encoder.bytes(1e6, 1e6) == 0.0
+    assert 2e6 <= operator.bytes(0.0, 1e6) < operator.bytes(1e6, 1e6) < trtllm.bytes(1e6, 1e6)
+    assert trtllm.launches > operator.launches > encoder.launches
+
+
+def test_copies_grow_with_the_new_tokens_alone() -> None:
+    def around(q: int, kv: int) -> float:
+        case = case_of([q] * 8, [kv] * 8)
+        ctx = context(case, stack="vllm-0.24.0", impl="vllm_flash_attn_fa3")
+        return float(analyse(columns(FAMILY, [case]), ctx).features["around"][0])
+
+    assert around(512, 4096) == around(512, 8192)
+    assert around(1024, 4096) == pytest.approx(around(512, 4096) + 1.0)  # twice as many: one more in log2
+
+
+def test_one_token_without_a_mask_is_an_encoder_of_one_token() -> None:
+    assert phase(case_of([1, 1], [1, 1], causal=False)) == "attention_prefill"
+    assert phase(case_of([1, 1], [1, 1])) == phase(case_of([1, 1], [9, 1], causal=False)) == "attention_decode"
+
+
+def test_triton_without_a_cache_takes_its_tiles_by_generation() -> None:
+    """SGLang's encoder kernel: squares of 128 from Hopper on, of 64 before."""
+    tiles = [
+        engine_of(Context(find(gpu), "bf16", "graph", "sglang-0.5.14", "triton", (("causal", False),)), 64).prefill
+        for gpu in ("L40S", "H200")
+    ]
+    assert [(tile.rows, tile.keys) for tile in tiles] == [(64, 64), (128, 128)]

@@ -39,6 +39,7 @@ WITHIN = {"family": "gpu"}  # a family is hidden only where the GPU is: a new GP
 class Plan:
     """What to train. `features` None means all; `categories` are the columns the net may see.
 
+    `strangers` of an epoch's rows are shown as rows of a new GPU, `kin` of these as of a known family.
     `rows` bounds the rows a member trains on, drawn at random; those of a `few:` split are `few_share` of its epochs.
     `by_kind` holds other values for the splits of a kind or for one split (`{"lofo": {"rows": 100000}, "logo:H100":
     {"seeds": 3}}`): members that are scored and not shipped may be cheaper.

@@ -50,6 +50,24 @@ def test_scale_follows_the_noise_of_the_rows() -> None:
     assert scale[loud[score]].mean() > 3 * scale[~loud[score]].mean()
 
 
+def test_only_strangers_train_what_stands_for_an_unknown_gpu() -> None:
+    plan = replace(SMALL, epochs=5, categories=("gpu", "family"), category_dropout=0.0, splits=("fold:0",), kin=0.0)
+    never, often = (fit.fit(synthetic(), replace(plan, strangers=share)).tensors for share in (0.0, 0.5))
+    assert not never["table0"][:, 0].any() and not never["table1"][:, 0].any()
+    assert often["table0"][:, 0].any() and often["table1"][:, 0].any()
+
+
+def test_hidden_codes_follow_the_plan() -> None:
+    codes = torch.ones(1, 40_000, 3, dtype=torch.int64)
+    plan = replace(SMALL, categories=("gpu", "family", "impl"), category_dropout=0.0, strangers=0.4, kin=0.25)
+    seen = fit._hidden_at_random(codes, plan)[0].numpy().astype(bool)
+    gpu, family, impl = (~seen).T
+    assert gpu.mean() == pytest.approx(0.4, abs=0.01)
+    assert not (family & ~gpu).any() and not (impl & ~gpu).any()
+    assert family[gpu].mean() == pytest.approx(0.75, abs=0.01)
+    assert impl[gpu].mean() == pytest.approx(0.5, abs=0.01)
+
+
 def test_held_out_rows_touch_neither_training_nor_scaling() -> None:
     data, plan = synthetic(size=800), replace(SMALL, epochs=3, splits=("fold:0",))
     score = by_name("fold:0", data).score

@@ -18,7 +18,7 @@ from pipewave.kernels.base import Context
 from pipewave.kernels.gemm import NET_OF, analyse
 from train import corpus
 from train.pack import pack
-from train.rows import Column, Rows
+from train.rows import Rows
 
 NETS = tuple(dict.fromkeys(NET_OF.values()))
 CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "quantize")
