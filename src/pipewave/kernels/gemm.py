@@ -10,6 +10,7 @@ from pipewave.kernels.arith import ARRAY, SCALAR, Arith
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch, register
 from pipewave.kernels.gemm_clock import slowdown
 from pipewave.kernels.gemm_features import Times, features, times
+from pipewave.kernels.gemm_lines import unaligned
 from pipewave.kernels.gemm_machine import Machine, machine
 from pipewave.kernels.gemm_tiles import known_tile, tiling
 from pipewave.kernels.gemm_traffic import Traffic, quantize_s, traffic
@@ -49,7 +50,7 @@ def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
     m, n, k, ctas, clock_mhz = call
     at, net = machine(ctx), NET_OF[ctx.dtype]
     moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
-    base = t.base * slowdown(named, clock_mhz, net, ctx, xp)
+    base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx, xp)
     return Sketch(least(m, n, k, moved, at), base, named, net)
 
 
