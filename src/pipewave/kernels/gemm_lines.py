@@ -1,33 +1,50 @@
 """What it costs that rows of the operands start inside a cache line: k elements that are no whole lines of 128 bytes.
 
-A tile then fetches parts of lines on both edges of every row, from 16 bytes on even parts of sectors. Our cold rows with
+A tile then fetches parts of lines on both edges of every row, at 16 bytes even parts of sectors. Our cold rows with
 random k take 2 % longer where rows start at multiples of 64 or 32 bytes, and 5 to 15 % at odd multiples of 16, the
 more the more rows of x there are. Rows of the graph protocol have few such k, each many times: their nets know them.
 """
 
 from __future__ import annotations
 
+from math import exp, log2
 from typing import Any
 
-from pipewave.kernels.arith import Arith
+import numpy as np
+
+from pipewave.demand import Array
 from pipewave.kernels.base import Context
 from pipewave.kernels.residency import COLD, SERVING
 
-LINE = 128.0
+LINE = 128
 # Log of the time lost, and more for each doubling of m from 8 to 8192, by the largest power of two that divides a row's
 # bytes. Least absolute errors of our rows outside the fold that shipped weights are scored on.
-LOST = {64.0: (0.017, 0.0), 32.0: (0.022, 0.001), 16.0: (0.052, 0.010)}
+LOST = {64: (0.017, 0.0), 32: (0.022, 0.001), 16: (0.052, 0.010)}
 FEWEST, MOST = 8.0, 8192.0
 TYPES = ("bf16", "fp16", "fp8", "int8")  # of which rows have such k
 
 
-def unaligned(m: Any, k: Any, row_bytes: float, ctx: Context, xp: Arith) -> Any:
-    """Factor on the time; `row_bytes` are those of an element of an operand."""
-    rest = k * row_bytes % LINE
-    if ctx.protocol not in (COLD, SERVING) or ctx.dtype not in TYPES or not xp.any(rest != 0.0):
+def unaligned(m: Any, k: Any, element_bytes: float, ctx: Context) -> Any:
+    """Factor on the time of one call (floats) or of many (arrays); `element_bytes` of an operand."""
+    if ctx.protocol not in (COLD, SERVING) or ctx.dtype not in TYPES:
         return 1.0
-    octaves = xp.log2(xp.minimum(xp.maximum(m, FEWEST), MOST) / FEWEST)
-    lost = 0.0 * octaves
+    return _of_many(m, k, element_bytes) if isinstance(k, np.ndarray) else _of_one(m, k, element_bytes)
+
+
+def _of_one(m: float, k: float, element_bytes: float) -> float:
+    rest = int(k * element_bytes) % LINE
+    if rest & -rest not in LOST:
+        return 1.0
+    least, more = LOST[rest & -rest]
+    return exp(least + more * log2(min(max(m, FEWEST), MOST) / FEWEST))
+
+
+def _of_many(m: Array, k: Array, element_bytes: float) -> Array:
+    """The same, worked out for the calls alone that it concerns."""
+    rest = (k * element_bytes).astype(np.int64) & (LINE - 1)
+    found = np.ones(len(k))
     for unit, (least, more) in LOST.items():
-        lost = xp.where((rest % unit == 0.0) & (rest % (2.0 * unit) != 0.0), least + more * octaves, lost)
-    return xp.exp(lost)
+        at = np.flatnonzero((rest & -rest) == unit)
+        if len(at):
+            found[at] = np.exp(least + more * np.log2(np.clip(m[at], FEWEST, MOST) / FEWEST))
+    return found
