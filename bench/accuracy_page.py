@@ -21,6 +21,7 @@ from bench import accuracy_tables as tables
 from pipewave.accuracy.figures import Cells, read, write
 from pipewave.accuracy.rows import cases, shipped, shipped_folder
 from pipewave.accuracy.score import Key, score
+from pipewave.accuracy.splits import ALL
 from pipewave.demand import Array
 from pipewave.prediction import Predictions
 
@@ -32,7 +33,7 @@ SIZES, CURVES, PAPER = (
     RESULTS / "calibration_curve.json",
     ROOT / "train/paper/results.json",
 )
-TABLES, COLLECTIVES = ROOT / "train" / "tables", RESULTS / "collective_sizes.json"
+COLLECTIVES = RESULTS / "collective_sizes.json"
 COLLECTIVE_BARS = {"below 1 MiB": 12.0, "from 1 MiB": 5.0}
 NORMS, NORM_BAR = {"rmsnorm": "RMSNorm", "silu_and_mul": "SiLU-and-multiply"}, 4.0
 PLOTTED = ("gemm", "attention prefill", "attention decode", "fused_moe", "rmsnorm", "silu_and_mul", "all_reduce")
@@ -128,8 +129,8 @@ def _collectives() -> list[dict[str, Any]]:
 
 def _norms() -> str:
     """Unseen shapes of our cold rows."""
-    means = {net: json.loads((TABLES / f"{net}.cold.json").read_text(encoding="utf-8"))["fold"] for net in NORMS}
-    return ", ".join(f"{title} {means[net]['macro mean']['mape']:.2f} / {NORM_BAR:g}" for net, title in NORMS.items())
+    means = {net: tables.held_out(net, "cold")["fold"][ALL]["mape"] for net in NORMS}
+    return ", ".join(f"{title} {means[net]:.2f} / {NORM_BAR:g}" for net, title in NORMS.items())
 
 
 def _rivals(given: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -164,11 +164,11 @@ def test_rows_that_start_inside_a_cache_line_take_longer() -> None:
     """The less of a line their start shares, the longer; whole lines and rows of the graph protocol cost nothing."""
     cold, graph = (Context(find("H200"), "fp8", protocol, "", "") for protocol in ("cold", "graph"))
     m, k = np.full(5, 4096.0), np.array([4096.0, 4096.0 + 64, 4096.0 + 32, 4096.0 + 16, 4096.0 + 48])
-    factors = unaligned(m, k, 1.0, cold)
+    factors = unaligned(m, k, 1.0, cold, ARRAY)
     assert factors[0] == 1.0 and (np.diff(factors[:4]) > 0).all()
     assert factors[4] == factors[3]  # 48 bytes in: an odd multiple of 16 too
-    assert unaligned(m, k / 2.0, 2.0, cold) == pytest.approx(factors)  # bytes count, not elements
-    assert unaligned(m, k, 1.0, graph) == 1.0
+    assert unaligned(m, k / 2.0, 2.0, cold, ARRAY) == pytest.approx(factors)  # bytes count, not elements
+    assert unaligned(m, k, 1.0, graph, ARRAY) == 1.0
     for row, factor in zip(k, factors, strict=True):
-        assert unaligned(4096.0, float(row), 1.0, cold) == pytest.approx(factor)
-        assert unaligned(8.0, float(row), 1.0, cold) <= factor
+        assert unaligned(4096.0, float(row), 1.0, cold, SCALAR) == pytest.approx(factor)
+        assert unaligned(8.0, float(row), 1.0, cold, SCALAR) <= factor

@@ -56,8 +56,8 @@ def plan_command(
 ) -> None:
     """The cheapest way to serve a model within limits: Pareto front, cost, what does not fit, what would help."""
     from pipewave.gpus import names
+    from pipewave.kernels.dtypes import cache_type
     from pipewave.model import load
-    from pipewave.model.kernels import cache_type
     from pipewave.plan import Question, Space, plan
     from pipewave.plan.executors import executor as open_executor
     from pipewave.plan.space import BATCHES, BUDGETS

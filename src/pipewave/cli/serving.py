@@ -250,7 +250,7 @@ def _limits(tokens: int | None, requests: int | None, memory: float | None) -> d
 
 
 def _kv(dtype: str | None) -> str | None:
-    from pipewave.model.kernels import cache_type
+    from pipewave.kernels.dtypes import cache_type
 
     return cache_type(dtype)
 

@@ -76,8 +76,9 @@ def _workload(
     from pipewave.cli.families import integers
     from pipewave.explain import Workload
     from pipewave.explain.lengths import Given
+    from pipewave.kernels.dtypes import cache_type
     from pipewave.model import load
-    from pipewave.model.kernels import Deployment, cache_type
+    from pipewave.model.kernels import Deployment
     from pipewave.model.shard import Parallel
     from pipewave.step import find_engine
 

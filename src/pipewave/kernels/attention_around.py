@@ -1,8 +1,8 @@
 """Kernels that a framework runs around attention, and that its measured operator holds: cache writes, rotations, casts.
 
 They walk over the new tokens once or twice. That is little beside long prompts and beside a launch, but half of the
-time of many short ones. Passes were counted from what each framework's operator does and rounded to what the rows of
-A100 and L40S ask for; other GPUs follow.
+time of many short ones. Passes were counted from what each framework's operator does and rounded to what the public
+rows of all seven GPUs ask for; every GPU has the same.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from pipewave.kernels.attention_requests import Amount
 from pipewave.kernels.base import Context
+from pipewave.kernels.residency import PROFILER_WARM
 
-PROFILER = "profiler_warm"  # times the kernel alone
 KERNEL = 3.5  # launches that a kernel measured by itself takes, gaps of the graph included
 
 
@@ -39,7 +39,7 @@ TRTLLM_ENCODER = Around(launches=4.5, queries=2.0, keys=2.0)
 
 def around_of(ctx: Context, *, causal: bool, fp8: bool) -> Around:
     """What runs around an implementation; a kernel that was measured alone has nothing around it."""
-    if ctx.protocol == PROFILER:
+    if ctx.protocol == PROFILER_WARM:  # it times the kernel alone
         return ALONE
     if ctx.framework == "trtllm":
         return TRTLLM if causal else TRTLLM_ENCODER

@@ -71,8 +71,7 @@ def _evened(tiles: Array, requests: Requests, most: float) -> Array:
     """Tiles of requests drawn towards the mean of their call until the largest is `most` times it; the sum is kept.
 
     A net knows no batches less even than its rows. Beyond them the SMs that are done take what is left, so that time
-    follows the sum: 134 batches of PipeWeave's, most of them skewed, on eight GPUs, are met within 21 to 30 % so (by
-    protocol), and within 35 to 55 % by what nets make of the true lengths.
+    follows the sum, as skewed batches of PipeWeave's on eight GPUs do (`tests/test_kernel_attention_uneven.py`).
     """
     mean, largest, xp = requests.total(tiles) / requests.batch, requests.largest(tiles), requests.xp
     wide = largest > most * mean * (1.0 + 1e-9)

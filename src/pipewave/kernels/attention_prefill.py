@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.demand import Array
-from pipewave.kernels.attention_engines import MAKERS, Engine
+from pipewave.kernels.attention_engines import Engine
 from pipewave.kernels.attention_requests import Amount, Requests
 from pipewave.kernels.attention_setting import Estimate, Setting, overlapped, reach
 from pipewave.kernels.attention_shape import Shape
@@ -56,7 +56,7 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
     busy = overlapped(times.compute + times.fixed, memory)
     base = setting.around.launches * setting.launch_s + busy + times.merge + times.around
-    plain = _plain(shape, work, times, setting.engine.name)
+    plain = {**_plain(shape, work, times), **setting.makers}
     return Estimate(base, _sizes(shape, work, times, setting, base), plain)
 
 
@@ -197,9 +197,8 @@ def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Amoun
     }
 
 
-def _plain(shape: Shape, work: Work, times: Times, engine: str) -> dict[str, Amount]:
+def _plain(shape: Shape, work: Work, times: Times) -> dict[str, Amount]:
     return {
         "round_off": shape.requests.xp.minimum(times.rounds / times.waves, 4.0),
         "even": work.steps / (work.blocks * work.longest),
-        **{f"maker_{name}": float(engine in made) for name, made in MAKERS.items()},
     }

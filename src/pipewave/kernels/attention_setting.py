@@ -13,7 +13,7 @@ from pipewave.demand import Array
 from pipewave.gpus import GPU
 from pipewave.kernels.arith import SCALAR, Arith
 from pipewave.kernels.attention_around import Around, around_of
-from pipewave.kernels.attention_engines import ENGINES, Engine, engine_of
+from pipewave.kernels.attention_engines import ENGINES, MAKERS, Engine, engine_of
 from pipewave.kernels.attention_requests import Amount
 from pipewave.kernels.attention_shape import Heads
 from pipewave.kernels.base import Context
@@ -42,6 +42,7 @@ class Setting:
     row_step_cycles: float  # of an SM for one query row against one KV tile of prefill
     block_cycles: float  # of an SM for one row tile against one KV tile of decode
     flags: Mapping[str, float]
+    makers: Mapping[str, float]  # whose engine it is, for nets of prefill
 
     def missing(self, footprint: Amount, xp: Arith) -> Amount:
         """Share of the bytes that the L2 does not hold when the kernel starts."""
@@ -77,6 +78,7 @@ def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal
         row_step_cycles=engine.prefill.keys * _pair_cycles(engine, dims, gpu, engine.exp_cost, fp8=engine.fp8),
         block_cycles=engine.decode.rows * engine.decode.keys * _pair_cycles(engine, dims, gpu, 1.0, fp8=False),
         flags={name: float(flag) for name, flag in flags.items()},
+        makers={f"maker_{name}": float(engine.name in made) for name, made in MAKERS.items()},
     )
 
 

@@ -18,8 +18,15 @@ OPERAND_BYTES = {
 # What kernels without weights exist for: 4-bit types are types of weights, and attention has no integer products.
 ATTENTION_DTYPES = ("bf16", "fp16", "fp8", "fp8_block")
 STREAMED_DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "nvfp4")
+# What engines call the types of a KV cache; `auto` is the model's own.
+CACHE_TYPES = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def kv_bytes(kv_dtype: str | None, dtype: str) -> float:
     """Bytes per element of the KV cache; without a type of its own it has that of the activations."""
     return OPERAND_BYTES["fp8"] if (kv_dtype or dtype).startswith("fp8") else ACTIVATION_BYTES
+
+
+def cache_type(word: str | None) -> str | None:
+    """The type of a KV cache by an engine's word for it; None is the model's own."""
+    return CACHE_TYPES.get(word, word) if word else None

@@ -13,6 +13,7 @@ import numpy as np
 from pipewave import stacks
 from pipewave.demand import Array
 from pipewave.kernels.base import Columns, Context
+from pipewave.kernels.residency import PROFILER_WARM
 
 # vLLM since its rule goes by tokens alone (seen in our rows of 0.22.1; those of 0.19 fit it, those of 0.14 do not): up
 # to these tokens, blocks of rows × columns.
@@ -36,7 +37,7 @@ def blocks(cols: Columns, ctx: Context) -> Blocks:
     if "BLOCK_SIZE_M" in config and "BLOCK_SIZE_N" in config:
         rows, columns = float(config["BLOCK_SIZE_M"]), float(config["BLOCK_SIZE_N"])
         return Blocks(np.full_like(tokens, rows), np.full_like(tokens, columns), known=True)
-    if ctx.protocol == "profiler_warm":
+    if ctx.protocol == PROFILER_WARM:
         return Blocks(*_pipeweave(tokens, cols["experts"], cols["hidden"], ctx.gpu.smem_kb_per_sm), known=False)
     if ctx.framework == "vllm" and stacks.version(ctx.stack) >= VLLM_RULE_SINCE:
         upto, rows, columns = np.array(VLLM_RULE).T

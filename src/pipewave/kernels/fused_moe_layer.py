@@ -11,6 +11,7 @@ from pipewave.kernels import fused_moe_collected as collected
 from pipewave.kernels.base import Columns, Context
 from pipewave.kernels.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.fused_moe_machine import engine
+from pipewave.kernels.residency import PROFILER_WARM
 from pipewave.kernels.routing import Routing, routing
 
 
@@ -75,7 +76,7 @@ def layer(cols: Columns, ctx: Context, *, named: bool = False) -> Layer:
     PipeWeave's rows, which define `profiler_warm`, were routed evenly.
     """
     part, kind = ctx.option("part", "all"), ctx.option("routing", "random")
-    if ctx.protocol == "profiler_warm" and kind == "random":
+    if ctx.protocol == PROFILER_WARM and kind == "random":
         kind = "balanced"
     inter = cols["inter"] / cols["tp"]
     up = np.where((cols["gated"] if named else collected.gated(cols, ctx)) > 0, 2.0, 1.0)

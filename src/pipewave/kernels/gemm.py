@@ -50,7 +50,7 @@ def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
     m, n, k, ctas, clock_mhz = call
     at, net = machine(ctx), NET_OF[ctx.dtype]
     moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
-    base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx)
+    base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx, xp)
     return Sketch(least(m, n, k, moved, at), base, named, net)
 
 

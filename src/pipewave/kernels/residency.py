@@ -11,7 +11,7 @@ from typing import Any
 from pipewave.gpus import GPU
 from pipewave.kernels.arith import ARRAY, Arith
 
-COLD, SERVING = "cold", "serving"
+COLD, SERVING, PROFILER_WARM = "cold", "serving", "profiler_warm"
 
 
 def l2_bytes(gpu: GPU) -> float:

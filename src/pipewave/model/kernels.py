@@ -31,15 +31,6 @@ ACT = 2  # bytes of one 16-bit activation
 COMPILED = ("embedding", "rope", "qk_norm", "activation", "shared_add")  # streaming kernels that a compiler generates
 
 
-# What engines call the types of a KV cache; `auto` is the model's own.
-CACHE_TYPES = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
-
-
-def cache_type(word: str | None) -> str | None:
-    """The type of a KV cache by an engine's word for it; None is the model's own."""
-    return CACHE_TYPES.get(word, word) if word else None
-
-
 @dataclass(frozen=True, slots=True)
 class Use:
     """One kernel of a step: what it is called in the model, the call, and how often the step launches it."""

@@ -151,7 +151,7 @@ def _margins(made: Fitted, anchors: Measured, waves: Measured, options: Options)
     slower = is_slower(anchors.us, default)
     if made.loads is None:
         return (margin(slower, predicted[0], default),) * 2
-    # With the load told, what a larger margin saves in slow choices it loses in good ones: the least is kept.
+    # With the load told, wider margins cost more regret than the bars of the products of experts leave: docs/tune.md.
     return MARGINS[0], margin(slower, predicted[1], default, FEWER)
 
 

@@ -17,8 +17,8 @@ from pipewave.calls import KV_DTYPES
 from pipewave.errors import BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
 from pipewave.gpus import GPU, find
 from pipewave.gpus.shipped import stem_of
+from pipewave.kernels.dtypes import cache_type
 from pipewave.model import ModelSpec, load, names
-from pipewave.model.kernels import cache_type
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Model = Name | dict[str, Any]
