@@ -57,7 +57,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test-docs: $(VENV)/.docs
-	$(BIN)/python -m pytest tests/test_docs.py tests/test_docs_site.py tests/notebooks -n 2
+	$(BIN)/python -m pytest tests/docs tests/notebooks -n 2
 
 # After weights or messages change: what the pages show, their figures and the notebooks, made again. Read the diff.
 docs-update: $(VENV)/.docs

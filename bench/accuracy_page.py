@@ -18,12 +18,12 @@ import numpy as np
 
 from bench import accuracy_plots as plots
 from bench import accuracy_tables as tables
-from pipewave.accuracy.figures import Cells, read, write
-from pipewave.accuracy.rows import cases, shipped, shipped_folder
-from pipewave.accuracy.score import Key, score
-from pipewave.accuracy.splits import ALL
-from pipewave.demand import Array
-from pipewave.prediction import Predictions
+from pipewave.evaluate.figures import Cells, read, write
+from pipewave.evaluate.rows import cases, shipped, shipped_folder
+from pipewave.evaluate.score import Key, score
+from pipewave.evaluate.splits import ALL
+from pipewave.physics.demand import Array
+from pipewave.prediction.api import Predictions
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, RESULTS = ROOT / "bench" / "pages", ROOT / "bench" / "results"
@@ -65,7 +65,7 @@ def draw(data: Path | None) -> dict[str, Cells]:
     """Score and draw our own rows and, where it is given, the corpus; its sizes are kept for next time."""
     parts = {"own": (cases(shipped()), Dots("cold"))}
     if data is not None:
-        from pipewave.accuracy.public import rows
+        from pipewave.evaluate.public import rows
 
         parts["public"] = (rows(data), Dots("graph"))
     kept = json.loads(SIZES.read_text(encoding="utf-8")) if SIZES.exists() else {}

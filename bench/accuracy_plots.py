@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from pipewave.demand import Array
+from pipewave.physics.demand import Array
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipewave.accuracy.rows import GPU, cut, shipped_folder
+from pipewave.evaluate.rows import GPU, cut, shipped_folder
 
 MEASURED = Path(__file__).resolve().parents[1] / "data" / "measured" / GPU.lower()
 

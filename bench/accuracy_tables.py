@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.accuracy.figures import Cells
-from pipewave.accuracy.score import Figures, Key
-from pipewave.accuracy.splits import KINDS, TABLES, Cell, held_out
-from pipewave.accuracy.splits import read as _read
+from pipewave.evaluate.figures import Cells
+from pipewave.evaluate.score import Figures, Key
+from pipewave.evaluate.splits import KINDS, TABLES, Cell, held_out
+from pipewave.evaluate.splits import read as _read
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "src" / "pipewave" / "data" / "weights"

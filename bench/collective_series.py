@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from bench.collective_sizes import MIB, Floats
-from pipewave.kernels.collective import SMALL_ALL_REDUCE
+from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE
 from train.nets.collective import OPS
 from train.registry import frame_of
 from train.splits import SCORED, fold

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.kernels.collective import SMALL_ALL_REDUCE
+from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE
 from train.nets.collective import OPS
 from train.predictions import load_predictions
 from train.rows import load

@@ -7,8 +7,8 @@ from pathlib import Path
 import pipewave as pw
 from bench.measured import compare
 from pipewave.cli.render import show
-from pipewave.model.kernels import Batch, Deployment, Use
-from pipewave.model.load import load
+from pipewave.models.kernels import Batch, Deployment, Use
+from pipewave.models.load import load
 
 GPUS = ("H200", "B200", "RTX PRO 6000", "L40S", "A100")
 BATCHES = {

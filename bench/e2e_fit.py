@@ -2,8 +2,8 @@
 
     python -m bench.e2e_fit [--write]
 
-fits vLLM's to the committed H200 rows and prints them, with `--write` into step/engines.json. Every constant is a time
-with a meaning (see `pipewave.step.engine`), kept inside the range that traces and common sense allow.
+fits vLLM's to the committed H200 rows and prints them, with `--write` into software/engines.json. Every constant is a
+time with a meaning (see `pipewave.software.engines`), kept inside the range that traces and common sense allow.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import asdict
 import numpy as np
 
 from bench.e2e_steps import Measured, measure_loads, points
+from pipewave.software.engines import FILE
 from pipewave.step import Engine, find_engine
-from pipewave.step.engine import FILE
 
 # µs. Traces: 0.4 between the kernels of a graph, of which there are a third more than modelled (split-K and split-KV
 # reductions); 1 to 3 in streams; 100 to 140 of copies and sampling a decode step. The rest: what Python can take.
@@ -99,7 +99,7 @@ def write(name: str, values: Mapping[str, float]) -> None:
 def main() -> None:
     """Fit to all models and print or write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="store the constants in step/engines.json")
+    parser.add_argument("--write", action="store_true", help="store the constants in software/engines.json")
     given = parser.parse_args()
     start = find_engine("vllm")
     measured = measure_loads(points())

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.gpus import find
-from pipewave.model import load
-from pipewave.prediction import predict
-from pipewave.serve.replay import Workload, read_workload, replay
+from pipewave.models import load
+from pipewave.prediction.api import predict
+from pipewave.serving.replay import Workload, read_workload, replay
 from pipewave.step import Runner, find_engine
 
 Errors = NDArray[np.float64]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.model.spec import Gqa, Layer, ModelSpec, Moe
+from pipewave.models.spec import Gqa, Layer, ModelSpec, Moe
 
 CACHE_MEAN, CACHE_STD = -(2.0**-9), 3.0**-0.5
 LARGEST_WEIGHT = 1e-3  # dummy weights are uniform up to this

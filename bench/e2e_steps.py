@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.e2e_routing import histograms
-from pipewave.calls import FusedMoe
+from pipewave.calls.families import FusedMoe
 from pipewave.gpus import find
-from pipewave.model import load
-from pipewave.model.kernels import Batch, Deployment
-from pipewave.model.shard import Parallel
+from pipewave.models import load
+from pipewave.models.kernels import Batch, Deployment
+from pipewave.models.shard import Parallel
 from pipewave.step import Engine, Load, Runner, find_engine
 from pipewave.step.inside import inside
 

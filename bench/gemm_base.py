@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from pipewave.gpus import find
-from pipewave.kernels.arith import ARRAY
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm import parts
-from pipewave.kernels.gemm_machine import Machine, machine
+from pipewave.kernels.gemm.analyse import parts
+from pipewave.kernels.gemm.machine import Machine, machine
+from pipewave.physics.arith import ARRAY
 from train.nets import gemm
 
 MACHINE = ("launch_s", "tile_s", "split_s", "l2_per_sm", "drain_per_sm", "dram", "quantize_s", "row_cycles")

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pipewave as pw
-from pipewave.answers import answer
-from pipewave.calls import from_dict
-from pipewave.columns import columns, group_key
+from pipewave.calls.families import from_dict
 from pipewave.kernels import family_of
-from pipewave.kernels.gemm_clock import KNOTS
+from pipewave.kernels.gemm.clock import KNOTS
 from pipewave.measure.pack import clock_mhz, rows
-from pipewave.prediction import as_case
+from pipewave.prediction.api import as_case
+from pipewave.prediction.batch import answer
+from pipewave.prediction.columns import columns, group_key
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200"
 RESTED, LOADED = FOLDER / "gemm.json.gz", FOLDER / "loaded" / "gemm.json.gz"

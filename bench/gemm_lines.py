@@ -1,8 +1,8 @@
 """`python -m bench.gemm_lines`: what rows that start inside a cache line cost our cold products, fitted and scored.
 
 By the largest power of two that divides the bytes of a row: rows outside the fold that shipped weights are scored on,
-how far the net alone is below them (%), and the fit of `pipewave.kernels.gemm_lines`: least absolute errors of log
-time over m. Then errors on that fold with and without the factor, clocks not told.
+how far the net alone is below them (%), and the fit of `pipewave.kernels.gemm.cache_lines`: least absolute errors of
+log time over m. Then errors on that fold with and without the factor, clocks not told.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import product
 import numpy as np
 
 from bench.gemm_clock import GPU, RESTED, TYPES, Floats, Row, answered
-from pipewave.accuracy.folds import held_out
-from pipewave.kernels.arith import SCALAR
+from pipewave.calls.dtypes import OPERAND_BYTES
+from pipewave.evaluate.folds import held_out
 from pipewave.kernels.base import Context
-from pipewave.kernels.dtypes import OPERAND_BYTES
-from pipewave.kernels.gemm_lines import FEWEST, LINE, LOST, MOST, unaligned
+from pipewave.kernels.gemm.cache_lines import FEWEST, LINE, LOST, MOST, unaligned
 from pipewave.measure.pack import rows
+from pipewave.physics.arith import SCALAR
 
 LEAST, MORE = np.arange(0.0, 0.1, 0.001), np.arange(0.0, 0.02, 0.001)  # tried
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.accuracy.score import family_name
+from pipewave.evaluate.score import family_name
 from pipewave.measure.pack import clock_mhz, rows
 
 OTHERS = {"again": "repeats/same_card", "another card": "repeats/other_card", "another run, loaded": "loaded"}

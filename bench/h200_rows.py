@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipewave import store
+from pipewave.files import store
 from pipewave.measure.pack import pack
 
 Row = dict[str, Any]

@@ -19,11 +19,11 @@ import numpy as np
 
 from bench.e2e_pipeweave import data_dir
 from bench.league_page import draw, fill
-from pipewave.accuracy import public
-from pipewave.calls import Call, from_dict
-from pipewave.demand import Array
-from pipewave.explain.gaps import Row, league, ratios
-from pipewave.stacks import framework
+from pipewave.calls.families import Call, from_dict
+from pipewave.evaluate import public
+from pipewave.physics.demand import Array
+from pipewave.software.stacks import framework
+from pipewave.traces.gaps import Row, league, ratios
 
 # What makes rows one shape: what is left is how many tokens, and how they are spread over requests.
 SHAPE = {

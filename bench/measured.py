@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import pipewave as pw
-from pipewave.calls import CLASSES, from_dict
+from pipewave.calls.families import CLASSES, from_dict
 from pipewave.measure import rows as measured_rows
 from pipewave.measure.pack import clock_mhz, started_together
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pipewave.model import load as model_of
-from pipewave.plan import Question, Split
-from pipewave.plan.steady import evaluate
-from pipewave.serve.run import Server, Setup
-from pipewave.serve.traffic import synthetic
+from pipewave.models import load as model_of
+from pipewave.planning import Question, Split
+from pipewave.planning.steady import evaluate
+from pipewave.serving.run import Server, Setup
+from pipewave.serving.traffic import synthetic
 
 TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 ROUNDS = 6  # requests of each lane

@@ -1,7 +1,7 @@
 """Answers before and after a change of the code: `python -m bench.snapshot make|compare --dir DIR [--count 20000]`.
 
-`make` writes seeded cases of every family, GPU, protocol and type, and their answers by the public command; estimates of
-whole models too. `compare` answers the same cases again and lists every field that moved by more than one part in a
+`make` writes seeded cases of every family, GPU, protocol and type, and their answers by the public command; estimates
+of whole models too. `compare` answers the same cases again and lists every field that moved by more than one part in a
 million, by family, so that a change of structure can show that it changed nothing else.
 """
 

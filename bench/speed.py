@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import pipewave as pw
-from pipewave.calls import Attention
+from pipewave.calls.families import Attention
 from pipewave.gpus import find
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 import pipewave as pw
-from pipewave.accuracy.folds import held_out
-from pipewave.explain.names import tile_of
-from pipewave.kernels.arith import SCALAR
+from pipewave.evaluate.folds import held_out
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm_machine import machine
-from pipewave.kernels.gemm_tiles import TILES, tiling
+from pipewave.kernels.gemm.machine import machine
+from pipewave.kernels.gemm.tiles import TILES, tiling
 from pipewave.measure.pack import rows
+from pipewave.physics.arith import SCALAR
+from pipewave.traces.names import tile_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200" / "gemm.json.gz"
 Tile = tuple[int, int]

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pipewave as pw
-from pipewave.calls import Call
-from pipewave.demand import demand
-from pipewave.fields import of
+from pipewave.calls.families import Call
+from pipewave.calls.fields import of
 from pipewave.kernels import Analysis, Columns, Context, Family, register
-from pipewave.kernels.estimate import combine, launch_s
-from pipewave.kernels.residency import least_dram
+from pipewave.physics.cache import least_dram
+from pipewave.physics.demand import demand
+from pipewave.physics.launch import combine, launch_s
 
 
 @dataclass(frozen=True, slots=True)

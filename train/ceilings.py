@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.estimator import Ceiling
+from pipewave.residual.nets import Ceiling
 from train.intervals import balance, weighted_quantile
 from train.predictions import Floats, Predictions, load_predictions
 from train.rows import Ints, Rows

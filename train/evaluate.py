@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.answers import WIDEST
+from pipewave.prediction.batch import WIDEST
 from train.corrected import averaged, corrected
 from train.intervals import Held, held, widths
 from train.members import Members

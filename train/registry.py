@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.demand import Array
-from pipewave.estimator import Card, card_of
 from pipewave.gpus import find
-from pipewave.stacks import framework
+from pipewave.physics.demand import Array
+from pipewave.residual.nets import Card, card_of
+from pipewave.software.stacks import framework
 from train.export import defaults, told
 from train.pack import balanced, pack
 from train.rows import Rows

@@ -44,7 +44,7 @@ class Layer:
 
     def ours_sorted(self) -> Any:
         """Sort, and both products with the tables' choices."""
-        from pipewave.kernels.triton import moe_sort
+        from pipewave.triton_kernels import moe_sort
 
         first, second = self.configs
         order = moe_sort.sort(self.chosen, self.experts, first["BLOCK_M"], second["BLOCK_M"])
@@ -62,7 +62,7 @@ class Layer:
 
     def ours_few(self) -> Any:
         """Stream weights for few tokens."""
-        from pipewave.kernels.triton import moe, moe_few
+        from pipewave.triton_kernels import moe, moe_few
 
         first, second = moe.few_configs(self.w2.shape[2])
         moe_few.launch_few_up(self.x, self.w13, self.down.a, self.chosen, first)
@@ -119,7 +119,7 @@ def measure(shape: dict[str, Any], layer: Layer, for_vllm: dict[str, Any], flush
     """Run, compare and time every way at one layer."""
     import torch
 
-    from pipewave.kernels.triton import moe
+    from pipewave.triton_kernels import moe
 
     ways = layer.ways(for_vllm)
     outs = {name: call().clone() for name, call in ways.items()}

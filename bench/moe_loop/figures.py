@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.moe_loop.layers import PARTS, Layer, column
-from pipewave.demand import Array
+from pipewave.physics.demand import Array
 
 SPANS = ((1, 8), (8, 64), (64, 512), (512, 4096), (4096, 1 << 20))  # of tokens
 LOSS = 0.02  # beyond it a layer counts as slower; vLLM's repeats spread by that much at the median

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import pipewave as pw
-from pipewave.demand import Array
+from pipewave.physics.demand import Array
 
 PARTS = {  # of a layer, by what kernels' names hold; the first that fits
     "activation": ("act_and_mul",),

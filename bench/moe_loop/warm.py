@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.moe_loop import choices
-from pipewave.kernels.triton import moe, moe_experts, moe_few, moe_sort
+from pipewave.triton_kernels import moe, moe_experts, moe_few, moe_sort
 from pipewave.tune.vllm_kernel import binary
 
 

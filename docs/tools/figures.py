@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 import pipewave as pw
 from docs.tools.session import ROOT
-from pipewave.calls import Call, Gemm
-from pipewave.demand import Array
+from pipewave.calls.families import Call, Gemm
 from pipewave.measure import rows
-from pipewave.prediction import answer_one, as_case
-from pipewave.schedule import waves
+from pipewave.physics.demand import Array
+from pipewave.physics.waves import waves
+from pipewave.prediction.api import answer_one, as_case
 
 FOLDER = ROOT / "docs" / "img"
 GPU = "H200"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from docs.tools.session import ROOT
+from pipewave.files.store import Store
 from pipewave.measure import environments, rows
-from pipewave.store import Store
 
 SOURCE = ROOT / "data" / "measured" / "h200" / "gemm.json.gz"
 TARGET = ROOT / "docs" / "fixtures" / "my-card.rows"

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipewave.calls import (
+    from pipewave.calls.families import (
         all_gather,
         all_reduce,
         all_to_all,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from pipewave.errors import PipewaveError
     from pipewave.gpus import GPU, find
-    from pipewave.prediction import Prediction, Predictions, predict
+    from pipewave.prediction.api import Prediction, Predictions, predict
 
 __version__ = "0.1.0"
 
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 _HOMES = {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"} | dict.fromkeys(
-    ("Prediction", "Predictions", "predict"), "prediction"
+    ("Prediction", "Predictions", "predict"), "prediction.api"
 )
 
 
@@ -62,6 +62,7 @@ def __getattr__(name: str) -> object:
     """Import the room of a public name on first use, so that the command line starts without numpy."""
     if name not in __all__:
         raise AttributeError(f"module 'pipewave' has no attribute {name!r}")
-    value: object = getattr(import_module(f"pipewave.{_HOMES.get(name, 'calls')}"), name)
+    home = _HOMES.get(name, "calls.families")
+    value: object = getattr(import_module(f"pipewave.{home}"), name)
     globals()[name] = value
     return value

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipewave.accuracy.figures import drifts, read
-from pipewave.accuracy.rows import shipped_folder
-from pipewave.accuracy.score import score
+from pipewave.evaluate.figures import drifts, read
+from pipewave.evaluate.rows import shipped_folder
+from pipewave.evaluate.score import score
 
 pytest.importorskip("pandas")
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ if not DATA.is_absolute():
 
 @pytest.mark.skipif(not (DATA / "aiconfigurator").is_dir(), reason="the public corpus is not here")
 def test_published_figures_of_the_corpus_still_hold() -> None:
-    from pipewave.accuracy.public import rows
+    from pipewave.evaluate.public import rows
 
     published = read(shipped_folder() / "figures.json")["public"]
     assert drifts(published, score(rows(DATA))) == []

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pipewave as pw
-from pipewave.accuracy.folds import held_out
-from pipewave.calls import from_dict
+from pipewave.calls.families import from_dict
+from pipewave.evaluate.folds import held_out
 from train.cold import BASIS, PROTOCOL, ROOT, WEIGHTS, asked, own
 
 DATA = ROOT / "data" / "measured" / "h200"
@@ -30,7 +30,7 @@ def test_cards_hold_at_least_what_products_that_the_nets_know_ask_for(net: str) 
 
 
 def test_unseen_cold_products_are_covered_and_four_in_five_are_slower() -> None:
-    from pipewave.accuracy.rows import shipped
+    from pipewave.evaluate.rows import shipped
 
     rows = [row for row in shipped() if row["case"]["kernel"] == "gemm" and row["protocol"] == PROTOCOL]
     calls = [from_dict(row["case"] | {"stack": row["stack"], "impl": row["impl"]}) for row in rows]

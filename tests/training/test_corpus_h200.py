@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pandas")
 
-from pipewave import store
+from pipewave.files import store
 from pipewave.measure.pack import pack
 from train.corpus.frame import finish
 from train.corpus.h200 import reader

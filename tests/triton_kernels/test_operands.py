@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from pipewave.kernels.triton import decode  # noqa: E402
+from pipewave.triton_kernels import decode  # noqa: E402
 from pipewave.tune import build, operands, verify  # noqa: E402
 from pipewave.tune.space import kernels, space  # noqa: E402
 

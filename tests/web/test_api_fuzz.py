@@ -19,10 +19,10 @@ schemathesis = pytest.importorskip("schemathesis")
 
 from schemathesis.checks import not_a_server_error  # noqa: E402
 
-from pipewave.calls import CLASSES  # noqa: E402
-from pipewave.fields import rules  # noqa: E402
+from pipewave.calls.families import CLASSES  # noqa: E402
+from pipewave.calls.fields import rules  # noqa: E402
 from pipewave.gpus.limits import LIMITS  # noqa: E402
-from pipewave.model.load import FOLDER  # noqa: E402
+from pipewave.models.load import FOLDER  # noqa: E402
 from pipewave.web.kernel import sweepable  # noqa: E402
 
 EXAMPLES = int(os.environ.get("PIPEWAVE_FUZZ", "60"))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import pipewave as pw
 from pipewave.cli import build
-from pipewave.serve import estimate
+from pipewave.serving import estimate
 
 TRACES = Path(__file__).parent.parent.parent / "data" / "measured" / "h200" / "traces"
 SERVE = {"model": "Llama-3.1-8B", "gpu": "H200", "batch": 16, "input_len": 2048, "output_len": 128}
@@ -196,7 +196,7 @@ def test_the_command_gives_the_same_numbers(client: Any, view: str, question: An
 
 
 def test_an_inline_model_is_read_as_its_file_would_be(client: Any) -> None:
-    from pipewave.model.load import FOLDER
+    from pipewave.models.load import FOLDER
 
     config = json.loads((FOLDER / "Llama-3.1-8B.json").read_text("utf-8"))
     found, named = answer(client, "serve", SERVE | {"model": config}), answer(client, "serve", SERVE)

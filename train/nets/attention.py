@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipewave.columns import ragged
 from pipewave.gpus import find
-from pipewave.kernels.attention import DECODE, FAMILY, PREFILL, analyse_requests
-from pipewave.kernels.attention_requests import Requests, requests_of, uniform
+from pipewave.kernels.attention.analyse import DECODE, FAMILY, PREFILL, analyse_requests
+from pipewave.kernels.attention.requests import Requests, requests_of, uniform
 from pipewave.kernels.base import Context
 from pipewave.measure.pack import rows as measured
-from pipewave.stacks import framework, version
+from pipewave.prediction.columns import ragged
+from pipewave.software.stacks import framework, version
 from train import corpus
 from train.corpus.frame import repository
 from train.rows import Rows

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pipewave.kernels.base import family_of
-from pipewave.kernels.collective import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
+from pipewave.kernels.collective.analyse import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
 from pipewave.measure.pack import APART_US, WAITED
 from pipewave.measure.pack import rows as measured
 from train import corpus

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.kernels.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.elementwise import FAMILY
+from pipewave.calls.dtypes import ACTIVATION_BYTES
+from pipewave.kernels.streaming.elementwise import FAMILY
 from pipewave.measure.pack import rows as measured
 from train import corpus
 from train.corpus.frame import repository

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
-from pipewave.kernels.fused_moe import analyse
-from pipewave.kernels.fused_moe_models import SHAPE, SHARED, WHOLE, model
+from pipewave.kernels.moe.analyse import analyse
+from pipewave.kernels.moe.models import SHAPE, SHARED, WHOLE, model
 from pipewave.measure.pack import rows as measured
 from train import corpus
 from train.corpus.frame import repository

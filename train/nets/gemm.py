@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm import NET_OF, analyse
+from pipewave.kernels.gemm.analyse import NET_OF, analyse
 from train import corpus
 from train.pack import pack
 from train.rows import Rows

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.kernels.norm import RMSNORM, SILU
+from pipewave.kernels.streaming.norm import RMSNORM, SILU
 from train import corpus
 from train.small import Features, Small, analysed, both_halves
 

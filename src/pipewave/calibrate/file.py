@@ -14,9 +14,9 @@ import numpy as np
 
 from pipewave.calibrate.correction import Correction, Frame
 from pipewave.calibrate.process import Scales
-from pipewave.demand import Array
 from pipewave.errors import BadFile
-from pipewave.estimator import trained
+from pipewave.physics.demand import Array
+from pipewave.residual.nets import trained
 
 SCHEMA = 3
 ARRAYS = ("middle", "spread", "points", "weights")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipewave.calibrate.correction import FARTHEST, Correction, Frame, Setting
 from pipewave.calibrate.process import left_out, likeliest
-from pipewave.demand import Array
+from pipewave.physics.demand import Array
 
 MAX_ROWS = 1000
 FEWEST_ROWS = 3

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.demand import Array
+from pipewave.physics.demand import Array
 
 CONSTANT = 0.3  # a card may be 30 % off altogether
 SOFTWARE = (0.0, 0.15, 0.5)  # and the kernels of one library together

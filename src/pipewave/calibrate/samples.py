@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.accuracy.folds import group_of
-from pipewave.answers import US, answer, coordinates
 from pipewave.calibrate.correction import CODES
 from pipewave.calibrate.corrections import suspended
 from pipewave.calibrate.fit import Sample
-from pipewave.calls import CLASSES, from_dict
-from pipewave.columns import columns, group_key
-from pipewave.demand import Array
+from pipewave.calls.families import CLASSES, from_dict
+from pipewave.calls.fields import rules
 from pipewave.errors import PipewaveError
-from pipewave.fields import rules
+from pipewave.evaluate.folds import group_of
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
-from pipewave.resolve import codes_of
+from pipewave.physics.demand import Array
+from pipewave.prediction.batch import US, answer, coordinates
+from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.resolve import codes_of
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]  # net and protocol

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipewave.accuracy.figures import Cells
+    from pipewave.evaluate.figures import Cells
 
 TITLES = {"own": "Our H200 rows, shapes never trained on", "public": "Public corpus, shapes never trained on"}
 LEFT_OUT = "Members trained without what they are scored on"
@@ -42,20 +42,20 @@ def accuracy(
     figures: Annotated[Path | None, typer.Option(help="File of published figures; default: the package's.")] = None,
 ) -> None:
     """Score the shipped weights on rows of shapes they never saw, without calibration."""
-    from pipewave.accuracy.figures import read
-    from pipewave.accuracy.rows import cases, shipped, shipped_folder
-    from pipewave.accuracy.score import score
+    from pipewave.evaluate.figures import read
+    from pipewave.evaluate.rows import cases, shipped, shipped_folder
+    from pipewave.evaluate.score import score
 
     parts: dict[str, Cells] = {"own": score(cases(shipped()))}
     if data is not None:
-        from pipewave.accuracy.public import rows
+        from pipewave.evaluate.public import rows
 
         parts["public"] = score(rows(data))
     _show(parts, splits, "json" if json else "table")
     path = figures or shipped_folder() / "figures.json"
     committed = read(path)
     if write:
-        from pipewave.accuracy.figures import write as save
+        from pipewave.evaluate.figures import write as save
 
         save(path, committed | parts)
     elif check:
@@ -64,9 +64,9 @@ def accuracy(
 
 def _show(parts: Mapping[str, Cells], splits: bool, form: str) -> None:
     """JSON has every figure of every cell; a table those that fit a terminal."""
-    from pipewave.accuracy.figures import table
-    from pipewave.accuracy.splits import table as held_out
     from pipewave.cli.render import show
+    from pipewave.evaluate.figures import table
+    from pipewave.evaluate.splits import table as held_out
 
     left_out = [{"part": "splits"} | row for row in held_out()] if splits else []
     if form == "json":
@@ -86,7 +86,7 @@ def _short(row: Mapping[str, object]) -> dict[str, object]:
 
 def _checked(committed: Mapping[str, Cells], parts: Mapping[str, Cells]) -> int:
     """Say what drifted on standard error; 1 when anything did."""
-    from pipewave.accuracy.figures import drifts
+    from pipewave.evaluate.figures import drifts
 
     lines = [line for part, cells in parts.items() for line in drifts(committed.get(part, {}), cells)]
     for line in lines:

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pipewave.calls import CLASSES, Call
+from pipewave.calls.families import CLASSES, Call
+from pipewave.calls.fields import LARGEST_LIST, Rule, defaults, required, rules
 from pipewave.errors import BadInput
-from pipewave.fields import LARGEST_LIST, Rule, defaults, required, rules
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
 SPARE = ("impl", "stack", "bound", "basis", "ceiling", "floor")  # what a narrow terminal goes without, in order
@@ -120,7 +120,7 @@ def integers(text: str) -> tuple[int, ...]:
 
 def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
     from pipewave.cli.render import check_format, show
-    from pipewave.prediction import explain
+    from pipewave.prediction.api import explain
 
     check_format(form)
     answers = [explain(call, gpu.strip(), protocol=protocol) for gpu in gpus]

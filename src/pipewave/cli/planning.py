@@ -55,12 +55,12 @@ def plan_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
     """The cheapest way to serve a model within limits: Pareto front, cost, what does not fit, what would help."""
+    from pipewave.calls.dtypes import cache_type
     from pipewave.gpus import names
-    from pipewave.kernels.dtypes import cache_type
-    from pipewave.model import load
-    from pipewave.plan import Question, Space, plan
-    from pipewave.plan.executors import executor as open_executor
-    from pipewave.plan.space import BATCHES, BUDGETS
+    from pipewave.models import load
+    from pipewave.planning import Question, Space, plan
+    from pipewave.planning.executors import executor as open_executor
+    from pipewave.planning.space import BATCHES, BUDGETS
 
     space = Space(
         tuple(names()) if gpus == "all" else _words(gpus),

@@ -54,8 +54,8 @@ def predict_cases(
         return
     if cases is None:
         raise BadInput("name a kernel (pipewave predict gemm ...) or give --cases FILE", field="cases")
-    from pipewave.cases import answer_stream
     from pipewave.gpus import find
+    from pipewave.prediction.jsonl import answer_stream
 
     with ExitStack() as stack:
         source, sink = _open(stack, cases, "r"), _open(stack, out, "w")

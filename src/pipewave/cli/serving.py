@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pipewave.serve.traffic import Traffic
+    from pipewave.serving.traffic import Traffic
 
 Model = Annotated[str, typer.Option("--model", help="config.json, a directory with one, or a built-in name.")]
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or spec file.")]
@@ -53,9 +53,9 @@ def model_command(
     as_json: AsJson = False,
 ) -> None:
     """Layers, parameters and bytes of a model; without a name, the built-in ones."""
-    from pipewave.model import load, names
-    from pipewave.model.shard import Parallel
-    from pipewave.model.view import rows, summary
+    from pipewave.models import load, names
+    from pipewave.models.shard import Parallel
+    from pipewave.models.view import rows, summary
 
     if not model:
         print(json.dumps(list(names())) if as_json else "\n".join(names()))
@@ -89,9 +89,9 @@ def step_command(
 
     from pipewave.cli.families import integers
     from pipewave.gpus import find
-    from pipewave.model import load
-    from pipewave.model.kernels import Deployment
-    from pipewave.model.shard import Parallel
+    from pipewave.models import load
+    from pipewave.models.kernels import Deployment
+    from pipewave.models.shard import Parallel
     from pipewave.step import Runner, find_engine
     from pipewave.step.detail import detail
 
@@ -144,8 +144,8 @@ def estimate_command(
     as_json: AsJson = False,
 ) -> None:
     """Time to first token, time per token, total and memory of a static batch."""
-    from pipewave.model import load
-    from pipewave.serve import estimate
+    from pipewave.models import load
+    from pipewave.serving import estimate
 
     answer = estimate(
         load(model, ignore=tuple(ignore)),
@@ -173,8 +173,8 @@ def replay_command(
     as_json: AsJson = False,
 ) -> None:
     """What recorded engine iterations would take on a GPU."""
-    from pipewave.model import load
-    from pipewave.serve import replay
+    from pipewave.models import load
+    from pipewave.serving import replay
 
     answer = replay(workload, gpu, engine, model=load(model) if model else None).to_dict()
     _print(answer, as_json, f"{workload} on {answer['gpu']}, {engine}")
@@ -212,10 +212,10 @@ def serve_command(
     as_json: AsJson = False,
 ) -> None:
     """Requests over time: latency percentiles, throughput and goodput of a deployment."""
-    from pipewave.model import load
-    from pipewave.serve.perfetto import write
-    from pipewave.serve.report import Sla
-    from pipewave.serve.run import Server, Setup
+    from pipewave.models import load
+    from pipewave.serving.perfetto import write
+    from pipewave.serving.report import Sla
+    from pipewave.serving.run import Server, Setup
 
     sizes: dict[str, Any] = {"input_len": isl, "output_len": osl, "spread": spread}
     drawn = sizes | {"burstiness": burstiness, "seed": seed}
@@ -237,7 +237,7 @@ def serve_command(
 
 def _traffic(trace: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]) -> Traffic:
     """Requests of a trace file, or as many as asked for drawn at random."""
-    from pipewave.serve.traffic import read_trace, synthetic
+    from pipewave.serving.traffic import read_trace, synthetic
 
     if trace:
         return read_trace(trace, requests=requests, **pace)
@@ -250,7 +250,7 @@ def _limits(tokens: int | None, requests: int | None, memory: float | None) -> d
 
 
 def _kv(dtype: str | None) -> str | None:
-    from pipewave.kernels.dtypes import cache_type
+    from pipewave.calls.dtypes import cache_type
 
     return cache_type(dtype)
 
@@ -288,8 +288,8 @@ def workload_command(
     from pathlib import Path
 
     from pipewave.errors import BadFile
-    from pipewave.serve.traffic import read_trace
-    from pipewave.serve.workload import workload
+    from pipewave.serving.traffic import read_trace
+    from pipewave.serving.workload import workload
 
     traffic = read_trace(requests, requests=limit)
     if traffic.arrival_s[-1] > 0:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pipewave.explain import Report, Workload
-    from pipewave.explain.compare import Comparison
-    from pipewave.explain.report import Left
+    from pipewave.traces import Report, Workload
+    from pipewave.traces.compare import Comparison
+    from pipewave.traces.report import Left
 
 FORMATS = ("table", "json", "html", "md")
 TOP = 25
@@ -47,7 +47,7 @@ def trace_command(
     top: Annotated[int, typer.Option(min=0, help="Rows of the table; 0 shows all.")] = TOP,
 ) -> None:
     """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
-    from pipewave.explain import compare, explain_trace
+    from pipewave.traces import compare, explain_trace
 
     _check_format(form)
     workload = _workload(model, tp, ep, q_lens, kv_lens, kv_cache_dtype, engine)
@@ -73,14 +73,14 @@ def _check_format(form: str) -> None:
 def _workload(
     model: str | None, tp: int, ep: int, q_lens: str, kv_lens: str, kv_dtype: str | None, engine: str
 ) -> Workload:
+    from pipewave.calls.dtypes import cache_type
     from pipewave.cli.families import integers
-    from pipewave.explain import Workload
-    from pipewave.explain.lengths import Given
-    from pipewave.kernels.dtypes import cache_type
-    from pipewave.model import load
-    from pipewave.model.kernels import Deployment
-    from pipewave.model.shard import Parallel
+    from pipewave.models import load
+    from pipewave.models.kernels import Deployment
+    from pipewave.models.shard import Parallel
     from pipewave.step import find_engine
+    from pipewave.traces import Workload
+    from pipewave.traces.lengths import Given
 
     given = Given(integers(q_lens) if q_lens else (), integers(kv_lens) if kv_lens else ())
     if model is None:
@@ -105,7 +105,7 @@ def _text(found: Report | Comparison, form: str, top: int) -> str:
 
 
 def _print(found: Report | Comparison, top: int) -> None:
-    from pipewave.explain import Report
+    from pipewave.traces import Report
 
     if isinstance(found, Report):
         _table(found, top)

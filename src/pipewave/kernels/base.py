@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calls import CLASSES, Call
-from pipewave.demand import Array, Demand, demand
+from pipewave.calls.families import CLASSES, Call
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
-from pipewave.kernels.named import Features
+from pipewave.kernels.features import Features
+from pipewave.physics.demand import Array, Demand, demand
 
 
 @dataclass(frozen=True, slots=True)

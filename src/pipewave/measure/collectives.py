@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipewave import store as records
+from pipewave.files import store as records
 from pipewave.measure.brackets import Bracket, Timing
 from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, gpus, reason_of
 from pipewave.measure.job import Job

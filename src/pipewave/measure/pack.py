@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipewave import store
 from pipewave.errors import BadFile
+from pipewave.files import store
 
 Row = dict[str, Any]
 FORMAT = "pipewave-rows-1"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipewave import store as records
+from pipewave.files import store as records
 from pipewave.measure.device import Device, Outcome
 from pipewave.measure.job import Job
 from pipewave.measure.plan import batches

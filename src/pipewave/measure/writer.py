@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipewave import store as records
+from pipewave.files import store as records
 from pipewave.measure.brackets import Event, Timing
 from pipewave.measure.device import Outcome
 from pipewave.measure.impls import stack

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipewave.explain.shape_text import shape_text
 from pipewave.report import svg
 from pipewave.report.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, ms, number, percent
 from pipewave.report.svg import Part
+from pipewave.traces.shape_text import shape_text
 
 NOTHING = (
     "No call could be predicted: no shape was recorded. Inside CUDA graphs they come from the model: pass --model."

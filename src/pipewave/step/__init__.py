@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipewave.step.engine import Engine, Load, Regime
-from pipewave.step.engine import find as find_engine
+from pipewave.software.engines import Engine, Load, Regime
+from pipewave.software.engines import find as find_engine
 from pipewave.step.predict import Priced, Runner, Steps
 
 __all__ = ["Engine", "Load", "Priced", "Regime", "Runner", "Steps", "find_engine"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipewave.model.kernels import Batch, Use
+from pipewave.models.kernels import Batch, Use
 from pipewave.step.inside import inside, nodes_of
 from pipewave.step.predict import Runner
 

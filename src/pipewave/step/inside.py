@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipewave.calls import Attention, Call, FusedMoe, Gemm, Mla
-from pipewave.demand import Array
+from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, Mla
 from pipewave.gpus import GPU
-from pipewave.prediction import Predictions, predict
-from pipewave.step.engine import Engine
+from pipewave.physics.demand import Array
+from pipewave.prediction.api import Predictions, predict
+from pipewave.software.engines import Engine
 from pipewave.step.power import heat_us
 
 MOE_LAUNCHES = 10

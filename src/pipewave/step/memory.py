@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from pipewave.errors import DoesNotFit
 from pipewave.gpus import GPU
-from pipewave.model.kernels import ACT, Deployment
-from pipewave.model.shard import element_bytes, kv_bytes_per_token, padded_vocab, stage_bytes
-from pipewave.model.spec import Moe
-from pipewave.step.engine import Engine
+from pipewave.models.kernels import ACT, Deployment
+from pipewave.models.shard import element_bytes, kv_bytes_per_token, padded_vocab, stage_bytes
+from pipewave.models.spec import Moe
+from pipewave.software.engines import Engine
 
 GIB = 2**30
 # nvidia-smi's total less what the driver keeps: 139.81 of 140.40 GiB are left to a program on an H200, 79.1 of 79.65

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from pipewave.calls import Attention, Call, Collective, Elementwise, FusedMoe, Gemm, Mla, RmsNorm, SiluAndMul
-from pipewave.demand import Array
+from pipewave.calls.families import Attention, Call, Collective, Elementwise, FusedMoe, Gemm, Mla, RmsNorm, SiluAndMul
 from pipewave.gpus import GPU
+from pipewave.physics.demand import Array
 
 IDLE_SHARE = 0.16  # of the board's limit that clocks and leakage draw whatever runs: 110 of 700 W
 # Joules of one dense 16-bit FLOP with its operands' way from L2; narrower types cost as their peak is higher.

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calls import Call
-from pipewave.demand import Array
+from pipewave.calls.families import Call
 from pipewave.gpus import GPU
-from pipewave.model.kernels import Batch, Deployment, Use
-from pipewave.prediction import Predictions
-from pipewave.step.engine import Engine, Load
+from pipewave.models.kernels import Batch, Deployment, Use
+from pipewave.physics.demand import Array
+from pipewave.prediction.api import Predictions
+from pipewave.software.engines import Engine, Load
 from pipewave.step.inside import Kernels, inside
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).

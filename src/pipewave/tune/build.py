@@ -20,7 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from pipewave.kernels.triton import decode, gemm, grouped, moe_experts, prefill
+from pipewave.triton_kernels import decode, gemm, grouped, moe_experts, prefill
 from pipewave.tune.shapes import family
 from pipewave.tune.space import Config, space
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pipewave.errors import BadInput
-from pipewave.kernels.triton import moe_experts, moe_sort
+from pipewave.triton_kernels import moe_experts, moe_sort
 from pipewave.tune import build
 from pipewave.tune.operands import Binaries, Call, Operands, routing
 from pipewave.tune.shapes import Shape, is_up

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pipewave.errors import BadInput
-from pipewave.kernels.triton import decode, gemm, grouped
+from pipewave.triton_kernels import decode, gemm, grouped
 from pipewave.tune import build
 from pipewave.tune.shapes import Shape, family, is_up, lengths
 

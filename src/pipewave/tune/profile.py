@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipewave.store import Store, read
+from pipewave.files.store import Store, read
 from pipewave.tune.record import Job, Launcher, Timer, plan, time_job
 from pipewave.tune.recording import Recording, Rows
 from pipewave.tune.shapes import FIELDS, family

@@ -94,7 +94,7 @@ def slug(gpu: str) -> str:
 
 def source_hash(kernel: str) -> str:
     """Hash the kernel's code as shipped, imports and comments apart: a table of another version is refused."""
-    text = files("pipewave.kernels.triton").joinpath(_SOURCES.get(kernel, _SOURCES[family(kernel)])).read_text()
+    text = files("pipewave.triton_kernels").joinpath(_SOURCES.get(kernel, _SOURCES[family(kernel)])).read_text()
     code = [line.rstrip() for line in text.splitlines() if line.strip() and not _IDLE.match(line)]
     return hashlib.sha256("\n".join(code).encode()).hexdigest()
 

@@ -6,16 +6,16 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from pipewave import stacks
-from pipewave.calls import CLASSES, KV_DTYPES, Call
-from pipewave.fields import Rule, defaults, required, rules
+from pipewave.calls.families import CLASSES, KV_DTYPES, Call
+from pipewave.calls.fields import Rule, defaults, required, rules
 from pipewave.gpus import GPU
 from pipewave.gpus.limits import LIMITS
 from pipewave.gpus.registry import all_gpus
 from pipewave.kernels import family_of
-from pipewave.model import load, names
-from pipewave.model.view import summary
-from pipewave.plan.prices import prices
+from pipewave.models import load, names
+from pipewave.models.view import summary
+from pipewave.planning.prices import prices
+from pipewave.software import stacks
 from pipewave.web import limits, tuner
 from pipewave.web.kernel import sweepable
 

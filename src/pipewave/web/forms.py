@@ -13,12 +13,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipewave.calls import KV_DTYPES
+from pipewave.calls.dtypes import cache_type
+from pipewave.calls.families import KV_DTYPES
 from pipewave.errors import BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
 from pipewave.gpus import GPU, find
 from pipewave.gpus.shipped import stem_of
-from pipewave.kernels.dtypes import cache_type
-from pipewave.model import ModelSpec, load, names
+from pipewave.models import ModelSpec, load, names
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Model = Name | dict[str, Any]

@@ -8,15 +8,15 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from pipewave.answers import US, answer
-from pipewave.calls import Call, class_of, from_dict
-from pipewave.columns import columns, group_key
-from pipewave.demand import PIPES
+from pipewave.calls.families import Call, class_of, from_dict
+from pipewave.calls.fields import LARGEST_LIST, Rule, rules
 from pipewave.errors import BadInput, PipewaveError
-from pipewave.fields import LARGEST_LIST, Rule, rules
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
-from pipewave.prediction import check_protocol
+from pipewave.physics.demand import PIPES
+from pipewave.prediction.api import check_protocol
+from pipewave.prediction.batch import US, answer
+from pipewave.prediction.columns import columns, group_key
 from pipewave.web import limits, tuner, waves
 from pipewave.web.forms import Form, Name, WhatIf, ask_command, gpu_of
 

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from pipewave.errors import BadInput
 from pipewave.gpus import names
-from pipewave.plan import Question, Space, plan
-from pipewave.plan.search import Plan
-from pipewave.plan.space import BATCHES, BUDGETS
+from pipewave.planning import Question, Space, plan
+from pipewave.planning.search import Plan
+from pipewave.planning.space import BATCHES, BUDGETS
 from pipewave.step import find_engine
 from pipewave.web import limits
 from pipewave.web.commands import plan_command

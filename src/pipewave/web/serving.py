@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipewave.gpus import GPU
-from pipewave.model import ModelSpec
-from pipewave.model.kernels import Batch, Deployment, Use
-from pipewave.model.shard import Parallel
-from pipewave.prediction import Prediction
-from pipewave.serve import estimate
-from pipewave.serve.uniform import Uniform
+from pipewave.models import ModelSpec
+from pipewave.models.kernels import Batch, Deployment, Use
+from pipewave.models.shard import Parallel
+from pipewave.prediction.api import Prediction
+from pipewave.serving import estimate
+from pipewave.serving.uniform import Uniform
 from pipewave.step import Runner, Steps, find_engine
 from pipewave.step.inside import inside
 from pipewave.web import limits

@@ -10,13 +10,13 @@ from pydantic import Field
 
 from pipewave.cli.families import integers
 from pipewave.errors import BadFile, BadInput
-from pipewave.explain import Workload, explain_trace
-from pipewave.explain.lengths import Given
-from pipewave.explain.reader import GZIP, parse
-from pipewave.model.kernels import Deployment
-from pipewave.model.shard import Parallel
-from pipewave.prediction import check_protocol
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.prediction.api import check_protocol
 from pipewave.step import find_engine
+from pipewave.traces import Workload, explain_trace
+from pipewave.traces.lengths import Given
+from pipewave.traces.reader import GZIP, parse
 from pipewave.web import limits
 from pipewave.web.commands import trace_command
 from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, model_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from pipewave.calls import Attention, Call, FusedMoe, Gemm
+from pipewave.calls.families import Attention, Call, FusedMoe, Gemm
 from pipewave.errors import BadFile
 from pipewave.gpus import find
 from pipewave.tune import load_table

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipewave.answers import Answers
-from pipewave.demand import Array
-from pipewave.kernels.arith import ARRAY
 from pipewave.kernels.base import Columns
-from pipewave.kernels.gemm_machine import machine
-from pipewave.kernels.gemm_tiles import tiling
+from pipewave.kernels.gemm.machine import machine
+from pipewave.kernels.gemm.tiles import tiling
+from pipewave.physics.arith import ARRAY
+from pipewave.physics.demand import Array
+from pipewave.prediction.batch import Answers
 
 
 def of(family: str, cols: Columns, found: Answers) -> Array:

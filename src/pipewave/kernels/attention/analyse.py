@@ -1,0 +1,132 @@
+"""Softmax attention over ragged batches: query tiles × KV blocks, exp throughput, K and V bytes, KV splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pipewave.calls.dtypes import ATTENTION_DTYPES, kv_bytes
+from pipewave.calls.families import Attention
+from pipewave.kernels.attention import decode as attention_decode
+from pipewave.kernels.attention import prefill as attention_prefill
+from pipewave.kernels.attention.requests import Amount, Requests, requests_of, requests_of_one
+from pipewave.kernels.attention.setting import Estimate, Setting, setting_of
+from pipewave.kernels.attention.shape import Heads, Shape, shape_of
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch, register
+from pipewave.physics.cache import least_dram
+
+DECODE, PREFILL = "attention_decode", "attention_prefill"
+
+
+def phase(case: Mapping[str, Any]) -> str:
+    """Decode when every request brings one query, else prefill (chunked and mixed batches too).
+
+    An encoder that sees one token has no cache to walk: the kernel is that of its other lengths.
+    """
+    alone = not case.get("causal", True) and max(case["kv_lens"]) == 1
+    return DECODE if max(case["q_lens"]) == 1 and not alone else PREFILL
+
+
+def least(shape: Shape, ctx: Context) -> dict[str, Amount]:
+    """Least work: visible pairs, K and V of the visible keys once, Q and O once.
+
+    Tensor work counts in operations of `ctx.dtype`. Over an fp8 cache the products may run in fp8 (several kernels
+    quantise the queries), hence count for what they take at that rate.
+    """
+    gpu, layout = ctx.gpu, shape.layout
+    fp8 = layout.kv_bytes == 1.0 and gpu.supports("fp8")
+    faster = gpu.peak_flops("fp8") / gpu.peak_flops(ctx.dtype) if fp8 else 1.0
+    return {
+        "tensor": shape.pairs * (2.0 / faster * (layout.dim + layout.dim_v)),
+        "dram": least_dram(gpu, ctx.protocol, shape.cache_bytes, shape.query_bytes, shape.out_bytes, xp=shape.xp),
+        "l2": shape.moved,
+        "xu": shape.pairs,
+        "launch": 1.0,
+    }
+
+
+def analyse(cols: Columns, ctx: Context) -> Analysis:
+    """Demand, base estimate and features of a batch of attention calls."""
+    return analyse_requests(requests_of(cols), cols, ctx)
+
+
+def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
+    """The same from requests that are grouped already."""
+    heads, kv_heads = requests.per_call(cols["heads"]), requests.per_call(cols["kv_heads"])
+    window, softcap = (
+        requests.per_call(cols[name]) if name in cols and cols[name].any() else None for name in ("window", "softcap")
+    )
+    return _sketched(requests, heads, kv_heads, window, softcap, ctx).analysis(requests.calls)
+
+
+def one(case: Mapping[str, Any], ctx: Context) -> Sketch:
+    """The same of one call."""
+    requests = requests_of_one(case["q_lens"], case["kv_lens"])
+    window, softcap = (float(case.get(name) or 0.0) or None for name in ("window", "softcap"))
+    return _sketched(requests, float(case["heads"]), float(case["kv_heads"]), window, softcap, ctx)
+
+
+def _sketched(
+    requests: Requests, heads: Amount, kv_heads: Amount, window: Amount, softcap: Amount, ctx: Context
+) -> Sketch:
+    """From amounts of each call; no window and no softcap are None, or 0 in some calls of many."""
+    options = dict(ctx.options)
+    net = str(options.get("variant", PREFILL))
+    estimate = attention_decode.estimate if net == DECODE else attention_prefill.estimate
+    shape = shape_of(requests, _layout(heads, kv_heads, window, ctx, options))
+    plain = sketch_shape(shape, ctx, net, estimate)
+    return plain if softcap is None else _capped(plain, shape, softcap > 0, ctx)
+
+
+def _capped(plain: Sketch, shape: Shape, capped: Any, ctx: Context) -> Sketch:
+    """With a tanh for every score, on the unit that exponentiates; no measured row has one, so the net adds nothing."""
+    gpu = ctx.gpu
+    tanhs = capped * shape.pairs
+    seconds = tanhs / (gpu.xu_per_clk_per_sm * gpu.sms * gpu.sustained_clock_mhz * 1e6)
+    amounts = {**plain.amounts, "xu": plain.amounts["xu"] + tanhs}
+    return plain._replace(amounts=amounts, base_s=plain.base_s + seconds)
+
+
+def sketch_shape(
+    shape: Shape, ctx: Context, net: str, estimate: Callable[[Shape, Setting], Estimate], done: Shape | None = None
+) -> Sketch:
+    """Analysis from sizes. `done`: what the implementation does, where that is not the least."""
+    setting = setting_of(ctx, (done or shape).layout)
+    found = estimate(done or shape, setting)
+    return Sketch(least(shape, ctx), found.base_s, found.features(setting), net)
+
+
+def _layout(heads: Amount, kv_heads: Amount, window: Amount, ctx: Context, options: Mapping[str, Any]) -> Heads:
+    """Head layout from amounts and the options head_dim, head_dim_v, kv_dtype, causal."""
+    dim = float(options["head_dim"])
+    return Heads(
+        heads=heads,
+        kv_heads=kv_heads,
+        window=window,
+        dim=dim,
+        dim_v=float(options.get("head_dim_v") or _value_dim(ctx, dim)),
+        kv_bytes=kv_bytes(options.get("kv_dtype"), ctx.dtype),
+        q_bytes=kv_bytes(None, ctx.dtype),
+        causal=bool(options.get("causal", True)),
+    )
+
+
+def _value_dim(ctx: Context, dim: float) -> float:
+    """Width of values when the call names none. SGLang's rows of 192-wide heads stream values of 128 (MiMo's heads)."""
+    return 128.0 if dim == 192.0 and ctx.framework == "sglang" else dim
+
+
+FAMILY = register(
+    Family(
+        "attention",
+        Attention,
+        analyse,
+        options=("kv_dtype", "causal", "sinks", "head_dim", "head_dim_v"),
+        ragged=("q_lens", "kv_lens"),
+        variant=phase,
+        nets=(DECODE, PREFILL),
+        one=one,
+        dtypes=ATTENTION_DTYPES,
+        told_by=("kv_dtype", "head_dim", "causal"),
+    )
+)

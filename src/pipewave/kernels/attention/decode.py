@@ -1,0 +1,193 @@
+"""Decode: every request brings one query and streams its cache, split over SMs where requests are few."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pipewave.kernels.attention.requests import Amount, Requests
+from pipewave.kernels.attention.setting import Estimate, Setting, overlapped, reach
+from pipewave.kernels.attention.shape import Shape
+from pipewave.kernels.attention.split import Grid, fa3_splits, part_blocks
+from pipewave.kernels.attention.tiles import visible_keys
+from pipewave.physics.arith import Arith
+from pipewave.physics.demand import Array
+
+LAUNCHES = 3.2
+ALONE_CYCLES = 2400.0  # of SM time for one head in a kernel that takes heads one by one
+MEMORY_SHARE = 0.9  # of datasheet bandwidth that a streaming kernel reaches
+PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
+LOCAL = 8192.0  # keys of Llama 4's local attention
+# Longest cache over the mean of its batch, at most, in the rows that nets were trained on; those of others are even.
+UNEVEN = {"fa3": 2.1}
+LONE = 0.4  # of the time of a block among many that it takes when the others are done
+
+
+class Work(NamedTuple):
+    """Thread blocks of all heads per call; KV tiles are the engine's."""
+
+    alone: Amount  # 1 where heads are taken one by one
+    row_fill: Amount  # share of a row tile that queries fill
+    whole: Amount  # blocks when nothing is split
+    blocks: Amount
+    steps: Amount  # KV tiles that all blocks visit
+    deepest: Amount  # of them, for one request
+    part: Amount  # of them, by one block
+    beyond: Amount  # of them, by the longest block of the true lengths
+    merged: Amount  # 1 where a second kernel merges parts, if only parts of one
+
+
+class Times(NamedTuple):
+    """Seconds by cause; `unsplit` is what `stream` would be with one block a request and KV head."""
+
+    stream: Amount
+    unsplit: Amount
+    fixed: Amount
+    dram: Amount
+    compute: Amount
+    merge: Amount
+
+
+def estimate(shape: Shape, setting: Setting) -> Estimate:
+    """Base seconds and features of calls whose requests bring one query each."""
+    work = _work(shape, setting)
+    times = _times(shape, work, setting)
+    busy = overlapped(times.dram, times.stream, times.compute)
+    base = LAUNCHES * setting.launch_s + busy + times.fixed + times.merge
+    sizes, plain = _sizes(shape, work, times, setting, base), _plain(work, setting, shape.requests.xp)
+    longest = LONE * work.beyond * _block_s(setting, shape)
+    return Estimate(shape.requests.xp.maximum(base, longest), sizes, plain)
+
+
+def _block_s(setting: Setting, shape: Shape) -> float:
+    """Seconds of an SM to stream one KV tile."""
+    tile, layout = setting.engine.decode, shape.layout
+    return tile.keys * layout.cached * layout.kv_bytes / (tile.bytes_per_clk * setting.hertz)
+
+
+def _evened(tiles: Array, requests: Requests, most: float) -> Array:
+    """Tiles of requests drawn towards the mean of their call until the largest is `most` times it; the sum is kept.
+
+    A net knows no batches less even than its rows. Beyond them the SMs that are done take what is left, so that time
+    follows the sum, as skewed batches of PipeWeave's on eight GPUs do (`tests/test_kernel_attention_uneven.py`).
+    """
+    mean, largest, xp = requests.total(tiles) / requests.batch, requests.largest(tiles), requests.xp
+    wide = largest > most * mean * (1.0 + 1e-9)
+    if not xp.any(wide):
+        return tiles
+    share = xp.where(wide, (most - 1.0) * mean / xp.maximum(largest - mean, 1e-9), 1.0)
+    middle = requests.spread(mean)
+    return np.asarray(middle + (tiles - middle) * requests.spread(share))
+
+
+def _work(shape: Shape, setting: Setting) -> Work:
+    engine, requests, layout, xp = setting.engine, shape.requests, shape.layout, shape.requests.xp
+    keys, rows = engine.decode.keys, engine.decode.rows
+    alone = (shape.group < engine.groups[0]) | (shape.group > engine.groups[1])
+    row_tiles = xp.ceil(shape.group / rows)
+    windowed = 0.0 if layout.window is None else layout.window
+    apart = alone if engine.windows_packed else alone | (windowed > 0)
+    units = xp.where(apart, layout.heads, layout.kv_heads * row_tiles)
+    most = UNEVEN.get(engine.name, 1.0)
+    longest = np.ceil(visible_keys(requests.q, requests.kv, _window(shape, setting)) * (1.0 / keys))
+    stored = np.ceil(requests.kv * (1.0 / keys))
+    visited, held = _evened(longest, requests, most), _evened(stored, requests, most)
+    steps, deepest = requests.total(visited) * units, requests.largest(visited)
+    history = requests.largest(held)
+    grid = Grid(setting.sms, shape.batch, units, steps, deepest, history, shape.group, windowed, alone, xp)
+    true = replace(grid, deepest=requests.largest(longest), history=requests.largest(stored))
+    part = part_blocks(engine.split, grid)
+    cut = visited
+    if engine.split == "xqa":  # it cuts before it applies a window
+        cut = np.where(requests.spread(alone), visited, held)
+    blocks = requests.total(np.ceil(cut / requests.spread(part))) * units
+    return Work(
+        alone=alone * 1.0,
+        row_fill=shape.group / (row_tiles * rows),
+        whole=grid.tasks,
+        blocks=blocks,
+        steps=steps,
+        deepest=deepest,
+        part=_longest_part(engine.split, deepest, part, xp),
+        beyond=_longest_part(engine.split, true.deepest, part_blocks(engine.split, true), xp),
+        merged=(fa3_splits(grid) if engine.split == "fa3" else blocks > grid.tasks) * 1.0,
+    )
+
+
+def _longest_part(rule: str, deepest: Amount, part: Amount, xp: Arith) -> Amount:
+    """KV tiles of the longest part; FlashAttention 3 makes the parts of a sequence alike."""
+    longest = xp.minimum(part, deepest)
+    return xp.ceil(deepest / xp.ceil(deepest / longest)) if rule == "fa3" else longest
+
+
+def _window(shape: Shape, setting: Setting) -> Array | float | None:
+    """The window a kernel applies; SGLang passes local attention to FlashAttention only."""
+    if shape.window is None or setting.framework != "sglang" or setting.engine.name.startswith("fa"):
+        return shape.window
+    return np.where(np.asarray(shape.window) >= LOCAL, 0.0, shape.window)
+
+
+def _times(shape: Shape, work: Work, setting: Setting) -> Times:
+    tile, layout, sms, hertz = setting.engine.decode, shape.layout, setting.sms, setting.hertz
+    xp, ctas = shape.requests.xp, float(tile.ctas)
+    block_s = _block_s(setting, shape)
+    load, per_sm = work.steps / sms, work.blocks / sms
+    busiest = work.part * xp.minimum(xp.maximum(per_sm, 1.0), ctas) * xp.maximum(xp.floor(per_sm / ctas), 1.0)
+    partial = work.blocks / work.whole * shape.batch * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
+    dram = shape.moved * setting.missing(shape.moved, xp)
+    cycles = tile.fixed_cycles + work.alone * (ALONE_CYCLES - tile.fixed_cycles)
+    return Times(
+        stream=xp.maximum(load, busiest) * block_s,
+        unsplit=xp.maximum(load, work.deepest) * block_s,
+        fixed=per_sm * cycles / hertz,
+        dram=dram / (MEMORY_SHARE * setting.dram_rate),
+        compute=work.steps * (setting.block_cycles / (sms * hertz)),
+        merge=work.merged * setting.launch_s + (work.blocks > work.whole) * partial,
+    )
+
+
+def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Amount) -> dict[str, Amount]:
+    """What the net sees as logarithms: times in launches, counts, lengths."""
+    layout, launches, tile = shape.layout, 1.0 / setting.launch_s, setting.engine.decode
+    keys = shape.keys / shape.batch
+    return {
+        "base": 1e6 * base,
+        "dram": times.dram * launches,
+        "memory": shape.moved * (launches / setting.dram_rate),
+        "stream": times.stream * launches,
+        "fixed": times.fixed * launches,
+        "unsplit": times.unsplit * launches,
+        "compute": times.compute * launches,
+        "merge": times.merge * launches,
+        "splits": work.blocks / work.whole,
+        "waves": work.blocks / (setting.sms * tile.ctas),
+        "whole_waves": work.whole / setting.sms,
+        "part": work.part,
+        "deepest": work.deepest,
+        "footprint": shape.moved / setting.l2_bytes,
+        "group": shape.group,
+        "kv_heads": layout.kv_heads,
+        "batch": shape.batch,
+        "keys": keys,
+        "uneven": work.deepest * tile.keys / keys,
+        "reach": reach(layout, shape.requests.largest(shape.requests.kv), shape.requests.xp),
+        "dim": layout.dim,
+    }
+
+
+def _plain(work: Work, setting: Setting, xp: Arith) -> dict[str, Amount]:
+    sms = setting.sms
+    return {
+        "merged": work.merged,
+        "alone": work.alone,
+        "round_off": _round_off(work.blocks / (sms * setting.engine.decode.ctas), xp),
+        "whole_round_off": _round_off(work.whole / sms, xp),
+        "row_fill": work.row_fill,
+    }
+
+
+def _round_off(waves: Amount, xp: Arith) -> Amount:
+    """Places of the last wave that stay empty, as a factor of one and more; at most 4."""
+    return xp.minimum(xp.ceil(waves) / waves, 4.0)

@@ -1,0 +1,126 @@
+"""What is the same for a whole batch of attention calls, worked out once: engine, rates, flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from pipewave.gpus import GPU
+from pipewave.kernels.attention.companions import Around, around_of
+from pipewave.kernels.attention.engines import ENGINES, MAKERS, Engine, engine_of
+from pipewave.kernels.attention.requests import Amount
+from pipewave.kernels.attention.shape import Heads
+from pipewave.kernels.base import Context
+from pipewave.kernels.features import Features
+from pipewave.physics.arith import SCALAR, Arith
+from pipewave.physics.cache import COLD, SERVING, l2_bytes
+from pipewave.physics.demand import Array
+from pipewave.physics.launch import launch_s
+
+LEAST, MOST = 2.0**-12, 2.0**40  # of what a net sees as a logarithm
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An engine on a GPU under a protocol; rates in bytes and cycles per second."""
+
+    gpu: GPU
+    engine: Engine
+    around: Around
+    framework: str
+    sms: float
+    hertz: float
+    launch_s: float
+    dram_rate: float
+    l2_rate: float
+    l2_bytes: float
+    warm: bool
+    row_step_cycles: float  # of an SM for one query row against one KV tile of prefill
+    block_cycles: float  # of an SM for one row tile against one KV tile of decode
+    flags: Mapping[str, float]
+    makers: Mapping[str, float]  # whose engine it is, for nets of prefill
+
+    def missing(self, footprint: Amount, xp: Arith) -> Amount:
+        """Share of the bytes that the L2 does not hold when the kernel starts."""
+        return xp.maximum(1.0 - self.l2_bytes / footprint, 0.0) if self.warm else 1.0
+
+
+def setting_of(ctx: Context, layout: Heads) -> Setting:
+    """The setting of a context for a head layout."""
+    return _setting(ctx, int(layout.dim), layout.dim_v / layout.dim, layout.kv_bytes, layout.causal, layout.latent)
+
+
+@lru_cache(maxsize=1024)
+def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal: bool, latent: bool) -> Setting:
+    gpu, engine = ctx.gpu, engine_of(ctx, dim, latent)
+    dims = engine.dim * (1.0 + value_share)
+    warm = ctx.protocol not in (COLD, SERVING)
+    flags = {f"engine_{name}": engine.name == name for name in ENGINES}
+    fp8 = kv_bytes == 1.0
+    flags |= {"fp8_math": engine.fp8, "fp8_cache": fp8, "causal": causal}
+    flags |= {"sinks": bool(ctx.option("sinks", False)), "cold": not warm}
+    return Setting(
+        gpu=gpu,
+        engine=engine,
+        around=around_of(ctx, causal=causal, fp8=fp8),
+        framework=ctx.framework,
+        sms=float(gpu.sms),
+        hertz=gpu.sustained_clock_mhz * 1e6,
+        launch_s=launch_s(gpu),
+        dram_rate=gpu.dram_gbps * 1e9,
+        l2_rate=gpu.l2_gbps * 1e9,
+        l2_bytes=l2_bytes(gpu),
+        warm=warm,
+        row_step_cycles=engine.prefill.keys * _pair_cycles(engine, dims, gpu, engine.exp_cost, fp8=engine.fp8),
+        block_cycles=engine.decode.rows * engine.decode.keys * _pair_cycles(engine, dims, gpu, 1.0, fp8=False),
+        flags={name: float(flag) for name, flag in flags.items()},
+        makers={f"maker_{name}": float(engine.name in made) for name, made in MAKERS.items()},
+    )
+
+
+def _pair_cycles(engine: Engine, dims: float, gpu: GPU, exp_cost: float, *, fp8: bool) -> float:
+    """SM cycles of one query-key pair: its products and its exponential as far as they do not hide it."""
+    products = 2.0 * dims / gpu.flops_per_clk_per_sm("fp8" if fp8 and gpu.supports("fp8") else "fp16")
+    return engine.tensor_cost * products + exp_cost / gpu.xu_per_clk_per_sm
+
+
+class Estimate(NamedTuple):
+    """Base seconds, quantities that a net sees as logarithms, and those it sees as they are."""
+
+    base_s: Amount
+    sizes: Mapping[str, Amount]
+    plain: Mapping[str, Amount]
+
+    def features(self, setting: Setting) -> Mapping[str, Amount]:
+        """All features by name: floats of one call, arrays over many."""
+        if isinstance(self.base_s, float):
+            small, large, log2 = SCALAR.minimum, SCALAR.maximum, SCALAR.log2
+            logs = {name: log2(small(large(size, LEAST), MOST)) for name, size in self.sizes.items()}
+            return {**logs, **self.plain, **setting.flags}
+        values = _stacked((*self.sizes.values(), *self.plain.values(), *setting.flags.values()), len(self.base_s))
+        sizes = values[: len(self.sizes)]
+        np.log2(np.minimum(np.maximum(sizes, LEAST), MOST), out=sizes)
+        return Features((*self.sizes, *self.plain, *setting.flags), values)
+
+
+def _stacked(values: tuple[Amount, ...], calls: int) -> Array:
+    rows = np.empty((len(values), calls))
+    for row, value in zip(rows, values, strict=True):
+        row[:] = value
+    return rows
+
+
+def overlapped(*seconds: Amount) -> Amount:
+    """Overlap of resources: the 3-norm lies between the longest alone and the sum."""
+    return sum(each * each * each for each in seconds) ** (1.0 / 3.0)
+
+
+def reach(layout: Heads, kv: Amount, xp: Arith) -> Amount:
+    """Window over keys; 16 where all are seen."""
+    if layout.window is None:
+        return 16.0
+    return xp.where(layout.window > 0, layout.window / kv, 16.0)

@@ -1,0 +1,107 @@
+"""Collectives: start, steps and bandwidth of the algorithm that runs, per link type; the slowest rank's latency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.families import AllGather, AllReduce, AllToAll, Collective, ReduceScatter, SendRecv
+from pipewave.gpus import GPU
+from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.collective.algorithms import (
+    CUSTOM_BELOW,
+    CUSTOM_WORLDS,
+    Nccl,
+    Ring,
+    custom_runs,
+    custom_s,
+    nccl,
+    one_shot,
+    ring,
+)
+from pipewave.kernels.collective.links import Link, islands, link
+from pipewave.physics.demand import Array, demand
+from pipewave.physics.launch import log2
+
+SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
+LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale
+# Rows of send_recv have up to four ranks, over NVLink or the network; what a host's PCIe costs, and more neighbours at
+# once on it, is in the base estimate, as for the other operations. The A40's pairs alone send at 4 GB/s inside a host,
+# a seventh of what their PCIe carries: no other PCIe card is taken to do so.
+SLOW_SENDERS = ("A40",)
+SENDERS = 4.0
+NODES, WORLD = 1.0, 4.0  # log2 of the most hosts and ranks of any row; what more cost is in the base estimate
+CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
+
+
+def regime(case: Mapping[str, Any]) -> str:
+    """The net that answers an all-reduce: whether a custom kernel could run decides it, and the default `impl`."""
+    small = case["bytes"] < CUSTOM_BELOW and case["world"] in CUSTOM_WORLDS and case.get("nodes", 1) == 1
+    return SMALL_ALL_REDUCE if small else "all_reduce"
+
+
+def least_sent(gpu: GPU, op: str, path: Ring, size: Array) -> Array:
+    """Bytes no algorithm can avoid sending; switches that reduce in flight (NVLS) halve those of an all-reduce."""
+    in_network = op == "all_reduce" and gpu.link == "nvlink" and gpu.compute_capability >= 90
+    return np.minimum(path.sent, size) if in_network else path.sent
+
+
+def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
+    def analyse(cols: Columns, ctx: Context) -> Analysis:
+        size, world, hosts = cols["bytes"], cols["world"], cols["nodes"]
+        nodes = islands(ctx.gpu, world, hosts)
+        over, path = link(ctx.gpu, world, nodes), ring(op, size, world)
+        ways = nccl(path, over)
+        asked = op == "all_reduce" and ctx.impl == "custom"
+        own = custom_runs(size, world, hosts, over) & np.bool_(asked)
+        base = np.where(own, custom_s(size, world, over), ways.best)
+        least = demand(len(size), link=least_sent(ctx.gpu, op, path, size), launch=1.0)
+        known = np.minimum(world, SENDERS) if op == "send_recv" else world
+        features = _shape(ctx, size, known, nodes) | _times(path, over, ways, base)
+        if op == "send_recv":
+            features["direct"] = np.full(len(size), float(ctx.gpu.kin not in SLOW_SENDERS))
+        features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
+        return Analysis(least, base, features, ctx.option("variant", op))
+
+    return analyse
+
+
+def _shape(ctx: Context, size: Array, world: Array, nodes: Array) -> dict[str, Array]:
+    return {
+        "log_bytes": np.clip(log2(size), 8.0, 31.0),
+        "log_part": np.clip(log2(size / world), 5.0, 30.0),
+        "log_world": np.minimum(log2(world), WORLD),
+        "log_nodes": np.minimum(log2(nodes), NODES),
+        "ragged": (size % 16.0 > 0.0).astype(float),
+        "one_byte": np.full(len(size), float(ctx.dtype in ("int8", "fp8"))),
+    }
+
+
+def _times(path: Ring, over: Link, ways: Nccl, base: Array) -> dict[str, Array]:
+    return {
+        "log_base": np.clip(log2(base), *LOG_TIME),
+        "log_transfer": np.clip(log2(path.sent / over.rate), *LOG_TIME),
+        "low_latency": np.clip(log2(ways.low_latency / ways.simple), -4.0, 4.0),
+        "log_steps": np.minimum(log2(path.steps), 6.0),
+        "direct": over.direct,
+    }
+
+
+def _software(ctx: Context, own: Array, once: Array) -> dict[str, Array]:
+    """Which algorithm runs; a framework's all-reduce keeps its own ways even where its kernel does not run."""
+    zero = 0.0 * own
+    asked = float(ctx.impl == "custom")
+    flags = {f"{name}_all_reduce": zero + asked * (ctx.framework == name) for name in CUSTOM_STACKS}
+    return flags | {"custom": own, "one_shot": own * once, "sarathi": zero + (ctx.framework == "sarathi")}
+
+
+def _family(call: type[Collective]) -> Family:
+    if call is AllReduce:
+        nets = ("all_reduce", SMALL_ALL_REDUCE)
+        return Family("all_reduce", call, _analyse("all_reduce"), variant=regime, nets=nets)
+    return Family(call.kernel, call, _analyse(call.kernel), nets=(call.kernel,))
+
+
+FAMILIES = tuple(register(_family(call)) for call in (AllReduce, AllGather, ReduceScatter, AllToAll, SendRecv))

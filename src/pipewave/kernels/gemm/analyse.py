@@ -1,0 +1,78 @@
+"""Dense matrix product y[m,n] = x[m,k]·W[n,k]ᵀ: output tiles, waves over the SMs, L2-aware memory time, and power."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipewave.calls.families import Gemm
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch, register
+from pipewave.kernels.gemm.cache_lines import unaligned
+from pipewave.kernels.gemm.clock import slowdown
+from pipewave.kernels.gemm.features import Times, features, times
+from pipewave.kernels.gemm.machine import Machine, machine
+from pipewave.kernels.gemm.tiles import known_tile, tiling
+from pipewave.kernels.gemm.traffic import Traffic, quantize_s, traffic
+from pipewave.physics.arith import ARRAY, SCALAR, Arith
+
+# Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
+NET_OF = {
+    **dict.fromkeys(("bf16", "fp16", "int4"), "gemm"),
+    **dict.fromkeys(("fp8", "int8"), "gemm_fp8"),
+    "fp8_block": "gemm_block",
+    **dict.fromkeys(("nvfp4", "mxfp4"), "gemm_fp4"),
+}
+
+
+def net_of(case: Mapping[str, Any]) -> str:
+    """The net that answers a case."""
+    return NET_OF.get(case.get("dtype", "bf16"), "gemm")
+
+
+def analyse(cols: Columns, ctx: Context) -> Analysis:
+    """Demand, base estimate and features of a batch of GEMMs."""
+    m, n, k = cols["m"], cols["n"], cols["k"]
+    none = 0.0 * m
+    ctas, clock = cols["ctas"] if ctx.option("tile") else none, cols.get("sm_clock_mhz", none)
+    if len(m) == 1:
+        return _analysed([float(column[0]) for column in (m, n, k, ctas, clock)], ctx, SCALAR).analysis(1)
+    return _analysed((m, n, k, ctas, clock), ctx, ARRAY).analysis(len(m))
+
+
+def one(case: Mapping[str, Any], ctx: Context) -> Sketch:
+    """The same of one GEMM."""
+    ctas, clock = float(case.get("ctas") or 0.0), float(case.get("sm_clock_mhz") or 0.0)
+    return _analysed((float(case["m"]), float(case["n"]), float(case["k"]), ctas, clock), ctx, SCALAR)
+
+
+def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
+    """Of m, n, k, CTAs and clock (MHz) of one call (floats) or of many (arrays)."""
+    m, n, k, ctas, clock_mhz = call
+    at, net = machine(ctx), NET_OF[ctx.dtype]
+    moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
+    base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx, xp)
+    return Sketch(least(m, n, k, moved, at), base, named, net)
+
+
+def parts(
+    m: Any, n: Any, k: Any, ctas: Any, tile: tuple[int, ...] | None, at: Machine, xp: Arith
+) -> tuple[Traffic, Times, dict[str, Any]]:
+    """Traffic, times and features of one call (floats) or of many (arrays)."""
+    moved, tiles = traffic(m, n, k, at, xp), tiling(m, n, k, at, xp)
+    if tile is not None:
+        tiles = known_tile(tiles, m, n, k, (tile[0], tile[1]), ctas, at, xp)
+    t = times(2.0 * m * n * k, moved, tiles, quantize_s(m, k, moved, at, xp), at, xp)
+    return moved, t, features(m, n, k, moved, tiles, t, at, xp)
+
+
+def least(m: Any, n: Any, k: Any, moved: Traffic, at: Machine) -> dict[str, Any]:
+    """The least any GEMM must do: useful FLOP, each operand once, a launch for each kernel."""
+    launches = 1.0 + (at.library.quantize_kernels if at.quantize_s else 0.0)
+    return {"tensor": 2.0 * m * n * k, "dram": moved.least_dram, "l2": moved.all, "launch": launches}
+
+
+FAMILY = register(
+    Family(
+        "gemm", Gemm, analyse, ("quantize", "tile"), variant=net_of, nets=tuple(dict.fromkeys(NET_OF.values())), one=one
+    )
+)

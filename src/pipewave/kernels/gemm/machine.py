@@ -1,0 +1,184 @@
+"""What the formulas of a GEMM need of a GPU and its software, computed once a context.
+
+The constants are one set for all GPUs: a robust fit of the base estimate to the public rows of five architectures
+(`bench/gemm_base.py` repeats it, also with each architecture left out). What they leave over is the net's business.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
+from pipewave.gpus import GPU
+from pipewave.kernels.base import Context
+from pipewave.physics.cache import COLD, SERVING, l2_bytes
+from pipewave.software import stacks
+
+DRAM_SHARE = 0.87  # of the datasheet bandwidth that a streaming kernel sustains
+L2_GAIN = 1.85  # SMs next to one another share lines, so operands arrive faster than a plain copy runs
+LAUNCH_S, LAUNCH_CYCLES = 0.95e-6, 1250.0
+SPLIT_CYCLES = 3700.0  # second pass of a split-K product
+DRAIN, MERGE = 18.0, 12.0  # bytes an output element costs when a tile ends, and when a slice is added to another
+
+# Clusters read an operand tile once for several SMs (TMA multicast); Blackwell also pairs SMs into one product.
+MULTICAST = {"hopper": 1.45, "blackwell": 2.1}
+
+# Shares of the L2 at which a cyclic walk begins to miss, and at which it misses everything. An L2 of one piece keeps
+# what fits; one of two halves (A100, Hopper, Blackwell's two dies) keeps copies of what both read.
+HALVES, ONE_PIECE = (0.3, 1.02), (0.85, 1.1)
+IN_ONE_PIECE = ("ada", "blackwell_rtx", "turing")
+
+# Watts bound long products before clocks do. Joules per 16-bit FLOP by the way operands reach the tensor cores
+# (registers; shared memory; tensor memory): 1.2 × 0.8 TDP / peak of the first large part of each (A100, H100, B200).
+JOULES_PER_FLOP = {"hopper": 0.68e-12, "blackwell": 0.43e-12}
+JOULES_PER_FLOP_BY_WARP = 1.25e-12
+JOULES_PER_DRAM_BYTE = 6e-12
+IDLE_SHARE = 0.2  # of the board's power limit that does no arithmetic
+BURST = 0.85  # a single flushed call draws on the thermal and electrical slack that back-to-back ones have used up
+
+UNLIMITED = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """How an implementation tiles and how it quantises; seconds, cycles, and shares of rates."""
+
+    splits: bool = False  # cuts k when there are too few tiles
+    tile_cycles: float = 1180.0  # to fill the pipeline of a tile
+    tensor_share: float = 1.0
+    l2_share: float = 1.0
+    most_rows: tuple[float, ...] = (UNLIMITED,) * 5  # largest m for which each tile of `gemm_tiles` exists
+    quantize_kernels: float = 1.0
+    quantize_s: float = 1.3e-6
+    row_cycles: float = 0.0  # of the quantisation kernel, a row
+    element_cycles: float = 0.0  # and an element of the row
+    from_l2: float = 1.5  # passes over x at L2 and at DRAM rates
+    from_dram: float = 0.45
+
+
+CUBLAS = Library(splits=True, quantize_kernels=3.0, quantize_s=10.6e-6)
+CUTLASS = Library(
+    tile_cycles=3500.0, l2_share=1.15, most_rows=(32.0, 64.0, 192.0, UNLIMITED, UNLIMITED), element_cycles=0.68
+)
+BLOCK = Library(
+    tile_cycles=3300.0, tensor_share=0.69, l2_share=0.48, most_rows=(32.0, *(UNLIMITED,) * 4), quantize_s=2.6e-6,
+    element_cycles=0.37, from_l2=0.2, from_dram=1.55,
+)  # fmt: skip
+FOUR_BIT = Library(
+    tile_cycles=900.0, l2_share=0.42, most_rows=(32.0, *(UNLIMITED,) * 4), quantize_s=4.5e-6, row_cycles=190.0,
+    element_cycles=0.19, from_l2=0.45, from_dram=0.3,
+)  # fmt: skip
+# sm_120 has one CUTLASS fp8 kernel in SGLang, whatever m is.
+CUTLASS_ONE_TILE = replace(CUTLASS, most_rows=(0.0, 0.0, 0.0, UNLIMITED, 0.0))
+VLLM_ROW_CYCLES = 2600.0  # its per-token quantisation gives each row a block of its own, however short
+ROW_THREADS = 1024  # of such a block
+
+_BY_DTYPE = {"fp8": CUTLASS, "int8": CUTLASS, "fp8_block": BLOCK, "nvfp4": FOUR_BIT, "mxfp4": FOUR_BIT}
+WEIGHT_ONLY = ("int4", "mxfp4")
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # one a context, told apart by identity: what follows is cached by it
+class Machine:
+    """Rates in FLOP/s, bytes/s and watts, sizes in bytes, times in seconds."""
+
+    library: Library
+    protocol: str
+    framework: str
+    sms: float
+    peak: float
+    flops_per_sm: float
+    l2_per_sm: float  # as tiles read their operands
+    drain_per_sm: float
+    l2: float
+    l2_bytes: float
+    fits: float  # share of the L2 that a cyclic footprint may fill without a miss, and at which nothing hits
+    overflows: float
+    dram: float
+    clock_hz: float
+    launch_s: float
+    tile_s: float
+    split_s: float
+    watts: float
+    joules_per_flop: float
+    joules_per_byte: float
+    weight_bytes: float  # an element of W, of x as the product reads it, and of x as the call receives it
+    operand_bytes: float
+    entering_bytes: float
+    copies: float  # sets of weights that rotate under `graph`
+    all_rotate: bool  # activations and results rotate too
+    fitted_copies: bool  # only as many copies as overflow the L2
+    quantize_s: float
+    row_cycles: float
+    row_slots: float  # rows that are quantised at a time
+
+
+@lru_cache(maxsize=4096)
+def machine(ctx: Context) -> Machine:
+    """Everything constant over a batch."""
+    gpu, library = ctx.gpu, library_of(ctx)
+    clock_hz, peak = gpu.sustained_clock_mhz * 1e6, gpu.peak_flops(ctx.dtype)
+    quantize = bool(ctx.option("quantize"))
+    weight = OPERAND_BYTES[ctx.dtype]
+    operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
+    near = L2_GAIN * MULTICAST.get(gpu.architecture, 1.0) * gpu.l2_gbps * 1e9 / gpu.sms
+    fits, overflows = ONE_PIECE if gpu.architecture in IN_ONE_PIECE else HALVES
+    burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
+    return Machine(
+        library=library,
+        protocol=ctx.protocol,
+        framework=ctx.framework,
+        sms=float(gpu.sms),
+        peak=peak,
+        flops_per_sm=library.tensor_share * peak / gpu.sms,
+        l2_per_sm=library.l2_share * near,
+        drain_per_sm=near,
+        l2=gpu.l2_gbps * 1e9,
+        l2_bytes=l2_bytes(gpu),
+        fits=fits,
+        overflows=overflows,
+        dram=gpu.dram_gbps * 1e9,
+        clock_hz=clock_hz,
+        launch_s=LAUNCH_S + LAUNCH_CYCLES / clock_hz,
+        tile_s=library.tile_cycles / clock_hz,
+        split_s=SPLIT_CYCLES / clock_hz,
+        watts=(1.0 - IDLE_SHARE) * gpu.tdp_w,
+        joules_per_flop=burst * _joules(gpu) * _sixteen_bit_peak(gpu) / peak,
+        joules_per_byte=burst * JOULES_PER_DRAM_BYTE,
+        weight_bytes=weight,
+        operand_bytes=operand,
+        entering_bytes=ACTIVATION_BYTES if quantize else operand,
+        copies=_copies(ctx),
+        all_rotate=ctx.framework == "sglang",
+        fitted_copies=ctx.framework == "trtllm" and stacks.version(ctx.stack) >= (1, 3),
+        quantize_s=library.quantize_s if quantize else 0.0,
+        row_cycles=VLLM_ROW_CYCLES if ctx.framework == "vllm" and ctx.dtype != "nvfp4" else library.row_cycles,
+        row_slots=float(gpu.sms * max(1, gpu.max_threads_per_sm // ROW_THREADS)),
+    )
+
+
+def library_of(ctx: Context) -> Library:
+    """The library behind an implementation: cuBLAS where the framework calls it, else the one its type needs."""
+    if ctx.dtype == "fp8" and (ctx.framework == "trtllm" or ctx.impl == "torch_scaled_mm"):
+        return CUBLAS
+    if ctx.dtype == "fp8" and ctx.framework == "sglang" and ctx.gpu.architecture == "blackwell_rtx":
+        return CUTLASS_ONE_TILE
+    return _BY_DTYPE.get(ctx.dtype, CUBLAS)
+
+
+def _joules(gpu: GPU) -> float:
+    return JOULES_PER_FLOP.get(gpu.architecture, JOULES_PER_FLOP_BY_WARP)
+
+
+def _sixteen_bit_peak(gpu: GPU) -> float:
+    return gpu.peak_flops("bf16" if gpu.supports("bf16") else "fp16")
+
+
+def _copies(ctx: Context) -> float:
+    """Copies of the weights that the collectors of AIConfigurator rotate (its `collect_gemm.py` per framework)."""
+    if ctx.protocol != "graph":
+        return 1.0
+    if ctx.framework == "trtllm":
+        return 5.0
+    return 1.0 if ctx.framework == "vllm" and ctx.dtype == "fp8_block" else 6.0

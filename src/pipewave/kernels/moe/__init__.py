@@ -1,0 +1,1 @@
+"""Routed experts of a layer."""

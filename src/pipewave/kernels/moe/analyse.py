@@ -1,0 +1,65 @@
+"""Routed experts of a layer on one rank: routing histogram, padded expert tiles, two grouped GEMMs and the glue."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipewave.calls.families import FusedMoe
+from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.moe.config import blocks
+from pipewave.kernels.moe.features import features, times
+from pipewave.kernels.moe.layer import Layer, layer
+from pipewave.kernels.moe.machine import Machine, machine, product_dtype
+from pipewave.kernels.moe.models import chosen_by
+from pipewave.kernels.moe.tiles import tiling
+from pipewave.physics.cache import COLD, SERVING, least_dram
+from pipewave.physics.demand import Array, Demand, demand
+
+
+def least(work: Layer, ctx: Context, at: Machine) -> Demand:
+    """Least work: routed pairs through the matrices present, weights of the experts surely in use once."""
+    weights = at.weight * work.routing.sure * work.matrices
+    # Demand is counted at the rate of the stored type; narrow weights multiply at the rate of their activations.
+    slower = ctx.gpu.peak_flops(ctx.dtype) / ctx.gpu.peak_flops(product_dtype(ctx))
+    return demand(
+        len(weights),
+        tensor=work.flops * slower,
+        dram=least_dram(ctx.gpu, ctx.protocol, weights, work.inputs, work.outputs),
+        l2=weights + work.inputs + work.outputs,
+        launch=3.0 if work.part == "all" else 1.0,
+    )
+
+
+def weights_s(work: Layer, ctx: Context, at: Machine) -> Array:
+    """Time to read the weights of the active experts, from DRAM or from an L2 still warm with them."""
+    size = at.weight * work.routing.active * work.matrices
+    missed = _missed(size, at) if ctx.protocol not in (COLD, SERVING) else np.ones_like(size)
+    return np.asarray(size * (missed / at.dram + (1.0 - missed) / at.l2))
+
+
+def _missed(footprint: Array, at: Machine) -> Array:
+    """Share of repeatedly read bytes that come from DRAM: a smooth step around the size of the L2."""
+    return np.asarray(1.0 / (1.0 + (0.7 * at.l2_bytes / np.maximum(footprint, 1.0)) ** 4))
+
+
+def analyse(cols: Columns, ctx: Context) -> Analysis:
+    """Demand, base estimate and features of a batch of fused-MoE calls."""
+    at, work = machine(ctx), layer(cols, ctx)
+    needed = layer(cols, ctx, named=True) if ctx.protocol == "graph" else work
+    ruled = blocks(cols, ctx)
+    tiles = tiling(work, at, ruled)
+    spent = times(work, tiles, weights_s(work, ctx, at), at)
+    return Analysis(least(needed, ctx, at), spent.base, features(work, tiles, spent, at, ruled), "fused_moe")
+
+
+FAMILY = register(
+    Family(
+        "fused_moe",
+        FusedMoe,
+        analyse,
+        options=("routing", "part", "config"),
+        variant=chosen_by,
+        nets=("fused_moe",),
+        told_by=("variant",),
+    )
+)

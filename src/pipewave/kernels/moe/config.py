@@ -1,0 +1,60 @@
+"""The Triton block sizes a call would run with: its own configuration, else the rule of its stack.
+
+A stack prefers a tuned file where one exists for the GPU and layer; which do is not known here, so rules stand in and
+the learned residual bears the difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.kernels.base import Columns, Context
+from pipewave.physics.cache import PROFILER_WARM
+from pipewave.physics.demand import Array
+from pipewave.software import stacks
+
+# vLLM since its rule goes by tokens alone (seen in our rows of 0.22.1; those of 0.19 fit it, those of 0.14 do not): up
+# to these tokens, blocks of rows × columns.
+VLLM_RULE_SINCE = (0, 19)
+VLLM_RULE = ((32, 16, 64), (64, 32, 64), (96, 32, 128), (512, 64, 128), (np.inf, 128, 128))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Tokens × output features of a block [call], and whether the call said so itself."""
+
+    rows: Array
+    columns: Array
+    known: bool
+
+
+def blocks(cols: Columns, ctx: Context) -> Blocks:
+    """Block sizes of each call."""
+    tokens = cols["tokens"]
+    config = dict(ctx.option("config") or ())
+    if "BLOCK_SIZE_M" in config and "BLOCK_SIZE_N" in config:
+        rows, columns = float(config["BLOCK_SIZE_M"]), float(config["BLOCK_SIZE_N"])
+        return Blocks(np.full_like(tokens, rows), np.full_like(tokens, columns), known=True)
+    if ctx.protocol == PROFILER_WARM:
+        return Blocks(*_pipeweave(tokens, cols["experts"], cols["hidden"], ctx.gpu.smem_kb_per_sm), known=False)
+    if ctx.framework == "vllm" and stacks.version(ctx.stack) >= VLLM_RULE_SINCE:
+        upto, rows, columns = np.array(VLLM_RULE).T
+        step = np.searchsorted(upto, tokens)
+        return Blocks(rows[step], columns[step], known=False)
+    if ctx.dtype == "fp8_block":  # blocks as wide as the scales'
+        return Blocks(np.full_like(tokens, 64.0), np.full_like(tokens, 128.0), known=False)
+    few = tokens <= cols["experts"] / cols["ep"]
+    return Blocks(np.where(few, 16.0, 64.0), np.where(few, 32.0, 64.0), known=False)
+
+
+def _pipeweave(tokens: Array, experts: Array, hidden: Array, smem_kb: float) -> tuple[Array, Array]:
+    """The rule PipeWeave's rows were measured with, by shared memory (pipeweave.md, A.3 i)."""
+    small, large = smem_kb <= 100, smem_kb > 164
+    late = np.where(experts < 64, 64.0, 128.0) if small else np.full_like(tokens, 128.0 if large else 64.0)
+    middle = 128.0 if small or large else 64.0
+    steps = [tokens <= 128, tokens <= 256, tokens <= 512, tokens <= 2048]
+    rows = np.select(steps, [np.full_like(tokens, size) for size in (16.0, 32.0, 64.0, middle)], late)
+    narrow = np.where(hidden <= 1536, np.where(tokens <= 128, 16.0, 64.0), 64.0)
+    return rows, narrow if small else np.full_like(tokens, 128.0)

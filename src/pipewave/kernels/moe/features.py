@@ -1,0 +1,139 @@
+"""What the learned residual sees of a fused-MoE call: parts of the estimate beside the whole, and how work is spread.
+
+Ratios of times, bytes and counts throughout, so that a layer of a model never seen, on a GPU never seen, lies between
+those that were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.calls.dtypes import ACTIVATION_BYTES
+from pipewave.kernels.moe.config import Blocks
+from pipewave.kernels.moe.layer import Layer
+from pipewave.kernels.moe.machine import ENGINES, Machine
+from pipewave.kernels.moe.tiles import Tiling
+from pipewave.physics.demand import Array
+from pipewave.physics.launch import combine, log2
+
+KERNELS = {"all": 7.0, "w13": 1.0, "w2": 1.0}  # routing, alignment (2), two products, activation, reduction
+ROUTE_BYTES = 16.0  # a token and expert: logits read, scored, and read again to choose
+SUMMED = ("launch", "route", "tensor", "weights", "activate", "reduce")
+PARTS = (*SUMMED, "all_activate", "all_reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Parts of the base estimate in seconds, and the whole.
+
+    Launches, choosing experts, arithmetic without padding, weights, and what passes between kernels: activated pairs
+    and reduced pairs, each for the rank's own pairs and (`all_`) for those of all ranks.
+    """
+
+    launch: Array
+    route: Array
+    tensor: Array
+    weights: Array
+    activate: Array
+    reduce: Array
+    all_activate: Array
+    all_reduce: Array
+    base: Array
+
+
+def times(work: Layer, tiles: Tiling, weights_s: Array, at: Machine) -> Times:
+    """The whole: kernels follow one another, weights stream while tiles compute."""
+    cost, chosen = at.costs, work.carried
+    launch = np.full_like(weights_s, KERNELS[work.part] * at.launch_s) * cost.launch
+    route = _moved_s(ROUTE_BYTES * work.tokens * work.experts, at) + chosen * at.sort_s
+    route = route * float(work.part == "all")
+    activate, reduce = _between_s(work, work.routing.pairs, at)
+    all_activate, all_reduce = _between_s(work, chosen, at)
+    tensor = work.flops / (at.flops_per_sm * at.sms)
+    between = all_activate + all_reduce if at.carries else activate + reduce
+    base = launch + route + combine(cost.tiles * tiles.best, cost.weights * weights_s) + between
+    return Times(launch, route, tensor, weights_s, activate, reduce, all_activate, all_reduce, base)
+
+
+def _between_s(work: Layer, pairs: Array, at: Machine) -> tuple[Array, Array]:
+    """Writing, activating and reading the inner rows; writing, weighing and adding up the outer ones."""
+    if work.part != "all":
+        return _moved_s(work.inputs, at), _moved_s(work.outputs, at)
+    cost = at.costs
+    inner = pairs * work.inter * (2.0 * work.up + 2.0)
+    outer = 2.0 * pairs * work.hidden + 2.0 * work.tokens * work.hidden
+    return cost.activate * _moved_s(ACTIVATION_BYTES * inner, at), cost.reduce * _moved_s(ACTIVATION_BYTES * outer, at)
+
+
+def _moved_s(size: Array, at: Machine) -> Array:
+    """Time to move bytes that stay in L2 while they fit."""
+    missed = size / (size + 2.0 * at.l2_bytes)
+    return np.asarray(size * (missed / at.dram + (1.0 - missed) / at.l2))
+
+
+def features(work: Layer, tiles: Tiling, spent: Times, at: Machine, ruled: Blocks) -> dict[str, Array]:
+    """Named features of a batch."""
+    parts = {name: getattr(spent, name) / spent.base for name in PARTS}
+    tried = {f"tile{i}": tile.seconds / spent.base for i, tile in enumerate(tiles.candidates)}
+    tried |= {"ruled": tiles.ruled.seconds / spent.base}
+    shares = {f"{name}_share": _bounded(part, -7.0, 4.0) for name, part in (parts | tried).items()}
+    linear = {f"{name}_part": parts[name] for name in SUMMED}  # a sum of costs is linear in these
+    return shares | linear | _waves(tiles, ruled) | _spread(work) | _memory(work, spent, at) | _software(work, at)
+
+
+def _bounded(ratio: Array, low: float, high: float) -> Array:
+    """Logarithm within bounds: beyond them a part no longer matters, and a net would only extrapolate."""
+    return np.asarray(np.clip(log2(ratio), low, high))
+
+
+def _waves(tiles: Tiling, ruled: Blocks) -> dict[str, Array]:
+    """Tiles per SM, how much longer whole waves take than their tiles would spread evenly, and padding."""
+    named = {"tile0": tiles.candidates[0], "tile2": tiles.candidates[2], "tile3": tiles.candidates[3]}
+    out = {}
+    for name, tile in (named | {"ruled": tiles.ruled}).items():
+        out[f"{name}_per_sm"] = _bounded(tile.per_sm, -6.0, 6.0)
+        out[f"{name}_waves"] = log2(np.ceil(tile.per_sm) / np.maximum(tile.per_sm, 1e-9))
+        out[f"{name}_padding"] = log2(tile.padding)
+    return out | {"ruled_rows": log2(ruled.rows), "ruled_columns": log2(ruled.columns)}
+
+
+def _spread(work: Layer) -> dict[str, Array]:
+    routed = work.routing
+    return {
+        "active": log2(routed.active),
+        "active_share": routed.active / routed.local,
+        "tokens_per_active": log2(routed.pairs / routed.active),
+        "busiest": log2(routed.busiest * routed.active / routed.pairs),
+        "skew": log2(routed.skew),
+        "topk": log2(work.topk),
+        "tokens_per_expert": log2(work.tokens / routed.local),
+        "elsewhere": log2(work.carried / routed.pairs),
+    }
+
+
+def _memory(work: Layer, spent: Times, at: Machine) -> dict[str, Array]:
+    routed = work.routing
+    expert = at.weight * work.matrices
+    between = 2.0 * routed.pairs * (work.inter * (1.0 + work.up) + work.hidden)
+    return {
+        "base": log2(spent.base * 1e6),
+        "hot": _bounded(expert * routed.active / at.l2_bytes, -6.0, 6.0),
+        "local": _bounded(expert * routed.local / at.l2_bytes, -6.0, 6.0),
+        "between": _bounded((work.inputs + between) / at.l2_bytes, -6.0, 6.0),
+        "k_first": log2(work.hidden / 128.0),
+        "k_second": log2(work.inter / 128.0),
+        "unaligned": _bounded(32.0 / np.gcd(work.inter.astype(np.int64), 32), 0.0, 3.0),
+        "n_waste": log2(np.ceil(work.inter / 128.0) * 128.0 / work.inter),
+    }
+
+
+def _software(work: Layer, at: Machine) -> dict[str, Array]:
+    """What the kernels are, for implementations and versions never seen."""
+    flags = {name: float(at.engine == name) for name in ENGINES}
+    ungated = work.up < 2.0
+    constant: dict[str, Array] = {name: np.full_like(work.inter, flag) for name, flag in flags.items()}
+    kinds = {"warp_mma": at.warp_mma, "untuned": at.untuned}
+    constant |= {name: np.full_like(work.inter, float(flag)) for name, flag in kinds.items()}
+    return constant | {"ungated": np.asarray(1.0 * ungated, np.float64)}

@@ -1,0 +1,156 @@
+"""How many tokens each expert of a rank receives: a histogram of expected loads for a whole batch of calls.
+
+Experts are sorted by load and stood for by `NODES` of them, denser towards the busy end. A node is a load of its own
+(not of whole experts), so 8 or 512 experts take the same arrays.
+
+Power laws follow the collector of AIConfigurator: each expert draws a weight x from a density x^-A, on [1, 0.8·tokens]
+where there are more routed pairs than experts and on [0.01, 2] otherwise; loads are the weights scaled to the routed
+pairs and rounded; what rounding lost goes one by one to the idlest experts; rank 0 is given the busiest group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.physics.demand import Array
+
+NODES = 32
+_EDGES = 1.0 - (1.0 - np.linspace(0.0, 1.0, NODES + 1)) ** 2.5
+_WEIGHT = np.diff(_EDGES)
+_AT = (_EDGES[1:] + _EDGES[:-1]) / 2.0  # quantile of each node
+_NORMAL = np.array([NormalDist().inv_cdf(at) for at in _AT])
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Loads of one rank's experts. `loads` [call, node] in tokens; the others [call].
+
+    `local`: experts of the rank; `active`: those with a token; `sure`: as many have one in all but rare draws;
+    `pairs`: (token, choice) pairs it works on; `busiest`: tokens of the busiest expert; `skew`: its pairs over those of
+    an even share.
+    """
+
+    local: Array
+    active: Array
+    sure: Array
+    pairs: Array
+    busiest: Array
+    skew: Array
+    loads: Array
+    weight: Array
+
+    def blocks(self, rows: Array) -> Array:
+        """Expected blocks of `rows` tokens ([call] or [1]), every expert's share padded to whole blocks."""
+        more = np.maximum(np.ceil(self.loads / rows[:, None]) - 1.0, 0.0)
+        return np.asarray(self.active + self.local * (more @ self.weight))
+
+    def all_local(self, tokens: Array, topk: Array, where: NDArray[np.bool_]) -> Routing:
+        """The routing in which (`where`) a token that enters the rank spends all its choices on experts hit there."""
+        entering = np.minimum(tokens, self.pairs)
+        more = np.where(where, entering * topk / self.pairs, 1.0)
+        scaled = {"pairs": self.pairs * more, "busiest": self.busiest * more, "skew": self.skew * more}
+        return replace(self, loads=self.loads * more[:, None], **scaled)
+
+
+def routing(cols: Any, kind: str | tuple[int, ...]) -> Routing:
+    """Loads for `balanced`, `random`, `uniform`, `power_law_A`, `power_law_A_eplb`, or given tokens per expert.
+
+    `random` and `uniform` choose k experts a token at random without preference (a softmax of independent normal
+    logits does), so loads are binomial.
+    """
+    if isinstance(kind, tuple):
+        return _given(cols, np.asarray(kind, np.float64))
+    if kind.startswith("power_law"):
+        alpha, _, eplb = kind.removeprefix("power_law_").partition("_")
+        return _power_law(cols, float(alpha), spread=bool(eplb))
+    return _balanced(cols) if kind == "balanced" else _random(cols)
+
+
+def _exact(cols: Any, loads: Array, active: Array, pairs: Array, weight: Array = _WEIGHT) -> Routing:
+    """Loads that are known, not drawn."""
+    local = cols["experts"] / cols["ep"]
+    active = np.clip(active, 1.0, local)
+    even = cols["tokens"] * cols["topk"] / cols["ep"]
+    top = np.clip(np.cumsum(weight) - (1.0 - 1.0 / local)[:, None], 0.0, weight)  # the busiest expert's share of nodes
+    busiest = np.maximum((loads * top).sum(axis=1) / top.sum(axis=1), pairs / active)
+    return Routing(local, active, active, pairs, busiest, pairs / even, loads, weight)
+
+
+def _drawn(cols: Any, loads: Array, active: Array, pairs: Array) -> Routing:
+    """Loads that vary from draw to draw, fitted to the pairs, which are known better than single loads."""
+    total = cols["experts"] / cols["ep"] * (loads @ _WEIGHT)
+    fitted = np.round(loads * (pairs / np.maximum(total, 1e-9))[:, None])
+    known = _exact(cols, np.minimum(fitted, cols["tokens"][:, None]), active, pairs)
+    deviation = np.sqrt(known.active * (1.0 - known.active / known.local))
+    fewest = np.where(cols["ep"] > 1, 1.0, cols["topk"])  # every token needs as many experts as it chooses
+    return replace(known, sure=np.minimum(np.maximum(known.active - 2.5 * deviation, fewest), known.active))
+
+
+def _balanced(cols: Any) -> Routing:
+    """Every expert within one token of every other; with few tokens, one each for evenly spaced experts."""
+    mean = cols["tokens"] * cols["topk"] / cols["experts"]
+    pairs = np.maximum(mean * cols["experts"] / cols["ep"], 1.0)
+    return _exact(cols, np.floor(mean[:, None] + _AT), pairs, pairs)
+
+
+def _random(cols: Any) -> Routing:
+    share = cols["topk"] / cols["experts"]
+    mean = cols["tokens"] * share
+    deviation = np.sqrt(mean * (1.0 - share))
+    skewed = (1.0 - 2.0 * share[:, None]) * (_NORMAL**2 - 1.0) / 6.0
+    loads = np.maximum(mean[:, None] + deviation[:, None] * _NORMAL + skewed, 0.0)
+    local = cols["experts"] / cols["ep"]
+    idle = (1.0 - share) ** cols["tokens"]
+    return _drawn(cols, loads, local * (1.0 - idle), np.maximum(local * mean, 1.0))
+
+
+def _power_law(cols: Any, alpha: float, *, spread: bool) -> Routing:
+    tokens, experts = cols["tokens"][:, None], cols["experts"][:, None]
+    routed = tokens * cols["topk"][:, None]
+    many = routed > experts
+    low, high = np.where(many, 1.0, 0.01), np.where(many, np.maximum(0.8 * tokens, 1.0 + 1e-3), 2.0)
+    power = 1.0 - (alpha if abs(alpha - 1.0) > 1e-3 else 1.001)
+    first, last = low**power, high**power
+    drawn = (first + (last - first) * _AT) ** (1.0 / power)
+    mean = (drawn @ _WEIGHT)[:, None]
+    tilt = 1.0 if spread else _tilt(cols, drawn, mean)
+    scale = routed / (experts * mean)
+    # Rounding loses the loads below one half; the missing tokens go to experts without any.
+    lost = np.maximum(routed - experts * (np.round(drawn * scale) @ _WEIGHT)[:, None], 0.0)
+    loads = (first + (last - first) * _AT ** (1.0 / tilt)) ** (1.0 / power) * scale
+    half = np.clip((0.5 / scale) ** power, np.minimum(first, last), np.maximum(first, last))
+    below = ((half - first) / (last - first)) ** tilt  # share of experts with less than half a token
+    local = cols["experts"] / cols["ep"]
+    active = local * (1.0 - below[:, 0]) + lost[:, 0] / cols["ep"]
+    whole = np.minimum(np.round(loads), tokens) @ _WEIGHT
+    pairs = np.clip(local * whole + lost[:, 0] / cols["ep"], 1.0, routed[:, 0])
+    pairs = np.where(cols["ep"] > 1, pairs, routed[:, 0])
+    loads = np.round(loads / (1.0 + (loads / routed - 1.0 / experts)))  # a large weight raises the sum it is part of
+    return _drawn(cols, loads, np.minimum(active, pairs), pairs)
+
+
+def _tilt(cols: Any, drawn: Array, mean: Array) -> Array:
+    """How far the busiest of `ep` groups leans to high quantiles: u becomes u^(1/tilt). Fitted to simulated draws.
+
+    With one expert a group it is the largest of `ep` draws (tilt = ep); large groups differ little.
+    """
+    experts, ep = cols["experts"][:, None], cols["ep"][:, None]
+    variation = np.sqrt(np.maximum((drawn**2 @ _WEIGHT)[:, None] / mean**2 - 1.0, 1e-9))
+    large = np.minimum(2.1 * experts**-0.62 * np.sqrt(variation), 1.0)
+    return np.asarray(1.0 + (ep - 1.0) * (large + (1.0 - large) * (ep / experts) ** 4))
+
+
+def _given(cols: Any, counts: Array) -> Routing:
+    """One list for all calls: per expert of the model (the busiest rank is taken) or per local expert."""
+    local = cols["experts"] / cols["ep"]
+    groups = counts.reshape(-1, int(local[0])) if len(counts) > local[0] else counts[None]
+    mine = np.sort(groups[groups.sum(axis=1).argmax()])
+    loads = np.broadcast_to(mine, (len(local), len(mine)))
+    weight = np.full(len(mine), 1.0 / len(mine))
+    pairs = np.full(len(local), max(float(mine.sum()), 1.0))
+    return _exact(cols, loads, np.full(len(local), float((mine > 0).sum())), pairs, weight)

@@ -1,0 +1,71 @@
+"""Grouped GEMMs as output tiles: how long whole waves of them take, padded to blocks of tokens for each expert.
+
+Libraries choose among far more tiles than the candidates here, which span the trade between padding, idle SMs and
+operand re-reads; the learned residual sees the time of each, and of the tile that the stack's own rule would take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.kernels.moe.config import Blocks
+from pipewave.kernels.moe.layer import Layer, Product
+from pipewave.kernels.moe.machine import Machine
+from pipewave.physics.demand import Array
+
+# tokens × output features
+TILES = ((16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
+LEAST_MMA_ROWS = 16.0  # a tensor instruction works on this many rows even if fewer are real
+# Where staging and multiplying take turns: shared memory is passed through more than once, and the tensor cores run at
+# nearly their own rate meanwhile. Fitted to untuned Triton kernels of all generations alike.
+SERIAL_PASSES, SERIAL_TENSOR = 1.5, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One tile size for a batch: seconds of all waves over the products, and tiles of the first product an SM."""
+
+    seconds: Array
+    per_sm: Array
+    padding: Array  # rows multiplied for each real one
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The candidates, the tile of the stack's rule (or the call's own configuration), and the estimate."""
+
+    candidates: tuple[Tile, ...]
+    ruled: Tile
+    best: Array
+
+
+def tiling(work: Layer, at: Machine, ruled: Blocks) -> Tiling:
+    """All candidates. Where the configuration is known it is the estimate; else the best candidate."""
+    candidates = tuple(_tile(work, np.array([rows]), columns, at) for rows, columns in TILES)
+    own = _tile(work, ruled.rows, ruled.columns, at)
+    best = own.seconds if ruled.known or at.serial else np.minimum.reduce([tile.seconds for tile in candidates])
+    return Tiling(candidates, own, best)
+
+
+def _tile(work: Layer, rows: Array, columns: Array | float, at: Machine) -> Tile:
+    blocks = work.routing.blocks(rows)
+    padding = blocks * rows / work.routing.pairs
+    if at.carries == "all":
+        blocks = blocks * (work.carried / work.routing.pairs)
+    seconds = sum(_waves_s(product, blocks, rows, columns, at) for product in work.products)
+    return Tile(np.asarray(seconds), blocks * np.ceil(work.products[0].n / columns) / at.sms, padding)
+
+
+def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | float, at: Machine) -> Array:
+    """The longest of a tile's tensor work and its operand reads from L2 and from shared memory (or the sum of the two
+    on the SM), and a fixed fill and drain, for whole waves. Small tiles starve the tensor cores of newer GPUs: shared
+    memory is no faster there."""
+    height = np.maximum(rows, LEAST_MMA_ROWS)
+    tensor = 2.0 * height * columns / at.flops_per_sm
+    fetched = (rows * at.operand + columns * at.weight) / at.l2_per_sm
+    fed = (height + columns) * at.operand / at.smem_per_sm
+    on_sm = SERIAL_TENSOR * tensor + SERIAL_PASSES * fed if at.serial else np.maximum(tensor, fed)
+    waves = np.ceil(blocks * np.ceil(product.n / columns) / at.sms)
+    return np.asarray(waves * (product.k * np.maximum(on_sm, fetched) + at.tile_s))

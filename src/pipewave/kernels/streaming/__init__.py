@@ -1,0 +1,1 @@
+"""Kernels that stream memory: norms, activations, element-wise work."""

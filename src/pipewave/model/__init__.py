@@ -1,8 +1,0 @@
-"""Models: a Hugging Face config.json → layers as data → parameters, bytes and kernel calls."""
-
-from __future__ import annotations
-
-from pipewave.model.load import load, names
-from pipewave.model.spec import Gqa, Layer, Linear, Mla, Mlp, ModelSpec, Moe, Precision
-
-__all__ = ["Gqa", "Layer", "Linear", "Mla", "Mlp", "ModelSpec", "Moe", "Precision", "load", "names"]

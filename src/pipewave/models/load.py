@@ -1,0 +1,100 @@
+"""Find a model: a built-in name, a config.json, or a directory that holds one. Nothing is ever downloaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipewave.errors import BadFile, UnknownModel, did_you_mean
+from pipewave.models.config import parse
+from pipewave.models.spec import ModelSpec
+
+MAX_BYTES = 16 << 20
+FOLDER = Path(__file__).parent.parent / "data" / "models"
+
+
+def load(model: str | Path | Mapping[str, Any] | ModelSpec, *, ignore: tuple[str, ...] = ()) -> ModelSpec:
+    """The model of a built-in name, a path, a decoded config or a ModelSpec (returned as it is).
+
+    `ignore`: config fields the caller knows to be harmless. Raises UnknownModel, BadFile, MissingField,
+    BadInput or UnsupportedModel.
+    """
+    if isinstance(model, ModelSpec):
+        return model
+    if isinstance(model, Mapping):
+        return parse(model, str(model.get("_name_or_path") or model.get("model_type")), ignore=ignore)
+    path = _path(str(model))
+    return _from_path(path, ignore) if path else _built_in(str(model))
+
+
+def names() -> tuple[str, ...]:
+    """Names of the built-in models, sorted."""
+    return tuple(sorted(_catalogue().values()))
+
+
+def _path(text: str) -> Path | None:
+    path = Path(text)
+    try:
+        if path.is_dir():
+            return path / "config.json"
+        return path if path.is_file() or path.suffix == ".json" else None
+    except (OSError, ValueError):
+        return None
+
+
+def _from_path(path: Path, ignore: tuple[str, ...]) -> ModelSpec:
+    side = path.with_name("hf_quant_config.json")
+    raw = read_json(path)
+    name = raw.get("_name_or_path") or (path.parent.name if path.name == "config.json" else path.stem)
+    return parse(raw, str(name), ignore=ignore, hf_quant=read_json(side) if side.is_file() else None)
+
+
+def _built_in(name: str) -> ModelSpec:
+    """A built-in model; an organisation before the name and its case do not matter."""
+    stem = _catalogue().get(_key(name)) or _catalogue().get(_key(name.rsplit("/", 1)[-1]))
+    if stem is None:
+        close = did_you_mean(name.rsplit("/", 1)[-1], names())
+        raise UnknownModel(
+            f"unknown model {name!r}:{close} pass a config.json, a directory with one, or a name that "
+            f"`pipewave model` lists",
+            field="model",
+        )
+    return _built_in_file(stem)
+
+
+@cache
+def _built_in_file(stem: str) -> ModelSpec:
+    return parse(json.loads((FOLDER / f"{stem}.json").read_text("utf-8")), stem)
+
+
+@cache
+def _catalogue() -> dict[str, str]:
+    stems = [path.stem for path in FOLDER.glob("*.json")]
+    return {_key(stem): stem for stem in stems}
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def read_json(path: Path, field: str = "model") -> dict[str, Any]:
+    """The JSON object in a file, or BadFile that says what is wrong with it and which `field` named the file."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise BadFile(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a config", field=field)
+        document = json.loads(path.read_text("utf-8"), parse_constant=_no_constant)
+    except OSError as problem:
+        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field=field) from problem
+    except (ValueError, RecursionError) as problem:
+        raise BadFile(f"{path}: not valid JSON ({problem})", field=field) from problem
+    if not isinstance(document, dict):
+        raise BadFile(f"{path}: must hold a JSON object", field=field)
+    return document
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number")

@@ -1,0 +1,242 @@
+"""`plan`: evaluate a space of designs, keep those that meet the limits, and find the front and the winner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipewave.gpus import find as find_gpu
+from pipewave.models import ModelSpec
+from pipewave.physics.demand import Array
+from pipewave.planning.launch import command
+from pipewave.planning.prices import Price, prices
+from pipewave.planning.space import Question, Space, Split
+from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
+
+TIMES = ("ttft_ms", "tpot_ms")
+CHUNK = 8  # splits a task of an executor evaluates
+ELASTIC = {
+    "DRAM bandwidth": "dram_gbps",
+    "clock": "boost_clock_mhz",  # peaks and L2 follow it
+    "L2 bandwidth": "l2_gbps",
+    "link bandwidth": "link_gbps",
+    "power": "tdp_w",
+    "memory size": "dram_gib",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Designs:
+    """Every evaluated design as columns; `split` indexes `splits`."""
+
+    splits: tuple[Split, ...]
+    split: np.ndarray[Any, np.dtype[np.intp]]
+    budget: Array
+    batch: Array
+    columns: dict[str, Array]
+    usd_per_million: Array
+    refused: tuple[tuple[Split, str], ...]
+    crowded_out: int
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def shortest(self) -> dict[str, float] | None:
+        """The shortest times to a first and a later token, each of the design that is best at it; None without any."""
+        return {name: round(float(self.columns[name].min()), 3) for name in TIMES} if len(self) else None
+
+    def row(self, index: int) -> dict[str, Any]:
+        """One design as a flat row; NaN cost (no price known) as None."""
+        split = self.splits[self.split[index]]
+        cost = float(self.usd_per_million[index])
+        return {
+            "gpu": split.gpu,
+            "gpus": split.parallel.world,
+            "tp": split.tp,
+            "pp": split.pp,
+            "ep": split.ep,
+            "engine": split.engine,
+            "kv_dtype": split.kv_dtype or "auto",
+            "max_num_seqs": int(self.batch[index]),
+            "max_num_batched_tokens": int(self.budget[index]),
+            **{name: round(float(self.columns[name][index]), 3) for name in COLUMNS if name != "spread"},
+            **self._interval(index),
+            "usd_per_million_tokens": None if np.isnan(cost) else round(cost, 4),
+        }
+
+    def _interval(self, index: int) -> dict[str, float]:
+        tpot, spread = float(self.columns["tpot_ms"][index]), float(self.columns["spread"][index])
+        factor = math.exp(spread)
+        return {"tpot_ms_low": round(tpot / factor, 3), "tpot_ms_high": round(tpot * factor, 3)}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The designs, which of them meet the limits, the Pareto front among those, the winner and what would move it."""
+
+    model: str
+    question: Question
+    designs: Designs
+    meets: np.ndarray[Any, np.dtype[np.bool_]]
+    front: tuple[int, ...]
+    winner: int | None
+    elasticities: tuple[dict[str, Any], ...]
+    prices: Mapping[str, Price]
+
+    def to_dict(self, most: int = 30) -> dict[str, Any]:
+        """The plan as one JSON object; the front is thinned to `most` rows, cheapest first."""
+        designs = self.designs
+        reasons: dict[str, list[str]] = {}
+        for split, reason in designs.refused:
+            reasons.setdefault(reason, []).append(f"{split.gpu} tp{split.tp} pp{split.pp} ep{split.ep}")
+        used = {design["gpu"] for design in map(designs.row, self.front)}
+        return {
+            "model": self.model,
+            "designs": len(designs),
+            "meet_the_limits": int(self.meets.sum()),
+            "shortest": designs.shortest(),
+            "winner": None if self.winner is None else designs.row(self.winner),
+            "launch": None if self.winner is None else self.launch(self.winner),
+            "elasticities": list(self.elasticities),
+            "front": [designs.row(i) for i in self.front[:most]],
+            "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
+            "too_large_batches": designs.crowded_out,
+            "without_price": sorted(self._unpriced()),
+            "prices": [_price_row(p) for name, p in self.prices.items() if name in used],
+        }
+
+    def _unpriced(self) -> set[str]:
+        """GPUs that were left out of the front for want of a price."""
+        return {split.gpu for split in self.designs.splits if find_gpu(split.gpu).name not in self.prices}
+
+    def launch(self, index: int) -> str:
+        """The command that starts one replica of a design."""
+        designs = self.designs
+        split = designs.splits[designs.split[index]]
+        return command(self.model, split, int(designs.batch[index]), int(designs.budget[index]))
+
+
+def _price_row(price: Price) -> dict[str, Any]:
+    return {name: getattr(price, name) for name in price.__slots__}
+
+
+def plan(
+    model: ModelSpec,
+    question: Question,
+    space: Space,
+    *,
+    own_prices: Mapping[str, float] | None = None,
+    executor: Executor | None = None,
+) -> Plan:
+    """Evaluate a space. Raises UnknownGPU or BadInput; a split that cannot be is a reason in the answer."""
+    for gpu in space.gpus:
+        find_gpu(gpu)
+    known = prices(own_prices)
+    designs = _gather(_evaluate_all(model, question, space, executor), known)
+    meets = _meets(designs, question)
+    front = pareto(designs, meets)
+    winner = front[0] if front else None
+    moved = elasticities(model, question, designs, winner) if winner is not None else ()
+    return Plan(model.name, question, designs, meets, front, winner, moved, known)
+
+
+def evaluate_many(
+    model: ModelSpec, splits: Sequence[Split], question: Question, budgets: Sequence[int], batches: Sequence[int]
+) -> list[Evaluated]:
+    """The unit of work of an executor."""
+    return [evaluate(model, split, question, budgets, batches) for split in splits]
+
+
+def _evaluate_all(model: ModelSpec, question: Question, space: Space, executor: Executor | None) -> list[Evaluated]:
+    """Results in the order of the splits, each exactly once, whoever computed it."""
+    splits = list(space.splits(model))
+    if executor is None:
+        return evaluate_many(model, splits, question, space.budgets, space.batches)
+    chunks = [splits[i : i + CHUNK] for i in range(0, len(splits), CHUNK)]
+    asked = {
+        executor.submit(evaluate_many, model, chunk, question, space.budgets, space.batches): number
+        for number, chunk in enumerate(chunks)
+    }
+    done = {asked[future]: future.result() for future in as_completed(asked)}
+    return [one for number in range(len(chunks)) for one in done[number]]
+
+
+def _gather(evaluated: Sequence[Evaluated], known: Mapping[str, Price]) -> Designs:
+    good = [one for one in evaluated if not one.refused]
+    splits = tuple(one.split for one in good)
+    sizes = [len(one.batches) for one in good]
+    columns = {name: _join([one.columns[name] for one in good]) for name in COLUMNS}
+    price = {gpu: known.get(find_gpu(gpu).name) for gpu in {split.gpu for split in splits}}
+    hourly = [found.usd_per_hour if (found := price[split.gpu]) else np.nan for split in splits]
+    usd = np.repeat(np.array(hourly, float), sizes) / 3600 / columns["tokens_per_s_per_gpu"] * 1e6
+    return Designs(
+        splits,
+        np.repeat(np.arange(len(good)), sizes),
+        _join([one.budgets for one in good]),
+        _join([one.batches for one in good]),
+        columns,
+        usd,
+        tuple((one.split, one.refused) for one in evaluated if one.refused),
+        sum(one.crowded_out for one in evaluated),
+    )
+
+
+def _join(parts: Sequence[Array]) -> Array:
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _meets(designs: Designs, question: Question) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    good = np.ones(len(designs), bool)
+    for name in ("ttft_ms", "tpot_ms"):
+        limit = getattr(question, name)
+        if limit is not None:
+            good &= designs.columns[name] <= limit
+    return good
+
+
+def pareto(designs: Designs, among: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[int, ...]:
+    """Indices of designs no other beats in both cost and speed for a user, cheapest first.
+
+    Cost is USD per token, among GPUs that have a price; when none has, GPU time per token.
+    """
+    candidates = np.flatnonzero(among & ~np.isnan(designs.usd_per_million))
+    cost = designs.usd_per_million[candidates]
+    if not len(candidates):
+        candidates = np.flatnonzero(among)
+        cost = 1.0 / designs.columns["tokens_per_s_per_gpu"][candidates]
+    speed = designs.columns["tokens_per_s_per_user"][candidates]
+    front, best = [], -np.inf
+    for index in np.lexsort((-speed, cost)):
+        if speed[index] > best:
+            best = speed[index]
+            front.append(int(candidates[index]))
+    return tuple(front)
+
+
+def elasticities(model: ModelSpec, question: Question, designs: Designs, index: int) -> tuple[dict[str, Any], ...]:
+    """What 10 % more of each GPU property would do to a design, in percent."""
+    split, setting = designs.splits[designs.split[index]], ([int(designs.budget[index])], [int(designs.batch[index])])
+    lane = [max(setting[1][0] // split.pp, 1)]
+    gpu = find_gpu(split.gpu)
+    base = evaluate(model, split, question, setting[0], lane, gpu)
+    out = []
+    for label, name in ELASTIC.items():
+        # Nets know GPUs by name, so the better one keeps it.
+        better = gpu.what_if(name=gpu.name, **{name: 1.1 * getattr(gpu, name)})
+        changed = evaluate(model, split, question, setting[0], lane, better)
+        if not (base.refused or changed.refused):
+            out.append({"more": f"+10 % {label}", **_changes(base, changed)})
+    return tuple(out)
+
+
+def _changes(base: Evaluated, changed: Evaluated) -> dict[str, float]:
+    names = ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")
+    return {
+        f"{name}_change_percent": round(100 * float(changed.columns[name][0] / base.columns[name][0] - 1), 2)
+        for name in names
+    }

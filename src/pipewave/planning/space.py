@@ -1,0 +1,90 @@
+"""The designs a plan may choose from: GPUs × splits × cache type, each with a grid of scheduler settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from pipewave.errors import BadInput
+from pipewave.models import ModelSpec
+from pipewave.models.shard import Parallel
+
+TPS, PPS = (1, 2, 4, 8), (1, 2, 4)
+BUDGETS = (1024, 2048, 4096, 8192, 16384)
+BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What must be served: request lengths, and limits in ms (None = any)."""
+
+    input_len: int
+    output_len: int
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("input_len", "output_len"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 22:
+                raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {1 << 22}", field=name)
+        for name in ("ttft_ms", "tpot_ms"):
+            limit = getattr(self, name)
+            if limit is not None and not 0 < limit < 1e12:
+                raise BadInput(f"{name} = {limit!r}: must be a positive number of ms", field=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One way to put the model on GPUs; all scheduler settings of it are evaluated together."""
+
+    gpu: str
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    kv_dtype: str | None = None
+    engine: str = "vllm"
+
+    @property
+    def parallel(self) -> Parallel:
+        """The split without the GPU."""
+        return Parallel(self.tp, self.pp, self.ep)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Everything to try. `gpus_most` bounds the GPUs of one replica."""
+
+    gpus: tuple[str, ...]
+    tps: tuple[int, ...] = TPS
+    pps: tuple[int, ...] = (1,)
+    experts: bool = True
+    kv_dtypes: tuple[str | None, ...] = (None,)
+    engines: tuple[str, ...] = ("vllm",)
+    budgets: tuple[int, ...] = BUDGETS
+    batches: tuple[int, ...] = BATCHES
+    gpus_most: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "tps", "pps", "kv_dtypes", "engines", "budgets", "batches"):
+            if not getattr(self, name):
+                raise BadInput(f"{name}: must not be empty", field=name)
+        for name in ("tps", "pps", "budgets", "batches"):
+            wrong = [v for v in getattr(self, name) if isinstance(v, bool) or not isinstance(v, int) or v < 1]
+            if wrong:
+                raise BadInput(f"{name} = {wrong[0]!r}: must be positive integers", field=name)
+
+    def splits(self, model: ModelSpec) -> Iterator[Split]:
+        """Every split worth a look; whether it divides and fits is found out when it is evaluated."""
+        for gpu, engine, kv_dtype, tp, pp in product(self.gpus, self.engines, self.kv_dtypes, self.tps, self.pps):
+            if tp * pp <= self.gpus_most:
+                for ep in self._eps(model, tp):
+                    yield Split(gpu, tp, pp, ep, kv_dtype, engine)
+
+    def _eps(self, model: ModelSpec, tp: int) -> Sequence[int]:
+        return sorted({1, tp}) if self.experts and model.is_moe else (1,)
+
+    def size(self, model: ModelSpec) -> int:
+        """Designs in all."""
+        return sum(1 for _ in self.splits(model)) * len(self.budgets) * len(self.batches)

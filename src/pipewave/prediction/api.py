@@ -1,0 +1,245 @@
+"""From kernel calls to predictions: cases of one context are answered together, a case alone in plain floats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.calls.families import Call
+from pipewave.calls.fields import schema
+from pipewave.errors import BadInput, MissingExtra, did_you_mean
+from pipewave.gpus import GPU, find
+from pipewave.kernels import family_of
+from pipewave.kernels.base import Family
+from pipewave.physics.demand import PIPES, Array
+from pipewave.prediction import tables
+from pipewave.prediction.arrays import Uniform
+from pipewave.prediction.batch import US, Answers, answer
+from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.resolve import Source
+from pipewave.prediction.scalar import answer_single
+from pipewave.prediction.tables import Table
+from pipewave.software import stacks
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches."""
+
+    latency_us: float
+    low_us: float
+    high_us: float
+    floor_us: float
+    ceiling_us: float
+    bound: str
+    basis: str
+    impl: str
+    stack: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions(Sequence[Prediction]):
+    """Many answers as arrays, in the order of the calls."""
+
+    latency_us: Array
+    low_us: Array
+    high_us: Array
+    floor_us: Array
+    ceiling_us: Array
+    bound: NDArray[np.intp]  # index into PIPES
+    group: NDArray[np.intp]  # index into `sources`
+    sources: tuple[Source, ...]
+
+    def __len__(self) -> int:
+        return len(self.latency_us)
+
+    @overload
+    def __getitem__(self, index: int) -> Prediction: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Prediction]: ...
+    def __getitem__(self, index: int | slice) -> Prediction | Sequence[Prediction]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        source = self.sources[self.group[index]]
+        return Prediction(
+            float(self.latency_us[index]),
+            float(self.low_us[index]),
+            float(self.high_us[index]),
+            float(self.floor_us[index]),
+            float(self.ceiling_us[index]),
+            PIPES[self.bound[index]],
+            source.basis,
+            source.impl,
+            source.stack,
+            source.notes,
+        )
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return (self[i] for i in range(len(self)))
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Lists by name, with the fields of the contract."""
+        names = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
+        sources = [self.sources[group] for group in self.group.tolist()]
+        return (
+            {name: getattr(self, name).tolist() for name in names}
+            | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
+            | {name: [getattr(source, name) for source in sources] for name in ("basis", "impl", "stack", "notes")}
+        )
+
+    def to_pandas(self) -> Any:
+        """A DataFrame, one row a call. MissingExtra where pandas is not installed."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
+        return pd.DataFrame(self.to_dict())
+
+
+@overload
+def predict(
+    calls: Call, gpu: str | GPU, *, protocol: str = ..., stack: str | None = ..., impl: str | None = ...
+) -> Prediction: ...
+@overload
+def predict(
+    calls: Sequence[Call] | Table,
+    gpu: str | GPU,
+    *,
+    protocol: str = ...,
+    stack: str | None = ...,
+    impl: str | None = ...,
+) -> Predictions: ...
+def predict(
+    calls: Call | Sequence[Call] | Table,
+    gpu: str | GPU,
+    *,
+    protocol: str = "cold",
+    stack: str | None = None,
+    impl: str | None = None,
+) -> Prediction | Predictions:
+    """Latency of one call or of many on a GPU, under a protocol of the contract.
+
+    Many calls are a list of calls, a dict of arrays or a DataFrame whose columns are the contract's fields. `stack` and
+    `impl` stand in where a call names none. Raises UnknownGPU, UnsupportedDtype or BadInput.
+    """
+    card = find(gpu)
+    if isinstance(calls, Call):
+        return _alone(as_case(calls, stack, impl), card, check_protocol(protocol))
+    if not isinstance(calls, Sequence) and (rows := tables.batch(calls)) is not None:
+        return _uniform(rows, card, check_protocol(protocol), stack, impl)
+    many = calls if isinstance(calls, Sequence) else tables.calls(calls)
+    return predict_cases([as_case(call, stack, impl) for call in many], card, check_protocol(protocol))
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A prediction with the GPU it is for and the share of its time each pipe is busy."""
+
+    call: Call
+    gpu: GPU
+    prediction: Prediction
+    busy: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """One flat row: the GPU, the prediction, and the busy share of each pipe."""
+        return {"gpu": self.gpu.name} | asdict(self.prediction) | {f"busy_{p}": s for p, s in self.busy.items()}
+
+
+def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanation:
+    """Predict one call and say how busy each pipe would be at its highest rate."""
+    card, case = find(gpu), as_case(call, None, None)
+    batch = answer_one(case, card, check_protocol(protocol))
+    pipes = batch.analysis.demand.seconds(card, case["dtype"])[:, 0]
+    prediction = _one(batch)
+    busy = {pipe: float(s) * US / prediction.latency_us for pipe, s in zip(PIPES, pipes, strict=True)}
+    return Explanation(call, card, prediction, busy)
+
+
+def check_protocol(protocol: str) -> str:
+    """The protocol itself, or BadInput."""
+    if protocol not in stacks.PROTOCOLS:
+        hint = did_you_mean(str(protocol), stacks.PROTOCOLS)
+        raise BadInput(f"protocol = {protocol!r}: must be one of {', '.join(stacks.PROTOCOLS)}{hint}", field="protocol")
+    return protocol
+
+
+def _uniform(rows: Uniform, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:
+    case = {**rows.case, "stack": rows.case.get("stack") or stack, "impl": rows.case.get("impl") or impl}
+    key = group_key(rows.family, case)
+    seconds, bound = np.empty((5, len(rows))), np.empty(len(rows), np.intp)
+    for part, cols in rows.chunks():
+        found = answer(rows.family, cols, key, gpu, protocol)
+        seconds[:, part], bound[part] = found.seconds, found.bound
+    latency, low, high, floor, ceiling = seconds * US
+    group = np.zeros(len(rows), np.intp)
+    return Predictions(latency, low, high, floor, ceiling, bound, group, (found.source,))
+
+
+def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
+    family = family_of(case["kernel"])
+    key = group_key(family, case)
+    found = answer_single(family, case, key, gpu, protocol)
+    if found is None:
+        return _one(answer(family, columns(family, [case]), key, gpu, protocol))
+    latency, low, high, floor, ceiling = found.seconds
+    source = found.source
+    return Prediction(
+        latency * US, low * US, high * US, floor * US, ceiling * US, found.bound,
+        source.basis, source.impl, source.stack, source.notes,
+    )  # fmt: skip
+
+
+def _one(batch: Answers) -> Prediction:
+    """The only answer of a batch of length one."""
+    source = batch.source
+    latency, low, high, floor, ceiling = (batch.seconds[:, 0] * US).tolist()
+    bound = PIPES[batch.bound[0]]
+    return Prediction(latency, low, high, floor, ceiling, bound, source.basis, source.impl, source.stack, source.notes)
+
+
+def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
+    """The batch of length one."""
+    family = family_of(case["kernel"])
+    return answer(family, columns(family, [case]), group_key(family, case), gpu, protocol)
+
+
+def as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
+    """The fields of a call, as `predict_cases` takes them; `stack` and `impl` where it names none."""
+    known = schema(type(call))
+    case = dict(zip(known.rules, known.values(call), strict=True), kernel=call.kernel)
+    case["stack"] = case["stack"] or stack
+    case["impl"] = case["impl"] or impl
+    return case
+
+
+def predict_cases(cases: Sequence[Mapping[str, Any]], gpu: GPU, protocol: str) -> Predictions:
+    """Predictions for valid cases (dicts with `kernel` and its fields) on one GPU."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, case in enumerate(cases):
+        groups.setdefault((case["kernel"], *group_key(family_of(case["kernel"]), case)), []).append(i)
+    seconds = np.empty((5, len(cases)))
+    bound, group = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp)
+    sources = []
+    for number, (key, members) in enumerate(groups.items()):
+        found = _answered(family_of(key[0]), [cases[i] for i in members], key[1:], gpu, protocol)
+        seconds[:, members], bound[members], source = found
+        group[members] = number
+        sources.append(source)
+    latency, low, high, floor, ceiling = seconds * US
+    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources))
+
+
+def _answered(
+    family: Family, cases: Sequence[Mapping[str, Any]], key: tuple[Any, ...], gpu: GPU, protocol: str
+) -> tuple[Array, Any, Source]:
+    """Seconds [5, case], bounds and source of cases that share a group key."""
+    alone = answer_single(family, cases[0], key, gpu, protocol) if len(cases) == 1 else None
+    if alone is not None:
+        return np.array(alone.seconds)[:, None], PIPES.index(alone.bound), alone.source
+    found = answer(family, columns(family, cases), key, gpu, protocol)
+    return found.seconds, found.bound, found.source

@@ -1,0 +1,126 @@
+"""A batch of calls with one context, answered: physics, learned residual, interval, floor and ceiling.
+
+`combined` and `ceiling_s` are written for arrays and floats alike; `single` answers one call with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.calibrate import corrections
+from pipewave.gpus import GPU
+from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.physics.arith import ARRAY, Arith
+from pipewave.physics.cache import COLD, SERVING
+from pipewave.physics.demand import PIPES, Array, busiest, floor_s
+from pipewave.prediction import in_step as serving
+from pipewave.prediction.columns import options_of
+from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
+from pipewave.residual.nets import UNTRAINED_SCALE, Interval, Residual, Trained, half_width, intervals_of, trained
+
+US = 1e6
+FLOOR = 3  # row of an answer's seconds
+BEYOND = 1.5  # times the interval's end: a ceiling above it is no finding but a poor guess at plain software's time
+DRAM = PIPES.index("dram")
+DRAM_REACHED, FIRST_BYTES_S = 1.1, 1.6e-6  # the envelope of our 26,000 cold rows: times of the DRAM pipe, and before it
+WIDEST = 2.3  # log of the widest factor an interval states, ten: beyond it nothing is known but the floor
+UNTRAINED = {"measured_gpu": Interval(1.0), "same_architecture": Interval(1.5), "new_architecture": Interval(2.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A batch with one context: [5, call] of latency, low, high, floor, ceiling (seconds) and the bound."""
+
+    seconds: Array
+    bound: NDArray[np.intp]
+    source: Source
+    analysis: Analysis
+    ctx: Context
+
+
+def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
+    """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
+    found = _alone(family, cols, key, gpu, protocol)
+    if protocol == SERVING and family.name in serving.STREAMING:
+        cold = _alone(family, cols, key, gpu, COLD).seconds
+        found.seconds[serving.CEILING] = serving.ceiling_in_step(found.seconds, cold)
+    if not serving.applies(family, protocol):
+        return found
+    if found.source.near:
+        dram_bytes = found.analysis.demand.dram
+        spared = serving.spare(found.seconds, dram_bytes, family.name, found.ctx, key[1], ARRAY)
+        return replace(found, seconds=np.array(spared))
+    graph = _alone(family, cols, serving.replay_key(key), gpu, "graph")
+    seconds = np.array(serving.replayed(graph.seconds, found.seconds[FLOOR], ARRAY))
+    return replace(found, seconds=seconds, source=with_note(graph.source, serving.REPLAYED))
+
+
+def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
+    """Answers from the net and its correction: under `serving`, what a cold call takes with its activations in L2."""
+    dtype, stack, impl = key[:3]
+    ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
+    analysis = family.analyse(cols, ctx)
+    pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
+    floor = floor_s(pipes)
+    residual, known = _residual(trained(analysis.net), analysis, ctx)
+    widths = intervals_of(known, source.basis, measured_protocol(protocol))
+    latency, low, high = combined(analysis.base_s, residual, pipes[DRAM], floor, widths, protocol, ARRAY)
+    ceiling = _ceiling(family, cols, analysis, ctx, floor, high)
+    seconds = np.array((latency, low, high, floor, low if ceiling is None else ceiling))
+    correction = corrections.of(ctx, analysis.net)
+    if correction is not None:
+        seconds = correction.apply(seconds, coordinates(analysis, ctx), codes_of(ctx))
+        source = with_note(source, f"calibrated with {correction.rows} rows")
+    return Answers(seconds, busiest(pipes), source, analysis, ctx)
+
+
+def coordinates(analysis: Analysis, ctx: Context) -> dict[str, Array]:
+    """What a correction looks at besides software: the features, and what the net makes of them."""
+    learned = trained(analysis.net)
+    units = learned.net.units(analysis.features, codes_of(ctx)) if learned else {}
+    return dict(analysis.features) | {name: unit.astype(np.float64) for name, unit in units.items()}
+
+
+def combined(
+    base_s: Any, residual: Residual, dram_s: Any, floor: Any, widths: Sequence[Interval], protocol: str, xp: Arith
+) -> tuple[Any, Any, Any]:
+    """Latency and the ends of its interval: the base estimate with the learned residual, never below the floor.
+
+    No cold call may be faster than DRAM ever delivered its bytes (`dram_s` at the highest rate).
+    """
+    least = xp.maximum(floor, DRAM_REACHED * dram_s + FIRST_BYTES_S) if protocol == COLD else floor
+    latency = xp.maximum(base_s * xp.exp(residual.mean), least)
+    spread = xp.exp(xp.minimum(half_width(widths, residual.scale, xp), WIDEST))
+    return latency, xp.maximum(latency / spread, floor), latency * spread
+
+
+def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> Any:
+    """Seconds that a well-made kernel takes, from the ceiling's answer about the base estimate of plain software.
+
+    The kernel asked about may be faster than that; where it surely is by far (its `high`), it is what well made means.
+    """
+    return xp.maximum(xp.minimum(base_s * xp.exp(log_ratio), BEYOND * high), floor)
+
+
+def _residual(learned: Trained | None, analysis: Analysis, ctx: Context) -> tuple[Residual, Mapping[str, Interval]]:
+    if learned is None:
+        zeros = np.zeros(len(analysis.base_s))
+        return Residual(zeros, zeros + UNTRAINED_SCALE), UNTRAINED
+    return learned.net(analysis.features, codes_of(ctx)), learned.card.intervals
+
+
+def _ceiling(
+    family: Family, cols: Columns, analysis: Analysis, ctx: Context, floor: Array, high: Array
+) -> Array | None:
+    """The ceiling of each call; None where none was trained: the low end of the interval stands in."""
+    learned = trained(analysis.net)
+    if learned is None or learned.ceiling is None:
+        return None
+    plain = plain_context(ctx, analysis.net)
+    seen = analysis if plain == ctx else family.analyse(cols, plain)
+    return np.asarray(ceiling_s(seen.base_s, learned.ceiling(seen.features, codes_of(plain)), floor, high, ARRAY))

@@ -1,0 +1,85 @@
+"""What a kernel inside an engine step is spared of what the same kernel pays when measured alone after a flush.
+
+* The flush leaves the L2 full of dirty lines, and whatever a cold kernel brings in sends some of them out. In a step
+  the lines it displaces are clean weights. Of our H200 rows measured both ways (flushed by writing and by reading, 97
+  pairs), products gain as if one dirty byte went out for every two that came in, up to part of the L2; so do the
+  products of prompts in traces of steps (data/measured/h200/traces).
+* Attention gains by how much of its time it keeps DRAM busy: splits of short caches wait for one another instead.
+* FlashAttention 3 prepares its schedule with a small kernel that a cold call includes; vLLM runs it once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pipewave.gpus import GPU
+from pipewave.kernels.base import Context, Family
+from pipewave.physics.arith import Arith
+from pipewave.physics.cache import SERVING
+from pipewave.physics.demand import Array
+from pipewave.software import stacks
+
+HEAVY = ("gemm", "attention", "mla", "fused_moe")  # families that read weights or KV
+STREAMING = ("rmsnorm", "silu_and_mul", "elementwise")  # those that a step spares most of their DRAM traffic
+DIRTY_PER_BYTE = 0.5  # dirty bytes a cold kernel writes back for each byte it reads from DRAM
+DIRTY_SHARE = 0.6  # of the L2 that a flush leaves dirty
+# Floor over latency: up to the first a kernel waits for its start and no write-back shows, from the second all of it.
+WAITING = {"gemm": (0.15, 0.35), "fused_moe": (0.15, 0.35), "attention": (0.2, 0.7)}
+SETUP_S = 2.2e-6  # of FlashAttention 3, read off cold rows; it runs on compute capability 9.0
+Rows = Sequence[float] | Array  # of one call, or [row, call]
+LATENCY, FLOOR, CEILING = 0, 3, 4
+REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
+
+
+def applies(family: Family, protocol: str) -> bool:
+    """Whether calls take less inside a step than what a cold call takes."""
+    return protocol == SERVING and family.name in HEAVY
+
+
+def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
+    """The group key that stands in where no cold rows were measured: of most GPUs there are graph replays over rotating
+    weights only, which come closer than other GPUs' cold rows."""
+    return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
+
+
+def spare(seconds: Rows, dram_bytes: Any, family: str, ctx: Context, stack: str | None, xp: Arith) -> tuple[Any, ...]:
+    """Answers (latency, low, high, floor, ceiling) of cold calls as the same calls take in a step of `stack`.
+
+    All but the floor shrink in proportion, nothing below the floor.
+    """
+    latency, floor = seconds[LATENCY], seconds[FLOOR]
+    saved = write_back_s(floor / latency, dram_bytes, family, ctx.gpu, xp) + _setup_s(family, ctx, stack)
+    shrunk = xp.maximum(latency - saved, floor) / latency
+    return tuple(xp.maximum(each * shrunk, floor) for each in seconds)
+
+
+def ceiling_in_step(seconds: Array, cold: Array) -> Array:
+    """The ceiling of streaming calls in a step, [call], from answers [row, call] in a step and of the same calls cold.
+
+    No ceiling was trained on what a step leaves in the L2: a well-made kernel gains as much by it as the one predicted.
+    """
+    return np.asarray(np.maximum(cold[CEILING] * seconds[LATENCY] / cold[LATENCY], seconds[FLOOR]))
+
+
+def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:
+    """Answers of graph replays in the place of those in a step, above the step's own floor."""
+    latency, low, high, ceiling = (xp.maximum(each, floor) for each in (*graph[:FLOOR], graph[CEILING]))
+    return latency, low, high, floor, ceiling
+
+
+def write_back_s(busy: Any, dram_bytes: Any, family: str, gpu: GPU, xp: Arith) -> Any:
+    """Seconds of cold calls that go into writing back what the flush left in the L2. `busy`: floor over latency."""
+    if family not in WAITING:
+        return 0.0 * busy
+    none, all_ = WAITING[family]
+    dirty = xp.minimum(DIRTY_PER_BYTE * dram_bytes, DIRTY_SHARE * gpu.l2_mb * 2.0**20)
+    share = xp.minimum(xp.maximum((busy - none) / (all_ - none), 0.0), 1.0)
+    return share * dirty / (1e9 * gpu.dram_peak_gbps)
+
+
+def _setup_s(family: str, ctx: Context, stack: str | None) -> float:
+    prepares = family == "attention" and ctx.gpu.compute_capability == 90
+    return SETUP_S if prepares and stacks.framework(stack or stacks.DEFAULT[ctx.protocol]) == "vllm" else 0.0

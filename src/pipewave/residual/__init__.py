@@ -1,0 +1,1 @@
+"""What is learned over the physical estimate: nets, their cards and their intervals."""

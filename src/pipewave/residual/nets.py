@@ -1,0 +1,350 @@
+"""Learned residuals over the physical estimate: small MLP ensembles, evaluated in numpy from safetensors.
+
+A net answers, per call, the logarithm of measured over base time, and the logarithm of the scale of its own error. A
+second net of the same format, the ceiling, sees neither stack nor implementation and answers a low quantile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, reduce
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.errors import BadFile
+from pipewave.kernels.features import Features
+from pipewave.physics.arith import ARRAY, Arith
+from pipewave.software import stacks
+
+Floats = NDArray[np.float32]
+Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
+
+SCHEMA = 1
+CALLS_AT_ONCE = 2048  # whose hidden layers stay in a core's own cache
+ZERO = np.zeros((), np.float32)  # a plain 0.0 costs numpy a conversion every time
+UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
+UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Log residual and log-time scale of its error: arrays over calls, or floats of one."""
+
+    mean: Any
+    scale: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Net:
+    """An ensemble of MLPs with shared inputs. Weights lead with the member axis; biases hold the standardisation."""
+
+    features: tuple[str, ...]
+    categories: Mapping[str, Mapping[str, int]]
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+    tables: Mapping[str, Floats]  # category → [member, code, first hidden layer]
+    activation: str
+
+    def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Residual:
+        """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
+        wide = self._outputs(features, codes).astype(np.float64)
+        return merged(wide[..., 0], wide[..., 1], ARRAY)
+
+    def mean(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
+        """The mean alone, of a net whose scale means nothing."""
+        out = self._outputs(features, codes)[..., 0]
+        return np.asarray(np.add.reduce(out, dtype=np.float64) * (1.0 / len(out)))
+
+    def codes(self, codes: Mapping[str, str]) -> tuple[str, ...]:
+        """The categories that it looks at, in its order."""
+        return tuple(codes.get(name, UNKNOWN) for name in self.tables)
+
+    def units(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> dict[str, Floats]:
+        """What the last hidden layers make of each call, by name: calls that a net takes for alike are near."""
+        found = self._last_hidden(self._inputs(features), first_bias(self, self.codes(codes)))
+        return {f"unit{i}": unit for i, unit in enumerate(np.moveaxis(found, 1, 2).reshape(-1, found.shape[1]))}
+
+    def _outputs(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Floats:
+        """[member, call, output], a cacheful of calls at a time."""
+        x, bias = self._inputs(features), first_bias(self, self.codes(codes))
+        if len(x) <= CALLS_AT_ONCE:
+            return self._forward(x, bias)
+        parts = [self._forward(x[at : at + CALLS_AT_ONCE], bias) for at in range(0, len(x), CALLS_AT_ONCE)]
+        return np.concatenate(parts, axis=1)
+
+    def _inputs(self, features: Mapping[str, NDArray[np.float64]]) -> Floats:
+        """[call, feature]"""
+        try:
+            if isinstance(features, Features):
+                return np.asarray(features.rows(self.features).T, np.float32)
+            return np.array([features[name] for name in self.features], np.float32).T
+        except KeyError as missing:
+            raise lacking(missing) from missing
+
+    def _forward(self, x: Floats, bias: Floats) -> Floats:
+        out: Floats = np.matmul(self._last_hidden(x, bias), self.weights[-1])
+        out += self.biases[-1]
+        return out
+
+    def _last_hidden(self, x: Floats, bias: Floats) -> Floats:
+        """[member, call, unit]"""
+        hidden: Floats = np.matmul(x, self.weights[0])
+        hidden += bias
+        for weight, bias in zip(self.weights[1:-1], self.biases[1:-1], strict=True):
+            hidden = np.matmul(activate(hidden, self.activation), weight)
+            hidden += bias
+        return activate(hidden, self.activation)
+
+
+def lacking(missing: KeyError) -> BadFile:
+    """The error of weights that want a feature nobody computes."""
+    message = f"the weights want a feature {missing} that this version does not compute; reinstall pipewave"
+    return BadFile(message, field="weights")
+
+
+@lru_cache(maxsize=4096)
+def first_bias(net: Net, codes: tuple[str, ...]) -> Floats:
+    """The first layer's biases with what the categories add, [member, 1, hidden]."""
+    bias = net.biases[0]
+    for (name, table), value in zip(net.tables.items(), codes, strict=True):
+        code = net.categories[name].get(value, 0)
+        bias = bias + table[:, code : code + 1]
+    return bias
+
+
+def activate(x: Floats, kind: str) -> Floats:
+    """In place where that is possible: the layer before has no other use."""
+    if kind == "relu":
+        return np.maximum(x, ZERO, out=x)
+    return np.asarray(x / (1.0 + np.exp(-x)), np.float32)
+
+
+def merged(means: Members, logs: Members, xp: Arith) -> Residual:
+    """Members to one answer: mean of means; their disagreement widens the scale. Members of arrays or of floats."""
+    share = 1.0 / len(means)
+    mean, variance = sum(means) * share, 0.0
+    for each, log in zip(means, logs, strict=True):
+        off, width = each - mean, xp.minimum(xp.maximum(log, -8.0), 3.0)
+        variance = variance + (xp.exp(2.0 * width) + off * off)
+    return Residual(mean, xp.sqrt(variance * share))
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Half-width in log time of a 90 % interval: `multiple * scale ** power`.
+
+    The power tells how far a net's own idea of its error is to be believed: fully (1) on shapes of GPUs it was trained
+    on, hardly on GPUs it never saw, where all calls get about the same width.
+    """
+
+    multiple: float
+    power: float = 1.0
+
+    def __call__(self, scale: Any) -> Any:
+        return self.multiple * scale**self.power
+
+
+FOUR_BIT = ("nvfp4", "mxfp4", "int4")
+SIXTEEN_BIT = {"bf16": ("fp16",), "fp16": ("bf16",)}  # types that the same kernels take
+BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
+
+
+def intervals_of(known: Mapping[str, Interval], basis: str, protocol: str = "") -> tuple[Interval, ...]:
+    """The intervals of which the widest counts: no call gets less than it would on more familiar ground.
+
+    `basis|protocol` stands in for a basis where a protocol has an interval of its own.
+    """
+    names = [name for name in BASES[: BASES.index(basis) + 1] if name in known]
+    return tuple(known.get(f"{name}|{protocol}", known[name]) for name in names)
+
+
+def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> Any:
+    """Half-width in log time: the widest of the intervals."""
+    return reduce(xp.maximum, [interval(scale) for interval in intervals])
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What accompanies a net: where it was trained, how wide its intervals are, what stands in when nothing is said."""
+
+    trained: frozenset[tuple[str, str, str]]  # (gpu, dtype, protocol)
+    capabilities: frozenset[tuple[int, str, str]]  # (compute capability, dtype, protocol)
+    intervals: Mapping[str, Interval]  # basis → how wide 90 % of its errors are
+    stacks: Mapping[str, tuple[str, ...]]  # protocol → stacks with rows
+    default_stack: Mapping[str, str]  # protocol → stack when none is named
+    default_impl: Mapping[str, str]  # "stack|compute capability|dtype", finer and coarser keys → implementation
+
+    def basis(self, gpu: str, capability: int, dtype: str, protocol: str) -> str:
+        """Provenance of an answer, as the contract defines it."""
+        if (gpu, dtype, protocol) in self.trained:
+            return "measured_gpu"
+        return "same_architecture" if (capability, dtype, protocol) in self.capabilities else "new_architecture"
+
+    def impl(self, stack: str, capability: int, dtype: str, told: Sequence[str] = ()) -> str:
+        """The implementation that stack uses on such a GPU, from the most to the least specific record.
+
+        `told`: what else the stack chooses by, in the order of `Family.told_by`. What runs such operands elsewhere is
+        closer than what runs others here, and one 16-bit type stands in for the other.
+        """
+        near, kinds, keys = self._near(stack, capability), (dtype, *SIXTEEN_BIT.get(dtype, ())), []
+        for kind in kinds:
+            also = [kind if value == dtype else value for value in told]
+            keys += ["|".join((near, kind, *also[:many])) for many in range(len(told), -1, -1)]
+        return self._recorded(*keys, *(f"{stack}|{kind}" for kind in kinds), near, stack)
+
+    def plain(self, protocol: str, capability: int, dtype: str) -> tuple[str, str]:
+        """Default stack and its implementation: what ceilings are answered as."""
+        stack = self.default_stack.get(protocol) or next(iter(self.known_stacks(protocol)), "")
+        near = self._near(stack, capability)  # of this generation first, as ceilings were trained
+        return stack, self._recorded(f"{near}|{dtype}", near, f"{stack}|{dtype}", stack)
+
+    def _recorded(self, *keys: str) -> str:
+        """The implementation of the first key that has one."""
+        return next((self.default_impl[key] for key in keys if key in self.default_impl), "")
+
+    def _near(self, stack: str, capability: int) -> str:
+        """The record `stack|capability` closest in kind: the same generation of GPU, then the nearest version."""
+        found = [key.split("|") for key in self.default_impl if key.count("|") == 1]
+        known = [
+            (name, int(cc)) for name, cc in found if cc.isdigit() and _generation(int(cc)) == _generation(capability)
+        ]
+        version = stacks.nearest(stack, [name for name, _ in known])
+        ccs = [cc for name, cc in known if name == version]
+        return f"{version}|{min(ccs, key=lambda cc: (abs(cc - capability), cc))}" if ccs else ""
+
+    def known_stacks(self, protocol: str, dtype: str = "") -> tuple[str, ...]:
+        """Stacks with rows under a protocol, or under any where that one has none.
+
+        Kernels of 4-bit weights are their own: a stack that has rows of other types only is not one of them.
+        """
+        everywhere = {name for names in self.stacks.values() for name in names}
+        known = self.stacks.get(protocol) or tuple(sorted(everywhere))
+        if dtype not in FOUR_BIT:
+            return known
+        runs = [name for name in sorted(everywhere) if f"{name}|{dtype}" in self.default_impl]
+        return tuple(name for name in runs if name in known) or tuple(runs) or known
+
+
+def _generation(capability: int) -> int:
+    """Parts that run the same kernels: before Hopper one generation, then one a major capability."""
+    return min(capability // 10, 8) if capability < 90 else capability // 10
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The net of a low quantile, and what its held-out answers must be moved by to be one (log time).
+
+    `shifts` are keyed by protocol, or `protocol|gpu` where that GPU has enough rows. `plain` names the default software
+    whose features it was trained on, whatever ran, so that nothing in them tells implementations apart.
+    """
+
+    net: Net
+    shifts: Mapping[str, float]
+    plain: Card | None
+
+    def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
+        """Log of the ceiling over the base time of those features."""
+        return np.asarray(self.net.mean(features, codes) + self.shift(codes))
+
+    def shift(self, codes: Mapping[str, str]) -> float:
+        """What answers for those categories are moved by."""
+        return self.most_specific(self.shifts, codes["protocol"], codes["gpu"])
+
+    @staticmethod
+    def most_specific(shifts: Mapping[str, float], protocol: str, gpu: str) -> float:
+        """The shift for that GPU and protocol, else for the protocol, else for all."""
+        return next((shifts[key] for key in (f"{protocol}|{gpu}", protocol, "") if key in shifts), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A net with its ceiling and its card."""
+
+    net: Net
+    ceiling: Ceiling | None
+    card: Card
+    sha256: str = ""  # of the weights
+
+
+def weights_dir() -> Path:
+    """Folder of the shipped weights."""
+    return Path(str(resources.files("pipewave") / "data" / "weights"))
+
+
+@cache
+def trained(name: str, folder: Path | None = None) -> Trained | None:
+    """Load the net of that name, or None where none was trained. BadFile when it is corrupted."""
+    path = (folder or weights_dir()) / f"{name}.json"
+    return load(path) if path.exists() else None
+
+
+def load(path: Path) -> Trained:
+    """Read a card and the weights beside it, checking schema and checksum."""
+    card = _json(path)
+    tensors = _tensors(path.with_suffix(".safetensors"), card["sha256"])
+    ceiling = _ceiling(card, tensors) if card.get("ceiling") else None
+    return Trained(_net(card["net"], tensors, "net/"), ceiling, card_of(card), card["sha256"])
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        card: dict[str, Any] = json.loads(path.read_text())
+        known = card["schema"] == SCHEMA
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{path.name}: not a weights card ({error}); reinstall pipewave", field="weights") from error
+    if not known:
+        raise BadFile(f"{path.name}: schema {card['schema']}, this version reads {SCHEMA}", field="weights")
+    return card
+
+
+def _tensors(path: Path, sha256: str) -> dict[str, Floats]:
+    from safetensors.numpy import load as parse
+
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"{path.name}: cannot be read ({error}); reinstall pipewave", field="weights") from error
+    if hashlib.sha256(raw).hexdigest() != sha256:
+        raise BadFile(f"{path.name}: checksum differs from its card; reinstall pipewave", field="weights")
+    return {name: np.asarray(tensor, np.float32) for name, tensor in parse(raw).items()}
+
+
+def _net(spec: Mapping[str, Any], tensors: Mapping[str, Floats], prefix: str) -> Net:
+    depth = int(spec["layers"])
+    categories = {name: {code: i for i, code in enumerate(known)} for name, known in spec["categories"].items()}
+    return Net(
+        features=tuple(spec["features"]),
+        categories=categories,
+        weights=tuple(tensors[f"{prefix}w{i}"] for i in range(depth)),
+        biases=tuple(tensors[f"{prefix}b{i}"][:, None, :] for i in range(depth)),
+        tables={name: tensors[f"{prefix}table_{name}"] for name in categories},
+        activation=str(spec["activation"]),
+    )
+
+
+def _ceiling(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Ceiling:
+    """`plain` is the software by default, or true where that is the card's own."""
+    spec = card["ceiling"]
+    given = spec.get("plain")
+    plain = card_of(card if given is True else given) if given else None
+    return Ceiling(_net(spec, tensors, "ceiling/"), dict(spec.get("shifts", {})), plain)
+
+
+def card_of(card: Mapping[str, Any]) -> Card:
+    """The parts of a weights card that predictions look at; of a ceiling's defaults, the software alone."""
+    rows = [(str(gpu), int(cc), str(dtype), str(protocol)) for gpu, cc, dtype, protocol in card.get("trained", ())]
+    return Card(
+        trained=frozenset((gpu, dtype, protocol) for gpu, _, dtype, protocol in rows),
+        capabilities=frozenset((cc, dtype, protocol) for _, cc, dtype, protocol in rows),
+        intervals={basis: Interval(**given) for basis, given in card.get("intervals", {}).items()},
+        stacks={protocol: tuple(names) for protocol, names in card["stacks"].items()},
+        default_stack=dict(card["default_stack"]),
+        default_impl=dict(card["default_impl"]),
+    )

@@ -1,0 +1,76 @@
+"""A net for one call at a time: constant categories folded into its biases, its members' first layers side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+
+import numpy as np
+
+from pipewave.residual.nets import Floats, Net, activate, first_bias, lacking
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoneNet:
+    """The first weights are [feature, member · hidden], the others lead with the member axis unless there is one."""
+
+    features: tuple[str, ...]
+    pick: Callable[[Mapping[str, float]], tuple[float, ...]]
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+    product: Callable[[Floats, Floats], Floats]
+    activation: str
+
+    def inputs(self, features: Mapping[str, float]) -> Floats:
+        """The features of these names in the net's order."""
+        try:
+            return np.array(self.pick(features), np.float32)
+        except KeyError as missing:
+            raise lacking(missing) from missing
+
+    def __call__(self, x: Floats) -> list[list[float]]:
+        """Of each output, what each member answers."""
+        hidden = x.dot(self.weights[0]).reshape(self.biases[0].shape)
+        hidden += self.biases[0]
+        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
+            hidden = self.product(activate(hidden, self.activation), weight)
+            hidden += bias
+        answers: list[list[float]] = hidden.reshape(-1, hidden.shape[-1]).T.tolist()
+        return answers
+
+
+def lone(nets: Sequence[Net], codes: Sequence[Mapping[str, str]]) -> LoneNet:
+    """Nets that are `alike`, each under constant categories, as one whose members are theirs in order."""
+    one, (weights, biases) = nets[0], _layers(tuple(nets))
+    first = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
+    product: Callable[..., Floats] = np.matmul
+    if len(first) == 1:  # plain matrices: a third of the time
+        first, biases, product = first[0, 0], tuple(b[0, 0] for b in biases), np.dot
+        weights = (weights[0], *(w[0] for w in weights[1:]))
+    return LoneNet(one.features, itemgetter(*one.features), weights, (first, *biases), product, one.activation)
+
+
+@lru_cache(maxsize=64)
+def _layers(nets: tuple[Net, ...]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+    """Weights of all layers and biases after the first: what does not depend on categories, held once."""
+    depth = range(1, len(nets[0].weights))
+    first = np.moveaxis(_stacked([net.weights[0] for net in nets]), 0, 1)
+    weights = (_stacked([net.weights[i] for net in nets]) for i in depth)
+    return (
+        (np.ascontiguousarray(first.reshape(len(first), -1)), *weights),
+        tuple(_stacked([net.biases[i] for net in nets]) for i in depth),
+    )
+
+
+def alike(one: Net, other: Net) -> bool:
+    """Whether two nets see the same features through as many layers, so that they can be evaluated together."""
+    return (one.features, one.activation, len(one.weights)) == (other.features, other.activation, len(other.weights))
+
+
+def _stacked(members: Sequence[Floats]) -> Floats:
+    """[member, ·, ·] of all nets; narrower layers get units that stay 0."""
+    height, width = (max(part.shape[axis] for part in members) for axis in (1, 2))
+    widened = [np.pad(p, ((0, 0), (0, height - p.shape[1]), (0, width - p.shape[2]))) for p in members]
+    return np.ascontiguousarray(np.concatenate(widened))

@@ -1,0 +1,191 @@
+"""`estimate`: B equal requests that arrive together, from first token to last, and the memory they need.
+
+A step passes pipeline stages one after the other. Overlap needs batches of different requests in flight; the static
+batches measured under vLLM with two stages took what stages in series take, and a few ms a step more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipewave.errors import BadInput, DoesNotFit
+from pipewave.gpus import GPU
+from pipewave.gpus import find as find_gpu
+from pipewave.models import ModelSpec, load
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.physics.demand import Array
+from pipewave.serving.uniform import Plan, Uniform, sample
+from pipewave.step import Engine, Runner, find_engine
+from pipewave.step.memory import GIB, Budget, budget, cache_bytes
+
+PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
+LARGEST = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Times in ms with a 90 % interval, memory in GiB, where the time goes by kernel family,
+    and on what evidence it rests.
+
+    `prefill_ms`: until every request has its first token. `tpot_ms`: mean time between later tokens at full batch.
+    """
+
+    model: str
+    gpu: str
+    engine: str
+    gpus: int
+    prefill_ms: float
+    prefill_ms_low: float
+    prefill_ms_high: float
+    tpot_ms: float
+    tpot_ms_low: float
+    tpot_ms_high: float
+    e2e_ms: float
+    e2e_ms_low: float
+    e2e_ms_high: float
+    output_tokens_per_s: float
+    memory_gib: Mapping[str, float]
+    breakdown: Mapping[str, Mapping[str, float]]
+    basis: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer of the contract."""
+        return {name: _plain(getattr(self, name)) for name in self.__slots__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def estimate(
+    model: str | Path | Mapping[str, Any] | ModelSpec,
+    gpu: str | GPU,
+    *,
+    batch: int,
+    input_len: int,
+    output_len: int,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    engine: str | Engine = "vllm",
+    max_num_batched_tokens: int = 8192,
+    kv_dtype: str | None = None,
+) -> Estimate:
+    """Estimate a static batch. Raises CannotShard, DoesNotFit, BadInput, UnknownGPU, UnknownModel."""
+    for name, value in (
+        ("batch", batch),
+        ("input_len", input_len),
+        ("output_len", output_len),
+        ("max_num_batched_tokens", max_num_batched_tokens),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+            raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {LARGEST}", field=name)
+    spec, card, program = load(model), find_gpu(gpu), find_engine(engine)
+    parallel = Parallel(tp, pp, ep)
+    parallel.check(spec)
+    runner = Runner.of(Deployment(spec, parallel, kv_dtype), card, program)
+    memory = budget(runner.deployment, card, program, max_batched_tokens=max_num_batched_tokens)
+    check_cache(runner.deployment, memory, batch, input_len + output_len, max_num_batched_tokens)
+    run = Uniform(batch, input_len, output_len, max_num_batched_tokens, program.mixes_phases)
+    return _Timeline(runner, run.plan()).estimate(memory)
+
+
+def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
+    """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
+    each = cache_bytes(deployment, length, chunk=chunk)
+    if batch * each > memory.kv * GIB:
+        raise DoesNotFit(
+            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {batch * each / GIB:.1f} GiB "
+            f"a GPU, {memory.kv:.1f} GiB are free; at most {int(memory.kv * GIB // each)} such requests fit",
+            field="batch",
+        )
+
+
+class _Timeline:
+    """Sampled steps of a plan, predicted at once, and every other step read between them."""
+
+    def __init__(self, runner: Runner, plan: Plan) -> None:
+        self.runner, self.plan, self.total = runner, plan, plan.total_steps
+        first, last = plan.full_range()
+        spans = ((first, max(last, first)), (max(last, first), self.total))
+        parts = [sample(0, plan.prompt_steps, PROMPT_SAMPLES), *(sample(*span, DECODE_SAMPLES) for span in spans)]
+        self.points = np.unique(np.concatenate(parts))
+        batches = [runner.batch(*plan.lengths(int(step))) for step in self.points]
+        # One more step: everybody decoding together, for the rate at full batch when the run never gets there.
+        run = plan.run
+        batches.append(runner.batch([1] * run.batch, [run.input_len + (run.output_len + 1) // 2] * run.batch))
+        self.steps = runner.steps(batches)
+
+    def between(self, values: Array) -> Array:
+        """A value of every step of the run, linear between the sampled ones."""
+        return np.interp(np.arange(self.total), self.points, values[:-1])
+
+    def estimate(self, memory: Budget) -> Estimate:
+        """Put the answer together."""
+        sides = {"": self.steps.total_us, "_low": self.steps.low_us, "_high": self.steps.high_us}
+        times = {
+            f"{name}_ms{side}": value
+            for side, step_us in sides.items()
+            for name, value in zip(("prefill", "tpot", "e2e"), self._times(step_us), strict=True)
+        }
+        spec, run = self.runner.deployment.model, self.plan.run
+        return Estimate(
+            model=spec.name,
+            gpu=self.runner.gpu.name,
+            engine=self.runner.engine.name,
+            gpus=self.runner.deployment.parallel.world,
+            **times,
+            output_tokens_per_s=1e3 * run.batch * run.output_len / times["e2e_ms"],
+            memory_gib=self._memory(memory),
+            breakdown=self._breakdown(),
+            basis=self._basis(),
+            notes=(*spec.notes, *self._length_note()),
+        )
+
+    def _times(self, step_us: Array) -> tuple[float, float, float]:
+        """(prefill, tpot, e2e) in ms when each sampled step takes `step_us`."""
+        done = np.cumsum(self.between(step_us)) * 1e-3
+        first, last = self.plan.full_range()
+        tpot = (done[last - 1] - done[first - 1]) / (last - first) if last > first + 1 else step_us[-1] * 1e-3
+        return float(done[self.plan.prompt_steps - 1]), float(tpot), float(done[-1])
+
+    def _memory(self, memory: Budget) -> dict[str, float]:
+        run, deployment = self.plan.run, self.runner.deployment
+        used = run.batch * cache_bytes(deployment, run.input_len + run.output_len, chunk=run.budget) / GIB
+        return memory.to_dict() | {"kv_used": round(used, 3)}
+
+    def _breakdown(self) -> dict[str, dict[str, float]]:
+        """ms by family and gap: of the whole prefill, and of one decode step at full batch."""
+        parts = self.steps.families | self.steps.gaps
+        prompts = self.plan.prompt_steps
+        middle = len(self.points) if self.plan.full_range()[1] <= self.plan.prompt_steps else self._middle()
+        return {
+            "prefill_ms": {name: float(self.between(row)[:prompts].sum()) * 1e-3 for name, row in parts.items()},
+            "decode_step_ms": {name: float(row[middle]) * 1e-3 for name, row in parts.items()},
+        }
+
+    def _basis(self) -> dict[str, float]:
+        """Share of the run's time that rests on each kind of evidence."""
+        weight = self.between(self.steps.total_us)
+        return {n: float(self.between(share) @ weight / weight.sum()) for n, share in self.steps.basis.items()}
+
+    def _middle(self) -> int:
+        first, last = self.plan.full_range()
+        return int(np.searchsorted(self.points, (first + last) // 2).clip(0, len(self.points) - 1))
+
+    def _length_note(self) -> tuple[str, ...]:
+        longest, run = self.runner.deployment.model.max_length, self.plan.run
+        if longest is None or run.input_len + run.output_len <= longest:
+            return ()
+        return (f"requests of {run.input_len + run.output_len} tokens exceed the model's {longest}",)

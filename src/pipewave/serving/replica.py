@@ -1,0 +1,211 @@
+"""One serving engine: continuous batching with chunked prefill, KV budget and preemption, as vLLM v1 and SGLang do it.
+
+vLLM: every running request decodes in every step, prompts fill what is left of the token budget, a waiting request is
+admitted when its whole prompt fits the cache, and when the cache is full the newest request is thrown out and later
+recomputed. SGLang: prompt chunks run in steps of their own, ahead of decoding; admission keeps room for part of the
+outputs still to come.
+
+Requests that decode do so in lock step, so a step needs only their number, the sum of their cache lengths, who
+finishes at which tick, and how many open a new page: its cost does not grow with the batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from pipewave.errors import DoesNotFit
+from pipewave.serving.table import StepTable
+from pipewave.serving.traffic import Traffic
+
+# Share of the outputs still to come that SGLang keeps free when it admits a request, once it has settled.
+RESERVED_OUTPUT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Scheduler limits of one engine: tokens a step, requests at once, cache pages, tokens a page."""
+
+    tokens: int
+    requests: int
+    pages: int
+    page_size: int
+    mixed: bool
+
+    def pages_for(self, tokens: int) -> int:
+        """Pages that hold `tokens`."""
+        return -(-tokens // self.page_size)
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step did: duration in seconds, decoding requests, prompt pieces (request, tokens, before)."""
+
+    start_s: float
+    seconds: float
+    decoding: int
+    pieces: list[tuple[int, int, int]]
+    first: list[int] = field(default_factory=list)  # requests whose prompt ended
+    done: list[int] = field(default_factory=list)
+    preempted: int = 0
+
+
+class Replica:
+    """State of one engine; `ready` requests have their cache already (they come from a prefill engine)."""
+
+    def __init__(self, table: StepTable, limits: Limits, traffic: Traffic, *, ready: bool = False) -> None:
+        self.table, self.limits, self.ready = table, limits, ready
+        self.prompt: list[int] = traffic.input_len.tolist()
+        self.output: list[int] = traffic.output_len.tolist()
+        self.waiting: deque[int] = deque()
+        self.free = limits.pages
+        self.tick = 0
+        self.decoding = self.cached = 0
+        self.finish: dict[int, list[int]] = {}
+        self.opens = [0] * limits.page_size  # decoding requests that open a page when tick ≡ index
+        self.order: list[int] = []  # running requests, newest last; entries of finished ones are skipped
+        self.begun: dict[int, tuple[int, int]] = {}  # decoding request → (tick, cache length) when it began
+        self.made: dict[int, int] = {}  # tokens a preempted request had made
+        self.partial: tuple[int, int] | None = None  # request in the middle of its prompt, tokens done
+        self.running = 0
+
+    @property
+    def idle(self) -> bool:
+        """True when there is nothing to do."""
+        return not (self.waiting or self.running)
+
+    def step(self, now: float) -> Step:
+        """Schedule and run one step that starts at `now`."""
+        step = Step(now, 0.0, 0, [])
+        self._make_room(step)
+        room = self.limits.tokens - (self.decoding if self.limits.mixed else 0)
+        if not step.preempted:
+            self._fill(step, room)
+        decodes = self.decoding if self.limits.mixed or not step.pieces else 0
+        step.decoding = decodes
+        if decodes or step.pieces:
+            step.seconds = self.table.seconds(decodes, self.cached + decodes, [(t, b) for _, t, b in step.pieces])
+        if decodes:
+            self._advance(step)
+        self._begin(step)
+        return step
+
+    def _make_room(self, step: Step) -> None:
+        """Throw out the newest requests until every decoding one can write its next token."""
+        while self.opens[self.tick % self.limits.page_size] > self.free and self.decoding:
+            victim = self._newest()
+            if self.decoding == 1 and self.partial is None:
+                self._too_small(victim)
+            self._evict(victim)
+            step.preempted += 1
+
+    def _newest(self) -> int:
+        while True:
+            request = self.order.pop()
+            if request in self.begun or (self.partial is not None and self.partial[0] == request):
+                return request
+
+    def _evict(self, request: int) -> None:
+        if self.partial is not None and self.partial[0] == request:
+            self.partial = None
+            self.free += self.limits.pages_for(self._tokens(request))
+        else:
+            began, length = self.begun.pop(request)
+            due = began + self._left(request)
+            self.finish[due].remove(request)
+            self._leave(request, began, length)
+            self.made[request] = self.made.get(request, 0) + 1 + self.tick - began
+        self.running -= 1
+        self.waiting.appendleft(request)
+
+    def _leave(self, request: int, began: int, length: int) -> None:
+        """Take a decoding request out of the sums."""
+        now = length + self.tick - began
+        self.decoding -= 1
+        self.cached -= now
+        self.opens[self._opening(began, length)] -= 1
+        self.free += self.limits.pages_for(now)
+
+    def _opening(self, began: int, length: int) -> int:
+        """The tick, modulo the page size, at which a request that began so opens a page."""
+        return (began - length) % self.limits.page_size
+
+    def _tokens(self, request: int) -> int:
+        """Tokens a request must put in the cache before it decodes: its prompt, and after preemption its output."""
+        return self.prompt[request] + self.made.get(request, 0)
+
+    def _left(self, request: int) -> int:
+        """Decode steps a request needs after its prompt has given one token."""
+        return self.output[request] - 1 - self.made.get(request, 0)
+
+    def _fill(self, step: Step, room: int) -> None:
+        """Prompt pieces into the tokens left: the unfinished prompt first, then waiting requests in order."""
+        if self.partial is not None:
+            room = self._piece(step, *self.partial, room)
+        while self.waiting and room > 0 and self.running < self.limits.requests:
+            request = self.waiting[0]
+            need = self.limits.pages_for(self._tokens(request))
+            if need + self._reserve(request) > self.free:
+                if not self.running and not step.pieces:
+                    self._too_small(request)
+                break
+            self.waiting.popleft()
+            self.free -= need
+            self.running += 1
+            self.order.append(request)
+            if self.ready and request not in self.made:
+                step.first.append(request)  # decodes from the next step on
+            else:
+                room = self._piece(step, request, 0, room)
+
+    def _reserve(self, request: int) -> int:
+        """Pages SGLang keeps for outputs to come when it admits a request."""
+        if self.limits.mixed or not self.running:
+            return 0
+        return self.limits.pages_for(int(RESERVED_OUTPUT * self.output[request] * (self.running + 1)))
+
+    def _piece(self, step: Step, request: int, done: int, room: int) -> int:
+        total = self._tokens(request)
+        take = min(total - done, room)
+        if take:
+            step.pieces.append((request, take, done))
+        self.partial = None if done + take == total else (request, done + take)
+        return room - take
+
+    def _advance(self, step: Step) -> None:
+        """Every decoding request gets a token."""
+        page = self.tick % self.limits.page_size
+        self.free -= self.opens[page]
+        self.tick += 1
+        self.cached += self.decoding
+        for request in self.finish.pop(self.tick, ()):
+            began, length = self.begun.pop(request)
+            self._leave(request, began, length)
+            self.running -= 1
+            step.done.append(request)
+
+    def _begin(self, step: Step) -> None:
+        """Requests whose prompt is complete join those that decode, or are done with their first token."""
+        for request, take, done in step.pieces:
+            if done + take == self._tokens(request):
+                step.first.append(request)
+        for request in step.first:
+            length, left = self._tokens(request), self._left(request)
+            if left <= 0:
+                self.free += self.limits.pages_for(length)
+                self.running -= 1
+                step.done.append(request)
+                continue
+            self.begun[request] = (self.tick, length)
+            self.finish.setdefault(self.tick + left, []).append(request)
+            self.opens[self._opening(self.tick, length)] += 1
+            self.decoding += 1
+            self.cached += length
+
+    def _too_small(self, request: int) -> None:
+        tokens = self._tokens(request) + max(self._left(request), 0)
+        raise DoesNotFit(
+            f"a request of {tokens} tokens does not fit the KV cache of {self.limits.pages * self.limits.page_size} "
+            f"tokens; use more GPUs or shorter requests",
+            field="gpu",
+        )

@@ -1,0 +1,160 @@
+"""`serve`: a deployment under traffic, with the engine's own defaults where nothing is said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipewave.errors import BadInput
+from pipewave.gpus import GPU
+from pipewave.gpus import find as find_gpu
+from pipewave.kernels.collective.links import joined
+from pipewave.models import ModelSpec, load
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.serving.replica import Limits
+from pipewave.serving.report import ANY, Sla, summary
+from pipewave.serving.simulate import Pool, Record, Simulation
+from pipewave.serving.table import StepTable
+from pipewave.serving.traffic import Traffic
+from pipewave.step import Engine, Runner, find_engine
+from pipewave.step.memory import GIB, Budget, budget, cache_bytes
+
+TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    engine: str | Engine = "vllm"
+    replicas: int = 1
+    prefill: int = 0
+    decode: int = 0
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
+            value = getattr(self, name)
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 20
+            ):
+                raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {1 << 20}", field=name)
+        if (self.prefill > 0) != (self.decode > 0) or min(self.prefill, self.decode) < 0:
+            raise BadInput("disaggregation needs at least one prefill and one decode engine", field="prefill")
+        share = self.gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
+            raise BadInput(
+                f"gpu_memory_utilization = {share!r}: must be above 0 and at most 1", field="gpu_memory_utilization"
+            )
+
+    @property
+    def engines(self) -> int:
+        """Engines in all."""
+        return self.prefill + self.decode or self.replicas
+
+    def program(self) -> Engine:
+        """The engine with this set-up's limits in place of its defaults."""
+        engine = find_engine(self.engine)
+        chosen = {
+            "max_batched_tokens": self.max_num_batched_tokens,
+            "max_requests": self.max_num_seqs,
+            "memory_share": self.gpu_memory_utilization,
+        }
+        return engine.what_if(**{name: value for name, value in chosen.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A simulated run: its summary, the memory it had, the traffic and what happened."""
+
+    answer: Mapping[str, Any]
+    memory: Budget
+    traffic: Traffic
+    record: Record
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary, floats rounded."""
+        return {k: round(v, 4) if isinstance(v, float) else v for k, v in self.answer.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A deployment ready to serve: its step table and limits."""
+
+    runner: Runner
+    setup: Setup
+    memory: Budget
+    table: StepTable
+    limits: Limits
+
+    @classmethod
+    def of(
+        cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
+    ) -> Server:
+        """Work out memory and step times for requests of up to `longest` tokens."""
+        spec, program, parallel = load(model), setup.program(), Parallel(setup.tp, setup.pp, setup.ep)
+        parallel.check(spec)
+        runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
+        memory = budget(runner.deployment, runner.gpu, program)
+        limits = _limits(runner, memory, longest)
+        table = StepTable(runner, budget=limits.tokens, requests=limits.requests, longest=longest)
+        return cls(runner, setup, memory, table, limits)
+
+    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
+        """Serve `traffic`; every step takes `scale` times its predicted time."""
+        table = self.table.scaled(scale * self._pipeline_factor())
+        setup, lanes = self.setup, self.runner.deployment.parallel.pp
+        front = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes)
+        decode = Pool(table, self.limits, setup.decode * lanes) if setup.decode else None
+        record = Simulation(traffic, front, decode=decode, transfer_s=self.transfer_s).run()
+        gpus = setup.engines * self.runner.deployment.parallel.world
+        answer = {
+            "model": self.runner.deployment.model.name,
+            "gpu": self.runner.gpu.name,
+            "engine": self.runner.engine.name,
+            "gpus": gpus,
+            "kv_tokens": self.memory.kv_tokens,
+            **summary(record, traffic, gpus, sla),
+        }
+        return Served(answer, self.memory, traffic, record)
+
+    def run_with_interval(self, traffic: Traffic, sla: Sla = ANY) -> Served:
+        """Serve three times, with steps at the middle and at both ends of their interval."""
+        middle = self.run(traffic, sla)
+        ends = {side: self.run(traffic, sla, scale=math.exp(sign * self.table.spread)).answer for side, sign in
+                (("low", -1.0), ("high", 1.0))}  # fmt: skip
+        keys = [key for key in middle.answer if key.endswith("_ms")]
+        intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
+        return replace(middle, answer={**middle.answer, **intervals})
+
+    def _pipeline_factor(self) -> float:
+        """A full pipeline moves at the pace of its slowest stage."""
+        return max(self.table.shares) * len(self.table.shares)
+
+    def transfer_s(self, tokens: int) -> float:
+        """Seconds to move a prompt's cache between engines, each rank its own part over its own link."""
+        size = cache_bytes(self.runner.deployment, tokens)
+        gpu = self.runner.gpu
+        link = gpu.link_gbps if self.setup.engines * self.runner.deployment.parallel.world <= joined(gpu) else 50.0
+        return TRANSFER_S + size / (1e9 * min(link, gpu.link_gbps))
+
+
+def _limits(runner: Runner, memory: Budget, longest: int) -> Limits:
+    """Scheduler limits. Windows and latents are counted through the cache a request of the longest length takes."""
+    engine, lanes = runner.engine, runner.deployment.parallel.pp
+    per_token = cache_bytes(runner.deployment, longest, chunk=engine.max_batched_tokens) / longest
+    pages = int(memory.kv * GIB / per_token) // engine.page_size // lanes
+    # No more requests can ever run than the cache holds of the shortest kind; a smaller table is a faster one.
+    return Limits(
+        engine.max_batched_tokens, min(engine.max_requests, pages), pages, engine.page_size, engine.mixes_phases
+    )

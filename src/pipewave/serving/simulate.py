@@ -1,0 +1,138 @@
+"""Requests through engines: arrivals, routing, steps, and prefill/decode disaggregation, as one heap of events."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import numpy as np
+
+from pipewave.physics.demand import Array
+from pipewave.serving.replica import Limits, Replica, Step
+from pipewave.serving.table import StepTable
+from pipewave.serving.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Engines of one kind: how many run side by side, what a step costs them, and their limits."""
+
+    table: StepTable
+    limits: Limits
+    engines: int = 1
+
+    def replicas(self, traffic: Traffic, *, ready: bool = False) -> list[Replica]:
+        """Fresh engines."""
+        return [Replica(self.table, self.limits, traffic, ready=ready) for _ in range(self.engines)]
+
+
+@dataclass(slots=True)
+class Record:
+    """What happened: first and last token of each request (seconds), and every step of every engine."""
+
+    first_s: Array
+    done_s: Array
+    arrival_s: Array
+    steps: list[tuple[int, Step]] = field(default_factory=list)
+
+    @property
+    def preemptions(self) -> int:
+        """Requests thrown out of a cache, with repetition."""
+        return sum(step.preempted for _, step in self.steps)
+
+
+Handler = Callable[[float, int], None]
+
+
+class Simulation:
+    """Colocated engines, or prefill engines that hand caches to decode engines."""
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        pool: Pool,
+        *,
+        decode: Pool | None = None,
+        transfer_s: Callable[[int], float] | None = None,
+        keep_steps: bool = True,
+    ) -> None:
+        self.traffic, self.keep_steps = traffic, keep_steps
+        self.transfer_s = transfer_s
+        prompts = replace(traffic, output_len=np.ones_like(traffic.output_len)) if decode else traffic
+        self.front = pool.replicas(prompts)
+        self.back = decode.replicas(traffic, ready=True) if decode else []
+        self.engines = self.front + self.back
+        self.busy: list[Step | None] = [None] * len(self.engines)
+        self.events: list[tuple[float, int, Handler, int]] = []
+        self.serial = count()
+        size = len(traffic)
+        self.record = Record(np.full(size, np.nan), np.full(size, np.nan), traffic.arrival_s.copy())
+        self.arrivals = self._arrivals()
+
+    def run(self) -> Record:
+        """Run until every request is done."""
+        for _ in range(self.traffic.concurrency or 1):
+            self._next_arrival(0.0)
+        while self.events:
+            now, _, handle, which = heapq.heappop(self.events)
+            handle(now, which)
+        return self.record
+
+    def _at(self, time: float, handle: Handler, which: int) -> None:
+        heapq.heappush(self.events, (time, next(self.serial), handle, which))
+
+    def _arrivals(self) -> Iterator[tuple[int, float]]:
+        return enumerate(self.traffic.arrival_s.tolist())
+
+    def _next_arrival(self, now: float) -> None:
+        """Put the next request on the heap: at its own time, or now when another one made room for it."""
+        request, time = next(self.arrivals, (-1, 0.0))
+        if request >= 0:
+            self._at(now if self.traffic.concurrency else time, self._arrive, request)
+
+    def _arrive(self, now: float, request: int) -> None:
+        self.record.arrival_s[request] = now
+        if not self.traffic.concurrency:
+            self._next_arrival(now)
+        self._send(now, request, range(len(self.front)))
+
+    def _send(self, now: float, request: int, among: Sequence[int]) -> None:
+        """Queue a request at the engine with the fewest."""
+        which = min(among, key=lambda i: len(self.engines[i].waiting) + self.engines[i].running)
+        self.engines[which].waiting.append(request)
+        if self.busy[which] is None:
+            self._start(now, which)
+
+    def _start(self, now: float, which: int) -> None:
+        step = self.engines[which].step(now)
+        self.busy[which] = step
+        self._at(now + step.seconds, self._finish, which)
+        if self.keep_steps and step.seconds:
+            self.record.steps.append((which, step))
+
+    def _finish(self, now: float, which: int) -> None:
+        step = self.busy[which]
+        self.busy[which] = None
+        if step is not None:
+            self._tokens(now, which, step)
+        if self.busy[which] is None and not self.engines[which].idle:
+            self._start(now, which)
+
+    def _tokens(self, now: float, which: int, step: Step) -> None:
+        record = self.record
+        for request in step.first:
+            if np.isnan(record.first_s[request]):
+                record.first_s[request] = now
+        for request in step.done:
+            if which < len(self.front) and self.back and self.traffic.output_len[request] > 1:
+                delay = self.transfer_s(int(self.traffic.input_len[request])) if self.transfer_s else 0.0
+                self._at(now + delay, self._received, request)
+                continue
+            record.done_s[request] = now
+            if self.traffic.concurrency:
+                self._next_arrival(now)
+
+    def _received(self, now: float, request: int) -> None:
+        self._send(now, request, range(len(self.front), len(self.engines)))

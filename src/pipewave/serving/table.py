@@ -1,0 +1,195 @@
+"""Step latency in microseconds: every part of a step is predicted on a grid once, then read between its points.
+
+A step is its dense kernels (by rows), its head (by requests), decode attention (by requests and mean cache length) and
+prompt attention (by pieces, their mean size and what lies before them), plus the engine's gaps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.models.kernels import Batch, Use
+from pipewave.physics.demand import Array
+from pipewave.step import Priced, Regime, Runner
+from pipewave.step.power import limited
+
+CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
+PIECES = (1, 2, 4, 8, 16, 32, 64)
+PREFIXES = (0, 512, 2048, 8192, 32768, 131072, 524288)
+UsesOf = Callable[[Batch, int], list[Use]]
+
+
+Pieces = Sequence[tuple[int, int]]
+
+
+class StepTable:
+    """Latency of any step of a deployment, in seconds, by reading tables.
+
+    budget: most tokens of a step; requests: most requests; longest: longest cache of a request.
+    """
+
+    def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int) -> None:
+        self.runner, self.engine, self.factor = runner, runner.engine, 1e-6
+        self.most_requests = requests
+        chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
+        prefixes = [p for p in PREFIXES if p < longest] or [0]
+        axes = Axes(
+            rows=_row_grid(max(budget, requests)),
+            heads=[n for n in _row_grid(requests) if n <= requests],
+            counts=[1 << i for i in range(20) if 1 << i < requests] + [requests],
+            caches=[c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1],
+            chunks=chunks,
+            prefixes=prefixes,
+            prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
+        )
+        self._predict(axes)
+        self.shares = runner.stage_shares()
+
+    def _predict(self, axes: Axes) -> None:
+        """Price all points of the grids."""
+        parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
+        self.spread = float(max(part.spread.max() for part in parts))
+        self.time = Sums(axes, [part.us for part in parts])
+        self.heat = Sums(axes, [part.heat_us for part in parts])
+        self.graph, self.pieces, self.eager = self._regimes(parts)
+
+    def _regimes(self, parts: Sequence[Priced]) -> list[Regime]:
+        """A decode step that replays a graph, a small step with prompts, a large one; how many kernels run does not
+        depend on their sizes, so the first point of every grid stands for all."""
+        layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.graph_limit
+        counts = {}
+        for graph, attention in ((True, parts[2]), (False, parts[3])):
+            grids = (parts[0], parts[1], attention)
+            counts[graph] = {"nodes": sum(float(grid.nodes[0]) for grid in grids),
+                             "launches": sum(float(grid.launches[0]) for grid in grids)}  # fmt: skip
+        kinds = ((True, limit), (False, limit), (False, limit + 1))
+        return [self.engine.regime(graph=graph, rows=rows, layers=layers, **counts[graph]) for graph, rows in kinds]
+
+    def _price(self, uses: UsesOf, batches: Sequence[Batch]) -> Priced:
+        """Kernels of all pipeline stages of each batch."""
+        stages = range(self.runner.deployment.parallel.pp)
+        return self.runner.price([[use for stage in stages for use in uses(batch, stage)] for batch in batches])
+
+    def scaled(self, factor: float) -> StepTable:
+        """The same table with every step `factor` times as long."""
+        other = copy(self)
+        other.factor = self.factor * factor
+        return other
+
+    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
+        """A step with `decoding` requests that hold `cached` tokens together, and prompt pieces (tokens, before)."""
+        if not pieces and decoding <= self.engine.graph_limit:
+            rows, regime = self.engine.padded(decoding), self.graph
+        else:
+            rows = decoding + sum(tokens for tokens, _ in pieces)
+            regime = self.pieces if rows <= self.engine.graph_limit else self.eager
+        requests = decoding + len(pieces)
+        heads = min(requests, self.most_requests)
+        kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
+        busy = max(kernels + regime.between_us, regime.beside_us)
+        return self.factor * limited(busy + regime.after_us + requests * self.engine.request_host_us, heat)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Points of the grids: rows, requests of the head, decoding requests × mean cache, prompt pieces."""
+
+    rows: Sequence[int]
+    heads: Sequence[int]
+    counts: Sequence[int]
+    caches: Sequence[float]
+    chunks: Sequence[int]
+    prefixes: Sequence[int]
+    prompts: Sequence[tuple[int, int, int]]
+
+    def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
+        """For each grid, which kernels and the batches that stand for its points."""
+        model = runner.deployment
+        return [
+            (model.by_rows, [Batch((n,), (n,)) for n in self.rows]),
+            (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
+            (model.by_length, [Batch((1,) * n, (int(c),) * n) for n in self.counts for c in self.caches]),
+            (model.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in self.prompts]),
+        ]
+
+
+class Sums:
+    """One quantity that kernels add up to, such as µs, read between the points of the grids."""
+
+    def __init__(self, axes: Axes, parts: Sequence[Array]) -> None:
+        body, head, decode, prompt = parts
+        self.axes = axes
+        self.body, self.head = _every(axes.rows, body), _every(axes.heads, head)
+        every = np.arange(axes.counts[-1] + 1)
+        columns = decode.reshape(len(axes.counts), len(axes.caches)).T
+        self.decode = np.stack([np.interp(every, axes.counts, column) for column in columns], axis=1).tolist()
+        self.prompt = self._filled(dict(zip(axes.prompts, prompt.tolist(), strict=True)))
+
+    def _filled(self, known: dict[tuple[int, int, int], float]) -> dict[tuple[int, int, int], float]:
+        """Beyond twice the budget no step reaches; scale so that interpolation next to the edge stays sane."""
+        for k in PIECES:
+            for q in self.axes.chunks:
+                for p in self.axes.prefixes:
+                    known.setdefault((k, q, p), 2.0 * known.get((k // 2, q, p), 0.0))
+        return known
+
+    def at(self, rows: int, requests: int, decoding: int, cached: int, pieces: Pieces) -> float:
+        """The sum over the kernels of a step."""
+        total = self.body[rows] + self.head[requests]
+        if decoding:
+            total += _between(self.axes.caches, self.decode[decoding], cached / decoding)
+        return total + self._prompts(pieces) if pieces else total
+
+    def _prompts(self, pieces: Pieces) -> float:
+        count = len(pieces)
+        size = sum(tokens for tokens, _ in pieces) / count
+        before = sum(tokens * prefix for tokens, prefix in pieces) / (size * count)
+        return self._at_pieces(count, size, before)
+
+    def _at_pieces(self, count: int, size: float, before: float) -> float:
+        low = PIECES[min(bisect_right(PIECES, count), len(PIECES)) - 1]
+        if count > PIECES[-1]:
+            return self._at_size(PIECES[-1], size, before) * count / PIECES[-1]
+        if low == count:
+            return self._at_size(count, size, before)
+        high = PIECES[bisect_right(PIECES, count)]
+        part = (count - low) / (high - low)
+        return (1 - part) * self._at_size(low, size, before) + part * self._at_size(high, size, before)
+
+    def _at_size(self, count: int, size: float, before: float) -> float:
+        chunks, prefixes = _around(self.axes.chunks, size), self.axes.prefixes
+        row = [_between(prefixes, [self.prompt[count, q, p] for p in prefixes], before) for q in chunks]
+        return _between(chunks, row, size)
+
+
+def _around(grid: Sequence[int], value: float) -> list[int]:
+    """The grid points on both sides of a value."""
+    high = min(max(bisect_right(grid, value), 1), len(grid) - 1)
+    return [grid[high - 1], grid[high]] if len(grid) > 1 else [grid[0]]
+
+
+def _between(grid: Sequence[float], values: Sequence[float], at: float) -> float:
+    """Linear between grid points, and beyond the last along the last segment; level before the first."""
+    if at <= grid[0] or len(grid) == 1:
+        return values[0]
+    high = min(bisect_right(grid, at), len(grid) - 1)
+    low = high - 1
+    part = (at - grid[low]) / (grid[high] - grid[low])
+    return values[low] + part * (values[high] - values[low])
+
+
+def _row_grid(most: int) -> list[int]:
+    """Row counts to predict: fine where engines pad to graphs and tiles step, coarser beyond."""
+    spans = ((1, 8, 1), (8, 256, 8), (256, 512, 16), (512, 2048, 64), (2048, 8192, 256), (8192, 1 << 22, 2048))
+    grid = [n for low, high, step in spans for n in range(low, min(high, most), step)]
+    return [*grid, most]
+
+
+def _every(grid: Sequence[int], values: Array) -> list[float]:
+    """Values at every whole number up to the last grid point."""
+    return [float(v) for v in np.interp(np.arange(grid[-1] + 1), grid, values)]

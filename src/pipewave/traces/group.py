@@ -1,0 +1,104 @@
+"""Kernels that one predicted call launches, put together: split-k and its sum, attention and its merge, a MoE layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pipewave.traces.kinds import Kind
+from pipewave.traces.names import dtype_of, kind_of, tile_of
+from pipewave.traces.trace import Dims, Kernel, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The kernels of one call in time order. `kind` is that of the kernel that does the work, `head`."""
+
+    kind: Kind
+    head: Kernel
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def measured_us(self) -> float:
+        """GPU time of all kernels."""
+        return sum(kernel.duration_us for kernel in self.kernels)
+
+    @property
+    def dtype(self) -> str | None:
+        """Operand type that the names give away."""
+        return dtype_of(self.head.name) or next(filter(None, (dtype_of(kernel.name) for kernel in self.kernels)), None)
+
+    @property
+    def tile(self) -> Dims | None:
+        """Tile of the working kernel, where its name says it."""
+        return tile_of(self.head.name)
+
+    def op(self, *names: str) -> Op | None:
+        """The innermost operator of one of these names above any of the kernels."""
+        above = (op for kernel in (self.head, *self.kernels) for op in reversed(kernel.ops))
+        return next((op for op in above if op.name in names), None)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that may still receive kernels."""
+
+    kind: Kind
+    head: Kernel
+    kernels: list[Kernel] = field(default_factory=list)
+    products: int = 0
+
+    def take(self, kernel: Kernel, kind: Kind) -> None:
+        self.kernels.append(kernel)
+        self.products += kind.role == "moe"
+
+    def wants(self, kind: Kind) -> bool:
+        """Whether a kernel of this kind, next on the stream, still belongs here."""
+        if kind.joins == "previous":
+            return kind.family == self.kind.family
+        if self.kind.role != "moe":
+            return False
+        # A routed layer: first product, activation (and quantisation), second product, sum over the chosen experts.
+        return (kind.role in ("moe", "act", "quantize") and self.products == 1) or kind.role == "sum"
+
+
+def group(kernels: Iterable[Kernel]) -> list[Group]:
+    """All kernels, each in one group, in time order; what prepares a call waits for it."""
+    done: list[_Open] = []
+    latest: dict[int, _Open] = {}
+    waiting: dict[str | None, list[Kernel]] = {}
+    for kernel in kernels:
+        kind, last = kind_of(kernel.name), latest.get(kernel.stream)
+        if kind.joins == "next":
+            waiting.setdefault(kind.family, []).append(kernel)
+        elif last is not None and last.wants(kind):
+            last.take(kernel, kind)
+        else:
+            before = [*_quantised(kind, kernel, done), *waiting.pop(kind.family, [])] if not kind.joins else []
+            opened = _Open(kind, kernel, before)
+            opened.take(kernel, kind)
+            latest[kernel.stream] = opened
+            done.append(opened)
+    alone = [_Open(kind_of(kernel.name), kernel, [kernel]) for rest in waiting.values() for kernel in rest]
+    return sorted((_close(one) for one in [*done, *alone]), key=lambda one: one.head.start_us)
+
+
+def _quantised(kind: Kind, kernel: Kernel, done: list[_Open]) -> list[Kernel]:
+    """The quantisation that ran right before an expert layer is the layer's own: taken back out of what is done."""
+    earlier = (at for at in reversed(range(len(done))) if done[at].kind.role != "fill")
+    at = next(earlier, None) if kind.role == "moe" else None
+    if at is None or done[at].kind.role != "quantize" or done[at].head.stream != kernel.stream:
+        return []
+    return done.pop(at).kernels
+
+
+def _close(one: _Open) -> Group:
+    return Group(one.kind, one.head, tuple(one.kernels))
+
+
+def by_step(groups: Sequence[Group]) -> dict[int, list[Group]]:
+    """Groups by the step their working kernel belongs to."""
+    steps: dict[int, list[Group]] = {}
+    for one in groups:
+        steps.setdefault(one.head.step, []).append(one)
+    return steps

@@ -1,0 +1,202 @@
+"""Measured against predicted and reachable time of every distinct call, ranked by what could be won back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipewave.calls.families import Call, Collective, Elementwise
+from pipewave.gpus import GPU
+from pipewave.prediction.api import Prediction, predict
+from pipewave.traces.group import Group
+from pipewave.traces.names import short
+from pipewave.traces.pace import paced
+from pipewave.traces.shaped import Shaped
+from pipewave.traces.trace import Dims, Trace
+
+CLOSE = 0.10  # a prediction within a tenth of the measurement
+CAVEATS = {
+    "sample": "sampling is predicted as a copy of its size: no such kernel was measured",
+    "topk": "top-k was fitted to one router, which picks 8 of 128 experts",
+}
+WAITING = "the measured time of a collective includes waiting for the slowest rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`count` equal calls. Times in µs are of one call (measured: their mean); `total_*` of all of them.
+
+    recoverable = measured − ceiling, never negative. `shaped`: the shape was read, not assumed. `note`: what was
+    assumed, or what else the times hold.
+    """
+
+    family: str
+    name: str
+    count: int
+    measured_us: float
+    latency_us: float
+    low_us: float
+    high_us: float
+    floor_us: float
+    ceiling_us: float
+    recoverable_us: float
+    total_measured_us: float
+    total_recoverable_us: float
+    bound: str
+    basis: str
+    shaped: bool
+    note: str
+    call: dict[str, Any]
+    kernels: tuple[str, ...]
+    tile: Dims | None
+    grid: Dims
+
+    @property
+    def error(self) -> float:
+        """(predicted − measured) / measured."""
+        return self.latency_us / self.measured_us - 1.0 if self.measured_us else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Kernels without a prediction: `family` is None where even that is unknown."""
+
+    family: str | None
+    name: str
+    count: int
+    total_measured_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A trace explained. Shares are of `gpu_us`, the sum of all durations; entries are ranked by recoverable time.
+
+    `steps`: engine steps that ran kernels, as the trace names them; 1 where it names none.
+    """
+
+    source: str
+    gpu: str
+    protocol: str
+    gpu_us: float
+    recognized_share: float
+    shaped_share: float
+    close_share: float
+    recoverable_us: float
+    entries: tuple[Entry, ...]
+    unshaped: tuple[Left, ...]
+    unknown: tuple[Left, ...]
+    steps: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON of `pipewave trace`: one object in `calls` a distinct kernel call."""
+        scalars = ("source", "gpu", "protocol", "gpu_us", "recognized_share", "shaped_share", "close_share")
+        return {
+            "schema_version": 1,
+            **{name: getattr(self, name) for name in scalars},
+            "recoverable_us": self.recoverable_us,
+            "steps": self.steps,
+            "calls": [asdict(entry) for entry in self.entries],
+            "unshaped": [asdict(left) for left in self.unshaped],
+            "unrecognized": [asdict(left) for left in self.unknown],
+        }
+
+
+def report(
+    trace: Trace, groups: Sequence[Group], shapes: Sequence[Shaped | None], gpu: GPU, protocol: str, stack: str | None
+) -> Report:
+    """Predict every distinct call once and put measurement and prediction side by side."""
+    alike: dict[tuple[Any, ...], tuple[Shaped, list[Group]]] = {}
+    bare: list[Group] = []
+    for one, shape in zip(groups, shapes, strict=True):
+        if shape is None or one.kind.family is None:
+            bare.append(one)
+        else:
+            alike.setdefault((shape, short(one.head.name)), (shape, []))[1].append(one)
+    found = _predicted(list(alike.values()), groups, gpu, protocol, stack) if alike else []
+    entries = [_entry(shape, members, one) for (shape, members), one in zip(alike.values(), found, strict=True)]
+    entries.sort(key=lambda entry: -entry.total_recoverable_us)
+    return _totals(trace, gpu.name, protocol, entries, _left(bare))
+
+
+def _predicted(
+    alike: Sequence[tuple[Shaped, list[Group]]], groups: Sequence[Group], gpu: GPU, protocol: str, stack: str | None
+) -> Sequence[Prediction]:
+    """Distinct calls; those of engine steps at the clocks that their steps allow."""
+    calls = [shape.call for shape, _ in alike]
+    found = predict(calls, gpu, protocol=protocol, stack=stack)
+    return paced(found, calls, [members for _, members in alike], groups, gpu) if protocol == "serving" else found
+
+
+def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
+    total, count = sum(one.measured_us for one in members), len(members)
+    measured = total / count
+    recoverable = max(measured - found.ceiling_us, 0.0)
+    first = members[0]
+    return Entry(
+        shape.call.kernel,
+        shape.name,
+        count,
+        measured,
+        found.latency_us,
+        found.low_us,
+        found.high_us,
+        found.floor_us,
+        found.ceiling_us,
+        recoverable,
+        total,
+        recoverable * count,
+        found.bound,
+        found.basis,
+        shape.read,
+        shape.note or _caveat(shape.call),
+        describe(shape.call),
+        tuple(dict.fromkeys(short(kernel.name) for one in members for kernel in one.kernels)),
+        first.tile,
+        first.head.grid,
+    )
+
+
+def _caveat(call: Call) -> str:
+    """What a reader must know of a prediction besides its interval."""
+    if isinstance(call, Elementwise):
+        return CAVEATS.get(call.op, "")
+    return WAITING if isinstance(call, Collective) else ""
+
+
+def describe(call: Call) -> dict[str, Any]:
+    """Fields of a call without its family and without what nobody set."""
+    return {name: value for name, value in call.to_dict().items() if name != "kernel"}
+
+
+def _left(groups: Sequence[Group]) -> list[Left]:
+    """Groups without a prediction, alike ones together, longest first."""
+    found: dict[tuple[str | None, str], list[float]] = {}
+    for one in groups:
+        found.setdefault((one.kind.family, short(one.head.name)), []).append(one.measured_us)
+    rows = [Left(family, name, len(times), sum(times)) for (family, name), times in found.items()]
+    return sorted(rows, key=lambda left: -left.total_measured_us)
+
+
+def _totals(trace: Trace, gpu: str, protocol: str, entries: Sequence[Entry], left: Sequence[Left]) -> Report:
+    whole = trace.gpu_us or 1.0
+    unknown = tuple(one for one in left if one.family is None)
+    recognised = whole - sum(one.total_measured_us for one in unknown)
+    shaped = sum(entry.total_measured_us for entry in entries if entry.shaped)
+    close = sum(entry.total_measured_us for entry in entries if abs(entry.error) <= CLOSE)
+    return Report(
+        trace.source,
+        gpu,
+        protocol,
+        trace.gpu_us,
+        min(max(recognised / whole, 0.0), 1.0),
+        min(shaped / whole, 1.0),
+        min(close / recognised, 1.0) if recognised > 0 else 0.0,
+        sum(entry.total_recoverable_us for entry in entries),
+        tuple(entries),
+        tuple(one for one in left if one.family is not None),
+        unknown,
+        max(
+            1, len({kernel.step for kernel in trace.kernels if kernel.step >= 0 and trace.steps[kernel.step].requests})
+        ),
+    )

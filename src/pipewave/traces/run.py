@@ -1,0 +1,120 @@
+"""One trace from file to report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipewave.calls.families import Attention, Elementwise, Mla, SiluAndMul
+from pipewave.errors import MissingField
+from pipewave.gpus import GPU, find
+from pipewave.kernels.streaming.stream import GENERATED
+from pipewave.models.kernels import Batch, Deployment, Use
+from pipewave.software.engines import Engine
+from pipewave.software.engines import find as find_engine
+from pipewave.traces import operators
+from pipewave.traces.align import align
+from pipewave.traces.expected import sequence
+from pipewave.traces.group import Group, by_step, group
+from pipewave.traces.lengths import Given, Lengths, of_step
+from pipewave.traces.reader import read
+from pipewave.traces.report import Report, report
+from pipewave.traces.shaped import Shaped
+from pipewave.traces.trace import Step, Trace
+
+NOTHING = Given()
+ATTENTION = ("attention", "mla")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a trace may not say: the model and how it is sharded, the lengths of its requests, the engine."""
+
+    deployment: Deployment | None = None
+    given: Given = NOTHING
+    engine: str | Engine = "vllm"
+
+
+def explain_trace(
+    file: str | Path | Trace,
+    *,
+    gpu: str | GPU | None = None,
+    workload: Workload | None = None,
+    protocol: str | None = None,
+    stack: str | None = None,
+) -> Report:
+    """Every kernel call of a trace with its measured, predicted and reachable time.
+
+    `gpu` defaults to the trace's own, `protocol` to `serving` for profiler traces and `cold` for ncu, which flushes
+    the caches. Raises BadFile, UnknownGPU, MissingField and what `predict` raises.
+    """
+    trace, known = file if isinstance(file, Trace) else read(file), workload or Workload()
+    name = gpu or trace.gpu
+    if name is None:
+        raise MissingField(f"{trace.source} does not name its GPU: pass --gpu", field="gpu")
+    if known.deployment is not None and not trace.steps and not known.given.q_lens:
+        raise MissingField(f"{trace.source} does not name its steps: pass --q-lens and --kv-lens", field="q_lens")
+    groups = group(trace.kernels)
+    shapes = shaped(trace, groups, known)
+    return report(trace, groups, shapes, find(name), protocol or trace.protocol, stack)
+
+
+def shaped(trace: Trace, groups: Sequence[Group], known: Workload) -> list[Shaped | None]:
+    """The call of each group: from its operators, else from the model, else none."""
+    found = {id(one): operators.read(one, _step(trace, one), known.given) for one in groups}
+    if known.deployment is not None:
+        for number, members in by_step(groups).items():
+            modelled = _from_model(trace, number, members, known.deployment, known)
+            for one, guess in zip(members, modelled, strict=True):
+                found[id(one)] = _better(found[id(one)], guess)
+    return [_written_by(one, found[id(one)]) for one in groups]
+
+
+def _written_by(one: Group, shape: Shaped | None) -> Shaped | None:
+    """A kernel that torch.compile generated, by its name, is predicted as such."""
+    generated = one.head.name.startswith("triton_") and one.kind.family in ("elementwise", "silu_and_mul")
+    if shape is None or not generated or not isinstance(shape.call, (Elementwise, SiluAndMul)):
+        return shape
+    return replace(shape, call=replace(shape.call, impl=GENERATED))
+
+
+def _step(trace: Trace, one: Group) -> Step | None:
+    return trace.steps[one.head.step] if one.head.step >= 0 else None
+
+
+def _better(mine: Shaped | None, guess: Shaped | None) -> Shaped | None:
+    """What the trace itself says, unless only the model (with the user's lengths) knows it without assuming."""
+    if mine is None or (guess is not None and guess.read and not mine.read):
+        return guess
+    return replace(mine, name=guess.name) if guess is not None and guess.call.kernel == mine.call.kernel else mine
+
+
+def _from_model(
+    trace: Trace, number: int, members: Sequence[Group], deployment: Deployment, known: Workload
+) -> list[Shaped | None]:
+    found = of_step(trace.steps[number] if number >= 0 else None, known.given)
+    if found is None:
+        return [None] * len(members)
+    uses = sequence(deployment, _batch(found, members, find_engine(known.engine)))
+    return [_noted(one, found) for one in align(members, uses * _repeats(members, uses))]
+
+
+def _repeats(members: Sequence[Group], uses: Sequence[Use]) -> int:
+    """How many steps these kernels are, by their attention; more than one where the trace names no steps."""
+    ran = sum(one.kind.family in ATTENTION for one in members)
+    return max(1, round(ran / max(1, sum(use.call.kernel in ATTENTION for use in uses))))
+
+
+def _batch(found: Lengths, members: Sequence[Group], engine: Engine) -> Batch:
+    """A decode step inside a CUDA graph is padded to a captured size; kernels of a graph have no operators."""
+    batch = Batch.of(found.q_lens, found.kv_lens)
+    in_graph = any(one.kind.role == "attention" and not one.head.ops for one in members)
+    return replace(batch, padded=engine.padded(batch.requests)) if batch.is_decode and in_graph else batch
+
+
+def _noted(one: Shaped | None, found: Lengths) -> Shaped | None:
+    """Only attention depends on each request's lengths; the rest on their sum, which the step's name gives."""
+    if one is None or not found.note or not isinstance(one.call, (Attention, Mla)):
+        return one
+    return replace(one, read=False, note=found.note)

@@ -1,0 +1,173 @@
+"""Calibration: a card that is off is corrected, one that is not is left alone, and files are whole or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pipewave as pw
+from pipewave.calibrate import corrections
+from pipewave.calibrate.fit import Sample, fit, log_factors, mape
+from pipewave.calibrate.process import left_out, likeliest
+from pipewave.calibrate.run import calibrate
+from pipewave.errors import BadFile, BadInput
+from pipewave.files.store import Store
+
+GPU = "H200"
+CALL = pw.gemm(2048, 4096, 4096)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PIPEWAVE_CALIBRATION", str(tmp_path))
+    corrections.forget()
+    yield
+    corrections.forget()
+
+
+def sample(rows: int, factor: float, noise: float, seed: int = 0) -> Sample:
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(rows, 5))
+    ratio = np.log(factor) + rng.normal(0, noise, rows)
+    return Sample(tuple("abcde"), points, ratio, np.full(rows, 0.2), np.arange(rows), frozenset())
+
+
+def store_of(path: Path, factor: float, *, rows: int = 30, gpu: str = "NVIDIA H200") -> Path:
+    """A store whose rows are `factor` times what is predicted."""
+    calls = [pw.gemm(64 + 97 * i, 1024 + 512 * (i % 7), 4096) for i in range(rows)]
+    software = {"stack": "torch-2.11", "impl": "cublas"}
+    predicted = pw.predict(calls, GPU, **software).latency_us
+    with Store(path) as out:
+        out.append({"t": "env", "id": "e", "gpu": gpu})
+        for i, (call, latency) in enumerate(zip(calls, predicted.tolist(), strict=True)):
+            case = {"kernel": "gemm", "m": call.m, "n": call.n, "k": call.k}
+            row: dict[str, Any] = {"t": "row", "key": str(i), "case": case, "protocol": "cold", "status": "ok"}
+            out.append(row | software | {"latency_us": factor * latency, "env": "e"})
+    return path
+
+
+def test_leaving_groups_out_is_fitting_without_them() -> None:
+    rng = np.random.default_rng(1)
+    points, values, groups = rng.normal(size=(12, 3)), rng.normal(size=12) / 10, np.repeat(np.arange(4), 3)
+    scales = likeliest(points, values)
+    quick = left_out(scales.inverse(points), values, groups)
+    for group in range(4):
+        kept = groups != group
+        slow = scales.kernel(points[~kept], points[kept]) @ scales.inverse(points[kept]) @ values[kept]
+        np.testing.assert_allclose(quick[~kept], slow, atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [10, 30, 100])
+def test_a_card_off_by_a_factor_is_corrected(rows: int) -> None:
+    found = fit(sample(rows, 1.25, 0.03))
+    assert found.before > 15
+    assert found.after < 5
+    assert found.correction is not None
+
+
+@pytest.mark.parametrize("rows", [10, 30])
+def test_noise_alone_is_hardly_followed(rows: int) -> None:
+    worse = []
+    for seed in range(10):
+        found = fit(sample(rows, 1.0, 0.05, seed)).correction
+        fresh = sample(500, 1.0, 0.05, seed + 100)
+        columns = dict(zip("abcde", fresh.coordinates.T, strict=True))
+        moved = found.log_factor(columns, {}, 500) if found else 0.0
+        worse.append(mape(moved - fresh.log_ratio) - mape(-fresh.log_ratio))
+    assert np.mean(worse) < 0.3
+    assert max(worse) < 1.5
+
+
+def mixed(rows: int, slow: float, seed: int = 0) -> Sample:
+    """Rows of two libraries, a tenth of them of one that takes `slow` times what was predicted."""
+    rng = np.random.default_rng(seed)
+    ran = np.arange(rows) % 10 == 0
+    coordinates = np.column_stack([rng.normal(size=(rows, 5)), ran, ~ran])
+    ratio = np.where(ran, np.log(slow), 0.0) + rng.normal(0, 0.03, rows)
+    names = (*"abcde", "impl=slow", "impl=usual")
+    return Sample(names, coordinates, ratio, np.full(rows, 0.2), np.arange(rows), frozenset())
+
+
+def test_a_library_that_is_far_off_is_no_outlier() -> None:
+    found, fresh = fit(mixed(100, 4.0)).correction, mixed(200, 4.0, seed=1)
+    ran = fresh.coordinates[:, 5] > 0
+    remaining = log_factors(found, fresh) - fresh.log_ratio
+    assert mape(remaining[ran]) < 10
+    assert mape(remaining[~ran]) < 5
+
+
+def test_a_spoiled_row_moves_nothing() -> None:
+    given, fresh = mixed(100, 1.0), mixed(200, 1.0, seed=1)
+    spoiled = replace(given, log_ratio=given.log_ratio + 3.0 * (np.arange(100) == 41))
+    assert mape(log_factors(fit(spoiled).correction, fresh) - fresh.log_ratio) < 4
+
+
+def test_a_correction_says_the_same_by_name_and_by_row() -> None:
+    given = mixed(60, 1.5)
+    found = fit(given).correction
+    assert found is not None
+    assert found.scales.codes == 2
+    columns, ran = dict(zip("abcde", given.coordinates.T, strict=False)), given.coordinates[:, 5] > 0
+    by_name = {impl: found.log_factor(columns, {"impl": impl}, 60) for impl in ("slow", "usual")}
+    assert np.where(ran, by_name["slow"], by_name["usual"]) == pytest.approx(log_factors(found, given))
+
+
+def test_predictions_pick_a_calibration_up_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = pw.predict(CALL, GPU)
+    report = calibrate(store_of(tmp_path / "rows", 1.2), GPU, out=tmp_path / corrections.file_name(GPU))
+    (fitted,) = report.fits.values()
+    assert fitted.after < fitted.before / 3
+    after = pw.predict(CALL, GPU)
+    assert after.latency_us == pytest.approx(1.2 * before.latency_us, rel=0.03)
+    assert "calibrated with 30 rows" in after.notes
+    assert after.floor_us <= after.low_us <= after.latency_us <= after.high_us
+    assert pw.predict([CALL], GPU)[0] == after
+    assert pw.predict(CALL, GPU, protocol="graph").notes == ()
+    assert pw.predict(CALL, "H100").notes == ()
+    with corrections.suspended():
+        assert pw.predict(CALL, GPU) == before
+    monkeypatch.setenv("PIPEWAVE_CALIBRATION", "off")
+    assert pw.predict(CALL, GPU) == before
+
+
+def test_a_correction_never_goes_below_the_floor(tmp_path: Path) -> None:
+    calibrate(store_of(tmp_path / "rows", 0.3), GPU, out=tmp_path / corrections.file_name(GPU))
+    after = pw.predict(CALL, GPU)
+    assert after.latency_us >= after.low_us >= after.floor_us
+
+
+def test_rows_of_another_gpu_and_too_few_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not of A100"):
+        calibrate(store_of(tmp_path / "rows", 1.2), "A100")
+    with pytest.raises(BadInput, match="at least 3"):
+        calibrate(store_of(tmp_path / "few", 1.2, rows=2), GPU)
+
+
+def test_collectives_that_waited_for_a_late_rank_teach_nothing(tmp_path: Path) -> None:
+    path = store_of(tmp_path / "rows", 1.2)
+    with Store(path) as out:
+        for i, fastest_us in enumerate((8.0, 9.0, 30.0, 31.0, 32.0)):
+            case = {"kernel": "all_reduce", "bytes": 65536 << i, "world": 4}
+            row = {"t": "row", "key": f"c{i}", "case": case, "protocol": "cold", "status": "ok", "env": "e"}
+            row |= {"latency_us": 33.0, "fastest_rank_us": fastest_us, "stack": "torch-2.11", "impl": "nccl"}
+            out.append(row)
+    report = calibrate(path, GPU, out=tmp_path / "saved")
+    assert report.late == 2
+    assert sum(found.rows for found in report.fits.values()) + sum(report.too_few.values()) == 33
+
+
+def test_a_damaged_calibration_is_named_and_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / corrections.file_name(GPU)
+    calibrate(store_of(tmp_path / "rows", 1.2), GPU, out=path)
+    path.write_bytes(path.read_bytes()[:-100])
+    corrections.forget()
+    with pytest.raises(BadFile, match="PIPEWAVE_CALIBRATION=off"):
+        pw.predict(CALL, GPU)
+    monkeypatch.setenv("PIPEWAVE_CALIBRATION", "off")
+    assert pw.predict(CALL, GPU).notes == ()
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []

@@ -1,0 +1,70 @@
+"""Calls are well formed by construction; every bad value names its field."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pipewave.calls.families as calls
+from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.lists(st.integers(), max_size=3)
+)
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    call = calls.from_dict({"kernel": "gemm", "m": 1, "n": 2, "k": 3})
+    assert (call.dtype, call.quantize, call.tile, call.stack) == ("bf16", False, None, None)
+    assert calls.attention([1], [9], 8, 2).causal
+
+
+@pytest.mark.parametrize(
+    ("case", "error", "field"),
+    [
+        ({"kernel": "gemm", "m": 0, "n": 1, "k": 1}, BadInput, "m"),
+        ({"kernel": "gemm", "m": -4, "n": 1, "k": 1}, BadInput, "m"),
+        ({"kernel": "gemm", "m": 10**12, "n": 1, "k": 1}, BadInput, "m"),
+        ({"kernel": "gemm", "m": math.nan, "n": 1, "k": 1}, BadInput, "m"),
+        ({"kernel": "gemm", "m": "8", "n": 1, "k": 1}, BadInput, "m"),
+        ({"kernel": "gemm", "m": True, "n": 1, "k": 1}, BadInput, "m"),
+        ({"kernel": "gemm", "m": 1, "n": 1}, MissingField, "k"),
+        ({"kernel": "gemm", "m": 1, "n": 1, "k": 1, "dtpye": "bf16"}, UnknownField, "dtpye"),
+        ({"kernel": "gemm", "m": 1, "n": 1, "k": 1, "dtype": "bf61"}, BadInput, "dtype"),
+        ({"kernel": "gemm", "m": 1, "n": 1, "k": 1, "tile": [1, 2]}, BadInput, "tile"),
+        ({"kernel": "gemmm"}, UnknownKernel, "kernel"),
+        ({}, UnknownKernel, "kernel"),
+        ({"kernel": "attention", "q_lens": [1, 2], "kv_lens": [2], "heads": 8, "kv_heads": 8, "head_dim": 64}, BadInput, "kv_lens"),
+        ({"kernel": "attention", "q_lens": [3], "kv_lens": [2], "heads": 8, "kv_heads": 8, "head_dim": 64}, BadInput, "kv_lens"),
+        ({"kernel": "attention", "q_lens": [], "kv_lens": [], "heads": 8, "kv_heads": 8, "head_dim": 64}, BadInput, "q_lens"),
+        ({"kernel": "attention", "q_lens": [1], "kv_lens": [2], "heads": 8, "kv_heads": 3, "head_dim": 64}, BadInput, "heads"),
+        ({"kernel": "fused_moe", "tokens": 4, "experts": 8, "topk": 9, "hidden": 64, "inter": 64}, BadInput, "topk"),
+        ({"kernel": "fused_moe", "tokens": 4, "experts": 8, "topk": 2, "hidden": 64, "inter": 64, "ep": 3}, BadInput, "ep"),
+        ({"kernel": "fused_moe", "tokens": 4, "experts": 8, "topk": 2, "hidden": 64, "inter": 64, "routing": "zipf"}, BadInput, "routing"),
+        ({"kernel": "all_reduce", "bytes": 8, "world": 1}, BadInput, "world"),
+        ({"kernel": "all_reduce", "bytes": 8, "world": 6, "nodes": 4}, BadInput, "nodes"),
+    ],
+)  # fmt: skip
+def test_bad_values_name_their_field(case: dict[str, object], error: type[PipewaveError], field: str) -> None:
+    with pytest.raises(error) as caught:
+        calls.from_dict(case)
+    assert caught.value.field == field
+    assert field in caught.value.message
+
+
+@given(
+    st.sampled_from(sorted(calls.CLASSES)),
+    st.dictionaries(
+        st.sampled_from(["m", "n", "k", "q_lens", "rows", "dim", "bytes", "world", "tokens", "routing", "dtype"]), JUNK
+    ),
+)
+def test_whatever_is_given_either_builds_or_raises_ours(kernel: str, fields: dict[str, object]) -> None:
+    try:
+        call = calls.from_dict({"kernel": kernel, **fields})
+    except PipewaveError as error:
+        assert error.message
+    else:
+        assert calls.from_dict(call.to_dict()) == call

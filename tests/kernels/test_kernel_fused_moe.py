@@ -1,0 +1,171 @@
+"""Laws of the fused-MoE formulas, and their lower bound against rows of the public corpus."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipewave.gpus import find
+from pipewave.kernels.base import Analysis, Context
+from pipewave.kernels.moe.analyse import analyse
+from pipewave.kernels.moe.config import blocks
+from pipewave.kernels.moe.layer import layer
+from pipewave.kernels.moe.machine import engine, machine
+from pipewave.kernels.moe.tiles import tiling
+
+QWEN = {"tokens": 64, "experts": 128, "topk": 8, "hidden": 2048, "inter": 768, "gated": 1, "tp": 1, "ep": 1}
+CORPUS = Path(os.environ.get("PIPEWAVE_DATA") or Path(__file__).resolve().parents[2] / "../shared/data")
+
+
+def columns(**changes: float) -> dict[str, np.ndarray]:
+    return {name: np.array([float(size)]) for name, size in (QWEN | changes).items()}
+
+
+def context(
+    gpu: str = "H200", dtype: str = "bf16", protocol: str = "cold", stack: str = "vllm-0.22.1", **options: object
+) -> Context:
+    impl = str(options.pop("impl", "triton"))
+    return Context(find(gpu), dtype, protocol, stack, impl, tuple({"routing": "random", **options}.items()))
+
+
+def floor_s(found: Analysis, ctx: Context) -> float:
+    return float(found.demand.seconds(ctx.gpu, ctx.dtype).max())
+
+
+def test_least_arithmetic_is_two_operations_for_each_weight_a_pair_meets() -> None:
+    ctx = context(routing="balanced")
+    assert analyse(columns(), ctx).demand.tensor[0] == 2 * 64 * 8 * 3 * 2048 * 768
+
+
+def test_cold_reads_every_active_expert_once() -> None:
+    ctx = context(routing="balanced")
+    weights, x = 128 * 3 * 2048 * 768 * 2, 64 * 2048 * 2
+    assert analyse(columns(), ctx).demand.dram[0] == pytest.approx(weights + x)
+
+
+def test_the_two_products_are_the_whole_arithmetic() -> None:
+    whole, first, second = (analyse(columns(), context(part=part)).demand.tensor for part in ("all", "w13", "w2"))
+    assert whole[0] == first[0] + second[0]
+
+
+def test_ungated_experts_need_two_thirds() -> None:
+    gated, plain = (analyse(columns(gated=g), context()).demand.tensor[0] for g in (1, 0))
+    assert plain == pytest.approx(gated * 2 / 3)
+
+
+@pytest.mark.parametrize("size", ["hidden", "inter", "tokens"])
+def test_a_larger_layer_never_has_a_lower_bound_below_a_smaller_one(size: str) -> None:
+    ctx = context()
+    bounds = [floor_s(analyse(columns(**{size: QWEN[size] * factor}), ctx), ctx) for factor in (1, 2, 4)]
+    assert bounds == sorted(bounds)
+
+
+def test_warm_weights_are_never_slower_than_cold_ones() -> None:
+    small = columns(experts=8, topk=2, inter=512)
+    cold, warm = (analyse(small, context(protocol=protocol)).base_s[0] for protocol in ("cold", "graph"))
+    assert warm < cold
+
+
+def test_a_batch_answers_like_its_calls_alone() -> None:
+    tokens = (1, 17, 300, 9000)
+    batch = {name: np.full(len(tokens), float(size)) for name, size in QWEN.items()} | {
+        "tokens": np.array(tokens, float)
+    }
+    together = analyse(batch, context())
+    for i, count in enumerate(tokens):
+        alone = analyse(columns(tokens=count), context())
+        assert together.base_s[i] == pytest.approx(alone.base_s[0], rel=1e-12)
+        for name, values in alone.features.items():
+            assert together.features[name][i] == pytest.approx(values[0], rel=1e-9), name
+
+
+@pytest.mark.parametrize("gpu", ["V100", "A100", "L4", "H20", "B200", "RTX 5090"])
+@pytest.mark.parametrize("tokens", [1, 2**31 - 1])
+def test_features_stay_finite_at_the_ends(gpu: str, tokens: int) -> None:
+    found = analyse(columns(tokens=tokens, inter=12), context(gpu, dtype="fp16"))
+    assert np.isfinite(found.base_s).all()
+    assert all(np.isfinite(values).all() for values in found.features.values())
+
+
+def test_a_given_configuration_replaces_the_rule() -> None:
+    config = (("BLOCK_SIZE_K", 64), ("BLOCK_SIZE_M", 32), ("BLOCK_SIZE_N", 256))
+    given = blocks(columns(), context(config=config))
+    assert (given.rows[0], given.columns[0], given.known) == (32, 256, True)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size"), [(32, (16, 64)), (64, (32, 64)), (96, (32, 128)), (512, (64, 128)), (513, (128, 128))]
+)
+def test_vllm_chooses_blocks_by_tokens(tokens: int, size: tuple[int, int]) -> None:
+    ruled = blocks(columns(tokens=tokens), context())
+    assert (ruled.rows[0], ruled.columns[0]) == size
+
+
+@pytest.mark.parametrize(
+    ("impl", "kind"),
+    [
+        ("sglang_fused_moe_triton", "triton"),
+        ("vllm_fused_moe", "triton"),
+        ("vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts", "generated"),
+        ("vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts", "cutlass"),
+        ("moe_torch_flow_cutlass", "cutlass"),
+        ("sglang_marlin_moe", "marlin"),
+        ("vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic", "cutlass"),
+    ],
+)
+def test_engines_by_implementation_name(impl: str, kind: str) -> None:
+    assert engine(impl) == kind
+
+
+@pytest.mark.skipif(not (CORPUS / "CLEAN_RULES.json").exists(), reason="needs the public corpus")
+def test_hardly_a_row_of_the_corpus_beats_its_lower_bound() -> None:
+    pandas, corpus = pytest.importorskip("pandas"), pytest.importorskip("train.corpus")
+    frame = corpus.training_rows("fused_moe", CORPUS)
+    frame = frame[(frame["protocol"] == "graph") & (frame["dtype"] == "bf16")].sample(6000, random_state=0)
+    keys = ["gpu", "stack", "impl", "routing"]
+    beaten = 0
+    for (gpu, stack, impl, kind), rows in frame.groupby(keys, observed=True):
+        ctx = context(gpu, protocol="graph", stack=stack, impl=impl, routing=kind)
+        bound = analyse({name: rows[name].to_numpy(float) for name in QWEN}, ctx).demand.seconds(ctx.gpu, "bf16")
+        beaten += int((rows["latency_us"].to_numpy() < 0.97e6 * bound.max(axis=0)).sum())
+    assert isinstance(frame, pandas.DataFrame)
+    assert beaten <= 0.001 * len(frame)
+
+
+@pytest.mark.parametrize(("gpu", "share"), [("A100", 1.0), ("H100", 0.5), ("B200", 0.25)])
+def test_marlin_keeps_to_the_instructions_of_ampere(gpu: str, share: float) -> None:
+    marlin, cutlass = (machine(context(gpu, impl=impl)) for impl in ("sglang_marlin_moe", "moe_torch_flow_cutlass"))
+    assert marlin.flops_per_sm / cutlass.flops_per_sm == pytest.approx(share, rel=0.02)
+
+
+def test_triton_stages_and_multiplies_in_turn() -> None:
+    at, work = (make(context(routing="balanced")) for make in (machine, lambda ctx: layer(columns(tokens=8192), ctx)))
+    ruled = blocks(columns(tokens=8192), context())
+    in_turn, at_once = (tiling(work, replace(at, serial=serial), ruled).ruled.seconds[0] for serial in (True, False))
+    assert 1.2 * at_once < in_turn < 3.0 * at_once
+
+
+@pytest.mark.parametrize(
+    ("stack", "dtype", "size"),
+    [
+        ("sglang-0.5.14", "bf16", (64, 64)),
+        ("sglang-0.5.14", "fp8_block", (64, 128)),
+        ("vllm-0.14.0", "bf16", (64, 64)),
+        ("vllm-0.19.0", "bf16", (128, 128)),
+    ],
+)
+def test_blocks_of_many_tokens_by_stack(stack: str, dtype: str, size: tuple[int, int]) -> None:
+    ruled = blocks(columns(tokens=4096), context(stack=stack, dtype=dtype, protocol="graph"))
+    assert (ruled.rows[0], ruled.columns[0]) == size
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "untuned"), [("H100", "fp8", 1), ("H100", "fp8_block", 0), ("B200", "fp8", 0)]
+)
+def test_untuned_kernels_of_flashinfer_are_on_hopper(gpu: str, dtype: str, untuned: int) -> None:
+    ctx = context(gpu, dtype, impl="vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts")
+    assert analyse(columns(), ctx).features["untuned"][0] == untuned

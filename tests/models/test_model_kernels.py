@@ -1,0 +1,138 @@
+"""A batch as kernel calls: the work in the calls is the work of the model, whatever the split."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipewave.calls.families import Attention, Collective, FusedMoe, Gemm
+from pipewave.errors import BadInput, CannotShard
+from pipewave.models import load
+from pipewave.models.kernels import Batch, Deployment, Use
+from pipewave.models.shard import Parallel, active_parameters, kv_bytes_per_token, padded_vocab
+from pipewave.models.spec import Gqa
+
+DECODE = Batch((1,) * 8, (1000,) * 8)
+PROMPT = Batch((300, 200), (300, 500))
+
+
+def flops(uses: list[Use]) -> float:
+    """Multiply-adds × 2 of the matrix products."""
+    total = 0.0
+    for use in uses:
+        call = use.call
+        if isinstance(call, Gemm):
+            total += 2.0 * call.m * call.n * call.k * use.count
+        if isinstance(call, FusedMoe):
+            total += 6.0 * call.tokens * call.topk * call.hidden * call.inter / (call.tp * call.ep) * use.count
+    return total
+
+
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "Qwen2.5-14B", "Qwen3-32B", "Gemma-2-9B", "Qwen3-30B-A3B", "Phi-4"])
+def test_products_do_two_flops_a_parameter_and_token(name: str) -> None:
+    model = load(name)
+    work = flops(Deployment(model).kernels(DECODE))
+    head = 2.0 * DECODE.requests * padded_vocab(model) * model.hidden
+    body = 2.0 * DECODE.rows * (active_parameters(model) - model.vocab * model.hidden * (1 if model.tied else 2))
+    assert work == pytest.approx(body + head, rel=2e-3)  # norms and biases are no products
+
+
+@pytest.mark.parametrize("parallel", [Parallel(2), Parallel(4), Parallel(2, 2), Parallel(1, 3), Parallel(8)])
+@pytest.mark.parametrize("name", ["Llama-3.1-70B", "Qwen3-30B-A3B", "Qwen2.5-32B"])
+def test_ranks_share_the_work(name: str, parallel: Parallel) -> None:
+    model = load(name)
+    whole = flops(Deployment(model).kernels(PROMPT))
+    ranks = sum(flops(Deployment(model, parallel).kernels(PROMPT, stage)) for stage in range(parallel.pp))
+    assert ranks * parallel.tp >= whole * 0.999
+    assert ranks * parallel.tp <= whole * 1.08  # repeated KV heads and routers
+
+
+@pytest.mark.parametrize(
+    "name", ["Llama-3.1-8B", "DeepSeek-V3", "gpt-oss-20b", "Gemma-3-27B", "Phi-2", "Qwen2-57B-A14B"]
+)
+@pytest.mark.parametrize("batch", [DECODE, PROMPT, Batch((1, 1, 64), (10, 900, 64))])
+def test_the_three_parts_are_all_kernels(name: str, batch: Batch) -> None:
+    deployment = Deployment(load(name), Parallel(2) if name != "gpt-oss-20b" else Parallel())
+    parts = deployment.by_rows(batch) + deployment.by_requests(batch) + deployment.by_length(batch)
+    assert sorted(map(repr, parts)) == sorted(map(repr, deployment.kernels(batch)))
+
+
+def test_one_gpu_communicates_nothing() -> None:
+    uses = Deployment(load("Llama-3.1-8B")).kernels(PROMPT)
+    assert not any(isinstance(use.call, Collective) for use in uses)
+
+
+def test_tensor_parallel_reduces_twice_a_layer_and_once_for_the_embedding() -> None:
+    model = load("Llama-3.1-8B")
+    uses = Deployment(model, Parallel(4)).kernels(PROMPT)
+    reduces = [use for use in uses if use.call.kernel == "all_reduce"]
+    assert sum(use.count for use in reduces) == 2 * 32 + 1
+    assert {use.call.bytes for use in reduces} == {500 * 4096 * 2}  # type: ignore[attr-defined]
+
+
+def test_pipeline_hands_over_and_splits_layers() -> None:
+    deployment = Deployment(load("Llama-3.1-8B"), Parallel(2, 2))
+    first, last = (deployment.kernels(PROMPT, stage) for stage in (0, 1))
+    named = [{use.name: use.count for use in uses} for uses in (first, last)]
+    assert [n["qkv_proj"] for n in named] == [16, 16]
+    assert "stage_send_recv" in named[0]
+    assert "lm_head" not in named[0]
+    assert "lm_head" in named[1]
+    assert "embedding" not in named[1]
+
+
+def test_window_softcap_and_sinks_reach_the_attention_call() -> None:
+    calls = [u.call for u in Deployment(load("gpt-oss-20b")).kernels(DECODE) if isinstance(u.call, Attention)]
+    assert [(c.window, c.sinks, c.softcap) for c in calls] == [(128, True, None), (None, True, None)]
+    gemma = [u.call for u in Deployment(load("Gemma-2-9B")).kernels(DECODE) if isinstance(u.call, Attention)]
+    assert {c.softcap for c in gemma} == {50.0}
+
+
+def test_latent_attention_splits_prompts_from_decode() -> None:
+    uses = {u.name: u.call for u in Deployment(load("DeepSeek-V3"), Parallel(8)).kernels(Batch((1, 64), (900, 64)))}
+    assert uses["mla_generation"].kv_lens == (900,)  # type: ignore[attr-defined]
+    assert uses["mla_context"].q_lens == (64,)  # type: ignore[attr-defined]
+    assert uses["qkv_a_proj"].n == 1536 + 512 + 64  # type: ignore[attr-defined]
+
+
+def test_lm_head_is_cut_by_tp() -> None:
+    head = next(u.call for u in Deployment(load("Llama-3.1-8B"), Parallel(4)).kernels(DECODE) if u.name == "lm_head")
+    assert (head.m, head.n, head.k) == (8, 128256 // 4, 4096)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "parallel", "field"),
+    [
+        ("Llama-3.1-8B", (3, 1, 1), "tp"),
+        ("Qwen2.5-7B", (8, 1, 1), "tp"),
+        ("Phi-4", (4, 1, 1), "tp"),
+        ("Llama-3.1-8B", (1, 33, 1), "pp"),
+        ("Llama-3.1-8B", (2, 1, 2), "ep"),
+        ("gpt-oss-20b", (64, 1, 64), "ep"),
+    ],
+)
+def test_splits_that_do_not_divide(name: str, parallel: tuple[int, int, int], field: str) -> None:
+    with pytest.raises(CannotShard) as caught:
+        Parallel(*parallel).check(load(name))
+    assert caught.value.field == field
+
+
+def test_kv_bytes_of_known_models() -> None:
+    assert kv_bytes_per_token(load("Llama-3.1-8B")) == 131_072
+    assert kv_bytes_per_token(load("Llama-3.1-70B"), Parallel(4)) == 81_920
+    assert kv_bytes_per_token(load("DeepSeek-V3")) == 61 * 576 * 2
+    # fewer KV heads than ranks: every rank keeps one
+    assert kv_bytes_per_token(load("Qwen3-30B-A3B"), Parallel(8)) == 48 * 2 * 128 * 2
+
+
+def test_batches_without_tokens_are_refused() -> None:
+    for q_lens, kv_lens in (((), ()), ((0,), (5,)), ((4,), (3,)), ((1, 1), (5,))):
+        with pytest.raises(BadInput):
+            Batch(q_lens, kv_lens)
+
+
+def test_padding_to_a_graph_pads_products_only() -> None:
+    uses = Deployment(load("Llama-3.1-8B")).kernels(Batch((1,) * 9, (64,) * 9, padded=16))
+    by_name = {use.name: use.call for use in uses}
+    assert by_name["qkv_proj"].m == 16  # type: ignore[attr-defined]
+    assert len(by_name["attention"].q_lens) == 9  # type: ignore[attr-defined]
+    assert isinstance(load("Llama-3.1-8B").layers[0].attention, Gqa)

@@ -1,0 +1,53 @@
+"""A sweep over a real Dask cluster of two workers, one of which is killed midway: no design lost or counted twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pipewave.models import load
+from pipewave.planning import Question, Space, plan
+from pipewave.planning.executors import executor
+
+distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def cluster() -> Iterator[object]:
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1", silence_logs=50
+    ) as running:
+        yield running
+
+
+def kill_one(address: str, killed: list[int]) -> None:
+    """SIGKILL the first worker as soon as it has begun to work."""
+    with distributed.Client(address) as client:
+        pids = client.run(os.getpid)
+        while not any(client.processing().values()):
+            time.sleep(0.02)
+        victim = next(worker for worker, tasks in client.processing().items() if tasks)
+        os.kill(pids[victim], signal.SIGKILL)
+        killed.append(pids[victim])
+
+
+def test_a_killed_worker_loses_nothing(cluster: object) -> None:
+    model, question = load("Llama-3.1-8B"), Question(1000, 100)
+    space = Space(("H100", "H200", "A100", "L40S", "H20", "B200"), tps=(1, 2, 4, 8), pps=(1, 2), batches=(1, 16, 128))
+    address = cluster.scheduler_address  # type: ignore[attr-defined]
+    killed: list[int] = []
+    assassin = threading.Thread(target=kill_one, args=(address, killed))
+    assassin.start()
+    with executor("dask://" + address.removeprefix("tcp://")) as pool:
+        spread = plan(model, question, space, executor=pool)
+    assassin.join(30)
+    assert len(killed) == 1
+    assert json.dumps(spread.to_dict()) == json.dumps(plan(model, question, space).to_dict())
+    assert len(spread.designs) + spread.designs.crowded_out + 15 * len(spread.designs.refused) == space.size(model)

@@ -1,0 +1,330 @@
+"""The Python face: laws of the design, tables in and out, typed errors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pipewave as pw
+from pipewave.calls.families import CLASSES, Call
+from pipewave.errors import BadInput, UnknownGPU, UnsupportedDtype
+from pipewave.prediction import tables
+from pipewave.prediction.batch import BEYOND
+
+SIZES = st.integers(1, 1 << 15)
+GPUS = st.sampled_from(["H200", "A100", "L40S", "B200", "RTX 4090", "H20", "GB300"])
+PROTOCOLS = st.sampled_from(["cold", "serving", "graph", "profiler_warm"])
+
+
+@st.composite
+def any_call(draw: st.DrawFn) -> Call:
+    """A well-formed call of any family."""
+    kernel = draw(st.sampled_from(sorted(CLASSES)))
+    lens = draw(st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 8192)), min_size=1, max_size=6))
+    q, kv = [a for a, _ in lens], [a + b for a, b in lens]
+    match kernel:
+        case "gemm":
+            return pw.gemm(draw(SIZES), draw(SIZES), draw(SIZES))
+        case "attention":
+            group = draw(st.sampled_from([1, 4, 8]))
+            return pw.attention(
+                q, kv, 8 * group, 8, draw(st.sampled_from([64, 128])), window=draw(st.sampled_from([None, 128]))
+            )
+        case "mla":
+            return pw.mla(q, kv, draw(st.sampled_from([1, 16, 128])), draw(st.sampled_from(["context", "generation"])))
+        case "fused_moe":
+            return pw.fused_moe(
+                draw(SIZES), 64, draw(st.integers(1, 8)), 2048, 1024, part=draw(st.sampled_from(["all", "w13", "w2"]))
+            )
+        case "rmsnorm":
+            return pw.rmsnorm(draw(SIZES), draw(SIZES), fused_add=draw(st.booleans()))
+        case "silu_and_mul":
+            return pw.silu_and_mul(draw(SIZES), draw(SIZES))
+        case "elementwise":
+            return pw.elementwise(draw(SIZES), draw(SIZES))
+    return CLASSES[kernel](draw(st.integers(1, 1 << 30)), draw(st.sampled_from([2, 4, 8])))  # type: ignore[call-arg]
+
+
+@given(any_call(), GPUS, PROTOCOLS)
+def test_every_answer_is_ordered_and_above_its_floor(call: Call, gpu: str, protocol: str) -> None:
+    p = pw.predict(call, gpu, protocol=protocol)
+    numbers = [p.latency_us, p.low_us, p.high_us, p.floor_us, p.ceiling_us]
+    assert all(np.isfinite(numbers))
+    assert 0 < p.floor_us <= p.low_us <= p.latency_us <= p.high_us
+    assert p.ceiling_us >= p.floor_us
+
+
+@given(st.lists(any_call(), min_size=1, max_size=12), GPUS, PROTOCOLS)
+def test_many_at_once_are_the_same_as_one_by_one(calls: list[Call], gpu: str, protocol: str) -> None:
+    together = pw.predict(calls, gpu, protocol=protocol)
+    for call, answer in zip(calls, together, strict=True):
+        alone = pw.predict(call, gpu, protocol=protocol)
+        assert dataclasses.replace(alone, notes=()) == pytest.approx(
+            dataclasses.replace(answer, notes=())
+        ) or np.isclose(alone.latency_us, answer.latency_us, rtol=1e-3)  # nets sum in single precision
+
+
+@given(
+    any_call(), st.sampled_from(["H200", "L40S"]), st.sampled_from(["dram_gbps", "l2_gbps", "sms", "boost_clock_mhz"])
+)
+def test_a_larger_gpu_never_raises_the_floor(call: Call, name: str, field: str) -> None:
+    small = pw.find(name)
+    large = small.what_if(**{field: round(1.25 * getattr(small, field))})
+    assert pw.predict(call, large).floor_us <= pw.predict(call, small).floor_us * (1 + 1e-9)
+
+
+def test_tables_of_arrays_and_frames() -> None:
+    m = np.array([1, 64, 4096])
+    from_arrays = pw.predict({"kernel": "gemm", "m": m, "n": 4096, "k": 4096}, "H200")
+    one_by_one = [pw.predict(pw.gemm(int(rows), 4096, 4096), "H200").latency_us for rows in m]
+    assert np.allclose(from_arrays.latency_us, one_by_one, rtol=1e-5)
+    assert from_arrays.to_dict()["bound"] == [answer.bound for answer in from_arrays]
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"kernel": "gemm", "m": m, "n": 4096, "k": 4096})
+    assert np.allclose(pw.predict(frame, "H200").to_pandas()["latency_us"], one_by_one, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"kernel": "gemm", "m": np.arange(1, 200), "n": 4096, "k": 512, "dtype": "fp8", "quantize": True},
+        {"kernel": ["gemm"] * 3, "m": [1, 64, 4096], "n": [64] * 3, "k": 128, "tile": None, "stack": "sglang-0.5.14"},
+        {"kernel": "rmsnorm", "rows": [1, 512], "dim": (64, 4096), "fused_add": [True, True]},
+        {"kernel": "elementwise", "bytes_read": [1 << 20, 1 << 30], "bytes_written": 0},
+        {"kernel": "all_reduce", "bytes": [1 << 10, 1 << 30], "world": 4},
+        {"kernel": "gemm", "m": [8, 8], "n": 64, "k": 64, "dtype": ["bf16", "fp8"]},
+        {"kernel": "gemm", "m": np.array([8.0, 16.0]), "n": 64, "k": 64},
+    ],
+)
+def test_a_table_answers_as_its_rows_do(table: dict[str, object]) -> None:
+    found = pw.predict(table, "H200", protocol="graph")
+    rows = pw.predict(tables.calls(table), "H200", protocol="graph")
+    assert len(found) == len(rows)
+    for name in ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us"):
+        assert np.allclose(getattr(found, name), getattr(rows, name), rtol=1e-5)
+    assert [(a.bound, a.impl, a.stack, a.basis, a.notes) for a in found] == [
+        (a.bound, a.impl, a.stack, a.basis, a.notes) for a in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    "m", [[8, True], [8, 2**31], [8, None], [8, 1.5], [8, "8"], np.array([8, 0]), np.array([1.0, 0.5])]
+)
+def test_rows_that_no_call_may_be_are_refused_in_arrays_too(m: object) -> None:
+    with pytest.raises(BadInput, match="row 1"):
+        pw.predict({"kernel": "gemm", "m": m, "n": 8, "k": 8}, "H200")
+
+
+def test_a_bad_row_of_a_table_is_named() -> None:
+    with pytest.raises(BadInput, match="row 1: m = 0"):
+        pw.predict({"kernel": "gemm", "m": [4, 0], "n": 8, "k": 8}, "H200")
+    with pytest.raises(BadInput, match="column 'n' has 1 rows"):
+        pw.predict({"kernel": "gemm", "m": [4, 2], "n": [8], "k": 8}, "H200")
+
+
+def test_a_case_of_the_contract_is_a_table_of_one_row() -> None:
+    case = {"kernel": "attention", "heads": 32, "kv_heads": 8, "head_dim": 128} | {
+        "q_lens": [1, 1],
+        "kv_lens": [2048, 512],
+    }
+    alone = pw.predict(pw.attention([1, 1], [2048, 512], 32, 8), "H200").latency_us
+    assert pw.predict(case, "H200").latency_us == pytest.approx([alone])
+    ragged = pw.predict(case | {"q_lens": [[1, 1], [1]], "kv_lens": [[2048, 512], [64]]}, "H200")
+    assert len(ragged) == 2 and ragged.latency_us[0] == pytest.approx(alone)
+    fewer_heads = pw.predict(case | {"heads": [32, 16]}, "H200")
+    assert len(fewer_heads) == 2 and fewer_heads.latency_us[0] == pytest.approx(alone)
+
+
+def test_what_cannot_run_is_an_error() -> None:
+    with pytest.raises(UnsupportedDtype, match="A100 cannot run dtype 'fp8'"):
+        pw.predict(pw.gemm(8, 8, 8, dtype="fp8"), "A100")
+    with pytest.raises(UnknownGPU, match="did you mean H200"):
+        pw.predict(pw.gemm(8, 8, 8), "H201")
+    with pytest.raises(BadInput, match="protocol"):
+        pw.predict(pw.gemm(8, 8, 8), "H200", protocol="warm")
+
+
+@pytest.mark.parametrize("gpu", ["L40S", "RTX 4090", "A100", "H200"])
+def test_cold_weights_arrive_no_faster_than_dram_ever_delivered(gpu: str) -> None:
+    """Cards of which only warm replays were measured must not promise their weights out of the L2."""
+    one = pw.predict(pw.gemm(16, 4096, 4096), gpu)
+    dram_us = 2 * 4096 * 4096 / (pw.find(gpu).dram_peak_gbps * 1e3)
+    assert one.latency_us >= 1.1 * dram_us
+
+
+def test_an_implementation_without_rows_is_told() -> None:
+    assert any("'foo'" in note for note in pw.predict(pw.gemm(64, 64, 64), "H200", impl="foo").notes)
+    assert pw.predict(pw.gemm(64, 64, 64), "H200", impl="cublas").notes == ()
+
+
+def test_four_bit_weights_are_answered_by_a_stack_that_runs_them() -> None:
+    """vLLM 0.22.1 has rows of other types only, 0.24.0 has kernels of such weights."""
+    call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
+    found = pw.predict(call, "H200", protocol="serving")
+    assert found.stack == "vllm-0.24.0" and "vllm-0.22.1 was not measured" in found.notes[0]
+    assert found.latency_us == pw.predict(call, "H200", protocol="serving", stack="vllm-0.24.0").latency_us
+
+
+DECODE = pw.attention([1] * 8, [4096] * 8, 32, 8, kv_dtype="fp8")
+IMAGE = pw.attention([1024] * 4, [1024] * 4, 16, 16, 64, causal=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "gpu", "stack", "impl"),
+    [
+        (DECODE, "L40S", "vllm-0.24.0", "vllm_flashinfer_fidecode"),  # FlashAttention 2 reads no FP8 cache
+        (dataclasses.replace(DECODE, kv_dtype=None), "L40S", "vllm-0.24.0", "vllm_flash_attn_fa2"),
+        (DECODE, "RTX 3090", "vllm-0.22.1", "vllm_flashinfer_fidecode"),
+        (dataclasses.replace(DECODE, causal=False), "L40S", "vllm-0.24.0", "vllm_flashinfer_fidecode"),
+        (dataclasses.replace(DECODE, head_dim=192), "B300", "vllm-0.24.0", "vllm_triton_attn"),
+        (DECODE, "B300", "vllm-0.24.0", "vllm_flashinfer_trtllmdecode"),
+        (IMAGE, "B300", "sglang-0.5.14", "flash_attention_v4"),
+        (dataclasses.replace(IMAGE, causal=True), "B300", "sglang-0.5.14", "trtllm_mha"),
+    ],
+)
+def test_a_stack_chooses_its_attention_kernel_by_the_call(call: Call, gpu: str, stack: str, impl: str) -> None:
+    assert pw.predict(call, gpu, protocol="graph", stack=stack).impl == impl
+    assert pw.predict([call] * 2, gpu, protocol="graph", stack=stack)[1].impl == impl
+
+
+@pytest.mark.parametrize("protocol", ["cold", "serving", "graph"])
+def test_weight_only_products_run_the_kernels_that_were_measured(protocol: str) -> None:
+    """No vLLM has rows of them, TensorRT-LLM has: vLLM's 16-bit product is no stand-in."""
+    found = pw.predict(pw.gemm(64, 4096, 4096, dtype="int4"), "H200", protocol=protocol)
+    assert found.stack.startswith("trtllm") and "linear" not in found.impl
+
+
+def test_four_bit_weights_meet_plain_activations_unless_said() -> None:
+    call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
+    assert ":" not in pw.predict(call, "B200", protocol="graph").impl
+
+
+@pytest.mark.parametrize(
+    ("stack", "name", "impl"),
+    [
+        ("vllm-0.24.0", "vLLM_custom_graph", "custom"),
+        ("sglang-0.5.14", "SGLang_CustomAllReduce_graph", "custom"),
+        ("trtllm-1.3.0rc20", "TRTLLM", "custom"),
+        ("nccl-2.29.2", "NCCL", "nccl"),
+    ],
+)
+def test_collectives_go_by_the_names_of_the_corpus_too(stack: str, name: str, impl: str) -> None:
+    calls = [pw.all_reduce(size, 8) for size in (1 << 10, 1 << 20, 1 << 28)]
+    named, plain = (pw.predict(calls, "B200", protocol="graph", stack=stack, impl=each) for each in (name, impl))
+    assert named.latency_us.tolist() == plain.latency_us.tolist() and named[0].impl == impl and named[0].notes == ()
+
+
+def test_a_kernel_of_four_bit_weights_is_known_without_its_activations() -> None:
+    call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
+    name = "sglang_mxfp4_flashinfer_trtllm_moe"
+    found = pw.predict(call, "B200", protocol="graph", stack="sglang-0.5.14", impl=name)
+    assert found.impl == f"{name}:mxfp8" and found.notes == ()
+
+
+@pytest.mark.parametrize("stack", ["sglang-0.5.14", "vllm-0.24.0"])
+def test_a_ceiling_is_not_far_above_what_the_kernel_asked_about_surely_takes(stack: str) -> None:
+    """A kernel that is surely faster by far shows that a well-made one can be."""
+    calls = [pw.attention([q], [q + 16384], 8, 1) for q in (2, 16, 256)]
+    calls.append(pw.attention([2], [16386], 32, 8))
+    found = pw.predict(calls, "RTX 5090", protocol="graph", stack=stack)
+    assert (found.ceiling_us <= BEYOND * found.high_us * (1 + 1e-6)).all()
+    assert all(pw.predict(call, "RTX 5090", protocol="graph", stack=stack).ceiling_us <= BEYOND * high * (1 + 1e-6)
+               for call, high in zip(calls, found.high_us, strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "gpu"), [("mxfp4", "H200"), ("int4", "H200"), ("int4", "B300"), ("nvfp4", "B200")])
+def test_cold_calls_of_four_bit_weights_run_the_kernels_that_replays_of_them_do(dtype: str, gpu: str) -> None:
+    """No cold row has such weights; that is no reason to answer as a kernel of 16-bit ones."""
+    call = pw.fused_moe(256, 384, 8, 7168, 2048, tp=8, dtype=dtype)
+    cold, replayed = (pw.predict(call, gpu, protocol=protocol) for protocol in ("cold", "graph"))
+    assert (cold.stack, cold.impl) == (replayed.stack, replayed.impl)
+    assert cold.latency_us == pytest.approx(replayed.latency_us, rel=0.15)
+
+
+@pytest.mark.parametrize("gpu", ["H200", "L40S", "RTX PRO 6000 Server", "B300"])
+@pytest.mark.parametrize("stack", ["sglang-0.5.14", "vllm-0.24.0"])
+def test_a_stack_runs_its_own_kernels_of_four_bit_weights(gpu: str, stack: str) -> None:
+    """Also where every shape that it was measured at is held out of training."""
+    found = pw.predict(pw.fused_moe(256, 384, 8, 7168, 2048, dtype="int4"), gpu, protocol="graph", stack=stack)
+    assert found.stack == stack and found.notes == ()
+    assert "marlin" in found.impl or (gpu == "B300" and found.impl == "sglang_flashinfer_trtllm_moe")
+
+
+def test_prompts_of_latent_attention_under_vllm_are_answered_as_expanded() -> None:
+    """SGLang's kernel on compressed rows takes three times as long, and vLLM does not run it."""
+    call = pw.mla([4096], [4096], 128, "context")
+    vllm, sglang = (pw.predict(call, "H200", protocol="serving", stack=s) for s in ("vllm-0.22.1", "sglang-0.5.14"))
+    assert vllm.stack.startswith("trtllm") and vllm.latency_us < 0.5 * sglang.latency_us
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype"),
+    [
+        (pw.attention([1], [64], 8, 8), "int4"),
+        (pw.mla([1], [64], 8, "generation"), "nvfp4"),
+        (pw.rmsnorm(8, 64), "mxfp4"),
+    ],
+)
+def test_types_of_weights_are_no_types_of_kernels_without_weights(call: Call, dtype: str) -> None:
+    with pytest.raises(UnsupportedDtype, match=call.kernel):
+        pw.predict(dataclasses.replace(call, dtype=dtype), "B200")
+
+
+@pytest.mark.parametrize(
+    ("case", "gpu", "stack", "impl"),
+    [
+        (pw.fused_moe(256, 8, 2, 4096, 14336), "B200", "sglang-0.5.14", "sglang_fused_moe_triton"),
+        (pw.fused_moe(256, 8, 2, 4096, 14336), "B300", "sglang-0.5.14", "sglang_fused_moe_triton"),
+        (pw.fused_moe(256, 128, 8, 2048, 768), "B200", "sglang-0.5.14", "sglang_flashinfer_trtllm_moe"),
+        (pw.fused_moe(256, 512, 22, 2048, 5120, gated=False), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_nongated"),
+        (pw.fused_moe(256, 64, 4, 1024, 5120, gated=False), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_nongated"),
+        (pw.fused_moe(256, 64, 4, 1024, 5120), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_cutlass"),
+        (pw.fused_moe(256, 64, 4, 4096, 1024, dtype="fp8_block"), "H100", "vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts"),
+        (pw.fused_moe(256, 64, 4, 4096, 1024, dtype="fp8_block", ep=2), "H100", "vllm-0.24.0",
+         "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"),
+    ],
+)  # fmt: skip
+def test_experts_without_a_named_kernel_run_what_the_stack_keeps_for_their_model(
+    case: Call, gpu: str, stack: str, impl: str
+) -> None:
+    answer = pw.predict(case, gpu, protocol="graph", stack=stack)
+    assert answer.impl == impl
+    assert answer.latency_us == pw.predict(case, gpu, protocol="graph", stack=stack, impl=impl).latency_us
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H200", "L40S", "B200"])
+@pytest.mark.parametrize("protocol", ["cold", "graph"])
+def test_one_sixteen_bit_type_runs_what_the_other_does(gpu: str, protocol: str) -> None:
+    calls = (
+        lambda dtype: pw.gemm(512, 4096, 4096, dtype=dtype),
+        lambda dtype: pw.fused_moe(512, 64, 6, 2048, 1408, dtype=dtype),
+        lambda dtype: pw.attention([1] * 8, [2048] * 8, 32, 8, dtype=dtype),
+        lambda dtype: pw.attention([1] * 8, [2048] * 8, 32, 8, dtype=dtype, kv_dtype="fp8"),
+    )
+    for call in calls:
+        half, brain = (pw.predict(call(dtype), gpu, protocol=protocol) for dtype in ("fp16", "bf16"))
+        assert half.impl == brain.impl
+        assert half.latency_us == pytest.approx(brain.latency_us, rel=0.25)
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H200", "L40S", "GB200"])
+@pytest.mark.parametrize("protocol", ["serving", "graph"])
+def test_a_card_with_one_number_changed_is_still_predicted_as_that_card(gpu: str, protocol: str) -> None:
+    card = pw.find(gpu)
+    calls = [pw.gemm(64, 4096, 4096), pw.fused_moe(64, 64, 6, 2048, 1408), pw.attention([1] * 8, [2048] * 8, 32, 8),
+             pw.attention([2048], [2048], 32, 8), pw.all_reduce(1 << 20, 4)]  # fmt: skip
+    known = pw.predict(calls, card, protocol=protocol)
+    same, faster = (pw.predict(calls, card.what_if(**change), protocol=protocol)
+                    for change in ({"dram_gb": card.dram_gb + 1}, {"dram_gbps": 1.1 * card.dram_gbps}))  # fmt: skip
+    assert same.latency_us == pytest.approx(known.latency_us)
+    assert (faster.latency_us < 1.05 * known.latency_us).all()
+    assert {same[i].basis for i in range(len(calls))} <= {"same_architecture", "new_architecture"}
+
+
+def test_a_stack_without_rows_of_a_type_here_runs_what_it_runs_elsewhere() -> None:
+    found = pw.predict(pw.gemm(512, 4096, 4096), "H100", protocol="graph", stack="trtllm-1.0.0")
+    assert found.impl == "torch_flow", "its rows on this GPU are of weight-only kernels"

@@ -1,0 +1,61 @@
+"""Protocol `serving`: what a step spares a kernel, and what stands in where no cold call was measured."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pipewave as pw
+from pipewave.gpus import find
+from pipewave.physics.arith import SCALAR
+from pipewave.prediction.in_step import DIRTY_SHARE, REPLAYED, write_back_s
+
+STREAMING = (pw.gemm(1, 14336, 4096), pw.fused_moe(32, 128, 8, 2048, 768), pw.attention((1,) * 8, (16384,) * 8, 32, 8))
+
+
+@pytest.mark.parametrize("call", STREAMING)
+def test_what_streams_is_spared_a_write_back_but_never_its_floor(call: pw.Call) -> None:
+    cold, serving = (pw.predict(call, "H200", protocol=protocol) for protocol in ("cold", "serving"))
+    assert serving.floor_us <= serving.low_us <= serving.latency_us <= serving.high_us
+    assert serving.floor_us <= serving.ceiling_us
+    assert cold.latency_us - 15 < serving.latency_us < cold.latency_us
+
+
+def test_a_large_product_is_spared_next_to_nothing() -> None:
+    call = pw.gemm(8192, 14336, 4096, sm_clock_mhz=1700.0)
+    cold, serving = (pw.predict(call, "H200", protocol=protocol).latency_us for protocol in ("cold", "serving"))
+    assert serving == pytest.approx(cold, rel=0.01)
+
+
+@given(busy=st.floats(0.0, 1.0), size=st.floats(0.0, 1e12), family=st.sampled_from(["gemm", "attention", "rmsnorm"]))
+@settings(max_examples=60, deadline=None)
+def test_a_write_back_is_bounded_by_the_cache(busy: float, size: float, family: str) -> None:
+    gpu = find("H200")
+    spared = write_back_s(busy, size, family, gpu, SCALAR)
+    assert 0.0 <= spared <= DIRTY_SHARE * gpu.l2_mb * 2**20 / (1e9 * gpu.dram_peak_gbps) * (1 + 1e-9)
+    assert family != "rmsnorm" or spared == 0.0
+
+
+def test_only_an_engine_that_prepares_attention_once_a_step_is_spared_its_preparation() -> None:
+    call = pw.attention((1,) * 4, (64,) * 4, 32, 8)
+    vllm, sglang = (
+        pw.predict(call, "H200", protocol="serving", stack=name) for name in ("vllm-0.22.1", "sglang-0.5.14")
+    )
+    assert vllm.latency_us == pytest.approx(sglang.latency_us - 2.2, abs=0.05)
+
+
+def test_a_card_without_cold_rows_says_what_stands_in() -> None:
+    found = pw.predict(pw.gemm(64, 4096, 4096), "L40S", protocol="serving")
+    assert REPLAYED in found.notes
+    assert found.basis == pw.predict(pw.gemm(64, 4096, 4096), "L40S", protocol="graph", stack="vllm-0.22.1").basis
+    assert REPLAYED not in pw.predict(pw.gemm(64, 4096, 4096), "H200", protocol="serving").notes
+
+
+@pytest.mark.parametrize("gpu", ["H200", "A100"])
+@pytest.mark.parametrize("call", [pw.rmsnorm(2048, 4096), pw.rmsnorm(2048, 4096, fused_add=True), pw.silu_and_mul(64, 14336),
+                                  pw.elementwise(1 << 20, 1 << 20)])  # fmt: skip
+def test_in_a_step_a_well_made_streaming_kernel_gains_what_the_predicted_one_does(call: pw.Call, gpu: str) -> None:
+    cold, serving = (pw.predict(call, gpu, protocol=protocol) for protocol in ("cold", "serving"))
+    assert serving.latency_us < cold.latency_us
+    assert serving.ceiling_us / serving.latency_us == pytest.approx(cold.ceiling_us / cold.latency_us)

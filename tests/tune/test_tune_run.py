@@ -1,0 +1,180 @@
+"""Decorator, resumed profile, pairs and evaluation, with made-up kernels and devices: no GPU, torch or triton."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipewave.cli import tune as commands
+from pipewave.errors import BadInput
+from pipewave.tune import autotune, load_table, pairs, record
+from pipewave.tune.evaluate import evaluate_all, regrets
+from pipewave.tune.profile import profile
+from pipewave.tune.shapes import draw, lengths
+from pipewave.tune.space import space
+
+RECORDINGS = Path(__file__).parents[2] / "data" / "recordings" / "h200"
+recorded = pytest.mark.skipif(not (RECORDINGS / "gemm.npz").exists(), reason="recordings are not in this checkout")
+
+
+class Kernel:
+    """Looks like a Triton kernel: named arguments, launched as kernel[grid](...)."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+        self.arg_names = ["a", "w", "c", "scale", "M", "N", "K"]
+        self.launches: list[dict[str, Any]] = []
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *args, **kwargs: self.launches.append(kwargs)
+
+
+def test_a_decorated_kernel_launches_with_the_tables_choice() -> None:
+    kernel = Kernel("gemm")
+    tuned = autotune(configs=[], key=["M", "N", "K"])(kernel)
+    tuned[(1,)](0, 0, 0, 1.0, 300, 4096, 4096)
+    assert kernel.launches == [dict(load_table("gemm").select(300, 4096, 4096))]
+    assert tuned.provenance == {"table": 1}
+
+
+def test_without_a_table_upstream_decides_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, asked = Kernel("softmax"), []
+    fake = SimpleNamespace(autotune=lambda configs, key, **kw: asked.append((key, kw)) or (lambda fn: fn))
+    monkeypatch.setitem(__import__("sys").modules, "triton", fake)
+    with pytest.warns(UserWarning, match="falling back"):
+        tuned = autotune([], ["M"], warmup=5)(kernel)
+    tuned[(1,)](0, 0, 0, 1.0, 8, 8, 8)
+    assert tuned.provenance == {"upstream": 1}
+    assert kernel.launches == [{}]
+    assert asked == [(["M"], {"warmup": 5})]
+    assert "softmax" in tuned.reason
+
+
+def test_a_choice_outside_the_users_list_goes_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    only = SimpleNamespace(kwargs={"BLOCK_M": 1}, num_warps=1, num_stages=1)
+    kernel = Kernel("gemm")
+    monkeypatch.setitem(__import__("sys").modules, "triton", SimpleNamespace(autotune=lambda *a, **k: lambda fn: fn))
+    tuned = autotune([only], ["M"])(kernel)
+    tuned[(1,)](0, 0, 0, 1.0, 300, 4096, 4096)
+    assert tuned.provenance == {"upstream": 1}
+
+
+class Device:
+    """Times are a function of shape and configuration; counts what ran."""
+
+    def __init__(self, kernel: str) -> None:
+        self.of, self.shape, self.ran = space(kernel), {}, 0
+
+    def prepare(self, shape: dict[str, int]) -> None:
+        self.shape = shape
+
+    def calls(self, config: tuple[int, ...]) -> list[Any]:
+        us = 10.0 + self.of.configs.index(config) + self.shape["m"] % 7
+        return [lambda: us]
+
+    def time(self, calls: Any) -> list[float]:
+        self.ran += len(calls)
+        return [sum(launch() for launch in launches) for launches in calls]
+
+
+def test_a_killed_profile_goes_on_where_it_was(tmp_path: Path) -> None:
+    of, path = space("gemm"), tmp_path / "gemm.profile"
+    jobs = record.plan(of, range(20), seed=1, tests=0, anchors=6, sms=132)[:8]
+    clock = iter(np.arange(0, 1000, 1.0))
+    first, second = Device("gemm"), Device("gemm")
+    early = profile(of, jobs, first, first.time, path, seconds=3.0, clock=lambda: float(next(clock)))
+    assert len(early.shapes) == 3
+    path.write_bytes(path.read_bytes()[:-25])  # killed while it wrote the third
+    whole = profile(of, jobs, second, second.time, path, seconds=1e9, clock=lambda: 0.0)
+    assert len(whole.shapes) == len(jobs)
+    assert whole.roles == [job.role for job in jobs]
+    fresh = Device("gemm")
+    again = profile(of, jobs, fresh, fresh.time, path, seconds=1e9, clock=lambda: 0.0)
+    assert fresh.ran == 0
+    assert again.parts == whole.parts
+
+
+def test_pairs_report_how_often_the_choice_is_slower() -> None:
+    of, device = space("gemm"), Device("gemm")
+    shapes = draw("gemm", 3, 4)
+    wanted = iter([(5, 5), (5, 40), (40, 5), (60, 5)])
+    rows, timed = pairs.record(of, shapes, lambda shape, routed: next(wanted), device, device.time)
+    recording = rows.freeze({"kernel": "gemm", "pairs": timed}, list(of.configs), [(0, 0, 0)] * len(of.configs))
+    found = pairs.compare(recording)
+    assert found["shapes"] == 4
+    assert found["slower_share"] == 0.25
+    assert found["same"] == 0.25
+    assert found["speed_up_max"] > 2
+    later = pairs.compare(recording, [5, 5, 5, 99])  # a table that chooses otherwise; 99 was not timed anywhere
+    assert (later["shapes"], later["untimed"], later["slower_share"]) == (3, 1, 0.0)
+
+
+@pytest.mark.parametrize("kernel", ["moe_w13", "decode_64", "gemm"])
+def test_candidates_are_the_default_and_the_choices_with_the_load_told_and_not(kernel: str) -> None:
+    of, table, shape = space(kernel), load_table(kernel, env={}), draw(kernel, 9, 1)[0]
+    routed = [shape["m"] * shape["top_k"], *[0] * (shape["e"] - 1)] if kernel == "moe_w13" else []
+    default, choice, told, *ranked = pairs.candidates(table, of, shape, routed)
+    assert default == of.configs.index(of.default(shape))
+    fields = pairs.asked(kernel, shape, routed, told=False)
+    assert of.as_dict(of.configs[choice]) == table.select(**fields)
+    load: dict[str, Any] = {"counts": tuple(routed)} if routed else {}
+    if kernel == "decode_64":
+        load = {"longest": max(fields["kv_len"], int(lengths(shape).max()))}
+    assert of.as_dict(of.configs[told]) == table.select(**fields, **load)
+    assert len(ranked) == pairs.NEXT + pairs.NEXT_TOLD
+
+
+def test_regret_scores_on_the_half_that_did_not_choose() -> None:
+    halves = np.array([[[1.0, 3.0], [2.0, 2.0]]])
+    # Half 0 names configuration 0 (scored 3 on half 1), half 1 names configuration 1 (scored 2 on half 0).
+    assert regrets(halves, np.array([0]))[0] == pytest.approx((3 / 3 - 1 + 1 / 2 - 1) / 2)
+    assert regrets(halves, np.array([1]))[0] == pytest.approx((2 / 3 - 1 + 2 / 2 - 1) / 2)
+
+
+@recorded
+def test_replay_prints_what_is_asked_and_orders_the_selectors() -> None:
+    answer = evaluate_all(RECORDINGS, ["prefill_full_64"], ["pipewave", "published", "default", "random"])
+    result = answer["kernels"]["prefill_full_64"]
+    assert result["shapes"] >= 60
+    wanted = {"mean_regret", "p95_regret", "worst_regret", "share_of_optimum", "decision_us"}
+    assert all(wanted <= set(found) for found in result["selectors"].values())
+    mean = {name: found["mean_regret"] for name, found in result["selectors"].items()}
+    assert mean["pipewave"] < min(mean["published"], mean["default"], mean["random"])
+    with pytest.raises(BadInput, match="published"):
+        evaluate_all(RECORDINGS, ["gemm"], ["publish"])
+
+
+def test_commands_answer_without_a_gpu(tmp_path: Path) -> None:
+    app = typer.Typer()
+    commands.register(app)
+    app.command("other")(lambda: None)
+    runner = CliRunner()
+    assert '"candidates"' in runner.invoke(app, ["tune", "explain", "gemm", "m=300,n=4096,k=4096", "--json"]).output
+    assert runner.invoke(app, ["tune", "reachable", "gemm", "m=1:64,n=4096,k=4096"]).exit_code == 0
+    made = runner.invoke(
+        app,
+        [
+            "tune",
+            "export",
+            "-e",
+            "60",
+            "-n",
+            "1408",
+            "--top-k",
+            "4",
+            "--hidden",
+            "2048",
+            "--vllm",
+            "--out",
+            str(tmp_path),
+        ],
+    )
+    assert made.exit_code == 0
+    assert (tmp_path / "E=60,N=1408,device_name=NVIDIA_H200.json").exists()
+    assert isinstance(runner.invoke(app, ["tune", "explain", "gemm", "m=three"]).exception, BadInput)

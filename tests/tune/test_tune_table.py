@@ -1,0 +1,325 @@
+"""Shipped tables and look-ups: choices are pure, equal by every path, refused when foreign, safe from threads."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipewave.errors import BadFile, BadInput, MissingField, UnknownKernel
+from pipewave.tune import cells, load_table, machine
+from pipewave.tune.check import check, judge
+from pipewave.tune.choosing import Lookup
+from pipewave.tune.explain import explain
+from pipewave.tune.export import NAMES, SLACK, Layer, both, entries, sglang, sglang_name, steady, vllm, vllm_name
+from pipewave.tune.mapping import KIND_FIELDS
+from pipewave.tune.reachable import reachable, smallest_set
+from pipewave.tune.shapes import draw, family
+from pipewave.tune.space import kernels, space
+from pipewave.tune.table import TableMismatch, check_environment, locate, read, write
+
+SHIPPED = (*kernels(), "moe_up", "moe_down")
+
+
+def shapes(kernel: str, count: int = 60) -> list[dict[str, int]]:
+    names = KIND_FIELDS[family(kernel)]
+    return [{name: shape[name] for name in names} for shape in draw(kernel, 4242, count)]
+
+
+@pytest.mark.parametrize("kernel", SHIPPED)
+def test_every_kernel_ships_a_table_whose_choices_are_members_of_its_space(kernel: str) -> None:
+    table, of = load_table(kernel), space(kernel)
+    for shape in shapes(kernel):
+        assert tuple(table.select(**shape)[name] for name in of.names) in of.configs
+
+
+@pytest.mark.parametrize("kernel", SHIPPED)
+def test_the_fast_path_agrees_with_the_general_one(kernel: str) -> None:
+    table = load_table(kernel)
+    some = shapes(kernel)
+    if kernel.startswith("decode"):
+        some += [shape | {"longest": 2 * shape["kv_len"]} for shape in some]
+    assert all(table.choose(shape)[0] is Lookup.choose(table, shape)[0] for shape in some)
+
+
+@pytest.mark.parametrize("kernel", SHIPPED)
+def test_a_short_list_loses_little_against_all_configurations(kernel: str) -> None:
+    table = load_table(kernel)
+    inside = [shape for shape in shapes(kernel) if table.candidates(shape)[1]]
+    columns = {name: np.array([[shape[name]] for shape in inside]) for name in inside[0]}
+    us, number = table.table.fitted.leaning(columns), {id(c): i for i, c in enumerate(table.configs)}
+    chosen = us[np.arange(len(us)), [number[id(table.select(**shape))] for shape in inside]]
+    assert np.mean(chosen / us.min(axis=1) - 1) < 0.02
+
+
+def test_a_prepared_layer_changes_no_choice() -> None:
+    plain, prepared = load_table("gemm"), load_table("gemm")
+    prepared.prepare(n=6144, k=4096)
+    assert all(
+        plain.select(m, 6144, 4096) == prepared.select(m, 6144, 4096) for m in [*range(1, 200), 777, 4001, 8192, 9000]
+    )
+
+
+def test_a_prepared_moe_layer_changes_no_choice() -> None:
+    layer = {"e": 64, "top_k": 6, "hidden": 2048, "inter": 1408}
+    plain, prepared = load_table("moe_w13"), load_table("moe_w13")
+    prepared.prepare(**layer)
+    assert all(plain.select(m, **layer) == prepared.select(m, **layer) for m in [*range(1, 100), 555, 2049])
+
+
+def test_a_known_histogram_is_used() -> None:
+    table = load_table("moe_w13")
+    layer = {"m": 256, "e": 8, "top_k": 2, "hidden": 4096, "inter": 1792}
+    even, lone = (64,) * 8, (256, 256, 0, 0, 0, 0, 0, 0)
+    assert table.select(**layer, counts=even) in table.configs
+    assert table.select(**layer, counts=even)["BLOCK_M"] <= table.select(**layer, counts=lone)["BLOCK_M"]
+
+
+@pytest.mark.parametrize("kernel", ["gemm", "decode_64", "prefill_full_128", "moe_w2", "moe_down"])
+def test_cells_of_numbers_and_arrays_agree(kernel: str) -> None:
+    some = shapes(kernel, 40)
+    columns = {name: np.array([shape[name] for shape in some]) for name in some[0]}
+    assert cells.keys(kernel, columns).tolist() == [cells.key(kernel, shape) for shape in some]
+
+
+def test_threads_agree() -> None:
+    table, wanted = load_table("gemm"), [load_table("gemm").select(**shape) for shape in shapes("gemm")]
+    found: dict[int, list[Any]] = {}
+    workers = [
+        threading.Thread(target=lambda i=i: found.update({i: [table.select(**s) for s in shapes("gemm")]}))
+        for i in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert all(choices == wanted for choices in found.values())
+    assert len(found) == 4
+
+
+def test_bad_shapes_are_refused() -> None:
+    with pytest.raises(BadInput):
+        load_table("gemm").select(m=0, n=1, k=1)
+    with pytest.raises(BadInput, match="kv_len"):
+        load_table("prefill_causal_64").select(batch=1, q_len=10, kv_len=5, heads=8, kv_heads=8)
+    with pytest.raises(MissingField, match="k"):
+        explain(load_table("gemm"), {"m": 1, "n": 64})
+
+
+def test_a_file_survives_a_round_trip_and_a_flipped_byte_is_found(tmp_path: Path) -> None:
+    original = read(locate("decode_64", "H200"))
+    path = tmp_path / "t.safetensors"
+    write(original, path)
+    assert read(path).sha256 == original.sha256
+    body = bytearray(path.read_bytes())
+    body[-1000] ^= 1
+    path.write_bytes(body)
+    with pytest.raises(BadFile, match="corrupted"):
+        read(path)
+    path.write_bytes(body[:500])
+    with pytest.raises(BadFile):
+        read(path)
+    path.write_text("{}")
+    with pytest.raises(BadFile):
+        read(path)
+
+
+def test_a_table_of_other_sources_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipewave.tune.table.source_hash", lambda kernel: "another")
+    with pytest.raises(TableMismatch, match="profile"):
+        read(locate("gemm", "H200"))
+
+
+def test_another_card_is_refused_and_another_driver_warned_of_once() -> None:
+    table = read(locate("gemm", "H200"))
+    with pytest.raises(TableMismatch, match="sm_count"):
+        check_environment(table, {**table.meta["env"], "sm_count": 108})
+    nested = {"gpu": table.meta["env"]["gpu"], "nvidia_smi": {"driver_version": "1.0"}}  # as `record` writes it
+    with pytest.warns(UserWarning, match="driver"):
+        assert check_environment(table, nested)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert check_environment(table, {**table.meta["env"], "driver": "1.0"})
+
+
+def machine_with(tmp_path: Path, *models: str) -> Path:
+    for number, model in enumerate(models):
+        file = tmp_path / "gpus" / f"0000:0{number}" / "information"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"Model: \t\t {model}\nIRQ:   \t\t 137\n")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue\n")
+    return tmp_path
+
+
+def test_the_machine_is_known_from_the_drivers_files(tmp_path: Path) -> None:
+    found = machine.current(machine_with(tmp_path, "NVIDIA H200", "NVIDIA H200"))
+    assert (found["gpu"], found["driver"]) == ("NVIDIA H200", "580.159.04")
+    assert machine.current(machine_with(tmp_path / "mixed", "NVIDIA H200", "NVIDIA L4")) == {}
+    assert machine.current(tmp_path / "absent") == {}
+
+
+def test_a_table_is_refused_on_another_card_without_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "current", lambda: {"gpu": "NVIDIA A100-SXM4-80GB"})
+    with pytest.raises(TableMismatch, match="A100"):
+        load_table("gemm", gpu="H200")
+    with pytest.raises(BadFile, match="profile"):
+        load_table("gemm")
+    assert load_table("gemm", gpu="H200", env={}).select(300, 4096, 4096)
+    monkeypatch.setattr(machine, "current", lambda: {"gpu": "NVIDIA H200"})
+    assert load_table("gemm").select(300, 4096, 4096)
+
+
+def test_a_file_of_another_kernel_is_refused() -> None:
+    with pytest.raises(TableMismatch, match="gemm_fp8"):
+        load_table("gemm", path=locate("gemm_fp8", "H200"))
+
+
+def test_far_outside_the_domain_there_is_still_an_answer_that_says_so() -> None:
+    shape = {"m": 10**7, "n": 3, "k": 10**6}
+    assert load_table("gemm").select(**shape) in load_table("gemm").configs
+    assert "extrapolated" in explain(load_table("gemm"), shape)["provenance"]
+
+
+def test_a_ragged_cache_is_used_and_checked() -> None:
+    table = load_table("decode_128")
+    layer = {"batch": 4, "kv_len": 2000, "heads": 32, "kv_heads": 8}
+    assert table.select(**layer, longest=7000)["SPLITS"] >= table.select(**layer, longest=2000)["SPLITS"]
+    with pytest.raises(BadInput, match="longest"):
+        table.select(**layer, longest=10)
+
+
+@pytest.mark.parametrize("kernel", SHIPPED)
+def test_choices_do_not_depend_on_what_was_asked_before(kernel: str) -> None:
+    some = shapes(kernel, 30)
+    one, other = load_table(kernel), load_table(kernel)
+    forwards = [one.select(**shape) for shape in some]
+    backwards = [other.select(**shape) for shape in reversed(some)][::-1]
+    assert forwards == backwards == [one.select(**shape) for shape in some]
+    one.forget()
+    assert [one.select(**shape) for shape in some] == forwards
+
+
+def test_a_choice_cannot_be_altered_by_its_receiver() -> None:
+    with pytest.raises(TypeError):
+        load_table("gemm").select(300, 4096, 4096)["BLOCK_M"] = 1
+
+
+def test_unknown_kernels_and_cards_are_named() -> None:
+    with pytest.raises(UnknownKernel):
+        load_table("gemmm")
+    with pytest.raises(BadFile, match="profile"):
+        load_table("gemm", gpu="A100")
+
+
+def test_the_canary_tells_a_common_factor_from_a_changed_ranking() -> None:
+    table = read(locate("gemm", "H200"))
+    old = {(tuple(row["shape"].values()), tuple(row["config"])): row["us"] for row in table.meta["canary"]}
+    assert len(old) == 10
+    timer = lambda shape, config: old[tuple(shape.values()), config]  # noqa: E731
+    assert check(table, timer).answer == "valid"
+    assert check(table, lambda s, c: 1.2 * timer(s, c)).answer == "rescale"
+    assert judge([1.0] * 10, [0.8, 1.3, 1.0, 1.2, 0.7, 1.0, 1.4, 0.9, 1.1, 0.75]).answer == "re-profile"
+
+
+def test_explained_candidates_are_ranked_and_the_default_is_among_them() -> None:
+    answer = explain(load_table("gemm"), {"m": 300, "n": 4096, "k": 4096})
+    marks = [row["is"] for row in answer["candidates"]]
+    assert marks[0] == "chosen"
+    assert "default" in marks
+    assert answer["regret_bound"] >= 0
+    assert json.dumps(answer)
+
+
+def test_reachable_configurations_cover_exactly_the_range() -> None:
+    table = load_table("gemm")
+    found = reachable(table, "m", range(1, 300), n=4096, k=4096)
+    covered = sorted(m for spans in found.values() for a, b in spans for m in range(a, b + 1))
+    assert covered == list(range(1, 300))
+    assert all(
+        dict(config) == dict(table.select(m=a, n=4096, k=4096)) for config, spans in found.items() for a, _ in spans
+    )
+
+
+def test_the_smallest_set_keeps_its_bound() -> None:
+    us = np.random.default_rng(1).uniform(1, 2, (50, 12))
+    chosen, worst = smallest_set(us, 0.3)
+    assert (us[:, chosen].min(axis=1) / us.min(axis=1) - 1).max() == pytest.approx(worst)
+    assert worst <= 0.3
+    assert len(chosen) < 12
+
+
+LAYER = Layer(e=64, top_k=6, hidden=2048, inter=1408)
+
+
+def test_file_names_are_those_the_engines_look_for() -> None:
+    assert vllm_name(LAYER, "NVIDIA H200") == "E=64,N=1408,device_name=NVIDIA_H200.json"
+    assert (
+        vllm_name(LAYER, "NVIDIA A100-SXM4-80GB", "fp8_w8a8")
+        == "E=64,N=1408,device_name=NVIDIA_A100-SXM4-80GB,dtype=fp8_w8a8.json"
+    )
+    assert (
+        sglang_name(LAYER, "NVIDIA H200", "3.6.0", down=True)
+        == "triton_3_6_0/E=64,N=1408,device_name=NVIDIA_H200_down.json"
+    )
+
+
+def test_nearest_key_lookup_is_right_at_every_m() -> None:
+    m = np.array([1, 2, 3, 4, 16, 32, 48, 64])
+    picked = [(0, 1, 5), (2, 4, 9), (5, 7, 20)]
+    of = space("moe_w13")
+    columns = dict(zip(of.names, np.array(of.configs).T, strict=True))
+    body = entries(m, picked, columns)
+    for tokens in range(1, 65):
+        nearest = min((int(key) for key in body), key=lambda key: abs(key - tokens))
+        granule = int(np.searchsorted(m, tokens))
+        column = next(c for a, b, c in picked if a <= granule <= b)
+        assert body[str(nearest)]["BLOCK_SIZE_N"] == of.as_dict(of.configs[column])["BLOCK_N"]
+
+
+def test_runs_are_few_and_within_the_slack() -> None:
+    us = np.random.default_rng(2).uniform(1.0, 1.5, (40, 6))
+    found = steady(us, 0.2)
+    assert [row for a, b, _ in found for row in range(a, b + 1)] == list(range(40))
+    assert all((us[a : b + 1, c] <= 1.2 * us[a : b + 1].min(axis=1)).all() for a, b, c in found)
+
+
+def test_exports_have_the_schema_and_share_block_m() -> None:
+    up, down = read(locate("moe_w13", "H200")), read(locate("moe_w2", "H200"))
+    body = vllm(up, down, LAYER, 1024)
+    names = {"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages"}
+    assert body.pop("triton_version") == "3.6.0"
+    assert all(set(entry) == names and int(key) >= 1 for key, entry in body.items())
+    first, second = sglang(up, down, LAYER, 1024)
+    assert {k: v["BLOCK_SIZE_M"] for k, v in first.items()} == {k: v["BLOCK_SIZE_M"] for k, v in second.items()}
+
+
+@pytest.mark.parametrize("layer", [(64, 6, 2048, 1408), (60, 4, 2048, 1408), (128, 8, 4096, 1536), (256, 8, 7168, 256)])
+def test_an_exported_file_is_right_at_every_number_of_tokens(layer: tuple[int, int, int, int]) -> None:
+    up, down, of = read(locate("moe_w13", "H200")), read(locate("moe_w2", "H200")), space("moe_w13")
+    named = Layer(*layer)
+    body = vllm(up, down, named, 512)
+    keys = [int(key) for key in body if key != "triton_version"]
+    m, first, second = both(up.fitted, down.fitted, named, 512)
+    number = {tuple(of.as_dict(config).values()): i for i, config in enumerate(of.configs)}
+    names = [NAMES[name] for name in of.names]
+    for tokens in range(1, 513):
+        nearest = body[str(min(keys, key=lambda key: abs(key - tokens)))]
+        us = (first + second)[np.searchsorted(m, tokens)]
+        assert us[number[tuple(nearest[name] for name in names)]] <= (1 + SLACK) * us.min() * (1 + 1e-9)
+
+
+def test_few_configurations_do_for_a_layer_within_a_stated_regret() -> None:
+    table = load_table("moe_w13")
+    m = np.unique(np.geomspace(1, 4096, 60).astype(int))
+    fixed = {"e": 64, "top_k": 6, "hidden": 2048, "inter": 1408}
+    columns = {"m": m[:, None], **{name: np.full((len(m), 1), value) for name, value in fixed.items()}}
+    us = table.table.fitted.us(columns)
+    few, regret = smallest_set(us, 0.05)
+    assert 1 <= len(few) <= 8
+    assert (us[:, few].min(axis=1) / us.min(axis=1) - 1).max() == pytest.approx(regret)
+    assert regret <= 0.05
