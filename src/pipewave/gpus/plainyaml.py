@@ -14,7 +14,7 @@ class PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """The node that begins with the next event, if it is a plain one."""
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None or event.tag not in (None, "!"):
             text = "anchors, aliases and tags are not read here: write the value itself"
             raise yaml.composer.ComposerError(None, None, text, event.start_mark)

@@ -107,6 +107,7 @@ def document(pieces: Iterable[bytes], source: str, keep: Callable[[Any], bool]) 
 def _members(scanner: Scanner, keep: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
     scanner.expect("{")
     if scanner.peek() == "}":
+        scanner.expect("}")
         return
     while True:
         name = scanner.value()
