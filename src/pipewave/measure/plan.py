@@ -12,7 +12,7 @@ import numpy as np
 
 from pipewave.errors import BadFile, BadInput
 from pipewave.measure.job import Job
-from pipewave.measure.plans import attention, gemm, moe, pointwise
+from pipewave.measure.plans import attention, gemm, moe, pointwise, ragged
 
 Rng = np.random.Generator
 SEED = 20261121
@@ -55,10 +55,15 @@ LATER: dict[str, Callable[[Rng, Size], Iterator[Job]]] = {
 }
 
 
+NAMES = (*SIZES, "ragged")
+
+
 def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = None) -> list[Job]:
-    """Jobs of the plan `quick`, `standard` or `full`; `protocol` keeps one protocol's jobs only."""
-    if name not in SIZES:
-        raise BadInput(f"plan: {name!r} is none of {', '.join(SIZES)}", field="plan")
+    """Jobs of the plan `quick`, `standard`, `full` or `ragged`; `protocol` keeps one protocol's jobs only."""
+    if name not in NAMES:
+        raise BadInput(f"plan: {name!r} is none of {', '.join(NAMES)}", field="plan")
+    if name == "ragged":
+        return _uneven(families, protocol)
     chosen = list(families) or list(FAMILIES)
     if unknown := set(chosen) - set(FAMILIES):
         raise BadInput(f"families: {sorted(unknown)} are none of {', '.join(FAMILIES)}", field="families")
@@ -68,6 +73,14 @@ def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = 
     later = [job for family in LATER for job in _family(LATER, family, size)]
     found = [job for job in (*later, *jobs, *_variants(jobs, size)) if protocol in (None, job.protocol)]
     return sorted((job for job in found if job.family in chosen), key=lambda job: chosen.index(job.family))
+
+
+def _uneven(families: Sequence[str], protocol: str | None) -> list[Job]:
+    """Attention alone, over batches of unequal requests, each call once."""
+    if families and "attention" not in families:
+        return []
+    jobs = {job.key: job for job in ragged.jobs(np.random.default_rng([SEED, len(FAMILIES)]))}
+    return [job for job in jobs.values() if protocol in (None, job.protocol)]
 
 
 def _family(source: Mapping[str, Callable[[Rng, Size], Iterator[Job]]], family: str, size: Size) -> list[Job]:
@@ -91,7 +104,7 @@ def _variants(jobs: Sequence[Job], size: Size) -> list[Job]:
 def from_file(path: str | Path, protocol: str = "cold") -> list[Job]:
     """Jobs of a contract cases file (JSON lines): `protocol` and `impl` of a case win over the defaults."""
     if not Path(path).is_file():
-        raise BadFile(f"plan: {str(path)!r} is none of {', '.join(SIZES)}, and no file of cases", field="plan")
+        raise BadFile(f"plan: {str(path)!r} is none of {', '.join(NAMES)}, and no file of cases", field="plan")
     jobs = []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
