@@ -15,13 +15,14 @@ from pipewave.kernels.gemm.clock import LOADED
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import ALONE, Parallel
+from pipewave.physics.board import limited_us
 from pipewave.prediction.api import predict
 from pipewave.software.engines import Engine
 from pipewave.step import Load, Runner, find_engine
 from pipewave.step.detail import detail
 from pipewave.step.inside import inside
 from pipewave.step.memory import GIB, budget, cache_bytes
-from pipewave.step.power import heat_us, limited_us
+from pipewave.step.power import heat_us
 
 
 def runner(model: str = "Llama-3.1-8B", gpu: str = "H200", engine: str = "vllm", parallel: Parallel = ALONE) -> Runner:

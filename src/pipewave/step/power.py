@@ -25,7 +25,6 @@ JOULES_PER_FLOP_ELSEWHERE = 1.2e-12
 # Joules of one byte from DRAM through L2 into an SM: decode steps of dense models on an H200 at 500 to 690 W.
 JOULES_PER_BYTE = 60e-12
 COLLECTIVE_SHARE = 0.8  # of what the board can deliver, drawn while a collective copies and spins
-SHARPNESS = 20.0  # of the bend from the sum of kernels to the power limit
 WIDTH = {"fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53, "int4": 0.53}
 ACT = 2.0
 
@@ -36,20 +35,6 @@ def heat_us(calls: Sequence[Call], latency_us: Array, gpu: GPU) -> Array:
     joules = flops * np.array([_joules_per_flop(gpu, call) for call in calls]) + moved * JOULES_PER_BYTE
     waiting = np.where([isinstance(call, Collective) for call in calls], COLLECTIVE_SHARE * latency_us, 0.0)
     return np.asarray(1e6 * joules / ((1.0 - IDLE_SHARE) * gpu.tdp_w) + waiting)
-
-
-def limited_us(kernel_us: Array, heat_us: Array) -> Array:
-    """Time of kernels that take `kernel_us` at burst clocks when their energy takes `heat_us` to deliver."""
-    longest = np.maximum(np.maximum(kernel_us, heat_us), 1e-9)
-    parts = (kernel_us / longest) ** SHARPNESS + (heat_us / longest) ** SHARPNESS
-    return np.asarray(longest * parts ** (1.0 / SHARPNESS))
-
-
-def limited(kernel_us: float, heat_us: float) -> float:
-    """`limited_us` of one step, in plain floats."""
-    longest = max(kernel_us, heat_us)
-    shorter = min(kernel_us, heat_us) / longest
-    return float(longest * (1.0 + shorter**SHARPNESS) ** (1.0 / SHARPNESS))
 
 
 def _joules_per_flop(gpu: GPU, call: Call) -> float:

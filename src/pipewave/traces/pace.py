@@ -9,8 +9,9 @@ import numpy as np
 
 from pipewave.calls.families import Call
 from pipewave.gpus import GPU
+from pipewave.physics.board import limited
 from pipewave.prediction.api import Prediction, Predictions
-from pipewave.step.power import heat_us, limited
+from pipewave.step.power import heat_us
 from pipewave.traces.group import Group, by_step
 
 

@@ -15,11 +15,12 @@ from pipewave.kernels import family_of
 from pipewave.models import load, names
 from pipewave.models.view import summary
 from pipewave.planning.prices import prices
+from pipewave.software import rules as engine_rules
 from pipewave.software import stacks
 from pipewave.web import limits, tuner
 from pipewave.web.kernel import sweepable
 
-ENGINES = ("vllm", "sglang")
+ENGINES = engine_rules.names()
 _LENS = {"q_lens": [1] * 32, "kv_lens": [2048] * 32}
 _ALL_REDUCE = {"case": {"world": 8}, "sweep": {"field": "bytes", "from": 1024, "to": 1 << 28, "scale": "log"}}
 # A first view of each family: the case without the swept field, and the sweep.
