@@ -43,7 +43,7 @@ class Work(NamedTuple):
         """As arrays over `calls`, from amounts some of which may be numbers that hold for all."""
         amounts = np.empty((3, calls))
         amounts[0], amounts[1], amounts[2] = self.flops, self.dram, self.l2
-        return Work(*amounts, self.product)
+        return Work(amounts[0], amounts[1], amounts[2], self.product)
 
 
 def joules(gpu: GPU, dtype: str, work: Work) -> Any:
