@@ -15,8 +15,8 @@ import numpy as np
 
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.demand import Array
+from pipewave.physics.energy import limited
 from pipewave.step import Priced, Regime, Runner
-from pipewave.step.power import limited
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
 PIECES = (1, 2, 4, 8, 16, 32, 64)
