@@ -89,7 +89,7 @@ class AttentionModule(Call):
     """An attention layer with its projections (`part` module) or one of its kernels alone; `dtype` is the projections'.
 
     Dimensions that are null are those of the published model of that kind. `topk` counts what a query keeps: keys
-    (dsa), blocks of `block_size` keys (msa) or compressed entries (csa). `share_index`: an earlier layer's choice is used.
+    (dsa), blocks of `block_size` keys (msa) or compressed entries (csa). `share_index`: as an earlier layer chose.
     """
 
     kernel: ClassVar[str] = "attention_module"

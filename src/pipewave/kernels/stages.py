@@ -19,6 +19,7 @@ from pipewave.kernels.base import Analysis, Context
 from pipewave.kernels.streaming.stream import DRAM_SHARE, L2_SHARE, Stream, dram_bytes, least_bytes, missing_share
 from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import Array, demand
+from pipewave.physics.energy import Work
 from pipewave.physics.launch import launch_s, log2
 from pipewave.physics.waves import wave_efficiency
 
@@ -80,7 +81,8 @@ class Stages:
 
     def analysis(self, features: Mapping[str, Amount], net: str) -> Analysis:
         """Demand, base estimate and features: what the family names, and how long each stage takes."""
-        return Analysis(self._demand(), self.base_s, columns_of(features, self.calls) | self._times(), net)
+        named = columns_of(features, self.calls) | self._times()
+        return Analysis(self._demand(), self.base_s, named, net, self._work())
 
     def _demand(self) -> Any:
         gpu, border = self.ctx.gpu, self.border
@@ -93,6 +95,12 @@ class Stages:
             launch=1.0,
         )
 
+    def _work(self) -> Work:
+        """What all stages do: FLOPs as those of the call's type that take as long."""
+        flops = sum(in_units_of(self.ctx, part.flops, part.dtype) for part in self.parts)
+        passed = sum(part.fresh + part.read + part.written + part.gathered for part in self.parts)
+        return Work(flops, sum(self._exchanged(part) for part in self.parts), passed).laid_out(self.calls)
+
     def _times(self) -> dict[str, Array]:
         base = self.base_s
         logs = {f"log_{name}": np.clip(log2(took), *LOG_TIME) for name, took in self.seconds.items()}
@@ -101,14 +109,19 @@ class Stages:
 
     def _seconds(self, part: Stage) -> Array:
         gpu, full = self.ctx.gpu, np.ones(self.calls)
-        moving = Stream(0.0 * full, full * part.read, full * part.written)
-        exchanged = dram_bytes(gpu, self.ctx.protocol, moving) + full * part.fresh * self.missing
-        dram = exchanged / (DRAM_SHARE * 1e9 * gpu.dram_gbps)
-        through = (moving.moved + part.fresh + part.gathered) / (L2_SHARE * 1e9 * gpu.l2_peak_gbps)
+        dram = self._exchanged(part) / (DRAM_SHARE * 1e9 * gpu.dram_gbps)
+        passed = part.read + part.written + part.fresh + part.gathered
+        through = passed / (L2_SHARE * 1e9 * gpu.l2_peak_gbps)
         waves = wave_efficiency(full * part.blocks, float(gpu.sms))
         math = part.flops / (MATH_SHARE * rate(gpu, part.dtype) * waves)
         held = (math**NORM + dram**NORM + through**NORM + (full * part.chain_s) ** NORM) ** (1.0 / NORM)
         return np.asarray(part.launches * launch_s(gpu) + held)
+
+    def _exchanged(self, part: Stage) -> Array:
+        """Bytes a stage exchanges with DRAM."""
+        full = np.ones(self.calls)
+        moving = Stream(0.0 * full, full * part.read, full * part.written)
+        return np.asarray(dram_bytes(self.ctx.gpu, self.ctx.protocol, moving) + full * part.fresh * self.missing)
 
 
 def columns_of(features: Mapping[str, Amount], calls: int) -> dict[str, Array]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.calls.operators import AttentionModule
@@ -20,6 +21,7 @@ from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import log2
 
+Flags = NDArray[np.bool_]
 GROUPS = {"mla": "mla_module", "dsa": "dsa", "msa": "msa", "csa": "compressed", "hca": "compressed"}
 NETS = tuple(f"{group}_{phase}" for group in dict.fromkeys(GROUPS.values()) for phase in ("context", "generation"))
 PARTS = {"indexer": "index_scores", "topk": "index_topk", "attention": "sparse_attention"}
@@ -49,14 +51,15 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
     return stages.analysis(_features(cores), net_of(dict(ctx.options)))
 
 
-def expands(cores: Cores) -> Array:
+def expands(cores: Cores) -> Flags:
     """Where heads get keys and values of their own: dense layers in context, SGLang's sparse ones up to `topk` keys."""
     none = np.zeros(len(cores.seen.tokens), bool)
     if cores.decode or not cores.dims.latent:
         return none
     if cores.dims.kind == "mla":
         return ~none
-    return (cores.seen.deepest <= cores.dims.topk) & (cores.ctx.framework == "sglang")
+    sglang = np.bool_(cores.ctx.framework == "sglang")
+    return np.asarray((cores.seen.deepest <= cores.dims.topk) & sglang)
 
 
 def _module(cores: Cores) -> tuple[Stage, ...]:
@@ -76,7 +79,7 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
     return found + around.stages("outputs", around.outputs(dims), seen, dtype)
 
 
-def _choice(cores: Cores, where: Array) -> tuple[Stage, ...]:
+def _choice(cores: Cores, where: Flags) -> tuple[Stage, ...]:
     """The indexer's products, scores and picks, unless an earlier layer's choice is used or all keys are."""
     runs = where & np.bool_(not cores.ctx.option("share_index", False))
     types = cores.ctx.dtype
@@ -84,12 +87,12 @@ def _choice(cores: Cores, where: Array) -> tuple[Stage, ...]:
     return tuple(scaled(stage, runs) for stage in (*found, cores.indexer(), cores.topk()))
 
 
-def _either(dense: Array, yes: tuple[Stage, ...], no: tuple[Stage, ...]) -> tuple[Stage, ...]:
+def _either(dense: Flags, yes: tuple[Stage, ...], no: tuple[Stage, ...]) -> tuple[Stage, ...]:
     """Stages that run in some calls, and others in the rest."""
     return tuple(scaled(stage, dense) for stage in yes) + tuple(scaled(stage, ~dense) for stage in no)
 
 
-def scaled(stage: Stage, runs: Array) -> Stage:
+def scaled(stage: Stage, runs: Flags) -> Stage:
     """A stage that runs in some calls only."""
     on = runs.astype(float)
     names = ("flops", "fresh", "read", "written", "chain_s", "gathered", "launches")
@@ -125,7 +128,7 @@ def _index_flops(cores: Cores) -> Array:
 
 
 def _attention_flops(cores: Cores) -> Array:
-    """Products over what is chosen, in 8 bits where the cache has them, by the cheaper of two forms where both exist."""
+    """Products over what is chosen, in 8 bits where the cache has them, by the cheaper of two forms."""
     dims, each = cores.dims, cores.dims.multiplied
     if dims.latent:
         each = np.minimum(each, dims.nope_dim + dims.rope_dim + dims.v_dim)

@@ -1,7 +1,7 @@
 """Dimensions of attention modules: what a call says, else those of the published model of its kind.
 
-Source: config.json of DeepSeek-V3 (mla), DeepSeek-V3.2 (dsa), MiniMax-M3 (msa) and DeepSeek-V4-Flash (csa, hca), as their
-publishers ship them. Layers of kinds csa and hca keep one head of keys that are values too.
+Source: config.json of DeepSeek-V3 (mla), DeepSeek-V3.2 (dsa), MiniMax-M3 (msa) and DeepSeek-V4-Flash (csa, hca), as
+their publishers ship them. Layers of kinds csa and hca keep one head of keys that are values too.
 """
 
 from __future__ import annotations

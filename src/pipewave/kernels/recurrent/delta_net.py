@@ -81,9 +81,11 @@ def scan(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
     keys = ACTIVATION_BYTES * seqs.tokens * heads.k * dk
     states = ACTIVATION_BYTES * seqs.chunks * heads.v * dk * dv  # kept in 16 bits between the chunks
     blocks = seqs.chunks * heads.v
-    carried = seqs.batch * heads.v * np.ceil(dv / VALUE_BLOCK)
+    inside, outputs = 2.0 * pairs * CHUNK * (2.0 * dk + dv + CHUNK), 2.0 * pairs * (CHUNK * (dk + dv) + dk * dv)
+    full = seqs.chunks / seqs.longest_chunks  # requests as long as the longest that make up the same work
+    carried = full * heads.v * np.ceil(dv / VALUE_BLOCK)
     parts = (
-        Stage("inside", 2.0 * pairs * CHUNK * (2.0 * dk + dv + CHUNK), read=keys + u, written=w + u, blocks=blocks, launches=4.0),
+        Stage("inside", inside, read=keys + u, written=w + u, blocks=blocks, launches=4.0),
         Stage(
             "scan",
             4.0 * pairs * dk * dv,
@@ -92,8 +94,8 @@ def scan(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
             blocks=carried,
             chain_s=CHUNK_STEP_S * seqs.longest_chunks * np.ceil(carried / (2.0 * ctx.gpu.sms)),
         ),
-        Stage("outputs", 2.0 * pairs * (CHUNK * (dk + dv) + dk * dv), read=2.0 * keys + u + states, written=u, blocks=blocks),
-    )  # fmt: skip
+        Stage("outputs", outputs, read=2.0 * keys + u + states, written=u, blocks=blocks),
+    )
     border = Stream(0.0 * u, seqs.tokens * heads.inputs, seqs.tokens * heads.out + seqs.batch * heads.state)
     # Through the state three products a token; a prompt shorter than a key is wide may do with pairs of tokens.
     least = 6.0 * seqs.tokens * heads.v * dk * dv * np.minimum(seqs.longest / (2.0 * dk), 1.0)

@@ -19,6 +19,7 @@ from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
 
 NET = "mamba2"
+FP32 = 4.0
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
@@ -46,13 +47,14 @@ def _scan(cols: Columns, ctx: Context, seqs: Sequences, states: Array, chunk: fl
     x, shared, steps = _io(cols, seqs)
     heads, dim, width, groups = (cols[name] for name in ("heads", "head_dim", "state_dim", "groups"))
     rows, kept = chunk * seqs.chunks, FP32 * seqs.chunks * heads * dim * width
-    blocks = seqs.chunks * heads
+    blocks, pairs = seqs.chunks * heads, FP32 * rows * chunk * groups
+    inside = 2.0 * rows * chunk * groups * width
     parts = (
-        Stage("inside", 2.0 * rows * chunk * groups * width, read=shared + steps, written=FP32 * rows * chunk * groups, blocks=seqs.chunks * groups, launches=2.0),
+        Stage("inside", inside, read=shared + steps, written=pairs, blocks=seqs.chunks * groups, launches=2.0),
         Stage("states", 2.0 * rows * heads * dim * width, read=x + shared, written=kept, blocks=blocks),
         Stage("scan", read=kept, written=kept + seqs.batch * states, chain_s=CHUNK_STEP_S * seqs.longest_chunks),
         Stage("outputs", 2.0 * rows * heads * dim * (chunk + width), read=x + shared + kept, written=x, blocks=blocks),
-    )  # fmt: skip
+    )
     border = Stream(0.0 * x, x + shared + steps, x + seqs.batch * states)
     least = 4.0 * seqs.tokens * heads * dim * width * np.minimum(seqs.longest / (2.0 * width), 1.0)
     return Stages(ctx, len(x), parts, border, in_units_of(ctx, least, "bf16"))
@@ -67,7 +69,6 @@ def _steps(cols: Columns, ctx: Context, seqs: Sequences, states: Array, chunk: f
     return Stages(ctx, len(x), (one,), Stream(before, read, written, in_place=True), 0.0)
 
 
-FP32 = 4.0
 FAMILY = register(
     Family(
         NET,

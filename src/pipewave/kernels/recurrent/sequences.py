@@ -37,8 +37,8 @@ class Sequences:
 def sequences(requests: Requests, chunk: float) -> Sequences:
     """Counts of a batch that is cut into chunks of `chunk` tokens."""
     chunks = np.ceil(requests.q / chunk)
-    amounts = (requests.batch, requests.total(requests.q), requests.largest(requests.q))
-    amounts += (requests.total(chunks), requests.largest(chunks))
+    tokens, longest = requests.total(requests.q), requests.largest(requests.q)
+    amounts = (requests.batch, tokens, longest, requests.total(chunks), requests.largest(chunks))
     return Sequences(*(np.asarray(amount, float).reshape(requests.calls) for amount in amounts))
 
 
