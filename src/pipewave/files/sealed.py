@@ -33,7 +33,7 @@ def write(path: Path, card: Mapping[str, Any], arrays: Arrays) -> None:
 
 
 def read(path: Path, what: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The description and the arrays of a file. BadFile, calling it `what`, where it is not exactly what was written."""
+    """The description and the arrays of a file. BadFile, calling it `what`, where it is not what was written."""
     from safetensors import SafetensorError, safe_open
 
     try:
