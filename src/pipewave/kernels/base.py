@@ -15,6 +15,7 @@ from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.kernels.features import Features
 from pipewave.physics.demand import Array, Demand, demand
+from pipewave.physics.energy import Work
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces, Page, Profile, Rows
@@ -75,16 +76,23 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What physics says of a batch: least demand, estimated seconds, and named features for the learned residual."""
+    """What physics says of a batch: least demand, estimated seconds, named features for the learned residual, and the
+    work done, which energy is counted from (None: the least)."""
 
     demand: Demand
     base_s: Array
     features: Mapping[str, Array]
     net: str  # which learned net corrects base_s
+    work: Work | None = None
+
+    @property
+    def done(self) -> Work:
+        """FLOPs and bytes of each call as they are, not at least."""
+        return self.work or Work(self.demand.tensor, self.demand.dram, self.demand.l2)
 
 
 class Sketch(NamedTuple):
-    """An analysis before it is laid out: amounts of the demand by pipe, base seconds and features by name.
+    """An analysis before it is laid out: amounts of the demand by pipe, base seconds, features by name, work done.
 
     Values are plain floats of one call, or arrays over many, among which constants may be floats.
     """
@@ -93,6 +101,7 @@ class Sketch(NamedTuple):
     base_s: Any
     features: Mapping[str, Any]
     net: str
+    work: Work
 
     def analysis(self, calls: int) -> Analysis:
         """Laid out as arrays over `calls`."""
@@ -101,7 +110,7 @@ class Sketch(NamedTuple):
             features = Features(tuple(features), np.array(list(features.values()))[:, None])
         elif not isinstance(features, Features):
             features = {name: np.broadcast_to(np.asarray(v, float), (calls,)) for name, v in features.items()}
-        return Analysis(demand(calls, **self.amounts), base_s, features, self.net)
+        return Analysis(demand(calls, **self.amounts), base_s, features, self.net, self.work.laid_out(calls))
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # told apart by identity: what is worked out of one is cached by it

@@ -18,6 +18,7 @@ from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
+from pipewave.physics.energy import joules
 from pipewave.prediction import in_step as serving
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
@@ -41,6 +42,11 @@ class Answers:
     source: Source
     analysis: Analysis
     ctx: Context
+
+    @property
+    def joules(self) -> Any:
+        """Energy of each call above what the idle board draws; a number that holds for all, or an array."""
+        return joules(self.ctx.gpu, self.ctx.dtype, self.analysis.done)
 
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:

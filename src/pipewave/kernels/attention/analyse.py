@@ -14,6 +14,7 @@ from pipewave.kernels.attention.setting import Estimate, Setting, setting_of
 from pipewave.kernels.attention.shape import Heads, Shape, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.physics.cache import least_dram
+from pipewave.physics.energy import Work
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
@@ -94,9 +95,17 @@ def sketch_shape(
     shape: Shape, ctx: Context, net: str, estimate: Callable[[Shape, Setting], Estimate], done: Shape | None = None
 ) -> Sketch:
     """Analysis from sizes. `done`: what the implementation does, where that is not the least."""
-    setting = setting_of(ctx, (done or shape).layout)
-    found = estimate(done or shape, setting)
-    return Sketch(least(shape, ctx), found.base_s, found.features(setting), net)
+    real = done or shape
+    setting = setting_of(ctx, real.layout)
+    found = estimate(real, setting)
+    return Sketch(least(shape, ctx), found.base_s, found.features(setting), net, work(real, setting))
+
+
+def work(shape: Shape, setting: Setting) -> Work:
+    """What an implementation does: every visible pair is multiplied twice; Q, K, V and O pass the L2 once."""
+    layout = shape.layout
+    flops = shape.pairs * (2.0 * (layout.dim + layout.dim_v))
+    return Work(flops, shape.moved * setting.missing(shape.moved, shape.xp), shape.moved, setting.product)
 
 
 def _layout(heads: Amount, kv_heads: Amount, window: Amount, ctx: Context, options: Mapping[str, Any]) -> Heads:

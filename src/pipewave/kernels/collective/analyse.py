@@ -24,6 +24,7 @@ from pipewave.kernels.collective.algorithms import (
 )
 from pipewave.kernels.collective.links import Link, islands, link
 from pipewave.physics.demand import Array, demand
+from pipewave.physics.energy import Work
 from pipewave.physics.launch import log2
 
 if TYPE_CHECKING:
@@ -67,9 +68,14 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         if op == "send_recv":
             features["direct"] = np.full(len(size), float(ctx.gpu.kin not in SLOW_SENDERS))
         features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
-        return Analysis(least, base, features, ctx.option("variant", op))
+        return Analysis(least, base, features, ctx.option("variant", op), _done(path))
 
     return analyse
+
+
+def _done(path: Ring) -> Work:
+    """Bytes sent are read from memory and as many are written; its energy goes by its time (`step.power`)."""
+    return Work(0.0 * path.sent, 2.0 * path.sent, 2.0 * path.sent)
 
 
 def _shape(ctx: Context, size: Array, world: Array, nodes: Array) -> dict[str, Array]:

@@ -14,6 +14,7 @@ from pipewave.kernels.gemm.machine import Machine, machine
 from pipewave.kernels.gemm.tiles import known_tile, tiling
 from pipewave.kernels.gemm.traffic import Traffic, quantize_s, traffic
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
+from pipewave.physics.energy import Work
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
@@ -54,7 +55,7 @@ def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
     at, net = machine(ctx), NET_OF[ctx.dtype]
     moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
     base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx, xp)
-    return Sketch(least(m, n, k, moved, at), base, named, net)
+    return Sketch(least(m, n, k, moved, at), base, named, net, work(m, n, k, moved, at))
 
 
 def parts(
@@ -72,6 +73,12 @@ def least(m: Any, n: Any, k: Any, moved: Traffic, at: Machine) -> dict[str, Any]
     """The least any GEMM must do: useful FLOP, each operand once, a launch for each kernel."""
     launches = 1.0 + (at.library.quantize_kernels if at.quantize_s else 0.0)
     return {"tensor": 2.0 * m * n * k, "dram": moved.least_dram, "l2": moved.all, "launch": launches}
+
+
+def work(m: Any, n: Any, k: Any, moved: Traffic, at: Machine) -> Work:
+    """What a GEMM does: x, W and y pass the L2 once; where it quantises x, that is written and read again."""
+    again = 2.0 * at.operand_bytes * m * k if at.quantize_s else 0.0
+    return Work(2.0 * m * n * k, moved.dram, moved.all + again)
 
 
 def faces() -> Faces:

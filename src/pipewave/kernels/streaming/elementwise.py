@@ -9,7 +9,7 @@ import numpy as np
 
 from pipewave.calls.families import Elementwise
 from pipewave.kernels.base import Analysis, Columns, Context, Family
-from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, generated, least_bytes, times
+from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, done, generated, least_bytes, times
 from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.launch import log2
@@ -39,7 +39,7 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     features = describe(ctx, work, moving) | {"row_share": _row_share(op, work)}
     features |= {name: np.full(len(read), float(op == name)) for name in KNOWN}
     picks = cols.get("rounds", 0.0) * ROUND_CYCLES / (ctx.gpu.sustained_clock_mhz * 1e6)
-    return Analysis(least, moving.base + picks, features, "elementwise")
+    return Analysis(least, moving.base + picks, features, "elementwise", done(ctx, work))
 
 
 def _row_share(op: str, work: Stream) -> Array:

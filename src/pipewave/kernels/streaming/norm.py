@@ -17,6 +17,7 @@ from pipewave.kernels.streaming.stream import (
     Stream,
     Times,
     describe,
+    done,
     generated,
     least_bytes,
     times,
@@ -92,7 +93,7 @@ def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu
         "ragged": (dim % VECTOR > 0).astype(float),
         "fused": np.full(len(rows), float(work.in_place)),
     }
-    return Analysis(least, base, features, net)
+    return Analysis(least, base, features, net, done(ctx, work))
 
 
 def rmsnorm(cols: Columns, ctx: Context) -> Analysis:
