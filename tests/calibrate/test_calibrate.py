@@ -21,6 +21,8 @@ from pipewave.calibrate.run import calibrate
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput
 from pipewave.files.store import Store
+from pipewave.serving.estimate import estimate
+from pipewave.serving.stream import answer_lines
 
 GPU = "H200"
 CALL = pw.gemm(2048, 4096, 4096)
@@ -211,3 +213,15 @@ def test_every_flipped_byte_of_a_calibration_is_noticed(tmp_path: Path) -> None:
         path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
         with pytest.raises(BadFile):
             load(path)
+
+
+def test_estimates_and_runs_name_the_calibration_that_moved_them(tmp_path: Path) -> None:
+    run = {"batch": 4, "input_len": 128, "output_len": 8}
+    before = estimate("Llama-3.1-8B", GPU, **run)
+    calibrate(store_of(tmp_path / "rows", 1.5), GPU)
+    after = estimate("Llama-3.1-8B", GPU, **run)
+    assert after.prefill_ms > 1.1 * before.prefill_ms
+    assert [note for note in after.notes if "calibrated with 30 rows" in note and note.startswith("gemm")]
+    case = {"id": 1, "model": "Llama-3.1-8B", "gpu": GPU, "engine": "vllm", "mode": "estimate", "isl": 64, "osl": 4}
+    (served,) = answer_lines([json.dumps(case | {"concurrency": 2})])
+    assert any("calibrated" in note for note in served["notes"])
