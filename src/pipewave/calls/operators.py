@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pipewave.calls.families import DTYPES, KV_DTYPES, Call, check_lengths
+from pipewave.calls.base import DTYPES, KV_DTYPES, Call, check_lengths
 from pipewave.calls.fields import of
 from pipewave.errors import BadInput
 

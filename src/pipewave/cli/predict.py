@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import cache
+from functools import lru_cache
 from typing import Annotated, Any
 
 import typer
@@ -25,8 +25,14 @@ class Families(TyperGroup):
         return _families().commands.get(cmd_name)
 
 
-@cache
 def _families() -> Any:
+    from pipewave.kernels import revision
+
+    return _built(revision())
+
+
+@lru_cache(maxsize=1)
+def _built(registry: int) -> Any:
     from pipewave.cli.families import build
 
     return typer.main.get_command(build())

@@ -64,7 +64,7 @@ def answer_single(
     if found is None or not serving.applies(family, protocol):
         return found
     if found.source.near:
-        spared = serving.spare(found.seconds, found.dram_bytes, family.name, found.ctx, key[1], SCALAR)
+        spared = serving.spare(found.seconds, found.dram_bytes, family, found.ctx, key[1], SCALAR)
         return found._replace(seconds=spared)
     graph = _alone(family, case, serving.replay_key(key), gpu, "graph")
     if graph is None:

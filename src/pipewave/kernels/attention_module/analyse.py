@@ -15,7 +15,7 @@ from pipewave.kernels.attention_module import projections as around
 from pipewave.kernels.attention_module.cores import Cores
 from pipewave.kernels.attention_module.counts import counts
 from pipewave.kernels.attention_module.kinds import module
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.stages import Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
@@ -160,15 +160,15 @@ def _features(cores: Cores) -> dict[str, Any]:
     }
 
 
-FAMILY = register(
-    Family(
-        "attention_module",
-        AttentionModule,
-        analyse,
-        options=("kind", "phase", "part", "share_index", "kv_dtype"),
-        ragged=("q_lens", "kv_lens"),
-        variant=net_of,
-        nets=(*NETS, *PARTS.values()),
-        told_by=("kv_dtype",),
-    )
+FAMILY = Family(
+    "attention_module",
+    AttentionModule,
+    analyse,
+    options=("kind", "phase", "part", "share_index", "kv_dtype"),
+    ragged=("q_lens", "kv_lens"),
+    variant=net_of,
+    nets=(*NETS, *PARTS.values()),
+    told_by=("kv_dtype",),
+    reads="operands",
+    example="pipewave predict attention_module 1*16 8192*16 16 dsa --phase generation --gpu H200",
 )

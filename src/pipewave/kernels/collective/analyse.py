@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipewave.calls.families import AllGather, AllReduce, AllToAll, Collective, ReduceScatter, SendRecv
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.collective.algorithms import (
     CUSTOM_BELOW,
     CUSTOM_WORLDS,
@@ -25,6 +26,9 @@ from pipewave.kernels.collective.links import Link, islands, link
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import log2
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale
@@ -103,11 +107,24 @@ def _software(ctx: Context, own: Array, once: Array) -> dict[str, Array]:
     return flags | {"custom": own, "one_shot": own * once, "sarathi": zero + (ctx.framework == "sarathi")}
 
 
-def _family(call: type[Collective]) -> Family:
-    if call is AllReduce:
-        nets = ("all_reduce", SMALL_ALL_REDUCE)
-        return Family("all_reduce", call, _analyse("all_reduce"), variant=regime, nets=nets)
-    return Family(call.kernel, call, _analyse(call.kernel), nets=(call.kernel,))
+def faces(op: str) -> Faces:
+    """What other rooms need to know of one collective."""
+    from pipewave.kernels.collective.faces import faces_of
+
+    return faces_of(op)
 
 
-FAMILIES = tuple(register(_family(call)) for call in (AllReduce, AllGather, ReduceScatter, AllToAll, SendRecv))
+def _family(call: type[Collective], **own: Any) -> Family:
+    given: dict[str, Any] = {"nets": (call.kernel,), "faces": partial(faces, call.kernel)}
+    return Family(call.kernel, call, _analyse(call.kernel), **given | own)
+
+
+FAMILIES = (
+    _family(
+        AllReduce,
+        variant=regime,
+        nets=("all_reduce", SMALL_ALL_REDUCE),
+        example="pipewave predict all_reduce 16777216 4 --gpu A100",
+    ),
+    *map(_family, (AllGather, ReduceScatter, AllToAll, SendRecv)),
+)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipewave.calls.dtypes import OPERAND_BYTES, STREAMED_DTYPES
 from pipewave.calls.operators import EXCHANGES, MoeAllToAll
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.expert_exchange.copies import Copies, copies, rates
 from pipewave.kernels.stages import LOG_TIME, columns_of
 from pipewave.physics.demand import Array, demand
@@ -79,14 +79,14 @@ def _shares(base: Array, inside: Array, across: Array, sms: Array) -> dict[str, 
     }
 
 
-FAMILY = register(
-    Family(
-        NET,
-        MoeAllToAll,
-        analyse,
-        options=("direction", "backend"),
-        nets=(NET,),
-        dtypes=STREAMED_DTYPES,
-        told_by=("backend", "direction"),
-    )
+FAMILY = Family(
+    NET,
+    MoeAllToAll,
+    analyse,
+    options=("direction", "backend"),
+    nets=(NET,),
+    dtypes=STREAMED_DTYPES,
+    told_by=("backend", "direction"),
+    reads="operands",
+    example="pipewave predict moe_all_to_all 4096 7168 8 256 8 --gpu H100",
 )

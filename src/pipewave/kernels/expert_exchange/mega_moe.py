@@ -12,7 +12,7 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.calls.operators import MegaMoe
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.expert_exchange.copies import copies, rates
 from pipewave.kernels.moe.routing import Routing, routing
 from pipewave.kernels.stages import Stage, Stages, rate
@@ -79,4 +79,12 @@ def _features(cols: Columns, ctx: Context, routed: Routing) -> dict[str, Any]:
 
 
 LINK = PIPES.index("link")
-FAMILY = register(Family(NET, MegaMoe, analyse, options=("routing",), nets=(NET,)))
+FAMILY = Family(
+    NET,
+    MegaMoe,
+    analyse,
+    options=("routing",),
+    nets=(NET,),
+    reads="operands",
+    example="pipewave predict mega_moe 4096 384 6 7168 3072 8 --gpu B200",
+)

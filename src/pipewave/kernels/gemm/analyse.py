@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipewave.calls.families import Gemm
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.kernels.gemm.cache_lines import unaligned
 from pipewave.kernels.gemm.clock import slowdown
 from pipewave.kernels.gemm.features import Times, features, times
@@ -15,6 +15,9 @@ from pipewave.kernels.gemm.tiles import known_tile, tiling
 from pipewave.kernels.gemm.traffic import Traffic, quantize_s, traffic
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.energy import Work
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 # Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
 NET_OF = {
@@ -78,8 +81,23 @@ def work(m: Any, n: Any, k: Any, moved: Traffic, at: Machine) -> Work:
     return Work(2.0 * m * n * k, moved.dram, moved.all + again)
 
 
-FAMILY = register(
-    Family(
-        "gemm", Gemm, analyse, ("quantize", "tile"), variant=net_of, nets=tuple(dict.fromkeys(NET_OF.values())), one=one
-    )
+def faces() -> Faces:
+    """What other rooms need to know."""
+    from pipewave.kernels.gemm.faces import FACES
+
+    return FACES
+
+
+FAMILY = Family(
+    "gemm",
+    Gemm,
+    analyse,
+    options=("quantize", "tile"),
+    variant=net_of,
+    nets=tuple(dict.fromkeys(NET_OF.values())),
+    one=one,
+    example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
+    faces=faces,
+    reads="operands",
+    waiting=(0.15, 0.35),
 )

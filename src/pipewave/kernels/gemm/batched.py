@@ -6,7 +6,7 @@ import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.calls.operators import BatchedGemm
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.stages import Stages, product
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.launch import log2
@@ -33,4 +33,11 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     return stages.analysis(features, NET)
 
 
-FAMILY = register(Family(NET, BatchedGemm, analyse, nets=(NET,)))
+FAMILY = Family(
+    NET,
+    BatchedGemm,
+    analyse,
+    nets=(NET,),
+    reads="operands",
+    example="pipewave predict batched_gemm 16 64 512 128 --gpu H200",
+)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
 from pipewave.calls.operators import HyperConnection
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.stages import Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
@@ -51,6 +51,14 @@ def _features(cols: Columns, ctx: Context, every: Array, before: bool) -> dict[s
     }
 
 
-FAMILY = register(
-    Family(NET, HyperConnection, analyse, options=("part",), nets=(NET,), dtypes=STREAMED_DTYPES, told_by=("part",))
+FAMILY = Family(
+    NET,
+    HyperConnection,
+    analyse,
+    options=("part",),
+    nets=(NET,),
+    dtypes=STREAMED_DTYPES,
+    told_by=("part",),
+    reads="operands",
+    example="pipewave predict hyper_connection 4096 7168 --gpu B200",
 )

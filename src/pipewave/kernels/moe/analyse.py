@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipewave.calls.families import FusedMoe
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.moe.config import blocks
 from pipewave.kernels.moe.features import between_bytes, features, missed_between, times
 from pipewave.kernels.moe.layer import Layer, layer
@@ -17,6 +18,9 @@ from pipewave.kernels.moe.tiles import tiling
 from pipewave.physics.cache import COLD, SERVING, least_dram
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 
 def least(work: Layer, ctx: Context, at: Machine) -> Demand:
@@ -75,14 +79,23 @@ def done(work: Layer, weights: Weights, ctx: Context, at: Machine) -> Work:
     return Work(work.flops, dram, weights.size + sum(between), product_dtype(ctx))
 
 
-FAMILY = register(
-    Family(
-        "fused_moe",
-        FusedMoe,
-        analyse,
-        options=("routing", "part", "config"),
-        variant=chosen_by,
-        nets=("fused_moe",),
-        told_by=("variant",),
-    )
+def faces() -> Faces:
+    """What other rooms need to know."""
+    from pipewave.kernels.moe.faces import FACES
+
+    return FACES
+
+
+FAMILY = Family(
+    "fused_moe",
+    FusedMoe,
+    analyse,
+    options=("routing", "part", "config"),
+    variant=chosen_by,
+    nets=("fused_moe",),
+    told_by=("variant",),
+    example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
+    faces=faces,
+    reads="operands",
+    waiting=(0.15, 0.35),
 )

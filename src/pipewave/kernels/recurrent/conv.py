@@ -9,7 +9,7 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
 from pipewave.calls.operators import CausalConv1d
 from pipewave.kernels.attention.requests import Requests
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.recurrent.sequences import requests_in, sequences
 from pipewave.kernels.stages import Stage, Stages
 from pipewave.kernels.streaming.stream import Stream
@@ -52,15 +52,15 @@ def _features(ctx: Context, channels: Array, tokens: Array, cols: Columns, scann
     }
 
 
-FAMILY = register(
-    Family(
-        NET,
-        CausalConv1d,
-        analyse,
-        options=("phase",),
-        ragged=("q_lens",),
-        nets=(NET,),
-        dtypes=STREAMED_DTYPES,
-        told_by=("phase",),
-    )
+FAMILY = Family(
+    NET,
+    CausalConv1d,
+    analyse,
+    options=("phase",),
+    ragged=("q_lens",),
+    nets=(NET,),
+    dtypes=STREAMED_DTYPES,
+    told_by=("phase",),
+    reads="operands",
+    example="pipewave predict causal_conv1d 8192*4 8192 --gpu H100",
 )

@@ -16,7 +16,7 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES, ATTENTION_DTYPES
 from pipewave.calls.operators import DeltaNet
 from pipewave.kernels.attention.requests import Requests
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.recurrent.sequences import STATE_BYTES, Sequences, requests_in, sequences
 from pipewave.kernels.stages import Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
@@ -128,16 +128,16 @@ def _features(ctx: Context, seqs: Sequences, heads: Heads, scanned: bool) -> dic
     }
 
 
-FAMILY = register(
-    Family(
-        "delta_net",
-        DeltaNet,
-        analyse,
-        options=("kind", "phase", "state_dtype"),
-        ragged=("q_lens",),
-        variant=phase,
-        nets=(CONTEXT, STEP),
-        dtypes=ATTENTION_DTYPES,
-        told_by=("kind", "phase"),
-    )
+FAMILY = Family(
+    "delta_net",
+    DeltaNet,
+    analyse,
+    options=("kind", "phase", "state_dtype"),
+    ragged=("q_lens",),
+    variant=phase,
+    nets=(CONTEXT, STEP),
+    dtypes=ATTENTION_DTYPES,
+    told_by=("kind", "phase"),
+    reads="operands",
+    example="pipewave predict delta_net 8192*4 16 32 --gpu H100",
 )

@@ -11,7 +11,7 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES, ATTENTION_DTYPES
 from pipewave.calls.operators import Mamba2
 from pipewave.kernels.attention.requests import Requests
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.recurrent.delta_net import CHUNK_STEP_S, TOKEN_STEP_S
 from pipewave.kernels.recurrent.sequences import STATE_BYTES, Sequences, requests_in, sequences
 from pipewave.kernels.stages import Stage, Stages, in_units_of
@@ -69,14 +69,14 @@ def _steps(cols: Columns, ctx: Context, seqs: Sequences, states: Array, chunk: f
     return Stages(ctx, len(x), (one,), Stream(before, read, written, in_place=True), 0.0)
 
 
-FAMILY = register(
-    Family(
-        NET,
-        Mamba2,
-        analyse,
-        options=("phase", "state_dtype"),
-        ragged=("q_lens",),
-        nets=(NET,),
-        dtypes=ATTENTION_DTYPES,
-    )
+FAMILY = Family(
+    NET,
+    Mamba2,
+    analyse,
+    options=("phase", "state_dtype"),
+    ragged=("q_lens",),
+    nets=(NET,),
+    dtypes=ATTENTION_DTYPES,
+    reads="operands",
+    example="pipewave predict mamba2 8192*4 64 --gpu H100",
 )
