@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadInput, did_you_mean
-from pipewave.physics.board import limited_us
 from pipewave.physics.demand import Array
+from pipewave.physics.energy import limited_us
 from pipewave.software import rules
 from pipewave.software.rules import KernelRule, Setting
 
