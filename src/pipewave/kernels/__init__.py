@@ -1,13 +1,25 @@
-"""Kernel families, one a file. Importing this package registers the built-in ones."""
+"""Kernel families, one a folder. Importing this package registers the built-in ones, listed here and nowhere else."""
 
 from __future__ import annotations
 
 from pipewave.kernels.attention import analyse as attention
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Ragged, families, family_of, register
+from pipewave.kernels.base import (
+    Analysis,
+    Columns,
+    Context,
+    Family,
+    Ragged,
+    families,
+    family_of,
+    register,
+    registered,
+    revision,
+    rows_of,
+)
 from pipewave.kernels.collective import analyse as collective
 from pipewave.kernels.gemm import analyse as gemm
 from pipewave.kernels.mla import analyse as mla
-from pipewave.kernels.moe import analyse as fused_moe
+from pipewave.kernels.moe import analyse as moe
 from pipewave.kernels.streaming import elementwise, norm
 
 __all__ = [
@@ -16,14 +28,23 @@ __all__ = [
     "Context",
     "Family",
     "Ragged",
-    "attention",
-    "collective",
-    "elementwise",
     "families",
     "family_of",
-    "fused_moe",
-    "gemm",
-    "mla",
-    "norm",
     "register",
+    "registered",
+    "revision",
+    "rows_of",
 ]
+
+BUILT_IN: tuple[Family, ...] = (
+    gemm.FAMILY,
+    attention.FAMILY,
+    mla.FAMILY,
+    moe.FAMILY,
+    norm.RMSNORM,
+    norm.SILU,
+    elementwise.FAMILY,
+    *collective.FAMILIES,
+)
+for _family in BUILT_IN:
+    register(_family)

@@ -54,6 +54,7 @@ class Predictions(Sequence[Prediction]):
     bound: NDArray[np.intp]  # index into PIPES
     group: NDArray[np.intp]  # index into `sources`
     sources: tuple[Source, ...]
+    joules: Array  # of energy above what the idle board draws
 
     def __len__(self) -> int:
         return len(self.latency_us)
@@ -171,13 +172,13 @@ def check_protocol(protocol: str) -> str:
 def _uniform(rows: Uniform, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:
     case = {**rows.case, "stack": rows.case.get("stack") or stack, "impl": rows.case.get("impl") or impl}
     key = group_key(rows.family, case)
-    seconds, bound = np.empty((5, len(rows))), np.empty(len(rows), np.intp)
+    seconds, bound, joules = np.empty((5, len(rows))), np.empty(len(rows), np.intp), np.empty(len(rows))
     for part, cols in rows.chunks():
         found = answer(rows.family, cols, key, gpu, protocol)
-        seconds[:, part], bound[part] = found.seconds, found.bound
+        seconds[:, part], bound[part], joules[part] = found.seconds, found.bound, found.joules
     latency, low, high, floor, ceiling = seconds * US
     group = np.zeros(len(rows), np.intp)
-    return Predictions(latency, low, high, floor, ceiling, bound, group, (found.source,))
+    return Predictions(latency, low, high, floor, ceiling, bound, group, (found.source,), joules)
 
 
 def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
@@ -223,23 +224,23 @@ def predict_cases(cases: Sequence[Mapping[str, Any]], gpu: GPU, protocol: str) -
     for i, case in enumerate(cases):
         groups.setdefault((case["kernel"], *group_key(family_of(case["kernel"]), case)), []).append(i)
     seconds = np.empty((5, len(cases)))
-    bound, group = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp)
+    bound, group, joules = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp), np.empty(len(cases))
     sources = []
     for number, (key, members) in enumerate(groups.items()):
         found = _answered(family_of(key[0]), [cases[i] for i in members], key[1:], gpu, protocol)
-        seconds[:, members], bound[members], source = found
+        seconds[:, members], bound[members], source, joules[members] = found
         group[members] = number
         sources.append(source)
     latency, low, high, floor, ceiling = seconds * US
-    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources))
+    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
 
 
 def _answered(
     family: Family, cases: Sequence[Mapping[str, Any]], key: tuple[Any, ...], gpu: GPU, protocol: str
-) -> tuple[Array, Any, Source]:
-    """Seconds [5, case], bounds and source of cases that share a group key."""
+) -> tuple[Array, Any, Source, Any]:
+    """Seconds [5, case], bounds, source and joules of cases that share a group key."""
     alone = answer_single(family, cases[0], key, gpu, protocol) if len(cases) == 1 else None
     if alone is not None:
-        return np.array(alone.seconds)[:, None], PIPES.index(alone.bound), alone.source
+        return np.array(alone.seconds)[:, None], PIPES.index(alone.bound), alone.source, alone.joules
     found = answer(family, columns(family, cases), key, gpu, protocol)
-    return found.seconds, found.bound, found.source
+    return found.seconds, found.bound, found.source, found.joules

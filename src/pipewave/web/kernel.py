@@ -145,7 +145,7 @@ def curves(calls: Sequence[Call], gpu: GPU, protocol: str) -> dict[str, Any]:
         cols = columns(family, [cases[i] for i in members])
         found = answer(family, cols, key, gpu, protocol)
         seconds[:, members] = found.seconds
-        rounds[members] = waves.of(family.name, cols, found)
+        rounds[members] = waves.of(family, cols, found)
         notes += found.source.notes
         for i, bound in zip(members, found.bound.tolist(), strict=True):
             text["bound"][i] = PIPES[bound]
