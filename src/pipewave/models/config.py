@@ -108,7 +108,9 @@ def _layer(make: Maker) -> tuple[Layer, ...]:
     ffns = tuple(_ffn(make, word) for word in make.kind.ffns or ())
     if make.family.double:
         return Layer(mixers, (dense(make), *ffns)), Layer(mixers, (dense(make),))
-    width = make.fields.optional("hidden_size_per_layer_input") if make.fields.has("hidden_size_per_layer_input") else None
+    width = (
+        make.fields.optional("hidden_size_per_layer_input") if make.fields.has("hidden_size_per_layer_input") else None
+    )
     if width:
         return (Layer(mixers, (*ffns, per_layer_input(make, width)), more_norms=1 + _beside(make)),)
     return (Layer(mixers, ffns, more_norms=make.family.more_norms + _beside(make)),)

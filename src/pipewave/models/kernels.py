@@ -56,9 +56,7 @@ class Deployment:
     def stage(self, batch: Batch) -> Stage:
         """One rank's view of a batch."""
         kv_dtype = self.kv_dtype or self.model.kv_dtype
-        return Stage(
-            self.model, self.parallel, batch, kv_dtype, self.page_size, self.nodes, self.compiled, self.apart
-        )
+        return Stage(self.model, self.parallel, batch, kv_dtype, self.page_size, self.nodes, self.compiled, self.apart)
 
     def _grouped(self, stage: int) -> list[tuple[Layer, int]]:
         return self.model.grouped(*self.parallel.stages(len(self.model.layers))[stage])

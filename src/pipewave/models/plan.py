@@ -128,10 +128,10 @@ def _by_block(fields: Fields, count: int) -> list[Kind] | None:
 
 
 def _block(fields: Fields, block: Any) -> Kind:
-    parts = [block.get(name) for name in ("attention", "ffn")] if isinstance(block, dict) else []
-    if len(parts) != 2 or not all(isinstance(part, dict) for part in parts):
+    whole = Fields(block) if isinstance(block, dict) else Fields({})
+    if not whole.has("attention") or not whole.has("ffn"):
         raise BadInput("block_configs: every block must hold attention and ffn", field="block_configs")
-    attention, ffn = (Fields(part) for part in parts)
+    attention, ffn = Fields(whole.section("attention")), Fields(whole.section("ffn"))
     mixers: tuple[str, ...] = ("attention",)
     if attention.flag("no_op") or attention.flag("replace_with_linear"):
         mixers = ("bypass",) if attention.flag("replace_with_linear") else ()

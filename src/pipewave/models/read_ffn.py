@@ -97,7 +97,9 @@ def _shared(make: Maker, inter: int) -> Mlp | None:
     """The shared expert: its own width, or so many of a routed one."""
     fields = make.fields
     count = fields.get("shared_count", make.family.shared_default)
-    count = fields.integer("shared_count", make.family.shared_default, low=0) if not isinstance(count, bool) else int(count)
+    count = (
+        fields.integer("shared_count", make.family.shared_default, low=0) if not isinstance(count, bool) else int(count)
+    )
     width = fields.get("shared_inter")
     wide = fields.integer("shared_inter", low=0) if width is not None else count * inter
     places = [f"{place}.{name}" for place in FFN for name in SHARED]

@@ -45,14 +45,15 @@ def _state(fields: Fields) -> int:
 def _gdn(make: Maker) -> Recurrent:
     """Gated delta net: q, k, v, output gate, and two scalars a value head from the hidden states."""
     fields, hidden = make.fields, make.hidden
-    values, keys = fields.integer("linear_num_value_heads", high=4096), fields.integer("linear_num_key_heads", high=4096)
+    values, keys = (
+        fields.integer("linear_num_value_heads", high=4096),
+        fields.integer("linear_num_key_heads", high=4096),
+    )
     key_dim = fields.integer("linear_key_head_dim", 128, high=4096)
     value_dim = fields.integer("linear_value_head_dim", 128, high=4096)
     kernel = fields.integer("linear_conv_kernel_dim", 4, high=64)
     channels = 2 * keys * key_dim + values * value_dim
-    wide = make.linear(
-        "in_proj_qkvz", channels + values * value_dim, hidden, "in_proj_qkv", "out", places=RECURRENT
-    )
+    wide = make.linear("in_proj_qkvz", channels + values * value_dim, hidden, "in_proj_qkv", "out", places=RECURRENT)
     narrow = make.linear("in_proj_ba", 2 * values, hidden, "in_proj_b", "out", places=RECURRENT)
     out = make.linear("out_proj", hidden, values * value_dim, "out_proj", "in", places=RECURRENT)
     params = channels * kernel + 2 * values + value_dim
@@ -99,9 +100,7 @@ def _mamba2(make: Maker) -> Recurrent:
     state, groups = fields.integer("mamba_state", 128, high=1 << 16), fields.integer("mamba_groups", 1, high=4096)
     kernel, biased = fields.integer("mamba_conv", 4, high=64), make.setting("mamba_bias")
     channels = inner + 2 * groups * state
-    into = make.linear(
-        "in_proj", inner + channels + heads, hidden, "in_proj", "out", places=RECURRENT, bias=biased
-    )
+    into = make.linear("in_proj", inner + channels + heads, hidden, "in_proj", "out", places=RECURRENT, bias=biased)
     out = make.linear("out_proj", hidden, inner, "out_proj", "in", places=RECURRENT, bias=biased)
     gated = fields.flag("mamba_rms_norm", True)
     params = channels * (kernel + fields.flag("conv_bias", True)) + 3 * heads + (inner if gated else 0)

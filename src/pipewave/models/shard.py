@@ -170,7 +170,5 @@ def parameters(model: ModelSpec) -> int:
 
 def active_parameters(model: ModelSpec) -> int:
     """Parameters one token meets: all but the experts it is not routed to."""
-    idle = sum(
-        n * (moe.experts - moe.topk) * moe.expert_params for layer, n in model.grouped() for moe in layer.moes
-    )
+    idle = sum(n * (moe.experts - moe.topk) * moe.expert_params for layer, n in model.grouped() for moe in layer.moes)
     return parameters(model) - idle

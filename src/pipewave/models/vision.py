@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipewave.models.fields import Fields
@@ -24,7 +24,7 @@ class Tower:
     patch: int
     merge: int
     image: int
-    params: int
+    params: int = 0
     gated: bool = False
 
     @property
@@ -47,7 +47,7 @@ def read_tower(section: Mapping[str, Any], outer: Fields, hidden: int) -> Tower:
 
 # Names that towers use for the same widths.
 _SAME = {
-    "embed_dim": "hidden_size", "vt_hidden_size": "hidden_size", "vt_intermediate_size": "intermediate_size",
+    "vt_hidden_size": "hidden_size", "vt_intermediate_size": "intermediate_size",
     "vt_num_attention_heads": "num_attention_heads", "vt_num_hidden_layers": "num_hidden_layers",
     "depth": "num_hidden_layers", "num_layers": "num_hidden_layers", "width": "hidden_size",
     "num_heads": "num_attention_heads", "layers": "num_hidden_layers",
@@ -60,12 +60,12 @@ def _size(fields: Fields, name: str, default: int) -> int:
     return Fields({name: value}).integer(name, high=1 << 20)
 
 
-def _shape(fields: Fields, *, merge: int, image: int, patch: int = 14) -> dict[str, int]:
+def _shape(fields: Fields, *, merge: int, image: int, patch: int = 14) -> Tower:
+    """The widths of a tower, its parameters yet to be counted."""
     width = _size(fields, "hidden_size", 1152)
     inter = _size(fields, "intermediate_size", int(width * (fields.number("mlp_ratio") or 4)))
     heads, layers = _size(fields, "num_attention_heads", 16), _size(fields, "num_hidden_layers", 27)
-    sizes = {"hidden": width, "inter": inter, "heads": heads, "layers": layers}
-    return sizes | {"patch": _size(fields, "patch_size", patch), "merge": merge, "image": image}
+    return Tower(width, inter, heads, layers, _size(fields, "patch_size", patch), merge, image)
 
 
 def _attention(width: int, inner: int = 0, *, biased: bool = True) -> int:
@@ -83,48 +83,48 @@ def _plain(fields: Fields, outer: Fields, hidden: int) -> Tower:
     """A tower of which no more is known than its widths: two norms a layer, biases, a projector of two maps."""
     image = _size(fields, "image_size", 448)
     shape = _shape(fields, merge=_size(fields, "spatial_merge_size", 2), image=image)
-    width, merged = shape["hidden"], shape["hidden"] * shape["merge"] ** 2
-    layer = _attention(width) + _block(width, shape["inter"]) + 4 * width
-    patches = 3 * shape["patch"] ** 2 * width + width
-    return Tower(**shape, params=patches + shape["layers"] * layer + merged * hidden + hidden * hidden)
+    width, merged = shape.hidden, shape.hidden * shape.merge**2
+    layer = _attention(width) + _block(width, shape.inter) + 4 * width
+    patches = 3 * shape.patch**2 * width + width
+    return replace(shape, params=patches + shape.layers * layer + merged * hidden + hidden * hidden)
 
 
 def _siglip(fields: Fields, outer: Fields, hidden: int) -> Tower:
     """SigLIP and Gemma 3's projector."""
     shape = _shape(fields, merge=1, image=_size(fields, "image_size", 896))
-    width, patch = shape["hidden"], shape["patch"]
-    embed = 3 * patch**2 * width + width + (shape["image"] // patch) ** 2 * width
-    layer = _attention(width) + _block(width, shape["inter"]) + 4 * width
-    merge = max(shape["image"] // patch // 16, 1)  # pooled to 16 × 16 tokens
-    params = embed + shape["layers"] * layer + 2 * width + width * hidden + width
-    return Tower(**(shape | {"merge": merge}), params=params)
+    width, patch = shape.hidden, shape.patch
+    embed = 3 * patch**2 * width + width + (shape.image // patch) ** 2 * width
+    layer = _attention(width) + _block(width, shape.inter) + 4 * width
+    merge = max(shape.image // patch // 16, 1)  # pooled to 16 × 16 tokens
+    params = embed + shape.layers * layer + 2 * width + width * hidden + width
+    return replace(shape, merge=merge, params=params)
 
 
 def _pixtral(fields: Fields, outer: Fields, hidden: int) -> Tower:
     """Pixtral, and Mistral 3's projector, which merges patches before two matrices."""
     merge = outer.integer("spatial_merge_size", 2)
     shape = _shape(fields, merge=merge, image=_size(fields, "image_size", 1540))
-    width = shape["hidden"]
-    layer = _attention(width, biased=False) + _block(width, shape["inter"], maps=3, biased=False) + 2 * width
-    embed = 3 * shape["patch"] ** 2 * width + width
+    width = shape.hidden
+    layer = _attention(width, biased=False) + _block(width, shape.inter, maps=3, biased=False) + 2 * width
+    embed = 3 * shape.patch**2 * width + width
     merged = merge**2 * width**2 + width
     biases = 2 * hidden if outer.flag("multimodal_projector_bias") else 0
-    params = embed + shape["layers"] * layer + merged + (width + hidden) * hidden + biases
-    return Tower(**shape, params=params, gated=True)
+    params = embed + shape.layers * layer + merged + (width + hidden) * hidden + biases
+    return replace(shape, params=params, gated=True)
 
 
 def _qwen(fields: Fields, outer: Fields, hidden: int) -> Tower:
     """Qwen3-VL and Qwen3.5: learned positions, mergers after the last layer and after chosen ones."""
     merge, image = _size(fields, "spatial_merge_size", 2), 768
     shape = _shape(fields, merge=merge, image=image, patch=16)
-    width, out = shape["hidden"], _size(fields, "out_hidden_size", hidden)
+    width, out = shape.hidden, _size(fields, "out_hidden_size", hidden)
     merged, deep = width * merge**2, fields.ints("deepstack_visual_indexes")
     frames = _size(fields, "temporal_patch_size", 2)
-    embed = 3 * frames * shape["patch"] ** 2 * width + width + _size(fields, "num_position_embeddings", 2304) * width
-    layer = _attention(width) + _block(width, shape["inter"]) + 4 * width
+    embed = 3 * frames * shape.patch**2 * width + width + _size(fields, "num_position_embeddings", 2304) * width
+    layer = _attention(width) + _block(width, shape.inter) + 4 * width
     merger = merged * merged + merged + merged * out + out
-    params = embed + shape["layers"] * layer + merger + 2 * width + len(deep) * (merger + 2 * merged)
-    return Tower(**shape, params=params)
+    params = embed + shape.layers * layer + merger + 2 * width + len(deep) * (merger + 2 * merged)
+    return replace(shape, params=params)
 
 
 def _qwen2(fields: Fields, outer: Fields, hidden: int) -> Tower:
@@ -133,32 +133,28 @@ def _qwen2(fields: Fields, outer: Fields, hidden: int) -> Tower:
     merge = _size(fields, "spatial_merge_size", 2)
     shape = _shape(fields, merge=merge, image=784, patch=14)
     out = _size(fields, "out_hidden_size", hidden)
-    if not newer and fields.get("hidden_size") is not None and section_is_outer(fields, hidden):
-        shape["hidden"] = _size(fields, "embed_dim", 1280)
-    width, maps, norm = shape["hidden"], 3 if newer else 2, 1 if newer else 2
-    layer = _attention(width) + _block(width, shape["inter"], maps=maps) + 2 * norm * width
+    if not newer and fields.get("embed_dim") is not None:  # here hidden_size is the text model's
+        shape = replace(shape, hidden=_size(fields, "embed_dim", 1280))
+        shape = replace(shape, inter=int(shape.hidden * (fields.number("mlp_ratio") or 4)))
+    width, maps, norm = shape.hidden, 3 if newer else 2, 1 if newer else 2
+    layer = _attention(width) + _block(width, shape.inter, maps=maps) + 2 * norm * width
     merged = width * merge**2
-    embed = 3 * _size(fields, "temporal_patch_size", 2) * shape["patch"] ** 2 * width
-    params = embed + shape["layers"] * layer + norm * width + merged * merged + merged + merged * out + out
-    return Tower(**shape, params=params, gated=newer)
-
-
-def section_is_outer(fields: Fields, hidden: int) -> bool:
-    """Qwen2-VL writes the text model's width as the tower's hidden_size."""
-    return fields.get("hidden_size") == hidden
+    embed = 3 * _size(fields, "temporal_patch_size", 2) * shape.patch**2 * width
+    params = embed + shape.layers * layer + norm * width + merged * merged + merged + merged * out + out
+    return replace(shape, params=params, gated=newer)
 
 
 def _moonvit(fields: Fields, outer: Fields, hidden: int) -> Tower:
     """MoonViT of Kimi: learned positions of a grid, q, k and v in one map, a patch merger of two maps."""
     shape = _shape(fields, merge=2, image=896)
-    width, side = shape["hidden"], _size(fields, "init_pos_emb_height", 64)
+    width, side = shape.hidden, _size(fields, "init_pos_emb_height", 64)
     inner, biased = _size(fields, "qkv_hidden_size", width), fields.flag("linear_bias", True)
     norm = 1 if fields.text("norm_type", "layernorm") == "rmsnorm" else 2
-    embed = 3 * shape["patch"] ** 2 * width + width * biased + side**2 * width
-    layer = _attention(width, inner, biased=biased) + _block(width, shape["inter"], biased=biased) + 2 * norm * width
+    embed = 3 * shape.patch**2 * width + width * biased + side**2 * width
+    layer = _attention(width, inner, biased=biased) + _block(width, shape.inter, biased=biased) + 2 * norm * width
     merged = 4 * width
     projector = merged * merged + merged + merged * hidden + hidden + 2 * width
-    return Tower(**shape, params=embed + shape["layers"] * layer + norm * width + projector)
+    return replace(shape, params=embed + shape.layers * layer + norm * width + projector)
 
 
 def _gemma4(fields: Fields, outer: Fields, hidden: int) -> Tower:
@@ -166,11 +162,11 @@ def _gemma4(fields: Fields, outer: Fields, hidden: int) -> Tower:
     side = _size(fields, "pooling_kernel_size", 3)
     tokens = outer.integer("vision_soft_tokens_per_image", 280)
     shape = _shape(fields, merge=side, image=16, patch=16)
-    shape["image"] = shape["patch"] * round((tokens * side**2) ** 0.5)
-    width, dim = shape["hidden"], _size(fields, "head_dim", 72)
-    layer = _attention(width, shape["heads"] * dim, biased=False) + 3 * width * shape["inter"] + 4 * width + 2 * dim
-    embed = 3 * shape["patch"] ** 2 * width + 2 * _size(fields, "position_embedding_size", 10240) * width
-    return Tower(**shape, params=embed + shape["layers"] * layer + width * hidden, gated=True)
+    shape = replace(shape, image=shape.patch * round((tokens * side**2) ** 0.5))
+    width, dim = shape.hidden, _size(fields, "head_dim", 72)
+    layer = _attention(width, shape.heads * dim, biased=False) + 3 * width * shape.inter + 4 * width + 2 * dim
+    embed = 3 * shape.patch**2 * width + 2 * _size(fields, "position_embedding_size", 10240) * width
+    return replace(shape, params=embed + shape.layers * layer + width * hidden, gated=True)
 
 
 _TOWERS: dict[str, Callable[[Fields, Fields, int], Tower]] = {
