@@ -41,7 +41,8 @@ class Maker:
 
     def precision(self, places: Sequence[str], module: str) -> Precision:
         """Precision of a module that lies in one of several places."""
-        return self.quantisation.of([f"layers.{self.index}.{place}.{module}" for place in places], self.base)
+        whole = [".".join(filter(None, (f"layers.{self.index}", place, module))) for place in places]
+        return self.quantisation.of(whole, self.base)
 
     def linear(
         self, name: str, out: int, inp: int, module: str, split: str = "none", *,

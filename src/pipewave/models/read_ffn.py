@@ -71,7 +71,7 @@ def moe(make: Maker) -> Moe:
     biased = make.setting(family.mlp_bias) and latent is not None
     return Moe(
         experts, topk, width, inter, router,
-        precision=make.precision(FFN, "experts.0.gate_proj"),
+        precision=make.precision(("", "moe") if family.beside else FFN, "experts.0.gate_proj"),
         gated=gated(make),
         expert_bias=family.expert_bias,
         router_correction=make.setting(family.correction),
