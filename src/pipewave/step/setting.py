@@ -6,15 +6,15 @@ from collections import Counter
 
 from pipewave.gpus import GPU
 from pipewave.models.kernels import Deployment
-from pipewave.models.spec import Mla, ModelSpec, Moe
+from pipewave.models.mixers import Mla
+from pipewave.models.spec import ModelSpec
 from pipewave.software.rules import Setting
 
 
 def setting_of(deployment: Deployment, gpu: GPU, dp: int = 1) -> Setting:
     """The setting of a deployment on a card; `dp`: data parallelism of attention."""
     model, split = deployment.model, deployment.parallel
-    first = model.layers[0].attention
-    experts = [layer.ffn for layer in model.layers if isinstance(layer.ffn, Moe)]
+    experts = [moe for layer, _ in model.grouped() for moe in layer.moes]
     dense = _dense_dtype(model)
     return Setting(
         gpu=gpu.name,
@@ -24,16 +24,17 @@ def setting_of(deployment: Deployment, gpu: GPU, dp: int = 1) -> Setting:
         pp=split.pp,
         ep=split.ep,
         dp=dp,
-        attention="mla" if isinstance(first, Mla) else "gqa",
+        attention="mla" if model.has(Mla) else "gqa",
         experts=bool(experts),
-        shared_experts=any(ffn.shared is not None for ffn in experts),
+        shared_experts=any(moe.shared is not None for moe in experts),
         dtype=experts[0].precision.dtype if experts else dense,
         dense_dtype=dense,
-        sinks=bool(getattr(first, "sinks", False)),
+        sinks=any(getattr(mixer, "sinks", False) for layer, _ in model.grouped() for mixer in layer.mixers),
     )
 
 
 def _dense_dtype(model: ModelSpec) -> str:
     """The operand type of most matrices outside the experts."""
-    counts = Counter(matrix.precision.dtype for layer, _ in model.grouped() for matrix in layer.attention.linears())
-    return counts.most_common(1)[0][0]
+    mixers = [mixer for layer, _ in model.grouped() for mixer in layer.mixers]
+    counts = Counter(matrix.precision.dtype for mixer in mixers for matrix in mixer.linears())
+    return counts.most_common(1)[0][0] if counts else model.dtype
