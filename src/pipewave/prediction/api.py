@@ -28,7 +28,11 @@ from pipewave.software import stacks
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches."""
+    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches.
+
+    `software`: whether rows of this stack and implementation on this GPU were trained on (`measured`), or which
+    stand in for them: `other_gpu`, `nearest_version`, `other_framework`.
+    """
 
     latency_us: float
     low_us: float
@@ -40,6 +44,7 @@ class Prediction:
     impl: str
     stack: str
     notes: tuple[str, ...] = ()
+    software: str = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Predictions(Sequence[Prediction]):
             source.impl,
             source.stack,
             source.notes,
+            source.software,
         )
 
     def __iter__(self) -> Iterator[Prediction]:
@@ -85,11 +91,12 @@ class Predictions(Sequence[Prediction]):
     def to_dict(self) -> dict[str, list[Any]]:
         """Lists by name, with the fields of the contract."""
         names = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
+        told = ("basis", "impl", "stack", "notes", "software")
         sources = [self.sources[group] for group in self.group.tolist()]
         return (
             {name: getattr(self, name).tolist() for name in names}
             | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
-            | {name: [getattr(source, name) for source in sources] for name in ("basis", "impl", "stack", "notes")}
+            | {name: [getattr(source, name) for source in sources] for name in told}
         )
 
     def to_pandas(self) -> Any:
@@ -190,7 +197,7 @@ def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     source = found.source
     return Prediction(
         latency * US, low * US, high * US, floor * US, ceiling * US, found.bound,
-        source.basis, source.impl, source.stack, source.notes,
+        source.basis, source.impl, source.stack, source.notes, source.software,
     )  # fmt: skip
 
 
@@ -199,7 +206,10 @@ def _one(batch: Answers) -> Prediction:
     source = batch.source
     latency, low, high, floor, ceiling = (batch.seconds[:, 0] * US).tolist()
     bound = PIPES[batch.bound[0]]
-    return Prediction(latency, low, high, floor, ceiling, bound, source.basis, source.impl, source.stack, source.notes)
+    return Prediction(
+        latency, low, high, floor, ceiling, bound,
+        source.basis, source.impl, source.stack, source.notes, source.software,
+    )  # fmt: skip
 
 
 def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
