@@ -176,3 +176,23 @@ def test_finding_a_shipped_gpu_needs_neither_yaml_nor_pydantic() -> None:
     code = "import sys; from pipewave.gpus import find; find('H200'); print({'yaml', 'pydantic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['sms: !!int ""', "sms: !!bool maybe", "sms: !!timestamp 2020", "sms: !!python/name:os.system", "sms: 2020-99-99"],
+)
+def test_tags_and_dates_are_refused_as_a_bad_value(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"base: H200\nname: Mine\n{line}\n")
+    with pytest.raises(PipewaveError):
+        find(path)
+
+
+def test_aliases_are_refused_before_they_grow(tmp_path: Path) -> None:
+    bomb = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    bomb += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join(bomb))
+    with pytest.raises(BadFile, match="aliases"):
+        find(path)

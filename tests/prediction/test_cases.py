@@ -43,10 +43,21 @@ BAD: list[tuple[str, str | None]] = [
     ('{"id": 1, "kernel": "gemm", "m": 1, "n": 1, "k": 1, "protocol": "warm"}', "protocol"),
     ('{"id": 1, "kernel": "gemm", "m": [1], "n": 1, "k": 1}', "m"),
     ('{"id": 1, "kernel": "gemm", "m": NaN, "n": 1, "k": 1}', "m"),
+    ('{"id": NaN, "kernel": "gemm", "m": 1, "n": 1, "k": 1}', "id"),
+    ('{"id": [1], "kernel": "gemm", "m": 1, "n": 1, "k": 1}', "id"),
+    ('{"id": 1e999, "kernel": "gemm", "m": 1, "n": 1, "k": 1}', "id"),
     ('{"id": 1, "kernel": "gemm", "m": 1, "n": 1, "k": 1, "colour": 1}', "colour"),
     ('{"id": 1, "kernel": "attention", "q_lens": 4, "kv_lens": [1], "heads": 1, "kv_heads": 1, "head_dim": 64}', "q_lens"),
     ('{"id": 1, "kernel": "attention", "q_lens": [], "kv_lens": [], "heads": 1, "kv_heads": 1, "head_dim": 64}', "q_lens"),
 ]  # fmt: skip
+
+
+def test_chunks_are_bounded_in_characters_and_lose_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "CHUNK_CHARACTERS", 100)
+    lines = [str(i) * 30 for i in range(50)]
+    found = list(cases.chunks(iter(lines)))
+    assert [line for chunk in found for line in chunk] == lines
+    assert all(sum(map(len, chunk[:-1])) < 100 for chunk in found)
 
 
 def run(lines: list[str]) -> tuple[list[dict[str, Any]], cases.Counts]:
@@ -72,7 +83,7 @@ def test_every_family_answers_with_the_fields_of_the_contract() -> None:
 def test_a_bad_line_is_an_error_in_its_place(line: str, field: str | None) -> None:
     answers, counts = run([json.dumps(GOOD[0]), line, json.dumps(GOOD[2])])
     assert (counts.answered, counts.failed) == (2, 1)
-    assert [a["id"] for a in answers] == ["a", None if field is None else 1, 3]
+    assert [a["id"] for a in answers] == ["a", None if field in (None, "id") else 1, 3]
     assert answers[1]["error"]["field"] == field
     assert answers[1]["error"]["code"]
 

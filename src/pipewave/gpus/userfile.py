@@ -63,8 +63,10 @@ def _parse(path: Path) -> Mapping[str, Any]:
 def _parse_yaml(text: str) -> object:
     import yaml
 
+    from pipewave.gpus.plainyaml import PlainLoader
+
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, PlainLoader)
     except yaml.YAMLError as problem:
         raise ValueError(str(problem)) from problem
 

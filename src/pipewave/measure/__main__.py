@@ -18,6 +18,7 @@ from pipewave.errors import BadInput, PipewaveError
 from pipewave.measure import plan
 from pipewave.measure.device import CudaDevice, Device, FakeDevice
 from pipewave.measure.job import Job
+from pipewave.measure.plans.size import SIZES
 from pipewave.measure.protocol import BURST, DeviceLostError
 from pipewave.measure.runner import EXIT_HUNG, EXIT_LOST, Limits, Runner
 
@@ -53,7 +54,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def jobs_of(options: argparse.Namespace) -> list[Job]:
     """The jobs that the options name, in plan order."""
     families = [name for name in options.families.split(",") if name]
-    if options.plan in plan.SIZES:
+    if options.plan in SIZES:
         parts = options.select.split(",")
         if unknown := sorted(set(parts) - set(SELECTIONS)):
             raise BadInput(f"select: {unknown} are none of {', '.join(SELECTIONS)}", field="select")

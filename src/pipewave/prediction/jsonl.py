@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, TextIO
 
 import numpy as np
@@ -17,11 +17,12 @@ from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
-from pipewave.prediction.api import check_protocol
 from pipewave.prediction.batch import US, Answers, answer
 from pipewave.prediction.columns import SHARED, columns, group_key, numeric_fields
+from pipewave.prediction.requests import check_protocol
 
 CHUNK_LINES = 32_768
+CHUNK_CHARACTERS = 8_000_000  # of text at a time: a parsed list of lengths takes ten times its text
 LONGEST_LINE = 4_000_000
 ENVELOPE = frozenset({"id", "kernel", "gpu", "protocol"})
 
@@ -48,11 +49,24 @@ class _Chunk:
 def answer_stream(lines: Iterable[str], out: TextIO, *, gpu: str | GPU | None = None) -> Counts:
     """Answer every line of `lines` into `out`, in order. Bad lines answer with their error; blank lines are skipped."""
     counts = Counts()
-    stream = (line for line in lines if line.strip())
-    while chunk := list(islice(stream, CHUNK_LINES)):
+    for chunk in chunks(line for line in lines if line.strip()):
         for text in answer_lines(chunk, gpu, counts):
             out.write(text)
     return counts
+
+
+def chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Lines in lists that are bounded in number and in size."""
+    chunk: list[str] = []
+    size = 0
+    for line in lines:
+        chunk.append(line)
+        size += len(line)
+        if len(chunk) == CHUNK_LINES or size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def answer_lines(lines: Sequence[str], gpu: str | GPU | None, counts: Counts) -> Iterator[str]:
@@ -100,7 +114,16 @@ def _parse(line: str) -> Case:
         raise BadInput(f"not JSON: {error}", field=None) from error
     if not isinstance(case, dict):
         raise BadInput("a case must be a JSON object on one line", field=None)
+    if not is_id(case.get("id")):
+        raise BadInput("id: must be a string or a finite number", field="id")
     return case
+
+
+def is_id(value: Any) -> bool:
+    """Whether a value can be echoed as the id of an answer: text, a finite number, or nothing."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int)
 
 
 def _lists(case: Case) -> Case:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import escape
 
 from pipewave.report.document import Block, Chart, Code, Document, Facts, Notes, Table, number
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#!&~$])")
+_SPECIAL = re.compile(r"([\\`*_\[\]|#!~$])")
 
 
 def write(document: Document) -> str:
@@ -18,8 +19,11 @@ def write(document: Document) -> str:
 
 
 def text(value: str) -> str:
-    """Text that means itself: markup is escaped, lines are joined."""
-    return _SPECIAL.sub(r"\\\1", " ".join(value.split()))
+    """Text that means itself: markup is escaped, lines are joined.
+
+    Characters of HTML become entities, since not every renderer honours a backslash before a tag.
+    """
+    return _SPECIAL.sub(r"\\\1", escape(" ".join(value.split()), quote=False))
 
 
 def _block(block: Block) -> Iterator[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadInput, did_you_mean
 from pipewave.physics.demand import Array
-from pipewave.step.power import limited_us
+from pipewave.physics.energy import limited_us
 
 FILE = Path(__file__).with_name("engines.json")
 

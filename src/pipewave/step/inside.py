@@ -39,7 +39,7 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     found = predict([_backend(call, gpu, engine) for call in calls], gpu, protocol="serving", stack=engine.stack)
     return Kernels(
         found,
-        heat_us(calls, found.latency_us, gpu),
+        heat_us(calls, found, gpu),
         np.array([nodes_of(call) for call in calls], float),
         np.array([launches_of(call) for call in calls], float),
     )

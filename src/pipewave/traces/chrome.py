@@ -13,11 +13,19 @@ from pipewave.traces.trace import Dims, Kernel, Op, Step, Trace
 
 GPU_WORK = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 LAUNCHES = frozenset(("cuda_runtime", "cuda_driver"))
+LOOKED_AT = GPU_WORK | LAUNCHES | {"cpu_op", "user_annotation"}
 # vLLM names its steps: requests(tokens) that run prompts, then requests(tokens) that generate.
 STEP = re.compile(r"execute\w*?_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 KEPT = ("bytes", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Collective name")
 MOST = 1e18  # µs and counts beyond are damage
 Event = Mapping[str, Any]
+
+
+def wanted(event: Any) -> bool:
+    """Whether anything is read of an event: most are Python frames and arrows."""
+    if not isinstance(event, dict) or event.get("ph") != "X" or not isinstance(event.get("cat"), str):
+        return False
+    return event["cat"].lower() in LOOKED_AT
 
 
 def trace(document: Any, source: str) -> Trace:
@@ -54,7 +62,7 @@ def _events(document: Any, source: str) -> Sequence[Any]:
 def _by_kind(events: Iterable[Any]) -> dict[str, list[Event]]:
     kinds: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        if isinstance(event, dict) and event.get("ph") == "X" and isinstance(event.get("cat"), str):
+        if wanted(event):
             kinds[event["cat"].lower()].append(event)
     return kinds
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from pipewave.calls.families import Call
 from pipewave.gpus import GPU
+from pipewave.physics.energy import limited
 from pipewave.prediction.api import Prediction, Predictions
-from pipewave.step.power import heat_us, limited
+from pipewave.step.power import heat_us
 from pipewave.traces.group import Group, by_step
 
 
@@ -21,7 +22,7 @@ def paced(
 
     A call that several steps run takes the mean of them.
     """
-    heat = heat_us(calls, found.latency_us, gpu)
+    heat = heat_us(calls, found, gpu)
     kernels, energy = dict[int, float](), dict[int, float]()
     for index, groups in enumerate(members):
         for one in groups:

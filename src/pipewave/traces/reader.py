@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import gc
-import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces import chrome, ncu
+from pipewave.traces import chrome, jsonstream, ncu
 from pipewave.traces.trace import Trace
 
 GZIP = b"\x1f\x8b"
 MOST_BYTES = 4 << 30
+MOST_TABLE_BYTES = 256 << 20  # a table of counters is read whole
 CHUNK = 1 << 22
+FREE_BYTES, MOST_GROWTH = (
+    64 << 20,
+    300,
+)  # beyond the first, no file grows more than this: real profiles grow 5 to 40 times
 
 
 def read(path: str | Path) -> Trace:
@@ -28,19 +33,36 @@ def read(path: str | Path) -> Trace:
     return parse(data, str(path))
 
 
-def parse(data: bytes, source: str) -> Trace:
-    """The trace in these bytes; `source` is what messages call them."""
-    if data.startswith(GZIP):
-        data = unzip(data, source)
-    head = data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
+def parse(data: bytes, source: str, most_bytes: int = MOST_BYTES) -> Trace:
+    """The trace in these bytes; `source` is what messages call them, `most_bytes` what they may unpack to."""
+    pieces = unzip(data, source, most_bytes) if data.startswith(GZIP) else cut(data)
+    first = next(pieces, b"")
+    pieces = chain((first,), pieces)
+    head = first[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
     if head[:1] in (b"{", b"["):
         with collector_paused():
-            return chrome.trace(decode(data, source), source)
+            return chrome.trace(jsonstream.document(pieces, source, chrome.wanted), source)
     if not head:
         raise BadFile(f"{source}: empty, no byte 0", field="file")
-    if ncu.looks_like(data):
-        return ncu.trace(data.decode("utf-8", "replace"), source)
+    if ncu.looks_like(first):
+        return ncu.trace(whole(pieces, source).decode("utf-8", "replace"), source)
     raise BadFile(f"{source}: byte 0 begins neither a Chrome trace (JSON) nor `ncu --csv` output", field="file")
+
+
+def cut(data: bytes) -> Iterator[bytes]:
+    """Bytes in pieces."""
+    return (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+
+
+def whole(pieces: Iterable[bytes], source: str) -> bytes:
+    """All pieces together. BadFile when they are more than a table of counters is."""
+    parts, size = [], 0
+    for piece in pieces:
+        parts.append(piece)
+        size += len(piece)
+        if size > MOST_TABLE_BYTES:
+            raise BadFile(f"{source}: a table of more than {MOST_TABLE_BYTES >> 20} MiB", field="file")
+    return b"".join(parts)
 
 
 @contextmanager
@@ -55,34 +77,36 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def unzip(data: bytes, source: str) -> bytes:
-    """Contents of a gzip file of one or more members."""
-    out, rest, size = [], data, 0
-    while rest.startswith(GZIP):
+def unzip(data: bytes, source: str, most_bytes: int = MOST_BYTES) -> Iterator[bytes]:
+    """Contents of a gzip file of one or more members, in pieces. BadFile when they are damaged or far too many."""
+    at, size = 0, 0
+    while data.startswith(GZIP, at):
         stream = zlib.decompressobj(wbits=31)
-        for start in range(0, len(rest), CHUNK):
-            try:
-                out.append(stream.decompress(rest[start : start + CHUNK], MOST_BYTES))
-            except zlib.error as problem:
-                at = len(data) - len(rest) + start
-                raise BadFile(f"{source}: corrupted gzip near byte {at} ({problem})", field="file") from problem
-            size += len(out[-1])
-            if size >= MOST_BYTES:
-                raise BadFile(f"{source}: unpacks to more than {MOST_BYTES >> 30} GiB", field="file")
+        while not stream.eof and at < len(data):
+            for piece in _inflated(stream, data[at : at + CHUNK], source, at):
+                size += len(piece)
+                _bounded(size, len(data), source, most_bytes)
+                yield piece
+            at = min(at + CHUNK, len(data))
         if not stream.eof:
             raise BadFile(f"{source}: truncated: the gzip stream ends early at byte {len(data)}", field="file")
-        rest = stream.unused_data
-    return b"".join(out)
+        at -= len(stream.unused_data)
 
 
-def decode(data: bytes, source: str) -> Any:
-    """The JSON document in these bytes."""
-    text = data.decode("utf-8", "surrogateescape")
-    try:
-        return json.loads(text.removeprefix("\ufeff"))
-    except json.JSONDecodeError as problem:
-        at = len(text[: problem.pos].encode("utf-8", "surrogateescape"))
-        what = "truncated" if at >= len(data.rstrip()) - 1 or "Unterminated" in problem.msg else "not valid JSON"
-        raise BadFile(f"{source}: {what} at byte {at} of {len(data)} ({problem.msg})", field="file") from problem
-    except (ValueError, RecursionError) as problem:
-        raise BadFile(f"{source}: not valid JSON ({problem})", field="file") from problem
+def _inflated(stream: Any, packed: bytes, source: str, at: int) -> Iterator[bytes]:
+    """What some bytes unpack to, never more than CHUNK at a time."""
+    while packed and not stream.eof:
+        try:
+            piece = stream.decompress(packed, CHUNK)
+        except zlib.error as problem:
+            raise BadFile(f"{source}: corrupted gzip near byte {at} ({problem})", field="file") from problem
+        if piece:
+            yield piece
+        packed = stream.unconsumed_tail
+
+
+def _bounded(size: int, packed: int, source: str, most_bytes: int) -> None:
+    if size > most_bytes:
+        raise BadFile(f"{source}: unpacks to more than {most_bytes >> 20:,} MiB", field="file")
+    if size > max(FREE_BYTES, MOST_GROWTH * packed):
+        raise BadFile(f"{source}: unpacks to more than {MOST_GROWTH} times its size: no profile does", field="file")

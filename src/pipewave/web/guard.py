@@ -76,6 +76,9 @@ def _foreign(headers: Headers) -> tuple[int, str, str] | None:
 
 
 def _hostname(host: str) -> str | None:
+    """The name in a Host header; None where it holds more than a name and a port (`user@localhost`)."""
+    if "@" in host:
+        return None
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

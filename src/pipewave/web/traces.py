@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from pipewave.cli.families import integers
-from pipewave.errors import BadFile, BadInput
+from pipewave.errors import BadInput
+from pipewave.kernels.launched import Given
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.prediction.api import check_protocol
+from pipewave.prediction.requests import check_protocol
 from pipewave.step import find_engine
 from pipewave.traces import Workload, explain_trace
-from pipewave.traces.lengths import Given
-from pipewave.traces.reader import GZIP, parse
+from pipewave.traces.reader import parse
 from pipewave.web import limits
 from pipewave.web.commands import trace_command
 from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, model_of
 
-CHUNK = 1 << 20
 Ranks = Annotated[int, Field(ge=1, le=4096, strict=False)]  # a query string has text only
 Lens = Annotated[str, Field(max_length=2_000, pattern="^[0-9,*]*$")]
 
@@ -49,8 +47,7 @@ def trace_answer(ask: TraceAsk, file: Path) -> dict[str, Any]:
     gpu = gpu_of(ask.gpu, {}) if ask.gpu else None
     if ask.protocol is not None:
         check_protocol(ask.protocol)
-    check_size(file, ask.name)
-    trace = parse(file.read_bytes(), ask.name)
+    trace = parse(file.read_bytes(), ask.name, limits.UNPACKED_BYTES)
     if gpu is None and trace.gpu is not None:
         gpu = gpu_of(trace.gpu, {})  # a file must not name another file
     found = explain_trace(trace, gpu=gpu, workload=workload, protocol=ask.protocol, stack=ask.stack)
@@ -79,23 +76,3 @@ def _lens(name: str, text: str) -> tuple[int, ...]:
     found = integers(text)
     limits.at_most(f"{name}: requests", len(found), limits.BATCH, name)
     return found
-
-
-def check_size(file: Path, name: str) -> None:
-    """Raise BadFile when a gzip file would unpack to more than a page may ask for; nothing unpacked is kept."""
-    with file.open("rb") as stream:
-        if stream.read(2) != GZIP:
-            return
-        stream.seek(0)
-        unpacked, unzip = 0, zlib.decompressobj(wbits=31)
-        while chunk := stream.read(CHUNK):
-            while chunk:
-                try:
-                    unpacked += len(unzip.decompress(chunk, CHUNK * 16))
-                except zlib.error:
-                    return  # the parser says at which byte
-                if unpacked > limits.UNPACKED_BYTES:
-                    raise BadFile(f"{name}: unpacks to more than {limits.UNPACKED_BYTES >> 20} MiB", field="file")
-                chunk = unzip.unconsumed_tail or unzip.unused_data
-                if unzip.eof and chunk:
-                    unzip = zlib.decompressobj(wbits=31)

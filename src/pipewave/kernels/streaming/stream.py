@@ -10,6 +10,7 @@ from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Context
 from pipewave.physics.cache import COLD, SERVING, l2_bytes, least_dram
 from pipewave.physics.demand import Array, Demand
+from pipewave.physics.energy import Work
 from pipewave.physics.launch import combine, log2
 
 # Shares of the peaks that streaming kernels reach (static fp8 quantisation of six GPUs, fused norms of two).
@@ -83,6 +84,11 @@ def least_bytes(gpu: GPU, protocol: str, work: Stream) -> Array:
     return np.asarray(least_dram(gpu, protocol, work.fresh, work.read, work.written))
 
 
+def done(ctx: Context, work: Stream) -> Work:
+    """What such a kernel does: nothing on the tensor cores, all its bytes through the L2."""
+    return Work(0.0 * work.moved, dram_bytes(ctx.gpu, ctx.protocol, work), work.moved)
+
+
 def times(ctx: Context, work: Stream, l2_share: float = L2_SHARE) -> Times:
     """Start, DRAM and L2 time of each call; `l2_share` of the peak is what such a kernel draws from L2."""
     gpu = ctx.gpu
@@ -96,7 +102,7 @@ def times(ctx: Context, work: Stream, l2_share: float = L2_SHARE) -> Times:
 def generated(least: Demand, ctx: Context, work: Stream) -> Analysis:
     """The analysis of a kernel that a compiler generated: many small blocks, so the estimate needs no net."""
     took = times(ctx, work, GENERATED_L2_SHARE)
-    return Analysis(least, took.start + np.maximum(took.dram, took.through), {}, "")
+    return Analysis(least, took.start + np.maximum(took.dram, took.through), {}, "", done(ctx, work))
 
 
 def describe(ctx: Context, work: Stream, took: Times) -> dict[str, Array]:
