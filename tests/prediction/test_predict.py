@@ -11,6 +11,16 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.calls.families import CLASSES, Call
+from pipewave.calls.operators import (
+    AttentionModule,
+    BatchedGemm,
+    CausalConv1d,
+    DeltaNet,
+    HyperConnection,
+    Mamba2,
+    MegaMoe,
+    MoeAllToAll,
+)
 from pipewave.errors import BadInput, UnknownGPU, UnsupportedDtype
 from pipewave.prediction import tables
 from pipewave.prediction.batch import BEYOND
@@ -46,6 +56,25 @@ def any_call(draw: st.DrawFn) -> Call:
             return pw.silu_and_mul(draw(SIZES), draw(SIZES))
         case "elementwise":
             return pw.elementwise(draw(SIZES), draw(SIZES))
+        case "delta_net":
+            return DeltaNet(q, 8, draw(st.sampled_from([8, 16, 32])), kind=draw(st.sampled_from(["gdn", "kda"])))
+        case "causal_conv1d":
+            return CausalConv1d(q, draw(st.integers(64, 16_384)))
+        case "mamba2":
+            return Mamba2(q, draw(st.sampled_from([16, 64, 128])))
+        case "attention_module":
+            kind = draw(st.sampled_from(["mla", "dsa", "msa", "csa", "hca"]))
+            cache = draw(st.sampled_from([None, "fp8"]))
+            return AttentionModule(q, kv, draw(st.sampled_from([8, 16, 128])), kind, kv_dtype=cache)
+        case "hyper_connection":
+            return HyperConnection(draw(SIZES), 4096, part=draw(st.sampled_from(["pre", "post"])))
+        case "moe_all_to_all":
+            backend = draw(st.sampled_from(["deepep_ht", "deepep_ll", "nvlink_one_sided"]))
+            return MoeAllToAll(draw(SIZES), 7168, 8, 256, draw(st.sampled_from([4, 8, 32])), backend=backend)
+        case "mega_moe":
+            return MegaMoe(draw(SIZES), 256, 8, 4096, 2048, 8, dtype="bf16")
+        case "batched_gemm":
+            return BatchedGemm(draw(st.integers(1, 128)), draw(SIZES), 512, 128)
     return CLASSES[kernel](draw(st.integers(1, 1 << 30)), draw(st.sampled_from([2, 4, 8])))  # type: ignore[call-arg]
 
 

@@ -58,6 +58,7 @@ class StepTable:
         """Price all points of the grids."""
         parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
         self.spread = float(max(part.spread.max() for part in parts))
+        self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.time = Sums(axes, [part.us for part in parts])
         self.heat = Sums(axes, [part.heat_us for part in parts])
         self.graph, self.pieces, self.eager = self._regimes(parts)

@@ -33,6 +33,7 @@ class Steps:
     gaps: dict[str, Array]
     basis: dict[str, Array]  # share of the kernels' time that rests on each kind of evidence
     load: Load
+    notes: tuple[str, ...] = ()  # what predictions say of their kernels: substitutions, calibrations
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Priced:
     nodes: Array
     launches: Array
     spread: Array
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Runner:
         step, call, count = book.columns()
         us, heat, nodes, launches = (_sums(step, column[call] * count, len(parts)) for column in kernels.columns)
         spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
-        return Priced(us, heat, nodes, launches, spread)
+        return Priced(us, heat, nodes, launches, spread, notes_of(list(book.calls), kernels.found))
 
     def stage_shares(self) -> list[float]:
         """Each pipeline stage's part of a step."""
@@ -123,7 +125,8 @@ class Runner:
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels, 1e-9) for name, us in basis.items()}
-        return Steps(total, total / factor, total * factor, families, gaps, evidence, load)
+        notes = notes_of(list(book.calls), found)
+        return Steps(total, total / factor, total * factor, families, gaps, evidence, load, notes)
 
     def _load(self, batches: Sequence[Batch], sums: Sequence[Array]) -> Load:
         requests = np.array([batch.requests for batch in batches], float)
@@ -162,6 +165,15 @@ class Book:
         step = np.repeat([step for step, *_ in self._entries], sizes)
         call = np.concatenate([call for _, call, _ in self._entries])
         return step, call, np.concatenate([count for *_, count in self._entries])
+
+
+def notes_of(calls: Sequence[Call], found: Predictions) -> tuple[str, ...]:
+    """Notes of predictions, each once, with the families it concerns."""
+    kernels: dict[str, dict[str, None]] = {}
+    for call, group in zip(calls, found.group.tolist(), strict=True):
+        for note in found.sources[group].notes:
+            kernels.setdefault(note, {})[call.kernel] = None
+    return tuple(f"{', '.join(names)}: {note}" for note, names in kernels.items())
 
 
 def _sums(owner: NDArray[np.intp], values: Array, size: int) -> Array:
