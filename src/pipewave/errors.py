@@ -115,6 +115,11 @@ class MissingExtra(PipewaveError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ' did you mean X?' for the closest known word, or an empty string."""
+    return close_to(word, known, 0.6)
+
+
+def close_to(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The same at another likeness, from 0 (any word) to 1 (the word itself)."""
     lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=cutoff)
     return f" did you mean {lowered[close[0]]}?" if close else ""
