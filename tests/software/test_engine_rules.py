@@ -76,7 +76,7 @@ def test_vllm_changes_its_defaults_with_the_card_and_the_version() -> None:
 
 def test_a_choice_by_hand_outlives_every_rule() -> None:
     chosen = find_engine("sglang").what_if(memory_share=0.7, max_batched_tokens=1000)
-    engine = chosen.on(Setting(gib=45.0, architecture="ada"))
+    engine = chosen.on(Setting(gib=45.0, mma="mma"))
     assert (engine.memory_share, engine.max_batched_tokens) == (0.7, 1000)
     assert engine.graph_limit == 32
     few = find_engine("vllm").what_if(max_requests=4).on(Setting())

@@ -26,12 +26,13 @@ FROM, BELOW = "_from", "_below"
 class Setting:
     """What an engine chooses its defaults by: the card, the split and what kind of model it is.
 
-    gpu: name; gib: the card's memory as nvidia-smi states it; attention: `gqa` or `mla`; dtype: of the weights;
-    dense_dtype: of the maps outside the experts; sinks: attention has them; dp: data parallelism of attention.
+    gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the card's memory as nvidia-smi states it;
+    attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the experts; sinks: attention has
+    them; dp: data parallelism of attention.
     """
 
     gpu: str = "H200"
-    architecture: str = "hopper"
+    mma: str = "wgmma"
     gib: float = 140.4
     tp: int = 1
     pp: int = 1

@@ -18,7 +18,7 @@ def setting_of(deployment: Deployment, gpu: GPU, dp: int = 1) -> Setting:
     dense = _dense_dtype(model)
     return Setting(
         gpu=gpu.name,
-        architecture=gpu.architecture,
+        mma=gpu.traits.mma,
         gib=gpu.dram_gib,
         tp=split.tp,
         pp=split.pp,
