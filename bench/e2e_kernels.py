@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.e2e_steps import FOLDER
+from pipewave.kernels.launched import Given
 from pipewave.measure.engine.points import TRACED_CONTEXT, TRACED_PROMPT
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.traces import Entry, Report, Workload, explain_trace
-from pipewave.traces.lengths import Given
 
 TRACES = FOLDER / "traces"
 SHARES = ("recognized_share", "shaped_share", "close_share")

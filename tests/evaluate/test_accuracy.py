@@ -11,9 +11,10 @@ import pytest
 import pipewave as pw
 from pipewave.errors import BadFile
 from pipewave.evaluate.figures import drifts, read, write
-from pipewave.evaluate.folds import GROUP_FIELDS, fold, group_of, held_out
+from pipewave.evaluate.folds import fold, group_of, held_out
 from pipewave.evaluate.rows import cases, shipped, shipped_folder
 from pipewave.evaluate.score import Figures, Key, family_name, figures, score
+from pipewave.kernels import rows_of
 
 KEY = Key("gemm", "H200", "bf16", "torch-2.11", "cublas", "cold")
 FIGURES = Figures(100, 5.0, 4.0, -1.0, 90.0, 80.0, 0, 1.7, 0.3)
@@ -24,9 +25,10 @@ def test_folds_are_those_of_training() -> None:
     splits = pytest.importorskip("train.splits")
     frame = pytest.importorskip("train.corpus.frame")
     assert all(fold(f"{n},{n * 7}") == splits.fold(f"{n},{n * 7}") for n in range(1, 500))
-    for family in set(frame.GROUP_KEYS) & set(GROUP_FIELDS):
-        assert GROUP_FIELDS[family] == frame.GROUP_KEYS[family]
-    assert GROUP_FIELDS["all_reduce"] == frame.GROUP_KEYS["collectives"]
+    groups = {name: rows.group for name, rows in rows_of().items()}
+    for family in set(frame.GROUP_KEYS) & set(groups):
+        assert groups[family] == frame.GROUP_KEYS[family]
+    assert groups["all_reduce"] == frame.GROUP_KEYS["collectives"]
 
 
 def test_a_group_holds_all_rows_of_a_weight_shape() -> None:

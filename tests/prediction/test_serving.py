@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.gpus import find
+from pipewave.kernels import family_of
 from pipewave.physics.arith import SCALAR
 from pipewave.prediction.in_step import DIRTY_SHARE, REPLAYED, write_back_s
 
@@ -32,7 +33,7 @@ def test_a_large_product_is_spared_next_to_nothing() -> None:
 @settings(max_examples=60, deadline=None)
 def test_a_write_back_is_bounded_by_the_cache(busy: float, size: float, family: str) -> None:
     gpu = find("H200")
-    spared = write_back_s(busy, size, family, gpu, SCALAR)
+    spared = write_back_s(busy, size, family_of(family), gpu, SCALAR)
     assert 0.0 <= spared <= DIRTY_SHARE * gpu.l2_mb * 2**20 / (1e9 * gpu.dram_peak_gbps) * (1 + 1e-9)
     assert family != "rmsnorm" or spared == 0.0
 

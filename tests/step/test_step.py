@@ -15,13 +15,13 @@ from pipewave.kernels.gemm.clock import LOADED
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import ALONE, Parallel
+from pipewave.physics.energy import limited_us
 from pipewave.prediction.api import predict
 from pipewave.software.engines import Engine
 from pipewave.step import Load, Runner, find_engine
 from pipewave.step.detail import detail
 from pipewave.step.inside import inside
 from pipewave.step.memory import GIB, budget, cache_bytes
-from pipewave.step.power import heat_us, limited_us
 
 
 def runner(model: str = "Llama-3.1-8B", gpu: str = "H200", engine: str = "vllm", parallel: Parallel = ALONE) -> Runner:
@@ -132,7 +132,8 @@ def test_power_binds_only_work_that_needs_more_than_the_board_delivers() -> None
 def test_an_h200_sustains_what_its_microbenchmark_measured() -> None:
     call = Gemm(8192, 8192, 8192)
     flops = 2.0 * 8192**3
-    assert flops / (1e-6 * heat_us([call], np.array([0.0]), find("H200"))[0]) == pytest.approx(660e12, rel=0.06)
+    (heat_us,) = inside([call], find("H200"), find_engine("vllm")).heat_us
+    assert flops / (1e-6 * heat_us) == pytest.approx(660e12, rel=0.06)
 
 
 def test_a_step_spares_streaming_kernels_the_write_back_of_a_flush() -> None:

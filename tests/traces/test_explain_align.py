@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
+from pipewave.kernels.attention.lengths import of_op, of_step
+from pipewave.kernels.launched import Given
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.traces.align import match
 from pipewave.traces.expected import fused, sequence, worth
-from pipewave.traces.lengths import Given, of_op, of_step
 from pipewave.traces.trace import Op, Step
 
 ROLES = st.lists(st.sampled_from(["gemm", "attention", "norm", "fused", "copy", "fill", "moe"]), max_size=6).map(tuple)

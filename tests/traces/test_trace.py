@@ -15,9 +15,9 @@ from bench import e2e_kernels
 from bench.e2e_kernels import workload_of as workload
 from pipewave.cli import trace as command
 from pipewave.errors import BadInput, MissingField
+from pipewave.kernels.launched import Given
 from pipewave.report import report as report_of
 from pipewave.traces import Report, Workload, compare, explain_trace
-from pipewave.traces.lengths import Given
 from pipewave.traces.reader import read
 
 ROOT = Path(__file__).parents[1]

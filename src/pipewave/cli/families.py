@@ -9,21 +9,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pipewave.calls.families import CLASSES, Call
+from pipewave.calls.base import Call
 from pipewave.calls.fields import LARGEST_LIST, Rule, defaults, required, rules
 from pipewave.errors import BadInput
+from pipewave.kernels import Family, registered
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
-SPARE = ("impl", "stack", "bound", "basis", "ceiling", "floor")  # what a narrow terminal goes without, in order
-EXAMPLES = {
-    "gemm": "pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
-    "attention": "pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
-    "mla": "pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
-    "rmsnorm": "pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
-    "silu_and_mul": "pipewave predict silu_and_mul 2048 14336 --gpu H200",
-    "fused_moe": "pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
-    "all_reduce": "pipewave predict all_reduce 16777216 4 --gpu A100",
-}
+# What a narrow terminal goes without, in order.
+SPARE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")
 
 
 class Kernel(TyperCommand):
@@ -39,15 +32,14 @@ def build() -> typer.Typer:
     """An application with one command a family."""
     group = typer.Typer(rich_markup_mode="markdown", help="Latency of a kernel.")
     group.callback()(lambda: None)
-    for name, cls in CLASSES.items():
-        group.command(name, cls=Kernel, help=_help(name, cls))(_command(cls))
+    for family in registered():
+        group.command(family.name, cls=Kernel, help=_help(family))(_command(family.call))
     return group
 
 
-def _help(name: str, cls: type[Call]) -> str:
-    first = (cls.__doc__ or "").strip()
-    example = EXAMPLES.get(name)
-    return first + (f"\n\nExample: `{example}`" if example else "")
+def _help(family: Family) -> str:
+    first = (family.call.__doc__ or "").strip()
+    return first + (f"\n\nExample: `{family.example}`" if family.example else "")
 
 
 def _command(cls: type[Call]) -> Callable[..., None]:
@@ -121,12 +113,14 @@ def integers(text: str) -> tuple[int, ...]:
 def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
     from pipewave.cli.render import check_format, show
     from pipewave.prediction.api import explain
+    from pipewave.software.known import LEVELS
 
     check_format(form)
     answers = [explain(call, gpu.strip(), protocol=protocol) for gpu in gpus]
     if form == "table":
         title = f"{call.kernel} {_shape(call)} [{protocol}]"
-        show([_row(answer) for answer in answers], form, title=title, spare=SPARE)
+        known = all(answer.prediction.software == LEVELS[0] for answer in answers)
+        show([_row(answer, known) for answer in answers], form, title=title, spare=SPARE)
         show([_pipes(answer) for answer in answers], form, title="busy share of each pipe")
         _notes(answers)
     else:
@@ -144,8 +138,10 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _row(answer: Any) -> dict[str, Any]:
+def _row(answer: Any, known: bool) -> dict[str, Any]:
+    """`known`: all software is measured, which goes without saying."""
     p = answer.prediction
+    software = {} if known else {"software": p.software}
     return {
         "GPU": answer.gpu.name,
         "latency µs": p.latency_us,
@@ -154,6 +150,7 @@ def _row(answer: Any) -> dict[str, Any]:
         "ceiling": p.ceiling_us,
         "bound": p.bound,
         "basis": p.basis,
+        **software,
         "stack": p.stack,
         "impl": p.impl,
     }

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
-from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from functools import lru_cache
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from pipewave.errors import BadFile, BadInput
-
-GZIP = b"\x1f\x8b"
+from pipewave.cli.streams import open_stream
+from pipewave.errors import BadInput
 
 
 class Families(TyperGroup):
@@ -28,8 +25,14 @@ class Families(TyperGroup):
         return _families().commands.get(cmd_name)
 
 
-@cache
 def _families() -> Any:
+    from pipewave.kernels import revision
+
+    return _built(revision())
+
+
+@lru_cache(maxsize=1)
+def _built(registry: int) -> Any:
     from pipewave.cli.families import build
 
     return typer.main.get_command(build())
@@ -58,19 +61,6 @@ def predict_cases(
     from pipewave.prediction.jsonl import answer_stream
 
     with ExitStack() as stack:
-        source, sink = _open(stack, cases, "r"), _open(stack, out, "w")
+        source, sink = open_stream(stack, cases, "r"), open_stream(stack, out, "w")
         counts = answer_stream(source, sink, gpu=find(gpu) if gpu else None)
     raise typer.Exit(1 if counts.failed else 0)
-
-
-def _open(stack: ExitStack, path: str, mode: Literal["r", "w"]) -> TextIO:
-    if path == "-":
-        return sys.stdin if mode == "r" else sys.stdout
-    try:
-        encoding = "utf-8-sig" if mode == "r" else "utf-8"  # some editors begin a file with a mark of byte order
-        file = stack.enter_context(Path(path).open(mode, encoding=encoding, errors="replace"))  # noqa: SIM115
-    except OSError as error:
-        raise BadFile(f"{path}: {error.strerror}", field="cases" if mode == "r" else "out") from error
-    if mode == "r" and file.buffer.peek(2).startswith(GZIP):  # type: ignore[attr-defined]
-        raise BadFile(f"{path} is compressed: gunzip -c {path} | pipewave predict --cases -", field="cases")
-    return file

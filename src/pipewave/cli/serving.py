@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipewave.errors import MissingField
+
 if TYPE_CHECKING:
     from pipewave.serving.traffic import Traffic
 
@@ -17,7 +19,7 @@ Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or spec file.")]
 Tp = Annotated[int, typer.Option("--tp", "--tp-size", "--tensor-parallel-size", "-tp", help="Tensor parallel GPUs.")]
 Pp = Annotated[int, typer.Option("--pp", "--pp-size", "--pipeline-parallel-size", "-pp", help="Pipeline stages.")]
 Ep = Annotated[int, typer.Option("--ep", "--ep-size", help="Expert parallel degree inside the tensor group.")]
-EngineName = Annotated[str, typer.Option("--engine", help="vllm or sglang.")]
+EngineName = Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm; a version: sglang:0.5.9.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 Ignore = Annotated[list[str], typer.Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
 Tokens = Annotated[
@@ -181,8 +183,15 @@ def replay_command(
 
 
 def serve_command(
-    model: Model,
-    gpu: Gpu,
+    model: Annotated[str | None, typer.Option("--model", help="As of `estimate`.")] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU name or spec file.")] = None,
+    cases: Annotated[
+        str | None, typer.Option(help="JSON-lines file of deployments instead; - is standard input.")
+    ] = None,
+    out: Annotated[str, typer.Option(help="Where answers to --cases go; - is standard output.")] = "-",
+    executor: Annotated[
+        str | None, typer.Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
+    ] = None,
     isl: Annotated[int, typer.Option("--isl", "--input-len", "--random-input-len", help="Mean prompt tokens.")] = 1024,
     osl: Annotated[int, typer.Option("--osl", "--output-len", "--random-output-len", help="Mean output tokens.")] = 128,
     requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None,
@@ -211,7 +220,14 @@ def serve_command(
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Requests over time: latency percentiles, throughput and goodput of a deployment."""
+    """Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file."""
+    if cases is not None:
+        from pipewave.cli.serving_cases import answer_file
+
+        raise typer.Exit(answer_file(cases, out, executor))
+    if model is None or gpu is None:
+        missing = "model" if model is None else "gpu"
+        raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
     from pipewave.models import load
     from pipewave.serving.perfetto import write
     from pipewave.serving.report import Sla

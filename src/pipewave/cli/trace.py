@@ -75,12 +75,12 @@ def _workload(
 ) -> Workload:
     from pipewave.calls.dtypes import cache_type
     from pipewave.cli.families import integers
+    from pipewave.kernels.launched import Given
     from pipewave.models import load
     from pipewave.models.kernels import Deployment
     from pipewave.models.shard import Parallel
     from pipewave.step import find_engine
     from pipewave.traces import Workload
-    from pipewave.traces.lengths import Given
 
     given = Given(integers(q_lens) if q_lens else (), integers(kv_lens) if kv_lens else ())
     if model is None:

@@ -12,6 +12,7 @@ import numpy as np
 from pipewave.calibrate.corrections import suspended
 from pipewave.calls.families import Call, from_dict
 from pipewave.errors import PipewaveError
+from pipewave.kernels import rows_of
 from pipewave.physics.demand import Array
 from pipewave.prediction.api import Predictions, predict
 
@@ -76,11 +77,8 @@ def key_of(row: Row) -> Key:
 def family_name(case: Mapping[str, Any]) -> str:
     """The kernel, with its phase for attention: decode when every request brings one token."""
     kernel = str(case["kernel"])
-    if kernel == "mla":
-        return f"mla {case['phase']}"
-    if kernel != "attention":
-        return kernel
-    return "attention decode" if set(case["q_lens"]) == {1} else "attention prefill"
+    rows = rows_of().get(kernel)
+    return f"{kernel} {rows.phase(case)}" if rows and rows.phase else kernel
 
 
 def predicted(key: Key, rows: Sequence[Row]) -> tuple[Predictions, Array, int]:

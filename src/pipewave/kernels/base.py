@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,10 @@ from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.kernels.features import Features
 from pipewave.physics.demand import Array, Demand, demand
+from pipewave.physics.energy import Work
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces, Page, Profile, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +76,23 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What physics says of a batch: least demand, estimated seconds, and named features for the learned residual."""
+    """What physics says of a batch: least demand, estimated seconds, named features for the learned residual, and the
+    work done, which energy is counted from (None: the least)."""
 
     demand: Demand
     base_s: Array
     features: Mapping[str, Array]
     net: str  # which learned net corrects base_s
+    work: Work | None = None
+
+    @property
+    def done(self) -> Work:
+        """FLOPs and bytes of each call as they are, not at least."""
+        return self.work or Work(self.demand.tensor, self.demand.dram, self.demand.l2)
 
 
 class Sketch(NamedTuple):
-    """An analysis before it is laid out: amounts of the demand by pipe, base seconds and features by name.
+    """An analysis before it is laid out: amounts of the demand by pipe, base seconds, features by name, work done.
 
     Values are plain floats of one call, or arrays over many, among which constants may be floats.
     """
@@ -89,6 +101,7 @@ class Sketch(NamedTuple):
     base_s: Any
     features: Mapping[str, Any]
     net: str
+    work: Work
 
     def analysis(self, calls: int) -> Analysis:
         """Laid out as arrays over `calls`."""
@@ -97,10 +110,10 @@ class Sketch(NamedTuple):
             features = Features(tuple(features), np.array(list(features.values()))[:, None])
         elif not isinstance(features, Features):
             features = {name: np.broadcast_to(np.asarray(v, float), (calls,)) for name, v in features.items()}
-        return Analysis(demand(calls, **self.amounts), base_s, features, self.net)
+        return Analysis(demand(calls, **self.amounts), base_s, features, self.net, self.work.laid_out(calls))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # told apart by identity: what is worked out of one is cached by it
 class Family:
     """A kernel family: its call class and the function from columns and context to an analysis.
 
@@ -109,6 +122,11 @@ class Family:
     single case without arrays, where the family knows how to: a call alone is then answered several times faster.
     `dtypes`: operand types that kernels exist for; empty means all that the GPU runs. `told_by`: options by which a
     stack chooses among its implementations.
+
+    `reads`: what a step leaves nearer than a cold call finds it, "operands" (weights, a cache) or "activations" of the
+    kernel before. `waiting`: floor over latency up to which a cold call waits for its start, so that a step saves it
+    nothing, and from which it saves all. `example` is a command line; `faces` is what traces, measurements and pages
+    need, made when it is first asked for.
     """
 
     name: str
@@ -121,11 +139,38 @@ class Family:
     one: Callable[[Mapping[str, Any], Context], Sketch] | None = None
     dtypes: tuple[str, ...] = ()
     told_by: tuple[str, ...] = ()
+    reads: str = ""
+    waiting: tuple[float, float] | None = None
+    example: str = ""
+    faces: Callable[[], Faces] | None = None
+
+    @property
+    def profile(self) -> Profile:
+        """How profiles show it."""
+        return _faces_of(self).profile
+
+    @property
+    def rows(self) -> Mapping[str, Rows]:
+        """Its measured rows, by the kernel name that they carry."""
+        return _faces_of(self).rows
+
+    @property
+    def page(self) -> Page | None:
+        """Its first view in the browser."""
+        return _faces_of(self).page
+
+
+@lru_cache(maxsize=256)
+def _faces_of(family: Family) -> Faces:
+    from pipewave.kernels.faces import Faces  # loaded by the rooms that ask, not by predictions
+
+    return family.faces() if family.faces else Faces()
 
 
 @dataclass(slots=True)
 class _Registry:
     families: dict[str, Family] = field(default_factory=dict)
+    revision: int = 0
 
 
 _REGISTRY = _Registry()
@@ -136,8 +181,15 @@ def register(family: Family, *, replace: bool = False) -> Family:
     if family.name in _REGISTRY.families and not replace:
         raise BadInput(f"kernel {family.name!r} is registered already: pass replace=True", field="kernel")
     _REGISTRY.families[family.name] = family
+    _REGISTRY.revision += 1
     CLASSES[family.name] = family.call
     return family
+
+
+def withdraw(name: str) -> None:
+    """Take a family back out, as if it had never been registered."""
+    del _REGISTRY.families[name], CLASSES[name]
+    _REGISTRY.revision += 1
 
 
 def family_of(name: str) -> Family:
@@ -148,3 +200,23 @@ def family_of(name: str) -> Family:
 def families() -> tuple[str, ...]:
     """Names of all registered families."""
     return tuple(_REGISTRY.families)
+
+
+def registered() -> tuple[Family, ...]:
+    """All registered families."""
+    return tuple(_REGISTRY.families.values())
+
+
+def revision() -> int:
+    """A number that grows with each registration: what is worked out of all families is cached by it."""
+    return _REGISTRY.revision
+
+
+def rows_of() -> Mapping[str, Rows]:
+    """What is known of measured rows, by the kernel name that they carry."""
+    return _rows_of(revision())
+
+
+@lru_cache(maxsize=1)
+def _rows_of(registry: int) -> Mapping[str, Rows]:
+    return {name: rows for family in registered() for name, rows in family.rows.items()}

@@ -16,12 +16,14 @@ from pipewave.calibrate import corrections
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.physics.arith import ARRAY, Arith
-from pipewave.physics.cache import COLD, SERVING
+from pipewave.physics.cache import COLD
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
+from pipewave.physics.energy import joules
 from pipewave.prediction import in_step as serving
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
-from pipewave.residual.nets import UNTRAINED_SCALE, Interval, Residual, Trained, half_width, intervals_of, trained
+from pipewave.residual.card import Interval, half_width, intervals_of
+from pipewave.residual.nets import UNTRAINED_SCALE, Residual, Trained, trained
 
 US = 1e6
 FLOOR = 3  # row of an answer's seconds
@@ -42,18 +44,23 @@ class Answers:
     analysis: Analysis
     ctx: Context
 
+    @property
+    def joules(self) -> Any:
+        """Energy of each call above what the idle board draws; a number that holds for all, or an array."""
+        return joules(self.ctx.gpu, self.ctx.dtype, self.analysis.done)
+
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
     found = _alone(family, cols, key, gpu, protocol)
-    if protocol == SERVING and family.name in serving.STREAMING:
+    if serving.streams(family, protocol):
         cold = _alone(family, cols, key, gpu, COLD).seconds
         found.seconds[serving.CEILING] = serving.ceiling_in_step(found.seconds, cold)
     if not serving.applies(family, protocol):
         return found
     if found.source.near:
         dram_bytes = found.analysis.demand.dram
-        spared = serving.spare(found.seconds, dram_bytes, family.name, found.ctx, key[1], ARRAY)
+        spared = serving.spare(found.seconds, dram_bytes, family, found.ctx, key[1], ARRAY)
         return replace(found, seconds=np.array(spared))
     graph = _alone(family, cols, serving.replay_key(key), gpu, "graph")
     seconds = np.array(serving.replayed(graph.seconds, found.seconds[FLOOR], ARRAY))

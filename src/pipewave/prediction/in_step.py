@@ -22,13 +22,9 @@ from pipewave.physics.cache import SERVING
 from pipewave.physics.demand import Array
 from pipewave.software import stacks
 
-HEAVY = ("gemm", "attention", "mla", "fused_moe")  # families that read weights or KV
-STREAMING = ("rmsnorm", "silu_and_mul", "elementwise")  # those that a step spares most of their DRAM traffic
 DIRTY_PER_BYTE = 0.5  # dirty bytes a cold kernel writes back for each byte it reads from DRAM
 DIRTY_SHARE = 0.6  # of the L2 that a flush leaves dirty
-# Floor over latency: up to the first a kernel waits for its start and no write-back shows, from the second all of it.
-WAITING = {"gemm": (0.15, 0.35), "fused_moe": (0.15, 0.35), "attention": (0.2, 0.7)}
-SETUP_S = 2.2e-6  # of FlashAttention 3, read off cold rows; it runs on compute capability 9.0
+SETUP_S = 2.2e-6  # of FlashAttention 3, read off cold rows; it is built on wgmma
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 LATENCY, FLOOR, CEILING = 0, 3, 4
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
@@ -36,7 +32,12 @@ REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the f
 
 def applies(family: Family, protocol: str) -> bool:
     """Whether calls take less inside a step than what a cold call takes."""
-    return protocol == SERVING and family.name in HEAVY
+    return protocol == SERVING and family.reads == "operands"
+
+
+def streams(family: Family, protocol: str) -> bool:
+    """Whether a step leaves what calls read in the L2."""
+    return protocol == SERVING and family.reads == "activations"
 
 
 def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
@@ -45,7 +46,9 @@ def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
     return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
 
 
-def spare(seconds: Rows, dram_bytes: Any, family: str, ctx: Context, stack: str | None, xp: Arith) -> tuple[Any, ...]:
+def spare(
+    seconds: Rows, dram_bytes: Any, family: Family, ctx: Context, stack: str | None, xp: Arith
+) -> tuple[Any, ...]:
     """Answers (latency, low, high, floor, ceiling) of cold calls as the same calls take in a step of `stack`.
 
     All but the floor shrink in proportion, nothing below the floor.
@@ -70,16 +73,16 @@ def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:
     return latency, low, high, floor, ceiling
 
 
-def write_back_s(busy: Any, dram_bytes: Any, family: str, gpu: GPU, xp: Arith) -> Any:
+def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith) -> Any:
     """Seconds of cold calls that go into writing back what the flush left in the L2. `busy`: floor over latency."""
-    if family not in WAITING:
+    if family.waiting is None:
         return 0.0 * busy
-    none, all_ = WAITING[family]
+    none, all_ = family.waiting
     dirty = xp.minimum(DIRTY_PER_BYTE * dram_bytes, DIRTY_SHARE * gpu.l2_mb * 2.0**20)
     share = xp.minimum(xp.maximum((busy - none) / (all_ - none), 0.0), 1.0)
     return share * dirty / (1e9 * gpu.dram_peak_gbps)
 
 
-def _setup_s(family: str, ctx: Context, stack: str | None) -> float:
-    prepares = family == "attention" and ctx.gpu.compute_capability == 90
+def _setup_s(family: Family, ctx: Context, stack: str | None) -> float:
+    prepares = family.name == "attention" and ctx.gpu.traits.mma == "wgmma"
     return SETUP_S if prepares and stacks.framework(stack or stacks.DEFAULT[ctx.protocol]) == "vllm" else 0.0

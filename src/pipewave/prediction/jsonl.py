@@ -17,9 +17,9 @@ from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
-from pipewave.prediction.api import check_protocol
 from pipewave.prediction.batch import US, Answers, answer
 from pipewave.prediction.columns import SHARED, columns, group_key, numeric_fields
+from pipewave.prediction.requests import check_protocol
 
 CHUNK_LINES = 32_768
 CHUNK_CHARACTERS = 8_000_000  # of text at a time: a parsed list of lengths takes ten times its text
@@ -209,7 +209,7 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     source = answers.source
     notes = f', "notes": {json.dumps(list(source.notes))}' if source.notes else ""
     software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
-    tail = f', "basis": "{source.basis}", {software}{notes}}}\n'
+    tail = f', "basis": "{source.basis}", {software}, "software": "{source.software}"{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
     for name, row, bound in zip(ids, rows, answers.bound.tolist(), strict=True):
         latency, low, high, floor, ceiling = row

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pipewave.calibrate import corrections
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family, Sketch
+from pipewave.physics import energy
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import PIPES, pipe_rates
 from pipewave.prediction import in_step as serving
@@ -24,7 +25,8 @@ from pipewave.prediction.resolve import (
     resolve,
     with_note,
 )
-from pipewave.residual.nets import Interval, intervals_of, merged, trained
+from pipewave.residual.card import Interval, intervals_of
+from pipewave.residual.nets import merged, trained
 from pipewave.residual.scalar import LoneNet, alike, lone
 
 
@@ -35,7 +37,8 @@ class Single(NamedTuple):
     bound: str
     source: Source
     ctx: Context
-    dram_bytes: float
+    dram_bytes: float  # at least
+    joules: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +65,7 @@ def answer_single(
     if found is None or not serving.applies(family, protocol):
         return found
     if found.source.near:
-        spared = serving.spare(found.seconds, found.dram_bytes, family.name, found.ctx, key[1], SCALAR)
+        spared = serving.spare(found.seconds, found.dram_bytes, family, found.ctx, key[1], SCALAR)
         return found._replace(seconds=spared)
     graph = _alone(family, case, serving.replay_key(key), gpu, "graph")
     if graph is None:
@@ -94,7 +97,8 @@ def _combined(found: Sketch, plain: Sketch, at: Setting) -> Single:
     latency, low, high = combined(found.base_s, residual, dram_s, floor, at.widths, at.ctx.protocol, SCALAR)
     log_ceiling = means[at.members :] if at.ceiling is None else at.ceiling(at.ceiling.inputs(plain.features))[0]
     ceiling = ceiling_s(plain.base_s, sum(log_ceiling) / len(log_ceiling) + at.shift, floor, high, SCALAR)
-    return Single((latency, low, high, floor, ceiling), bound, at.source, at.ctx, found.amounts.get("dram", 0.0))
+    seconds, joules = (latency, low, high, floor, ceiling), energy.joules(at.ctx.gpu, at.ctx.dtype, found.work)
+    return Single(seconds, bound, at.source, at.ctx, found.amounts.get("dram", 0.0), joules)
 
 
 @lru_cache(maxsize=4096)

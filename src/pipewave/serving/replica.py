@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from pipewave.errors import DoesNotFit
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
@@ -57,6 +59,8 @@ class Replica:
         self.table, self.limits, self.ready = table, limits, ready
         self.prompt: list[int] = traffic.input_len.tolist()
         self.output: list[int] = traffic.output_len.tolist()
+        found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
+        self.found: list[int] = found.tolist()
         self.waiting: deque[int] = deque()
         self.free = limits.pages
         self.tick = 0
@@ -156,7 +160,7 @@ class Replica:
             if self.ready and request not in self.made:
                 step.first.append(request)  # decodes from the next step on
             else:
-                room = self._piece(step, request, 0, room)
+                room = self._piece(step, request, self.found[request], room)
 
     def _reserve(self, request: int) -> int:
         """Pages SGLang keeps for outputs to come when it admits a request."""

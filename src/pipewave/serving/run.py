@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from pipewave.serving.traffic import Traffic
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
 
+TABLES = 64  # kept
+SHORTEST = 4096  # tokens of a request that step times are worked out up to, at least
 TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
 
 
@@ -107,7 +110,8 @@ class Server:
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
         memory = budget(runner.deployment, runner.gpu, program)
         limits = _limits(runner, memory, longest)
-        table = StepTable(runner, budget=limits.tokens, requests=limits.requests, longest=longest)
+        plain = replace(runner, engine=find_engine(setup.engine))
+        table = _table(plain, limits.tokens, _power(limits.requests), _power(max(longest, SHORTEST)))
         return cls(runner, setup, memory, table, limits)
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
@@ -147,6 +151,17 @@ class Server:
         gpu = self.runner.gpu
         link = gpu.link_gbps if self.setup.engines * self.runner.deployment.parallel.world <= joined(gpu) else 50.0
         return TRANSFER_S + size / (1e9 * min(link, gpu.link_gbps))
+
+
+@lru_cache(maxsize=TABLES)
+def _table(runner: Runner, budget: int, requests: int, longest: int) -> StepTable:
+    """Step times of a deployment, kept for the next server that differs in its limits only."""
+    return StepTable(runner, budget=budget, requests=requests, longest=longest)
+
+
+def _power(size: int) -> int:
+    """The next power of two: tables of like sizes are one."""
+    return 1 << (size - 1).bit_length()
 
 
 def _limits(runner: Runner, memory: Budget, longest: int) -> Limits:

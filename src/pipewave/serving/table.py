@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipewave.models.kernels import Batch, Use
+from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
+from pipewave.physics.energy import limited_us
 from pipewave.step import Priced, Regime, Runner
-from pipewave.step.power import limited
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
 PIECES = (1, 2, 4, 8, 16, 32, 64)
@@ -49,11 +50,15 @@ class StepTable:
         )
         self._predict(axes)
         self.shares = runner.stage_shares()
+        usual = min(8, requests)
+        evidence = runner.steps([runner.batch([1] * usual, [512] * usual)]).basis
+        self.basis = {name: float(share[0]) for name, share in evidence.items()}
 
     def _predict(self, axes: Axes) -> None:
         """Price all points of the grids."""
         parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
         self.spread = float(max(part.spread.max() for part in parts))
+        self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.time = Sums(axes, [part.us for part in parts])
         self.heat = Sums(axes, [part.heat_us for part in parts])
         self.graph, self.pieces, self.eager = self._regimes(parts)
@@ -92,7 +97,8 @@ class StepTable:
         heads = min(requests, self.most_requests)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
         busy = max(kernels + regime.between_us, regime.beside_us)
-        return self.factor * limited(busy + regime.after_us + requests * self.engine.request_host_us, heat)
+        whole = busy + regime.after_us + requests * self.engine.request_host_us
+        return float(self.factor * limited_us(whole, heat, SCALAR))
 
 
 @dataclass(frozen=True, slots=True)

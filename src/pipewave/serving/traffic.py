@@ -31,12 +31,14 @@ class Traffic:
     """Requests in order of arrival: seconds, prompt tokens, generated tokens.
 
     `concurrency`: instead of at their own time, requests arrive when an earlier one of as many is done.
+    `found_len`: tokens of each prompt that the engine's cache holds already; None = none.
     """
 
     arrival_s: Array
     input_len: Ints
     output_len: Ints
     concurrency: int | None = None
+    found_len: Ints | None = None
 
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):
@@ -50,6 +52,13 @@ class Traffic:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    def with_prefix(self, share: float) -> Traffic:
+        """The same requests with this share of every prompt in the cache; the last token is always computed."""
+        if not 0 <= share <= 1:
+            raise BadInput(f"prefix_share = {share!r}: must be from 0 to 1", field="prefix_share")
+        found = np.minimum((share * self.input_len).astype(np.int64), self.input_len - 1)
+        return replace(self, found_len=found)
 
     @property
     def longest(self) -> int:

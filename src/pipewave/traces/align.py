@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from pipewave.kernels import family_of
+from pipewave.kernels.launched import Shaped
 from pipewave.models.kernels import Use
 from pipewave.traces.expected import fused, role_of, worth
 from pipewave.traces.group import Group
-from pipewave.traces.shaped import Shaped
 
 MOST_CELLS = 8_000_000  # of the match table: a step of 250 layers
 ABSORBING = ("fused", "fused_reduction", "embedding_norm")
@@ -75,7 +76,7 @@ def _with_neighbours(at: int, taken: set[int], uses: Sequence[Use], group: Group
 
 
 def _streams(use: Use) -> bool:
-    return use.call.kernel in ("rmsnorm", "elementwise")
+    return family_of(use.call.kernel).profile.fusible
 
 
 def _shaped(groups: Sequence[Group], index: int, uses: Sequence[Use]) -> Shaped:

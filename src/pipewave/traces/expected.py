@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from pipewave.calls.families import Elementwise, RmsNorm
+from pipewave.kernels import family_of, registered
 from pipewave.models.kernels import Batch, Deployment, Use
 
 # Role of a traced kernel → what it may be in the model's list (roles of `role_of`), best first.
@@ -23,24 +24,23 @@ MAY_BE: dict[str, tuple[str, ...]] = {
     "pointwise": ("shared_add", "softcap", "activation"),
 }
 # What a match is worth: products and attention hold the sequence together, fusions without a name follow.
-ANCHORS = ("gemm", "attention", "mla", "moe", "all_reduce", "all_gather", "send_recv", "kv_write")
 ANCHOR, NAMED, GUESSED = 8, 3, 1
 
 
 def worth(role: str, use_role: str) -> int:
     """Score of taking a traced kernel of `role` for an expected one; 0 where it cannot be."""
     if role == use_role:
-        return ANCHOR if role in ANCHORS else NAMED
+        return ANCHOR if any(role in family.profile.anchors for family in registered()) else NAMED
     if use_role not in MAY_BE.get(role, ()):
         return 0
     return GUESSED if role in ("fused", "fused_reduction", "pointwise", "copy") else NAMED
 
 
 def role_of(use: Use) -> str:
-    """Role of an expected kernel, in the words of `kinds`."""
+    """Role of an expected kernel, in the words of profiles."""
     if isinstance(use.call, Elementwise):
         return use.call.op
-    return {"rmsnorm": "norm", "silu_and_mul": "act", "fused_moe": "moe"}.get(use.call.kernel, use.call.kernel)
+    return family_of(use.call.kernel).profile.role or use.call.kernel
 
 
 @lru_cache(maxsize=64)

@@ -19,6 +19,21 @@ class Group:
     kernels: tuple[Kernel, ...]
 
     @property
+    def role(self) -> str:
+        """Its part in a model."""
+        return self.kind.role
+
+    @property
+    def family(self) -> str | None:
+        """What predicts it."""
+        return self.kind.family
+
+    @property
+    def impl(self) -> str | None:
+        """Whose kernel it is."""
+        return self.kind.impl
+
+    @property
     def measured_us(self) -> float:
         """GPU time of all kernels."""
         return sum(kernel.duration_us for kernel in self.kernels)

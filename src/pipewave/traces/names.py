@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from pipewave.traces.kinds import DTYPES, KINDS, UNKNOWN, Kind
+from pipewave.kernels import revision
+from pipewave.traces.kinds import DTYPES, UNKNOWN, Kind, kinds
 
-_KINDS = tuple((re.compile(kind.pattern), kind) for kind in KINDS)
 _DTYPES = tuple((re.compile(pattern), dtype) for pattern, dtype in DTYPES)
 _NVJET = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_.*_TN[NT]$")
 _BLAS = re.compile(r"tilesize(\d+)x(\d+)x(\d+)|gemm_\w*?(\d+)x(\d+)_(?:\w*?stages_|ldg\d_\w*?|)(\d+)x\d+")
@@ -16,11 +16,20 @@ _FA2 = re.compile(r"Flash_fwd_kernel_traits<(\d+), (\d+), (\d+)")
 LONGEST = 4096  # characters of a name that are looked at
 
 
-@lru_cache(maxsize=65536)
 def kind_of(name: str) -> Kind:
     """The kind of a kernel, UNKNOWN where no pattern knows it."""
+    return _kind_of(name, revision())
+
+
+@lru_cache(maxsize=65536)
+def _kind_of(name: str, registry: int) -> Kind:
     head = name[:LONGEST]
-    return next((kind for pattern, kind in _KINDS if pattern.search(head)), UNKNOWN)
+    return next((kind for pattern, kind in _patterns(registry) if pattern.search(head)), UNKNOWN)
+
+
+@lru_cache(maxsize=1)
+def _patterns(registry: int) -> tuple[tuple[re.Pattern[str], Kind], ...]:
+    return tuple((re.compile(kind.pattern), kind) for kind in kinds())
 
 
 @lru_cache(maxsize=65536)

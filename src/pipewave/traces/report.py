@@ -8,11 +8,11 @@ from typing import Any
 
 from pipewave.calls.families import Call, Collective, Elementwise
 from pipewave.gpus import GPU
+from pipewave.kernels.launched import Shaped
 from pipewave.prediction.api import Prediction, predict
 from pipewave.traces.group import Group
 from pipewave.traces.names import short
 from pipewave.traces.pace import paced
-from pipewave.traces.shaped import Shaped
 from pipewave.traces.trace import Dims, Trace
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement

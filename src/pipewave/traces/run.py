@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipewave.calls.families import Attention, Elementwise, Mla, SiluAndMul
 from pipewave.errors import MissingField
 from pipewave.gpus import GPU, find
+from pipewave.kernels import family_of
+from pipewave.kernels.attention.lengths import Lengths, of_step
+from pipewave.kernels.launched import Given, Shaped
 from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.software.engines import Engine
@@ -17,14 +19,11 @@ from pipewave.traces import operators
 from pipewave.traces.align import align
 from pipewave.traces.expected import sequence
 from pipewave.traces.group import Group, by_step, group
-from pipewave.traces.lengths import Given, Lengths, of_step
 from pipewave.traces.reader import read
 from pipewave.traces.report import Report, report
-from pipewave.traces.shaped import Shaped
 from pipewave.traces.trace import Step, Trace
 
 NOTHING = Given()
-ATTENTION = ("attention", "mla")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,12 @@ def shaped(trace: Trace, groups: Sequence[Group], known: Workload) -> list[Shape
 
 def _written_by(one: Group, shape: Shaped | None) -> Shaped | None:
     """A kernel that torch.compile generated, by its name, is predicted as such."""
-    generated = one.head.name.startswith("triton_") and one.kind.family in ("elementwise", "silu_and_mul")
-    if shape is None or not generated or not isinstance(shape.call, (Elementwise, SiluAndMul)):
+    written = one.family is not None and family_of(one.family).profile.generated
+    if shape is None or not written or not one.head.name.startswith("triton_"):
         return shape
-    return replace(shape, call=replace(shape.call, impl=GENERATED))
+    if not family_of(shape.call.kernel).profile.generated:
+        return shape
+    return replace(shape, call=replace(shape.call, impl=GENERATED))  # type: ignore[call-arg]
 
 
 def _step(trace: Trace, one: Group) -> Step | None:
@@ -102,8 +103,13 @@ def _from_model(
 
 def _repeats(members: Sequence[Group], uses: Sequence[Use]) -> int:
     """How many steps these kernels are, by their attention; more than one where the trace names no steps."""
-    ran = sum(one.kind.family in ATTENTION for one in members)
-    return max(1, round(ran / max(1, sum(use.call.kernel in ATTENTION for use in uses))))
+    ran = sum(_by_request(one.family) for one in members)
+    return max(1, round(ran / max(1, sum(_by_request(use.call.kernel) for use in uses))))
+
+
+def _by_request(family: str | None) -> bool:
+    """Whether a family's time depends on the length of each request."""
+    return family is not None and bool(family_of(family).ragged)
 
 
 def _batch(found: Lengths, members: Sequence[Group], engine: Engine) -> Batch:
@@ -115,6 +121,6 @@ def _batch(found: Lengths, members: Sequence[Group], engine: Engine) -> Batch:
 
 def _noted(one: Shaped | None, found: Lengths) -> Shaped | None:
     """Only attention depends on each request's lengths; the rest on their sum, which the step's name gives."""
-    if one is None or not found.note or not isinstance(one.call, (Attention, Mla)):
+    if one is None or not found.note or not _by_request(one.call.kernel):
         return one
     return replace(one, read=False, note=found.note)

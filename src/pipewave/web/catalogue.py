@@ -6,38 +6,21 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from pipewave.calls.families import CLASSES, KV_DTYPES, Call
+from pipewave.calls.families import KV_DTYPES
 from pipewave.calls.fields import Rule, defaults, required, rules
 from pipewave.gpus import GPU
 from pipewave.gpus.limits import LIMITS
 from pipewave.gpus.registry import all_gpus
-from pipewave.kernels import family_of
+from pipewave.kernels import Family, registered
 from pipewave.models import load, names
 from pipewave.models.view import summary
 from pipewave.planning.prices import prices
+from pipewave.software import rules as engine_rules
 from pipewave.software import stacks
 from pipewave.web import limits, tuner
 from pipewave.web.kernel import sweepable
 
-ENGINES = ("vllm", "sglang")
-_LENS = {"q_lens": [1] * 32, "kv_lens": [2048] * 32}
-_ALL_REDUCE = {"case": {"world": 8}, "sweep": {"field": "bytes", "from": 1024, "to": 1 << 28, "scale": "log"}}
-# A first view of each family: the case without the swept field, and the sweep.
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "gemm": {"case": {"n": 4096, "k": 4096}, "sweep": {"field": "m", "from": 1, "to": 8192}},
-    "attention": {"case": {**_LENS, "heads": 32, "kv_heads": 8, "head_dim": 128},
-                  "sweep": {"field": "kv_lens", "from": 128, "to": 32768}},
-    "mla": {"case": {**_LENS, "heads": 16, "phase": "generation"},
-            "sweep": {"field": "kv_lens", "from": 128, "to": 32768}},
-    "fused_moe": {"case": {"experts": 128, "topk": 8, "hidden": 2048, "inter": 768},
-                  "sweep": {"field": "tokens", "from": 1, "to": 4096}},
-    "rmsnorm": {"case": {"dim": 4096}, "sweep": {"field": "rows", "from": 1, "to": 16384}},
-    "silu_and_mul": {"case": {"dim": 14336}, "sweep": {"field": "rows", "from": 1, "to": 16384}},
-    "elementwise": {"case": {"bytes_written": 1 << 20},
-                    "sweep": {"field": "bytes_read", "from": 1 << 20, "to": 1 << 28}},
-    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all"), _ALL_REDUCE),
-    "send_recv": {**_ALL_REDUCE, "case": {"world": 2}},
-}  # fmt: skip
+ENGINES = engine_rules.names()
 
 
 @cache
@@ -71,20 +54,27 @@ def _model(name: str) -> dict[str, Any]:
 
 def kernels() -> list[dict[str, Any]]:
     """Every family with its fields, what may be swept, and a first example."""
-    return [{"kernel": name, "help": " ".join((cls.__doc__ or "").split()), "fields": _fields(cls),
-             "sweeps": sweepable(name), "example": EXAMPLES.get(name)} for name, cls in CLASSES.items()]  # fmt: skip
+    return [_kernel(family) for family in registered()]
 
 
-def _fields(cls: type[Call]) -> list[dict[str, Any]]:
+def _kernel(family: Family) -> dict[str, Any]:
+    page = family.page
+    return {"kernel": family.name, "help": " ".join((family.call.__doc__ or "").split()), "fields": _fields(family),
+            "sweeps": sweepable(family.name),
+            "example": {"case": dict(page.case), "sweep": dict(page.sweep)} if page else None}  # fmt: skip
+
+
+def _fields(family: Family) -> list[dict[str, Any]]:
+    cls = family.call
     needed, default = required(cls), defaults(cls)
     return [{"name": name, "type": rule.kind, "required": name in needed, "default": default.get(name),
-             "choices": _choices(cls, name, rule), "low": rule.low, "high": rule.high, "optional": rule.optional}
+             "choices": _choices(family, name, rule), "low": rule.low, "high": rule.high, "optional": rule.optional}
             for name, rule in rules(cls).items()]  # fmt: skip
 
 
-def _choices(cls: type[Call], name: str, rule: Rule) -> list[str] | None:
+def _choices(family: Family, name: str, rule: Rule) -> list[str] | None:
     """What a field may be; of operand types only those that the family has kernels of."""
-    exist = family_of(cls.kernel).dtypes if name == "dtype" else ()
+    exist = family.dtypes if name == "dtype" else ()
     return list(exist or rule.choices) or None
 
 

@@ -9,12 +9,12 @@ from pydantic import Field
 
 from pipewave.cli.families import integers
 from pipewave.errors import BadInput
+from pipewave.kernels.launched import Given
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.prediction.api import check_protocol
+from pipewave.prediction.requests import check_protocol
 from pipewave.step import find_engine
 from pipewave.traces import Workload, explain_trace
-from pipewave.traces.lengths import Given
 from pipewave.traces.reader import parse
 from pipewave.web import limits
 from pipewave.web.commands import trace_command

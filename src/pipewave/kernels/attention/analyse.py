@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipewave.calls.dtypes import ATTENTION_DTYPES, kv_bytes
 from pipewave.calls.families import Attention
@@ -12,8 +12,12 @@ from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.requests import Amount, Requests, requests_of, requests_of_one
 from pipewave.kernels.attention.setting import Estimate, Setting, setting_of
 from pipewave.kernels.attention.shape import Heads, Shape, shape_of
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.physics.cache import least_dram
+from pipewave.physics.energy import Work
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 DECODE, PREFILL = "attention_decode", "attention_prefill"
 
@@ -91,9 +95,17 @@ def sketch_shape(
     shape: Shape, ctx: Context, net: str, estimate: Callable[[Shape, Setting], Estimate], done: Shape | None = None
 ) -> Sketch:
     """Analysis from sizes. `done`: what the implementation does, where that is not the least."""
-    setting = setting_of(ctx, (done or shape).layout)
-    found = estimate(done or shape, setting)
-    return Sketch(least(shape, ctx), found.base_s, found.features(setting), net)
+    real = done or shape
+    setting = setting_of(ctx, real.layout)
+    found = estimate(real, setting)
+    return Sketch(least(shape, ctx), found.base_s, found.features(setting), net, work(real, setting))
+
+
+def work(shape: Shape, setting: Setting) -> Work:
+    """What an implementation does: every visible pair is multiplied twice; Q, K, V and O pass the L2 once."""
+    layout = shape.layout
+    flops = shape.pairs * (2.0 * (layout.dim + layout.dim_v))
+    return Work(flops, shape.moved * setting.missing(shape.moved, shape.xp), shape.moved, setting.product)
 
 
 def _layout(heads: Amount, kv_heads: Amount, window: Amount, ctx: Context, options: Mapping[str, Any]) -> Heads:
@@ -116,17 +128,26 @@ def _value_dim(ctx: Context, dim: float) -> float:
     return 128.0 if dim == 192.0 and ctx.framework == "sglang" else dim
 
 
-FAMILY = register(
-    Family(
-        "attention",
-        Attention,
-        analyse,
-        options=("kv_dtype", "causal", "sinks", "head_dim", "head_dim_v"),
-        ragged=("q_lens", "kv_lens"),
-        variant=phase,
-        nets=(DECODE, PREFILL),
-        one=one,
-        dtypes=ATTENTION_DTYPES,
-        told_by=("kv_dtype", "head_dim", "causal"),
-    )
+def faces() -> Faces:
+    """What other rooms need to know."""
+    from pipewave.kernels.attention.faces import FACES
+
+    return FACES
+
+
+FAMILY = Family(
+    "attention",
+    Attention,
+    analyse,
+    options=("kv_dtype", "causal", "sinks", "head_dim", "head_dim_v"),
+    ragged=("q_lens", "kv_lens"),
+    variant=phase,
+    nets=(DECODE, PREFILL),
+    one=one,
+    dtypes=ATTENTION_DTYPES,
+    told_by=("kv_dtype", "head_dim", "causal"),
+    example="pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
+    faces=faces,
+    reads="operands",
+    waiting=(0.2, 0.7),
 )

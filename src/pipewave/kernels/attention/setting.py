@@ -17,7 +17,7 @@ from pipewave.kernels.attention.shape import Heads
 from pipewave.kernels.base import Context
 from pipewave.kernels.features import Features
 from pipewave.physics.arith import SCALAR, Arith
-from pipewave.physics.cache import COLD, SERVING, l2_bytes
+from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
 
@@ -39,6 +39,7 @@ class Setting:
     l2_rate: float
     l2_bytes: float
     warm: bool
+    product: str  # type that the tensor cores multiply
     row_step_cycles: float  # of an SM for one query row against one KV tile of prefill
     block_cycles: float  # of an SM for one row tile against one KV tile of decode
     flags: Mapping[str, float]
@@ -46,7 +47,7 @@ class Setting:
 
     def missing(self, footprint: Amount, xp: Arith) -> Amount:
         """Share of the bytes that the L2 does not hold when the kernel starts."""
-        return xp.maximum(1.0 - self.l2_bytes / footprint, 0.0) if self.warm else 1.0
+        return missing_share(MISSES["least"], self.l2_bytes, footprint, xp) if self.warm else 1.0
 
 
 def setting_of(ctx: Context, layout: Heads) -> Setting:
@@ -75,6 +76,7 @@ def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal
         l2_rate=gpu.l2_gbps * 1e9,
         l2_bytes=l2_bytes(gpu),
         warm=warm,
+        product=_product(gpu, fp8=engine.fp8),
         row_step_cycles=engine.prefill.keys * _pair_cycles(engine, dims, gpu, engine.exp_cost, fp8=engine.fp8),
         block_cycles=engine.decode.rows * engine.decode.keys * _pair_cycles(engine, dims, gpu, 1.0, fp8=False),
         flags={name: float(flag) for name, flag in flags.items()},
@@ -84,8 +86,12 @@ def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal
 
 def _pair_cycles(engine: Engine, dims: float, gpu: GPU, exp_cost: float, *, fp8: bool) -> float:
     """SM cycles of one query-key pair: its products and its exponential as far as they do not hide it."""
-    products = 2.0 * dims / gpu.flops_per_clk_per_sm("fp8" if fp8 and gpu.supports("fp8") else "fp16")
+    products = 2.0 * dims / gpu.flops_per_clk_per_sm(_product(gpu, fp8=fp8))
     return engine.tensor_cost * products + exp_cost / gpu.xu_per_clk_per_sm
+
+
+def _product(gpu: GPU, *, fp8: bool) -> str:
+    return "fp8" if fp8 and gpu.supports("fp8") else "fp16"
 
 
 class Estimate(NamedTuple):
@@ -112,11 +118,6 @@ def _stacked(values: tuple[Amount, ...], calls: int) -> Array:
     for row, value in zip(rows, values, strict=True):
         row[:] = value
     return rows
-
-
-def overlapped(*seconds: Amount) -> Amount:
-    """Overlap of resources: the 3-norm lies between the longest alone and the sum."""
-    return sum(each * each * each for each in seconds) ** (1.0 / 3.0)
 
 
 def reach(layout: Heads, kv: Amount, xp: Arith) -> Amount:

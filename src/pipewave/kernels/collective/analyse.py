@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipewave.calls.families import AllGather, AllReduce, AllToAll, Collective, ReduceScatter, SendRecv
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.collective.algorithms import (
     CUSTOM_BELOW,
     CUSTOM_WORLDS,
@@ -23,7 +24,11 @@ from pipewave.kernels.collective.algorithms import (
 )
 from pipewave.kernels.collective.links import Link, islands, link
 from pipewave.physics.demand import Array, demand
+from pipewave.physics.energy import Work
 from pipewave.physics.launch import log2
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale
@@ -44,7 +49,7 @@ def regime(case: Mapping[str, Any]) -> str:
 
 def least_sent(gpu: GPU, op: str, path: Ring, size: Array) -> Array:
     """Bytes no algorithm can avoid sending; switches that reduce in flight (NVLS) halve those of an all-reduce."""
-    in_network = op == "all_reduce" and gpu.link == "nvlink" and gpu.compute_capability >= 90
+    in_network = op == "all_reduce" and gpu.link == "nvlink" and gpu.traits.nvlink_reduces
     return np.minimum(path.sent, size) if in_network else path.sent
 
 
@@ -63,9 +68,14 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         if op == "send_recv":
             features["direct"] = np.full(len(size), float(ctx.gpu.kin not in SLOW_SENDERS))
         features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
-        return Analysis(least, base, features, ctx.option("variant", op))
+        return Analysis(least, base, features, ctx.option("variant", op), _done(path))
 
     return analyse
+
+
+def _done(path: Ring) -> Work:
+    """Bytes sent are read from memory and as many are written; its energy goes by its time (`step.power`)."""
+    return Work(0.0 * path.sent, 2.0 * path.sent, 2.0 * path.sent)
 
 
 def _shape(ctx: Context, size: Array, world: Array, nodes: Array) -> dict[str, Array]:
@@ -97,11 +107,24 @@ def _software(ctx: Context, own: Array, once: Array) -> dict[str, Array]:
     return flags | {"custom": own, "one_shot": own * once, "sarathi": zero + (ctx.framework == "sarathi")}
 
 
-def _family(call: type[Collective]) -> Family:
-    if call is AllReduce:
-        nets = ("all_reduce", SMALL_ALL_REDUCE)
-        return Family("all_reduce", call, _analyse("all_reduce"), variant=regime, nets=nets)
-    return Family(call.kernel, call, _analyse(call.kernel), nets=(call.kernel,))
+def faces(op: str) -> Faces:
+    """What other rooms need to know of one collective."""
+    from pipewave.kernels.collective.faces import faces_of
+
+    return faces_of(op)
 
 
-FAMILIES = tuple(register(_family(call)) for call in (AllReduce, AllGather, ReduceScatter, AllToAll, SendRecv))
+def _family(call: type[Collective], **own: Any) -> Family:
+    given: dict[str, Any] = {"nets": (call.kernel,), "faces": partial(faces, call.kernel)}
+    return Family(call.kernel, call, _analyse(call.kernel), **given | own)
+
+
+FAMILIES = (
+    _family(
+        AllReduce,
+        variant=regime,
+        nets=("all_reduce", SMALL_ALL_REDUCE),
+        example="pipewave predict all_reduce 16777216 4 --gpu A100",
+    ),
+    *map(_family, (AllGather, ReduceScatter, AllToAll, SendRecv)),
+)

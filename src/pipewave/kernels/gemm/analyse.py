@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipewave.calls.families import Gemm
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.kernels.gemm.cache_lines import unaligned
 from pipewave.kernels.gemm.clock import slowdown
 from pipewave.kernels.gemm.features import Times, features, times
@@ -14,6 +14,10 @@ from pipewave.kernels.gemm.machine import Machine, machine
 from pipewave.kernels.gemm.tiles import known_tile, tiling
 from pipewave.kernels.gemm.traffic import Traffic, quantize_s, traffic
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
+from pipewave.physics.energy import Work
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 # Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
 NET_OF = {
@@ -51,7 +55,7 @@ def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
     at, net = machine(ctx), NET_OF[ctx.dtype]
     moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
     base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx, xp)
-    return Sketch(least(m, n, k, moved, at), base, named, net)
+    return Sketch(least(m, n, k, moved, at), base, named, net, work(m, n, k, moved, at))
 
 
 def parts(
@@ -71,8 +75,29 @@ def least(m: Any, n: Any, k: Any, moved: Traffic, at: Machine) -> dict[str, Any]
     return {"tensor": 2.0 * m * n * k, "dram": moved.least_dram, "l2": moved.all, "launch": launches}
 
 
-FAMILY = register(
-    Family(
-        "gemm", Gemm, analyse, ("quantize", "tile"), variant=net_of, nets=tuple(dict.fromkeys(NET_OF.values())), one=one
-    )
+def work(m: Any, n: Any, k: Any, moved: Traffic, at: Machine) -> Work:
+    """What a GEMM does: x, W and y pass the L2 once; where it quantises x, that is written and read again."""
+    again = 2.0 * at.operand_bytes * m * k if at.quantize_s else 0.0
+    return Work(2.0 * m * n * k, moved.dram, moved.all + again)
+
+
+def faces() -> Faces:
+    """What other rooms need to know."""
+    from pipewave.kernels.gemm.faces import FACES
+
+    return FACES
+
+
+FAMILY = Family(
+    "gemm",
+    Gemm,
+    analyse,
+    options=("quantize", "tile"),
+    variant=net_of,
+    nets=tuple(dict.fromkeys(NET_OF.values())),
+    one=one,
+    example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
+    faces=faces,
+    reads="operands",
+    waiting=(0.15, 0.35),
 )

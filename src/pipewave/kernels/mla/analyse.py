@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pipewave.calls.dtypes import ACTIVATION_BYTES, ATTENTION_DTYPES, kv_bytes
 from pipewave.calls.families import Mla
 from pipewave.kernels.attention import decode as attention_decode
@@ -9,7 +11,10 @@ from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.analyse import sketch_shape
 from pipewave.kernels.attention.requests import Amount, Requests, requests_of
 from pipewave.kernels.attention.shape import Heads, shape_of
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 CONTEXT, GENERATION = "mla_context", "mla_generation"
 NOPE_DIM = 128.0
@@ -51,14 +56,22 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
     return sketch_shape(shape, ctx, CONTEXT, attention_prefill.estimate, done).analysis(requests.calls)
 
 
-FAMILY = register(
-    Family(
-        "mla",
-        Mla,
-        analyse,
-        options=("kv_dtype", "phase", "kv_lora_rank", "rope_dim"),
-        ragged=("q_lens", "kv_lens"),
-        nets=(CONTEXT, GENERATION),
-        dtypes=ATTENTION_DTYPES,
-    )
+def faces() -> Faces:
+    """What other rooms need to know."""
+    from pipewave.kernels.mla.faces import FACES
+
+    return FACES
+
+
+FAMILY = Family(
+    "mla",
+    Mla,
+    analyse,
+    options=("kv_dtype", "phase", "kv_lora_rank", "rope_dim"),
+    ragged=("q_lens", "kv_lens"),
+    nets=(CONTEXT, GENERATION),
+    dtypes=ATTENTION_DTYPES,
+    example="pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
+    faces=faces,
+    reads="operands",
 )

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from pipewave.calls.families import FusedMoe
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.moe.config import blocks
-from pipewave.kernels.moe.features import features, times
+from pipewave.kernels.moe.features import between_bytes, features, missed_between, times
 from pipewave.kernels.moe.layer import Layer, layer
 from pipewave.kernels.moe.machine import Machine, machine, product_dtype
 from pipewave.kernels.moe.models import chosen_by
 from pipewave.kernels.moe.tiles import tiling
-from pipewave.physics.cache import COLD, SERVING, least_dram
+from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_share
 from pipewave.physics.demand import Array, Demand, demand
+from pipewave.physics.energy import Work
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 
 def least(work: Layer, ctx: Context, at: Machine) -> Demand:
@@ -30,16 +37,24 @@ def least(work: Layer, ctx: Context, at: Machine) -> Demand:
     )
 
 
-def weights_s(work: Layer, ctx: Context, at: Machine) -> Array:
-    """Time to read the weights of the active experts, from DRAM or from an L2 still warm with them."""
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes of the active experts' weights, and the share of them that comes from DRAM."""
+
+    size: Array
+    missed: Array
+
+    def seconds(self, at: Machine) -> Array:
+        """Time to read them, from DRAM or from an L2 still warm with them."""
+        return np.asarray(self.size * (self.missed / at.dram + (1.0 - self.missed) / at.l2))
+
+
+def weights_of(work: Layer, ctx: Context, at: Machine) -> Weights:
+    """Weights as a call finds them under its protocol."""
     size = at.weight * work.routing.active * work.matrices
-    missed = _missed(size, at) if ctx.protocol not in (COLD, SERVING) else np.ones_like(size)
-    return np.asarray(size * (missed / at.dram + (1.0 - missed) / at.l2))
-
-
-def _missed(footprint: Array, at: Machine) -> Array:
-    """Share of repeatedly read bytes that come from DRAM: a smooth step around the size of the L2."""
-    return np.asarray(1.0 / (1.0 + (0.7 * at.l2_bytes / np.maximum(footprint, 1.0)) ** 4))
+    if ctx.protocol in (COLD, SERVING):
+        return Weights(size, np.ones_like(size))
+    return Weights(size, missing_share(MISSES["expert_weights"], at.l2_bytes, size))
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
@@ -48,18 +63,36 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     needed = layer(cols, ctx, named=True) if ctx.protocol == "graph" else work
     ruled = blocks(cols, ctx)
     tiles = tiling(work, at, ruled)
-    spent = times(work, tiles, weights_s(work, ctx, at), at)
-    return Analysis(least(needed, ctx, at), spent.base, features(work, tiles, spent, at, ruled), "fused_moe")
+    weights = weights_of(work, ctx, at)
+    spent = times(work, tiles, weights.seconds(at), at)
+    named = features(work, tiles, spent, at, ruled)
+    return Analysis(least(needed, ctx, at), spent.base, named, "fused_moe", done(work, weights, ctx, at))
 
 
-FAMILY = register(
-    Family(
-        "fused_moe",
-        FusedMoe,
-        analyse,
-        options=("routing", "part", "config"),
-        variant=chosen_by,
-        nets=("fused_moe",),
-        told_by=("variant",),
-    )
+def done(work: Layer, weights: Weights, ctx: Context, at: Machine) -> Work:
+    """What the layer does: weights once, and what passes between its kernels, written and read."""
+    between = between_bytes(work, work.routing.pairs)
+    dram = weights.size * weights.missed + sum(size * missed_between(size, at) for size in between)
+    return Work(work.flops, dram, weights.size + sum(between), product_dtype(ctx))
+
+
+def faces() -> Faces:
+    """What other rooms need to know."""
+    from pipewave.kernels.moe.faces import FACES
+
+    return FACES
+
+
+FAMILY = Family(
+    "fused_moe",
+    FusedMoe,
+    analyse,
+    options=("routing", "part", "config"),
+    variant=chosen_by,
+    nets=("fused_moe",),
+    told_by=("variant",),
+    example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
+    faces=faces,
+    reads="operands",
+    waiting=(0.15, 0.35),
 )

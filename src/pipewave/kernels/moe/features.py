@@ -15,8 +15,10 @@ from pipewave.kernels.moe.config import Blocks
 from pipewave.kernels.moe.layer import Layer
 from pipewave.kernels.moe.machine import ENGINES, Machine
 from pipewave.kernels.moe.tiles import Tiling
+from pipewave.physics.cache import MISSES, missing_share
 from pipewave.physics.demand import Array
-from pipewave.physics.launch import combine, log2
+from pipewave.physics.launch import log2
+from pipewave.physics.overlap import overlapped
 
 KERNELS = {"all": 7.0, "w13": 1.0, "w2": 1.0}  # routing, alignment (2), two products, activation, reduction
 ROUTE_BYTES = 16.0  # a token and expert: logits read, scored, and read again to choose
@@ -53,24 +55,34 @@ def times(work: Layer, tiles: Tiling, weights_s: Array, at: Machine) -> Times:
     all_activate, all_reduce = _between_s(work, chosen, at)
     tensor = work.flops / (at.flops_per_sm * at.sms)
     between = all_activate + all_reduce if at.carries else activate + reduce
-    base = launch + route + combine(cost.tiles * tiles.best, cost.weights * weights_s) + between
+    base = launch + route + overlapped(3, cost.tiles * tiles.best, cost.weights * weights_s) + between
     return Times(launch, route, tensor, weights_s, activate, reduce, all_activate, all_reduce, base)
 
 
 def _between_s(work: Layer, pairs: Array, at: Machine) -> tuple[Array, Array]:
     """Writing, activating and reading the inner rows; writing, weighing and adding up the outer ones."""
+    inner, outer = (_moved_s(size, at) for size in between_bytes(work, pairs))
+    return (at.costs.activate * inner, at.costs.reduce * outer) if work.part == "all" else (inner, outer)
+
+
+def between_bytes(work: Layer, pairs: Array) -> tuple[Array, Array]:
+    """Bytes of inner and of outer rows; of one product alone, what enters and what leaves."""
     if work.part != "all":
-        return _moved_s(work.inputs, at), _moved_s(work.outputs, at)
-    cost = at.costs
+        return work.inputs, work.outputs
     inner = pairs * work.inter * (2.0 * work.up + 2.0)
     outer = 2.0 * pairs * work.hidden + 2.0 * work.tokens * work.hidden
-    return cost.activate * _moved_s(ACTIVATION_BYTES * inner, at), cost.reduce * _moved_s(ACTIVATION_BYTES * outer, at)
+    return ACTIVATION_BYTES * inner, ACTIVATION_BYTES * outer
 
 
 def _moved_s(size: Array, at: Machine) -> Array:
     """Time to move bytes that stay in L2 while they fit."""
-    missed = size / (size + 2.0 * at.l2_bytes)
+    missed = missed_between(size, at)
     return np.asarray(size * (missed / at.dram + (1.0 - missed) / at.l2))
+
+
+def missed_between(size: Array, at: Machine) -> Array:
+    """Share of bytes written by one kernel and read by the next that does not stay in L2."""
+    return np.asarray(missing_share(MISSES["between_kernels"], at.l2_bytes, size))
 
 
 def features(work: Layer, tiles: Tiling, spent: Times, at: Machine, ruled: Blocks) -> dict[str, Array]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipewave.calls.families import Elementwise
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
-from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, generated, least_bytes, times
+from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, done, generated, least_bytes, times
 from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.launch import log2
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 IN_PLACE = ("rope",)
 KNOWN = ("quantize", "rope", "kv_write")  # operations with measured rows; all others count as plain copies
@@ -35,7 +39,7 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     features = describe(ctx, work, moving) | {"row_share": _row_share(op, work)}
     features |= {name: np.full(len(read), float(op == name)) for name in KNOWN}
     picks = cols.get("rounds", 0.0) * ROUND_CYCLES / (ctx.gpu.sustained_clock_mhz * 1e6)
-    return Analysis(least, moving.base + picks, features, "elementwise")
+    return Analysis(least, moving.base + picks, features, "elementwise", done(ctx, work))
 
 
 def _row_share(op: str, work: Stream) -> Array:
@@ -44,4 +48,19 @@ def _row_share(op: str, work: Stream) -> Array:
     return np.clip(log2(once / work.moved), LEAST_SHARE, -2.0)
 
 
-FAMILY = register(Family("elementwise", Elementwise, analyse, options=("op",), nets=("elementwise",)))
+def faces() -> Faces:
+    """What other rooms need to know."""
+    from pipewave.kernels.streaming.faces import ELEMENTWISE
+
+    return ELEMENTWISE
+
+
+FAMILY = Family(
+    "elementwise",
+    Elementwise,
+    analyse,
+    options=("op",),
+    nets=("elementwise",),
+    faces=faces,
+    reads="activations",
+)

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
 from pipewave.calls.families import RmsNorm, SiluAndMul
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family, register
+from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.streaming.stream import (
     GENERATED,
     LOG_TIME,
     Stream,
     Times,
     describe,
+    done,
     generated,
     least_bytes,
     times,
 )
 from pipewave.physics.cache import SERVING
 from pipewave.physics.demand import Array, demand
-from pipewave.physics.launch import combine, log2
+from pipewave.physics.launch import log2
+from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import waves
+
+if TYPE_CHECKING:
+    from pipewave.kernels.faces import Faces
 
 VECTOR = 8.0  # elements of one 16-byte load
 WARP, LARGEST_BLOCK = 32.0, 1024.0
@@ -59,7 +65,7 @@ def blocks(gpu: GPU, rows: Array, dim: Array, smaller: bool) -> Blocks:
 def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: Times) -> Array:
     """Start, then memory or the lives of blocks in each place, whichever is longer; the start covers the first."""
     life = row_s + shape.loops * LOOP_CYCLES / (gpu.sustained_clock_mhz * 1e6)
-    return moving.start + combine(moving.base - moving.start, shape.rounds * shape.fill * life)
+    return np.asarray(moving.start + overlapped(3, moving.base - moving.start, shape.rounds * shape.fill * life))
 
 
 def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu: float) -> Analysis:
@@ -88,7 +94,7 @@ def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu
         "ragged": (dim % VECTOR > 0).astype(float),
         "fused": np.full(len(rows), float(work.in_place)),
     }
-    return Analysis(least, base, features, net)
+    return Analysis(least, base, features, net, done(ctx, work))
 
 
 def rmsnorm(cols: Columns, ctx: Context) -> Analysis:
@@ -110,7 +116,36 @@ def silu_and_mul(cols: Columns, ctx: Context) -> Analysis:
     return _analyse(cols, ctx, "silu_and_mul", Stream(0.0 * size, 2.0 * size, size), fma=4.0, xu=2.0)
 
 
-RMSNORM = register(
-    Family("rmsnorm", RmsNorm, rmsnorm, options=("fused_add",), nets=("rmsnorm",), dtypes=STREAMED_DTYPES)
+def _norm_faces() -> Faces:
+    from pipewave.kernels.streaming.faces import NORM
+
+    return NORM
+
+
+def _activation_faces() -> Faces:
+    from pipewave.kernels.streaming.faces import ACTIVATION
+
+    return ACTIVATION
+
+
+RMSNORM = Family(
+    "rmsnorm",
+    RmsNorm,
+    rmsnorm,
+    options=("fused_add",),
+    nets=("rmsnorm",),
+    dtypes=STREAMED_DTYPES,
+    example="pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
+    faces=_norm_faces,
+    reads="activations",
 )
-SILU = register(Family("silu_and_mul", SiluAndMul, silu_and_mul, nets=("silu_and_mul",), dtypes=STREAMED_DTYPES))
+SILU = Family(
+    "silu_and_mul",
+    SiluAndMul,
+    silu_and_mul,
+    nets=("silu_and_mul",),
+    dtypes=STREAMED_DTYPES,
+    example="pipewave predict silu_and_mul 2048 14336 --gpu H200",
+    faces=_activation_faces,
+    reads="activations",
+)

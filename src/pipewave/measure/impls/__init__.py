@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipewave.errors import BadInput
+from pipewave.kernels import rows_of
+from pipewave.kernels.faces import Runner
 from pipewave.measure.job import Case, Job
 from pipewave.measure.pools import Pools
 
@@ -30,37 +32,24 @@ class Prepared:
 
 Builder = Callable[[Case, Pools], Prepared]
 
-# (family, implementation) → (module of this package, builder, software measured)
-REGISTRY: dict[tuple[str, str], tuple[str, str, str]] = {
-    ("gemm", "cublas"): ("torch_gemm", "linear", "torch"),
-    ("gemm", "torch_scaled_mm"): ("torch_gemm", "scaled_mm", "torch"),
-    ("gemm", "torch_scaled_mm_rowwise"): ("torch_gemm", "scaled_mm_rowwise", "torch"),
-    ("gemm", "cutlass"): ("vllm_gemm", "cutlass", "vllm"),
-    ("gemm", "triton"): ("own_triton", "matmul", "triton"),
-    ("attention", "fa3"): ("vllm_attention", "fa3", "vllm"),
-    ("attention", "triton"): ("own_triton", "attention", "triton"),
-    ("attention", "sdpa_flash"): ("sdpa", "flash", "torch"),
-    ("attention", "sdpa_cudnn"): ("sdpa", "cudnn", "torch"),
-    ("attention", "flashinfer_fa2"): ("flashinfer", "fa2", "flashinfer"),
-    ("fused_moe", "triton"): ("vllm_moe", "as_served", "vllm"),
-    ("fused_moe", "triton_default"): ("vllm_moe", "default_config", "vllm"),
-    ("rmsnorm", "vllm"): ("vllm_pointwise", "rmsnorm", "vllm"),
-    ("silu_and_mul", "vllm"): ("vllm_pointwise", "silu_and_mul", "vllm"),
-    ("rope", "vllm"): ("vllm_pointwise", "rope", "vllm"),
-    ("kv_write", "vllm"): ("vllm_pointwise", "kv_write", "vllm"),
-}
-COLLECTIVE_STACKS = {"nccl": "torch", "custom": "vllm"}
+
+def runner(job: Job) -> Runner:
+    """How a job's implementation is run, as its family says; BadInput names the known ones."""
+    rows = rows_of().get(job.family)
+    known = rows.runners if rows else {}
+    if job.impl not in known:
+        raise BadInput(f"impl: {job.impl!r} of {job.family} is none of {list(known)}", field="impl")
+    return known[job.impl]
 
 
 def builder(job: Job) -> Builder:
-    """The builder of a job's implementation; BadInput names the known ones."""
-    try:
-        module, name, _ = REGISTRY[job.family, job.impl]
-    except KeyError:
-        known = [impl for family, impl in REGISTRY if family == job.family]
-        raise BadInput(f"impl: {job.impl!r} of {job.family} is none of {known}", field="impl") from None
-    found: Builder = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return found
+    """The builder of a job's implementation; BadInput where there is none, or only several processes measure it."""
+    found = runner(job)
+    if not found.module:
+        hint = "measured by several processes together: python -m pipewave.measure.collectives"
+        raise BadInput(f"impl: {job.impl!r} of {job.family} is {hint}", field="impl")
+    build: Builder = getattr(importlib.import_module(found.module), found.builder)
+    return build
 
 
 def prepare(job: Job, pools: Pools) -> Prepared:
@@ -71,4 +60,4 @@ def prepare(job: Job, pools: Pools) -> Prepared:
 
 def stack(job: Job) -> str:
     """The library a job measures: `torch`, `vllm`, `flashinfer` or `triton`."""
-    return COLLECTIVE_STACKS.get(job.impl) or REGISTRY[job.family, job.impl][2]
+    return runner(job).library

@@ -8,6 +8,7 @@ import numpy as np
 
 from pipewave.measure.job import Job
 from pipewave.measure.plans.estimate import rough_us
+from pipewave.measure.plans.size import Size
 
 LONGEST_US = 8000.0
 LARGEST_CACHE = 1_000_000_000
@@ -72,12 +73,12 @@ PHASES: tuple[tuple[Callable[[np.random.Generator], Lens], float], ...] = (
 )
 
 
-def jobs(rng: np.random.Generator, *, per_layout: int) -> Iterator[Job]:
+def jobs(rng: np.random.Generator, size: Size) -> Iterator[Job]:
     """FlashAttention-3 paged over every layout; one case in twelve also through SDPA where it can express it."""
     for heads, kv_heads, head_dim in layouts():
         layout = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "dtype": "bf16"}
         for phase, share in PHASES:
-            for _ in range(max(1, round(share * per_layout))):
+            for _ in range(max(1, round(share * size.per_layout))):
                 yield from _case_jobs(rng, layout, phase(rng))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from pipewave.measure.job import Job
 from pipewave.measure.plans.estimate import rough_us
 from pipewave.measure.plans.shapes import DENSE, LATENT, TENSOR_PARALLEL, projections
+from pipewave.measure.plans.size import Size
 
 LONGEST_US = 8000.0
 LARGEST_OPERAND = 1_000_000_000
@@ -39,9 +40,9 @@ def ms(rng: np.random.Generator, count: int) -> list[int]:
     return [int(m) for m in dict.fromkeys([*served.tolist(), *odd.tolist()])][:count]
 
 
-def jobs(rng: np.random.Generator, *, random_pairs: int, per_pair: int) -> Iterator[Job]:
+def jobs(rng: np.random.Generator, size: Size) -> Iterator[Job]:
     """bf16 through cuBLAS everywhere; fp8 by CUTLASS with and without quantisation, cuBLASLt, and block scales."""
-    for n, k in shapes(rng, random_pairs):
+    for n, k in shapes(rng, size.random_pairs):
         for dtype, impl, share, quantize in (
             ("bf16", "cublas", 1.0, False),
             ("fp8", "cutlass", 0.55, False),
@@ -52,7 +53,7 @@ def jobs(rng: np.random.Generator, *, random_pairs: int, per_pair: int) -> Itera
         ):
             if not _runs(dtype, n, k):
                 continue
-            for m in ms(rng, max(1, round(share * per_pair))):
+            for m in ms(rng, max(1, round(share * size.per_pair))):
                 case = {"kernel": "gemm", "m": m, "n": n, "k": k, "dtype": dtype}
                 case |= {"quantize": True} if quantize else {}
                 if rough_us(case) <= LONGEST_US and m * max(k, n) <= LARGEST_OPERAND:

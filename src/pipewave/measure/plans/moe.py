@@ -9,6 +9,7 @@ import numpy as np
 from pipewave.measure.job import Job
 from pipewave.measure.plans.estimate import rough_us
 from pipewave.measure.plans.shapes import MOE, Moe
+from pipewave.measure.plans.size import Size
 
 LONGEST_US = 12000.0
 TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384)
@@ -17,20 +18,20 @@ TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024
 SCALE_BLOCK = 128
 
 
-def jobs(rng: np.random.Generator, *, per_shape: int) -> Iterator[Job]:
+def jobs(rng: np.random.Generator, size: Size) -> Iterator[Job]:
     """`triton` is what the stack runs (its tuned file where one exists); `triton_default` ignores the file."""
     for moe in MOE:
         for tp in moe.tps:
-            yield from _shape(rng, moe, tp, "bf16", per_shape)
+            yield from _shape(rng, moe, tp, "bf16", size.per_moe)
 
 
-def quantized(rng: np.random.Generator, *, per_shape: int) -> Iterator[Job]:
+def quantized(rng: np.random.Generator, size: Size) -> Iterator[Job]:
     """The same layers in fp8, two thirds of the token counts: scales a tensor, and a block where blocks divide them."""
     for moe in MOE:
         for tp in moe.tps:
-            yield from _shape(rng, moe, tp, "fp8", -(-2 * per_shape // 3))
+            yield from _shape(rng, moe, tp, "fp8", -(-2 * size.per_moe // 3))
             if moe.hidden % SCALE_BLOCK == 0 and moe.inter % (tp * SCALE_BLOCK) == 0:
-                yield from _shape(rng, moe, tp, "fp8_block", -(-2 * per_shape // 3))
+                yield from _shape(rng, moe, tp, "fp8_block", -(-2 * size.per_moe // 3))
 
 
 def _shape(rng: np.random.Generator, moe: Moe, tp: int, dtype: str, count: int) -> Iterator[Job]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipewave.errors import BadInput
-from pipewave.traces.trace import Op, Step
+from pipewave.kernels.launched import Given, Op, Step
 
 MOST_REQUESTS, MOST_TOKENS = 1 << 16, 1 << 24  # of one step; more is damage
 
@@ -17,24 +17,6 @@ class Lengths:
     q_lens: tuple[int, ...]
     kv_lens: tuple[int, ...]
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """Lengths the user gave; one number stands for every request of a step."""
-
-    q_lens: tuple[int, ...] = ()
-    kv_lens: tuple[int, ...] = ()
-
-    def q(self, requests: int, tokens: int) -> tuple[int, ...]:
-        """Given new tokens if they fit a step of so many requests and tokens, else none."""
-        spread = _spread(self.q_lens, requests)
-        return spread if sum(spread) == tokens else ()
-
-    def kv(self, q_lens: tuple[int, ...]) -> tuple[int, ...]:
-        """Given cache lengths if they fit these requests and hold their new tokens, else none (another step's)."""
-        spread = _spread(self.kv_lens, len(q_lens))
-        return spread if all(q <= kv for q, kv in zip(q_lens, spread, strict=False)) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +35,6 @@ VARLEN = {
     "_vllm_fa2_C::varlen_fwd": VarlenArgs(4, 10, 11, 15),
     "sgl_kernel::fwd": VarlenArgs(7, 12, 13, 25),
 }
-
-
-def _spread(values: tuple[int, ...], requests: int) -> tuple[int, ...]:
-    if len(values) == 1:
-        return values * requests
-    return values if len(values) == requests else ()
 
 
 def of_op(op: Op, given: Given) -> Lengths | None:

@@ -1,0 +1,144 @@
+"""Published runs of other people's servers against `serve --cases`: `python -m bench.published`.
+
+Every row without `doubt` is one case. Errors are means over groups (source, engine, GPU, model, precision) of the
+group's mean absolute error, so that a source with many rows counts no more than one with few. Argonne's runs (vLLM V0,
+TensorRT-LLM 0.x) and rows that need what a case cannot say are counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
+from pipewave.serving.stream import answer_lines
+
+NEAR = 0.25
+RESULTS = Path(__file__).parent / "results" / "published.json"
+Answer = dict[str, Any]
+
+
+def answers(rows: Sequence[Row], workers: int) -> list[Answer]:
+    """What `pipewave serve --cases` answers to the rows, in order."""
+    lines = [json.dumps(row.case) for row in rows]
+    if workers < 2:
+        return list(answer_lines(lines))
+    with ProcessPoolExecutor(workers) as pool:
+        return list(answer_lines(lines, pool))
+
+
+def errors(row: Row, answer: Answer) -> dict[str, float]:
+    """predicted / measured − 1 of every mean that both hold."""
+    return {name: answer[name] / value - 1.0 for name, value in row.measured.items() if name in answer}
+
+
+def inside(row: Row, answer: Answer) -> dict[str, bool]:
+    """Whether each measured mean lies in the interval of its prediction."""
+    return {
+        name: answer[f"{name}_low"] <= value <= answer[f"{name}_high"]
+        for name, value in row.measured.items()
+        if f"{name}_low" in answer
+    }
+
+
+def kind(row: Row) -> str:
+    """What a row is counted with: its engine, or apart."""
+    old = " (Argonne)" if row.group.source == OLD else ""
+    return row.group.engine + old + (" (needs)" if row.needs else "")
+
+
+def by_group(rows: Sequence[Row], found: Sequence[Answer]) -> list[dict[str, Any]]:
+    """One row a group: how many rows, how many in error and why, and the errors of each mean in percent."""
+    keys: dict[tuple[str, Group], list[int]] = {}
+    for i, row in enumerate(rows):
+        keys.setdefault((kind(row), row.group), []).append(i)
+    return [
+        {"kind": name, **asdict(group), **_group([rows[i] for i in members], [found[i] for i in members])}
+        for (name, group), members in sorted(keys.items(), key=lambda item: (item[0][0], *asdict(item[0][1]).values()))
+    ]
+
+
+def _group(rows: Sequence[Row], found: Sequence[Answer]) -> dict[str, Any]:
+    whys = sorted({answer["error"]["message"] for answer in found if "error" in answer})
+    out: dict[str, Any] = {"rows": len(rows), "in error": sum("error" in answer for answer in found), "why": whys}
+    good = [(row, answer) for row, answer in zip(rows, found, strict=True) if "error" not in answer]
+    for name in METRICS:
+        error = np.array([e[name] for row, answer in good if name in (e := errors(row, answer))])
+        held = [h[name] for row, answer in good if name in (h := inside(row, answer))]
+        if len(error):
+            out[name] = {
+                "n": len(error),
+                "mape": round(100 * float(np.abs(error).mean()), 2),
+                "median": round(100 * float(np.median(error)), 2),
+                "within": round(100 * float((np.abs(error) <= NEAR).mean()), 1),
+                "covered": round(100 * float(np.mean(held)), 1),
+            }
+    return out
+
+
+def by_kind(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over the groups of each kind."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        kinds.setdefault(group["kind"], []).append(group)
+    return [{"kind": name, **_means(members)} for name, members in kinds.items()]
+
+
+def _means(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {name: sum(group[name] for group in groups) for name in ("rows", "in error")}
+    for name in METRICS:
+        scored = [group[name] for group in groups if name in group]
+        if scored:
+            weight = np.array([score["n"] for score in scored], float)
+            out[name] = {"groups": len(scored), "mape": round(float(np.mean([s["mape"] for s in scored])), 2)} | {
+                part: round(float(np.average([s[part] for s in scored], weights=weight)), 1)
+                for part in ("within", "covered")
+            }
+    return out
+
+
+def main() -> None:
+    """Answer, score, print, and write where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--engine", help="only rows of this engine")
+    parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
+    parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
+    asked = parser.parse_args()
+    rows = [row for row in read(asked.data or corpus()) if not asked.engine or row.group.engine == asked.engine]
+    began = time.perf_counter()
+    found = answers(rows, asked.workers)
+    sys.stderr.write(f"{len(rows)} rows in {time.perf_counter() - began:.0f} s\n")
+    groups = by_group(rows, found)
+    if asked.answers:
+        asked.answers.write_text("".join(json.dumps(answer) + "\n" for answer in found), "utf-8")
+    if asked.json:
+        asked.json.write_text(json.dumps({"kinds": by_kind(groups), "groups": groups}, indent=1) + "\n", "utf-8")
+    show(groups)
+
+
+def show(groups: Sequence[dict[str, Any]]) -> None:
+    """The two tables, as text."""
+    for group in [*groups, *by_kind(groups)]:
+        name = " ".join(str(group[part]) for part in ("kind", *Group.__slots__) if part in group)
+        cells = [
+            f"{metric[:4]} {score['mape']:6.1f} {score.get('median', 0.0):+6.1f} {score['covered']:4.0f}%"
+            for metric in METRICS
+            if (score := group.get(metric))
+        ]
+        print(f"{name[:96]:96} {group['rows']:4d} {group['in error'] or '':>4}  {'  '.join(cells)}")
+
+
+if __name__ == "__main__":
+    main()

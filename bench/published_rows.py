@@ -1,0 +1,69 @@
+"""Published runs of real servers as cases of `pipewave serve --cases`, and what was measured of each."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WORDS = ("engine", "version", "gpu", "mode", "kv_dtype")
+COUNTS = ("tp", "pp", "ep", "dp", "concurrency", "requests", "max_num_seqs", "max_num_batched_tokens")
+NUMBERS = ("isl", "osl", "spread", "rate", "memory_fraction")
+METRICS = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "e2e_ms")
+OLD = "Argonne LLM-Inference-Bench"  # vLLM V0 and TensorRT-LLM 0.x
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that no constant may be fitted on and scored with at once."""
+
+    source: str
+    engine: str
+    gpu: str
+    model: str
+    precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A published run: its group, its case, its measured means, and what it `needs` that the case cannot say."""
+
+    id: str
+    group: Group
+    case: dict[str, Any]
+    measured: dict[str, float]
+    needs: str
+
+
+def corpus() -> Path:
+    """The corpus: PIPEWAVE_DATA, or `shared/data` beside the repository."""
+    return Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+
+def read(folder: Path) -> list[Row]:
+    """Every row without `doubt` whose lengths are known."""
+    return list(_rows(folder / "serving"))
+
+
+def _rows(folder: Path) -> Iterator[Row]:
+    with (folder / "rows.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            if not line["doubt"] and line["mode"] != "sharegpt":
+                yield _row(folder, line)
+
+
+def _row(folder: Path, line: dict[str, str]) -> Row:
+    group = Group(*(line[name] for name in Group.__slots__))
+    measured = {name: float(line[name]) for name in METRICS if line[name]}
+    return Row(line["id"], group, _case(folder, line), measured, line["needs"])
+
+
+def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
+    config = folder / "configs" / line["config"]
+    case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else line["config"]}
+    case |= {name: line[name] for name in WORDS if line[name]}
+    case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
+    return case | {name: float(line[name]) for name in NUMBERS if line[name]}

@@ -1,0 +1,76 @@
+"""Attention over a batch of requests, with a plain or a compressed cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pipewave.calls.base import DTYPES, KV_DTYPES, Call, check_lengths
+from pipewave.calls.fields import of
+from pipewave.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Call):
+    """Softmax attention of a batch: one entry of `q_lens`, `kv_lens` a request; kv includes the new tokens.
+
+    `window` counts the keys a query may see (null = all); `page_size` null = contiguous KV.
+    """
+
+    kernel: ClassVar[str] = "attention"
+    q_lens: tuple[int, ...] = of("ints")
+    kv_lens: tuple[int, ...] = of("ints")
+    heads: int = of("int", high=4096)
+    kv_heads: int = of("int", high=4096)
+    head_dim: int = of("int", high=1024)
+    head_dim_v: int | None = of("int", None, high=1024)
+    causal: bool = of("bool", True)
+    window: int | None = of("int", None, low=0)
+    dtype: str = of("str", "bf16", choices=DTYPES)
+    kv_dtype: str | None = of("str", None, choices=KV_DTYPES)
+    page_size: int | None = of("int", None)
+    sinks: bool = of("bool", False)
+    softcap: float | None = of("float", None, low=0)
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
+
+    def check(self) -> None:
+        check_lengths(self.q_lens, self.kv_lens, causal=self.causal)
+        if self.heads % self.kv_heads:
+            raise BadInput(
+                f"heads = {self.heads}: must be a multiple of kv_heads = {self.kv_heads}",
+                field="heads",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Mla(Call):
+    """Multi-head latent attention; `context` expands K and V, `generation` works on the compressed cache."""
+
+    kernel: ClassVar[str] = "mla"
+    q_lens: tuple[int, ...] = of("ints")
+    kv_lens: tuple[int, ...] = of("ints")
+    heads: int = of("int", high=4096)
+    phase: str = of("str", choices=("context", "generation"))
+    kv_lora_rank: int = of("int", 512, high=8192)
+    rope_dim: int = of("int", 64, high=1024)
+    dtype: str = of("str", "bf16", choices=DTYPES)
+    kv_dtype: str | None = of("str", None, choices=KV_DTYPES)
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
+
+    def check(self) -> None:
+        check_lengths(self.q_lens, self.kv_lens, causal=True)
+
+
+def attention(
+    q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, kv_heads: int, head_dim: int = 128, **options: Any
+) -> Attention:
+    """Attention over a batch of requests; options are the fields of `Attention`."""
+    return Attention(tuple(q_lens), tuple(kv_lens), heads, kv_heads, head_dim, **options)
+
+
+def mla(q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, phase: str, **options: Any) -> Mla:
+    """Latent attention over a batch of requests; options are the fields of `Mla`."""
+    return Mla(tuple(q_lens), tuple(kv_lens), heads, phase, **options)

@@ -1,0 +1,52 @@
+"""What all kernel calls share: a frozen value whose every field is checked on construction.
+
+A call holds numbers about one launch (or one fused operation) and nothing about a GPU. Sizes are in elements,
+`bytes` in bytes. A call that exists is well formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from operator import gt
+from typing import Any, ClassVar
+
+from pipewave.calls.fields import schema
+from pipewave.errors import BadInput
+
+DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
+KV_DTYPES = ("bf16", "fp16", "fp8")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What all calls share: operand type, and optionally the software that runs it."""
+
+    kernel: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        known = schema(type(self))
+        for name, rule in known.rules.items():
+            value = getattr(self, name)
+            if value is not known.otherwise[name]:  # defaults are valid
+                checked = rule.check(name, value)
+                if checked is not value:
+                    object.__setattr__(self, name, checked)
+        self.check()
+
+    def check(self) -> None:
+        """Raise BadInput when fields contradict one another."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The call as a case of the contract (without `id` and `gpu`)."""
+        return {"kernel": self.kernel} | {k: v for k, v in asdict(self).items() if v is not None}
+
+
+def check_lengths(q_lens: Sequence[int], kv_lens: Sequence[int], *, causal: bool) -> None:
+    """Raise BadInput unless there is one kv length per query length, none shorter than its new tokens when causal."""
+    if len(q_lens) != len(kv_lens):
+        raise BadInput(
+            f"kv_lens has {len(kv_lens)} entries: must have as many as q_lens ({len(q_lens)})", field="kv_lens"
+        )
+    if causal and any(map(gt, q_lens, kv_lens)):
+        raise BadInput("kv_lens includes the new tokens: each entry must be at least its q_len", field="kv_lens")

@@ -1,0 +1,86 @@
+"""Collectives and point-to-point transfers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pipewave.calls.base import DTYPES, Call
+from pipewave.calls.fields import of
+from pipewave.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Collective(Call):
+    """One collective; `bytes` as nccl-tests counts size, `world` ranks over `nodes` hosts."""
+
+    bytes: int = of("int", high=1 << 50)
+    world: int = of("int", low=2, high=65_536)
+    nodes: int = of("int", 1, high=65_536)
+    dtype: str = of("str", "bf16", choices=DTYPES)
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
+
+    def check(self) -> None:
+        if self.world % self.nodes:
+            raise BadInput(f"nodes = {self.nodes}: must divide world = {self.world}", field="nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce(Collective):
+    """Sum over all ranks; `bytes` per rank."""
+
+    kernel: ClassVar[str] = "all_reduce"
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather(Collective):
+    """Every rank ends with all parts; `bytes` of the gathered output."""
+
+    kernel: ClassVar[str] = "all_gather"
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter(Collective):
+    """Every rank ends with its part of the sum; `bytes` of the input."""
+
+    kernel: ClassVar[str] = "reduce_scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll(Collective):
+    """Every rank sends a part to every other; `bytes` per rank."""
+
+    kernel: ClassVar[str] = "all_to_all"
+
+
+@dataclass(frozen=True, slots=True)
+class SendRecv(Collective):
+    """One rank sends to the next; `bytes` per rank."""
+
+    kernel: ClassVar[str] = "send_recv"
+
+
+def all_reduce(bytes: int, world: int, **options: Any) -> AllReduce:
+    """All-reduce of `bytes` per rank; options are the fields of `Collective`."""
+    return AllReduce(bytes, world, **options)
+
+
+def all_gather(bytes: int, world: int, **options: Any) -> AllGather:
+    """All-gather to an output of `bytes`; options are the fields of `Collective`."""
+    return AllGather(bytes, world, **options)
+
+
+def reduce_scatter(bytes: int, world: int, **options: Any) -> ReduceScatter:
+    """Reduce-scatter of an input of `bytes`; options are the fields of `Collective`."""
+    return ReduceScatter(bytes, world, **options)
+
+
+def all_to_all(bytes: int, world: int, **options: Any) -> AllToAll:
+    """All-to-all of `bytes` per rank; options are the fields of `Collective`."""
+    return AllToAll(bytes, world, **options)
+
+
+def send_recv(bytes: int, world: int = 2, **options: Any) -> SendRecv:
+    """Point-to-point transfer of `bytes`; options are the fields of `Collective`."""
+    return SendRecv(bytes, world, **options)

@@ -1,0 +1,35 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pipewave.calls.base import DTYPES, Call
+from pipewave.calls.fields import of
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm(Call):
+    """y[m,n] = x[m,k] · W[n,k]ᵀ. `quantize`: the call also quantises x. `tile`, `ctas`: when known from a trace.
+
+    `sm_clock_mhz`: the SM clock during the call where it was read; null means a card that was idle before the call
+    (`cold`) or is busy serving (`serving`). Other protocols take no notice of it.
+    """
+
+    kernel: ClassVar[str] = "gemm"
+    m: int = of("int")
+    n: int = of("int")
+    k: int = of("int")
+    dtype: str = of("str", "bf16", choices=DTYPES)
+    quantize: bool = of("bool", False)
+    tile: tuple[int, ...] | None = of("ints", None, length=3)
+    ctas: int | None = of("int", None)
+    sm_clock_mhz: float | None = of("float", None, low=50, high=10_000)
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
+
+
+def gemm(m: int, n: int, k: int, **options: Any) -> Gemm:
+    """y[m,n] = x[m,k] · W[n,k]ᵀ; options are the fields of `Gemm`."""
+    return Gemm(m, n, k, **options)

@@ -1,0 +1,52 @@
+"""Routed experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pipewave.calls.base import DTYPES, Call
+from pipewave.calls.fields import of
+from pipewave.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class FusedMoe(Call):
+    """Routed experts of one layer on one rank: alignment, two grouped GEMMs, activation and reduction.
+
+    `experts` and `inter` are the model's, before sharding by `tp` and `ep`; `tokens` enter the layer on one rank.
+    """
+
+    kernel: ClassVar[str] = "fused_moe"
+    tokens: int = of("int")
+    experts: int = of("int", high=65_536)
+    topk: int = of("int", high=1024)
+    hidden: int = of("int")
+    inter: int = of("int")
+    gated: bool = of("bool", True)
+    tp: int = of("int", 1, high=4096)
+    ep: int = of("int", 1, high=4096)
+    routing: str | tuple[int, ...] = of("routing", "random", low=0)
+    part: str = of("str", "all", choices=("all", "w13", "w2"))
+    config: tuple[tuple[str, int], ...] | None = of("config", None)
+    dtype: str = of("str", "bf16", choices=DTYPES)
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
+
+    def check(self) -> None:
+        for name, shards, of_name in (("tp", self.inter, "inter"), ("ep", self.experts, "experts")):
+            if shards % getattr(self, name):
+                raise BadInput(f"{name} = {getattr(self, name)}: must divide {of_name} = {shards}", field=name)
+        if self.topk > self.experts:
+            raise BadInput(f"topk = {self.topk}: must be at most experts = {self.experts}", field="topk")
+        if isinstance(self.routing, tuple) and len(self.routing) not in (self.experts, self.experts // self.ep):
+            raise BadInput(
+                f"routing has {len(self.routing)} entries: must hold one count per expert ({self.experts}) "
+                f"or per local expert ({self.experts // self.ep})",
+                field="routing",
+            )
+
+
+def fused_moe(tokens: int, experts: int, topk: int, hidden: int, inter: int, **options: Any) -> FusedMoe:
+    """The routed experts of a layer; options are the fields of `FusedMoe`."""
+    return FusedMoe(tokens, experts, topk, hidden, inter, **options)

@@ -1,0 +1,67 @@
+"""Kernels that stream memory: norms, gated activations, element-wise work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pipewave.calls.base import DTYPES, Call
+from pipewave.calls.fields import of
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm(Call):
+    """Row-wise RMS normalisation; `fused_add` also adds the residual and writes it back."""
+
+    kernel: ClassVar[str] = "rmsnorm"
+    rows: int = of("int")
+    dim: int = of("int", high=1 << 24)
+    fused_add: bool = of("bool", False)
+    dtype: str = of("str", "bf16", choices=DTYPES)
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
+
+
+@dataclass(frozen=True, slots=True)
+class SiluAndMul(Call):
+    """SiLU of one half times the other; `dim` is the output width, the input is rows × 2·dim."""
+
+    kernel: ClassVar[str] = "silu_and_mul"
+    rows: int = of("int")
+    dim: int = of("int", high=1 << 24)
+    dtype: str = of("str", "bf16", choices=DTYPES)
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise(Call):
+    """Any kernel that only streams memory (RoPE, embedding rows, KV-cache write, sampling): named bytes in and out.
+
+    `rounds`: steps of which each waits for the one before it, on values already read, such as the picks of a top-k.
+    """
+
+    kernel: ClassVar[str] = "elementwise"
+    bytes_read: int = of("int", low=0, high=1 << 50)
+    bytes_written: int = of("int", low=0, high=1 << 50)
+    weight_bytes: int = of("int", 0, low=0, high=1 << 50)
+    op: str = of("str", "elementwise")
+    rounds: int = of("int", 0, low=0, high=1 << 16)
+    dtype: str = of("str", "bf16", choices=DTYPES)
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
+
+
+def rmsnorm(rows: int, dim: int, **options: Any) -> RmsNorm:
+    """RMS normalisation of rows × dim; options are the fields of `RmsNorm`."""
+    return RmsNorm(rows, dim, **options)
+
+
+def silu_and_mul(rows: int, dim: int, **options: Any) -> SiluAndMul:
+    """Gated activation to rows × dim; options are the fields of `SiluAndMul`."""
+    return SiluAndMul(rows, dim, **options)
+
+
+def elementwise(bytes_read: int, bytes_written: int, **options: Any) -> Elementwise:
+    """A memory-streaming kernel; options are the fields of `Elementwise`."""
+    return Elementwise(bytes_read, bytes_written, **options)

@@ -1,0 +1,35 @@
+"""`pipewave serve --cases`: a file of deployments answered over all cores, with a bar where somebody watches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+
+from pipewave.cli.streams import open_stream
+
+
+def answer_file(cases: str, out: str, executor: str | None) -> int:
+    """Answer a file of cases; 0 = all answered, 1 = some in error. Raises BadFile and BadInput."""
+    from pipewave.planning import executors
+    from pipewave.serving.stream import answer_stream
+
+    where = executor or (f"processes://{cores}" if (cores := os.cpu_count() or 1) > 1 else None)
+    with ExitStack() as stack:
+        source, sink = open_stream(stack, cases, "r"), open_stream(stack, out, "w")
+        pool = stack.enter_context(executors.executor(where))
+        tell = stack.enter_context(_bar() if sys.stderr.isatty() else nullcontext(None))
+        counts = answer_stream(source, sink, executor=pool, progress=tell)
+    return 1 if counts.failed else 0
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error; how many lines are to come is not known."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task("deployments", total=None)
+        yield lambda done: progress.advance(task, done)

@@ -1,0 +1,80 @@
+"""A case answered: its deployment worked out once and kept, its requests simulated, the means a client would see."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.dtypes import cache_type
+from pipewave.errors import BadInput
+from pipewave.serving.cases import Case
+from pipewave.serving.run import Server, Setup
+from pipewave.serving.simulate import Record
+from pipewave.serving.traffic import Traffic
+
+TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
+DIGITS = 4
+
+
+def answer(case: Case) -> dict[str, Any]:
+    """The answer of the contract, less its id. Raises what building the deployment raises."""
+    traffic = case.traffic()
+    server = Server.of(case.model, case.gpu, _setup(case), traffic.longest)
+    record = server.run(traffic).record
+    seen = _batch(record, traffic) if case.mode == "estimate" else _client(record, traffic)
+    times = seen | _sides(seen, math.exp(server.table.spread))
+    return {
+        **{name: round(value, DIGITS) for name, value in times.items()},
+        "kv_tokens": server.memory.kv_tokens,
+        "basis": {name: round(share, DIGITS) for name, share in server.table.basis.items()},
+        "notes": [*server.runner.deployment.model.notes, *server.table.notes],
+    }
+
+
+def _setup(case: Case) -> Setup:
+    if case.dp > 1:
+        raise BadInput(f"dp = {case.dp}: attention data parallelism is not modelled yet", field="dp")
+    return Setup(
+        tp=case.tp,
+        pp=case.pp,
+        ep=case.ep,
+        engine=case.engine,
+        max_num_batched_tokens=case.max_num_batched_tokens,
+        max_num_seqs=case.max_num_seqs,
+        gpu_memory_utilization=case.memory_fraction,
+        kv_dtype=cache_type(case.kv_dtype),
+    )
+
+
+def _client(record: Record, traffic: Traffic) -> dict[str, float]:
+    """Means over requests, and the slowest in a hundred. Requests of one token have no later ones."""
+    ttft, e2e = (1e3 * (when - record.arrival_s) for when in (record.first_s, record.done_s))
+    later = traffic.output_len > 1
+    tpot = (e2e - ttft)[later] / (traffic.output_len[later] - 1)
+    span = float(record.done_s.max() - record.arrival_s.min())
+    slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if len(tpot) else {}
+    return {
+        "ttft_ms": float(ttft.mean()),
+        **({"tpot_ms": float(tpot.mean())} if len(tpot) else {}),
+        "e2e_ms": float(e2e.mean()),
+        "output_tokens_per_s": float(traffic.output_len.sum()) / span,
+        "ttft_p99_ms": float(np.percentile(ttft, 99)),
+        **slowest,
+    }
+
+
+def _batch(record: Record, traffic: Traffic) -> dict[str, float]:
+    """A static batch as one: until all have their first token, until all are done, and the tokens between."""
+    first, done = 1e3 * float(record.first_s.max()), 1e3 * float(record.done_s.max())
+    later = float(traffic.output_len.max()) - 1.0
+    between = {"tpot_ms": (done - first) / later, "tpot_p99_ms": (done - first) / later} if later else {}
+    rate = 1e3 * float(traffic.output_len.sum()) / done
+    return {"ttft_ms": first, **between, "e2e_ms": done, "output_tokens_per_s": rate, "ttft_p99_ms": first}
+
+
+def _sides(seen: dict[str, float], factor: float) -> dict[str, float]:
+    """Both ends of the interval of every mean."""
+    means = [name for name in (*TIMES, "output_tokens_per_s") if name in seen]
+    return {f"{name}_{side}": seen[name] * factor**sign for name in means for side, sign in (("low", -1), ("high", 1))}

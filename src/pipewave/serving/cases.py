@@ -1,0 +1,158 @@
+"""One line of `serve --cases`: a deployment, its requests, and how they were sent; checked field by field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.fields import Rule, check_names, of, rules
+from pipewave.errors import BadInput, MissingField
+from pipewave.physics.demand import Array
+from pipewave.serving.traffic import LONGEST, Traffic, synthetic
+
+MODES = ("serve", "estimate", "offline")
+LONGEST_LINE = 64_000_000  # characters; a list of a million arrivals fits
+DEGREE: dict[str, Any] = {"low": 1, "high": 4096}
+COUNT: dict[str, Any] = {"low": 1, "high": 10_000_000}
+TURNS = 10  # requests for each one in flight, when their number is not said
+ECHOED = frozenset({"id"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrivals:
+    """The rule of a list of [seconds, prompt tokens, output tokens]."""
+
+    def check(self, name: str, value: Any) -> tuple[tuple[float, int, int], ...]:
+        """Rows in order of arrival; BadInput names the first that is none."""
+        if not isinstance(value, list) or not value:
+            raise BadInput(f"{name}: must be a list of [seconds, prompt tokens, output tokens]", field=name)
+        return tuple(sorted(_arrival(f"{name}[{i}]", row) for i, row in enumerate(value)))
+
+
+def _arrival(where: str, row: Any) -> tuple[float, int, int]:
+    if not isinstance(row, list) or len(row) != len(ARRIVAL):
+        raise BadInput(f"{where} = {str(row)[:60]}: must be [seconds, prompt tokens, output tokens]", field=where)
+    seconds, prompt, output = (rule.check(where, item) for rule, item in zip(ARRIVAL, row, strict=True))
+    return seconds, prompt, output
+
+
+ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int", high=LONGEST))
+
+
+@dataclass(frozen=True, slots=True)
+class _Speculative:
+    """The rule of drafted tokens, which no deployment can be answered with yet."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise BadInput."""
+        raise BadInput(f"{name} = {str(value)[:60]}: drafted tokens are not modelled yet; leave it out", field=name)
+
+
+def _ruled(rule: Any) -> Any:
+    return field(default=None, metadata={"rule": rule}, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A deployment under requests, as the contract names the fields; None = the engine's own default.
+
+    isl, osl: mean tokens; spread: lengths are uniform within ± this share. arrivals: rows of (seconds, prompt tokens,
+    output tokens) instead. rate: requests a second. prefix_share: of a prompt, found in the cache.
+    """
+
+    model: str = of("str")
+    gpu: str = of("str")
+    engine: str = of("str", "vllm")
+    version: str | None = of("str", None)
+    tp: int = of("int", 1, **DEGREE)
+    pp: int = of("int", 1, **DEGREE)
+    ep: int = of("int", 1, **DEGREE)
+    dp: int = of("int", 1, **DEGREE)
+    mode: str = of("str", "serve", choices=MODES)
+    isl: float | None = of("float", None, low=1, high=LONGEST)
+    osl: float | None = of("float", None, low=1, high=LONGEST)
+    spread: float = of("float", 0.0, low=0, high=0.999)
+    concurrency: int | None = of("int", None, low=1, high=1 << 20)
+    requests: int | None = of("int", None, **COUNT)
+    rate: float | None = of("float", None, low=1e-6, high=1e9)
+    max_num_seqs: int | None = of("int", None, low=1, high=1 << 20)
+    max_num_batched_tokens: int | None = of("int", None, low=1, high=1 << 20)
+    memory_fraction: float | None = of("float", None, low=0.01, high=1)
+    kv_dtype: str | None = of("str", None)
+    prefix_share: float = of("float", 0.0, low=0, high=1)
+    arrivals: tuple[tuple[float, int, int], ...] | None = _ruled(_Arrivals())
+    speculative: None = _ruled(_Speculative())
+
+    @property
+    def deployment(self) -> tuple[Any, ...]:
+        """What cases must share to share their step times."""
+        split = (self.tp, self.pp, self.ep, self.dp)
+        return (self.model, self.gpu, self.engine, self.version, *split, self.kv_dtype, self.max_num_batched_tokens)
+
+    def traffic(self, seed: int = 0) -> Traffic:
+        """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""
+        requests = self._drawn(seed) if self.arrivals is None else _listed(self.arrivals)
+        return requests.with_prefix(self.prefix_share) if self.prefix_share else requests
+
+    def _drawn(self, seed: int) -> Traffic:
+        isl, osl = self._said("isl", "mean prompt tokens"), self._said("osl", "mean output tokens")
+        sizes = {"input_len": max(round(isl), 1), "output_len": max(round(osl), 1)}
+        if self.mode == "estimate":
+            count, pace = int(self._said("concurrency", "requests of the batch")), {}
+        else:
+            count = self.requests or TURNS * int(self._said("concurrency", "requests in flight"))
+            pace = self._pace()
+        return synthetic(count, **sizes, **pace, spread=self.spread, seed=seed)
+
+    def _pace(self) -> dict[str, Any]:
+        """How requests are sent; with nothing said, or offline, all at once."""
+        if self.mode == "offline":
+            return {}
+        return {"rate": self.rate} if self.rate is not None else {"concurrency": self.concurrency}
+
+    def _said(self, name: str, what: str) -> float:
+        value: float | None = getattr(self, name)
+        if value is None:
+            raise MissingField(f"missing field {name!r}: {what}", field=name)
+        return value
+
+
+def _listed(arrivals: tuple[tuple[float, int, int], ...]) -> Traffic:
+    table = np.array(arrivals, float)
+    times: Array = table[:, 0] - table[0, 0]
+    return Traffic(times, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
+
+
+def parse(line: str) -> tuple[Any, Case | BadInput]:
+    """(id, case) of a line, or (id, what is wrong with it); id is None where the line cannot be read at all."""
+    try:
+        given = _object(line)
+    except BadInput as problem:
+        return None, problem
+    try:
+        return given.get("id"), from_dict(given)
+    except BadInput as problem:
+        return given.get("id"), problem
+
+
+def _object(line: str) -> Mapping[str, Any]:
+    if len(line) > LONGEST_LINE:
+        raise BadInput(f"a line of {len(line):,} characters: at most {LONGEST_LINE:,} are read", field=None)
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise BadInput(f"not JSON: {problem}", field=None) from problem
+    if not isinstance(given, dict):
+        raise BadInput("a case must be a JSON object on one line", field=None)
+    return given
+
+
+def from_dict(given: Mapping[str, Any]) -> Case:
+    """A case from its decoded line; null counts as missing. Raises UnknownField, MissingField or BadInput."""
+    said = {name: value for name, value in given.items() if value is not None}
+    check_names(Case, list(said), ECHOED)
+    return Case(**{name: rule.check(name, said[name]) for name, rule in rules(Case).items() if name in said})

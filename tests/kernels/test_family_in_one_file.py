@@ -1,0 +1,163 @@
+"""A family declared in one file works through every face: predictions, cases, commands, profiles, plans, pages."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pipewave as pw
+from pipewave.calls import families as calls
+from pipewave.calls.base import Call
+from pipewave.calls.families import class_of
+from pipewave.calls.fields import of
+from pipewave.cli import build
+from pipewave.errors import UnknownKernel
+from pipewave.evaluate.folds import group_of
+from pipewave.kernels import BUILT_IN, Analysis, Columns, Context, Family, base, families, register
+from pipewave.kernels.faces import Faces, KernelName, Page, Plan, Profile, Rows, Runner
+from pipewave.kernels.launched import Given, Kernel, Launched, Op
+from pipewave.measure import plan
+from pipewave.measure.impls import runner
+from pipewave.measure.job import Job
+from pipewave.measure.plans.estimate import rough_us
+from pipewave.measure.plans.size import Size
+from pipewave.physics.demand import demand
+from pipewave.physics.launch import launch_s
+from pipewave.prediction.jsonl import answer_stream
+from pipewave.traces.group import group
+from pipewave.traces.names import kind_of
+from pipewave.traces.operators import read
+
+NAME = "void toy::prefix_scan_kernel<float>(float*)"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixScan(Call):
+    """Running sums of so many values."""
+
+    kernel: ClassVar[str] = "prefix_scan"
+    values: int = of("int")
+    dtype: str = of("str", "bf16", choices=("bf16", "fp16"))
+    stack: str | None = of("str", None)
+    impl: str | None = of("str", None)
+
+
+def analyse(cols: Columns, ctx: Context) -> Analysis:
+    moved = 4.0 * cols["values"]
+    work = demand(len(moved), dram=moved, l2=moved, fma=cols["values"], launch=1.0)
+    return Analysis(work, launch_s(ctx.gpu) + moved / (0.8e9 * ctx.gpu.dram_gbps), {}, "")
+
+
+def from_operator(op: Op, launched: Launched) -> Call | None:
+    dtype = op.dtype(0, launched)
+    return PrefixScan(op.shape(0)[0], dtype=dtype) if op.shape(0) and dtype else None
+
+
+def jobs(rng: np.random.Generator, size: Size) -> Iterator[Job]:
+    for values in 1 << rng.permutation(20)[: size.per_pointwise] + 10:
+        yield Job({"kernel": "prefix_scan", "values": int(values), "dtype": "bf16"}, "cub")
+
+
+FACES = Faces(
+    Profile((KernelName(95, r"toy::prefix_scan", "scan", "cub"),), operators={"toy::scan": from_operator}),
+    {
+        "prefix_scan": Rows(
+            runners={"cub": Runner("torch_scan", "cub", "torch")},
+            usual={"": "cub"},
+            plans=(Plan(__name__, "jobs"),),
+            stream=90,
+            work=lambda case: (0.0, 4.0 * case["values"]),
+            group=("values",),
+        )
+    },
+    Page({}, {"field": "values", "from": 1, "to": 1 << 20}),
+)
+FAMILY = Family(
+    "prefix_scan",
+    PrefixScan,
+    analyse,
+    dtypes=("bf16", "fp16"),
+    reads="activations",
+    example="pipewave predict prefix_scan 1048576",
+    faces=lambda: FACES,
+)
+
+
+@pytest.fixture
+def family() -> Iterator[Family]:
+    yield register(FAMILY)
+    base.withdraw(FAMILY.name)
+
+
+def test_predictions_and_cases(family: Family) -> None:
+    answers = pw.predict([PrefixScan(1 << power) for power in (10, 20, 28)], "H200")
+    assert list(answers.latency_us) == sorted(answers.latency_us)
+    assert answers[2].bound == "dram"
+    out = io.StringIO()
+    answer_stream(['{"id": 1, "kernel": "prefix_scan", "values": 1048576}'], out, gpu="H200")
+    assert json.loads(out.getvalue())["latency_us"] == round(answers[1].latency_us, 6)
+
+
+def test_command_line(family: Family) -> None:
+    found = CliRunner().invoke(build(), ["predict", "prefix_scan", "1048576", "--gpu", "H200", "--format", "json"])
+    assert found.exit_code == 0, found.output
+    assert (
+        json.loads(found.output)["predictions"][0]["latency_us"] == pw.predict(PrefixScan(1 << 20), "H200").latency_us
+    )
+    shown = CliRunner().invoke(build(), ["predict", "prefix_scan", "--help"])
+    assert "Running sums" in shown.output and family.example.split()[-1] in shown.output
+
+
+def test_profiles(family: Family) -> None:
+    assert (kind_of(NAME).family, kind_of(NAME).role) == ("prefix_scan", "scan")
+    op = Op(1, "toy::scan", ((4096,),), ("c10::BFloat16",))
+    (launched,) = group([Kernel(NAME, 0.0, 5.0, ops=(op,))])
+    shaped = read(launched, None, Given())
+    assert shaped is not None and shaped.call == PrefixScan(4096)
+
+
+def test_plans(family: Family) -> None:
+    before = [job.key for job in plan.built_in("quick") if job.family != "prefix_scan"]
+    found = plan.built_in("quick", families=["prefix_scan"])
+    assert found and all(runner(job).library == "torch" for job in found)
+    assert rough_us(found[0].case) > 0 and group_of(found[0].case) == str(found[0].case["values"])
+    base.withdraw(family.name)
+    assert [job.key for job in plan.built_in("quick")] == before  # those of the others stay the same
+    register(FAMILY)
+
+
+def test_pages(family: Family) -> None:
+    pytest.importorskip("pydantic")
+    from pipewave.web.catalogue import kernels
+
+    (found,) = [one for one in kernels() if one["kernel"] == "prefix_scan"]
+    assert found["example"] == {"case": {}, "sweep": {"field": "values", "from": 1, "to": 1 << 20}}
+    assert next(f for f in found["fields"] if f["name"] == "dtype")["choices"] == ["bf16", "fp16"]
+
+
+def test_a_withdrawn_family_leaves_nothing_behind() -> None:
+    register(FAMILY)
+    base.withdraw(FAMILY.name)
+    assert kind_of(NAME).family == "elementwise"  # a general pattern, which the family's own came before
+    assert "prefix_scan" not in families()
+    with pytest.raises(UnknownKernel):
+        class_of("prefix_scan")
+
+
+def test_built_in_families_and_call_classes_agree() -> None:
+    assert {family.call for family in BUILT_IN} >= set(calls.BUILT_IN)
+    assert all(family.name == family.call.kernel for family in BUILT_IN)
+
+
+def test_every_built_in_family_shows_its_faces() -> None:
+    for family in BUILT_IN:
+        assert family.profile.names and family.rows and family.page, family.name
+    streams = [rows.stream for family in BUILT_IN for rows in family.rows.values() if rows.plans]
+    assert None not in streams and len(set(streams)) == len(streams)
