@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from pipewave.calls.dtypes import SPELLINGS
 from pipewave.calls.families import class_of, from_dict
 from pipewave.calls.fields import required, rules
 from pipewave.errors import BadInput, MissingField, PipewaveError
@@ -24,6 +25,7 @@ from pipewave.prediction.requests import check_protocol
 CHUNK_LINES = 32_768
 CHUNK_CHARACTERS = 8_000_000  # of text at a time: a parsed list of lengths takes ten times its text
 LONGEST_LINE = 4_000_000
+TYPES = frozenset({"dtype", "kv_dtype"})
 ENVELOPE = frozenset({"id", "kernel", "gpu", "protocol"})
 
 Case = dict[str, Any]
@@ -116,6 +118,9 @@ def _parse(line: str) -> Case:
         raise BadInput("a case must be a JSON object on one line", field=None)
     if not is_id(case.get("id")):
         raise BadInput("id: must be a string or a finite number", field="id")
+    for name in TYPES & case.keys():
+        if isinstance(case[name], str):
+            case[name] = SPELLINGS.get(case[name], case[name])
     return case
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
 
@@ -37,6 +40,18 @@ def bridged(gpu: GPU) -> bool:
 def joined(gpu: GPU) -> int:
     """How many GPUs the link of a host joins: those of the host, or of an NVL72 rack."""
     return RACK if gpu.kin.startswith(RACKS) else gpu.gpus_per_node
+
+
+def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
+    """Raise BadInput when a host would hold more ranks than GPUs: over several hosts, `nodes` must say so."""
+    world, nodes, most = int(case["world"]), int(case.get("nodes") or 1), joined(gpu)
+    if world > nodes * most:
+        raise BadInput(
+            f"world = {world} on nodes = {nodes}: a node joins at most {most} {gpu.name}; "
+            f"give nodes = {-(-world // most)} (its network is assumed: {NETWORK_GBPS:.0f} GB/s a GPU) or a GPU file "
+            "with another gpus_per_node",
+            field="nodes",
+        )
 
 
 def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
