@@ -5,6 +5,7 @@
     │   ├── UnknownField    a field or option that does not exist (unknown_field)
     │   ├── MissingField    a field that is needed and absent (missing_field)
     │   ├── UnknownGPU      (unknown_gpu)
+    │   ├── UnknownArchitecture  (unknown_architecture)
     │   ├── UnknownKernel   (unknown_kernel)
     │   ├── UnknownModel    (unknown_model)
     │   ├── UnsupportedDtype  the GPU or stack cannot run this operand type (unsupported_dtype)
@@ -56,6 +57,12 @@ class UnknownGPU(BadInput):
     """No GPU of that name is known and no spec file lies there."""
 
     code = "unknown_gpu"
+
+
+class UnknownArchitecture(BadInput):
+    """A compute capability whose traits nobody gave."""
+
+    code = "unknown_architecture"
 
 
 class UnknownKernel(BadInput):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadInput, did_you_mean
+from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
 
@@ -27,9 +28,10 @@ class Engine:
     layer_us: more for each layer of a step that replays a graph for all but attention.
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
-    backends: (architecture, implementation of attention) pairs where most measured rows of the engine are of another
-    one than it runs.
-    apart: architectures on which attention runs the prompts and the decodes of one step as two kernels.
+    backends: (tensor instruction, implementation of attention) pairs where most measured rows of the engine are of
+    another one than it runs.
+    apart: tensor instructions (`Architecture.mma`) of GPUs on which attention runs the prompts and the decodes of one
+    step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit.
@@ -73,36 +75,39 @@ class Engine:
 
     def regime(self, *, graph: bool, rows: float, nodes: float, launches: float, layers: float) -> Regime:
         """What `gaps_us` adds to a step of one kind, for loops over millions of such steps."""
-        pieces = self.compiled and not graph and rows <= self.graph_limit
-        launching = 0.0 if graph else layers * self.layer_us if pieces else launches * self.launch_us
+        return self._regime(graph, rows <= self.graph_limit, nodes, launches, layers, SCALAR)
+
+    def _regime(self, graph: Any, few: Any, nodes: Any, launches: Any, layers: Any, xp: Arith) -> Regime:
+        """Of one kind of step, or of many steps as arrays. `few`: rows that fit the captured sizes."""
+        replayed = graph | few if self.compiled else graph  # compiled steps of few rows replay graphs in pieces
+        pieces = xp.where(replayed, layers * self.layer_us, launches * self.launch_us)
         return Regime(
-            nodes * (self.node_us if graph or pieces else self.stream_us),
-            self.step_us + launching,
-            self.decode_host_us if graph else self.prefill_host_us,
+            nodes * xp.where(replayed, self.node_us, self.stream_us),
+            self.step_us + xp.where(graph, 0.0, pieces),
+            xp.where(graph, self.decode_host_us, self.prefill_host_us),
         )
 
     def gaps_us(self, load: Load) -> dict[str, Array]:
         """Named additions to the kernels of steps: waits between kernels, waits for a host that cannot keep ahead, what
         the GPU always waits for, and slower clocks where the whole step, waits included, needs more than the board's
         power."""
-        pieces = ~load.graph & (load.rows <= self.graph_limit) if self.compiled else np.zeros_like(load.graph)
-        between = load.nodes * np.where(load.graph | pieces, self.node_us, self.stream_us)
-        launching = np.where(pieces, load.layers * self.layer_us, load.launches * self.launch_us)
-        beside = self.step_us + np.where(load.graph, 0.0, launching)
-        launch = np.maximum(beside - load.kernel_us - between, 0.0)
-        host = np.where(load.graph, self.decode_host_us, self.prefill_host_us) + load.requests * self.request_host_us
-        whole = load.kernel_us + between + launch + host
+        few = load.rows <= self.graph_limit
+        kind = self._regime(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
+        launch = np.maximum(kind.beside_us - load.kernel_us - kind.between_us, 0.0)
+        host = kind.after_us + load.requests * self.request_host_us
+        whole = load.kernel_us + kind.between_us + launch + host
         under_load = limited_us(whole, load.heat_us) - whole
-        return {"under_load": under_load, "between_kernels": between, "launch": launch, "host": host}
+        return {"under_load": under_load, "between_kernels": kind.between_us, "launch": launch, "host": host}
 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """µs of a kind of step: waits between its kernels, host work beside the GPU, and what comes on top of both."""
+    """µs of a kind of step, or arrays over steps: waits between their kernels, host work beside the GPU, and what comes
+    on top of both."""
 
-    between_us: float
-    beside_us: float
-    after_us: float
+    between_us: Any
+    beside_us: Any
+    after_us: Any
 
 
 @dataclass(frozen=True, slots=True)

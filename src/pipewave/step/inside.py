@@ -47,7 +47,7 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
 
 def _backend(call: Call, gpu: GPU, engine: Engine) -> Call:
     """Attention as the engine runs it, where most of its measured rows are of another implementation."""
-    impl = dict(engine.backends).get(gpu.architecture)
+    impl = dict(engine.backends).get(gpu.traits.mma)
     if impl is None or not isinstance(call, Attention) or call.stack or call.impl:
         return call
     return replace(call, impl=impl)

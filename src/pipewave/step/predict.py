@@ -61,7 +61,7 @@ class Runner:
         """Set page size and fusions from the engine, and the hosts a tensor group spans from the GPU."""
         tp = deployment.parallel.tp
         nodes = max(tp // gpu.gpus_per_node, 1) if tp > gpu.gpus_per_node else 1
-        apart = gpu.architecture in engine.apart
+        apart = gpu.traits.mma in engine.apart
         set_up = replace(deployment, page_size=engine.page_size, nodes=nodes, compiled=engine.compiled, apart=apart)
         return cls(set_up, gpu, engine)
 

@@ -49,7 +49,7 @@ def regime(case: Mapping[str, Any]) -> str:
 
 def least_sent(gpu: GPU, op: str, path: Ring, size: Array) -> Array:
     """Bytes no algorithm can avoid sending; switches that reduce in flight (NVLS) halve those of an all-reduce."""
-    in_network = op == "all_reduce" and gpu.link == "nvlink" and gpu.compute_capability >= 90
+    in_network = op == "all_reduce" and gpu.link == "nvlink" and gpu.traits.nvlink_reduces
     return np.minimum(path.sent, size) if in_network else path.sent
 
 
