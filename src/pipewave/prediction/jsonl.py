@@ -157,7 +157,7 @@ def _answer_group(chunk: _Chunk, key: tuple[Any, ...], members: list[int]) -> No
     """Validate and answer the cases of one context; what is invalid gets its error."""
     name, gpu, protocol, *rest = key
     family = family_of(name)
-    valid, cases = _validated(chunk, family, tuple(rest), members)
+    valid, cases = _validated(chunk, family, gpu, tuple(rest), members)
     if not valid:
         return
     try:
@@ -170,7 +170,9 @@ def _answer_group(chunk: _Chunk, key: tuple[Any, ...], members: list[int]) -> No
         chunk.texts[i] = text
 
 
-def _validated(chunk: _Chunk, family: Family, key: tuple[Any, ...], members: list[int]) -> tuple[list[int], list[Case]]:
+def _validated(
+    chunk: _Chunk, family: Family, gpu: GPU, key: tuple[Any, ...], members: list[int]
+) -> tuple[list[int], list[Case]]:
     """Members that are valid, with their cases; errors of the others go to their lines."""
     cases = [case for i in members if (case := chunk.cases[i]) is not None]
     if _plainly_valid(family, key, cases):
@@ -179,6 +181,8 @@ def _validated(chunk: _Chunk, family: Family, key: tuple[Any, ...], members: lis
     for i, case in zip(members, cases, strict=True):
         try:
             from_dict(case)
+            if family.check_on:
+                family.check_on(case, gpu)
             valid.append(i)
         except PipewaveError as error:
             chunk.texts[i] = error_text(case, error)
@@ -187,7 +191,7 @@ def _validated(chunk: _Chunk, family: Family, key: tuple[Any, ...], members: lis
 
 def _plainly_valid(family: Family, key: tuple[Any, ...], cases: Sequence[Case]) -> bool:
     """Whether whole columns pass at once; False sends the batch through the careful path, it is no verdict."""
-    if "check" in family.call.__dict__:  # fields that constrain one another
+    if "check" in family.call.__dict__ or family.check_on:  # fields that constrain one another
         return False
     allowed, needed, known = rules(family.call), required(family.call), rules(family.call).keys() | ENVELOPE
     if not all(needed <= case.keys() <= known for case in cases):

@@ -48,7 +48,7 @@ def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
     if world > nodes * most:
         raise BadInput(
             f"world = {world} on nodes = {nodes}: a node joins at most {most} {gpu.name}; "
-            f"give nodes = {-(-world // most)} (its network is assumed: {NETWORK_GBPS:.0f} GB/s a GPU) or a GPU file "
+            f"give nodes = {-(-world // most)} or a GPU file "
             "with another gpus_per_node",
             field="nodes",
         )
@@ -59,6 +59,11 @@ def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
     return np.ceil(world / RACK) if gpu.kin.startswith(RACKS) else nodes
 
 
+def network_gbps(gpu: GPU) -> float:
+    """GB/s that a GPU sends over the network between hosts: an assumption."""
+    return min(NETWORK_GBPS, PCIE_TO_NETWORK * gpu.pcie_gbps)
+
+
 def link(gpu: GPU, world: Array, nodes: Array) -> Link:
     """The slowest link that a ring over `world` ranks on `nodes` islands must cross."""
     local = world / nodes
@@ -66,7 +71,7 @@ def link(gpu: GPU, world: Array, nodes: Array) -> Link:
     staged = (2.0 / np.clip(local, 2.0, 8.0)) ** 2
     crowding = staged if gpu.pcie_gbps <= STAGED_GBPS else np.where(local > 2.0, CROWDED, 1.0)
     inside = np.where(direct, gpu.link_gbps, gpu.pcie_gbps * crowding)
-    network = min(NETWORK_GBPS, PCIE_TO_NETWORK * gpu.pcie_gbps)
+    network = network_gbps(gpu)
     apart = nodes > 1.0
     return Link(
         rate=1e9 * np.where(apart, np.minimum(inside, network * np.minimum(local, 8.0)), inside),
