@@ -22,7 +22,8 @@ from pipewave.physics.energy import joules
 from pipewave.prediction import in_step as serving
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
-from pipewave.residual.nets import UNTRAINED_SCALE, Interval, Residual, Trained, half_width, intervals_of, trained
+from pipewave.residual.card import Interval, half_width, intervals_of
+from pipewave.residual.nets import UNTRAINED_SCALE, Residual, Trained, trained
 
 US = 1e6
 FLOOR = 3  # row of an answer's seconds

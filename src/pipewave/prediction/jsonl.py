@@ -218,7 +218,7 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     source = answers.source
     notes = f', "notes": {json.dumps(list(source.notes))}' if source.notes else ""
     software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
-    tail = f', "basis": "{source.basis}", {software}{notes}}}\n'
+    tail = f', "basis": "{source.basis}", {software}, "software": "{source.software}"{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
     for name, row, bound in zip(ids, rows, answers.bound.tolist(), strict=True):
         latency, low, high, floor, ceiling = row
