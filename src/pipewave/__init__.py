@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         silu_and_mul,
     )
     from pipewave.errors import PipewaveError
+    from pipewave.face import Model, estimate, load_model, plan, serve, trace
     from pipewave.gpus import GPU, find
     from pipewave.prediction.api import Prediction, Predictions, predict
 
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GPU",
+    "Model",
     "PipewaveError",
     "Prediction",
     "Predictions",
@@ -42,19 +44,26 @@ __all__ = [
     "all_to_all",
     "attention",
     "elementwise",
+    "estimate",
     "find",
     "fused_moe",
     "gemm",
+    "load_model",
     "mla",
+    "plan",
     "predict",
     "reduce_scatter",
     "rmsnorm",
     "send_recv",
+    "serve",
     "silu_and_mul",
+    "trace",
 ]
 
-_HOMES = {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"} | dict.fromkeys(
-    ("Prediction", "Predictions", "predict"), "prediction.api"
+_HOMES = (
+    {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"}
+    | dict.fromkeys(("Prediction", "Predictions", "predict"), "prediction.api")
+    | dict.fromkeys(("Model", "estimate", "load_model", "plan", "serve", "trace"), "face")
 )
 
 
