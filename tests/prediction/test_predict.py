@@ -253,8 +253,42 @@ def test_four_bit_weights_are_answered_by_a_stack_that_runs_them() -> None:
     """vLLM 0.22.1 has rows of other types only, 0.24.0 has kernels of such weights."""
     call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
     found = pw.predict(call, "H200", protocol="serving")
-    assert found.stack == "vllm-0.24.0" and "vllm-0.22.1 was not measured" in found.notes[0]
+    assert found.stack == "vllm-0.24.0" and found.software == "nearest_version"
+    assert found.notes[0] == "no rows of vllm-0.22.1 mxfp4 on H200 were used in training; answered from vllm-0.24.0"
     assert found.latency_us == pw.predict(call, "H200", protocol="serving", stack="vllm-0.24.0").latency_us
+
+
+def test_software_says_whose_rows_answer() -> None:
+    """`measured` is of this GPU, this stack, this type; every substitution is named."""
+    call = pw.gemm(512, 4096, 4096)
+    known = pw.predict(call, "H200", protocol="graph", stack="vllm-0.24.0")
+    assert (known.software, known.notes) == ("measured", ())
+    elsewhere = pw.predict(call, "H200", protocol="graph", stack="trtllm-1.0.0")
+    assert elsewhere.software == "other_gpu" and "its rows on A100" in elsewhere.notes[0]
+    unknown = pw.predict(call, "H200", protocol="graph", stack="tvm-0.1")
+    assert unknown.software == "other_framework" and unknown.notes
+    assert (
+        pw.predict([call] * 2, "H200", protocol="graph", stack="tvm-0.1").to_dict()["software"]
+        == ["other_framework"] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stack"), [("bf16", "trtllm-1.2.0rc5"), ("fp8", "trtllm-1.2.0rc5"), ("bf16", "trtllm-1.0.0")]
+)
+def test_no_implementation_of_another_type_stands_in(dtype: str, stack: str) -> None:
+    """TensorRT-LLM's weight-only plugins are all that one version was measured with on a GPU, in one type."""
+    for gpu in ("H200", "H100", "L40S"):
+        found = pw.predict(pw.gemm(512, 4096, 4096, dtype=dtype), gpu, protocol="graph", stack=stack)
+        assert "weight_only" not in found.impl.lower() and "plugin" not in found.impl.lower()
+
+
+def test_a_type_that_a_framework_never_ran_is_told() -> None:
+    found = pw.predict(
+        pw.fused_moe(256, 128, 8, 2048, 768, dtype="fp8"), "H100", protocol="graph", stack="sglang-0.5.14"
+    )
+    assert found.software == "other_framework" and "no rows of sglang-0.5.14 fp8 on H100" in found.notes[0]
+    assert any("other types" in note for note in found.notes)
 
 
 DECODE = pw.attention([1] * 8, [4096] * 8, 32, 8, kv_dtype="fp8")
@@ -338,7 +372,8 @@ def test_cold_calls_of_four_bit_weights_run_the_kernels_that_replays_of_them_do(
 def test_a_stack_runs_its_own_kernels_of_four_bit_weights(gpu: str, stack: str) -> None:
     """Also where every shape that it was measured at is held out of training."""
     found = pw.predict(pw.fused_moe(256, 384, 8, 7168, 2048, dtype="int4"), gpu, protocol="graph", stack=stack)
-    assert found.stack == stack and found.notes == ()
+    assert found.stack == stack
+    assert (found.software == "measured") == (found.notes == ())
     assert "marlin" in found.impl or (gpu == "B300" and found.impl == "sglang_flashinfer_trtllm_moe")
 
 

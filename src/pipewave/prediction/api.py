@@ -23,14 +23,19 @@ from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.resolve import Source
 from pipewave.prediction.scalar import answer_single
 from pipewave.prediction.tables import Table
-from pipewave.residual.nets import BASES
+from pipewave.residual.card import BASES
+from pipewave.software.known import furthest
 
 LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches."""
+    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches.
+
+    `software`: whether rows of this stack and implementation on this GPU were trained on (`measured`), or which
+    stand in for them: `other_gpu`, `nearest_version`, `other_framework`.
+    """
 
     latency_us: float
     low_us: float
@@ -42,6 +47,7 @@ class Prediction:
     impl: str
     stack: str
     notes: tuple[str, ...] = ()
+    software: str = "measured"
 
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract, less its id."""
@@ -54,9 +60,10 @@ class Prediction:
         times: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in LATENCIES}
         longer = self if self.latency_us >= other.latency_us else other
         least = max(self.basis, other.basis, key=BASES.index)
+        software = furthest(self.software, other.software)
         notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
         same: dict[str, Any] = {name: _shared(getattr(self, name), getattr(other, name)) for name in ("impl", "stack")}
-        return replace(longer, **times, **same, basis=least, notes=notes)
+        return replace(longer, **times, **same, basis=least, notes=notes, software=software)
 
     def __radd__(self, other: int) -> Prediction:
         """So that `sum(predictions)` works."""
@@ -105,6 +112,7 @@ class Predictions(Sequence[Prediction]):
             source.impl,
             source.stack,
             source.notes,
+            source.software,
         )
 
     def __iter__(self) -> Iterator[Prediction]:
@@ -112,11 +120,12 @@ class Predictions(Sequence[Prediction]):
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Lists by name, with the fields of the contract."""
+        told = ("basis", "impl", "stack", "notes", "software")
         sources = [self.sources[group] for group in self.group.tolist()]
         return (
             {name: getattr(self, name).tolist() for name in LATENCIES}
             | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
-            | {name: [getattr(source, name) for source in sources] for name in ("basis", "impl", "stack", "notes")}
+            | {name: [getattr(source, name) for source in sources] for name in told}
         )
 
     def to_pandas(self) -> Any:
@@ -244,6 +253,8 @@ def _uniform(rows: Uniform, gpu: GPU, protocol: str, stack: str | None, impl: st
 
 def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     family = family_of(case["kernel"])
+    if family.check_on:
+        family.check_on(case, gpu)
     key = group_key(family, case)
     found = answer_single(family, case, key, gpu, protocol)
     if found is None:
@@ -252,7 +263,7 @@ def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     source = found.source
     return Prediction(
         latency * US, low * US, high * US, floor * US, ceiling * US, found.bound,
-        source.basis, source.impl, source.stack, source.notes,
+        source.basis, source.impl, source.stack, source.notes, source.software,
     )  # fmt: skip
 
 
@@ -261,12 +272,17 @@ def _one(batch: Answers) -> Prediction:
     source = batch.source
     latency, low, high, floor, ceiling = (batch.seconds[:, 0] * US).tolist()
     bound = PIPES[batch.bound[0]]
-    return Prediction(latency, low, high, floor, ceiling, bound, source.basis, source.impl, source.stack, source.notes)
+    return Prediction(
+        latency, low, high, floor, ceiling, bound,
+        source.basis, source.impl, source.stack, source.notes, source.software,
+    )  # fmt: skip
 
 
 def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
     """The batch of length one."""
     family = family_of(case["kernel"])
+    if family.check_on:
+        family.check_on(case, gpu)
     return answer(family, columns(family, [case]), group_key(family, case), gpu, protocol)
 
 
@@ -283,7 +299,10 @@ def predict_cases(cases: Sequence[Mapping[str, Any]], gpu: GPU, protocol: str) -
     """Predictions for valid cases (dicts with `kernel` and its fields) on one GPU."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, case in enumerate(cases):
-        groups.setdefault((case["kernel"], *group_key(family_of(case["kernel"]), case)), []).append(i)
+        family = family_of(case["kernel"])
+        if family.check_on:
+            family.check_on(case, gpu)
+        groups.setdefault((family.name, *group_key(family, case)), []).append(i)
     seconds = np.empty((5, len(cases)))
     bound, group, joules = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp), np.empty(len(cases))
     sources = []
