@@ -23,4 +23,4 @@ def constraints(project: dict[str, object]) -> list[str]:
 
 if __name__ == "__main__":
     with Path(sys.argv[1]).open("rb") as file:
-        print("\n".join(constraints(tomllib.load(file)["project"])))
+        sys.stdout.write("\n".join(constraints(tomllib.load(file)["project"])) + "\n")
