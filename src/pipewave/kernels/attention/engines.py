@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context
+from pipewave.software.rules import constant
 
 ENGINES = ("fa2", "fa3", "fa4", "flashinfer", "trtllm_gen", "fmha", "triton", "unified", "cudnn")
 # Engines of one hand: a net that never saw one of them knows its relatives.
@@ -49,6 +51,24 @@ class Engine:
     splits: bool = False  # prefill splits the keys of a tile where tiles are few
 
 
+class Costs(NamedTuple):
+    """Of an engine, over those at the part's peak; cycles of a block: fixed, and more for each element of the head."""
+
+    tensor: float
+    exp: float
+    prefill_cycles: tuple[float, float]
+    decode_cycles: tuple[float, float]
+    bytes_per_clk: float
+
+    def prefill(self, dim: float) -> float:
+        """Cycles of a prefill block besides its steps."""
+        return self.prefill_cycles[0] + self.prefill_cycles[1] * dim
+
+    def decode(self, dim: float) -> float:
+        """Cycles of a decode block besides its steps."""
+        return self.decode_cycles[0] + self.decode_cycles[1] * dim
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """What picks an engine's tiles."""
@@ -66,6 +86,19 @@ class Case:
         block = 2 * (rows + 2 * keys) * dim + 1024
         return max(1, min(most, int(self.gpu.smem_kb_per_sm * 1024 // block)))
 
+    def costs(self, engine: str) -> Costs:
+        """What the rule of an engine says of its costs here."""
+        capability = self.gpu.compute_capability
+        facts = {"engine": engine, "capability": capability, "fp8": self.fp8, "latent": self.latent}
+        found = constant("attention_costs", **facts)
+        per_dim = {name: found[f"{name}_cycles"] for name in ("prefill", "decode")}
+        return Costs(found["tensor"], found["exp"], per_dim["prefill"], per_dim["decode"], found["bytes_per_clk"])
+
+    @property
+    def legacy(self) -> float:
+        """How far products of the Ampere style run below the peak of this part."""
+        return float(constant("attention_legacy_products", capability=self.gpu.compute_capability))
+
     def padded(self, *sizes: int) -> int:
         """The smallest of the sizes a kernel is built for that holds the head."""
         return next((size for size in sizes if size >= self.head_dim), self.head_dim)
@@ -73,20 +106,7 @@ class Case:
 
 def engine_name(impl: str, framework: str, capability: int) -> str:
     """Which kernel an implementation's name means on a GPU of that compute capability."""
-    if "triton" in impl:
-        return "unified" if framework == "vllm" else "triton"
-    for part, name in (("fa4", "fa4"), ("attention_v4", "fa4"), ("cudnn", "cudnn")):
-        if part in impl:
-            return name
-    if "flashinfer" in impl and "trtllm" not in impl and not (framework == "vllm" and capability in BLACKWELL):
-        return "flashinfer"
-    if "trtllm" in impl or framework == "trtllm" or "flashinfer" in impl:
-        return "trtllm_gen" if capability in BLACKWELL else "fmha"
-    if "sdpa" in impl or "fa2" in impl:
-        return "fa2"
-    if framework == "vllm" and capability != 90:
-        return "trtllm_gen" if capability in BLACKWELL else "fa2"
-    return "fa3"
+    return str(constant("attention_engine", impl=impl, framework=framework, capability=capability))
 
 
 @lru_cache(maxsize=1024)
