@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pipewave.version import VERSION
+
 if TYPE_CHECKING:
     from pipewave.calls.families import (
         all_gather,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from pipewave.gpus import GPU, find
     from pipewave.prediction.api import Prediction, Predictions, predict
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "GPU",

@@ -16,7 +16,7 @@ from pipewave.models.shard import ALONE, Parallel
 from pipewave.physics.energy import limited_us
 from pipewave.prediction.api import predict
 from pipewave.software.engines import Engine
-from pipewave.software.rules import constant
+from pipewave.software.stack_rules import constant
 from pipewave.step import Load, Runner, find_engine
 from pipewave.step.detail import detail
 from pipewave.step.inside import inside

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pipewave.kernels.moe.machine import engine
-from pipewave.software import rules, stacks
+from pipewave.software import stack_rules, stacks
 
 SAID_BY = ["protocol", "stack", "impl"]
 
@@ -24,14 +24,14 @@ def as_run(rows: pd.DataFrame) -> pd.DataFrame:
     for (protocol, stack, impl), at in rows.groupby(SAID_BY, observed=True).indices.items():
         facts = _facts(str(protocol), str(stack), str(impl))
         places = rows.index[at]
-        if rules.answer("moe_ran_gated", facts):
+        if stack_rules.answer("moe_ran_gated", facts):
             out.loc[places, "gated"] = True
-        unshared = _unshared(rows.loc[places], rules.answer("moe_ran_unshared", facts))
+        unshared = _unshared(rows.loc[places], stack_rules.answer("moe_ran_unshared", facts))
         out.loc[places[unshared], "flagged"] = True
     return out
 
 
-def _facts(protocol: str, stack: str, impl: str) -> rules.Facts:
+def _facts(protocol: str, stack: str, impl: str) -> stack_rules.Facts:
     software = {"framework": stacks.framework(stack), "version": stacks.version(stack)}
     return software | {"protocol": protocol, "engine": engine(impl)}
 

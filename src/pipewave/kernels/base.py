@@ -16,7 +16,7 @@ from pipewave.gpus import GPU
 from pipewave.kernels.features import Features
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
-from pipewave.software import rules, stacks
+from pipewave.software import stack_rules, stacks
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces, Page, Profile, Rows
@@ -85,13 +85,13 @@ def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
         "framework": ctx.framework,
         "version": stacks.version(ctx.stack),
         "architecture": ctx.gpu.architecture,
-        "capability": ctx.gpu.compute_capability,
+        "mma": ctx.gpu.traits.mma,
         "gpu": ctx.gpu.kin,
         "dtype": ctx.dtype,
         "protocol": ctx.protocol,
         "impl": ctx.impl,
     }
-    return rules.answer(name, facts | dict(more))
+    return stack_rules.answer(name, facts | dict(more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,9 @@ class Family:
     stack chooses among its implementations.
 
     `reads`: what a step leaves nearer than a cold call finds it, "operands" (weights, a cache) or "activations" of the
-    kernel before. `example` is a command line; `faces` is what traces, measurements and pages need, made when it is
-    first asked for.
+    kernel before. `example` is a command line; `faces` is what traces, measurements and pages
+    need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
+    `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing.
     """
 
     name: str
@@ -161,6 +162,8 @@ class Family:
     reads: str = ""
     example: str = ""
     faces: Callable[[], Faces] | None = None
+    check_on: Callable[[Mapping[str, Any], GPU], None] | None = None
+    assumed: Callable[[Context], str] | None = None
 
     @property
     def profile(self) -> Profile:

@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.compile_only:
         from pipewave.measure.compile_ahead import compile_shard
 
-        return compile_shard(options)
+        return compile_shard(options, jobs_of)
     if os.environ.get(CHILD):
         return measure(options)
     jobs_of(options)  # what is wrong with the options is said once, before anything starts

@@ -21,7 +21,7 @@ from pipewave.physics.arith import Arith
 from pipewave.physics.cache import SERVING
 from pipewave.physics.demand import Array
 from pipewave.software import stacks
-from pipewave.software.rules import constant
+from pipewave.software.stack_rules import constant
 
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 LATENCY, FLOOR, CEILING = 0, 3, 4
@@ -86,4 +86,4 @@ def _setup_s(family: Family, ctx: Context, stack: str | None) -> float:
     if family.name != "attention":
         return 0.0
     framework = stacks.framework(stack or stacks.DEFAULT[ctx.protocol])
-    return float(constant("attention_setup_saved", capability=ctx.gpu.compute_capability, framework=framework))
+    return float(constant("attention_setup_saved", mma=ctx.gpu.traits.mma, framework=framework))

@@ -1,91 +1,121 @@
-"""Rules of software and of measurements as sourced data: what a stack of some version does on some GPU.
+"""Rules of an engine as data: what holds from a version, on a kind of GPU, for a kind of model and split.
 
-`stack_rules.json` holds one entry a rule: what it asks, where the answer comes from, the rows behind it, and its cases.
-The first case whose conditions hold answers. A condition names a fact (`framework`, `dtype`, ...) and its value, or a
-list of values; `since` and `before` bound the version, and `X_has`, `X_starts`, `X_ends` look at a fact's text.
-
-JSON and not YAML: every command reads the file, and PyYAML takes longer to import than the file to parse.
+A YAML file of rules is read from top to bottom; each rule whose condition holds sets fields, later ones override
+earlier ones, and each names its source. Conditions: `since` and `before` a version; `NAME_from` (at least) and
+`NAME_below` for numbers of the setting; for anything else the value itself or a list of values.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipewave.errors import BadFile
+import yaml
 
-FILE = Path(__file__).with_name("stack_rules.json")
-Facts = Mapping[str, Any]
-_TEXT: Mapping[str, Callable[[str, str], bool]] = {
-    "_has": lambda fact, part: part in fact,
-    "_starts": lambda fact, part: fact.startswith(part),
-    "_ends": lambda fact, part: fact.endswith(part),
-}
+from pipewave.software.stacks import version_of
+
+HERE = Path(__file__).parent
+CHOICE = ("backend", "stack", "impl", "note", "default")
+FROM, BELOW = "_from", "_below"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One row: the conditions under which it answers, the answer, and its source."""
+class Setting:
+    """What an engine chooses its defaults by: the card, the split and what kind of model it is.
 
-    when: Mapping[str, Any]
-    value: Any
-    source: str
-    rows: str
+    gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the card's memory as nvidia-smi states it;
+    attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the experts; sinks: attention has
+    them; dp: data parallelism of attention.
+    """
 
-    def holds(self, facts: Facts) -> bool:
-        """Whether every condition is met. KeyError for a condition on a fact that nobody gives."""
-        return all(_met(name, wanted, facts) for name, wanted in self.when.items())
+    gpu: str = "H200"
+    mma: str = "wgmma"
+    gib: float = 140.4
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    attention: str = "gqa"
+    experts: bool = False
+    shared_experts: bool = False
+    dtype: str = "bf16"
+    dense_dtype: str = "bf16"
+    sinks: bool = False
 
 
-def _met(name: str, wanted: Any, facts: Facts) -> bool:
-    if name == "since":
-        return bool(facts["version"] >= wanted)
-    if name == "before":
-        return bool(facts["version"] < wanted)
-    for ending, test in _TEXT.items():
-        if name.endswith(ending):
-            fact = facts[name.removesuffix(ending)]
-            return any(test(fact, part) for part in (wanted if isinstance(wanted, tuple) else (wanted,)))
-    fact = facts[name]
-    return bool(fact == wanted or (isinstance(wanted, tuple) and fact in wanted))
+@dataclass(frozen=True, slots=True)
+class KernelRule:
+    """How a deployment runs calls of a family and operand type: from rows of which stack, as which implementation.
+
+    backend: the engine's own name of the choice, empty where there is none. note: why another stack's rows answer.
+    """
+
+    family: str
+    dtype: str
+    backend: str = ""
+    stack: str = ""
+    impl: str = ""
+    note: str = ""
+    default: bool = True
 
 
 @cache
-def table() -> Mapping[str, tuple[Case, ...]]:
-    """Every rule's cases in order. BadFile where the file is damaged or a rule has no source."""
-    try:
-        read = json.loads(FILE.read_text("utf-8"))
-        return {name: tuple(_case(rule, case) for case in rule["cases"]) for name, rule in read.items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{FILE.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
+def read(engine: str) -> Mapping[str, Any]:
+    """The rules of an engine: `version` (its default), `rules` and `kernels`."""
+    found = yaml.safe_load((HERE / f"{engine}.yaml").read_text("utf-8"))
+    return dict(found)
 
 
-def _case(rule: Mapping[str, Any], case: Mapping[str, Any]) -> Case:
-    source, rows = case.get("source", rule["source"]), rule["rows"]
-    if not (rule["asks"] and source and rows):
-        raise ValueError(f"no source or rows: {case}")
-    when = {name: _frozen(wanted) for name, wanted in case["when"].items()}
-    return Case(when, _frozen(case["value"]), source, rows)
+def names() -> tuple[str, ...]:
+    """Engines with rules, the usual one first."""
+    known = sorted(path.stem for path in HERE.glob("*.yaml"))
+    return tuple(sorted(known, key=lambda name: (name != "vllm", name)))
 
 
-def _frozen(value: Any) -> Any:
-    """Lists of JSON as tuples."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def fields(engine: str, version: str, setting: Setting) -> dict[str, Any]:
+    """Every field that the rules set for a version of an engine in a setting."""
+    found: dict[str, Any] = {}
+    for rule in _holding(read(engine)["rules"], version, setting):
+        found |= rule["set"]
+    return found
 
 
-def answer(rule: str, facts: Facts) -> Any:
-    """What the first case that holds says. BadFile where none does."""
-    for case in table().get(rule, ()):
-        if case.holds(facts):
-            return case.value
-    raise BadFile(f"{FILE.name}: no case of {rule!r} holds; reinstall pipewave", field="rules")
+def kernels(engine: str, version: str, setting: Setting) -> tuple[KernelRule, ...]:
+    """The kernel rules that hold, first match first."""
+    listed = _holding(read(engine).get("kernels", ()), version, setting)
+    return tuple(
+        KernelRule(
+            family, dtype, **{k: v for k, v in rule.items() if k in ("backend", "stack", "impl", "note", "default")}
+        )
+        for rule in listed
+        for family in _list(rule["family"])
+        for dtype in _list(rule.get("dtype", ""))
+    )
 
 
-@lru_cache(maxsize=4096)
-def constant(rule: str, **facts: Any) -> Any:
-    """The answer of a rule that hangs on few words or on nothing, looked up once."""
-    return answer(rule, facts)
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _holding(rules: Any, version: str, setting: Setting) -> Iterator[Mapping[str, Any]]:
+    return (rule for rule in rules if holds(rule.get("when", {}), version, setting))
+
+
+def holds(when: Mapping[str, Any], version: str, setting: Setting) -> bool:
+    """Whether every condition of a rule is met."""
+    return all(_meets(name, value, version, setting) for name, value in when.items())
+
+
+def _meets(name: str, value: Any, version: str, setting: Setting) -> bool:
+    if name == "since":
+        return version_of(version) >= version_of(value)
+    if name == "before":
+        return version_of(version) < version_of(value)
+    if name.endswith(FROM):
+        return bool(getattr(setting, name.removesuffix(FROM)) >= value)
+    if name.endswith(BELOW):
+        return bool(getattr(setting, name.removesuffix(BELOW)) < value)
+    return getattr(setting, name) in _list(value)

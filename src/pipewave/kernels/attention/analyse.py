@@ -15,7 +15,7 @@ from pipewave.kernels.attention.shape import Heads, Shape, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.physics.cache import least_dram
 from pipewave.physics.energy import Work
-from pipewave.software.rules import constant
+from pipewave.software.stack_rules import constant
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces

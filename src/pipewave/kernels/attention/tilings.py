@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipewave.kernels.attention.engines import Case, Engine, Tile
+from pipewave.kernels.attention.engine import Case, Engine, Tile
 
 
 def fa2(case: Case) -> Engine:
@@ -48,7 +48,7 @@ _FA3_KEYS_CONTIGUOUS = {64: 192, 96: 144, 128: 176, 192: 112, 256: 80}
 
 def fa3(case: Case) -> Engine:
     """FlashAttention 3 on Hopper; its package also builds for Ampere, with tiles of its own."""
-    if case.gpu.compute_capability != 90:
+    if case.gpu.traits.mma != "wgmma":
         return _fa3_ampere(case)
     dim = case.padded(64, 96, 128, 192, 256)
     rows = 192 if dim <= 96 else 128
@@ -149,7 +149,7 @@ def trtllm_gen(case: Case) -> Engine:
 def fmha(case: Case) -> Engine:
     """TensorRT-LLM elsewhere: FMHA v2 for prompts, XQA for decode, a kernel per head for groups XQA does not take."""
     dim, costs = -(-case.head_dim // 16) * 16, case.costs("fmha")
-    hopper = case.gpu.compute_capability == 90
+    hopper = case.gpu.traits.mma == "wgmma"
     rows, keys = (128, 128 if dim <= 128 else 64) if hopper or dim <= 64 else (64, 64)
     engine = Engine(
         name="fmha",
@@ -178,7 +178,7 @@ def triton(case: Case) -> Engine:
     dim = 192 if case.head_dim == 192 else case.padded(16, 32, 64, 128, 256, 512)
     costs = case.costs("triton")
     if not case.paged:
-        rows = keys = 128 if case.gpu.compute_capability >= 90 else 64
+        rows = keys = 128 if case.gpu.compute_capability >= 90 else 64  # its own rule asks for the number
     elif case.gpu.smem_kb_per_sm > 200:
         rows, keys = (128, 64) if dim <= 256 else (32, 64)
     else:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
-from pipewave.software.rules import constant
+from pipewave.software.stack_rules import constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,28 @@ def joined(gpu: GPU) -> int:
     return int(constant("nvlink_rack", gpu=gpu.kin)) or gpu.gpus_per_node
 
 
+def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
+    """Raise BadInput when a host would hold more ranks than GPUs: over several hosts, `nodes` must say so."""
+    world, nodes, most = int(case["world"]), int(case.get("nodes") or 1), joined(gpu)
+    if world > nodes * most:
+        raise BadInput(
+            f"world = {world} on nodes = {nodes}: a node joins at most {most} {gpu.name}; "
+            f"give nodes = {-(-world // most)} or a GPU file "
+            "with another gpus_per_node",
+            field="nodes",
+        )
+
+
 def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
     """Groups of ranks with nothing but the network between them: hosts, or whole racks."""
     rack = constant("nvlink_rack", gpu=gpu.kin)
     return np.asarray(np.ceil(world / rack)) if rack else nodes
+
+
+def network_gbps(gpu: GPU) -> float:
+    """GB/s that a GPU sends over the network between hosts: an assumption."""
+    found = constant("network")
+    return float(min(found["gbps"], found["of_pcie"] * gpu.pcie_gbps))
 
 
 def link(gpu: GPU, world: Array, nodes: Array) -> Link:
@@ -42,8 +63,7 @@ def link(gpu: GPU, world: Array, nodes: Array) -> Link:
     local, outside = world / nodes, nodes > 1.0
     direct = (local <= (2.0 if bridged(gpu) else np.inf)) & (gpu.link == "nvlink")
     inside = np.where(direct, gpu.link_gbps, gpu.pcie_gbps * _crowding(gpu, local))
-    found = constant("network")
-    network = min(found["gbps"], found["of_pcie"] * gpu.pcie_gbps)
+    network = network_gbps(gpu)
     times = {over: constant("link_times", over=over) for over in ("network", "nvlink", "pcie")}
 
     def slowest(name: str) -> Array:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipewave.kernels.base import Context
 from pipewave.physics.arith import SCALAR, Arith
-from pipewave.software.rules import constant
+from pipewave.software.stack_rules import constant
 
 LINE = 128
 UNITS = (64, 32, 16)  # bytes that a row's start may be a multiple of, short of a line

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from pipewave.kernels.base import Context
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, SERVING
-from pipewave.software.rules import constant
+from pipewave.software.stack_rules import constant
 
 KNOTS = tuple(log2(us * 1e-6) for us in (20.0, 60.0, 150.0))  # none below the first
 
 
 class Clocks(NamedTuple):
-    """Shares of boost, the drop under `cold` (None: none known) and the exponents of a net on an architecture."""
+    """Shares of boost, the drop under `cold` (None: none known) and the exponents of a net on a card."""
 
     idle: float
     loaded: float
@@ -32,10 +32,10 @@ class Clocks(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def clocks(architecture: str, net: str) -> Clocks:
+def clocks(drops: bool, net: str) -> Clocks:
     """What the rules say of the clock."""
     idle, loaded = (constant("sm_clock", card=card) for card in ("idle", "loaded"))
-    drop = constant("gemm_clock_drop", architecture=architecture, net=net)
+    drop = constant("gemm_clock_drop", drops_when_cold=drops, net=net)
     return Clocks(idle, loaded, drop, constant("gemm_clock_exponent", net=net))
 
 
@@ -46,7 +46,7 @@ def slowdown(named: Mapping[str, Any], clock_mhz: Any, net: str, ctx: Context, x
     """
     if ctx.protocol not in (COLD, SERVING):
         return 1.0
-    boost, known = float(ctx.gpu.boost_clock_mhz), clocks(ctx.gpu.architecture, net)
+    boost, known = float(ctx.gpu.boost_clock_mhz), clocks(ctx.gpu.traits.clock_drops_when_cold, net)
     usual = boost * (cold_clock(named, known, xp) if ctx.protocol == COLD else serving_clock(named, known))
     clock = xp.where(clock_mhz > 0.0, clock_mhz, usual)
     return (clock * (1.0 / (known.loaded * boost))) ** -exponent(named["memory_share"], known, xp)

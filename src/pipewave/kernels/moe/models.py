@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipewave.software.rules import constant
+from pipewave.software.stack_rules import constant
 
 SHAPE = ("hidden", "inter", "topk", "experts")
 UNGATED = "ungated"

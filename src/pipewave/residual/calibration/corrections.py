@@ -14,9 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipewave.errors import BadInput
+
 if TYPE_CHECKING:
-    from pipewave.calibrate.correction import Correction
     from pipewave.kernels.base import Context
+    from pipewave.residual.calibration.correction import Correction
 
 VARIABLE = "PIPEWAVE_CALIBRATION"
 OFF = "off"
@@ -57,7 +59,7 @@ def _known(setting: str, gpu: str) -> Mapping[tuple[str, str], Correction]:
     path = _path(setting, gpu)
     if path is None or not path.is_file():
         return {}
-    from pipewave.calibrate.file import load
+    from pipewave.residual.calibration.file import load
 
     saved = load(path)
     return saved.corrections if saved.gpu == gpu else {}
@@ -68,6 +70,23 @@ def _path(setting: str, gpu: str) -> Path | None:
         return None
     given = Path(setting) if setting else folder()
     return given if given.is_file() else given / file_name(gpu)
+
+
+def target(gpu: str) -> Path:
+    """Where the calibration of a GPU is read from, and so where it is written to. BadInput when it is turned off."""
+    path = _path(os.environ.get(VARIABLE, ""), gpu)
+    if path is None:
+        raise BadInput(
+            f"{VARIABLE}=off: predictions would not use it; unset it, or name a file with --out", field="out"
+        )
+    return path
+
+
+def saved() -> list[Path]:
+    """Files of all calibrations that predictions would find."""
+    chosen = os.environ.get(VARIABLE, "")
+    given = folder() if not chosen or chosen.lower() == OFF else Path(chosen)
+    return [given] if given.is_file() else sorted(given.glob(f"*{SUFFIX}"))
 
 
 def folder() -> Path:

@@ -20,8 +20,8 @@ from pipewave.gpus import GPU, find, names
 from pipewave.physics.arith import SCALAR
 from pipewave.prediction.api import predict_cases
 from pipewave.prediction.in_step import write_back_s
-from pipewave.software import rules
-from pipewave.software.rules import Case, answer, table
+from pipewave.software import stack_rules as rules
+from pipewave.software.stack_rules import Case, answer, table
 
 STACKS = (None, "vllm-0.14.0", "vllm-0.22.1", "vllm-0.24.0", "sglang-0.5.9", "sglang-0.5.12", "sglang-0.5.14",
           "trtllm-1.2.0", "trtllm-1.3.0rc20")  # fmt: skip
@@ -152,7 +152,7 @@ def answers(family: str) -> Iterator[list[float]]:
 @cache
 def remembering() -> list[Any]:
     """Every cache that a rule may leave its answer in."""
-    rooms = ("pipewave.kernels", "pipewave.prediction", "pipewave.software.rules")
+    rooms = ("pipewave.kernels", "pipewave.prediction", "pipewave.software.stack_rules")
     found = [one for one in gc.get_objects() if isinstance(one, _lru_cache_wrapper)]
     return [one for one in found if str(getattr(one, "__module__", "")).startswith(rooms)]
 
