@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         silu_and_mul,
     )
     from pipewave.errors import PipewaveError
+    from pipewave.face import Model, estimate, load_model, plan, serve, trace
     from pipewave.gpus import GPU, find
     from pipewave.prediction.api import Prediction, Predictions, predict
 
@@ -36,6 +37,7 @@ __version__ = VERSION
 
 __all__ = [
     "GPU",
+    "Model",
     "PipewaveError",
     "Prediction",
     "Predictions",
@@ -44,19 +46,26 @@ __all__ = [
     "all_to_all",
     "attention",
     "elementwise",
+    "estimate",
     "find",
     "fused_moe",
     "gemm",
+    "load_model",
     "mla",
+    "plan",
     "predict",
     "reduce_scatter",
     "rmsnorm",
     "send_recv",
+    "serve",
     "silu_and_mul",
+    "trace",
 ]
 
-_HOMES = {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"} | dict.fromkeys(
-    ("Prediction", "Predictions", "predict"), "prediction.api"
+_HOMES = (
+    {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"}
+    | dict.fromkeys(("Prediction", "Predictions", "predict"), "prediction.api")
+    | dict.fromkeys(("Model", "estimate", "load_model", "plan", "serve", "trace"), "face")
 )
 
 

@@ -19,8 +19,7 @@ def compile_shard(options: argparse.Namespace, jobs_of: Callable[[argparse.Names
     """Run this shard of the distinct kernels once each; failures are left to the measuring run to record."""
     from pipewave.measure.impls.vllm_moe import distinct_kernels
 
-    index, count = (int(part) for part in options.shard.split("/"))
-    options.shard = "0/1"
+    index, count = (int(part) for part in options.compile_only.split("/"))
     jobs = [job for job in jobs_of(options) if job.family == "fused_moe"]
     mine = distinct_kernels(jobs)[index::count]
     if not mine:
