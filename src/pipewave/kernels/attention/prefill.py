@@ -15,6 +15,7 @@ from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
 from pipewave.kernels.attention.tiles import tile_steps
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import waves as waves_of
 
 MEMORY_SHARE = 0.8  # of datasheet bandwidth that a streaming kernel reaches
 COPY_BYTES = 16.0  # an SM moves a clock in the small kernels around attention
@@ -139,7 +140,7 @@ def _times(shape: Shape, work: Work, setting: Setting) -> Times:
     engine, layout, sms, xp = setting.engine, shape.layout, setting.sms, shape.requests.xp
     slots = sms * engine.prefill.ctas
     waves, load = work.blocks / slots, work.steps / slots
-    rounds, span = xp.ceil(waves), xp.maximum(work.span, load)
+    rounds, span = waves_of(waves, xp), xp.maximum(work.span, load)
     shared = xp.minimum(xp.maximum(work.blocks / sms, 1.0), float(engine.prefill.ctas))
     partial = work.parts * shape.tokens * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
     return Times(
