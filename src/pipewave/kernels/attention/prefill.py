@@ -57,7 +57,7 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     times = _times(shape, work, setting)
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
     busy = overlapped(3, times.compute + times.fixed, memory)
-    base = setting.around.launches * setting.launch_s + busy + times.merge + times.around
+    base = setting.companions.launches * setting.launch_s + busy + times.merge + times.around
     plain = {**_plain(shape, work, times), **setting.makers}
     return Estimate(base, _sizes(shape, work, times, setting, base), plain)
 
@@ -160,7 +160,7 @@ def _around(shape: Shape, setting: Setting) -> Amount:
 
     H100 and H200 take the same time for them though their memories differ by 43 %: SMs limit these kernels.
     """
-    layout, moved = shape.layout, setting.around
+    layout, moved = shape.layout, setting.companions
     queries = shape.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)
     keys = shape.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
     missing = setting.missing(2.0 * (queries + keys), shape.requests.xp)
