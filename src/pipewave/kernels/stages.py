@@ -16,16 +16,16 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Context
-from pipewave.kernels.streaming.stream import DRAM_SHARE, L2_SHARE, Stream, dram_bytes, least_bytes, missing_share
-from pipewave.physics.cache import COLD, SERVING
+from pipewave.kernels.streaming.stream import DRAM_SHARE, L2_SHARE, Stream, dram_bytes, least_bytes
+from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import launch_s, log2
+from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import wave_efficiency
 
 Amount = Any  # [call], or a float that is the same for all
 MATH_SHARE = 0.7  # of the datasheet's tensor peak, in full waves
-NORM = 3.0  # of the overlap of tensor cores, memory and chain
 TILE = 128.0  # rows and columns of a block of a product
 FEWEST_ROWS = 16.0  # rows a tensor-core product computes at least
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, operators only scale
@@ -73,7 +73,7 @@ class Stages:
         fresh = np.ones(self.calls) * sum(part.fresh for part in self.parts)
         if self.ctx.protocol in (COLD, SERVING):
             return np.ones(self.calls)
-        return missing_share(self.ctx.gpu, fresh)
+        return np.asarray(missing_share(MISSES["one_piece"], l2_bytes(self.ctx.gpu), fresh))
 
     @cached_property
     def base_s(self) -> Array:
@@ -113,10 +113,10 @@ class Stages:
         dram = self._exchanged(part) / (DRAM_SHARE * 1e9 * gpu.dram_gbps)
         passed = part.read + part.written + part.fresh + part.gathered
         through = passed / (L2_SHARE * 1e9 * gpu.l2_peak_gbps)
-        waves = wave_efficiency(full * part.blocks, float(gpu.sms))
+        waves = wave_efficiency(full * part.blocks / gpu.sms)
         math = part.flops / (MATH_SHARE * rate(gpu, part.dtype) * waves)
         issue = part.cycles / (gpu.sms * gpu.sustained_clock_mhz * 1e6 * waves)
-        held = (math**NORM + dram**NORM + through**NORM + issue**NORM + (full * part.chain_s) ** NORM) ** (1.0 / NORM)
+        held = overlapped(3, math, dram, through, issue, full * part.chain_s)
         return np.asarray(part.launches * launch_s(gpu) + held)
 
     def _exchanged(self, part: Stage) -> Array:

@@ -16,6 +16,7 @@ from pipewave.physics.demand import Array
 from pipewave.prediction.api import Predictions
 from pipewave.software.engines import Engine, Load
 from pipewave.step.inside import Kernels, inside
+from pipewave.step.setting import setting_of
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
@@ -58,11 +59,14 @@ class Runner:
 
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
-        """Set page size and fusions from the engine, and the hosts a tensor group spans from the GPU."""
+        """Resolve the engine's rules here; set page size and fusions from it, and the hosts a tensor group spans from
+        the GPU."""
+        engine = engine.on(setting_of(deployment, gpu))
         tp = deployment.parallel.tp
         nodes = max(tp // gpu.gpus_per_node, 1) if tp > gpu.gpus_per_node else 1
-        apart = gpu.architecture in engine.apart
-        set_up = replace(deployment, page_size=engine.page_size, nodes=nodes, compiled=engine.compiled, apart=apart)
+        set_up = replace(
+            deployment, page_size=engine.page_size, nodes=nodes, compiled=engine.compiled, apart=engine.apart
+        )
         return cls(set_up, gpu, engine)
 
     def batch(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> Batch:

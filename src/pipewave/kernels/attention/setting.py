@@ -10,14 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.gpus import GPU
-from pipewave.kernels.attention.companions import Around, around_of
-from pipewave.kernels.attention.engines import ENGINES, MAKERS, Engine, engine_of
+from pipewave.kernels.attention.companions import Companions, companions_of
+from pipewave.kernels.attention.engine import ENGINES, MAKERS, Engine
+from pipewave.kernels.attention.engines import engine_of
 from pipewave.kernels.attention.requests import Amount
 from pipewave.kernels.attention.shape import Heads
 from pipewave.kernels.base import Context
 from pipewave.kernels.features import Features
 from pipewave.physics.arith import SCALAR, Arith
-from pipewave.physics.cache import COLD, SERVING, l2_bytes
+from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
 
@@ -30,7 +31,7 @@ class Setting:
 
     gpu: GPU
     engine: Engine
-    around: Around
+    companions: Companions
     framework: str
     sms: float
     hertz: float
@@ -47,7 +48,7 @@ class Setting:
 
     def missing(self, footprint: Amount, xp: Arith) -> Amount:
         """Share of the bytes that the L2 does not hold when the kernel starts."""
-        return xp.maximum(1.0 - self.l2_bytes / footprint, 0.0) if self.warm else 1.0
+        return missing_share(MISSES["least"], self.l2_bytes, footprint, xp) if self.warm else 1.0
 
 
 def setting_of(ctx: Context, layout: Heads) -> Setting:
@@ -67,7 +68,7 @@ def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal
     return Setting(
         gpu=gpu,
         engine=engine,
-        around=around_of(ctx, causal=causal, fp8=fp8),
+        companions=companions_of(ctx, causal=causal, fp8=fp8),
         framework=ctx.framework,
         sms=float(gpu.sms),
         hertz=gpu.sustained_clock_mhz * 1e6,
@@ -118,11 +119,6 @@ def _stacked(values: tuple[Amount, ...], calls: int) -> Array:
     for row, value in zip(rows, values, strict=True):
         row[:] = value
     return rows
-
-
-def overlapped(*seconds: Amount) -> Amount:
-    """Overlap of resources: the 3-norm lies between the longest alone and the sum."""
-    return sum(each * each * each for each in seconds) ** (1.0 / 3.0)
 
 
 def reach(layout: Heads, kv: Amount, xp: Arith) -> Amount:

@@ -16,7 +16,8 @@ from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.expert_exchange.copies import Copies, copies, rates
 from pipewave.kernels.stages import LOG_TIME, columns_of
 from pipewave.physics.demand import Array, demand
-from pipewave.physics.launch import combine, log2
+from pipewave.physics.launch import log2
+from pipewave.physics.overlap import overlapped
 
 NET = "moe_all_to_all"
 LINK_SHARE = 0.75  # of a link's rate, as NCCL's Simple protocol reaches
@@ -34,7 +35,7 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     size = cols["tokens"] * cols["hidden"] * OPERAND_BYTES[ctx.dtype]
     start = START_S.get(backend, START_OTHER_S) + STEP_ACROSS_S * (cols["nodes"] > 1.0)
     inside, across, sms = _times(cols, ctx, sent, size, backend)
-    base = start + combine(combine(inside, across), sms)
+    base = start + overlapped(3, inside, across, sms)
     least = demand(len(size), link=size * sent.least, launch=1.0)
     features = _sizes(cols, ctx, size, backend) | _shares(base, inside, across, sms)
     return Analysis(least, base, columns_of(features, len(size)), NET)

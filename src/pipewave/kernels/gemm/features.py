@@ -12,6 +12,8 @@ from pipewave.kernels.gemm.machine import DRAM_SHARE, Machine
 from pipewave.kernels.gemm.tiles import TILES, Tiling
 from pipewave.kernels.gemm.traffic import Traffic
 from pipewave.physics.arith import Arith
+from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import wave_efficiency
 
 MORE_TILES = ((256, 128), (192, 128), (128, 192))  # seen in kernel names; only their waves are worth a feature
 BESIDE = tuple(f"beside_{rows}x{columns}" for rows, columns in TILES)
@@ -37,9 +39,8 @@ def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: Machine,
     power = (flops * at.joules_per_flop + moved.dram * at.joules_per_byte) * (1.0 / at.watts)
     memory = moved.dram * (1.0 / (DRAM_SHARE * at.dram))
     through = moved.all * (1.0 / at.l2)
-    tile2, power2 = tiles.best * tiles.best, power * power
-    math2 = xp.sqrt(tile2 * tile2 + power2 * power2)
-    base = at.launch_s + xp.sqrt(math2 + memory * memory + through * through) + quantize
+    on_sms = overlapped(4, tiles.best, power, xp=xp)
+    base = at.launch_s + overlapped(2, on_sms, memory, through, xp=xp) + quantize
     return Times(flops * (1.0 / at.peak), tiles.best, power, memory, through, quantize, base)
 
 
@@ -93,10 +94,10 @@ def _tiles(tiles: Tiling, at: Machine, xp: Arith) -> dict[str, Any]:
     best = 1.0 / tiles.best
     out = {name: xp.minimum(xp.log2(seconds * best), 4.0) for name, seconds in zip(BESIDE, tiles.seconds, strict=True)}
     for name, per_sm in zip(WAVES, tiles.per_sm, strict=True):
-        out[name] = per_sm / xp.ceil(per_sm)
+        out[name] = wave_efficiency(per_sm, xp)
     for name, (rows, columns) in zip(MORE_WAVES, MORE_TILES, strict=True):
         per_sm = tiles.rows[rows] * tiles.columns[columns] * (1.0 / at.sms)
-        out[name] = per_sm / xp.ceil(per_sm)
+        out[name] = wave_efficiency(per_sm, xp)
     out["beside_unsliced"] = xp.minimum(xp.log2(tiles.unsliced * best), 6.0)
     out["log_tiles"] = xp.log2(tiles.per_sm[3])
     return out

@@ -8,18 +8,18 @@ from functools import lru_cache
 from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.kernels.base import Context
 from pipewave.physics.cache import l2_bytes
+from pipewave.physics.launch import launch_s
+from pipewave.software.stack_rules import constant
 
 TENSOR_SHARE = 0.75  # of the datasheet peak that a well fed grouped GEMM sustains
 DRAM_SHARE = 0.88
 L2_GAIN = 1.45  # what SMs draw from L2 and their neighbours, over what a plain copy kernel measures
-MULTICAST = {"hopper": 2.0**0.5, "blackwell": 2.0}  # operand tiles read once for several SMs
+MULTICAST = {"mma": 1.0, "wgmma": 2.0**0.5, "tcgen05": 2.0}  # operand tiles read once for several SMs
 TILE_CYCLES = 1500.0  # filling the pipeline of a tile and draining it
 # 16-bit operations a cycle and SM of the instructions that warps issue themselves; Hopper and Blackwell reach their
 # peak only with asynchronous ones.
 WARP_FLOPS = 2048.0
-ASYNCHRONOUS = ("hopper", "blackwell")
 SORT_CYCLES = 1.2  # a pair, counted and sorted by expert by a few blocks (our H200 rows: 0.6 ns)
-LAUNCH_S, LAUNCH_CYCLES = 1.0e-6, 1500.0
 # Weights stored in fewer bits than the product runs in: weight type → type of the product, by the activations' type.
 _WEIGHT_ONLY = {"int4": "bf16", "mxfp4": "bf16"}
 
@@ -35,24 +35,12 @@ class Costs:
     reduce: float
 
 
-# Robust fits to rows of Ampere, Ada and Hopper; generated kernels, which run only on Blackwell, as good as the best.
-ENGINES = {
-    "triton": Costs(2.0, 1.0, 1.1, 1.2, 1.2),
-    "marlin": Costs(2.0, 1.5, 1.2, 1.0, 1.0),
-    "cutlass": Costs(1.8, 1.4, 1.1, 1.0, 1.5),
-    "generated": Costs(1.0, 1.4, 1.0, 1.0, 1.0),
-}
-# Engines that carry the pairs of other ranks' experts along: through activation and reduction, or through everything.
-CARRY_BETWEEN, CARRY_ALL = ("triton", "marlin"), ("moe_torch_flow_triton_fp8_block", "vllm_mxfp4_moe")
+ENGINES = ("triton", "marlin", "cutlass", "generated")
 
 
 def engine(impl: str) -> str:
     """The kind of kernels behind an implementation's name; `generated` are TensorRT-LLM's ahead-of-time kernels."""
-    if "marlin" in impl:
-        return "marlin"
-    if ("triton" in impl and "oaitriton" not in impl) or impl == "vllm_fused_moe" or not impl:
-        return "triton"
-    return "generated" if "flashinfer_trtllm" in impl else "cutlass"
+    return str(constant("moe_engine", impl=impl))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +64,7 @@ class Machine:
     carries: str  # pairs of other ranks' experts: none, "between" the products, or "all" through them
     serial: bool  # a tile's operands are staged and multiplied in turn, not at once
     warp_mma: bool  # tensor instructions are issued by warps, and a product waits for them
-    untuned: bool  # FlashInfer's CUTLASS kernels run four times slower on Hopper, but for block scales
+    untuned: bool  # kernels run several times slower than tuned ones
 
 
 def product_dtype(ctx: Context) -> str:
@@ -88,7 +76,7 @@ def product_dtype(ctx: Context) -> str:
 
 def narrow_activations(ctx: Context) -> bool:
     """Do fp8 activations meet 4-bit weights (w4a8)?"""
-    return "mxfp8" in ctx.impl or ctx.impl.endswith("w4afp8")
+    return bool(constant("moe_narrow_activations", impl=ctx.impl))
 
 
 @lru_cache(maxsize=4096)
@@ -97,27 +85,25 @@ def machine(ctx: Context) -> Machine:
     gpu, dtype = ctx.gpu, product_dtype(ctx)
     cycle = 1e-6 / gpu.sustained_clock_mhz
     kind = engine(ctx.impl)
-    between = "between" if kind in CARRY_BETWEEN else ""
-    through = ctx.impl.startswith(CARRY_ALL) or (ctx.impl.startswith("sglang_marlin") and ctx.dtype == "mxfp4")
     return Machine(
         sms=float(gpu.sms),
         flops_per_sm=TENSOR_SHARE * _flops_per_sm(ctx, kind, dtype, cycle),
-        l2_per_sm=L2_GAIN * MULTICAST.get(gpu.architecture, 1.0) * gpu.l2_gbps * 1e9 / gpu.sms,
+        l2_per_sm=L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms,
         smem_per_sm=gpu.smem_bytes_per_clk_per_sm / cycle,
         l2=gpu.l2_gbps * 1e9,
         l2_bytes=l2_bytes(gpu),
         dram=DRAM_SHARE * gpu.dram_gbps * 1e9,
-        launch_s=LAUNCH_S + LAUNCH_CYCLES * cycle,
+        launch_s=launch_s(gpu, "grouped"),
         tile_s=TILE_CYCLES * cycle,
         sort_s=SORT_CYCLES * cycle,
         weight=OPERAND_BYTES[ctx.dtype],
         operand=OPERAND_BYTES[dtype],
         engine=kind,
-        costs=ENGINES[kind],
-        carries="all" if through else between,
+        costs=Costs(**constant("moe_costs", engine=kind)),
+        carries=ctx.rule("moe_carries", engine=kind),
         serial=kind == "triton",
-        warp_mma=kind == "marlin" or gpu.architecture not in ASYNCHRONOUS,
-        untuned="flashinfer_cutlass" in ctx.impl and gpu.architecture == "hopper" and ctx.dtype != "fp8_block",
+        warp_mma=kind == "marlin" or not gpu.traits.asynchronous,
+        untuned=ctx.rule("moe_untuned"),
     )
 
 
