@@ -28,6 +28,7 @@ OTHERS = {
     "another day": ("", "repeats/another_day"),
     "minutes later": ("repeats/other_machine", "repeats/same_machine"),
     "another machine": ("", "repeats/other_machine"),
+    "ragged batches, another machine": ("ragged", "repeats/ragged"),
 }
 ONE_CLOCK = 0.02
 TYPED = ("gemm", "fused_moe")
