@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench.card_blind import DATA, PARTS, RESULTS, name, phase, usable
 from bench.card_noise import cold, paired, table
 from bench.card_rows import Sources, assemble
 from pipewave.files import store
 from pipewave.measure.pack import clock_mhz, environments, rows
 from pipewave.measure.plan import built_in
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "measured"
 H200, H100 = DATA / "h200", DATA / "h100"
 
 
@@ -95,3 +96,21 @@ def test_the_clock_of_a_row_counts_what_a_spin_costs_on_its_card() -> None:
     for card in (H100, H200):
         norms = [clock_mhz(one) for one in rows(card / "rmsnorm.json.gz") if one.get("spin_us")]
         assert float(np.median([clock for clock in norms if clock])) == pytest.approx(1980, rel=0.003)
+
+
+@pytest.mark.parametrize("card", ["H100", "H200"])
+def test_blind_figures_are_of_every_new_row(card: str) -> None:
+    found = json.loads((RESULTS / f"blind_{card.lower()}.json").read_text())
+    groups = Counter(name(row, part) for part in PARTS[card] for row in usable(rows(DATA / card.lower() / part)))
+    assert {one["family"]: int(one["rows"].replace(",", "")) for one in found["rows"]} == groups
+    assert all(one["below floor"] == "0" for one in found["rows"])
+
+
+def test_phases_of_attention_by_what_requests_add_and_hold() -> None:
+    cases = {
+        "decode": ([1, 1], [9, 5]),
+        "prefill": ([4, 7], [4, 7]),
+        "chunked": ([4, 7], [9, 9]),
+        "mixed": ([1, 7], [9, 9]),
+    }
+    assert {phase({"q_lens": q, "kv_lens": kv}): (q, kv) for q, kv in cases.values()} == cases
