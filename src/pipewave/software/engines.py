@@ -58,7 +58,9 @@ class Engine:
     of the outputs still to come that must fit the cache when a request is admitted, at the start and once settled.
     max_prefill_tokens: prompt tokens of one step, all requests (0: max_batched_tokens).
     shared_experts: `added` after the routed ones, or `overlapped` with them on a second stream, or `fused` into them.
+    shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
+    routing: how tokens spread over experts where a call does not say (empty: at random).
     kernels: which rows answer for which calls; moe_backend: the choice among those of experts, empty for the default.
     chosen: what the user set, which no rule overrides.
     """
@@ -95,7 +97,9 @@ class Engine:
     output_reserve_least: float = 0.0
     reserve: Reserve | None = None
     shared_experts: str = "added"
+    shared_tokens: int = 0
     fused_norm_mib: float = 0.0
+    routing: str = ""
     moe_backend: str = ""
     kernels: tuple[KernelRule, ...] = ()
     setting: Setting = field(default_factory=Setting)

@@ -28,7 +28,7 @@ class Setting:
 
     gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the card's memory as nvidia-smi states it;
     attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the experts; sinks: attention has
-    them; dp: data parallelism of attention.
+    them; dp: data parallelism of attention; model_type: as the model's config names it.
     """
 
     gpu: str = "H200"
@@ -44,6 +44,7 @@ class Setting:
     dtype: str = "bf16"
     dense_dtype: str = "bf16"
     sinks: bool = False
+    model_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
