@@ -18,7 +18,7 @@ import yaml
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
-CHOICE = ("backend", "stack", "impl", "note", "default")
+CHOICE = ("backend", "stack", "impl", "quantize", "note", "default")
 FROM, BELOW = "_from", "_below"
 
 
@@ -51,7 +51,8 @@ class Setting:
 class KernelRule:
     """How a deployment runs calls of a family and operand type: from rows of which stack, as which implementation.
 
-    backend: the engine's own name of the choice, empty where there is none. note: why another stack's rows answer.
+    backend: the engine's own name of the choice, empty where there is none. quantize: whether products pay a
+    kernel of their own for it. note: why another stack's rows answer.
     """
 
     family: str
@@ -59,6 +60,7 @@ class KernelRule:
     backend: str = ""
     stack: str = ""
     impl: str = ""
+    quantize: bool = True
     note: str = ""
     default: bool = True
 
@@ -88,9 +90,7 @@ def kernels(engine: str, version: str, setting: Setting) -> tuple[KernelRule, ..
     """The kernel rules that hold, first match first."""
     listed = _holding(read(engine).get("kernels", ()), version, setting)
     return tuple(
-        KernelRule(
-            family, dtype, **{k: v for k, v in rule.items() if k in ("backend", "stack", "impl", "note", "default")}
-        )
+        KernelRule(family, dtype, **{name: rule[name] for name in CHOICE if name in rule})
         for rule in listed
         for family in _list(rule["family"])
         for dtype in _list(rule.get("dtype", ""))

@@ -39,7 +39,8 @@ class Kernels:
 
 def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
-    found = predict([_as_run(call, engine) for call in calls], gpu, protocol="serving", stack=engine.stack)
+    calls = [_as_run(call, engine) for call in calls]
+    found = predict(calls, gpu, protocol="serving", stack=engine.stack)
     heat = heat_us(calls, found, gpu)
     found, gone = with_fused_norms(calls, found, gpu, engine)
     nodes, launches = (np.array([of(call) for call in calls], float) for of in (nodes_of, launches_of))
@@ -53,7 +54,10 @@ def _as_run(call: Call, engine: Engine) -> Call:
     if isinstance(call, FusedMoe) and call.routing == UNSAID:
         call = replace(call, routing=engine.routing or UNSAID)
     rule = engine.kernel(call.kernel, call.dtype)
-    return replace(call, stack=rule.stack or None, impl=rule.impl or None) if rule else call
+    if rule is None:
+        return call
+    call = replace(call, stack=rule.stack or None, impl=rule.impl or None)
+    return replace(call, quantize=call.quantize and rule.quantize) if isinstance(call, Gemm) else call
 
 
 def nodes_of(call: Call) -> int:
