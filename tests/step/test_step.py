@@ -10,14 +10,13 @@ import pytest
 from pipewave.calls.families import Gemm
 from pipewave.errors import BadInput, DoesNotFit
 from pipewave.gpus import find
-from pipewave.kernels.gemm.clock import ALONE as IDLE_CLOCK
-from pipewave.kernels.gemm.clock import LOADED
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import ALONE, Parallel
 from pipewave.physics.energy import limited_us
 from pipewave.prediction.api import predict
 from pipewave.software.engines import Engine
+from pipewave.software.stack_rules import constant
 from pipewave.step import Load, Runner, find_engine
 from pipewave.step.detail import detail
 from pipewave.step.inside import inside
@@ -136,10 +135,14 @@ def test_an_h200_sustains_what_its_microbenchmark_measured() -> None:
     assert flops / (1e-6 * heat_us) == pytest.approx(660e12, rel=0.06)
 
 
+def _clock(card: str) -> float:
+    return float(constant("sm_clock", card=card))
+
+
 def test_a_step_spares_streaming_kernels_the_write_back_of_a_flush() -> None:
     gpu, engine = find("H200"), find_engine("vllm")
     thin, thick = Gemm(1, 14336, 4096), Gemm(8192, 14336, 4096)
-    busy, alone = ({"sm_clock_mhz": share * gpu.boost_clock_mhz} for share in (LOADED, IDLE_CLOCK))
+    busy, alone = ({"sm_clock_mhz": share * gpu.boost_clock_mhz} for share in map(_clock, ("loaded", "idle")))
     cold = predict([replace(thin, **busy), replace(thick, **busy)], gpu, stack=engine.stack)
     quick = predict(replace(thick, **alone), gpu, stack=engine.stack)
     found = inside([thin, thick], gpu, engine).found

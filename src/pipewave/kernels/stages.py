@@ -112,7 +112,7 @@ class Stages:
         dram = self._exchanged(part) / (DRAM_SHARE * 1e9 * gpu.dram_gbps)
         passed = part.read + part.written + part.fresh + part.gathered
         through = passed / (L2_SHARE * 1e9 * gpu.l2_peak_gbps)
-        waves = wave_efficiency(full * part.blocks, float(gpu.sms))
+        waves = wave_efficiency(full * part.blocks / gpu.sms)
         math = part.flops / (MATH_SHARE * rate(gpu, part.dtype) * waves)
         held = overlapped(3, math, dram, through, full * part.chain_s)
         return np.asarray(part.launches * launch_s(gpu) + held)

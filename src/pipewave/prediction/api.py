@@ -253,6 +253,8 @@ def _uniform(rows: Uniform, gpu: GPU, protocol: str, stack: str | None, impl: st
 
 def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     family = family_of(case["kernel"])
+    if family.check_on:
+        family.check_on(case, gpu)
     key = group_key(family, case)
     found = answer_single(family, case, key, gpu, protocol)
     if found is None:
@@ -279,6 +281,8 @@ def _one(batch: Answers) -> Prediction:
 def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
     """The batch of length one."""
     family = family_of(case["kernel"])
+    if family.check_on:
+        family.check_on(case, gpu)
     return answer(family, columns(family, [case]), group_key(family, case), gpu, protocol)
 
 
@@ -295,7 +299,10 @@ def predict_cases(cases: Sequence[Mapping[str, Any]], gpu: GPU, protocol: str) -
     """Predictions for valid cases (dicts with `kernel` and its fields) on one GPU."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, case in enumerate(cases):
-        groups.setdefault((case["kernel"], *group_key(family_of(case["kernel"]), case)), []).append(i)
+        family = family_of(case["kernel"])
+        if family.check_on:
+            family.check_on(case, gpu)
+        groups.setdefault((family.name, *group_key(family, case)), []).append(i)
     seconds = np.empty((5, len(cases)))
     bound, group, joules = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp), np.empty(len(cases))
     sources = []

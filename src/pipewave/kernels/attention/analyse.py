@@ -15,6 +15,7 @@ from pipewave.kernels.attention.shape import Heads, Shape, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.physics.cache import least_dram
 from pipewave.physics.energy import Work
+from pipewave.software.stack_rules import constant
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
@@ -124,8 +125,8 @@ def _layout(heads: Amount, kv_heads: Amount, window: Amount, ctx: Context, optio
 
 
 def _value_dim(ctx: Context, dim: float) -> float:
-    """Width of values when the call names none. SGLang's rows of 192-wide heads stream values of 128 (MiMo's heads)."""
-    return 128.0 if dim == 192.0 and ctx.framework == "sglang" else dim
+    """Width of values when the call names none."""
+    return float(constant("attention_value_dim", framework=ctx.framework, head_dim=dim) or dim)
 
 
 def faces() -> Faces:
@@ -149,5 +150,4 @@ FAMILY = Family(
     example="pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
     faces=faces,
     reads="operands",
-    waiting=(0.2, 0.7),
 )

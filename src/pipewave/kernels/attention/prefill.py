@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.attention.engines import Engine
+from pipewave.kernels.attention.engine import Engine
 from pipewave.kernels.attention.requests import Amount, Requests
 from pipewave.kernels.attention.setting import Estimate, Setting, reach
 from pipewave.kernels.attention.shape import Shape
@@ -15,6 +15,7 @@ from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
 from pipewave.kernels.attention.tiles import tile_steps
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import waves as waves_of
 
 MEMORY_SHARE = 0.8  # of datasheet bandwidth that a streaming kernel reaches
 COPY_BYTES = 16.0  # an SM moves a clock in the small kernels around attention
@@ -56,7 +57,7 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     times = _times(shape, work, setting)
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
     busy = overlapped(3, times.compute + times.fixed, memory)
-    base = setting.around.launches * setting.launch_s + busy + times.merge + times.around
+    base = setting.companions.launches * setting.launch_s + busy + times.merge + times.around
     plain = {**_plain(shape, work, times), **setting.makers}
     return Estimate(base, _sizes(shape, work, times, setting, base), plain)
 
@@ -139,7 +140,7 @@ def _times(shape: Shape, work: Work, setting: Setting) -> Times:
     engine, layout, sms, xp = setting.engine, shape.layout, setting.sms, shape.requests.xp
     slots = sms * engine.prefill.ctas
     waves, load = work.blocks / slots, work.steps / slots
-    rounds, span = xp.ceil(waves), xp.maximum(work.span, load)
+    rounds, span = waves_of(waves, xp), xp.maximum(work.span, load)
     shared = xp.minimum(xp.maximum(work.blocks / sms, 1.0), float(engine.prefill.ctas))
     partial = work.parts * shape.tokens * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
     return Times(
@@ -159,7 +160,7 @@ def _around(shape: Shape, setting: Setting) -> Amount:
 
     H100 and H200 take the same time for them though their memories differ by 43 %: SMs limit these kernels.
     """
-    layout, moved = shape.layout, setting.around
+    layout, moved = shape.layout, setting.companions
     queries = shape.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)
     keys = shape.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
     missing = setting.missing(2.0 * (queries + keys), shape.requests.xp)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.gpus import GPU
-from pipewave.kernels.attention.companions import Around, around_of
-from pipewave.kernels.attention.engines import ENGINES, MAKERS, Engine, engine_of
+from pipewave.kernels.attention.companions import Companions, companions_of
+from pipewave.kernels.attention.engine import ENGINES, MAKERS, Engine
+from pipewave.kernels.attention.engines import engine_of
 from pipewave.kernels.attention.requests import Amount
 from pipewave.kernels.attention.shape import Heads
 from pipewave.kernels.base import Context
@@ -30,7 +31,7 @@ class Setting:
 
     gpu: GPU
     engine: Engine
-    around: Around
+    companions: Companions
     framework: str
     sms: float
     hertz: float
@@ -67,7 +68,7 @@ def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal
     return Setting(
         gpu=gpu,
         engine=engine,
-        around=around_of(ctx, causal=causal, fp8=fp8),
+        companions=companions_of(ctx, causal=causal, fp8=fp8),
         framework=ctx.framework,
         sms=float(gpu.sms),
         hertz=gpu.sustained_clock_mhz * 1e6,

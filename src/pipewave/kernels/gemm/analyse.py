@@ -99,5 +99,4 @@ FAMILY = Family(
     example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     faces=faces,
     reads="operands",
-    waiting=(0.15, 0.35),
 )

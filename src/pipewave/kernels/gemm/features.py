@@ -13,6 +13,7 @@ from pipewave.kernels.gemm.tiles import TILES, Tiling
 from pipewave.kernels.gemm.traffic import Traffic
 from pipewave.physics.arith import Arith
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import wave_efficiency
 
 MORE_TILES = ((256, 128), (192, 128), (128, 192))  # seen in kernel names; only their waves are worth a feature
 BESIDE = tuple(f"beside_{rows}x{columns}" for rows, columns in TILES)
@@ -93,10 +94,10 @@ def _tiles(tiles: Tiling, at: Machine, xp: Arith) -> dict[str, Any]:
     best = 1.0 / tiles.best
     out = {name: xp.minimum(xp.log2(seconds * best), 4.0) for name, seconds in zip(BESIDE, tiles.seconds, strict=True)}
     for name, per_sm in zip(WAVES, tiles.per_sm, strict=True):
-        out[name] = per_sm / xp.ceil(per_sm)
+        out[name] = wave_efficiency(per_sm, xp)
     for name, (rows, columns) in zip(MORE_WAVES, MORE_TILES, strict=True):
         per_sm = tiles.rows[rows] * tiles.columns[columns] * (1.0 / at.sms)
-        out[name] = per_sm / xp.ceil(per_sm)
+        out[name] = wave_efficiency(per_sm, xp)
     out["beside_unsliced"] = xp.minimum(xp.log2(tiles.unsliced * best), 6.0)
     out["log_tiles"] = xp.log2(tiles.per_sm[3])
     return out

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pipewave.kernels.gemm.machine import DRAIN, MERGE, UNLIMITED, Machine
 from pipewave.physics.arith import Arith
+from pipewave.physics.waves import waves
 
 # rows of x (tokens) × rows of W (output features)
 TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256))
@@ -62,7 +63,7 @@ def tiling(m: Any, n: Any, k: Any, at: Machine, xp: Arith) -> Tiling:
         per_sm.append(tiles * (1.0 / at.sms))
         best = xp.minimum(took, best)
     middling = TILES.index(MIDDLING)
-    unsliced = xp.ceil(per_sm[middling]) * (paces[middling].per_k * k + at.tile_s)
+    unsliced = waves(per_sm[middling], xp) * (paces[middling].per_k * k + at.tile_s)
     return Tiling(tuple(seconds), best, tuple(per_sm), unsliced, rows, columns)
 
 
@@ -86,7 +87,7 @@ def tile_seconds(k: Any, root_k: Any, tiles: Any, pace: Pace, at: Machine, xp: A
     """
     whole, per_sm = pace.per_k * k, tiles * (1.0 / at.sms)
     if not at.library.splits:
-        return xp.ceil(per_sm) * (whole + at.tile_s) + pace.drain
+        return waves(per_sm, xp) * (whole + at.tile_s) + pace.drain
     most = xp.minimum(at.sms / tiles, k * (1.0 / LEAST_SLICE))
     slices = xp.maximum(xp.minimum(pace.best_slices * root_k, most), 1.0)
     return _with_slices(slices, whole, per_sm, pace, at, xp) + pace.drain
@@ -94,7 +95,7 @@ def tile_seconds(k: Any, root_k: Any, tiles: Any, pace: Pace, at: Machine, xp: A
 
 def _with_slices(slices: Any, whole: Any, per_sm: Any, pace: Pace, at: Machine, xp: Arith) -> Any:
     second_pass = at.split_s * (slices > 1.0) + pace.merge * (slices - 1.0)
-    return xp.ceil(per_sm * slices) * (whole / slices + at.tile_s) + second_pass
+    return waves(per_sm * slices, xp) * (whole / slices + at.tile_s) + second_pass
 
 
 @lru_cache(maxsize=4096)

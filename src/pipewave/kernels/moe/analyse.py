@@ -94,5 +94,4 @@ FAMILY = Family(
     example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
     faces=faces,
     reads="operands",
-    waiting=(0.15, 0.35),
 )

@@ -19,6 +19,7 @@ from pipewave.physics.cache import MISSES, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import waves
 
 KERNELS = {"all": 7.0, "w13": 1.0, "w2": 1.0}  # routing, alignment (2), two products, activation, reduction
 ROUTE_BYTES = 16.0  # a token and expert: logits read, scored, and read again to choose
@@ -106,7 +107,7 @@ def _waves(tiles: Tiling, ruled: Blocks) -> dict[str, Array]:
     out = {}
     for name, tile in (named | {"ruled": tiles.ruled}).items():
         out[f"{name}_per_sm"] = _bounded(tile.per_sm, -6.0, 6.0)
-        out[f"{name}_waves"] = log2(np.ceil(tile.per_sm) / np.maximum(tile.per_sm, 1e-9))
+        out[f"{name}_waves"] = log2(waves(tile.per_sm) / np.maximum(tile.per_sm, 1e-9))
         out[f"{name}_padding"] = log2(tile.padding)
     return out | {"ruled_rows": log2(ruled.rows), "ruled_columns": log2(ruled.columns)}
 

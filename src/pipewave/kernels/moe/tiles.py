@@ -14,6 +14,7 @@ from pipewave.kernels.moe.config import Blocks
 from pipewave.kernels.moe.layer import Layer, Product
 from pipewave.kernels.moe.machine import Machine
 from pipewave.physics.demand import Array
+from pipewave.physics.waves import waves
 
 # tokens × output features
 TILES = ((16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
@@ -67,5 +68,5 @@ def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | floa
     fetched = (rows * at.operand + columns * at.weight) / at.l2_per_sm
     fed = (height + columns) * at.operand / at.smem_per_sm
     on_sm = SERIAL_TENSOR * tensor + SERIAL_PASSES * fed if at.serial else np.maximum(tensor, fed)
-    waves = np.ceil(blocks * np.ceil(product.n / columns) / at.sms)
-    return np.asarray(waves * (product.k * np.maximum(on_sm, fetched) + at.tile_s))
+    rounds = waves(blocks * np.ceil(product.n / columns) / at.sms)
+    return np.asarray(rounds * (product.k * np.maximum(on_sm, fetched) + at.tile_s))
