@@ -73,7 +73,7 @@ def _lane(use: Use) -> int:
 
 
 def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
-    """The uses as the engine launches them: RoPE with the write of the cache, a shared expert as one more routed one."""
+    """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed one."""
     if engine.fused_rope:
         uses = [use for use in uses if use.name != "rope"]
     if engine.shared_experts != "fused" or engine.setting.ep > 1:
