@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: accuracy demo test test-lowest test-train test-triton test-web bench lint types train docs test-docs docs-update e2e comparison moe-loop pictures web clean
+.PHONY: accuracy demo test test-lowest test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison moe-loop pictures web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -92,6 +92,11 @@ types: $(VENV)/.dev
 train: $(VENV)/.train
 	$(BIN)/python -m train all
 	$(BIN)/python -m train.cold
+
+# Do the tests notice a changed law? A sample of mutants of physics/, step/ and prediction/.
+mutate: $(VENV)/.dev
+	$(PIP) -e '.[mutate]'
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m bench.mutate --json bench/results/mutants.json
 
 bench: $(VENV)/.core
 	$(BIN)/python -m bench

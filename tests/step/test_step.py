@@ -65,6 +65,20 @@ def test_intervals_hold_the_answer_and_shrink_from_kernels_to_steps() -> None:
     assert steps.high_us[0] / steps.total_us[0] < widest
 
 
+def test_half_of_a_kernels_error_is_common_to_the_step() -> None:
+    """Against the errors drawn: half of each kernel's variance is one draw for the step, the rest a draw of its own."""
+    run, batch = runner(), BATCHES[0]
+    steps, uses = run.steps([batch]), run.deployment.kernels(batch)
+    found, counts = inside([u.call for u in uses], run.gpu, run.engine).found, np.array([u.count for u in uses])
+    half = np.log(found.high_us / found.latency_us) * found.latency_us * counts
+    draws = np.random.default_rng(0)
+    shared, own = draws.normal(size=(20_000, 1)), draws.normal(size=(20_000, len(half)))
+    deviation = float(((np.sqrt(0.5) * shared + np.sqrt(0.5) * own) * half).sum(axis=1).std())
+    kernels = float(np.dot(found.latency_us, counts))
+    assert np.log(steps.high_us[0] / steps.total_us[0]) == pytest.approx(deviation / kernels, rel=0.03)
+    assert np.log(steps.total_us[0] / steps.low_us[0]) == pytest.approx(deviation / kernels, rel=0.03)
+
+
 def test_steps_do_not_depend_on_their_company() -> None:
     run = runner()
     together = run.steps(BATCHES).total_us
