@@ -83,7 +83,7 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_call(net: str) -> dict[str, str]:
-    """What each stack runs by capability, type and `FAMILY.selected_by`; encoders' kernels only for unmasked prompts."""
+    """What each stack runs by capability, type and `FAMILY.selected_by`; encoders' kernels for unmasked prompts."""
     frame = rows(net)
     capability = frame["gpu"].map(lambda name: find(str(name)).compute_capability)
     frame = frame.assign(causal=frame["causal"].astype(bool), capability=capability)
