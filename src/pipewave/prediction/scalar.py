@@ -122,6 +122,6 @@ def _setting(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str) -> S
         members=len(learned.net.weights[0]),
         ceiling=None if together else lone(nets[1:], codes[1:]),
         shift=learned.ceiling.shift(codes[1]),
-        widths=intervals_of(learned.card.intervals, source.basis, measured_protocol(protocol)),
+        widths=intervals_of(learned.card.intervals, source.basis, measured_protocol(protocol), source.software),
         plain=ctx if plain == ctx else plain,
     )
