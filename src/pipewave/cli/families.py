@@ -10,13 +10,13 @@ import typer
 from typer.core import TyperCommand
 
 from pipewave.calls.base import Call
-from pipewave.calls.fields import LARGEST_LIST, Rule, defaults, required, rules
-from pipewave.errors import BadInput
+from pipewave.calls.fields import Rule, defaults, required, rules
+from pipewave.calls.lists import integers
 from pipewave.kernels import Family, registered
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
 # What a narrow terminal goes without, in order.
-SPARE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")
+DROPPABLE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")
 
 
 class Kernel(TyperCommand):
@@ -99,17 +99,6 @@ def _whole(text: str | int) -> int | str:
         return text
 
 
-def integers(text: str) -> tuple[int, ...]:
-    """`1,2,3500*8` as integers."""
-    try:
-        parts = [(int(number), int(times or 1)) for number, _, times in (p.partition("*") for p in text.split(","))]
-    except ValueError as error:
-        raise BadInput(f"{text!r}: must be integers separated by commas, such as 128,4096 or 3500*8") from error
-    if sum(times for _, times in parts) > LARGEST_LIST:
-        raise BadInput(f"{text!r}: must be at most {LARGEST_LIST:,} integers")
-    return tuple(number for number, times in parts for _ in range(times))
-
-
 def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
     from pipewave.cli.render import check_format, show
     from pipewave.prediction.api import explain
@@ -120,7 +109,7 @@ def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
     if form == "table":
         title = f"{call.kernel} {_shape(call)} [{protocol}]"
         known = all(answer.prediction.software == LEVELS[0] for answer in answers)
-        show([_row(answer, known) for answer in answers], form, title=title, spare=SPARE)
+        show([_row(answer, known) for answer in answers], form, title=title, droppable=DROPPABLE)
         show([_pipes(answer) for answer in answers], form, title="busy share of each pipe")
         _notes(answers)
     else:

@@ -9,13 +9,15 @@ from typing import Any
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models import quant
 from pipewave.models.families import STANDARD, Family, row
-from pipewave.models.fields import Fields
+from pipewave.models.fields import Fields, canonical
+from pipewave.models.kind import Kind
 from pipewave.models.maker import Maker
 from pipewave.models.mixers import Mixer
-from pipewave.models.plan import Kind, kinds, layer_count
+from pipewave.models.plan import kinds, layer_count
 from pipewave.models.precision import BF16, FP16, Linear, Precision
 from pipewave.models.read_attention import attention
-from pipewave.models.read_ffn import bypass, dense, moe, per_layer_input
+from pipewave.models.read_beside import beside, front_maps, tables
+from pipewave.models.read_ffn import bypass, dense, moe
 from pipewave.models.read_recurrent import recurrent
 from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 from pipewave.models.wrapper import unwrap
@@ -95,7 +97,9 @@ def _layers(make: Maker, count: int) -> tuple[Layer, ...]:
     for index, kind in enumerate(kinds(make.fields, make.family, count)):
         key = (kind, make.quantisation.key(index))
         if key not in known:
-            own = Fields({**make.fields.raw, **dict(kind.own)}, make.fields.defaults)
+            own = Fields(
+                {**make.fields.raw, **{canonical(name): value for name, value in kind.own}}, make.fields.defaults
+            )
             own.seen = make.fields.seen
             known[key] = _layer(replace(make, fields=own, kind=kind, index=index))
         found += known[key]
@@ -108,12 +112,9 @@ def _layer(make: Maker) -> tuple[Layer, ...]:
     ffns = tuple(_ffn(make, word) for word in make.kind.ffns or ())
     if make.family.double:
         return Layer(mixers, (dense(make), *ffns)), Layer(mixers, (dense(make),))
-    width = (
-        make.fields.optional("hidden_size_per_layer_input") if make.fields.has("hidden_size_per_layer_input") else None
-    )
-    if width:
-        return (Layer(mixers, (*ffns, per_layer_input(make, width)), more_norms=1 + _beside(make)),)
-    return (Layer(mixers, ffns, more_norms=make.family.more_norms + _beside(make)),)
+    extra = tuple(beside(make))
+    norms = sum(part.norms for part in extra) + make.family.more_norms + _beside(make)
+    return (Layer(mixers, (*ffns, *extra), more_norms=norms),)
 
 
 def _beside(make: Maker) -> int:
@@ -134,7 +135,7 @@ def _ffn(make: Maker, word: str) -> Ffn:
 def _whole(make: Maker, name: str, model_type: str, layers: tuple[Layer, ...]) -> ModelSpec:
     fields, family, hidden = make.fields, make.family, make.hidden
     vocab, lm_head = fields.integer("vocab_size"), make.quantisation.of(("lm_head",), make.base)
-    streams = fields.integer("hc_mult", 1)
+    streams, (front, front_params) = fields.integer("hc_mult", 1), front_maps(fields, hidden)
     return ModelSpec(
         name=name,
         model_type=model_type,
@@ -152,16 +153,8 @@ def _whole(make: Maker, name: str, model_type: str, layers: tuple[Layer, ...]) -
         kv_dtype=make.quantisation.kv_dtype,
         hyper=HyperConnection(streams, fields.integer("hc_sinkhorn_iters", 20), hidden) if streams > 1 else None,
         encoder=family.encoder,
-        **_per_layer_tables(fields, hidden),
+        pooled=family.encoder,
+        tables=tables(fields, hidden),
+        front=front,
+        front_params=front_params,
     )
-
-
-def _per_layer_tables(fields: Fields, hidden: int) -> dict[str, Any]:
-    """Gemma 3n and 4: a second table with a short vector a layer for every token."""
-    width = fields.integer("hidden_size_per_layer_input", 0, low=0)
-    if not width:
-        return {}
-    every = width * fields.integer("num_hidden_layers")
-    rows = fields.integer("vocab_size_per_layer_input", fields.integer("vocab_size"))
-    front = (Linear("per_layer_model_projection", every, hidden),)
-    return {"tables": ((rows, every),), "front": front, "front_params": width}

@@ -38,6 +38,8 @@ class Family:
     beside: bool = False  # the dense block runs beside the routed one, in every layer
     # recurrence
     linear: str = ""  # what "linear_attention" means where fields do not tell: gdn, kda, lightning, mamba2, mamba1
+    mixers: tuple[str, ...] = ("attention",)  # of layers that no field describes
+    ffns: tuple[str, ...] | None = None  # None: dense or sparse as fields say
     # whole
     head_bias: Setting = "lm_head_bias"
     norms: str = "pre"
@@ -45,7 +47,6 @@ class Family:
     more_norms: int = 0  # norms over the hidden size beside those of `norms`, a layer
     tied: bool = False  # default of tie_word_embeddings
     positions: str = ""  # field that counts learned position embeddings
-    token_types: bool = False
     encoder: bool = False
     double: bool = False  # one layer of the config holds two attentions and two dense blocks
     defaults: tuple[tuple[str, Any], ...] = ()  # what the config class supplies where files leave it out
@@ -94,7 +95,11 @@ PHI = Family(qkv_bias=True, o_bias=True, mlp_bias=True, head_bias=True, norms="p
 LIGHTNING = Family(linear="lightning", window="none")
 BERT = Family(
     qkv_bias=True, o_bias=True, mlp_bias=True, norms="post", norm_bias=True, gated=False, tied=True, encoder=True,
-    positions="max_position_embeddings", token_types=True, window="none",
+    positions="max_position_embeddings", window="none",
+)  # fmt: skip
+GPT = Family(
+    qkv_bias=True, o_bias=True, mlp_bias=True, norm_bias=True, gated=False, tied=True, positions="n_positions",
+    window="none",
 )  # fmt: skip
 STARCODER2 = Family(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", norm_bias=True, gated=False)
 
@@ -145,6 +150,10 @@ FAMILIES: dict[str, Family] = {
         qkv_bias="use_qkv_bias", o_bias="use_bias", correction="moe_router_enable_expert_bias", window="none"
     ),
     "bailing_moe_linear": replace(LIGHTNING, qk_norm=True, correction="moe_router_enable_expert_bias"),
+    "bailing_hybrid": Family(
+        linear="kda", correction=True, window="none",
+        defaults=(("mla_use_output_gate", True), ("full_rank_decay", True), ("full_rank_gate", True)),
+    ),
     "nemotron_h": NEMOTRON_H,
     "nemotron": Family(gated=False, norm_bias=True),
     "mimo_v2_flash": Family(correction=True, sinks=False),
@@ -156,9 +165,12 @@ FAMILIES: dict[str, Family] = {
     "hunyuan_v1_dense": Family(qk_norm=True),
     "hunyuan_v1_moe": Family(qk_norm=True),
     "hy_v3": Family(qk_norm=True, correction=True),
-    "falcon_h1": Family(linear="mamba2", mlp_bias="mlp_bias"),
+    "falcon_h1": Family(linear="mamba2", mixers=("mamba", "attention"), defaults=(("mamba_rms_norm", False),)),
+    "falcon_mamba": Family(linear="mamba1", mixers=("mamba",), ffns=(), tied=True),
+    "mamba": Family(linear="mamba1", mixers=("mamba",), ffns=(), tied=True),
+    "mamba2": Family(linear="mamba2", mixers=("mamba",), ffns=()),
     "jamba": Family(linear="mamba1", window="none"),
-    "bamba": Family(linear="mamba2"),
+    "bamba": Family(linear="mamba2", mixers=("mamba",)),
     "granitemoehybrid": Family(linear="mamba2", window="none"),
     "lfm2": Family(qk_norm=True, qkv_bias=False, o_bias=False, tied=True, window="none"),
     "lfm2_moe": Family(
@@ -177,10 +189,16 @@ FAMILIES: dict[str, Family] = {
     "internlm2": Family(qkv_bias="bias", o_bias="bias"),
     "internlm3": Family(qkv_bias="qkv_bias", o_bias="bias", mlp_bias="bias"),
     "chatglm": Family(qkv_bias="add_qkv_bias", o_bias="add_bias_linear", mlp_bias="add_bias_linear", gated=True),
+    "falcon": replace(GPT, qkv_bias="bias", o_bias="bias", mlp_bias="bias", positions="", norms="parallel"),
+    "gpt2": GPT,
+    "gpt_bigcode": GPT,
+    "gpt_neox": replace(GPT, positions="", tied=False),
+    "opt": replace(GPT, positions="max_position_embeddings"),
+    "mpt": replace(GPT, qkv_bias=False, o_bias=False, mlp_bias=False, positions=""),
     "bert": BERT,
-    "modernbert": Family(
-        encoder=True, tied=True, gated=True, window="pattern", window_pattern=3, norm_bias=False, head_bias=True
-    ),
+    "modernbert": Family(encoder=True, tied=True, gated=True, window="pattern", window_pattern=3),
+    "modernbert-decoder": Family(tied=True, gated=True, window="pattern", window_pattern=3),
+    "gte": replace(BERT, mlp_bias=False, gated=True, positions=""),
     "nomic_bert": replace(BERT, qkv_bias=False, o_bias=False, mlp_bias=False, gated=True, positions=""),
 }  # fmt: skip
 ALIASES = {
@@ -225,7 +243,6 @@ ALIASES = {
     "qwen3_6": "qwen3_5",
     "qwen3_6_moe": "qwen3_5",
     "step3p7": "step3p5",
-    "bailing_hybrid": "bailing_moe_linear",
     "bailing_moe_v2_5": "bailing_moe_linear",
     "granitemoeshared": "granitemoehybrid",
     "granitemoe": "granitemoehybrid",
@@ -234,7 +251,6 @@ ALIASES = {
     "internvl_chat": "qwen2",
     "solar_open": "glm4_moe",
     "cwm": "llama",
-    "mamba2": "nemotron_h",
 }
 
 

@@ -38,6 +38,7 @@ class Bypass:
     name: str
     maps: tuple[Linear, ...]
     params: int = 0
+    norms: int = 0  # norms over the hidden size that come with it
 
     def linears(self) -> tuple[Linear, ...]:
         """The weight matrices, in the order they run."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipewave.errors import BadInput, MissingField, UnsupportedModel
-from pipewave.models.names import ALIASES, HARMLESS, HARMLESS_PATTERN, SHAPELY
+from pipewave.models.names import ALIASES, HARMLESS, HARMLESS_PATTERN, SHAPELY, UNIT
 
 LARGEST = 2**31 - 1
 _MISSING: Any = object()
@@ -63,8 +63,8 @@ class Fields:
         return value
 
     def optional(self, name: str) -> int | None:
-        """A positive whole number, or None when absent or null."""
-        return None if self.get(name) is None else self.integer(name)
+        """A positive whole number, or None when absent, null or zero."""
+        return None if self.get(name) in (None, 0) else self.integer(name)
 
     def at(self, name: str, index: int, default: Any = _MISSING, *, low: int = 0, high: int = LARGEST) -> int:
         """A whole number of one layer: a field may hold one for all, or a list with one a layer."""
@@ -148,10 +148,15 @@ class Fields:
 def _has_shape(name: str, value: Any) -> bool:
     """Whether an unexplained field may change work or memory: a count, a list or an object that speaks of a shape."""
     counts = isinstance(value, (int, list, Mapping)) and not isinstance(value, bool)
-    return counts and SHAPELY.search(name) is not None
+    return counts and SHAPELY.search(name) is not None and not (value == 1 and UNIT.search(name))
 
 
 def short(value: Any) -> str:
     """A value as an error shows it."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def canonical(name: str) -> str:
+    """The name that decides a field where a config holds several for it."""
+    return ALIASES.get(name, (name,))[0]

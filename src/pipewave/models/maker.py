@@ -8,7 +8,7 @@ from typing import Any
 
 from pipewave.models.families import Family, Setting
 from pipewave.models.fields import Fields
-from pipewave.models.plan import Kind
+from pipewave.models.kind import Kind
 from pipewave.models.precision import Linear, Precision
 from pipewave.models.quant import Quantisation
 

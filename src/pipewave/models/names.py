@@ -8,7 +8,9 @@ import re
 ALIASES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "model_dim", "dim"),
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "num_q_heads"),
+    "num_attention_heads": (
+        "num_attention_heads_per_layer", "num_attention_heads", "n_head", "n_heads", "num_heads", "num_q_heads",
+    ),
     "num_key_value_heads": (
         "num_key_value_heads", "multi_query_group_num", "num_attention_groups", "num_kv_heads", "n_kv_heads",
         "n_head_kv", "num_query_groups",
@@ -48,6 +50,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "shared_inter": (
         "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size",
         "share_expert_dim", "share_expert_dims",
+        "shared_experts_intermediate_size",
     ),
     "moe_latent": ("moe_latent_size", "routed_expert_hidden_size"),
     "idle_experts": ("zero_expert_num",),
@@ -90,6 +93,15 @@ HARMLESS = frozenset(
     num_vision_tokens vocab_size_per_layer_input image_seq_length max_image_size vision_feature_layer
     num_attention_heads intermediate_size mlp_hidden_act use_sliding_window sliding_window attention_chunk_size
     full_attention_interval layer_types num_hash_layers index_skip_topk_offset index_topk_freq index_topk_pattern
+    global_attn_every_n_layers attn_layer_period attn_layer_offset attn_layer_indices full_attn_idxs attn_type_list
+    expert_layer_period expert_layer_offset first_k_dense_replace moe_layer_freq moe_layer_interval moe_layers
+    decoder_sparse_step interleave_moe_layer_step no_rope_layer_interval cross_attention_layers dim_model_base
+    scale_emb scale_depth activation_sparsity_pattern conv_L_cache index_n_heads index_head_dim index_block_size
+    index_topk_blocks index_local_blocks num_image_tokens audio_config vision_config audio_processor img_processor
+    embd_layer vision_lora speech_lora word_embed_proj_dim keep_window_size prefix_dense_sliding_window_pattern
+    moe_renormalize use_grouped_topk use_bidirectional_attention mamba_hidden_act moe_shared_expert_overlap
+    additional_vocab_size audio_token_index max_window_size num_sliding_attention_heads
+    swa_num_attention_heads type_vocab_size
     index_share_for_mtp_iteration attn_res_block_size sliding_window_pattern hybrid_layer_pattern mlp_layer_types
     """.split()  # noqa: SIM905
 )
@@ -99,11 +111,13 @@ HARMLESS_PATTERN = re.compile(
     r"topk_method|scoring|score_|_func$|_activation|^output_|^return_|^use_cache|tokenizer|^generation|^gradient_|"
     r"chat_template|pruned|prune_heads|torchscript|fp16|bf16|bfloat16|label|_impl$|_implementation$|^use_flash|"
     r"^log_|name$|_type$|_version$|_method$|_mode$|_format$|decay|_init$|_init_|^init_|_alpha$|_beta$|_bound$|"
-    r"_temp|temperature|attn_scale|floor_scale|time_step|_limit$|placeholder|_style$|_dtype$|dtype$|_plan$|logit_scale|"
+    r"_temp|temperature|attn_scale|floor_scale|time_step|_limits?$|^mtp_|_mtp_|nextn|_multipliers?$|_alpha_factor|_beta_factor|_tokens_per_image|_soft_tokens|placeholder|_style$|_dtype$|dtype$|_plan$|logit_scale|"
     r"_norm_type$|z_loss|balanc|load_|train|_seed$|checkpoint|^is_|deterministic|_padding_idx$|mask_|"
     r"extrapolat|longrope|^quantization|kv_cache_scheme)"
 )
 # Names that speak of a shape: where such a field is set and no part explains it, the model is not known well enough.
+# Counts whose value 1 says that nothing is repeated, skipped or grouped.
+UNIT = re.compile(r"(every|interval|freq|period|step|group|stride|expan|merge|_tp$|_mult$|ratio)")
 SHAPELY = re.compile(
     r"(size|dims?($|_)|^d_|^n_|^num_|_num$|num_|head|layer|expert|kernel|state|window|width|depth|rank|group|block|"
     r"conv|chunk|latent|hidden|inter|ffn|mlp|stride|ratio|pattern|topk|top_k|freq|interval|memory|adapter|lora|"

@@ -156,8 +156,10 @@ def _mixed(section: Mapping[str, Any]) -> Quantisation:
         (Names.of(name for name, each in layers.items() if str(each.get("quant_algo")) == one), _algorithm(one))
         for one in algorithms
     )
-    rest = _blocks(section["weight_block_size"]) if section.get("weight_block_size") else BF16
-    ignore = _ignored(section, "exclude_modules", "ignore")
+    blocks = section.get("weight_block_size")
+    rest = _blocks(blocks) if blocks else BF16
+    # Beside an fp8 checkpoint, the modules left out of the list's algorithms stay as they were: in fp8.
+    ignore = _ignored(section, *(("modules_to_not_convert",) if blocks else ("exclude_modules", "ignore")))
     return Quantisation(rest, ignore, kv_dtype=_kv(section.get("kv_cache_quant_algo")), groups=groups)
 
 

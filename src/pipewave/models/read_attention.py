@@ -106,7 +106,7 @@ def mla(make: Maker) -> Mla:
         expand=make.linear("kv_b_proj", heads * (nope + v_dim), kv_rank, "kv_b_proj", "out"),
         out=make.linear("o_proj", hidden, heads * v_dim, "o_proj", "in", bias=make.setting(make.family.o_bias)),
         window=make.kind.window,
-        indexer=_indexer(make, q_rank) if fields.has("index_topk") and q_rank else None,
+        indexer=_indexer(make, q_rank or hidden) if fields.has("index_topk") else None,
         gate=make.linear("gate_proj", heads * v_dim, hidden, "g_proj", "out") if gated else None,
         rope=make.kind.rope and not fields.flag("mla_use_nope"),
     )  # fmt: skip
@@ -119,12 +119,12 @@ def _nope(fields: Fields, rope: int) -> int:
     return fields.integer("qk_nope_head_dim", fallback, high=WIDTH)
 
 
-def _indexer(make: Maker, q_rank: int, *, keys: bool = True) -> Indexer:
-    """DeepSeek's indexer: queries from the q latent, one key a token with a LayerNorm, a weight a head."""
+def _indexer(make: Maker, inp: int, *, keys: bool = True) -> Indexer:
+    """DeepSeek's indexer: queries from the q latent (`inp` wide), one key a token with a LayerNorm, a weight a head."""
     fields = make.fields
     heads, dim = fields.integer("index_n_heads", 64, high=HEADS), fields.integer("index_head_dim", 128, high=WIDTH)
     topk, reused = fields.integer("index_topk"), fields.flag("reused")
-    query = make.linear("index_q_proj", heads * dim, q_rank, "indexer.wq_b")
+    query = make.linear("index_q_proj", heads * dim, inp, "indexer.wq_b")
     weights = make.linear("index_weights", heads, make.hidden, "indexer.weights_proj")
     key = [make.linear("index_k_proj", dim, make.hidden, "indexer.wk")] if keys else []
     maps = () if reused else (query, *key, weights)

@@ -109,10 +109,3 @@ def _shared(make: Maker, inter: int) -> Mlp | None:
 def bypass(make: Maker, places: Sequence[str]) -> Bypass:
     """One matrix in place of a block."""
     return Bypass("linear", (make.linear("linear", make.hidden, make.hidden, "linear", places=places),))
-
-
-def per_layer_input(make: Maker, width: int) -> Bypass:
-    """Gemma 3n and 4: what a table says of each token, gated by the hidden states and mapped back to them."""
-    gate = make.linear("per_layer_gate", width, make.hidden, "per_layer_input_gate", places=("",))
-    back = make.linear("per_layer_projection", make.hidden, width, "per_layer_projection", places=("",))
-    return Bypass("per_layer_input", (gate, back))

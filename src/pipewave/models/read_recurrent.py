@@ -8,6 +8,7 @@ from pipewave.errors import UnsupportedModel
 from pipewave.models.fields import Fields
 from pipewave.models.maker import RECURRENT, Maker
 from pipewave.models.mixers import Recurrent
+from pipewave.models.precision import Linear
 
 STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -68,14 +69,19 @@ def _kda(make: Maker) -> Recurrent:
     section, hidden = Fields(make.fields.section("linear_attn_config")), make.hidden
     heads = section.integer("num_heads", make.fields.get("linear_num_heads", 32), high=4096)
     dim = section.integer("head_dim", make.fields.get("linear_head_dim", 128), high=4096)
-    kernel = section.integer("short_conv_kernel_size", make.fields.get("linear_conv_kernel_dim", 4), high=64)
-    width, full = heads * dim, section.flag("use_full_rank_gate")
+    kernel = section.integer("short_conv_kernel_size", make.fields.get("short_conv_kernel_size") or 4, high=64)
+    width, full = heads * dim, section.flag("use_full_rank_gate", make.fields.flag("full_rank_gate"))
+    make.fields.get("linear_conv_kernel_dim")
 
-    def linear(name: str, out: int, inp: int, module: str, split: str = "none") -> object:
+    def linear(name: str, out: int, inp: int, module: str, split: str = "none") -> Linear:
         return make.linear(name, out, inp, module, split, places=RECURRENT)
 
     inputs = [linear("qkv_proj", 3 * width, hidden, "q_proj", "out"), linear("b_proj", heads, hidden, "b_proj", "out")]
-    inputs += [linear("f_a_proj", dim, hidden, "f_a_proj"), linear("f_b_proj", width, dim, "f_b_proj", "out")]
+    inputs += (
+        [linear("f_proj", width, hidden, "f_proj", "out")]
+        if make.fields.flag("full_rank_decay")
+        else [linear("f_a_proj", dim, hidden, "f_a_proj"), linear("f_b_proj", width, dim, "f_b_proj", "out")]
+    )
     inputs += (
         [linear("g_proj", width, hidden, "g_proj", "out")]
         if full
@@ -84,7 +90,7 @@ def _kda(make: Maker) -> Recurrent:
     out = make.linear("out_proj", hidden, width, "o_proj", "in", places=RECURRENT)
     params = 3 * width * kernel + width + heads + dim
     return Recurrent(
-        "kda", heads, heads, dim, dim, 3 * width, kernel, tuple(inputs), (out,), params, norm=dim  # type: ignore[arg-type]
+        "kda", heads, heads, dim, dim, 3 * width, kernel, tuple(inputs), (out,), params, norm=dim
     )  # fmt: skip
 
 
@@ -137,7 +143,10 @@ def _lightning(make: Maker) -> Recurrent:
     gate = make.linear("output_gate", width, hidden, "output_gate", "out", places=RECURRENT)
     out = make.linear("out_proj", hidden, width, "out_proj", "in", places=RECURRENT)
     norms = width + (2 * dim if make.setting(make.family.qk_norm) else 0)
-    return Recurrent("lightning", heads, heads, dim, dim, 0, 1, (qkv, gate), (out,), norms, norm=width)
+    return Recurrent(
+        "lightning", heads, heads, dim, dim, 0, 1, (qkv, gate), (out,), norms, norm=width,
+        chunk=fields.integer("block_size", 256),
+    )  # fmt: skip
 
 
 def _conv(make: Maker) -> Recurrent:

@@ -41,7 +41,7 @@ class Tower:
 def read_tower(section: Mapping[str, Any], outer: Fields, hidden: int) -> Tower:
     """The tower of a vision_config and its projector into a text model `hidden` wide; `outer` describes the latter."""
     fields = Fields({_SAME.get(name, name): value for name, value in section.items()})
-    kind = fields.text("model_type").removesuffix("_vision").removesuffix("_vision_model")
+    kind = fields.text("model_type").removesuffix("_model").removesuffix("_vision")
     return _TOWERS.get(kind, _plain)(fields, outer, hidden)
 
 
@@ -169,6 +169,31 @@ def _gemma4(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=embed + shape.layers * layer + width * hidden, gated=True)
 
 
+def _llama4(fields: Fields, outer: Fields, hidden: int) -> Tower:
+    """Llama 4: a class token, learned positions, pixels shuffled two by two, an adapter and one projector map."""
+    shape = _shape(fields, merge=2, image=_size(fields, "image_size", 448))
+    width, inter = shape.hidden, shape.inter
+    wide, out = _size(fields, "projector_input_dim", 4096), _size(fields, "projector_output_dim", 4096)
+    embed = 3 * shape.patch**2 * width + width + (shape.patches + 1) * width + 4 * width
+    layer = _attention(width) + _block(width, inter) + 4 * width
+    adapter = wide * inter + out * wide + hidden * _size(fields, "vision_output_dim", out)
+    return replace(shape, params=embed + shape.layers * layer + adapter)
+
+
+def _glm4v(fields: Fields, outer: Fields, hidden: int) -> Tower:
+    """GLM-4V: gated blocks, a convolution that merges patches, a gated merger."""
+    merge = _size(fields, "spatial_merge_size", 2)
+    shape = _shape(fields, merge=merge, image=_size(fields, "image_size", 336))
+    width, out = shape.hidden, _size(fields, "out_hidden_size", hidden)
+    shape, merger = replace(shape, inter=out), shape.inter  # its blocks are as wide as the text, its merger wider
+    frames = _size(fields, "temporal_patch_size", 2)
+    embed = 3 * frames * shape.patch**2 * width + width + shape.patches * width + 2 * width
+    layer = _attention(width, biased=fields.flag("attention_bias")) + 3 * width * shape.inter + 2 * width
+    down = width * merge**2 * out + out
+    params = embed + shape.layers * layer + down + out * out + 2 * out + 3 * out * merger
+    return replace(shape, params=params, gated=True)
+
+
 _TOWERS: dict[str, Callable[[Fields, Fields, int], Tower]] = {
     "siglip": _siglip,
     "pixtral": _pixtral,
@@ -183,4 +208,7 @@ _TOWERS: dict[str, Callable[[Fields, Fields, int], Tower]] = {
     "kimi_k3": _moonvit,
     "kimi_vl": _moonvit,
     "gemma4": _gemma4,
+    "llama4": _llama4,
+    "glm4v": _glm4v,
+    "glm4v_moe": _glm4v,
 }

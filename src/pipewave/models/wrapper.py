@@ -47,5 +47,7 @@ def unwrap(raw: Mapping[str, Any]) -> Wrapped:
     text.setdefault("model_type", raw.get("model_type"))
     if "quantization_config" not in text and raw.get("quantization_config") is not None:
         text["quantization_config"] = raw["quantization_config"]
+    if isinstance(raw.get("tie_word_embeddings"), bool):  # the head belongs to the whole
+        text["tie_word_embeddings"] = raw["tie_word_embeddings"]
     audio = (AUDIO,) if isinstance(raw.get("audio_config"), Mapping) else ()
     return Wrapped(text, raw, vision, ((IDLE,) if vision else ()) + audio)

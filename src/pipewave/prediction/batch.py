@@ -1,6 +1,6 @@
 """A batch of calls with one context, answered: physics, learned residual, interval, floor and ceiling.
 
-`combined` and `ceiling_s` are written for arrays and floats alike; `single` answers one call with them.
+`combined` and `ceiling_s` are written for arrays and floats alike; `scalar` answers one call with them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calibrate import corrections
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.physics.arith import ARRAY, Arith
@@ -22,6 +21,7 @@ from pipewave.physics.energy import joules
 from pipewave.prediction import in_step as serving
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
+from pipewave.residual.calibration import corrections
 from pipewave.residual.card import Interval, half_width, intervals_of
 from pipewave.residual.nets import UNTRAINED_SCALE, Residual, Trained, trained
 
@@ -52,25 +52,26 @@ class Answers:
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
-    found = _alone(family, cols, key, gpu, protocol)
+    found = _by_itself(family, cols, key, gpu, protocol)
     if serving.streams(family, protocol):
-        cold = _alone(family, cols, key, gpu, COLD).seconds
+        cold = _by_itself(family, cols, key, gpu, COLD).seconds
         found.seconds[serving.CEILING] = serving.ceiling_in_step(found.seconds, cold)
     if not serving.applies(family, protocol):
         return found
     if found.source.near:
         dram_bytes = found.analysis.demand.dram
-        spared = serving.spare(found.seconds, dram_bytes, family, found.ctx, key[1], ARRAY)
-        return replace(found, seconds=np.array(spared))
-    graph = _alone(family, cols, serving.replay_key(key), gpu, "graph")
+        shorter = serving.in_step(found.seconds, dram_bytes, family, found.ctx, key[1], ARRAY)
+        return replace(found, seconds=np.array(shorter))
+    graph = _by_itself(family, cols, serving.replay_key(key), gpu, "graph")
     seconds = np.array(serving.replayed(graph.seconds, found.seconds[FLOOR], ARRAY))
     return replace(found, seconds=seconds, source=with_note(graph.source, serving.REPLAYED))
 
 
-def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
+def _by_itself(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answers from the net and its correction: under `serving`, what a cold call takes with its activations in L2."""
     dtype, stack, impl = key[:3]
     ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
+    source = _assuming(family, ctx, source)
     analysis = family.analyse(cols, ctx)
     pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
     floor = floor_s(pipes)
@@ -84,6 +85,12 @@ def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
         seconds = correction.apply(seconds, coordinates(analysis, ctx), codes_of(ctx))
         source = with_note(source, f"calibrated with {correction.rows} rows")
     return Answers(seconds, busiest(pipes), source, analysis, ctx)
+
+
+def _assuming(family: Family, ctx: Context, source: Source) -> Source:
+    """What rests on an assumption that no row shows is as uncertain as a new architecture, and says so."""
+    said = family.assumed(ctx) if family.assumed else ""
+    return replace(with_note(source, said), basis="new_architecture") if said else source
 
 
 def coordinates(analysis: Analysis, ctx: Context) -> dict[str, Array]:

@@ -18,7 +18,12 @@ def framework(stack: str) -> str:
 
 def version(stack: str) -> tuple[int, ...]:
     """Numbers of the version, for ordering: `trtllm-1.3.0rc20` is (1, 3, 0, 20)."""
-    return tuple(int(number) for number in re.findall(r"\d+", stack.partition("-")[2]))
+    return version_of(stack.partition("-")[2])
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Numbers of a bare version, for ordering: `0.5.8.post1` is (0, 5, 8, 1)."""
+    return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
 def nearest(stack: str, known: Sequence[str]) -> str | None:

@@ -11,6 +11,7 @@ from pipewave.models.shard import cache_bytes as tokens_bytes
 from pipewave.models.shard import kv_bytes_per_token, padded_vocab, stage_bytes, state_bytes
 from pipewave.models.spec import Layer, Moe
 from pipewave.software.engines import Engine
+from pipewave.step.setting import setting_of
 
 GIB = 2**30
 # nvidia-smi's total less what the driver keeps: 139.81 of 140.40 GiB are left to a program on an H200, 79.1 of 79.65
@@ -84,20 +85,39 @@ def _layer_width(layer: Layer, deployment: Deployment) -> float:
 
 def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_tokens: int | None = None) -> Budget:
     """Memory of the fullest rank. Raises DoesNotFit when no room is left for the cache."""
-    model, parallel = deployment.model, deployment.parallel
+    engine = engine.on(setting_of(deployment, gpu))
+    parallel, total = deployment.parallel, gpu.dram_gib - DRIVER_GIB
     tokens = max_batched_tokens or engine.max_batched_tokens
-    total = gpu.dram_gib - DRIVER_GIB
-    usable = total * engine.memory_share
-    weights = max(stage_bytes(model, parallel, stage) for stage in range(parallel.pp)) / GIB
+    weights = max(stage_bytes(deployment.model, parallel, stage) for stage in range(parallel.pp)) / GIB
     activations = activation_bytes(deployment, tokens, min(engine.max_requests, tokens)) / GIB
     fixed = engine.runtime_gib + engine.graph_gib
-    left = usable - weights - activations - fixed
+    left, free = _LEFT[engine.memory_of](total, engine.memory_share, weights, activations, fixed)
     if left <= 0:
-        raise DoesNotFit(_too_large(deployment, gpu, weights, activations + fixed, usable), field="gpu")
-    per_token = kv_bytes_per_token(model, parallel, deployment.kv_dtype)
-    per_token = per_token or state_bytes(model, parallel) / (model.max_length or UNBOUNDED) or ACT
+        raise DoesNotFit(_too_large(deployment, gpu, weights, activations + fixed, total - free), field="gpu")
+    per_token = kv_bytes_per_token(deployment.model, parallel, deployment.kv_dtype)
+    per_token = per_token or state_bytes(deployment.model, parallel) / (deployment.model.max_length or UNBOUNDED) or ACT
     pages = int(left * GIB / (per_token * engine.page_size))
-    return Budget(total, weights, activations, fixed, left, total - usable, pages * engine.page_size)
+    return Budget(total, weights, activations, fixed, left, free, pages * engine.page_size)
+
+
+def _of_whole(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
+    """vLLM: a share of the card holds everything."""
+    return total * share - weights - activations - fixed, total * (1 - share)
+
+
+def _of_static(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
+    """SGLang: weights and cache get a share of what is free before loading; activations and graphs the rest."""
+    left = (total - fixed) * share - weights
+    return left, total - fixed - weights - activations - left
+
+
+def _of_free(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
+    """TensorRT-LLM: the cache gets a share of what weights and a trial run leave."""
+    left = total - weights - activations - fixed
+    return left * share, left * (1 - share)
+
+
+_LEFT = {"whole": _of_whole, "static": _of_static, "free": _of_free}
 
 
 def _too_large(deployment: Deployment, gpu: GPU, weights: float, rest: float, usable: float) -> str:

@@ -1,0 +1,117 @@
+"""A fused MoE layer: SiLU-gated experts of bf16 or fp16 weights, as its four or two kernels.
+
+    out = fused_moe(x, w13, w2, weights, chosen)
+
+A few tokens stream the weights of their experts (`moe_few`); more are sorted by expert and multiplied on the tensor
+cores (`moe_sort`, `moe_experts`), with configurations from the tables `moe_up` and `moe_down` of this card.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pipewave.errors import BadInput
+from pipewave.triton_kernels import moe_experts, moe_few, moe_sort
+from pipewave.tune.load import load_table
+
+REREAD = 32e6  # bytes of weights that few tokens may read again before sorting, two launches more, is quicker
+FEW_UP = {"BLOCK_N": 4, "BLOCK_K": 512, "num_warps": 1}
+FEW_DOWN = {"BLOCK_N": 4, "BLOCK_K": 256, "num_warps": 1}
+FEW_DOWN_LONG = {"BLOCK_N": 2, "BLOCK_K": 1024, "num_warps": 1}  # for rows of weights of LONG and more
+LONG = 2048
+Config = dict[str, int]
+
+
+def is_few(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> bool:
+    """Whether the path for few tokens is the quicker one: what it reads more than once is little."""
+    hit = experts * (1.0 - (1.0 - top_k / experts) ** tokens)
+    return (tokens * top_k - hit) * 6 * hidden * inter <= REREAD
+
+
+def few_configs(inter: int) -> tuple[Config, Config]:
+    """Configurations of the two kernels for few tokens."""
+    return FEW_UP, FEW_DOWN_LONG if inter >= LONG else FEW_DOWN
+
+
+def fused_moe(
+    x: Any, w13: Any, w2: Any, weights: Any, chosen: Any, configs: tuple[Config, Config] | None = None
+) -> Any:
+    """Σ_j weights[t, j] · w2[e] · (SiLU(gate) · up) with (gate, up) = w13[e] · x[t] and e = chosen[t, j].
+
+    Args:
+        x: [tokens, hidden]. w13: [experts, 2 · inter, hidden], gate above up. w2: [experts, hidden, inter]; all
+            contiguous, of one 16-bit type, with sizes that are multiples of 8 (bulk copies move 16 bytes).
+        weights: [tokens, top_k] float32. chosen: [tokens, top_k] int32, below `experts`.
+        configs: of the two products, always sorted then; default: by the tables of this card.
+
+    Returns [tokens, hidden] like x.
+
+    Raises:
+        BadInput: shapes or types that do not fit each other. BadFile: no table for this card.
+    """
+    _check(x, w13, w2, weights, chosen)
+    (tokens, hidden), (experts, _, inter), top_k = x.shape, w2.shape, chosen.shape[1]
+    if configs is None and is_few(tokens, experts, top_k, hidden, inter):
+        return _few(x, w13, w2, weights, chosen)
+    return _sorted(x, w13, w2, weights, chosen, configs or select(tokens, experts, top_k, hidden, inter))
+
+
+def select(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> tuple[Config, Config]:
+    """Choose the configurations of both products by this card's tables.
+
+    Raises:
+        BadFile: there is none for this card.
+    """
+    shape = {"m": tokens, "e": experts, "top_k": top_k, "hidden": hidden, "inter": inter}
+    up, down = (_table(kernel).select(**shape) for kernel in ("moe_up", "moe_down"))
+    return dict(up), dict(down)
+
+
+@cache
+def _table(kernel: str) -> Any:
+    return load_table(kernel)
+
+
+def _few(x: Any, w13: Any, w2: Any, weights: Any, chosen: Any) -> Any:
+    first, second = few_configs(w2.shape[2])
+    y = moe_few.launch_few_up(x, w13, x.new_empty(chosen.numel(), w2.shape[2]), chosen, first)
+    return moe_few.launch_few_down(y, w2, x.new_empty(x.shape), weights, chosen, second)
+
+
+def _sorted(x: Any, w13: Any, w2: Any, weights: Any, chosen: Any, configs: tuple[Config, Config]) -> Any:
+    (up, down), top_k = configs, chosen.shape[1]
+    order = moe_sort.sort(chosen, len(w2), up["BLOCK_M"], down["BLOCK_M"])
+    sms = multiprocessors(x.device)
+    y = moe_experts.launch_up(x, w13, x.new_empty(chosen.numel(), w2.shape[2]), order, top_k, up, sms)
+    adds = bool(down["ADD"])
+    out = (x.new_zeros if adds else x.new_empty)(x.shape)
+    # One expert a token: its row is the sum.
+    part = out if adds or top_k == 1 else x.new_empty(chosen.numel(), x.shape[1])
+    moe_experts.launch_down(y, w2, part, weights, order, top_k, down, sms)
+    return out if part is out else moe_experts.launch_total(part, out, top_k)
+
+
+@cache
+def multiprocessors(device: Any) -> int:
+    """Multiprocessors of a torch device; 1 of a CPU."""
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _check(x: Any, w13: Any, w2: Any, weights: Any, chosen: Any) -> None:
+    (tokens, hidden), (experts, _, inter) = x.shape, w2.shape
+    wanted = {"w13": (w13, (experts, 2 * inter, hidden)), "w2": (w2, (experts, hidden, inter)),
+              "weights": (weights, tuple(chosen.shape)), "chosen": (chosen, (tokens, chosen.shape[-1]))}  # fmt: skip
+    for name, (tensor, shape) in wanted.items():
+        if tuple(tensor.shape) != shape or not tensor.is_contiguous():
+            raise BadInput(f"{name} is {tuple(tensor.shape)}, not contiguous {shape}", field=name)
+    if hidden % 8 or inter % 8:
+        raise BadInput(
+            f"hidden, inter = {hidden}, {inter}: must be multiples of 8, bulk copies move 16 bytes", field="x"
+        )
+    if not x.is_contiguous() or not x.dtype == w13.dtype == w2.dtype or x.element_size() != 2:
+        raise BadInput("x, w13 and w2 must be contiguous and of one 16-bit type", field="x")
+    if chosen.element_size() != 4 or weights.element_size() != 4:
+        raise BadInput("weights must be float32 and chosen int32", field="chosen")
