@@ -47,6 +47,7 @@ def everywhere(
 GROUPS = (
     "predict",
     "gpus",
+    "model",
     "serving",
     "planning",
     "trace",
