@@ -52,14 +52,14 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
 
 
 def expands(cores: Cores) -> Flags:
-    """Where heads get keys and values of their own: dense layers in context, SGLang's sparse ones up to `topk` keys."""
+    """Where heads get keys and values of their own: dense layers in context, of some stacks short sparse ones too."""
     none = np.zeros(len(cores.seen.tokens), bool)
     if cores.decode or not cores.dims.latent:
         return none
     if cores.dims.kind == "mla":
         return ~none
-    sglang = np.bool_(cores.ctx.framework == "sglang")
-    return np.asarray((cores.seen.deepest <= cores.dims.topk) & sglang)
+    short = np.bool_(cores.ctx.rule("module_expands_short"))
+    return np.asarray((cores.seen.deepest <= cores.dims.topk) & short)
 
 
 def _module(cores: Cores) -> tuple[Stage, ...]:
@@ -175,7 +175,7 @@ FAMILY = Family(
     ragged=("q_lens", "kv_lens"),
     variant=net_of,
     nets=(*NETS, *PARTS.values()),
-    told_by=("kv_dtype",),
+    selected_by=("kv_dtype",),
     reads="operands",
     example="pipewave predict attention_module 1*16 8192*16 16 dsa --phase generation --gpu H200",
 )
