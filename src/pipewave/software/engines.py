@@ -160,8 +160,13 @@ class Engine:
         launch = np.maximum(kind.beside_us - load.kernel_us - kind.between_us, 0.0)
         host = kind.after_us + load.requests * self.request_host_us
         whole = load.kernel_us + kind.between_us + launch + host
-        under_load = limited_us(whole, load.heat_us) - whole
-        return {"under_load": under_load, "between_kernels": kind.between_us, "launch": launch, "host": host}
+        power_throttling = limited_us(whole, load.heat_us) - whole
+        return {
+            "power_throttling": power_throttling,
+            "between_kernels": kind.between_us,
+            "launch": launch,
+            "host": host,
+        }
 
 
 @dataclass(frozen=True, slots=True)

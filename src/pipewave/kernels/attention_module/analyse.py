@@ -176,7 +176,7 @@ FAMILY = Family(
     ragged=("q_lens", "kv_lens"),
     variant=net_of,
     nets=(*NETS, *PARTS.values()),
-    told_by=("kv_dtype",),
+    selected_by=("kv_dtype",),
     reads="operands",
     example="pipewave predict attention_module 1*16 8192*16 16 dsa --phase generation --gpu H200",
 )
