@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: accuracy demo test test-lowest test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e league moe-loop pictures web clean
+.PHONY: accuracy demo test test-lowest test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison moe-loop pictures web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -109,9 +109,9 @@ e2e: $(VENV)/.core
 	$(BIN)/python -m bench.e2e_kernels --json bench/results/e2e_kernels.json --markdown docs/generated/traces.md
 
 # How far every implementation of the public corpus stands above the shipped ceilings.
-league: $(VENV)/.train
+comparison: $(VENV)/.train
 	$(PIP) -e '.[plot]'
-	$(BIN)/python -m bench.league --json bench/results/league.json --page docs/league.md
+	$(BIN)/python -m bench.stack_comparison --json bench/results/stack_comparison.json --page docs/stack-comparison.md
 
 # After weights change: which fused MoE layers lie above their ceilings, and docs/moe-loop.md's tables and figure.
 moe-loop: $(VENV)/.dev

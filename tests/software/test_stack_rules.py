@@ -51,7 +51,8 @@ TYPES = {
     "gemm": ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4"),
     "fused_moe": ("bf16", "fp8", "fp8_block", "mxfp4", "int4"), "attention": ("bf16", "fp8"), "mla": ("bf16", "fp8"),
 }  # fmt: skip
-FAMILY = {"gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps"}
+FAMILY = {"gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
+          "module": "attention_module"}  # fmt: skip
 BRIDGED = ("A40", "A100 PCIe")
 COLLECTIVES = ("all_reduce", "send_recv", "all_gather")
 
@@ -113,8 +114,15 @@ def _collective(pick: random.Random) -> dict[str, Any]:
             "nodes": max(1, world // 8)}  # fmt: skip
 
 
+def _module(pick: random.Random) -> dict[str, Any]:
+    phase, length = pick.choice(("context", "generation")), pick.choice((128, 1024, 4096))
+    lens = {"kv_lens": [length] * 4, "q_lens": [1 if phase == "generation" else length] * 4}
+    kind = pick.choice(("dsa", "csa", "mla"))
+    return {"kernel": "attention_module", **lens, "heads": 16, "kind": kind, "phase": phase, "kv_dtype": "fp8"}
+
+
 SIZES = {
-    "gemm": _gemm, "attention": _attention, "fused_moe": _moe, "collective": _collective,
+    "gemm": _gemm, "attention": _attention, "fused_moe": _moe, "collective": _collective, "attention_module": _module,
     "steps": lambda pick: pick.choice((_gemm, _attention, _moe))(pick),
 }  # fmt: skip
 

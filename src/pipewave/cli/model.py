@@ -50,7 +50,7 @@ def model_command(
     from pipewave.cli.render import table
 
     title = f"{spec.name} ({spec.model_type}): {found.pattern}"
-    table(rows(spec, parallel) if matrices else list(_lines(found)), title=title, spare=("what", "precision"))
+    table(rows(spec, parallel) if matrices else list(_lines(found)), title=title, droppable=("what", "precision"))
     facts({k: v for k, v in totals.items() if k not in ("model", "model_type")})
 
 

@@ -84,7 +84,7 @@ def step_command(
 
     title = f"{spec.name} on {gpu}, {engine}: {total['total']:,.0f} µs ({total['low']:,.0f} to {total['high']:,.0f})"
     shown = [_part(row, staged=pp > 1) for row in rows if row["total_us"]]
-    table(shown, title=title, spare=("basis", "each µs", "low", "high"))
+    table(shown, title=title, droppable=("basis", "each µs", "low", "high"))
 
 
 def _part(row: Mapping[str, Any], *, staged: bool) -> dict[str, Any]:

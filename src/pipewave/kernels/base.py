@@ -86,7 +86,7 @@ def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
         "version": stacks.version(ctx.stack),
         "architecture": ctx.gpu.architecture,
         "mma": ctx.gpu.traits.mma,
-        "gpu": ctx.gpu.kin,
+        "gpu": ctx.gpu.base_gpu,
         "dtype": ctx.dtype,
         "protocol": ctx.protocol,
         "impl": ctx.impl,
@@ -140,7 +140,7 @@ class Family:
     `options` names the call's fields that go to `Context.options` instead of the columns; `variant` adds a key that
     splits a batch (calls of different variants are analysed apart), from the fields of one case. `one` analyses a
     single case without arrays, where the family knows how to: a call alone is then answered several times faster.
-    `dtypes`: operand types that kernels exist for; empty means all that the GPU runs. `told_by`: options by which a
+    `dtypes`: operand types that kernels exist for; empty means all that the GPU runs. `selected_by`: options by which a
     stack chooses among its implementations.
 
     `reads`: what a step leaves nearer than a cold call finds it, "operands" (weights, a cache) or "activations" of the
@@ -158,7 +158,7 @@ class Family:
     nets: tuple[str, ...] = ()
     one: Callable[[Mapping[str, Any], Context], Sketch] | None = None
     dtypes: tuple[str, ...] = ()
-    told_by: tuple[str, ...] = ()
+    selected_by: tuple[str, ...] = ()
     reads: str = ""
     example: str = ""
     faces: Callable[[], Faces] | None = None

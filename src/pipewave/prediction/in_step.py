@@ -1,4 +1,4 @@
-"""What a kernel inside an engine step is spared of what the same kernel pays when measured alone after a flush.
+"""What a kernel inside an engine step does not pay that the same kernel pays when measured by itself after a flush.
 
 * The flush leaves the L2 full of dirty lines, and whatever a cold kernel brings in sends some of them out. In a step
   the lines it displaces are clean weights. Of our H200 rows measured both ways (flushed by writing and by reading, 97
@@ -44,7 +44,7 @@ def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
     return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
 
 
-def spare(
+def in_step(
     seconds: Rows, dram_bytes: Any, family: Family, ctx: Context, stack: str | None, xp: Arith
 ) -> tuple[Any, ...]:
     """Answers (latency, low, high, floor, ceiling) of cold calls as the same calls take in a step of `stack`.

@@ -10,7 +10,7 @@ from pipewave.software.stack_rules import constant
 
 ENGINES = ("fa2", "fa3", "fa4", "flashinfer", "trtllm_gen", "fmha", "triton", "unified", "cudnn")
 # Engines of one hand: a net that never saw one of them knows its relatives.
-MAKERS = {"flash": ("fa2", "fa3", "fa4"), "nvidia": ("trtllm_gen", "fmha"), "openai": ("triton", "unified")}
+LINEAGES = {"flash": ("fa2", "fa3", "fa4"), "nvidia": ("trtllm_gen", "fmha"), "openai": ("triton", "unified")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class AttentionKernel:
     """An implementation. The costs are times over those at the part's peak, in long sequences."""
 
     name: str

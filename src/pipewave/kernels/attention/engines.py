@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from pipewave.kernels.attention.engine import Case, Engine
+from pipewave.kernels.attention.engine import AttentionKernel, Case
 from pipewave.kernels.attention.tilings import TILINGS
 from pipewave.kernels.base import Context
 from pipewave.software.stack_rules import constant
@@ -17,7 +17,7 @@ def engine_name(impl: str, framework: str, mma: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> Engine:
+def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> AttentionKernel:
     """The engine behind a context, tiled for a head of `head_dim`."""
     name = engine_name(ctx.impl, ctx.framework, ctx.gpu.traits.mma)
     causal = bool(ctx.option("causal", True))

@@ -12,16 +12,16 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipewave.kernels.attention.engine import Case, Engine, Tile
+from pipewave.kernels.attention.engine import AttentionKernel, Case, Tile
 
 
-def fa2(case: Case) -> Engine:
+def fa2(case: Case) -> AttentionKernel:
     """FlashAttention 2; a paged cache goes through its split kernel with 64 query rows."""
     dim = case.padded(32, 64, 96, 128, 160, 192, 256)
     split_keys = 256 if dim <= 64 else (128 if dim <= 128 else 64)
     rows, keys = (64, split_keys) if case.paged else _fa2_contiguous(case, dim)
     costs, ctas = case.costs("fa2"), case.resident(64, split_keys, dim, 2)
-    return Engine(
+    return AttentionKernel(
         name="fa2",
         dim=dim,
         prefill=Tile(rows, keys, case.resident(rows, keys, dim, 2), costs.prefill(dim)),
@@ -46,7 +46,7 @@ _FA3_KEYS = {64: 128, 96: 128, 128: 128, 192: 96, 256: 64}
 _FA3_KEYS_CONTIGUOUS = {64: 192, 96: 144, 128: 176, 192: 112, 256: 80}
 
 
-def fa3(case: Case) -> Engine:
+def fa3(case: Case) -> AttentionKernel:
     """FlashAttention 3 on Hopper; its package also builds for Ampere, with tiles of its own."""
     if case.gpu.traits.mma != "wgmma":
         return _fa3_ampere(case)
@@ -58,7 +58,7 @@ def fa3(case: Case) -> Engine:
     if dim > 256:
         rows = 64
     costs = case.costs("fa3")
-    return Engine(
+    return AttentionKernel(
         name="fa3",
         dim=dim,
         prefill=Tile(rows, keys, 1, costs.prefill(dim)),
@@ -72,10 +72,10 @@ def fa3(case: Case) -> Engine:
     )
 
 
-def _fa3_ampere(case: Case) -> Engine:
+def _fa3_ampere(case: Case) -> AttentionKernel:
     dim = case.padded(64, 96, 128, 192, 256)
     keys, costs = 112 if dim <= 64 else 64, case.costs("fa3")
-    return Engine(
+    return AttentionKernel(
         name="fa3",
         dim=dim,
         prefill=Tile(128, keys, case.resident(128, keys, dim, 2), costs.prefill(dim)),
@@ -89,11 +89,11 @@ def _fa3_ampere(case: Case) -> Engine:
     )
 
 
-def fa4(case: Case) -> Engine:
+def fa4(case: Case) -> AttentionKernel:
     """FlashAttention 4: two query tiles in flight on data-centre Blackwell; a plain kernel on Hopper for wide heads."""
     dim = -(-case.head_dim // 16) * 16
     costs = case.costs("fa4")
-    return Engine(
+    return AttentionKernel(
         name="fa4",
         dim=dim,
         prefill=Tile(256 if dim <= 128 else 128, 128, 1, costs.prefill(dim)),
@@ -106,14 +106,14 @@ def fa4(case: Case) -> Engine:
     )
 
 
-def flashinfer(case: Case) -> Engine:
+def flashinfer(case: Case) -> AttentionKernel:
     """FlashInfer's FA2 template; decode with few heads a group takes its CUDA-core kernel in SGLang."""
     dim, costs = case.head_dim, case.costs("flashinfer")
     rows = 128 if dim < 256 else 64
     room = case.gpu.smem_kb_per_sm * 1024
     ctas = 2 if room >= 2 * (2 * rows * dim + 64 * dim) else 1
     keys = 16 * max(1, min(int((room / ctas - 2 * rows * dim) // (64 * dim)), 4 if rows == 128 else 8))
-    return Engine(
+    return AttentionKernel(
         name="flashinfer",
         dim=dim,
         prefill=Tile(rows, keys, ctas, costs.prefill(dim)),
@@ -129,10 +129,10 @@ def flashinfer(case: Case) -> Engine:
     )
 
 
-def trtllm_gen(case: Case) -> Engine:
+def trtllm_gen(case: Case) -> AttentionKernel:
     """TensorRT-LLM's generated kernels for data-centre Blackwell."""
     dim, costs = -(-case.head_dim // 16) * 16, case.costs("trtllm_gen")
-    return Engine(
+    return AttentionKernel(
         name="trtllm_gen",
         dim=dim,
         prefill=Tile(256 if dim <= 128 else 128, 128, 1, costs.prefill(dim)),
@@ -146,12 +146,12 @@ def trtllm_gen(case: Case) -> Engine:
     )
 
 
-def fmha(case: Case) -> Engine:
+def fmha(case: Case) -> AttentionKernel:
     """TensorRT-LLM elsewhere: FMHA v2 for prompts, XQA for decode, a kernel per head for groups XQA does not take."""
     dim, costs = -(-case.head_dim // 16) * 16, case.costs("fmha")
     hopper = case.gpu.traits.mma == "wgmma"
     rows, keys = (128, 128 if dim <= 128 else 64) if hopper or dim <= 64 else (64, 64)
-    engine = Engine(
+    engine = AttentionKernel(
         name="fmha",
         dim=dim,
         prefill=Tile(rows, keys, 1 if hopper else case.resident(rows, keys, dim, 2), costs.prefill(dim)),
@@ -166,14 +166,14 @@ def fmha(case: Case) -> Engine:
     return _latent(engine, hopper) if case.latent else engine
 
 
-def _latent(engine: Engine, hopper: bool) -> Engine:
+def _latent(engine: AttentionKernel, hopper: bool) -> AttentionKernel:
     """Decode on compressed rows: split on Hopper; elsewhere one block walks a whole sequence."""
     rows, ctas = (64, 1) if hopper else (16, 2)
     decode = replace(engine.decode, rows=rows, ctas=ctas)
     return replace(engine, decode=decode, split="even" if hopper else "none", groups=(1.0, math.inf))
 
 
-def triton(case: Case) -> Engine:
+def triton(case: Case) -> AttentionKernel:
     """SGLang's Triton kernels."""
     dim = 192 if case.head_dim == 192 else case.padded(16, 32, 64, 128, 256, 512)
     costs = case.costs("triton")
@@ -183,7 +183,7 @@ def triton(case: Case) -> Engine:
         rows, keys = (128, 64) if dim <= 256 else (32, 64)
     else:
         rows, keys = (64, 128) if dim <= 128 else ((64, 64) if dim <= 256 else (32, 32))
-    return Engine(
+    return AttentionKernel(
         name="triton",
         dim=dim,
         prefill=Tile(rows, keys, case.resident(rows, keys, dim, 2), costs.prefill(dim)),
@@ -197,11 +197,11 @@ def triton(case: Case) -> Engine:
     )
 
 
-def unified(case: Case) -> Engine:
+def unified(case: Case) -> AttentionKernel:
     """vLLM's Triton kernel for every phase."""
     dim = case.padded(16, 32, 64, 128, 256, 512)
     costs = case.costs("unified")
-    return Engine(
+    return AttentionKernel(
         name="unified",
         dim=dim,
         prefill=Tile(16, 32, 4, costs.prefill(dim)),
@@ -214,10 +214,10 @@ def unified(case: Case) -> Engine:
     )
 
 
-def cudnn(case: Case) -> Engine:
+def cudnn(case: Case) -> AttentionKernel:
     """cuDNN behind PyTorch's scaled-dot-product attention."""
     dim, costs = case.head_dim, case.costs("cudnn")
-    return Engine(
+    return AttentionKernel(
         name="cudnn",
         dim=dim,
         prefill=Tile(128, 128, 1, costs.prefill(dim)),
@@ -230,7 +230,7 @@ def cudnn(case: Case) -> Engine:
     )
 
 
-TILINGS: dict[str, Callable[[Case], Engine]] = {
+TILINGS: dict[str, Callable[[Case], AttentionKernel]] = {
     "fa2": fa2,
     "fa3": fa3,
     "fa4": fa4,

@@ -21,6 +21,8 @@ from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import log2
 
+# Layers that choose nothing: every net of a kind sees the same features.
+NO_CHOICE = tuple(Stage(name, launches=0.0) for name in ("index_inputs", "indexer", "topk"))
 Flags = NDArray[np.bool_]
 GROUPS = {"mla": "mla_module", "dsa": "dsa", "msa": "msa", "csa": "compressed", "hca": "compressed"}
 NETS = tuple(f"{group}_{phase}" for group in dict.fromkeys(GROUPS.values()) for phase in ("context", "generation"))
@@ -52,14 +54,14 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
 
 
 def expands(cores: Cores) -> Flags:
-    """Where heads get keys and values of their own: dense layers in context, SGLang's sparse ones up to `topk` keys."""
+    """Where heads get keys and values of their own: dense layers in context, of some stacks short sparse ones too."""
     none = np.zeros(len(cores.seen.tokens), bool)
     if cores.decode or not cores.dims.latent:
         return none
     if cores.dims.kind == "mla":
         return ~none
-    sglang = np.bool_(cores.ctx.framework == "sglang")
-    return np.asarray((cores.seen.deepest <= cores.dims.topk) & sglang)
+    short = np.bool_(cores.ctx.rule("module_expands_short"))
+    return np.asarray((cores.seen.deepest <= cores.dims.topk) & short)
 
 
 def _module(cores: Cores) -> tuple[Stage, ...]:
@@ -68,8 +70,7 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
     found = around.stages("inputs", around.inputs(dims), seen, dtype)
     found += around.stages("inputs", around.compressor(dims), seen, "bf16")
     dense = expands(cores)
-    if dims.index_heads.any():
-        found += _choice(cores, ~dense)
+    found += _choice(cores, ~dense) if dims.index_heads.any() else NO_CHOICE
     found += (around.small(dims, seen),)
     if dims.latent:
         found += _either(dense, (around.expanded(dims, seen, dtype),), around.absorbed(dims, seen))
@@ -175,7 +176,7 @@ FAMILY = Family(
     ragged=("q_lens", "kv_lens"),
     variant=net_of,
     nets=(*NETS, *PARTS.values()),
-    told_by=("kv_dtype",),
+    selected_by=("kv_dtype",),
     reads="operands",
     example="pipewave predict attention_module 1*16 8192*16 16 dsa --phase generation --gpu H200",
 )

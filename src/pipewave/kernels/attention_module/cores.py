@@ -40,9 +40,9 @@ class Cores:
 
     @property
     def attention_type(self) -> str:
-        """Operands of the attention: 16 bits. TensorRT-LLM's kernels multiply in 8 bits where the cache has them."""
-        fp8 = self.dims.cached_bytes == 1.0 and self.ctx.framework == "trtllm"
-        return "fp8" if fp8 and self.ctx.gpu.supports("fp8") else "bf16"
+        """Operands of the attention: 16 bits, or the cache's 8 where the stack multiplies those."""
+        narrow = self.dims.cached_bytes == 1.0 and self.ctx.gpu.supports("fp8")
+        return str(self.ctx.rule("module_multiplies")) if narrow else "bf16"
 
     def indexer(self) -> Stage:
         """Scores of every visible key for every head of the indexer, summed over heads."""

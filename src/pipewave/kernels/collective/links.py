@@ -26,12 +26,12 @@ class Link:
 
 def bridged(gpu: GPU) -> bool:
     """Whether NVLink reaches one neighbour only."""
-    return gpu.link == "nvlink" and bool(constant("nvlink_in_pairs", gpu=gpu.kin))
+    return gpu.link == "nvlink" and bool(constant("nvlink_in_pairs", gpu=gpu.base_gpu))
 
 
 def joined(gpu: GPU) -> int:
     """How many GPUs the link of a host joins: those of the host, or of a rack."""
-    return int(constant("nvlink_rack", gpu=gpu.kin)) or gpu.gpus_per_node
+    return int(constant("nvlink_rack", gpu=gpu.base_gpu)) or gpu.gpus_per_node
 
 
 def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
@@ -48,7 +48,7 @@ def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
 
 def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
     """Groups of ranks with nothing but the network between them: hosts, or whole racks."""
-    rack = constant("nvlink_rack", gpu=gpu.kin)
+    rack = constant("nvlink_rack", gpu=gpu.base_gpu)
     return np.asarray(np.ceil(world / rack)) if rack else nodes
 
 

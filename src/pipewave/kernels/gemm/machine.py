@@ -68,7 +68,7 @@ WEIGHT_ONLY = ("int4", "mxfp4")
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # one a context, told apart by identity: what follows is cached by it
-class Machine:
+class GemmMachine:
     """Rates in FLOP/s, bytes/s and watts, sizes in bytes, times in seconds."""
 
     library: Library
@@ -102,7 +102,7 @@ class Machine:
 
 
 @lru_cache(maxsize=4096)
-def machine(ctx: Context) -> Machine:
+def machine(ctx: Context) -> GemmMachine:
     """Everything constant over a batch."""
     gpu, library = ctx.gpu, library_of(ctx)
     clock_hz, peak = gpu.sustained_clock_mhz * 1e6, gpu.peak_flops(ctx.dtype)
@@ -111,7 +111,7 @@ def machine(ctx: Context) -> Machine:
     operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
     near = L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms
     burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
-    return Machine(
+    return GemmMachine(
         library=library,
         protocol=ctx.protocol,
         framework=ctx.framework,

@@ -44,7 +44,7 @@ def engine(impl: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MoeMachine:
     """Rates in FLOP/s and bytes/s, sizes in bytes, times in seconds."""
 
     sms: float
@@ -80,12 +80,12 @@ def narrow_activations(ctx: Context) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def machine(ctx: Context) -> Machine:
+def machine(ctx: Context) -> MoeMachine:
     """Everything constant over a batch."""
     gpu, dtype = ctx.gpu, product_dtype(ctx)
     cycle = 1e-6 / gpu.sustained_clock_mhz
     kind = engine(ctx.impl)
-    return Machine(
+    return MoeMachine(
         sms=float(gpu.sms),
         flops_per_sm=TENSOR_SHARE * _flops_per_sm(ctx, kind, dtype, cycle),
         l2_per_sm=L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms,

@@ -62,7 +62,7 @@ FAMILY = Family(
     ragged=("q_lens",),
     nets=(NET,),
     dtypes=STREAMED_DTYPES,
-    told_by=("phase",),
+    selected_by=("phase",),
     reads="operands",
     example="pipewave predict causal_conv1d 8192*4 8192 --gpu H100",
 )

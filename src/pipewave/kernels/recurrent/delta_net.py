@@ -145,7 +145,7 @@ FAMILY = Family(
     variant=net_of,
     nets=NETS,
     dtypes=ATTENTION_DTYPES,
-    told_by=("kind", "phase"),
+    selected_by=("kind", "phase"),
     reads="operands",
     example="pipewave predict delta_net 8192*4 16 32 --gpu H100",
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile, BadInput
-from pipewave.tune.reading.interpreter import OPERATORS
+from pipewave.tune.reading.expressions import OPERATORS
 from pipewave.tune.reading.language import NUMBERS
 from pipewave.tune.reading.launch import Launch, count, source
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadInput
-from pipewave.tune.reading.interpreter import Block, Counts, Reader, bound
+from pipewave.tune.reading.block import Block, Counts
+from pipewave.tune.reading.interpreter import Reader, bound
 from pipewave.tune.reading.values import Address, Tensor, Unknown
 
 MOST_BLOCKS = 40  # read of a launch; more where fewer would not end at the last

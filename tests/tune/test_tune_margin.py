@@ -1,4 +1,4 @@
-"""Caution: the default is left only for gains beyond the error shown, and a load that is not told is averaged over."""
+"""The selection margin: the default is left only for gains beyond the error shown, and an unknown load is averaged over."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pipewave.tune import load_table
-from pipewave.tune.caution import FEW, MARGINS, defaults, folds, is_slower, lean, margin
-from pipewave.tune.loads import bins, halves, is_told
+from pipewave.tune.loads import bins, halves, knows_load
 from pipewave.tune.mapping import mean_trips
+from pipewave.tune.margin import FEW, MARGINS, defaults, folds, is_slower, margin, with_margin
 from pipewave.tune.shapes import draw
 from pipewave.tune.table import locate, read
 
@@ -39,7 +39,7 @@ def test_the_margin_is_the_least_that_few_lose_by(error: float) -> None:
     by = margin(slower, predicted, default)
 
     def share(tried: float) -> float:
-        chosen = lean(predicted, default, tried).argmin(axis=1)
+        chosen = with_margin(predicted, default, tried).argmin(axis=1)
         return float(np.mean(slower[np.arange(len(slower)), chosen]))
 
     assert share(by) <= FEW
@@ -65,17 +65,17 @@ def test_a_table_whose_errors_are_large_leaves_the_default_for_large_gains_only(
     default, row = defaults(sure.kernel, sure.config, columns), np.arange(200)
     us = sure.cautious(columns)
     for fitted in (sure, unsure):
-        chosen = fitted.leaning(columns).argmin(axis=1)
+        chosen = fitted.with_margin_us(columns).argmin(axis=1)
         left = chosen != default
         gain = np.log(us[row, default] / us[row, chosen])[left]
         assert left.any()
-        assert gain.min() > fitted.margin(told=True)
+        assert gain.min() > fitted.margin(known_load=True)
 
 
 @pytest.mark.parametrize("kernel", ["moe_w13", "moe_w2", "decode_128", "decode_64"])
 def test_a_load_that_is_not_told_asks_for_no_less_gain(kernel: str) -> None:
-    told, untold = read(locate(kernel, "H200")).fitted.margins
-    assert untold >= told >= MARGINS[0]
+    known_load, unknown_load = read(locate(kernel, "H200")).fitted.margins
+    assert unknown_load >= known_load >= MARGINS[0]
 
 
 @pytest.mark.parametrize(("kernel", "shape"), [("moe_w13", MOE), ("decode_128", DECODE)])
@@ -90,8 +90,8 @@ def test_what_to_expect_without_a_load_is_the_mean_of_both_halves(kernel: str, s
     as_many = many >= few - 1e-9  # a ragged batch may leave splits without work, which then cost nothing
     assert np.mean(as_many) >= 0.5
     assert np.mean((heavy >= light)[as_many]) > 0.9
-    assert is_told(columns | states[0])
-    assert not is_told(columns)
+    assert knows_load(columns | states[0])
+    assert not knows_load(columns)
 
 
 @pytest.mark.parametrize("kernel", ["moe_up", "moe_w2", "decode_64"])

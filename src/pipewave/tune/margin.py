@@ -1,7 +1,7 @@
 """When to leave the default: only for a predicted gain that exceeds the error which anchors left out show.
 
 The margin is the smallest at which few enough anchors run slower than with the default, each predicted by what was
-fitted to the others. Where the load of a launch is not told, it is not told to that prediction either, so that the
+fitted to the others. Where the load of a launch is not known, that prediction does not know it either, so that the
 margin covers what the load may be.
 """
 
@@ -18,7 +18,7 @@ from pipewave.tune.space import space
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 SLOWER = 0.02  # a choice is slower than the default from here on
-FEW, FEWER = 0.02, 0.01  # share of left-out anchors that may be; where loads are not told, for they vary more
+FEW, FEWER = 0.02, 0.01  # share of left-out anchors that may be; where loads are not known, for they vary more
 FOLDS = 5  # parts of the anchors, each left out once
 MARGINS = tuple(step / 100 for step in range(2, 21))  # tried, of log µs
 
@@ -45,7 +45,7 @@ def margin(slower: NDArray[np.bool_], predicted: Floats, default: Ints, most: fl
     """
     row = np.arange(len(predicted))
     for tried in MARGINS:
-        if np.mean(slower[row, lean(predicted, default, tried).argmin(axis=1)]) <= most:
+        if np.mean(slower[row, with_margin(predicted, default, tried).argmin(axis=1)]) <= most:
             return tried
     return MARGINS[-1]
 
@@ -55,7 +55,7 @@ def is_slower(us: Floats, default: Ints) -> NDArray[np.bool_]:
     return np.asarray(us > (1 + SLOWER) * us[np.arange(len(us)), default][:, None])
 
 
-def lean(log_us: Floats, default: Ints, by: float) -> Floats:
+def with_margin(log_us: Floats, default: Ints, by: float) -> Floats:
     """Return log µs [s, c] with the default's [s] lowered."""
     out = log_us.copy()
     out[np.arange(len(out)), default] -= by

@@ -34,7 +34,7 @@ def xgboost(recording: Recording, test: Measured) -> Selector | str:
     try:
         from xgboost import XGBRegressor
     except ImportError:
-        return "xgboost is not installed: pip install 'pipewave[rivals]'"
+        return "xgboost is not installed: pip install 'pipewave[baselines]'"
     sms = int(recording.meta["env"]["sm_count"])
     parts = [(features(some, sms), some.us) for role in (ANCHOR, WAVE) if len((some := measured(recording, role)).us)]
     x = np.concatenate([f[np.isfinite(us)] for f, us in parts])
@@ -53,7 +53,7 @@ def matmul_heuristics(recording: Recording, test: Measured) -> Selector | str:
     try:
         import nvMatmulHeuristics as nv  # noqa: N813  the package's own name
     except ImportError:
-        return "nvidia-matmul-heuristics is not installed: pip install 'pipewave[rivals]'"
+        return "nvidia-matmul-heuristics is not installed: pip install 'pipewave[baselines]'"
     engine = nv.NvMatmulHeuristicsInterfaceEx(
         backend=nv.NvMatmulHeuristicsTarget.CUTLASS3, flags=nv.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
         load_discovery_implicitly=True, gpu=nv.NvMatmulHeuristicsNvidiaGpu.H200_SXM,

@@ -18,9 +18,9 @@ from pipewave.kernels import family_of
 from pipewave.prediction.api import as_case
 from pipewave.prediction.batch import US, answer
 from pipewave.prediction.columns import columns, group_key
-from pipewave.prediction.scalar import answer_single
+from pipewave.prediction.scalar import answer_scalar
 from pipewave.residual.nets import trained
-from pipewave.residual.scalar import alike, lone
+from pipewave.residual.scalar import alike, scalar_net
 
 SIZES = st.integers(1, 1 << 16)
 LENS = st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 8192)), min_size=1, max_size=80)
@@ -56,7 +56,7 @@ def test_a_call_alone_answers_as_in_a_batch(call: Call, gpu: str, protocol: str)
     """Twice the same call, answered with arrays; nets sum in single precision, in another order."""
     case, family = as_case(call, None, None), family_of(call.kernel)
     key = group_key(family, case)
-    alone = answer_single(family, case, key, find(gpu), protocol)
+    alone = answer_scalar(family, case, key, find(gpu), protocol)
     assert alone is not None
     batch = answer(family, columns(family, [case, case]), key, find(gpu), protocol)
     assert alone.seconds == pytest.approx(batch.seconds[:, 1], rel=1e-5)
@@ -67,7 +67,7 @@ def test_a_call_alone_answers_as_in_a_batch(call: Call, gpu: str, protocol: str)
 
 def test_other_families_are_left_to_the_batch() -> None:
     case, family = as_case(pw.rmsnorm(8, 4096), None, None), family_of("rmsnorm")
-    assert answer_single(family, case, group_key(family, case), find("H200"), "cold") is None
+    assert answer_scalar(family, case, group_key(family, case), find("H200"), "cold") is None
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
@@ -80,7 +80,7 @@ def test_nets_alone_compute_what_nets_compute(name: str, activation: str) -> Non
     assert alike(*nets) == (name == "gemm")  # a ceiling of attention has fewer layers
     features = dict(zip(nets[0].features, np.random.default_rng(0).normal(size=len(nets[0].features)), strict=True))
     for asked in [*([net] for net in nets), *([nets] if alike(*nets) else [])]:
-        small = lone(asked, [codes] * len(asked))
+        small = scalar_net(asked, [codes] * len(asked))
         means, _ = small(small.inputs(features))
         for net in asked:
             mine, means = means[: len(net.weights[0])], means[len(net.weights[0]) :]

@@ -1,4 +1,4 @@
-"""The league: standings of frameworks and shapes from rows with known ratios to the ceiling."""
+"""The comparison of stacks: standings of frameworks and shapes from rows with known ratios to the ceiling."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import pipewave as pw
-from bench.league import Row, above, rounded, stacks, worst_served
-from bench.league_page import NAMES, draw, fill
-from pipewave.traces.gaps import league
+from bench.stack_comparison import Row, above, rounded, stacks, worst_served
+from bench.stack_comparison_page import NAMES, draw, fill
+from pipewave.traces.gaps import compare_stacks
 
 GOOD, POOR = 1.0, 2.0
 CALLS = [
@@ -26,7 +26,7 @@ RATIOS = np.array([POOR if row.call.to_dict()["stack"] == "sglang-0.5.14" else G
 RESULTS = {
     "rows": len(ROWS),
     "stacks": [asdict(one) for one in stacks(ROWS, RATIOS)],
-    "implementations": [asdict(one) for one in league(ROWS, RATIOS)],
+    "implementations": [asdict(one) for one in compare_stacks(ROWS, RATIOS)],
     "worst_served": [asdict(one) for one in worst_served(ROWS, RATIOS)],
 }
 

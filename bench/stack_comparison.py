@@ -1,9 +1,10 @@
 """Who leaves what on the table: the public corpus against the shipped ceilings.
 
-    python -m bench.league [--data DIR] [--json FILE] [--page FILE]
+    python -m bench.stack_comparison [--data DIR] [--json FILE] [--page FILE]
 
 Rows are those the shipped weights never saw (fold 0), the newest version of each framework on each GPU. The page is
-bench/pages/league.md with its tables filled in; its figures need the `plot` extra and lie beside it in img/league.
+bench/pages/stack-comparison.md with its tables filled in; its figures need the `plot` extra and lie beside it in
+img/stack-comparison.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from bench.e2e_pipeweave import data_dir
-from bench.league_page import draw, fill
+from bench.stack_comparison_page import draw, fill
 from pipewave.calls.families import Call, from_dict
 from pipewave.evaluate import public
 from pipewave.physics.demand import Array
 from pipewave.software.stacks import framework
-from pipewave.traces.gaps import Row, league, ratios
+from pipewave.traces.gaps import Row, compare_stacks, ratios
 
 # What makes rows one shape: what is left is how many tokens, and how they are spread over requests.
 SHAPE = {
@@ -157,7 +158,7 @@ def main() -> None:
     results = {
         "rows": len(rows),
         "stacks": [asdict(one) for one in stacks(rows, found)],
-        "implementations": [asdict(one) for one in league(rows, found)],
+        "implementations": [asdict(one) for one in compare_stacks(rows, found)],
         "worst_served": [asdict(one) for one in worst_served(rows, found)],
     }
     for one in results["stacks"]:
@@ -167,7 +168,7 @@ def main() -> None:
         given.json.write_text(json.dumps(rounded(results), indent=1) + "\n", encoding="utf-8")
     if given.page:
         given.page.write_text(fill(results), encoding="utf-8")
-        draw(results, given.page.parent / "img" / "league")
+        draw(results, given.page.parent / "img" / "stack-comparison")
 
 
 def rounded(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The league as a page: tables in Markdown and two figures. Results are those of `bench.league`."""
+"""The comparison of stacks as a page: tables in Markdown and two figures. Results: `bench.stack_comparison`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-TEMPLATE = Path(__file__).parent / "pages" / "league.md"
+TEMPLATE = Path(__file__).parent / "pages" / "stack-comparison.md"
 NAMES = {"gemm": "GEMM", "attention": "Attention", "fused_moe": "Fused MoE", "collectives": "Collectives"}
 FRAMEWORKS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 COLORS = {"vllm": "#0072b2", "sglang": "#d55e00", "trtllm": "#009e73", "": "#999999"}
