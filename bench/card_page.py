@@ -206,7 +206,9 @@ def ragged(folder: Path) -> dict[str, str]:
 def blind(card: str) -> dict[str, str]:
     """The table of `bench.card_blind`, as it was committed before rows of the card came into training."""
     found = json.loads((ROOT / "bench" / "results" / f"blind_{card.lower()}.json").read_text())
-    return {"blind": table(found["rows"]), "weights": found["weights"]}
+    shown = [{name: value if isinstance(value, str | float) else str(value) for name, value in line.items()}
+             for line in found["calibrated"]]  # fmt: skip
+    return {"blind": table(found["rows"]), "weights": found["weights"], "calibrated": table(shown)}
 
 
 def only_h200() -> dict[str, object]:
