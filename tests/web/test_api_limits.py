@@ -23,7 +23,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("serve", SERVE | {"gpu": "../x.json/"}, "unknown_gpu", "only names"),
     ("serve", SERVE | {"model": "Lama-3.1-8B"}, "unknown_model", "did you mean Llama-3.1-8B"),
     ("serve", SERVE | {"model": "/etc/config.json"}, "unknown_model", "config.json"),
-    ("serve", SERVE | {"model": {"model_type": "llama"}}, "missing_field", "hidden_size"),
+    ("serve", SERVE | {"model": {"model_type": "llama"}}, "missing_field", "num_hidden_layers"),
     ("serve", SERVE | {"bacth": 4}, "unknown_field", "did you mean batch"),
     ("serve", {k: v for k, v in SERVE.items() if k != "batch"}, "missing_field", "batch"),
     ("serve", SERVE | {"batch": "4"}, "bad_value", "batch"),
