@@ -54,7 +54,7 @@ def inside(row: Row, answer: Answer) -> dict[str, bool]:
 def kind(row: Row) -> str:
     """What a row is counted with: its engine, or apart."""
     old = " (Argonne)" if row.group.source == OLD else ""
-    return row.group.engine + old + (" (needs)" if row.needs else "")
+    return row.group.engine + old + (" (needs)" if row.needs else "") + (" (other modes)" if row.case["mode"] != "serve" and not old else "")
 
 
 def by_group(rows: Sequence[Row], found: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -107,16 +107,22 @@ def _means(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return out
 
 
+def _named(row: Row, words: Sequence[str]) -> bool:
+    name = f"{kind(row)} {' '.join(asdict(row.group).values())}"
+    return all(word in name for word in words)
+
+
 def main() -> None:
     """Answer, score, print, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--engine", help="only rows of this engine")
+    parser.add_argument("--only", default="", help="only groups with these words, such as 'vllm B200'")
+    parser.add_argument("--every", type=int, default=1, help="only one row in so many")
     parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
     parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
     asked = parser.parse_args()
-    rows = [row for row in read(asked.data or corpus()) if not asked.engine or row.group.engine == asked.engine]
+    rows = [row for row in read(asked.data or corpus()) if _named(row, asked.only.split())][:: asked.every]
     began = time.perf_counter()
     found = answers(rows, asked.workers)
     sys.stderr.write(f"{len(rows)} rows in {time.perf_counter() - began:.0f} s\n")

@@ -45,6 +45,7 @@ def _setup(case: Case) -> Setup:
         max_num_seqs=case.max_num_seqs,
         gpu_memory_utilization=case.memory_fraction,
         kv_dtype=cache_type(case.kv_dtype),
+        http=case.mode == "serve",
     )
 
 

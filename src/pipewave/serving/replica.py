@@ -78,6 +78,11 @@ class Replica:
         """True when there is nothing to do."""
         return not (self.waiting or self.running)
 
+    @property
+    def load(self) -> int:
+        """Requests that run or wait."""
+        return len(self.waiting) + self.running
+
     def step(self, now: float) -> Step:
         """Schedule and run one step that starts at `now`."""
         step = Step(now, 0.0, 0, [])

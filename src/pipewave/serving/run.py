@@ -21,6 +21,8 @@ from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
+from pipewave.software.front import INSIDE
+from pipewave.software.front import of as front_of
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
 
@@ -31,7 +33,11 @@ TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated."""
+    """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
+
+    http: clients reach the engine over HTTP, else from its own process. recv_interval: decode steps between two looks
+    at new requests.
+    """
 
     tp: int = 1
     pp: int = 1
@@ -44,6 +50,8 @@ class Setup:
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None
     kv_dtype: str | None = None
+    http: bool = False
+    recv_interval: int = 1
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -118,9 +126,10 @@ class Server:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         table = self.table.scaled(scale * self._pipeline_factor())
         setup, lanes = self.setup, self.runner.deployment.parallel.pp
-        front = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes)
-        decode = Pool(table, self.limits, setup.decode * lanes) if setup.decode else None
-        record = Simulation(traffic, front, decode=decode, transfer_s=self.transfer_s).run()
+        pool = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes, **self._looks())
+        decode = replace(pool, engines=setup.decode * lanes) if setup.decode else None
+        front = front_of(self.runner.engine.name) if setup.http else INSIDE
+        record = Simulation(traffic, pool, decode=decode, transfer_s=self.transfer_s, front=front).run()
         gpus = setup.engines * self.runner.deployment.parallel.world
         answer = {
             "model": self.runner.deployment.model.name,
@@ -140,6 +149,11 @@ class Server:
         keys = [key for key in middle.answer if key.endswith("_ms")]
         intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
         return replace(middle, answer={**middle.answer, **intervals})
+
+    def _looks(self) -> dict[str, Any]:
+        """When the scheduler looks at new requests."""
+        overlaps = bool(getattr(self.runner.engine, "overlaps", False))
+        return {"overlaps": overlaps, "interval": self.setup.recv_interval}
 
     def _pipeline_factor(self) -> float:
         """A full pipeline moves at the pace of its slowest stage."""
