@@ -2,7 +2,7 @@
 
     python -m bench.e2e_fit [--write]
 
-fits vLLM's to the committed H200 rows and prints them, with `--write` into software/engines.json. Every constant is a
+fits vLLM's to the committed H200 rows and prints them, with `--write` into software/times.json. Every constant is a
 time with a meaning (see `pipewave.software.engines`), kept inside the range that traces and common sense allow.
 """
 
@@ -99,7 +99,7 @@ def write(name: str, values: Mapping[str, float]) -> None:
 def main() -> None:
     """Fit to all models and print or write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="store the constants in software/engines.json")
+    parser.add_argument("--write", action="store_true", help="store the constants in software/times.json")
     given = parser.parse_args()
     start = find_engine("vllm")
     measured = measure_loads(points())

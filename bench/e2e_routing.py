@@ -41,9 +41,9 @@ def histograms(model: ModelSpec, batch: int, context: int, distinct: int) -> Ite
 
 
 def _parts(layer: Layer) -> tuple[Gqa, Moe]:
-    if not isinstance(layer.attention, Gqa) or not isinstance(layer.ffn, Moe):
+    if not isinstance(layer.mixer, Gqa) or not isinstance(layer.ffn, Moe):
         raise TypeError("only models of grouped attention and routed experts in every layer")
-    return layer.attention, layer.ffn
+    return layer.mixer, layer.ffn
 
 
 def _weights(draw: np.random.Generator, *shape: int) -> NDArray[np.float64]:

@@ -9,7 +9,8 @@ from pipewave.calls.fields import of
 from pipewave.kernels import Analysis, Columns, Context, Family, register
 from pipewave.physics.cache import least_dram
 from pipewave.physics.demand import demand
-from pipewave.physics.launch import combine, launch_s
+from pipewave.physics.launch import launch_s
+from pipewave.physics.overlap import overlapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     moved = 2.0 * cols["rows"] * cols["dim"]  # bytes in, and the same out
     dram = least_dram(ctx.gpu, ctx.protocol, 0.0 * moved, moved, moved)
     work = demand(len(moved), dram=dram, l2=2 * moved, fma=8.0 * cols["rows"] * cols["dim"], launch=1.0)
-    base = launch_s(ctx.gpu) + combine(dram / (0.9e9 * ctx.gpu.dram_gbps), 2 * moved / (0.7e9 * ctx.gpu.l2_gbps))
+    base = launch_s(ctx.gpu) + overlapped(3, dram / (0.9e9 * ctx.gpu.dram_gbps), 2 * moved / (0.7e9 * ctx.gpu.l2_gbps))
     return Analysis(work, base, {}, "layer_norm")
 
 

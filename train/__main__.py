@@ -7,6 +7,7 @@ Stages, each reading what the one before wrote under `--runs`:
   tables  RUNS/<net> → train/tables/<net>.json, errors on every kind of split by GPU
   all     the four in order
   ceiling  corpus → the ceiling alone, put beside the weights that ship, and its table
+  software  corpus → the record of which software was trained on alone, put into the cards that ship
   intervals  RUNS/<net> → the intervals alone, put into the cards that ship (then `python -m train.cold`)
 """
 
@@ -91,6 +92,14 @@ def intervals(net: str, options: argparse.Namespace) -> None:
     print(replace_intervals(options.weights / f"{net}.json", load(folder / "rows.npz"), folder / "net"), flush=True)
 
 
+def software(net: str, options: argparse.Namespace) -> None:
+    """Put the record of the software of a net's rows into the card that ships."""
+    from train.export import replace_software
+    from train.registry import bare
+
+    print(replace_software(options.weights / f"{net}.json", bare(net, options.data)), flush=True)
+
+
 def tables(net: str, options: argparse.Namespace) -> None:
     """Print the errors by GPU and commit-ready JSON."""
     options.tables.mkdir(exist_ok=True)
@@ -117,6 +126,7 @@ STAGES: dict[str, Callable[[str, argparse.Namespace], None]] = {
 ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "ceiling": ceiling,
     "intervals": intervals,
+    "software": software,
 }
 
 
@@ -141,7 +151,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _default_nets(options: argparse.Namespace) -> list[str]:
     """All nets, or after the first stage those that have rows."""
-    if options.stage in ("rows", "ceiling", "all"):
+    if options.stage in ("rows", "ceiling", "software", "all"):
         from train.registry import names
 
         return list(names())

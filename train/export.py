@@ -22,6 +22,7 @@ from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
 from pipewave.residual.nets import SCHEMA
+from pipewave.software.known import Ran, kind_of, told_of
 from pipewave.software.stacks import framework, version
 from train.ceilings import shipped_shifts
 from train.evaluate import held_out
@@ -146,7 +147,24 @@ def intervals(rows: Rows, run: Path) -> dict[str, dict[str, float]]:
 def told(rows: Rows) -> dict[str, Any]:
     """The software of the rows that shipped weights are trained on; held-out rows name kernels too."""
     known = software(rows.take(by_name(SHIPPED, rows).train))
-    return known | {"default_impl": software(rows)["default_impl"] | known["default_impl"]}
+    return known | {"default_impl": software(rows)["default_impl"] | known["default_impl"], "software": ran(rows)}
+
+
+def ran(rows: Rows) -> dict[str, Any]:
+    """Which software the rows that shipped weights are trained on ran: protocol, stack, types, GPU, implementations."""
+    text = {name: column.text() for name, column in rows.take(by_name(SHIPPED, rows).train).columns.items()}
+    kv_dtype = text.get("kv_dtype", text["dtype"])
+    columns = (text["protocol"], text["stack"], text["dtype"], kv_dtype, text["gpu"], text["impl"])
+    unique = set(zip(*(column.tolist() for column in columns), strict=True))
+    return told_of([Ran(protocol, stack, kind_of(*kinds), gpu, impl) for protocol, stack, *kinds, gpu, impl in unique])
+
+
+def replace_software(card_path: Path, rows: Rows) -> Path:
+    """Give shipped weights the record of the software of their rows, the rest as it was."""
+    card = json.loads(card_path.read_text(encoding="utf-8"))
+    card["software"] = ran(rows)
+    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    return card_path
 
 
 def software(rows: Rows) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.residual.nets import BASES, Interval, half_width, intervals_of
+from pipewave.residual.card import BASES, Interval, half_width, intervals_of
 from train.rows import Ints, Rows
 from train.splits import TWINS, by_name
 

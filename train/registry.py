@@ -14,7 +14,7 @@ import pandas as pd
 
 from pipewave.gpus import find
 from pipewave.physics.demand import Array
-from pipewave.residual.nets import Card, card_of
+from pipewave.residual.card import Card, card_of
 from pipewave.software.stacks import framework
 from train.export import defaults, told
 from train.pack import balanced, pack
@@ -64,7 +64,7 @@ def plain(net: str, data: Path | None = None) -> Rows:
     """
     frame = frame_of(net, data)
     frame = frame[frame["counted"]].reset_index(drop=True) if "counted" in frame else frame
-    card = card_of(defaults(pack(frame, *_no_features(frame))))
+    card = card_of(defaults(_bare(frame)))
     return pack(frame, *features_of(net, as_default(frame, card)))
 
 
@@ -101,8 +101,13 @@ def _module(net: str) -> ModuleType:
     return import_module(small[net].module if net in small else f"train.nets.{LARGE[net]}")
 
 
-def _no_features(frame: pd.DataFrame) -> tuple[dict[str, Array], Array]:
-    return {"none": np.zeros(len(frame))}, np.ones(len(frame))
+def bare(net: str, data: Path | None = None) -> Rows:
+    """A net's rows without features: what software they ran, and which of them are held out."""
+    return _bare(frame_of(net, data))
+
+
+def _bare(frame: pd.DataFrame) -> Rows:
+    return pack(frame, {"none": np.zeros(len(frame))}, np.ones(len(frame)))
 
 
 def plan(net: str, kind: str, rows: Rows) -> dict[str, Any]:

@@ -5,6 +5,7 @@
     │   ├── UnknownField    a field or option that does not exist (unknown_field)
     │   ├── MissingField    a field that is needed and absent (missing_field)
     │   ├── UnknownGPU      (unknown_gpu)
+    │   ├── UnknownArchitecture  (unknown_architecture)
     │   ├── UnknownKernel   (unknown_kernel)
     │   ├── UnknownModel    (unknown_model)
     │   ├── UnsupportedDtype  the GPU or stack cannot run this operand type (unsupported_dtype)
@@ -58,6 +59,12 @@ class UnknownGPU(BadInput):
     code = "unknown_gpu"
 
 
+class UnknownArchitecture(BadInput):
+    """A compute capability whose traits nobody gave."""
+
+    code = "unknown_architecture"
+
+
 class UnknownKernel(BadInput):
     """No kernel family of that name."""
 
@@ -108,6 +115,11 @@ class MissingExtra(PipewaveError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ' did you mean X?' for the closest known word, or an empty string."""
+    return close_to(word, known, 0.6)
+
+
+def close_to(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The same at another likeness, from 0 (any word) to 1 (the word itself)."""
     lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=cutoff)
     return f" did you mean {lowered[close[0]]}?" if close else ""

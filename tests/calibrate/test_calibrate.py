@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import pipewave as pw
 from pipewave.calibrate import corrections
+from pipewave.calibrate.file import load
 from pipewave.calibrate.fit import Sample, fit, log_factors, mape
 from pipewave.calibrate.process import left_out, likeliest
 from pipewave.calibrate.run import calibrate
+from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput
 from pipewave.files.store import Store
+from pipewave.serving.estimate import estimate
+from pipewave.serving.stream import answer_lines
 
 GPU = "H200"
 CALL = pw.gemm(2048, 4096, 4096)
@@ -171,3 +177,51 @@ def test_a_damaged_calibration_is_named_and_can_be_turned_off(tmp_path: Path, mo
     monkeypatch.setenv("PIPEWAVE_CALIBRATION", "off")
     assert pw.predict(CALL, GPU).notes == ()
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
+def test_rows_of_the_fake_device_are_refused_unless_forced(tmp_path: Path) -> None:
+    rows = store_of(tmp_path / "rows", 1.5, gpu="fake")
+    with pytest.raises(BadInput, match="fake device"):
+        calibrate(rows, GPU)
+    assert calibrate(rows, GPU, force=True).fits
+
+
+def test_a_calibration_is_written_where_it_is_read_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPEWAVE_CALIBRATION", str(tmp_path / "elsewhere"))
+    assert calibrate(store_of(tmp_path / "rows", 1.5), GPU).path.parent == tmp_path / "elsewhere"
+    assert any("calibrated" in note for note in pw.predict(CALL, GPU, stack="torch-2.11", impl="cublas").notes)
+    monkeypatch.setenv("PIPEWAVE_CALIBRATION", "off")
+    with pytest.raises(BadInput, match="--out"):
+        calibrate(tmp_path / "rows", GPU)
+
+
+def test_calibrations_are_listed_and_removed(tmp_path: Path) -> None:
+    calibrate(store_of(tmp_path / "rows", 1.5), GPU)
+    before = CliRunner().invoke(build(), ["calibrate", "list", "--format", "json"])
+    assert [row["GPU"] for row in json.loads(before.stdout)["calibrations"]] == [GPU]
+    assert CliRunner().invoke(build(), ["calibrate", "remove", GPU]).exit_code == 0
+    corrections.forget()
+    assert not pw.predict(CALL, GPU, stack="torch-2.11", impl="cublas").notes
+    again = CliRunner().invoke(build(), ["calibrate", "remove", GPU])
+    assert isinstance(again.exception, BadInput)
+
+
+def test_every_flipped_byte_of_a_calibration_is_noticed(tmp_path: Path) -> None:
+    path = calibrate(store_of(tmp_path / "rows", 1.5), GPU).path
+    whole = path.read_bytes()
+    for at in np.random.default_rng(0).integers(0, len(whole), 300).tolist():
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        with pytest.raises(BadFile):
+            load(path)
+
+
+def test_estimates_and_runs_name_the_calibration_that_moved_them(tmp_path: Path) -> None:
+    run = {"batch": 4, "input_len": 128, "output_len": 8}
+    before = estimate("Llama-3.1-8B", GPU, **run)
+    calibrate(store_of(tmp_path / "rows", 1.5), GPU)
+    after = estimate("Llama-3.1-8B", GPU, **run)
+    assert after.prefill_ms > 1.1 * before.prefill_ms
+    assert [note for note in after.notes if "calibrated with 30 rows" in note and note.startswith("gemm")]
+    case = {"id": 1, "model": "Llama-3.1-8B", "gpu": GPU, "engine": "vllm", "mode": "estimate", "isl": 64, "osl": 4}
+    (served,) = answer_lines([json.dumps(case | {"concurrency": 2})])
+    assert any("calibrated" in note for note in served["notes"])

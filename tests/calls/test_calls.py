@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pipewave as pw
 import pipewave.calls.families as calls
 from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
+from pipewave.prediction.jsonl import answer_stream
 
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.lists(st.integers(), max_size=3)
@@ -44,6 +48,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         ({"kernel": "fused_moe", "tokens": 4, "experts": 8, "topk": 9, "hidden": 64, "inter": 64}, BadInput, "topk"),
         ({"kernel": "fused_moe", "tokens": 4, "experts": 8, "topk": 2, "hidden": 64, "inter": 64, "ep": 3}, BadInput, "ep"),
         ({"kernel": "fused_moe", "tokens": 4, "experts": 8, "topk": 2, "hidden": 64, "inter": 64, "routing": "zipf"}, BadInput, "routing"),
+        ({"kernel": "fused_moe", "tokens": 4, "experts": 4, "topk": 2, "hidden": 64, "inter": 64, "routing": [2, 2, 2, 1]}, BadInput, "routing"),
+        ({"kernel": "fused_moe", "tokens": 4, "experts": 4, "topk": 2, "hidden": 64, "inter": 64, "ep": 2, "routing": [8, 1]}, BadInput, "routing"),
         ({"kernel": "all_reduce", "bytes": 8, "world": 1}, BadInput, "world"),
         ({"kernel": "all_reduce", "bytes": 8, "world": 6, "nodes": 4}, BadInput, "nodes"),
     ],
@@ -68,3 +74,20 @@ def test_whatever_is_given_either_builds_or_raises_ours(kernel: str, fields: dic
         assert error.message
     else:
         assert calls.from_dict(call.to_dict()) == call
+
+
+def test_lengths_that_are_no_list_are_a_bad_value() -> None:
+    with pytest.raises(BadInput, match="q_lens = 1: must be a list"):
+        pw.attention(1, 2048, 32, 8)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="kv_lens"):
+        pw.mla([1], "2048", 16, "generation")
+
+
+@pytest.mark.parametrize(("said", "meant"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float8_e4m3fn", "fp8")])
+def test_types_go_by_the_names_of_frameworks_too(said: str, meant: str) -> None:
+    assert pw.gemm(1, 2, 3, dtype=said) == pw.gemm(1, 2, 3, dtype=meant)
+    line = json.dumps({"id": 1, "kernel": "gemm", "m": 8, "n": 512, "k": 512, "dtype": said})
+    out = io.StringIO()
+    answer_stream([line, line.replace(said, meant)], out, gpu="H200")
+    one, other = out.getvalue().splitlines()
+    assert one == other

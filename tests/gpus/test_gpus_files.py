@@ -117,7 +117,7 @@ def test_bad_values_name_file_field_and_range(tmp_path: Path, field: str, value:
         ({"base": "H999X"}, BadInput, "base = 'H999X' is not possible"),
         ({"base": ["H100"]}, BadInput, "base = "),
         ({"base": None}, BadInput, "base = None"),
-        ({"compute_capability": 99}, BadInput, "compute_capability = 99 is not modelled: use one of 70, 75"),
+        ({"compute_capability": 99}, BadInput, "compute_capability = 99 has no traits: use one of 70, 75"),
         ({"sources": ["x"]}, BadInput, "sources = "),
         ({"sources": {"nothing": "x"}}, UnknownField, "sources names 'nothing'"),
         ({"sources": {"sms": {"kind": "rumour"}}}, BadInput, "sources.sms = "),

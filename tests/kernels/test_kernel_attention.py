@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import pipewave as pw
 from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import find
+from pipewave.gpus.architectures import architecture_of
 from pipewave.kernels.attention.analyse import FAMILY, analyse, analyse_requests, phase
 from pipewave.kernels.attention.companions import around_of
 from pipewave.kernels.attention.engines import engine_name, engine_of
@@ -144,7 +145,7 @@ def test_one_query_a_request_is_decode() -> None:
     ],
 )
 def test_engines_by_name(impl: str, framework: str, capability: int, engine: str) -> None:
-    assert engine_name(impl, framework, capability) == engine
+    assert engine_name(impl, framework, architecture_of(capability).mma) == engine
 
 
 def test_flash_attention_2_tiles_of_paged_and_plain_caches() -> None:

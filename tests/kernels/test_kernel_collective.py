@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,9 +15,10 @@ from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.kernels.base import Context, family_of
 from pipewave.kernels.collective.algorithms import CUSTOM_BELOW, custom_runs, custom_s, nccl, one_shot, ring
-from pipewave.kernels.collective.analyse import regime
+from pipewave.kernels.collective.analyse import NETWORK, regime
 from pipewave.kernels.collective.links import bridged, link
 from pipewave.physics.demand import floor_s
+from pipewave.prediction.jsonl import answer_stream
 from pipewave.residual.nets import trained
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -107,7 +111,7 @@ def test_between_nodes_the_network_is_the_slowest_link() -> None:
 def test_small_all_reduces_have_their_own_net() -> None:
     assert regime({"bytes": 1 << 20, "world": 8}) == "all_reduce_small"
     assert regime({"bytes": 8 << 20, "world": 8}) == "all_reduce"
-    assert regime({"bytes": 1 << 20, "world": 16, "nodes": 2}) == "all_reduce"
+    assert regime({"bytes": 1 << 20, "world": 16, "nodes": 2}) == NETWORK
     assert regime({"bytes": 1 << 20, "world": 3}) == "all_reduce"
 
 
@@ -122,10 +126,26 @@ def test_vllm_reduces_small_messages_itself_and_leaves_large_ones_to_nccl() -> N
 
 @given(st.sampled_from(OPS), st.integers(1, 1 << 34), WORLDS, GPUS)
 def test_no_collective_is_predicted_below_its_floor(op: str, size: int, world: int, gpu: str) -> None:
-    call = getattr(pw, op)(size, world)
+    call = getattr(pw, op)(size, world, nodes=max(1, world // 8))
     for protocol in ("cold", "graph", "profiler_warm"):
         found = pw.predict(call, gpu, protocol=protocol)
         assert found.floor_us <= found.low_us <= found.latency_us <= found.high_us
+
+
+def test_a_host_holds_no_more_ranks_than_gpus_and_a_network_is_named_as_assumed() -> None:
+    with pytest.raises(BadInput, match="give nodes = 8"):
+        pw.predict(pw.all_reduce(1 << 20, 64), "H200")
+    over = pw.predict(pw.all_reduce(1 << 20, 64, nodes=8), "H200")
+    assert over.basis == "new_architecture"
+    assert "50 GB/s" in over.notes[-1]
+    rack = pw.predict(pw.all_reduce(1 << 20, 64, nodes=16), "GB200", protocol="graph")
+    assert not any("network" in note for note in rack.notes)
+    lines = [json.dumps({"id": n, "kernel": "all_reduce", "bytes": 1 << 20, "world": 16, "nodes": n}) for n in (1, 2)]
+    out = io.StringIO()
+    answer_stream(lines, out, gpu="H200")
+    refused, answered = map(json.loads, out.getvalue().splitlines())
+    assert refused["error"]["field"] == "nodes"
+    assert answered["latency_us"] > 0
 
 
 @given(st.sampled_from(OPS), st.integers(1, 1 << 33), WORLDS, GPUS)

@@ -11,8 +11,8 @@ import pipewave as pw
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
 from pipewave.kernels.streaming.elementwise import FAMILY
-from pipewave.kernels.streaming.stream import Stream, dram_bytes, least_bytes, missing_share
-from pipewave.physics.cache import l2_bytes
+from pipewave.kernels.streaming.stream import Stream, dram_bytes, least_bytes
+from pipewave.physics.cache import MISSES, l2_bytes, missing_share
 
 PROTOCOLS = ("cold", "serving", "graph", "profiler_warm")
 BYTES = st.integers(0, 1 << 34)
@@ -40,7 +40,7 @@ def test_serving_takes_weights_from_dram_and_activations_from_l2() -> None:
 
 def test_a_walked_buffer_begins_to_miss_around_the_capacity() -> None:
     gpu = find("H200")
-    share = missing_share(gpu, l2_bytes(gpu) * np.array([0.5, 0.97, 2.0]))
+    share = missing_share(MISSES["one_piece"], l2_bytes(gpu), l2_bytes(gpu) * np.array([0.5, 0.97, 2.0]))
     assert share[0] == 0.0
     assert 0.0 < share[1] < 1.0
     assert share[2] == 1.0

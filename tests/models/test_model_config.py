@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -109,10 +110,10 @@ def test_stages_cover_all_layers_once() -> None:
 
 def test_layer_kinds_follow_the_config() -> None:
     gemma, gpt, qwen, deepseek = (load(n) for n in ("Gemma-3-27B", "gpt-oss-20b", "Qwen2.5-14B", "DeepSeek-V3"))
-    assert [layer.attention.window for layer in gemma.layers[:7]] == [1024] * 5 + [None, 1024]
-    assert [layer.attention.window for layer in gpt.layers[:4]] == [128, None, 128, None]
-    assert all(layer.attention.window is None for layer in qwen.layers)
-    assert isinstance(deepseek.layers[0].attention, Mla)
+    assert [layer.mixer.window for layer in gemma.layers[:7]] == [1024] * 5 + [None, 1024]
+    assert [layer.mixer.window for layer in gpt.layers[:4]] == [128, None, 128, None]
+    assert all(layer.mixer.window is None for layer in qwen.layers)
+    assert isinstance(deepseek.layers[0].mixer, Mla)
     assert [isinstance(layer.ffn, Moe) for layer in deepseek.layers[:5]] == [False, False, False, True, True]
 
 
@@ -125,7 +126,7 @@ def test_a_window_that_is_stated_twice_must_agree() -> None:
 
 def test_only_the_block_of_a_family_that_is_modelled_passes() -> None:
     cohere = LLAMA | {"model_type": "cohere2", "sliding_window": 64, "use_parallel_block": True}
-    assert [layer.attention.window for layer in parse(cohere, "x").layers] == [64, 64, 64, None]
+    assert [layer.mixer.window for layer in parse(cohere, "x").layers] == [64, 64, 64, None]
     with pytest.raises(UnsupportedModel, match="only True is modelled"):
         parse(cohere | {"use_parallel_block": False}, "x")
 
@@ -135,12 +136,13 @@ def test_wide_weights_of_narrow_products_are_told() -> None:
     assert "twice as fast" in parse(eight, "x").notes[0]
 
 
-def test_a_language_model_that_is_not_modelled_is_named_before_its_tower() -> None:
-    text = LLAMA | {"model_type": "llama4_text"}
-    with pytest.raises(UnsupportedModel, match="llama4_text"):
-        parse(
-            {"model_type": "llama4", "text_config": text, "vision_config": {"model_type": "llama4_vision_model"}}, "x"
-        )
+def test_a_type_never_seen_is_the_sum_of_the_parts_its_fields_name() -> None:
+    new = parse(LLAMA | {"model_type": "brand_new"}, "x")
+    assert (new.layers, parameters(new)) == (parse(LLAMA, "x").layers, parameters(parse(LLAMA, "x")))
+    assert "brand_new" in new.notes[0]
+    sparse = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    routed = parse(LLAMA | {"model_type": "brand_new"} | sparse, "x")
+    assert all(layer.moes[0].experts == 8 for layer in routed.layers)
 
 
 def test_unknown_field_that_may_matter_is_named() -> None:
@@ -164,7 +166,7 @@ def test_unknown_field_that_is_off_is_harmless(off: object) -> None:
         ({"num_attention_heads": 0}, BadInput),
         ({"num_key_value_heads": 3}, BadInput),
         ({"vocab_size": -5}, BadInput),
-        ({"model_type": "mamba"}, UnsupportedModel),
+        ({"model_type": 7}, BadInput),
         ({"model_type": None}, MissingField),
         ({"hidden_act": "exotic"}, UnsupportedModel),
         ({"torch_dtype": "float8"}, UnsupportedModel),
@@ -251,17 +253,23 @@ def test_ignore_patterns() -> None:
         matches("a" * 40, "re:(a+)+$")
 
 
-def test_mixed_quantisation_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="quantized_layers"):
+def test_mixed_quantisation_names_modules() -> None:
+    with pytest.raises(UnsupportedModel, match="quant_algo"):
         read({"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {}}})
+    mixed = {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"layers.1.mlp": {"quant_algo": "FP8"}}}
+    assert dtypes(mixed, 0) == ["bf16"] * 5
+    assert dtypes(mixed, 1) == ["bf16", "bf16", "fp8", "fp8", "bf16"]
 
 
 def test_files_that_are_no_config(tmp_path: object) -> None:
     path = tmp_path / "config.json"  # type: ignore[operator]
-    for content in ("", "{", "[1]", '{"hidden_size": NaN}', "[" * 100_000):
+    for content in ("", "{", "[1]", "[" * 100_000):
         path.write_text(content)
         with pytest.raises(BadFile):
             load(str(path))
+    path.write_text(json.dumps(LLAMA | {"hidden_size": float("nan")}))
+    with pytest.raises(BadInput, match="hidden_size = nan"):
+        load(str(path))
     with pytest.raises(BadFile):
         load(str(tmp_path / "missing.json"))  # type: ignore[operator]
     with pytest.raises(UnknownModel, match=r"did you mean Llama-3\.1-8B"):
@@ -270,4 +278,21 @@ def test_files_that_are_no_config(tmp_path: object) -> None:
 
 def test_names_ignore_case_and_organisation() -> None:
     assert load("meta-llama/llama-3.1-8b") is load("Llama-3.1-8B")
+    assert load("meta-llama/Meta-Llama-3.1-8B-Instruct") is load("Llama-3.1-8B")
     assert ALONE.world == 1
+
+
+def test_a_repository_of_the_local_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    for revision, hidden in (("old", 128), ("new", 256)):
+        folder = tmp_path / "models--maker--Some-Model" / "snapshots" / revision
+        folder.mkdir(parents=True)
+        unbounded = {"time_step_limit": [0.0, float("inf")]}
+        (folder / "config.json").write_text(json.dumps(LLAMA | {"hidden_size": hidden} | unbounded))
+    refs = tmp_path / "models--maker--Some-Model" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("new")
+    assert load("maker/Some-Model").hidden == load("Some-Model").hidden == 256
+    assert load("maker/Some-Model").name == "maker/Some-Model"
+    with pytest.raises(UnknownModel):
+        load("../models--maker--Some-Model")

@@ -135,4 +135,4 @@ def test_padding_to_a_graph_pads_products_only() -> None:
     by_name = {use.name: use.call for use in uses}
     assert by_name["qkv_proj"].m == 16  # type: ignore[attr-defined]
     assert len(by_name["attention"].q_lens) == 9  # type: ignore[attr-defined]
-    assert isinstance(load("Llama-3.1-8B").layers[0].attention, Gqa)
+    assert isinstance(load("Llama-3.1-8B").layers[0].mixer, Gqa)

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.calls.families import CLASSES, Call
-from pipewave.errors import BadInput, UnknownGPU, UnsupportedDtype
+from pipewave.calls.operators import (
+    AttentionModule,
+    BatchedGemm,
+    CausalConv1d,
+    DeltaNet,
+    HyperConnection,
+    Mamba2,
+    MegaMoe,
+    MoeAllToAll,
+)
+from pipewave.errors import BadInput, MissingField, UnknownField, UnknownGPU, UnsupportedDtype
 from pipewave.prediction import tables
 from pipewave.prediction.batch import BEYOND
 
@@ -46,6 +59,25 @@ def any_call(draw: st.DrawFn) -> Call:
             return pw.silu_and_mul(draw(SIZES), draw(SIZES))
         case "elementwise":
             return pw.elementwise(draw(SIZES), draw(SIZES))
+        case "delta_net":
+            return DeltaNet(q, 8, draw(st.sampled_from([8, 16, 32])), kind=draw(st.sampled_from(["gdn", "kda"])))
+        case "causal_conv1d":
+            return CausalConv1d(q, draw(st.integers(64, 16_384)))
+        case "mamba2":
+            return Mamba2(q, draw(st.sampled_from([16, 64, 128])))
+        case "attention_module":
+            kind = draw(st.sampled_from(["mla", "dsa", "msa", "csa", "hca"]))
+            cache = draw(st.sampled_from([None, "fp8"]))
+            return AttentionModule(q, kv, draw(st.sampled_from([8, 16, 128])), kind, kv_dtype=cache)
+        case "hyper_connection":
+            return HyperConnection(draw(SIZES), 4096, part=draw(st.sampled_from(["pre", "post"])))
+        case "moe_all_to_all":
+            backend = draw(st.sampled_from(["deepep_ht", "deepep_ll", "nvlink_one_sided"]))
+            return MoeAllToAll(draw(SIZES), 7168, 8, 256, draw(st.sampled_from([4, 8, 32])), backend=backend)
+        case "mega_moe":
+            return MegaMoe(draw(SIZES), 256, 8, 4096, 2048, 8, dtype="bf16")
+        case "batched_gemm":
+            return BatchedGemm(draw(st.integers(1, 128)), draw(SIZES), 512, 128)
     return CLASSES[kernel](draw(st.integers(1, 1 << 30)), draw(st.sampled_from([2, 4, 8])))  # type: ignore[call-arg]
 
 
@@ -83,7 +115,6 @@ def test_tables_of_arrays_and_frames() -> None:
     one_by_one = [pw.predict(pw.gemm(int(rows), 4096, 4096), "H200").latency_us for rows in m]
     assert np.allclose(from_arrays.latency_us, one_by_one, rtol=1e-5)
     assert from_arrays.to_dict()["bound"] == [answer.bound for answer in from_arrays]
-    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"kernel": "gemm", "m": m, "n": 4096, "k": 4096})
     assert np.allclose(pw.predict(frame, "H200").to_pandas()["latency_us"], one_by_one, rtol=1e-5)
 
@@ -117,6 +148,63 @@ def test_a_table_answers_as_its_rows_do(table: dict[str, object]) -> None:
 def test_rows_that_no_call_may_be_are_refused_in_arrays_too(m: object) -> None:
     with pytest.raises(BadInput, match="row 1"):
         pw.predict({"kernel": "gemm", "m": m, "n": 8, "k": 8}, "H200")
+
+
+def test_a_gpu_that_a_case_names_is_the_one_it_is_answered_for() -> None:
+    case = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096}
+    alone = pw.predict(pw.gemm(64, 4096, 4096), "L40S").latency_us
+    for asked in (case | {"gpu": "L40S"}, [case | {"gpu": "L40S"}], pd.DataFrame([case | {"gpu": "L40S"}])):
+        assert pw.predict(asked, "H200")[0].latency_us == alone == pw.predict(asked)[0].latency_us
+    for asked in (case | {"gpu": "NOPE"}, [case | {"gpu": "NOPE"}], pd.DataFrame([case | {"gpu": "NOPE"}])):
+        with pytest.raises(UnknownGPU):
+            pw.predict(asked, "H200")
+    with pytest.raises(MissingField):
+        pw.predict(case)
+
+
+def test_rows_of_several_gpus_and_protocols_come_back_in_order() -> None:
+    gpus, protocols, m = ["L40S", "H200", "L40S", None], ["graph", None, "cold", "graph"], [1, 64, 512, 4096]
+    table = {"kernel": "gemm", "m": m, "n": 2048, "k": 2048, "gpu": gpus, "protocol": protocols}
+    found = pw.predict(table, "B200")
+    for i, answer in enumerate(found):
+        one = pw.predict(pw.gemm(m[i], 2048, 2048), gpus[i] or "B200", protocol=protocols[i] or "cold")
+        assert answer.latency_us == pytest.approx(one.latency_us, rel=1e-6)
+        assert found.joules[i] > 0
+
+
+def test_a_frame_keeps_its_index_and_its_other_columns() -> None:
+    frame = pd.DataFrame(
+        {"kernel": "gemm", "m": [1, 64], "n": 512, "k": 512, "layer": ["a", "b"], "latency_us": [3.0, 4.0]}
+    )
+    frame.index = pd.Index(["x", "y"])
+    found = pw.predict(frame, "H200").to_pandas()
+    assert list(found.index) == ["x", "y"]
+    assert list(found["layer"]) == ["a", "b"]
+    assert list(found["latency_us_given"]) == [3.0, 4.0]
+    with pytest.raises(UnknownField, match="did you mean dtype"):
+        pw.predict(frame.assign(dtypes="fp8"), "H200")
+
+
+@pytest.mark.parametrize("asked", [None, 5, "gemm", [1], [None], [{"kernel": "gemm"}], object()])
+def test_what_is_no_call_is_refused_by_name(asked: Any) -> None:
+    with pytest.raises(BadInput):
+        pw.predict(asked, "H200")
+
+
+@pytest.mark.parametrize("software", [{"stack": []}, {"impl": 3}, {"stack": ""}, {"protocol": []}])
+def test_software_is_text(software: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        pw.predict(pw.gemm(1, 2, 3), "H200", **software)
+
+
+def test_predictions_add_up() -> None:
+    one, other = (pw.predict(pw.gemm(m, 4096, 4096), "H200") for m in (64, 4096))
+    both = sum([one, other])
+    assert isinstance(both, pw.Prediction)
+    assert both.latency_us == pytest.approx(one.latency_us + other.latency_us)
+    assert both.low_us <= both.latency_us <= both.high_us
+    assert both.bound == other.bound
+    assert json.loads(json.dumps(both.to_dict()))["notes"] == []
 
 
 def test_a_bad_row_of_a_table_is_named() -> None:
@@ -165,8 +253,42 @@ def test_four_bit_weights_are_answered_by_a_stack_that_runs_them() -> None:
     """vLLM 0.22.1 has rows of other types only, 0.24.0 has kernels of such weights."""
     call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
     found = pw.predict(call, "H200", protocol="serving")
-    assert found.stack == "vllm-0.24.0" and "vllm-0.22.1 was not measured" in found.notes[0]
+    assert found.stack == "vllm-0.24.0" and found.software == "nearest_version"
+    assert found.notes[0] == "no rows of vllm-0.22.1 mxfp4 on H200 were used in training; answered from vllm-0.24.0"
     assert found.latency_us == pw.predict(call, "H200", protocol="serving", stack="vllm-0.24.0").latency_us
+
+
+def test_software_says_whose_rows_answer() -> None:
+    """`measured` is of this GPU, this stack, this type; every substitution is named."""
+    call = pw.gemm(512, 4096, 4096)
+    known = pw.predict(call, "H200", protocol="graph", stack="vllm-0.24.0")
+    assert (known.software, known.notes) == ("measured", ())
+    elsewhere = pw.predict(call, "H200", protocol="graph", stack="trtllm-1.0.0")
+    assert elsewhere.software == "other_gpu" and "its rows on A100" in elsewhere.notes[0]
+    unknown = pw.predict(call, "H200", protocol="graph", stack="tvm-0.1")
+    assert unknown.software == "other_framework" and unknown.notes
+    assert (
+        pw.predict([call] * 2, "H200", protocol="graph", stack="tvm-0.1").to_dict()["software"]
+        == ["other_framework"] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stack"), [("bf16", "trtllm-1.2.0rc5"), ("fp8", "trtllm-1.2.0rc5"), ("bf16", "trtllm-1.0.0")]
+)
+def test_no_implementation_of_another_type_stands_in(dtype: str, stack: str) -> None:
+    """TensorRT-LLM's weight-only plugins are all that one version was measured with on a GPU, in one type."""
+    for gpu in ("H200", "H100", "L40S"):
+        found = pw.predict(pw.gemm(512, 4096, 4096, dtype=dtype), gpu, protocol="graph", stack=stack)
+        assert "weight_only" not in found.impl.lower() and "plugin" not in found.impl.lower()
+
+
+def test_a_type_that_a_framework_never_ran_is_told() -> None:
+    found = pw.predict(
+        pw.fused_moe(256, 128, 8, 2048, 768, dtype="fp8"), "H100", protocol="graph", stack="sglang-0.5.14"
+    )
+    assert found.software == "other_framework" and "no rows of sglang-0.5.14 fp8 on H100" in found.notes[0]
+    assert any("other types" in note for note in found.notes)
 
 
 DECODE = pw.attention([1] * 8, [4096] * 8, 32, 8, kv_dtype="fp8")
@@ -250,7 +372,8 @@ def test_cold_calls_of_four_bit_weights_run_the_kernels_that_replays_of_them_do(
 def test_a_stack_runs_its_own_kernels_of_four_bit_weights(gpu: str, stack: str) -> None:
     """Also where every shape that it was measured at is held out of training."""
     found = pw.predict(pw.fused_moe(256, 384, 8, 7168, 2048, dtype="int4"), gpu, protocol="graph", stack=stack)
-    assert found.stack == stack and found.notes == ()
+    assert found.stack == stack
+    assert (found.software == "measured") == (found.notes == ())
     assert "marlin" in found.impl or (gpu == "B300" and found.impl == "sglang_flashinfer_trtllm_moe")
 
 

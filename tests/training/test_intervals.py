@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from pipewave.residual.nets import BASES, Interval, half_width, intervals_of
+from pipewave.residual.card import BASES, Interval, half_width, intervals_of
 from train import ceilings
 from train.intervals import ENOUGH_ROWS, Held, calibrated, telling
 from train.splits import by_name, expand

@@ -14,6 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipewave.errors import BadInput
+
 if TYPE_CHECKING:
     from pipewave.calibrate.correction import Correction
     from pipewave.kernels.base import Context
@@ -68,6 +70,23 @@ def _path(setting: str, gpu: str) -> Path | None:
         return None
     given = Path(setting) if setting else folder()
     return given if given.is_file() else given / file_name(gpu)
+
+
+def target(gpu: str) -> Path:
+    """Where the calibration of a GPU is read from, and so where it is written to. BadInput when it is turned off."""
+    path = _path(os.environ.get(VARIABLE, ""), gpu)
+    if path is None:
+        raise BadInput(
+            f"{VARIABLE}=off: predictions would not use it; unset it, or name a file with --out", field="out"
+        )
+    return path
+
+
+def saved() -> list[Path]:
+    """Files of all calibrations that predictions would find."""
+    chosen = os.environ.get(VARIABLE, "")
+    given = folder() if not chosen or chosen.lower() == OFF else Path(chosen)
+    return [given] if given.is_file() else sorted(given.glob(f"*{SUFFIX}"))
 
 
 def folder() -> Path:

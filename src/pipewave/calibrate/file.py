@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipewave.calibrate.correction import Correction, Frame
 from pipewave.calibrate.process import Scales
 from pipewave.errors import BadFile
+from pipewave.files import sealed
 from pipewave.physics.demand import Array
 from pipewave.residual.nets import trained
 
-SCHEMA = 3
+SCHEMA = 4  # 4: sealed by a checksum
+HINT = "calibrate again, or set PIPEWAVE_CALIBRATION=off"
 ARRAYS = ("middle", "spread", "points", "weights")
 
 
@@ -32,45 +29,30 @@ class Saved:
 
 
 def save(saved: Saved, path: Path) -> None:
-    """Write beside `path` and move it there, so that readers see the old file or the new one. BadFile if it cannot."""
-    from safetensors.numpy import save as to_bytes
-
-    tensors: dict[str, Array] = {}
+    """Write the file whole or not at all. BadFile if it cannot."""
+    arrays: dict[str, Array] = {}
     cards = []
     for number, ((net, protocol), found) in enumerate(saved.corrections.items()):
-        arrays = (found.frame.middle, found.frame.spread, found.points, found.weights)
-        tensors |= {f"{number}/{name}": np.ascontiguousarray(a) for name, a in zip(ARRAYS, arrays, strict=True)}
+        parts = (found.frame.middle, found.frame.spread, found.points, found.weights)
+        arrays |= {f"{number}/{name}": part for name, part in zip(ARRAYS, parts, strict=True)}
         cards.append({"net": net, "protocol": protocol, "settings": sorted(found.settings), "width": found.width})
         cards[-1]["weights"] = _weights(net)
         cards[-1] |= {"names": found.frame.names, "scales": asdict(found.scales)}
     card = {"schema": SCHEMA, "gpu": saved.gpu, "corrections": cards, "environments": list(saved.environments)}
-    _replace(path, to_bytes(tensors, metadata={"pipewave": json.dumps(card)}))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(content)
-        os.replace(file.name, path)
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be written ({error.strerror})", field="out") from error
+    sealed.write(path, card, arrays)
 
 
 def load(path: Path) -> Saved:
     """Read what `save` wrote. BadFile when it is not that, and how to go on without it."""
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, framework="numpy") as file:
-            card = json.loads((file.metadata() or {})["pipewave"])
-            if card["schema"] != SCHEMA:
-                raise ValueError(f"schema {card['schema']}, this version reads {SCHEMA}")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            return _parsed(card, arrays)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        hint = "calibrate again, or set PIPEWAVE_CALIBRATION=off"
-        raise BadFile(f"{path}: not a calibration ({error}); {hint}", field="calibration") from error
+        card, arrays = sealed.read(path, "calibration")
+        if card["schema"] != SCHEMA:
+            raise ValueError(f"schema {card['schema']}, this version reads {SCHEMA}")
+        return _parsed(card, arrays)
+    except BadFile as error:
+        raise BadFile(f"{error.message}; {HINT}", field="calibration") from error
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise BadFile(f"{path}: not a calibration ({error}); {HINT}", field="calibration") from error
 
 
 def _weights(net: str) -> str:

@@ -13,6 +13,7 @@ from pipewave.calibrate.fit import FEWEST_ROWS, Fit, fit
 from pipewave.calibrate.samples import Key, samples
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU, find
+from pipewave.measure.job import FAKE_GPU
 from pipewave.measure.pack import environments, started_together
 from pipewave.measure.pack import rows as measured_rows
 
@@ -49,17 +50,21 @@ class Report:
             }
 
 
-def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None) -> Report:
+def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bool = False) -> Report:
     """Fit corrections to the rows of `store` and save them where predictions for `gpu` find them, or to `out`.
 
-    Errors after are leave-one-group-out (leave-one-out where a net has a single group). Rows flushed otherwise than
-    by writing are left out, and collectives of which some rank was waited for. BadInput when the rows allow no
-    correction at all, or come from another GPU.
+    `force` takes rows of the fake device too, which replays recorded rows and measures nothing. Errors after are
+    leave-one-group-out (leave-one-out where a net has a single group). Rows flushed otherwise than by writing are left
+    out, and collectives of which some rank was waited for. BadInput when the rows allow no correction at all, or come
+    from another GPU.
     """
     card = find(gpu)
+    path = out or corrections.target(card.name)
     flushed = [row for row in measured_rows(store) if row.get("flush", "write") == "write"]
     rows = [row for row in flushed if started_together(row)]
     told = tuple(environments(store).values())
+    if not force:
+        _real(told)
     _same_gpu(card, told)
     found, skipped = samples(rows, card)
     fits = {key: fit(sample) for key, sample in found.items() if len(sample) >= FEWEST_ROWS}
@@ -67,12 +72,18 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None) -> Report
         raise BadInput(
             f"{store}: {len(rows)} usable rows; at least {FEWEST_ROWS} of one kernel are needed", field="store"
         )
-    path = out or corrections.folder() / corrections.file_name(card.name)
     kept = {key: one.correction for key, one in fits.items() if one.correction}
     save(Saved(card.name, kept, told), path)
     corrections.forget()
     too_few = {key: len(sample) for key, sample in found.items() if len(sample) < FEWEST_ROWS}
     return Report(card.name, path, fits, skipped, too_few, late=len(flushed) - len(rows))
+
+
+def _real(told: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse rows that no GPU produced."""
+    if any(environment.get("gpu") == FAKE_GPU for environment in told):
+        text = "the rows are of the fake device, which measures nothing: measure on the GPU itself, or pass --force"
+        raise BadInput(text, field="store")
 
 
 def _same_gpu(card: GPU, told: Sequence[Mapping[str, Any]]) -> None:

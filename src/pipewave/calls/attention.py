@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -64,13 +64,18 @@ class Mla(Call):
         check_lengths(self.q_lens, self.kv_lens, causal=True)
 
 
+def listed(lens: Any) -> Any:
+    """A sequence as a tuple; anything else as it is, for the field's rule to refuse by name."""
+    return tuple(lens) if isinstance(lens, Iterable) and not isinstance(lens, str) else lens
+
+
 def attention(
     q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, kv_heads: int, head_dim: int = 128, **options: Any
 ) -> Attention:
     """Attention over a batch of requests; options are the fields of `Attention`."""
-    return Attention(tuple(q_lens), tuple(kv_lens), heads, kv_heads, head_dim, **options)
+    return Attention(listed(q_lens), listed(kv_lens), heads, kv_heads, head_dim, **options)
 
 
 def mla(q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, phase: str, **options: Any) -> Mla:
     """Latent attention over a batch of requests; options are the fields of `Mla`."""
-    return Mla(tuple(q_lens), tuple(kv_lens), heads, phase, **options)
+    return Mla(listed(q_lens), listed(kv_lens), heads, phase, **options)

@@ -18,6 +18,15 @@ OPERAND_BYTES = {
 # What kernels without weights exist for: 4-bit types are types of weights, and attention has no integer products.
 ATTENTION_DTYPES = ("bf16", "fp16", "fp8", "fp8_block")
 STREAMED_DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "nvfp4")
+# What frameworks call operand types. `float8_e4m3fn` is torch's name, `fp8_e4m3` the engines'.
+SPELLINGS = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e4m3": "fp8",
+    "fp8_e4m3": "fp8",
+}
 # What engines call the types of a KV cache; `auto` is the model's own.
 CACHE_TYPES = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
 

@@ -26,6 +26,16 @@ from pipewave.calls.collective import (
 from pipewave.calls.fields import check_names
 from pipewave.calls.gemm import Gemm, gemm
 from pipewave.calls.moe import FusedMoe, fused_moe
+from pipewave.calls.operators import (
+    AttentionModule,
+    BatchedGemm,
+    CausalConv1d,
+    DeltaNet,
+    HyperConnection,
+    Mamba2,
+    MegaMoe,
+    MoeAllToAll,
+)
 from pipewave.calls.streaming import Elementwise, RmsNorm, SiluAndMul, elementwise, rmsnorm, silu_and_mul
 from pipewave.errors import UnknownKernel, did_you_mean
 
@@ -38,12 +48,20 @@ __all__ = [
     "AllReduce",
     "AllToAll",
     "Attention",
+    "AttentionModule",
+    "BatchedGemm",
     "Call",
+    "CausalConv1d",
     "Collective",
+    "DeltaNet",
     "Elementwise",
     "FusedMoe",
     "Gemm",
+    "HyperConnection",
+    "Mamba2",
+    "MegaMoe",
     "Mla",
+    "MoeAllToAll",
     "ReduceScatter",
     "RmsNorm",
     "SendRecv",
@@ -78,6 +96,14 @@ BUILT_IN: tuple[type[Call], ...] = (
     ReduceScatter,
     AllToAll,
     SendRecv,
+    DeltaNet,
+    CausalConv1d,
+    Mamba2,
+    AttentionModule,
+    HyperConnection,
+    MoeAllToAll,
+    MegaMoe,
+    BatchedGemm,
 )
 # Call classes by family: the contract's own, and those of every family that is registered later.
 CLASSES: dict[str, type[Call]] = {cls.kernel: cls for cls in BUILT_IN}

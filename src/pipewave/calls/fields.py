@@ -8,6 +8,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
+from pipewave.calls.dtypes import SPELLINGS
 from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean
 
 LARGEST_SIZE = 2**31 - 1
@@ -72,6 +73,8 @@ def _str(rule: Rule, name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise _fail(name, value, "a non-empty string")
     if rule.choices and value not in rule.choices:
+        if SPELLINGS.get(value) in rule.choices:
+            return SPELLINGS[value]
         raise BadInput(
             f"{name} = {value!r}: must be one of {', '.join(rule.choices)};{did_you_mean(value, rule.choices)}".rstrip(
                 ";"

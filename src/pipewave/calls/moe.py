@@ -39,12 +39,21 @@ class FusedMoe(Call):
                 raise BadInput(f"{name} = {getattr(self, name)}: must divide {of_name} = {shards}", field=name)
         if self.topk > self.experts:
             raise BadInput(f"topk = {self.topk}: must be at most experts = {self.experts}", field="topk")
-        if isinstance(self.routing, tuple) and len(self.routing) not in (self.experts, self.experts // self.ep):
+        if isinstance(self.routing, tuple):
+            self._check_routing(self.routing)
+
+    def _check_routing(self, counts: tuple[int, ...]) -> None:
+        """Every token goes to `topk` experts; of those of one rank no more is known than that they get no more."""
+        if len(counts) not in (self.experts, self.experts // self.ep):
             raise BadInput(
-                f"routing has {len(self.routing)} entries: must hold one count per expert ({self.experts}) "
+                f"routing has {len(counts)} entries: must hold one count per expert ({self.experts}) "
                 f"or per local expert ({self.experts // self.ep})",
                 field="routing",
             )
+        pairs, found = self.tokens * self.topk, sum(counts)
+        if found > pairs or (len(counts) == self.experts and found != pairs):
+            bound = "add up to" if len(counts) == self.experts else "add up to at most"
+            raise BadInput(f"routing adds up to {found:,}: must {bound} tokens × topk = {pairs:,}", field="routing")
 
 
 def fused_moe(tokens: int, experts: int, topk: int, hidden: int, inter: int, **options: Any) -> FusedMoe:

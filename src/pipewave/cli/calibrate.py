@@ -1,40 +1,90 @@
-"""`pipewave calibrate`: correct the shipped model for a card from its own measured rows."""
+"""`pipewave calibrate`: correct the shipped model for a card from its own measured rows; list or remove corrections."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from pipewave.errors import BadInput, MissingField
+
+Format = Annotated[str, typer.Option(help="table, json or csv.")]
+
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("calibrate")(calibrate)
+    """Add the command and its sub-commands."""
+    group = typer.Typer(invoke_without_command=True)
+    group.callback()(calibrate)
+    group.command("list")(list_)
+    group.command("remove")(remove)
+    app.add_typer(group, name="calibrate")
 
 
 def calibrate(
-    store: Annotated[Path, typer.Option(help="Rows of `pipewave measure`: its store, a packed file or a folder.")],
-    gpu: Annotated[str, typer.Option(help="The GPU they were measured on: a name, or its spec file.")],
+    ctx: typer.Context,
+    store: Annotated[
+        Path | None, typer.Option(help="Rows of `pipewave measure`: its store, a packed file or a folder.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="The GPU they were measured on: a name, or its spec file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to save; default: where predictions look for it.")] = None,
-    format: Annotated[str, typer.Option(help="table, json or csv.")] = "table",
+    force: Annotated[bool, typer.Option("--force", help="Take rows of the fake device too.")] = False,
+    format: Format = "table",
 ) -> None:
     """Correct predictions for your card from as few as 30 rows of it.
 
     The error after is of rows whose whole group was left out. Predictions for that GPU, from the software that was
     measured, use the calibration from then on and say so; `PIPEWAVE_CALIBRATION=off` turns it off, and names a file or
-    folder otherwise.
+    folder otherwise. `pipewave calibrate list` shows what is in use, `pipewave calibrate remove GPU` takes it back.
     """
+    if ctx.invoked_subcommand is not None:
+        return
+    if store is None or gpu is None:
+        missing = "store" if store is None else "gpu"
+        raise MissingField(f"--{missing} is missing: pipewave calibrate --store rows --gpu H200", field=missing)
     from pipewave.calibrate.run import calibrate as run
     from pipewave.cli.render import check_format, show
 
     form = check_format(format)
-    report = run(store, gpu, out=out)
+    report = run(store, gpu, out=out, force=force)
     show(report.table(), form, title=f"Calibration of {report.gpu}", schema="calibration")
+    _say_what_was_left_out(report)
+    typer.echo(f"saved to {report.path}", err=True)
+
+
+def _say_what_was_left_out(report: Any) -> None:
     for (net, protocol), rows in sorted(report.too_few.items()):
         typer.echo(f"{net} ({protocol}): {rows} rows are too few, left as it is", err=True)
     if report.skipped:
         typer.echo(f"{report.skipped} rows of kernels that cannot be predicted were skipped", err=True)
     if report.late:
         typer.echo(f"{report.late} collectives that waited for a late rank were left out", err=True)
-    typer.echo(f"saved to {report.path}", err=True)
+
+
+def list_(format: Format = "table") -> None:
+    """Calibrations that predictions use, one row a net and protocol; damaged files are named as such."""
+    from pipewave.calibrate import corrections
+    from pipewave.calibrate.listing import rows
+    from pipewave.cli.render import check_format, show
+
+    form = check_format(format)
+    found = rows(corrections.saved())
+    if not found and form == "table":
+        typer.echo(f"no calibration in {corrections.folder()}")
+        return
+    show(found, form, title="Calibrations", schema="calibrations")
+
+
+def remove(
+    gpu: Annotated[str, typer.Argument(help="The GPU whose calibration goes, or its file.")],
+) -> None:
+    """Delete the calibration of a GPU: its predictions are the shipped model's again."""
+    from pipewave.calibrate import corrections
+    from pipewave.gpus import find
+
+    path = Path(gpu) if gpu.endswith(corrections.SUFFIX) else corrections.target(find(gpu).name)
+    if path not in corrections.saved():
+        raise BadInput(f"{gpu}: has no calibration at {path}; see `pipewave calibrate list`", field="gpu")
+    path.unlink()
+    corrections.forget()
+    typer.echo(f"removed {path}")

@@ -15,7 +15,8 @@ from pipewave.errors import BadInput
 from pipewave.kernels import Family, registered
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
-SPARE = ("impl", "stack", "bound", "basis", "ceiling", "floor")  # what a narrow terminal goes without, in order
+# What a narrow terminal goes without, in order.
+SPARE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")
 
 
 class Kernel(TyperCommand):
@@ -112,12 +113,14 @@ def integers(text: str) -> tuple[int, ...]:
 def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
     from pipewave.cli.render import check_format, show
     from pipewave.prediction.api import explain
+    from pipewave.software.known import LEVELS
 
     check_format(form)
     answers = [explain(call, gpu.strip(), protocol=protocol) for gpu in gpus]
     if form == "table":
         title = f"{call.kernel} {_shape(call)} [{protocol}]"
-        show([_row(answer) for answer in answers], form, title=title, spare=SPARE)
+        known = all(answer.prediction.software == LEVELS[0] for answer in answers)
+        show([_row(answer, known) for answer in answers], form, title=title, spare=SPARE)
         show([_pipes(answer) for answer in answers], form, title="busy share of each pipe")
         _notes(answers)
     else:
@@ -135,8 +138,10 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _row(answer: Any) -> dict[str, Any]:
+def _row(answer: Any, known: bool) -> dict[str, Any]:
+    """`known`: all software is measured, which goes without saying."""
     p = answer.prediction
+    software = {} if known else {"software": p.software}
     return {
         "GPU": answer.gpu.name,
         "latency µs": p.latency_us,
@@ -145,6 +150,7 @@ def _row(answer: Any) -> dict[str, Any]:
         "ceiling": p.ceiling_us,
         "bound": p.bound,
         "basis": p.basis,
+        **software,
         "stack": p.stack,
         "impl": p.impl,
     }

@@ -39,7 +39,7 @@ def plan_command(
     tpot: Annotated[float | None, typer.Option(help="Limit on mean time per later token, ms.")] = None,
     tp: Annotated[str, typer.Option("--tp", "--tp-size", "--tensor-parallel-size", help="Degrees to try.")] = "1,2,4,8",
     pp: Annotated[str, typer.Option("--pp", "--pp-size", "--pipeline-parallel-size", help="Degrees to try.")] = "1",
-    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang or both, separated by a comma.")] = "vllm",
+    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm, or several.")] = "vllm",
     kv_cache_dtype: Annotated[str, typer.Option("--kv-cache-dtype", help="auto, fp8 or both.")] = "auto",
     max_num_seqs: Annotated[
         str | None, typer.Option("--max-num-seqs", "--max-running-requests", help="Batch sizes to try.")

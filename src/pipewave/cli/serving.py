@@ -19,7 +19,7 @@ Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or spec file.")]
 Tp = Annotated[int, typer.Option("--tp", "--tp-size", "--tensor-parallel-size", "-tp", help="Tensor parallel GPUs.")]
 Pp = Annotated[int, typer.Option("--pp", "--pp-size", "--pipeline-parallel-size", "-pp", help="Pipeline stages.")]
 Ep = Annotated[int, typer.Option("--ep", "--ep-size", help="Expert parallel degree inside the tensor group.")]
-EngineName = Annotated[str, typer.Option("--engine", help="vllm or sglang.")]
+EngineName = Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm; a version: sglang:0.5.9.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 Ignore = Annotated[list[str], typer.Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
 Tokens = Annotated[

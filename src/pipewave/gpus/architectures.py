@@ -1,71 +1,122 @@
-"""What every GPU of one compute capability shares, per SM and per clock.
+"""What every GPU of one compute capability shares: numbers per SM and clock, and traits that formulas ask for.
 
-Residency limits are those of the CUDA C++ Programming Guide ("Technical Specifications per Compute Capability"). Lanes
-per clock are its "Arithmetic Instructions" table, shared-memory width its bank count times four bytes. Ratios of peaks
-are those of the vendor's datasheets. L2 bytes per clock and SM are the mean over the measured siblings that the note
-names; they serve GPUs whose L2 nobody in our sources measured.
+The rows are data (`architectures.json`), each field with its source. A capability that has no row is refused by name,
+never answered as some other: add a row, or `register` one (a GPU file does so with `traits`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
 
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, UnknownArchitecture
+
+Mma = Literal["mma", "wgmma", "tcgen05"]
+_NUMBERS = (
+    "smem_kb_per_sm", "max_threads_per_sm", "max_ctas_per_sm", "fma_per_clk_per_sm", "xu_per_clk_per_sm",
+    "smem_bytes_per_clk_per_sm", "registers_per_sm", "pcie_gbps", "l2_bytes_per_clk_per_sm", "l2_partitions",
+    "joules_per_flop",
+)  # fmt: skip
+_DATA = Path(__file__).with_name("architectures.json")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Facts of one compute capability; `of_16bit`: other peaks as multiples of the 16-bit one, absent = cannot run."""
+    """Traits of one compute capability.
+
+    of_16bit: other peaks as multiples of the 16-bit one, absent = cannot run. mma: the fastest tensor instruction: it
+    says how operands reach the tensor cores: from registers (`mma`), from shared memory that clusters of SMs fill
+    together (`wgmma`), through tensor memory, two SMs to a product (`tcgen05`). l2_partitions: pieces of the L2, each
+    keeping its own copy of what several read. joules_per_flop: of a dense 16-bit FLOP at the power limit.
+    nvlink_reduces: switches add up in flight. clock_drops_when_cold: a product after a pause brings the clock down.
+    """
 
     name: str
     smem_kb_per_sm: int
     max_threads_per_sm: int
     max_ctas_per_sm: int
     fma_per_clk_per_sm: int
-    pcie_gbps: int
-    l2_bytes_per_clk_per_sm: float
-    l2_note: str
-    of_16bit: Mapping[str, float]
     xu_per_clk_per_sm: int = 16
     smem_bytes_per_clk_per_sm: int = 128
-    registers_per_sm: int = 65536
+    registers_per_sm: int = 65_536
+    pcie_gbps: int
+    l2_bytes_per_clk_per_sm: float
+    l2_note: str = "given with the traits"
+    of_16bit: Mapping[str, float]
+    mma: Mma
+    l2_partitions: int
+    joules_per_flop: float
+    nvlink_reduces: bool = False
+    clock_drops_when_cold: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mma not in get_args(Mma):
+            raise BadInput(f"mma = {self.mma!r}: must be one of {', '.join(get_args(Mma))}", field="mma")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < float("inf"):
+                raise BadInput(f"{name} = {value!r}: must be a positive number", field=name)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether tensor instructions run beside the warps that issue them."""
+        return self.mma != "mma"
 
 
-_AMPERE = {"bf16_tflops": 1.0, "tf32_tflops": 0.5, "int8_tops": 2.0}
-_FP8 = _AMPERE | {"fp8_tflops": 2.0}
+_REGISTERED: dict[int, Architecture] = {}
 
-ARCHITECTURES: Mapping[int, Architecture] = {
-    70: Architecture("volta", 96, 2048, 32, 64, 16, 19.5, "V100 as in Jia et al. 2018, not re-read", {}),
-    75: Architecture(
-        "turing", 64, 1024, 16, 64, 16, 20.0, "T4 as in Jia et al. 2019, not re-read", {"int8_tops": 2.0},
-        smem_bytes_per_clk_per_sm=64,
-    ),
-    80: Architecture("ampere", 164, 2048, 32, 64, 32, 21.2, "A100", _AMPERE),
-    86: Architecture("ampere", 100, 1536, 16, 128, 32, 17.2, "A40, RTX A6000", _AMPERE),
-    89: Architecture("ada", 100, 1536, 24, 128, 32, 17.0, "L20, L40, RTX 6000 Ada", _FP8),
-    90: Architecture("hopper", 228, 2048, 32, 128, 64, 36.5, "H100, H800", _FP8),
-    100: Architecture("blackwell", 228, 2048, 32, 128, 64, 36.5, "H100, the next of kin", _FP8 | {"fp4_tflops": 4.0}),
-    # Blackwell Ultra trades int8 for fp4 and doubles the exponential unit.
-    103: Architecture(
-        "blackwell", 228, 2048, 32, 128, 128, 36.5, "H100, the next of kin",
-        _FP8 | {"fp4_tflops": 6.0, "int8_tops": 1 / 16}, xu_per_clk_per_sm=32,
-    ),
-    120: Architecture("blackwell_rtx", 100, 1536, 24, 128, 64, 16.9, "RTX PRO 6000 Server", _FP8 | {"fp4_tflops": 4.0}),
-}  # fmt: skip
+
+@cache
+def shipped() -> Mapping[int, Architecture]:
+    """The rows of the data file by compute capability."""
+    rows = json.loads(_DATA.read_bytes())["capabilities"]
+    return {int(capability): Architecture(**row) for capability, row in rows.items()}
 
 
 def architecture_of(compute_capability: object) -> Architecture:
-    """Return the facts of one compute capability, given as major·10 + minor (90 for 9.0).
+    """Return the traits of one compute capability, given as major·10 + minor (90 for 9.0).
 
     Raises:
-        BadInput: no such capability is modelled.
+        UnknownArchitecture: it has none; the message says which to give.
     """
-    found = ARCHITECTURES.get(compute_capability) if isinstance(compute_capability, int) else None
+    found = None
+    if isinstance(compute_capability, int):
+        found = shipped().get(compute_capability) or _REGISTERED.get(compute_capability)
     if found is None:
-        known = ", ".join(map(str, ARCHITECTURES))
-        raise BadInput(
-            f"compute_capability = {compute_capability!r} is not modelled: use one of {known} (9.0 is 90)",
+        known = ", ".join(map(str, sorted({*shipped(), *_REGISTERED})))
+        raise UnknownArchitecture(
+            f"compute_capability = {compute_capability!r} has no traits: use one of {known} (9.0 is 90), or give "
+            f"`traits` with {', '.join(required())}",
             field="compute_capability",
         )
     return found
+
+
+def register(compute_capability: int, traits: Mapping[str, Any]) -> Architecture:
+    """Give a compute capability its traits, by the names of `Architecture`; the same traits again are no error.
+
+    Raises:
+        BadInput: the capability has other traits, one is missing, or one is not known.
+    """
+    if not isinstance(traits, Mapping):
+        raise BadInput(f"traits = {traits!r} is not possible: give 'trait: value' pairs", field="traits")
+    names = {trait.name for trait in fields(Architecture)}
+    if wrong := [str(name) for name in traits if name not in names]:
+        raise BadInput(f"traits names {wrong[0]!r}: there are {', '.join(sorted(names))}", field="traits")
+    if missing := [name for name in required() if name not in traits]:
+        raise BadInput(f"traits lacks {', '.join(missing)}", field="traits")
+    made = Architecture(**traits)
+    taken = shipped().get(compute_capability) or _REGISTERED.get(compute_capability)
+    if taken is not None and taken != made:
+        raise BadInput(f"compute_capability = {compute_capability} has other traits already", field="traits")
+    _REGISTERED.setdefault(compute_capability, made)
+    return made
+
+
+def required() -> tuple[str, ...]:
+    """Traits that a new architecture must name."""
+    return tuple(trait.name for trait in fields(Architecture) if trait.default is MISSING)

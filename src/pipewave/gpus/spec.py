@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from pipewave.errors import BadInput, UnsupportedDtype
+from pipewave.gpus.architectures import Architecture, architecture_of
 from pipewave.gpus.limits import checked
 
 Kind = Literal["datasheet", "measured", "derived", "unverified"]
@@ -138,6 +139,11 @@ class GPU:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def traits(self) -> Architecture:
+        """What its compute capability shares: tensor instruction, L2 pieces, energy of a FLOP."""
+        return architecture_of(self.compute_capability)
 
     @property
     def dram_peak_gbps(self) -> float:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
+from pipewave.gpus import architectures
 from pipewave.gpus.complete import complete
+from pipewave.gpus.limits import checked
 from pipewave.gpus.shipped import shipped, stem_of
 from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Kind, Source
 
 _MAX_BYTES = 1_000_000
-_ABOUT = ("name", "base", "sources")
+_ABOUT = ("name", "base", "sources", "traits")
 
 
 def load(path: Path) -> GPU:
@@ -75,6 +77,8 @@ def _build(content: Mapping[str, Any], path: Path) -> GPU:
     values = {key: value for key, value in content.items() if key not in _ABOUT}
     sources = _sources(content.get("sources") or {}, values, path.name)
     name = _name(content, path)
+    if "traits" in content:
+        architectures.register(checked("compute_capability", values.get("compute_capability")), content["traits"])
     if "base" not in content:
         return complete(name, values, sources)
     return _from_base(content["base"], name, values, sources)

@@ -126,7 +126,8 @@ class Family:
     `reads`: what a step leaves nearer than a cold call finds it, "operands" (weights, a cache) or "activations" of the
     kernel before. `waiting`: floor over latency up to which a cold call waits for its start, so that a step saves it
     nothing, and from which it saves all. `example` is a command line; `faces` is what traces, measurements and pages
-    need, made when it is first asked for.
+    need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
+    `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing.
     """
 
     name: str
@@ -143,6 +144,8 @@ class Family:
     waiting: tuple[float, float] | None = None
     example: str = ""
     faces: Callable[[], Faces] | None = None
+    check_on: Callable[[Mapping[str, Any], GPU], None] | None = None
+    assumed: Callable[[Context], str] | None = None
 
     @property
     def profile(self) -> Profile:

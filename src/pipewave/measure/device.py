@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pipewave.measure.brackets import Timing, summarize
 from pipewave.measure.impls import Prepared, Skip, prepare
-from pipewave.measure.job import Job
+from pipewave.measure.job import FAKE_GPU, Job
 from pipewave.measure.plans.estimate import rough_us
 from pipewave.measure.pools import Pools
 from pipewave.measure.protocol import (
@@ -280,7 +280,7 @@ class FakeDevice:
 
     def environment(self) -> dict[str, Any]:
         """A fixed environment that cannot be taken for a real GPU."""
-        return {"gpu": "fake", "driver": "0", "cuda": None, "torch": None}
+        return {"gpu": FAKE_GPU, "driver": "0", "cuda": None, "torch": None}
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Recorded latencies where there are any."""

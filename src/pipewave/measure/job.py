@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Case = Mapping[str, Any]
+FAKE_GPU = "fake"  # what the environment of the replaying device calls its GPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,73 +1,83 @@
 """What a `model_type` means where its config.json does not say it: one row of data a family, no code a family.
 
 A string in a row is the name of the config field that decides; a bool or number is the family's fixed choice.
+A type that has no row is read by the row `STANDARD`: its fields alone say what it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 Setting = bool | str
-
-
-@dataclass(frozen=True, slots=True)
-class MoeFields:
-    """Config field names of a family's routed experts."""
-
-    experts: str
-    topk: str = "num_experts_per_tok"
-    inter: str = "moe_intermediate_size"
-    shared_count: str | None = None  # number of shared experts, each `inter` wide
-    shared_inter: str | None = None  # or the shared expert's own width
-    shared_gate: bool = False
-    expert_bias: bool = False
-    router_bias: bool = False
-    correction: Setting = False
-    module: str = "mlp"  # checkpoint name of the block
-    dense_first: str | None = None  # number of leading dense layers
-    dense_listed: str | None = None  # indices of dense layers
-    step: str | None = None  # every n-th layer is sparse
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """Conventions of one architecture family."""
 
-    qkv_bias: Setting = False
-    o_bias: Setting = False
-    mlp_bias: Setting = False
-    head_bias: Setting = False
-    qk_norm: Setting = False  # True: over each head; "full" means over all heads together
+    # attention
+    qkv_bias: Setting = "attention_bias"
+    o_bias: Setting = "attention_bias"
+    qk_norm: Setting = "use_qk_norm"  # True: over each head; "full": over all heads together; "plain": no weights
     heads_apart: bool = False  # the norm of each head has weights of its own
+    sinks: Setting = "use_sinks"
+    gate: Setting = "attn_output_gate"  # the output is multiplied by a gate that the input map gives
+    window: str = "all"  # none, all, late (from max_window_layers), alternate, pattern (every n-th is full)
+    window_pattern: int = 0
+    rope_from: int = 1  # layers whose number this divides have no RoPE, counted from one (1 = all have it)
+    # feed-forward
+    mlp_bias: Setting = "mlp_bias"
+    gated: bool | None = None  # None: the activation tells
+    shared_gate: bool = False
+    expert_bias: bool = False
+    router_bias: bool = False
+    correction: Setting = False  # a learned score offset for each expert
+    shared_default: int = 0  # shared experts where a config names none
+    router_scales: bool = False  # the router scales its input and each expert's weight
+    beside: bool = False  # the dense block runs beside the routed one, in every layer
+    # recurrence
+    linear: str = ""  # what "linear_attention" means where fields do not tell: gdn, kda, lightning, mamba2, mamba1
+    mixers: tuple[str, ...] = ("attention",)  # of layers that no field describes
+    ffns: tuple[str, ...] | None = None  # None: dense or sparse as fields say
+    # whole
+    head_bias: Setting = "lm_head_bias"
     norms: str = "pre"
     norm_bias: bool = False
-    gated: bool = True
+    more_norms: int = 0  # norms over the hidden size beside those of `norms`, a layer
     tied: bool = False  # default of tie_word_embeddings
-    window: str = "none"  # none, all, late (from max_window_layers), alternate, pattern (every n-th is full)
-    window_pattern: int = 0
-    sinks: bool = False
-    mla: bool = False
-    positions: bool = False  # learned position embeddings
-    moe: MoeFields | None = None
-    defaults: tuple[tuple[str, int], ...] = ()  # what the family's config class supplies where files leave it out
+    positions: str = ""  # field that counts learned position embeddings
+    encoder: bool = False
+    double: bool = False  # one layer of the config holds two attentions and two dense blocks
+    defaults: tuple[tuple[str, Any], ...] = ()  # what the config class supplies where files leave it out
     fixed: tuple[tuple[str, bool | float | str], ...] = ()  # fields of which only this value is modelled
 
 
-LLAMA = Family(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
-QWEN_MOE = MoeFields("num_experts", step="decoder_sparse_step", dense_listed="mlp_only_layers")
-DEEPSEEK_MOE = MoeFields(
-    "n_routed_experts", shared_count="n_shared_experts", dense_first="first_k_dense_replace", step="moe_layer_freq"
+STANDARD = Family()
+LLAMA = STANDARD
+QWEN2 = Family(qkv_bias=True, o_bias=False, window="late")
+QWEN3 = Family(qk_norm=True, window="late")
+QWEN2_MOE = replace(QWEN2, qkv_bias="qkv_bias", shared_gate=True, defaults=(("qkv_bias", True),))
+QWEN_NEXT = Family(qk_norm=True, gate=True, shared_gate=True, linear="gdn")
+MISTRAL = Family(qkv_bias=False, o_bias=False)
+DEEPSEEK_V2 = Family(window="none")
+DEEPSEEK_V3 = Family(correction=True, window="none")
+GEMMA = Family(tied=True, window="none")
+GEMMA3 = replace(
+    GEMMA,
+    norms="sandwich",
+    window="pattern",
+    window_pattern=6,
+    qk_norm=True,
+    # Published Gemma 3 configs leave these to the config class.
+    defaults=(("vocab_size", 262208), ("num_attention_heads", 8), ("num_key_value_heads", 4), ("head_dim", 256)),
 )
-MISTRAL = Family(window="all")
-QWEN2 = Family(qkv_bias=True, window="late")
-QWEN3 = Family(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm=True, window="late")
-DEEPSEEK_V2 = Family(mla=True, qkv_bias="attention_bias", moe=DEEPSEEK_MOE)
-DEEPSEEK_V3 = replace(DEEPSEEK_V2, moe=replace(DEEPSEEK_MOE, correction=True))
-GEMMA = Family(tied=True, qkv_bias="attention_bias", o_bias="attention_bias")
-GLM4_MOE = replace(DEEPSEEK_MOE, correction=True, step=None)
-MIXTRAL_MOE = MoeFields("num_local_experts", inter="intermediate_size", module="block_sparse_moe")
+GEMMA4 = replace(
+    GEMMA, norms="sandwich", qk_norm=True, window="pattern", window_pattern=6, beside=True, router_scales=True
+)
+GLM4_MOE = Family(o_bias=False, correction=True)
 # One norm feeds attention and MLP; the layers with full attention have no RoPE, which only saves time.
-COHERE = Family(norms="parallel", tied=True, qkv_bias="attention_bias", o_bias="attention_bias")
+COHERE = Family(norms="parallel", tied=True, window="none")
 COHERE2_FIXED = (
     ("use_parallel_block", True),
     ("use_gated_activation", True),
@@ -77,63 +87,173 @@ COHERE2_FIXED = (
     ("order_of_interleaved_layers", "local_attn_first"),
     ("rotary_pct", 1.0),
 )
-GPT_OSS_MOE = MoeFields("num_local_experts", inter="intermediate_size", expert_bias=True, router_bias=True)
+OLMO2 = Family(norms="post", qk_norm="full")
+NEMOTRON_H = Family(
+    window="none", gated=False, correction=True, linear="mamba2", defaults=(("mamba_groups", 8), ("mamba_conv", 4))
+)
+PHI = Family(qkv_bias=True, o_bias=True, mlp_bias=True, head_bias=True, norms="parallel", norm_bias=True, gated=False)
+LIGHTNING = Family(linear="lightning", window="none")
+BERT = Family(
+    qkv_bias=True, o_bias=True, mlp_bias=True, norms="post", norm_bias=True, gated=False, tied=True, encoder=True,
+    positions="max_position_embeddings", window="none",
+)  # fmt: skip
+GPT = Family(
+    qkv_bias=True, o_bias=True, mlp_bias=True, norm_bias=True, gated=False, tied=True, positions="n_positions",
+    window="none",
+)  # fmt: skip
+STARCODER2 = Family(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", norm_bias=True, gated=False)
 
 FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
     "mistral": MISTRAL,
-    "mixtral": replace(MISTRAL, moe=MIXTRAL_MOE),
+    "mixtral": MISTRAL,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
-    "qwen2_moe": replace(
-        QWEN2,
-        qkv_bias="qkv_bias",
-        defaults=(("qkv_bias", 1),),
-        moe=replace(QWEN_MOE, shared_inter="shared_expert_intermediate_size", shared_gate=True),
-    ),
-    "qwen3_moe": replace(QWEN3, moe=QWEN_MOE),
+    "qwen2_moe": QWEN2_MOE,
+    "qwen3_moe": QWEN3,
+    "qwen3_next": QWEN_NEXT,
+    "qwen3_5": QWEN_NEXT,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,
-    "kimi_k2": DEEPSEEK_V3,
+    "deepseek_v4": DEEPSEEK_V3,
+    "kimi_linear": replace(DEEPSEEK_V3, linear="kda"),
     "gemma": GEMMA,
     "gemma2": replace(GEMMA, norms="sandwich", window="alternate"),
-    "gemma3_text": replace(
-        GEMMA,
-        norms="sandwich",
-        window="pattern",
-        window_pattern=6,
-        qk_norm=True,
-        # Published Gemma 3 configs leave these to the config class.
-        defaults=(("vocab_size", 262208), ("num_attention_heads", 8), ("num_key_value_heads", 4), ("head_dim", 256)),
-    ),
-    "phi": Family(
-        qkv_bias=True, o_bias=True, mlp_bias=True, head_bias=True, norms="parallel", norm_bias=True, gated=False
-    ),
-    "phi3": Family(window="all"),
-    "phimoe": replace(
-        MISTRAL,
-        qkv_bias="attention_bias",
-        o_bias="attention_bias",
-        head_bias="lm_head_bias",
-        norm_bias=True,
-        moe=MIXTRAL_MOE,
-    ),
-    "gpt_oss": Family(
-        qkv_bias="attention_bias", o_bias="attention_bias", window="alternate", sinks=True, moe=GPT_OSS_MOE
-    ),
-    "glm": Family(qkv_bias="attention_bias"),
-    "glm4": Family(qkv_bias="attention_bias", norms="sandwich"),
-    "glm4_moe": Family(qkv_bias="attention_bias", qk_norm="use_qk_norm", moe=GLM4_MOE),
-    "olmo2": Family(norms="post", qk_norm="full", qkv_bias="attention_bias", o_bias="attention_bias"),
-    "olmoe": Family(
-        qk_norm="full",
-        qkv_bias="attention_bias",
-        o_bias="attention_bias",
-        moe=MoeFields("num_experts", inter="intermediate_size"),
-    ),
-    "cohere": replace(COHERE, qk_norm="use_qk_norm", heads_apart=True),
+    "gemma3_text": GEMMA3,
+    "gemma3n_text": GEMMA3,
+    "gemma4_text": GEMMA4,
+    "phi": PHI,
+    "phi3": Family(),
+    "phimoe": replace(MISTRAL, qkv_bias="attention_bias", o_bias="attention_bias", norm_bias=True),
+    "gpt_oss": Family(window="alternate", sinks=True, expert_bias=True, router_bias=True, gated=True),
+    "glm": Family(o_bias=False),
+    "glm4": Family(o_bias=False, norms="sandwich"),
+    "glm4_moe": GLM4_MOE,
+    "glm4_moe_lite": DEEPSEEK_V3,
+    "glm_moe_dsa": DEEPSEEK_V3,
+    "olmo2": OLMO2,
+    "olmo3": replace(OLMO2, window="pattern", window_pattern=4),
+    "olmoe": Family(qk_norm="full"),
+    "flex_olmo": replace(OLMO2, window="none"),
+    "cohere": replace(COHERE, heads_apart=True),
     "cohere2": replace(COHERE, window="pattern", window_pattern=4, fixed=COHERE2_FIXED),
     "granite": LLAMA,
     "smollm3": replace(LLAMA, tied=True, window="late"),
+    "llama4_text": Family(
+        qk_norm="plain", shared_default=1, rope_from=4, window="none", defaults=(("moe_inter_field", "own"),)
+    ),
+    "minimax_m2": Family(qk_norm="full", correction="use_routing_bias"),
+    "minimax_m3": Family(qk_norm=True, correction="use_routing_bias", window="none", gated=True),
+    "minimax": LIGHTNING,
+    "bailing_moe": Family(qkv_bias="use_qkv_bias", o_bias="use_bias", window="none"),
+    "bailing_moe_v2": Family(
+        qkv_bias="use_qkv_bias", o_bias="use_bias", correction="moe_router_enable_expert_bias", window="none"
+    ),
+    "bailing_moe_linear": replace(LIGHTNING, qk_norm=True, correction="moe_router_enable_expert_bias"),
+    "bailing_hybrid": Family(
+        linear="kda", correction=True, window="none",
+        defaults=(("mla_use_output_gate", True), ("full_rank_decay", True), ("full_rank_gate", True)),
+    ),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron": Family(gated=False, norm_bias=True),
+    "mimo_v2_flash": Family(correction=True, sinks=False),
+    "step3p5": Family(qk_norm=True, gate="use_head_wise_attn_gate", correction="use_moe_router_bias"),
+    "exaone4": Family(norms="post", qk_norm=True, window="pattern", window_pattern=4),
+    "exaone_moe": Family(norms="pre", qk_norm=True, window="pattern", window_pattern=4, correction=True),
+    "afmoe": Family(norms="sandwich", qk_norm=True, gate=True, correction=True, window="pattern", window_pattern=4),
+    "longcat_flash": Family(double=True, correction=True, window="none"),
+    "hunyuan_v1_dense": Family(qk_norm=True),
+    "hunyuan_v1_moe": Family(qk_norm=True),
+    "hy_v3": Family(qk_norm=True, correction=True),
+    "falcon_h1": Family(linear="mamba2", mixers=("mamba", "attention"), defaults=(("mamba_rms_norm", False),)),
+    "falcon_mamba": Family(linear="mamba1", mixers=("mamba",), ffns=(), tied=True),
+    "mamba": Family(linear="mamba1", mixers=("mamba",), ffns=(), tied=True),
+    "mamba2": Family(linear="mamba2", mixers=("mamba",), ffns=()),
+    "jamba": Family(linear="mamba1", window="none"),
+    "bamba": Family(linear="mamba2", mixers=("mamba",)),
+    "granitemoehybrid": Family(linear="mamba2", window="none"),
+    "lfm2": Family(qk_norm=True, qkv_bias=False, o_bias=False, tied=True, window="none"),
+    "lfm2_moe": Family(
+        qk_norm=True, qkv_bias=False, o_bias=False, tied=True, window="none", correction="use_expert_bias"
+    ),
+    "dots1": Family(qk_norm=True, correction=True, window="late"),
+    "apertus": Family(qk_norm=True, gated=False),
+    "arcee": Family(gated=False),
+    "seed_oss": Family(o_bias="attention_out_bias"),
+    "ernie4_5": Family(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", tied=True),
+    "ernie4_5_moe": Family(
+        qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", tied=True, correction=True
+    ),
+    "starcoder2": STARCODER2,
+    "stablelm": Family(qkv_bias="use_qkv_bias", o_bias=False, norm_bias=True),
+    "internlm2": Family(qkv_bias="bias", o_bias="bias"),
+    "internlm3": Family(qkv_bias="qkv_bias", o_bias="bias", mlp_bias="bias"),
+    "chatglm": Family(qkv_bias="add_qkv_bias", o_bias="add_bias_linear", mlp_bias="add_bias_linear", gated=True),
+    "falcon": replace(GPT, qkv_bias="bias", o_bias="bias", mlp_bias="bias", positions="", norms="parallel"),
+    "gpt2": GPT,
+    "gpt_bigcode": GPT,
+    "gpt_neox": replace(GPT, positions="", tied=False),
+    "opt": replace(GPT, positions="max_position_embeddings"),
+    "mpt": replace(GPT, qkv_bias=False, o_bias=False, mlp_bias=False, positions=""),
+    "bert": BERT,
+    "modernbert": Family(encoder=True, tied=True, gated=True, window="pattern", window_pattern=3),
+    "modernbert-decoder": Family(tied=True, gated=True, window="pattern", window_pattern=3),
+    "gte": replace(BERT, mlp_bias=False, gated=True, positions=""),
+    "nomic_bert": replace(BERT, qkv_bias=False, o_bias=False, mlp_bias=False, gated=True, positions=""),
+}  # fmt: skip
+ALIASES = {
+    "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
+    "mistral3": "mistral",
+    "ministral": "mistral",
+    "ministral3": "mistral",
+    "mistral4": "deepseek_v2",
+    "kimi_k2": "deepseek_v3",
+    "kimi_k25": "deepseek_v3",
+    "kimi_k3": "kimi_linear",
+    "deepseek_v32": "deepseek_v3",
+    "deepseek_ref": "deepseek_v4",
+    "dots1_vlm": "dots1",
+    "glm4v": "glm4",
+    "glm46v": "glm4",
+    "glm4v_text": "glm4",
+    "glm4v_moe": "glm4_moe",
+    "glm4v_moe_text": "glm4_moe",
+    "llama4": "llama4_text",
+    "mllama_text_model": "llama",
+    "nemotron-nas": "llama",
+    "minimax_m3_vl": "minimax_m3",
+    "minimax_m3_vl_text": "minimax_m3",
+    "minimax_text_01": "minimax",
+    "minimax_m1": "minimax",
+    "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen2_5_omni_text": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_omni_moe_text": "qwen3_moe",
+    "qwen3_5_text": "qwen3_5",
+    "qwen3_5_moe": "qwen3_5",
+    "qwen3_5_moe_text": "qwen3_5",
+    "qwen3_6": "qwen3_5",
+    "qwen3_6_moe": "qwen3_5",
+    "step3p7": "step3p5",
+    "bailing_moe_v2_5": "bailing_moe_linear",
+    "granitemoeshared": "granitemoehybrid",
+    "granitemoe": "granitemoehybrid",
+    "roberta": "bert",
+    "xlm-roberta": "bert",
+    "internvl_chat": "qwen2",
+    "solar_open": "glm4_moe",
+    "cwm": "llama",
 }
-ALIASES = {"gemma3": "gemma3_text", "mistral3": "mistral"}
+
+
+def row(model_type: str) -> Family | None:
+    """The row of a model type, or None where the table has none."""
+    return FAMILIES.get(ALIASES.get(model_type, model_type))

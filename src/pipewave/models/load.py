@@ -1,4 +1,4 @@
-"""Find a model: a built-in name, a config.json, or a directory that holds one. Nothing is ever downloaded."""
+"""Find a model: a built-in name, a config.json, a directory or a local hub cache with one. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any
 
 from pipewave.errors import BadFile, UnknownModel, did_you_mean
 from pipewave.models.config import parse
+from pipewave.models.hub import cached
 from pipewave.models.spec import ModelSpec
 
 MAX_BYTES = 16 << 20
+# Releases that share the shape of the model they were tuned from.
+RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|hf))?$", re.IGNORECASE)
 FOLDER = Path(__file__).parent.parent / "data" / "models"
 
 
@@ -27,8 +30,11 @@ def load(model: str | Path | Mapping[str, Any] | ModelSpec, *, ignore: tuple[str
         return model
     if isinstance(model, Mapping):
         return parse(model, str(model.get("_name_or_path") or model.get("model_type")), ignore=ignore)
-    path = _path(str(model))
-    return _from_path(path, ignore) if path else _built_in(str(model))
+    text = str(model)
+    path = _path(text)
+    if path is None and text not in _catalogue().values() and _stem(text) is None:
+        path = cached(text)
+    return _from_path(path, ignore, text if path and "snapshots" in path.parts else None) if path else _built_in(text)
 
 
 def names() -> tuple[str, ...]:
@@ -46,24 +52,33 @@ def _path(text: str) -> Path | None:
         return None
 
 
-def _from_path(path: Path, ignore: tuple[str, ...]) -> ModelSpec:
+def _from_path(path: Path, ignore: tuple[str, ...], named: str | None = None) -> ModelSpec:
     side = path.with_name("hf_quant_config.json")
-    raw = read_json(path)
-    name = raw.get("_name_or_path") or (path.parent.name if path.name == "config.json" else path.stem)
+    raw = read_json(path, constants=True)
+    name = named or raw.get("_name_or_path") or (path.parent.name if path.name == "config.json" else path.stem)
     return parse(raw, str(name), ignore=ignore, hf_quant=read_json(side) if side.is_file() else None)
 
 
 def _built_in(name: str) -> ModelSpec:
-    """A built-in model; an organisation before the name and its case do not matter."""
-    stem = _catalogue().get(_key(name)) or _catalogue().get(_key(name.rsplit("/", 1)[-1]))
+    """A built-in model; an organisation before the name, its case, and the name of a tuned release do not matter."""
+    stem = _stem(name) or _stem(RELEASE.sub("", name))
     if stem is None:
         close = did_you_mean(name.rsplit("/", 1)[-1], names())
         raise UnknownModel(
-            f"unknown model {name!r}:{close} pass a config.json, a directory with one, or a name that "
-            f"`pipewave model` lists",
+            f"unknown model {name!r}:{close} pass a config.json, a directory with one, a repository of the local hub "
+            f"cache, or a name that `pipewave model` lists",
             field="model",
         )
     return _built_in_file(stem)
+
+
+def _stem(name: str) -> str | None:
+    """The built-in file of a name, with or without an organisation and the maker's prefix."""
+    short = name.rsplit("/", 1)[-1]
+    known = _catalogue()
+    return next(
+        (known[key] for each in (name, short, short.removeprefix("Meta-")) if (key := _key(each)) in known), None
+    )
 
 
 @cache
@@ -81,12 +96,15 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def read_json(path: Path, field: str = "model") -> dict[str, Any]:
-    """The JSON object in a file, or BadFile that says what is wrong with it and which `field` named the file."""
+def read_json(path: Path, field: str = "model", *, constants: bool = False) -> dict[str, Any]:
+    """The JSON object in a file, or BadFile that says what is wrong with it and which `field` named the file.
+
+    `constants`: NaN and Infinity are numbers, as configs write them.
+    """
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BadFile(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a config", field=field)
-        document = json.loads(path.read_text("utf-8"), parse_constant=_no_constant)
+        document = json.loads(path.read_text("utf-8"), parse_constant=float if constants else _no_constant)
     except OSError as problem:
         raise BadFile(f"{path}: cannot be read ({problem.strerror})", field=field) from problem
     except (ValueError, RecursionError) as problem:

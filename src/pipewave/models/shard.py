@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pipewave.errors import BadInput, CannotShard
-from pipewave.models.spec import Gqa, Layer, Linear, ModelSpec, Moe
+from pipewave.models.mixers import Gqa, Mixer
+from pipewave.models.spec import Layer, ModelSpec
 
 VOCAB_BLOCK = 64  # engines pad the vocabulary to a multiple of this before they cut it
 
@@ -48,15 +50,14 @@ class Parallel:
             raise CannotShard(f"ep = {self.ep}: {model.name} has no experts", field="ep")
 
     def _check_layer(self, layer: Layer) -> None:
-        _divides("tp", self.tp, "num_attention_heads", layer.attention.heads)
-        if isinstance(layer.attention, Gqa):
-            self._check_kv_heads(layer.attention.kv_heads)
-        if isinstance(layer.ffn, Moe):
-            _divides("ep", self.ep, "experts", layer.ffn.experts)
-            _divides("tp / ep", self.moe_tp, "expert width", layer.ffn.inter, field="tp")
-        shared = layer.ffn.shared if isinstance(layer.ffn, Moe) else layer.ffn
-        if shared is not None:
-            _divides("tp", self.tp, "intermediate size", shared.inter)
+        for part in layer.parts:
+            for what, size in part.divided.items():
+                _divides("tp", self.tp, what, size)
+            if isinstance(part, Gqa):
+                self._check_kv_heads(part.kv_heads)
+        for moe in layer.moes:
+            _divides("ep", self.ep, "experts", moe.experts)
+            _divides("tp / ep", self.moe_tp, "expert width", moe.inter, field="tp")
 
     def _check_kv_heads(self, kv_heads: int) -> None:
         if kv_heads % self.tp and self.tp % kv_heads:
@@ -89,34 +90,33 @@ def padded_vocab(model: ModelSpec) -> int:
     return -(-model.vocab // VOCAB_BLOCK) * VOCAB_BLOCK
 
 
-def _matrix_bytes(linears: tuple[Linear, ...], tp: int) -> float:
-    return sum(linear.weight_bytes(tp) for linear in linears)
-
-
 def layer_bytes(layer: Layer, parallel: Parallel) -> float:
     """Weight bytes of one layer on one rank."""
-    total = _matrix_bytes(layer.linears(), parallel.tp)
-    if isinstance(layer.ffn, Moe):
-        total += layer.ffn.expert_bytes(parallel.tp)  # ep × (tp / ep) cuts
-        extra = layer.ffn.experts if layer.ffn.router_correction else 0
-        return total + 2 * (layer.attention.extra_params + extra)
-    return total + 2 * layer.attention.extra_params
+    total = sum(linear.weight_bytes(parallel.tp) for linear in layer.linears())
+    routed = sum(moe.experts * moe.expert_params for moe in layer.moes)
+    total += sum(moe.expert_bytes(parallel.tp) for moe in layer.moes)  # ep × (tp / ep) cuts
+    return total + 2 * (layer.extra_params - routed)
 
 
 def stage_bytes(model: ModelSpec, parallel: Parallel, stage: int) -> float:
     """Weight bytes of a pipeline stage on one of its ranks: embedding first, final norm and head last."""
     first, last = parallel.stages(len(model.layers))[stage]
     total = sum(layer_bytes(layer, parallel) * count for layer, count in model.grouped(first, last))
-    norm = 2 * model.hidden * (2 if model.norm_bias else 1)
-    total += norm * model.norms_per_layer * (last - first)
+    total += 2 * (model.norm_width * model.norms_of(first, last) + model.hyper_params(last - first))
     vocab_rows = padded_vocab(model) // parallel.tp
     if stage == 0:
-        total += 2 * (vocab_rows * model.hidden + model.learned_positions * model.hidden + model.side_params)
+        total += 2 * (vocab_rows * model.hidden + front_params(model) + model.side_params)
     if stage == parallel.pp - 1:
-        total += norm + (2 * vocab_rows if model.lm_head.bias else 0)
+        total += 2 * model.norm_width * model.final_norm + (2 * vocab_rows if model.lm_head.bias else 0)
         needs_copy = parallel.pp > 1 or not model.tied  # a tied head lives with the embedding, if that is here
         total += vocab_rows * model.hidden * model.lm_head.precision.bytes_per_weight if needs_copy else 0
     return total
+
+
+def front_params(model: ModelSpec) -> int:
+    """Parameters before the first layer, the embedding of tokens apart: other tables, and maps that run once."""
+    tables = sum(rows * width for rows, width in model.tables) + model.learned_positions * model.hidden
+    return tables + sum(linear.params for linear in model.front) + model.front_params
 
 
 def weight_bytes(model: ModelSpec, parallel: Parallel = ALONE) -> float:
@@ -126,11 +126,31 @@ def weight_bytes(model: ModelSpec, parallel: Parallel = ALONE) -> float:
 
 def kv_bytes_per_token(model: ModelSpec, parallel: Parallel = ALONE, kv_dtype: str | None = None) -> float:
     """Cache bytes one token takes on the rank that stores most layers, windows apart."""
-    stages = parallel.stages(len(model.layers))
     width = element_bytes(model, kv_dtype)
+    return _fullest(model, parallel, lambda mixer: mixer.token_bytes(width, parallel.tp))
+
+
+def state_bytes(model: ModelSpec, parallel: Parallel = ALONE) -> float:
+    """Bytes of recurrent state and convolution inputs that one sequence holds on the fullest rank."""
+    return _fullest(model, parallel, lambda mixer: mixer.state_bytes(parallel.tp))
+
+
+def cache_bytes(
+    model: ModelSpec, length: int, parallel: Parallel = ALONE, kv_dtype: str | None = None, *, chunk: int = 0
+) -> float:
+    """Cache bytes one sequence of `length` tokens holds on the fullest rank; windows keep only what they may see.
+
+    `chunk`: tokens written before a window's older pages are given back. States are not counted.
+    """
+    width = element_bytes(model, kv_dtype)
+    return _fullest(model, parallel, lambda mixer: mixer.cache_bytes(length, width, parallel.tp, chunk))
+
+
+def _fullest(model: ModelSpec, parallel: Parallel, law: Callable[[Mixer], float]) -> float:
+    """The sum of a law over the mixers of a stage, of the stage where it is largest."""
     return max(
-        sum(layer.attention.cache_elements(parallel.tp) * n for layer, n in model.grouped(*bounds)) * width
-        for bounds in stages
+        sum(law(mixer) * count for layer, count in model.grouped(*bounds) for mixer in layer.mixers)
+        for bounds in parallel.stages(len(model.layers))
     )
 
 
@@ -141,20 +161,14 @@ def element_bytes(model: ModelSpec, kv_dtype: str | None = None) -> int:
 
 def parameters(model: ModelSpec) -> int:
     """All parameters, as the checkpoint counts them (a tied head once, a vision tower included)."""
-    layers = sum(
-        n * (sum(m.params for m in layer.linears()) + layer.attention.extra_params + layer.ffn.extra_params)
-        for layer, n in model.grouped()
-    )
-    embedding = (model.vocab + model.learned_positions) * model.hidden
+    layers = sum(n * (sum(m.params for m in layer.linears()) + layer.extra_params) for layer, n in model.grouped())
+    streams = model.hyper_params(len(model.layers)) + (model.hyper.head_params if model.hyper else 0)
+    embedding = model.vocab * model.hidden + front_params(model)
     head = (model.lm_head.out if model.lm_head.bias else 0) if model.tied else model.lm_head.params
-    return layers + model.norm_params + embedding + head + model.side_params
+    return layers + streams + model.norm_params + embedding + head + model.side_params
 
 
 def active_parameters(model: ModelSpec) -> int:
     """Parameters one token meets: all but the experts it is not routed to."""
-    idle = sum(
-        n * (layer.ffn.experts - layer.ffn.topk) * layer.ffn.expert_params
-        for layer, n in model.grouped()
-        if isinstance(layer.ffn, Moe)
-    )
+    idle = sum(n * (moe.experts - moe.topk) * moe.expert_params for layer, n in model.grouped() for moe in layer.moes)
     return parameters(model) - idle

@@ -1,4 +1,4 @@
-"""What a model is, as data: layers that hold their linear maps, each with its own precision and its own split.
+"""What a model is, as data: layers that hold their parts, each with its own linear maps, precision and split.
 
 Everything else (parameters, bytes, kernel calls) is derived from these values, so a count and a latency can never
 speak of two different models.
@@ -10,200 +10,94 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipewave.models.ffns import Bypass, Mlp, Moe
+from pipewave.models.mixers import Compressed, Gqa, Indexer, Mixer, Mla, Recurrent
+from pipewave.models.precision import BF16, FP16, Linear, Precision
+from pipewave.models.vision import Tower
 
-@dataclass(frozen=True, slots=True)
-class Precision:
-    """Operand type of a linear map: `dtype` as a kernel call names it, bytes one weight takes with its scales.
+__all__ = [
+    "BF16", "FP16", "Bypass", "Compressed", "Ffn", "Gqa", "HyperConnection", "Indexer", "Layer", "Linear", "Mixer",
+    "Mla", "Mlp", "ModelSpec", "Moe", "Precision", "Recurrent",
+]  # fmt: skip
 
-    `quantize`: activations are quantised on the fly, which is work of its own.
-    """
-
-    dtype: str = "bf16"
-    bytes_per_weight: float = 2.0
-    quantize: bool = False
-
-    @property
-    def full(self) -> bool:
-        """True for an unquantised 16-bit map."""
-        return self.dtype in ("bf16", "fp16")
-
-
-BF16 = Precision()
-FP16 = Precision("fp16")
+Ffn = Mlp | Moe | Bypass
+# Norms over the hidden size that a block brings, by where it has them.
+BLOCK_NORMS = {"pre": 1, "post": 1, "sandwich": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """y[rows, out] = x[rows, inp]·Wᵀ. `split` says how tensor parallelism cuts it: out, in, none, or qkv.
+class HyperConnection:
+    """Residual of several streams (DeepSeek-V4): mixed into one before a block and spread after it."""
 
-    `qkv` cuts `out` but keeps whole KV heads, so K and V are repeated when ranks outnumber KV heads.
-    `cache` is the part of `out` that is K and V, `head` the width of one KV head.
-    """
-
-    name: str
-    out: int
-    inp: int
-    split: str = "none"
-    bias: bool = False
-    precision: Precision = BF16
-    cache: int = 0
-    head: int = 0
+    streams: int
+    sinkhorn: int
+    hidden: int
 
     @property
     def params(self) -> int:
-        """Weights and biases of the whole map."""
-        return self.out * self.inp + (self.out if self.bias else 0)
-
-    def shape(self, tp: int) -> tuple[int, int]:
-        """(out, inp) on one of `tp` ranks."""
-        if self.split == "in":
-            return self.out, self.inp // tp
-        if self.split == "out":
-            return self.out // tp, self.inp
-        if self.split == "qkv":
-            kv = max(self.cache // tp, 2 * self.head)
-            return (self.out - self.cache) // tp + kv, self.inp
-        return self.out, self.inp
-
-    def weight_bytes(self, tp: int = 1) -> float:
-        """Bytes of weights, scales and biases on one of `tp` ranks."""
-        out, inp = self.shape(tp)
-        return out * inp * self.precision.bytes_per_weight + (2 * out if self.bias else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Gqa:
-    """Multi-head attention with grouped K and V. `window` counts the keys a query may see (None = all)."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    qkv: Linear
-    out: Linear
-    window: int | None = None
-    softcap: float | None = None
-    sinks: bool = False
-    qk_norm: str | None = None  # "head": over head_dim, "each": weights a head, "full": over all heads together
-    rope: bool = True
-
-    def linears(self) -> tuple[Linear, ...]:
-        """The weight matrices, in the order they run."""
-        return (self.qkv, self.out)
+        """One block's mixing map, its biases and its three scales."""
+        mixes = (2 + self.streams) * self.streams
+        return mixes * self.streams * self.hidden + mixes + 3
 
     @property
-    def extra_params(self) -> int:
-        """Parameters outside the linear maps: q/k norms and attention sinks."""
-        every = (self.heads + self.kv_heads) * self.head_dim
-        norm = {None: 0, "head": 2 * self.head_dim, "each": every, "full": every}
-        return norm[self.qk_norm] + (self.heads if self.sinks else 0)
-
-    def cache_elements(self, tp: int = 1) -> int:
-        """K and V elements one token leaves on one rank."""
-        return 2 * max(self.kv_heads // tp, 1) * self.head_dim
-
-
-@dataclass(frozen=True, slots=True)
-class Mla:
-    """Multi-head latent attention (DeepSeek): q and kv pass through low-rank bottlenecks, the cache is the latent."""
-
-    heads: int
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
-    down: Linear  # hidden → latents: q_a and kv_a fused, or kv_a alone
-    query: Linear  # latent (or hidden) → heads
-    expand: Linear  # kv latent → K and V of all heads
-    out: Linear
-    window: int | None = None
-
-    def linears(self) -> tuple[Linear, ...]:
-        """The weight matrices, in the order they run."""
-        return (self.down, self.query, self.expand, self.out)
-
-    @property
-    def extra_params(self) -> int:
-        """Parameters of the two latent norms."""
-        return (self.q_lora_rank or 0) + self.kv_lora_rank
-
-    def cache_elements(self, tp: int = 1) -> int:
-        """Elements one token leaves on every rank (the latent is not sharded)."""
-        return self.kv_lora_rank + self.rope_dim
-
-
-@dataclass(frozen=True, slots=True)
-class Mlp:
-    """A dense feed-forward block; gated: down(act(gate) · up), else down(act(up))."""
-
-    inter: int
-    gated: bool
-    up: Linear
-    down: Linear
-
-    def linears(self) -> tuple[Linear, ...]:
-        """The weight matrices, in the order they run."""
-        return (self.up, self.down)
-
-    @property
-    def extra_params(self) -> int:
-        """None outside the linear maps."""
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Moe:
-    """Routed experts, optionally beside a shared expert that sees every token."""
-
-    experts: int
-    topk: int
-    hidden: int
-    inter: int
-    router: Linear
-    precision: Precision = BF16
-    gated: bool = True
-    expert_bias: bool = False
-    router_correction: bool = False  # one learned score offset per expert (DeepSeek-V3's noaux_tc)
-    shared: Mlp | None = None
-    shared_gate: Linear | None = None
-
-    def linears(self) -> tuple[Linear, ...]:
-        """The matrices that every token meets (routed experts are counted apart)."""
-        shared = self.shared.linears() if self.shared else ()
-        return (self.router, *shared, *([self.shared_gate] if self.shared_gate else []))
-
-    @property
-    def expert_params(self) -> int:
-        """Parameters of one routed expert."""
-        width = self.inter * (2 if self.gated else 1)
-        bias = width + self.hidden if self.expert_bias else 0
-        return (width + self.inter) * self.hidden + bias
-
-    @property
-    def extra_params(self) -> int:
-        """Routed experts and the router's score offsets."""
-        return self.experts * self.expert_params + (self.experts if self.router_correction else 0)
-
-    def expert_bytes(self, shards: int) -> float:
-        """Bytes of routed experts on one rank when they are cut `shards` ways (tp within experts × ep)."""
-        return self.experts * self.expert_params * self.precision.bytes_per_weight / shards
+    def head_params(self) -> int:
+        """What merges the streams after the last layer."""
+        return self.streams**2 * self.hidden + self.streams + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer."""
+    """One decoder layer: mixers that run side by side, then feed-forward parts that do; either may be missing.
 
-    attention: Gqa | Mla
-    ffn: Mlp | Moe
+    `more_norms`: norms over the hidden size beside those of the model's style.
+    """
+
+    mixers: tuple[Mixer, ...] = ()
+    ffns: tuple[Ffn, ...] = ()
+    more_norms: int = 0
+
+    @property
+    def mixer(self) -> Mixer | None:
+        """The first mixer, if the layer has one."""
+        return self.mixers[0] if self.mixers else None
+
+    @property
+    def ffn(self) -> Ffn | None:
+        """The first feed-forward part, if the layer has one."""
+        return self.ffns[0] if self.ffns else None
+
+    @property
+    def parts(self) -> tuple[Mixer | Ffn, ...]:
+        """All parts in the order they run."""
+        return (*self.mixers, *self.ffns)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks with a residual of their own: mixing, feeding forward, or both."""
+        return bool(self.mixers) + bool(self.ffns)
+
+    @property
+    def moes(self) -> tuple[Moe, ...]:
+        """The routed parts."""
+        return tuple(part for part in self.ffns if isinstance(part, Moe))
 
     def linears(self) -> tuple[Linear, ...]:
         """All matrices but routed experts."""
-        return (*self.attention.linears(), *self.ffn.linears())
+        return tuple(linear for part in self.parts for linear in part.linears())
+
+    @property
+    def extra_params(self) -> int:
+        """Parameters outside these matrices, routed experts included."""
+        return sum(part.extra_params for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A decoder-only language model. `norms`: pre, post, sandwich (both) or parallel (one norm feeds both blocks)."""
+    """A language model. `norms`: pre, post, sandwich (both) or parallel (one norm feeds both blocks).
+
+    `tables`: rows × width of embedding tables beside the first; `front`: maps that run once before the layers.
+    `encoder`: every token sees every other and nothing is generated. `drafts`: layers that guess further tokens.
+    """
 
     name: str
     model_type: str
@@ -219,18 +113,42 @@ class ModelSpec:
     max_length: int | None = None
     dtype: str = "bf16"
     kv_dtype: str | None = None
-    side_params: int = 0  # resident but idle for text: a vision tower
+    tower: Tower | None = None  # turns images into tokens
     notes: tuple[str, ...] = ()
+    tables: tuple[tuple[int, int], ...] = ()
+    front: tuple[Linear, ...] = ()
+    front_params: int = 0
+    hyper: HyperConnection | None = None
+    encoder: bool = False
+    final_norm: bool = True
 
     @property
-    def norms_per_layer(self) -> int:
+    def side_params(self) -> int:
+        """Parameters that are resident but idle for text: a vision tower."""
+        return self.tower.params if self.tower else 0
+
+    @property
+    def norm_width(self) -> int:
+        """Parameters of one norm over the hidden size."""
+        return self.hidden * (2 if self.norm_bias else 1)
+
+    def layer_norms(self, layer: Layer) -> int:
         """Norms over the hidden size in one layer."""
-        return {"pre": 2, "post": 2, "sandwich": 4, "parallel": 1}[self.norms]
+        own = min(layer.blocks, 1) if self.norms == "parallel" else layer.blocks * BLOCK_NORMS[self.norms]
+        return own + layer.more_norms
+
+    def norms_of(self, first: int = 0, last: int | None = None) -> int:
+        """Norms over the hidden size in the layers of [first, last)."""
+        return sum(self.layer_norms(layer) * count for layer, count in self.grouped(first, last))
 
     @property
     def norm_params(self) -> int:
         """Parameters of all norms over the hidden size, the final one included."""
-        return (self.norms_per_layer * len(self.layers) + 1) * self.hidden * (2 if self.norm_bias else 1)
+        return (self.norms_of() + self.final_norm) * self.norm_width
+
+    def hyper_params(self, layers: int) -> int:
+        """Parameters of the residual streams of so many layers, merge apart."""
+        return 2 * layers * self.hyper.params if self.hyper else 0
 
     def grouped(self, first: int = 0, last: int | None = None) -> list[tuple[Layer, int]]:
         """Distinct layers of [first, last) and how often each occurs, in order of first appearance."""
@@ -247,4 +165,8 @@ class ModelSpec:
     @property
     def is_moe(self) -> bool:
         """True when any layer routes to experts."""
-        return any(isinstance(layer.ffn, Moe) for layer in self.layers)
+        return any(layer.moes for layer, _ in self.grouped())
+
+    def has(self, *kinds: type[Mixer]) -> bool:
+        """True when any layer mixes tokens by one of these kinds."""
+        return any(isinstance(mixer, kinds) for layer, _ in self.grouped() for mixer in layer.mixers)

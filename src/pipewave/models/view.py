@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pipewave.models.mixers import Compressed, Gqa, Indexer, Mixer, Mla, Recurrent
 from pipewave.models.shard import (
     ALONE,
     Parallel,
@@ -13,8 +14,9 @@ from pipewave.models.shard import (
     padded_vocab,
     parameters,
     stage_bytes,
+    state_bytes,
 )
-from pipewave.models.spec import Gqa, Layer, Linear, ModelSpec, Moe
+from pipewave.models.spec import Ffn, Layer, Linear, ModelSpec, Moe
 
 GIB = 2**30
 
@@ -33,6 +35,7 @@ def summary(model: ModelSpec, parallel: Parallel = ALONE) -> dict[str, Any]:
         "active_parameters": active_parameters(model),
         "weights_gib_per_gpu": round(weights / GIB, 3),
         "kv_bytes_per_token_per_gpu": round(kv_bytes_per_token(model, parallel)),
+        "state_bytes_per_sequence_per_gpu": round(state_bytes(model, parallel)),
         "kv_dtype": model.kv_dtype or model.dtype,
         "notes": list(model.notes),
     }
@@ -77,25 +80,31 @@ def _embedding(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]
 def _layers(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]:
     for number, (layer, count) in enumerate(model.grouped()):
         where = _span(model, layer) if number or count < len(model.layers) else "all"
-        for linear in layer.attention.linears():
-            yield _matrix(where, linear, count, parallel.tp)
-        yield _row(
-            where, "attention", count, _heads(layer), model.kv_dtype or model.dtype, layer.attention.extra_params,
-            2 * layer.attention.extra_params, _attention_detail(layer),
-        )  # fmt: skip
-        yield from _ffn(where, layer, count, parallel)
-    norm = model.hidden * (2 if model.norm_bias else 1)
-    yield _row(
-        "all", "norms", model.norms_per_layer * len(model.layers), str(model.hidden), model.dtype, norm, 2 * norm
-    )
+        for mixer in layer.mixers:
+            yield from _mixer(where, mixer, count, parallel, model.kv_dtype or model.dtype)
+        for ffn in layer.ffns:
+            yield from _ffn(where, ffn, count, parallel)
+    norms, width = model.norms_of(), model.norm_width
+    yield _row("all", "norms", norms, str(model.hidden), model.dtype, width, 2 * width)
+    if model.hyper:
+        each = model.hyper.params
+        yield _row("all", "hyper-connections", 2 * len(model.layers), f"{model.hyper.streams} streams", model.dtype,
+                   each, 2 * each)  # fmt: skip
 
 
-def _ffn(where: str, layer: Layer, count: int, parallel: Parallel) -> Iterator[dict[str, Any]]:
-    ffn = layer.ffn
+def _mixer(where: str, mixer: Mixer, count: int, parallel: Parallel, dtype: str) -> Iterator[dict[str, Any]]:
+    for linear in mixer.linears():
+        yield _matrix(where, linear, count, parallel.tp)
+    extra = mixer.extra_params
+    yield _row(where, kind_of(mixer), count, shape_of(mixer), dtype, extra, 2 * extra, ", ".join(facts_of(mixer)))
+
+
+def _ffn(where: str, ffn: Ffn, count: int, parallel: Parallel) -> Iterator[dict[str, Any]]:
     for linear in ffn.linears():
         yield _matrix(where, linear, count, parallel.tp)
     if isinstance(ffn, Moe):
-        shape = f"{ffn.experts // parallel.ep} × 3 × {ffn.inter // parallel.moe_tp} × {ffn.hidden}"
+        maps = 3 if ffn.gated else 2
+        shape = f"{ffn.experts // parallel.ep} × {maps} × {ffn.inter // parallel.moe_tp} × {ffn.hidden}"
         yield _row(
             where, "experts", count, shape, ffn.precision.dtype, ffn.extra_params, ffn.expert_bytes(parallel.tp),
             f"{ffn.topk} of {ffn.experts} a token",
@@ -103,7 +112,7 @@ def _ffn(where: str, layer: Layer, count: int, parallel: Parallel) -> Iterator[d
 
 
 def _end(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]:
-    norm = model.hidden * (2 if model.norm_bias else 1)
+    norm = model.norm_width
     yield _row("last", "final_norm", 1, str(model.hidden), model.dtype, norm, 2 * norm)
     if model.tied:
         yield _row("last", "lm_head", 1, "", model.lm_head.precision.dtype, 0, 0, "shares the embedding")
@@ -119,19 +128,54 @@ def _span(model: ModelSpec, layer: Layer) -> str:
     return ",".join(map(str, where[:3])) + ("…" if len(where) > 3 else "")
 
 
-def _heads(layer: Layer) -> str:
-    spec = layer.attention
-    if isinstance(spec, Gqa):
-        return f"{spec.heads} heads, {spec.kv_heads} kv, {spec.head_dim} wide"
-    return f"{spec.heads} heads, latent {spec.kv_lora_rank} + {spec.rope_dim}"
+RECURRENCES = {
+    "gdn": "gated delta net", "kda": "delta attention", "mamba2": "Mamba 2", "mamba1": "Mamba",
+    "lightning": "lightning attention", "conv": "short convolution",
+}  # fmt: skip
 
 
-def _attention_detail(layer: Layer) -> str:
-    spec = layer.attention
-    facts = [f"window {spec.window}"] if spec.window else []
-    if isinstance(spec, Gqa):
-        facts += ["sinks"] if spec.sinks else []
-        facts += [f"softcap {spec.softcap:g}"] if spec.softcap else []
-        facts += [f"q/k norm over {'all' if spec.qk_norm == 'full' else 'heads'}"] if spec.qk_norm else []
-        facts += [] if spec.rope else ["no RoPE"]
-    return ", ".join(facts)
+def kind_of(mixer: Mixer) -> str:
+    """What people call a mixer."""
+    if isinstance(mixer, Recurrent):
+        return RECURRENCES[mixer.kind]
+    if isinstance(mixer, Compressed):
+        return "sliding attention" if not mixer.ratio else "compressed attention"
+    latent = "latent " if isinstance(mixer, Mla) else ""
+    return ("sparse " if getattr(mixer, "indexer", None) else "") + latent + "attention"
+
+
+def shape_of(mixer: Mixer) -> str:
+    """Heads and widths."""
+    if isinstance(mixer, Gqa):
+        wide = f"{mixer.head_dim}" + (f" and {mixer.v_dim}" if mixer.value_dim else "")
+        return f"{mixer.heads} heads, {mixer.kv_heads} kv, {wide} wide"
+    if isinstance(mixer, Mla):
+        return f"{mixer.heads} heads, latent {mixer.kv_lora_rank} + {mixer.rope_dim}"
+    if isinstance(mixer, Compressed):
+        return f"{mixer.heads} heads, 1 kv, {mixer.head_dim} wide"
+    assert isinstance(mixer, Recurrent)
+    return f"{mixer.heads} × {mixer.key_dim} × {mixer.value_dim}" if mixer.key_dim else f"{mixer.channels} channels"
+
+
+def facts_of(mixer: Mixer) -> list[str]:
+    """What else a mixer is known by."""
+    window, indexer = getattr(mixer, "window", None), getattr(mixer, "indexer", None)
+    facts = [f"window {window}"] if window else []
+    if isinstance(mixer, Gqa):
+        facts += [f"chunks of {mixer.chunk}"] if mixer.chunk else []
+        facts += ["sinks"] if mixer.sinks else []
+        facts += [f"softcap {mixer.softcap:g}"] if mixer.softcap else []
+        facts += [f"q/k norm over {'all' if mixer.qk_norm == 'full' else 'heads'}"] if mixer.qk_norm else []
+        facts += [] if mixer.rope else ["no RoPE"]
+        facts += ["gated"] if mixer.gate else []
+        facts += ["K and V of an earlier layer"] if mixer.borrowed else []
+    if isinstance(mixer, Compressed) and mixer.ratio:
+        facts += [f"{mixer.ratio} tokens an entry"]
+    if isinstance(mixer, Recurrent) and mixer.channels:
+        facts += [f"convolution {mixer.kernel} wide over {mixer.channels} channels"]
+    return facts + (_indexer_facts(indexer) if indexer else [])
+
+
+def _indexer_facts(indexer: Indexer) -> list[str]:
+    kept = f"{indexer.topk} blocks of {indexer.block}" if indexer.block > 1 else f"{indexer.topk} keys"
+    return [f"indexer keeps {kept}" + (", as an earlier layer chose" if indexer.reused else "")]

@@ -6,12 +6,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pipewave.gpus import GPU
 from pipewave.physics.arith import ARRAY, Arith
 
 COLD, SERVING, PROFILER_WARM = "cold", "serving", "profiler_warm"
+
+
+@dataclass(frozen=True, slots=True)
+class Misses:
+    """How the share of bytes that miss the L2 grows with what is touched between two uses, in sizes of the L2.
+
+    Cyclic walks miss nothing up to `fits` and everything from `overflows`, evenly between; where `fits` is 1 and
+    `overflows` None, only what exceeds the L2 (the least that any replacement can do). What many kernels touch at
+    different distances misses along a smooth step: half at `half`, the steeper the larger `steepness`.
+    """
+
+    source: str
+    fits: float = 1.0
+    overflows: float | None = None
+    half: float | None = None
+    steepness: float = 1.0
+
+
+# Rows of the one law below. Fitted rows differ by what is walked; `python -m bench.gemm_base` repeats the first fits.
+MISSES: Mapping[str, Misses] = MappingProxyType(
+    {
+        "least": Misses("a cyclic walk keeps at most the L2, whatever is replaced"),
+        "halves": Misses("robust fit of cyclic products on A100, H100, B200: a half keeps what both read", 0.3, 1.02),
+        "one_piece": Misses("robust fit of cyclic products and copies on L40S, RTX PRO 6000", 0.85, 1.1),
+        "expert_weights": Misses("robust fit of graph-replayed MoE rows of all GPUs", half=0.7, steepness=4.0),
+        "between_kernels": Misses("robust fit of MoE rows of all GPUs", half=2.0),
+    }
+)  # fmt: skip
+
+
+def missing_share(law: Misses, capacity: float, footprint: Any, xp: Arith = ARRAY) -> Any:
+    """Share of `footprint` bytes (between two uses of each) that an L2 of `capacity` bytes does not hold."""
+    if law.half is not None:
+        over = law.half * capacity / xp.maximum(footprint, 1.0)
+        return 1.0 / (1.0 + (over if law.steepness == 1.0 else over**law.steepness))
+    if law.overflows is None:
+        return xp.maximum(1.0 - law.fits * capacity / xp.maximum(footprint, 1.0), 0.0)
+    slope = 1.0 / (law.overflows - law.fits)
+    return xp.minimum(xp.maximum(footprint * (slope / capacity) - law.fits * slope, 0.0), 1.0)
+
+
+def walked(gpu: GPU) -> Misses:
+    """The row of cyclic walks over a GPU's L2."""
+    return MISSES["one_piece" if gpu.traits.l2_partitions == 1 else "halves"]
 
 
 def l2_bytes(gpu: GPU) -> float:
@@ -33,9 +80,4 @@ def least_dram(
         return fresh + reused + spilled
     if protocol == SERVING:
         return fresh + xp.maximum(reused + written - capacity, 0.0)
-    return (fresh + reused) * missing_share(capacity, copies * (fresh + reused), xp) + spilled
-
-
-def missing_share(capacity: float, footprint: Any, xp: Arith = ARRAY) -> Any:
-    """Smallest share of a cyclically read footprint that cannot sit in a cache of `capacity` bytes."""
-    return xp.maximum(1.0 - capacity / xp.maximum(footprint, 1.0), 0.0)
+    return (fresh + reused) * missing_share(MISSES["least"], capacity, copies * (fresh + reused), xp) + spilled

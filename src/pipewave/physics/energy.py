@@ -8,22 +8,45 @@ that do not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipewave.gpus import GPU
+from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.demand import Array
+from pipewave.physics.overlap import overlapped
 
-IDLE_SHARE = 0.16  # of the board's limit that clocks and leakage draw whatever runs: 110 of 700 W
-# Joules of one dense 16-bit FLOP with its operands' way from L2; narrower types cost as their peak is higher.
-# Hopper: 660 TFLOP/s in 691 W. The others are not measured: what lets such a part sustain 70 to 80 % of its peak.
-JOULES_PER_FLOP = {"hopper": 0.88e-12, "blackwell": 0.5e-12, "ada": 1.0e-12, "blackwell_rtx": 1.0e-12}
-JOULES_PER_FLOP_ELSEWHERE = 1.2e-12
-# Joules of one byte from DRAM through L2 into an SM: decode steps of dense models on an H200 at 500 to 690 W.
-JOULES_PER_BYTE = 60e-12
-SHARPNESS = 20.0  # of the bend from the sum of kernels to the power limit
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a board draws: the share of its limit that clocks and leakage take whatever runs, joules of a byte, and of a
+    dense 16-bit FLOP by tensor instruction (None: what the architecture's traits say)."""
+
+    source: str
+    idle_share: float
+    joules_per_byte: float
+    joules_per_flop: Mapping[str, float] | None = None
+
+
+# Two rows of one law. A product measured alone is over before the board has averaged its power, so that the fit of its
+# time to the slack that is left gives other joules than a board at its limit.
+DRAWS: Mapping[str, Draw] = MappingProxyType(
+    {
+        # Bytes from DRAM through L2 into an SM. Idle: 110 of 700 W.
+        "sustained": Draw("decode steps of dense models on an H200 at 500 to 690 W; microbench.json", 0.16, 60e-12),
+        # 1.2 × 0.8 TDP / peak of the first large part of each: A100, H100, B200. Bytes from DRAM alone.
+        "product": Draw(
+            "robust fit of GEMM rows of five architectures (python -m bench.gemm_base)", 0.2, 6e-12,
+            MappingProxyType({"mma": 1.25e-12, "wgmma": 0.68e-12, "tcgen05": 0.43e-12}),
+        ),
+    }
+)  # fmt: skip
+SHARPNESS = 20  # of the bend from the sum of kernels to the power limit
 
 
 class Work(NamedTuple):
@@ -48,30 +71,28 @@ class Work(NamedTuple):
 
 def joules(gpu: GPU, dtype: str, work: Work) -> Any:
     """Energy of each call above what the idle board draws. `dtype`: of the calls."""
-    return work.flops * joules_per_flop(gpu, work.product or dtype) + work.l2 * JOULES_PER_BYTE
+    each = joules_per_flop(gpu, work.product or dtype)
+    return work.flops * each + work.l2 * DRAWS["sustained"].joules_per_byte
 
 
 @lru_cache(maxsize=256)
-def joules_per_flop(gpu: GPU, dtype: str) -> float:
+def joules_per_flop(gpu: GPU, dtype: str, draw: str = "sustained") -> float:
     """Joules of one dense FLOP of a type: power of the tensor cores is the same at the peak of each."""
+    by_mma, traits = DRAWS[draw].joules_per_flop, gpu.traits
     wide = gpu.peak_flops("bf16" if gpu.supports("bf16") else "fp16")
-    return JOULES_PER_FLOP.get(gpu.architecture, JOULES_PER_FLOP_ELSEWHERE) * wide / gpu.peak_flops(dtype)
+    return (by_mma[traits.mma] if by_mma else traits.joules_per_flop) * wide / gpu.peak_flops(dtype)
+
+
+def watts(gpu: GPU, draw: str = "sustained") -> float:
+    """What the board has for work at its power limit."""
+    return (1.0 - DRAWS[draw].idle_share) * gpu.tdp_w
 
 
 def delivered_us(joules: Array, gpu: GPU) -> Array:
     """µs the board needs at its power limit to deliver so much energy."""
-    return np.asarray(1e6 * joules / ((1.0 - IDLE_SHARE) * gpu.tdp_w))
+    return np.asarray(1e6 * joules / watts(gpu))
 
 
-def limited_us(kernel_us: Array, heat_us: Array) -> Array:
+def limited_us(kernel_us: Any, heat_us: Any, xp: Arith = ARRAY) -> Any:
     """Time of kernels that take `kernel_us` at burst clocks when their energy takes `heat_us` to deliver."""
-    longest = np.maximum(np.maximum(kernel_us, heat_us), 1e-9)
-    parts = (kernel_us / longest) ** SHARPNESS + (heat_us / longest) ** SHARPNESS
-    return np.asarray(longest * parts ** (1.0 / SHARPNESS))
-
-
-def limited(kernel_us: float, heat_us: float) -> float:
-    """`limited_us` of one step, in plain floats."""
-    longest = max(kernel_us, heat_us)
-    shorter = min(kernel_us, heat_us) / longest
-    return float(longest * (1.0 + shorter**SHARPNESS) ** (1.0 / SHARPNESS))
+    return overlapped(SHARPNESS, kernel_us, heat_us, xp=xp)

@@ -10,9 +10,10 @@ from pipewave.step import find_engine
 
 def command(model: str, split: Split, batch: int, budget: int, replicas: int = 1) -> str:
     """Shell command for one replica of a design, with the engine's own flag names."""
-    words = _vllm(model, split, batch, budget) if split.engine == "vllm" else _sglang(model, split, batch, budget)
+    name = find_engine(split.engine).name
+    words = _WORDS[name](model, split, batch, budget)
     if replicas > 1:
-        words += ["--data-parallel-size" if split.engine == "vllm" else "--dp-size", str(replicas)]
+        words += ["--data-parallel-size" if name == "vllm" else "--dp-size", str(replicas)]
     return shlex.join(words)
 
 
@@ -32,3 +33,14 @@ def _sglang(model: str, split: Split, batch: int, budget: int) -> list[str]:
     words += ["--max-running-requests", str(batch), "--chunked-prefill-size", str(budget)]
     words += ["--mem-fraction-static", f"{find_engine('sglang').memory_share:g}"]
     return words + (["--kv-cache-dtype", "fp8_e4m3"] if split.kv_dtype == "fp8" else [])
+
+
+def _trtllm(model: str, split: Split, batch: int, budget: int) -> list[str]:
+    words = ["trtllm-serve", "serve", model, "--backend", "pytorch", "--tp_size", str(split.tp)]
+    words += ["--pp_size", str(split.pp)] if split.pp > 1 else []
+    words += ["--ep_size", str(split.ep)] if split.ep > 1 else []
+    words += ["--max_batch_size", str(batch), "--max_num_tokens", str(budget)]
+    return [*words, "--kv_cache_free_gpu_memory_fraction", f"{find_engine('trtllm').memory_share:g}"]
+
+
+_WORDS = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}

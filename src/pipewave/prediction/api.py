@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, overload
 
 import numpy as np
@@ -11,24 +11,31 @@ from numpy.typing import NDArray
 
 from pipewave.calls.families import Call
 from pipewave.calls.fields import schema
-from pipewave.errors import BadInput, MissingExtra, did_you_mean
+from pipewave.errors import MissingExtra
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES, Array
-from pipewave.prediction import tables
+from pipewave.prediction import requests, tables
 from pipewave.prediction.arrays import Uniform
 from pipewave.prediction.batch import US, Answers, answer
 from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.resolve import Source
 from pipewave.prediction.scalar import answer_single
 from pipewave.prediction.tables import Table
-from pipewave.software import stacks
+from pipewave.residual.card import BASES
+from pipewave.software.known import furthest
+
+LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches."""
+    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches.
+
+    `software`: whether rows of this stack and implementation on this GPU were trained on (`measured`), or which
+    stand in for them: `other_gpu`, `nearest_version`, `other_framework`.
+    """
 
     latency_us: float
     low_us: float
@@ -40,6 +47,31 @@ class Prediction:
     impl: str
     stack: str
     notes: tuple[str, ...] = ()
+    software: str = "measured"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer of the contract, less its id."""
+        return asdict(self) | {"notes": list(self.notes)}
+
+    def __add__(self, other: Prediction) -> Prediction:
+        """One call after the other: times add up, ends of the interval too, as if both erred alike."""
+        if not isinstance(other, Prediction):
+            return NotImplemented
+        times: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in LATENCIES}
+        longer = self if self.latency_us >= other.latency_us else other
+        least = max(self.basis, other.basis, key=BASES.index)
+        software = furthest(self.software, other.software)
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        same: dict[str, Any] = {name: _shared(getattr(self, name), getattr(other, name)) for name in ("impl", "stack")}
+        return replace(longer, **times, **same, basis=least, notes=notes, software=software)
+
+    def __radd__(self, other: int) -> Prediction:
+        """So that `sum(predictions)` works."""
+        return self if other == 0 else NotImplemented
+
+
+def _shared(one: str, other: str) -> str:
+    return one if one == other else " + ".join(dict.fromkeys((*one.split(" + "), *other.split(" + "))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +87,8 @@ class Predictions(Sequence[Prediction]):
     group: NDArray[np.intp]  # index into `sources`
     sources: tuple[Source, ...]
     joules: Array  # of energy above what the idle board draws
+    carried: Mapping[str, Any] = field(default_factory=dict)  # columns of a DataFrame that are no fields
+    index: Any = None  # of a DataFrame
 
     def __len__(self) -> int:
         return len(self.latency_us)
@@ -78,6 +112,7 @@ class Predictions(Sequence[Prediction]):
             source.impl,
             source.stack,
             source.notes,
+            source.software,
         )
 
     def __iter__(self) -> Iterator[Prediction]:
@@ -85,56 +120,99 @@ class Predictions(Sequence[Prediction]):
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Lists by name, with the fields of the contract."""
-        names = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
+        told = ("basis", "impl", "stack", "notes", "software")
         sources = [self.sources[group] for group in self.group.tolist()]
         return (
-            {name: getattr(self, name).tolist() for name in names}
+            {name: getattr(self, name).tolist() for name in LATENCIES}
             | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
-            | {name: [getattr(source, name) for source in sources] for name in ("basis", "impl", "stack", "notes")}
+            | {name: [getattr(source, name) for source in sources] for name in told}
         )
 
     def to_pandas(self) -> Any:
-        """A DataFrame, one row a call. MissingExtra where pandas is not installed."""
+        """A DataFrame, one row a call, with the index and the further columns of the one it was asked with.
+
+        Raises MissingExtra where pandas is not installed.
+        """
         try:
             import pandas as pd
         except ImportError as error:
             raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
-        return pd.DataFrame(self.to_dict())
+        answers = self.to_dict()
+        kept = {f"{name}_given" if name in answers else name: column for name, column in self.carried.items()}
+        return pd.DataFrame({name: np.asarray(column) for name, column in kept.items()} | answers, index=self.index)
 
 
 @overload
 def predict(
-    calls: Call, gpu: str | GPU, *, protocol: str = ..., stack: str | None = ..., impl: str | None = ...
+    calls: Call,
+    gpu: str | GPU | None = ...,
+    *,
+    protocol: str | None = ...,
+    stack: str | None = ...,
+    impl: str | None = ...,
 ) -> Prediction: ...
 @overload
 def predict(
-    calls: Sequence[Call] | Table,
-    gpu: str | GPU,
+    calls: Sequence[Call | Mapping[str, Any]] | Table,
+    gpu: str | GPU | None = ...,
     *,
-    protocol: str = ...,
+    protocol: str | None = ...,
     stack: str | None = ...,
     impl: str | None = ...,
 ) -> Predictions: ...
 def predict(
-    calls: Call | Sequence[Call] | Table,
-    gpu: str | GPU,
+    calls: Call | Sequence[Call | Mapping[str, Any]] | Table,
+    gpu: str | GPU | None = None,
     *,
-    protocol: str = "cold",
+    protocol: str | None = None,
     stack: str | None = None,
     impl: str | None = None,
 ) -> Prediction | Predictions:
-    """Latency of one call or of many on a GPU, under a protocol of the contract.
+    """Latency of one call or of many on a GPU, under a protocol of the contract (`cold` where none is named).
 
-    Many calls are a list of calls, a dict of arrays or a DataFrame whose columns are the contract's fields. `stack` and
-    `impl` stand in where a call names none. Raises UnknownGPU, UnsupportedDtype or BadInput.
+    Many calls are a list of calls or of dicts, a dict of columns or a DataFrame; names are the contract's fields,
+    sizes are elements, `bytes` is in bytes. A row that names its own `gpu` or `protocol` is answered for that one.
+    `stack` and `impl` stand in where a call names none. Answers are in µs, in the order of the calls; columns of a
+    DataFrame that are no fields, and its index, come back with `Predictions.to_pandas`.
+
+    Raises UnknownGPU, UnsupportedDtype, MissingField, UnknownField or BadInput.
     """
-    card = find(gpu)
+    requests.check_name("stack", stack)
+    requests.check_name("impl", impl)
     if isinstance(calls, Call):
-        return _alone(as_case(calls, stack, impl), card, check_protocol(protocol))
-    if not isinstance(calls, Sequence) and (rows := tables.batch(calls)) is not None:
-        return _uniform(rows, card, check_protocol(protocol), stack, impl)
-    many = calls if isinstance(calls, Sequence) else tables.calls(calls)
-    return predict_cases([as_case(call, stack, impl) for call in many], card, check_protocol(protocol))
+        at = requests.where(gpu, protocol)
+        return _alone(as_case(calls, stack, impl), at.gpu, at.protocol)
+    found = [(part.rows, _part(part, stack, impl)) for part in requests.parts(calls, gpu, protocol)]
+    answered = found[0][1] if len(found) == 1 else joined(found)
+    kept = requests.carried(calls)
+    return replace(answered, carried=kept, index=getattr(calls, "index", None)) if kept or _indexed(calls) else answered
+
+
+def _indexed(calls: Any) -> bool:
+    return tables.is_table(calls) and not isinstance(calls, Mapping)
+
+
+def _part(part: requests.Part, stack: str | None, impl: str | None) -> Predictions:
+    """Rows asked for in one place."""
+    asked, at = part.calls, part.where
+    if not isinstance(asked, Sequence) and (rows := tables.batch(asked)) is not None:
+        return _uniform(rows, at.gpu, at.protocol, stack, impl)
+    many = asked if isinstance(asked, Sequence) else tables.calls(asked)
+    return predict_cases([as_case(call, stack, impl) for call in many], at.gpu, at.protocol)
+
+
+def joined(parts: Sequence[tuple[Sequence[int] | slice, Predictions]]) -> Predictions:
+    """Parts of a batch as one, each row at its number."""
+    size = sum(len(found) for _, found in parts)
+    columns, bound, group = np.empty((6, size)), np.empty(size, np.intp), np.empty(size, np.intp)
+    sources: list[Source] = []
+    for rows, found in parts:
+        columns[:, rows] = (*(getattr(found, name) for name in LATENCIES), found.joules)
+        bound[rows] = found.bound
+        group[rows] = found.group + len(sources)
+        sources += found.sources
+    latency, low, high, floor, ceiling, joules = columns
+    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +232,11 @@ class Explanation:
 def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanation:
     """Predict one call and say how busy each pipe would be at its highest rate."""
     card, case = find(gpu), as_case(call, None, None)
-    batch = answer_one(case, card, check_protocol(protocol))
+    batch = answer_one(case, card, requests.check_protocol(protocol))
     pipes = batch.analysis.demand.seconds(card, case["dtype"])[:, 0]
     prediction = _one(batch)
     busy = {pipe: float(s) * US / prediction.latency_us for pipe, s in zip(PIPES, pipes, strict=True)}
     return Explanation(call, card, prediction, busy)
-
-
-def check_protocol(protocol: str) -> str:
-    """The protocol itself, or BadInput."""
-    if protocol not in stacks.PROTOCOLS:
-        hint = did_you_mean(str(protocol), stacks.PROTOCOLS)
-        raise BadInput(f"protocol = {protocol!r}: must be one of {', '.join(stacks.PROTOCOLS)}{hint}", field="protocol")
-    return protocol
 
 
 def _uniform(rows: Uniform, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:
@@ -183,6 +253,8 @@ def _uniform(rows: Uniform, gpu: GPU, protocol: str, stack: str | None, impl: st
 
 def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     family = family_of(case["kernel"])
+    if family.check_on:
+        family.check_on(case, gpu)
     key = group_key(family, case)
     found = answer_single(family, case, key, gpu, protocol)
     if found is None:
@@ -191,7 +263,7 @@ def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     source = found.source
     return Prediction(
         latency * US, low * US, high * US, floor * US, ceiling * US, found.bound,
-        source.basis, source.impl, source.stack, source.notes,
+        source.basis, source.impl, source.stack, source.notes, source.software,
     )  # fmt: skip
 
 
@@ -200,12 +272,17 @@ def _one(batch: Answers) -> Prediction:
     source = batch.source
     latency, low, high, floor, ceiling = (batch.seconds[:, 0] * US).tolist()
     bound = PIPES[batch.bound[0]]
-    return Prediction(latency, low, high, floor, ceiling, bound, source.basis, source.impl, source.stack, source.notes)
+    return Prediction(
+        latency, low, high, floor, ceiling, bound,
+        source.basis, source.impl, source.stack, source.notes, source.software,
+    )  # fmt: skip
 
 
 def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
     """The batch of length one."""
     family = family_of(case["kernel"])
+    if family.check_on:
+        family.check_on(case, gpu)
     return answer(family, columns(family, [case]), group_key(family, case), gpu, protocol)
 
 
@@ -222,7 +299,10 @@ def predict_cases(cases: Sequence[Mapping[str, Any]], gpu: GPU, protocol: str) -
     """Predictions for valid cases (dicts with `kernel` and its fields) on one GPU."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, case in enumerate(cases):
-        groups.setdefault((case["kernel"], *group_key(family_of(case["kernel"]), case)), []).append(i)
+        family = family_of(case["kernel"])
+        if family.check_on:
+            family.check_on(case, gpu)
+        groups.setdefault((family.name, *group_key(family, case)), []).append(i)
     seconds = np.empty((5, len(cases)))
     bound, group, joules = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp), np.empty(len(cases))
     sources = []

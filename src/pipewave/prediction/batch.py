@@ -22,7 +22,8 @@ from pipewave.physics.energy import joules
 from pipewave.prediction import in_step as serving
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
-from pipewave.residual.nets import UNTRAINED_SCALE, Interval, Residual, Trained, half_width, intervals_of, trained
+from pipewave.residual.card import Interval, half_width, intervals_of
+from pipewave.residual.nets import UNTRAINED_SCALE, Residual, Trained, trained
 
 US = 1e6
 FLOOR = 3  # row of an answer's seconds
@@ -70,6 +71,7 @@ def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     """Answers from the net and its correction: under `serving`, what a cold call takes with its activations in L2."""
     dtype, stack, impl = key[:3]
     ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
+    source = _assuming(family, ctx, source)
     analysis = family.analyse(cols, ctx)
     pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
     floor = floor_s(pipes)
@@ -83,6 +85,12 @@ def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
         seconds = correction.apply(seconds, coordinates(analysis, ctx), codes_of(ctx))
         source = with_note(source, f"calibrated with {correction.rows} rows")
     return Answers(seconds, busiest(pipes), source, analysis, ctx)
+
+
+def _assuming(family: Family, ctx: Context, source: Source) -> Source:
+    """What rests on an assumption that no row shows is as uncertain as a new architecture, and says so."""
+    said = family.assumed(ctx) if family.assumed else ""
+    return replace(with_note(source, said), basis="new_architecture") if said else source
 
 
 def coordinates(analysis: Analysis, ctx: Context) -> dict[str, Array]:

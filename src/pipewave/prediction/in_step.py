@@ -24,7 +24,7 @@ from pipewave.software import stacks
 
 DIRTY_PER_BYTE = 0.5  # dirty bytes a cold kernel writes back for each byte it reads from DRAM
 DIRTY_SHARE = 0.6  # of the L2 that a flush leaves dirty
-SETUP_S = 2.2e-6  # of FlashAttention 3, read off cold rows; it runs on compute capability 9.0
+SETUP_S = 2.2e-6  # of FlashAttention 3, read off cold rows; it is built on wgmma
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 LATENCY, FLOOR, CEILING = 0, 3, 4
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
@@ -84,5 +84,5 @@ def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith
 
 
 def _setup_s(family: Family, ctx: Context, stack: str | None) -> float:
-    prepares = family.name == "attention" and ctx.gpu.compute_capability == 90
+    prepares = family.name == "attention" and ctx.gpu.traits.mma == "wgmma"
     return SETUP_S if prepares and stacks.framework(stack or stacks.DEFAULT[ctx.protocol]) == "vllm" else 0.0

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from pipewave.calls.dtypes import SPELLINGS
 from pipewave.calls.families import class_of, from_dict
 from pipewave.calls.fields import required, rules
 from pipewave.errors import BadInput, MissingField, PipewaveError
@@ -17,13 +18,14 @@ from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
-from pipewave.prediction.api import check_protocol
 from pipewave.prediction.batch import US, Answers, answer
 from pipewave.prediction.columns import SHARED, columns, group_key, numeric_fields
+from pipewave.prediction.requests import check_protocol
 
 CHUNK_LINES = 32_768
 CHUNK_CHARACTERS = 8_000_000  # of text at a time: a parsed list of lengths takes ten times its text
 LONGEST_LINE = 4_000_000
+TYPES = frozenset({"dtype", "kv_dtype"})
 ENVELOPE = frozenset({"id", "kernel", "gpu", "protocol"})
 
 Case = dict[str, Any]
@@ -116,6 +118,9 @@ def _parse(line: str) -> Case:
         raise BadInput("a case must be a JSON object on one line", field=None)
     if not is_id(case.get("id")):
         raise BadInput("id: must be a string or a finite number", field="id")
+    for name in TYPES & case.keys():
+        if isinstance(case[name], str):
+            case[name] = SPELLINGS.get(case[name], case[name])
     return case
 
 
@@ -152,7 +157,7 @@ def _answer_group(chunk: _Chunk, key: tuple[Any, ...], members: list[int]) -> No
     """Validate and answer the cases of one context; what is invalid gets its error."""
     name, gpu, protocol, *rest = key
     family = family_of(name)
-    valid, cases = _validated(chunk, family, tuple(rest), members)
+    valid, cases = _validated(chunk, family, gpu, tuple(rest), members)
     if not valid:
         return
     try:
@@ -165,7 +170,9 @@ def _answer_group(chunk: _Chunk, key: tuple[Any, ...], members: list[int]) -> No
         chunk.texts[i] = text
 
 
-def _validated(chunk: _Chunk, family: Family, key: tuple[Any, ...], members: list[int]) -> tuple[list[int], list[Case]]:
+def _validated(
+    chunk: _Chunk, family: Family, gpu: GPU, key: tuple[Any, ...], members: list[int]
+) -> tuple[list[int], list[Case]]:
     """Members that are valid, with their cases; errors of the others go to their lines."""
     cases = [case for i in members if (case := chunk.cases[i]) is not None]
     if _plainly_valid(family, key, cases):
@@ -174,6 +181,8 @@ def _validated(chunk: _Chunk, family: Family, key: tuple[Any, ...], members: lis
     for i, case in zip(members, cases, strict=True):
         try:
             from_dict(case)
+            if family.check_on:
+                family.check_on(case, gpu)
             valid.append(i)
         except PipewaveError as error:
             chunk.texts[i] = error_text(case, error)
@@ -182,7 +191,7 @@ def _validated(chunk: _Chunk, family: Family, key: tuple[Any, ...], members: lis
 
 def _plainly_valid(family: Family, key: tuple[Any, ...], cases: Sequence[Case]) -> bool:
     """Whether whole columns pass at once; False sends the batch through the careful path, it is no verdict."""
-    if "check" in family.call.__dict__:  # fields that constrain one another
+    if "check" in family.call.__dict__ or family.check_on:  # fields that constrain one another
         return False
     allowed, needed, known = rules(family.call), required(family.call), rules(family.call).keys() | ENVELOPE
     if not all(needed <= case.keys() <= known for case in cases):
@@ -209,7 +218,7 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     source = answers.source
     notes = f', "notes": {json.dumps(list(source.notes))}' if source.notes else ""
     software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
-    tail = f', "basis": "{source.basis}", {software}{notes}}}\n'
+    tail = f', "basis": "{source.basis}", {software}, "software": "{source.software}"{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
     for name, row, bound in zip(ids, rows, answers.bound.tolist(), strict=True):
         latency, low, high, floor, ceiling = row

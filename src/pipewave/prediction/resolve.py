@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family
 from pipewave.physics.cache import SERVING
+from pipewave.residual.card import Card
 from pipewave.residual.nets import trained
 from pipewave.software import stacks
+from pipewave.software.known import FOUR_BIT, LEVELS, Asked, Choice, choose, furthest, kind_of
 
 # What the corpus's tables of collectives call the contract's implementations.
 COLLECTIVES = {"NCCL": "nccl", "TRTLLM": "custom"} | {
@@ -23,11 +25,15 @@ REVEALING = ("config", "tile", "ctas")  # options that say how a call was implem
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a batch of answers rests on. `near`: rows of the card were measured, or of the one it is a copy of."""
+    """What a batch of answers rests on. `software`: one of `pipewave.software.known.LEVELS`.
+
+    `near`: rows of the card were measured, or of the one it is a copy of.
+    """
 
     basis: str
     impl: str
     stack: str
+    software: str
     notes: tuple[str, ...] = ()
     near: bool = False
 
@@ -49,23 +55,66 @@ def resolve(
         raise UnsupportedDtype(f"{family.name} has no kernels of dtype {dtype!r}: it has {runs}", field="dtype")
     net = net_name(family, options)
     learned = trained(net)
-    known: tuple[str, ...] = ()
-    near = False
     if learned is None:
-        used, note = stacks.resolve(stack, protocol, known, None)
-        basis = "new_architecture"
-    else:
-        card, seen = learned.card, measured_protocol(protocol)
-        known, usual = card.known_stacks(seen, dtype), card.default_stack.get(seen)
-        used, note = stacks.resolve(stack, protocol, known, usual if usual in known else None)
-        basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.kin))
-        near = nearest == "measured_gpu"
-        impl = _as_trained(net, impl)
-        note = "; ".join(filter(None, (note, _unknown_impl(net, impl))))
-        told = _told(family, dtype, dict(options))
-        impl = impl or card.impl(stacks.measured_as(used, known), gpu.compute_capability, dtype, told)
-    source = Source(basis, impl or "", used, (note,) if note else (), near)
-    return Context(gpu, dtype, protocol, stacks.measured_as(used, known), impl or "", options), source
+        used = stack or stacks.DEFAULT[protocol]
+        source = Source("new_architecture", impl or "", used, LEVELS[-1])
+        return Context(gpu, dtype, protocol, used, impl or "", options), source
+    seen, card = measured_protocol(protocol), learned.card
+    choice, ran = _software(family, gpu, dtype, protocol, stack, _as_trained(net, impl), options)
+    basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.kin))
+    notes = tuple(filter(None, (choice.note, ran.note)))
+    source = Source(basis, ran.impl, choice.stack, ran.level, notes, nearest == "measured_gpu")
+    return Context(gpu, dtype, protocol, choice.measured_as, ran.impl, options), source
+
+
+def _by_name(card: Card, dtype: str, protocol: str) -> frozenset[str]:
+    """Stacks of which a 4-bit kernel is known by name only: every shape that it was measured at is held out."""
+    if dtype not in FOUR_BIT:
+        return frozenset()
+    known = card.names(dtype)
+    return known & frozenset(card.stacks.get(protocol, ())) or known
+
+
+class Runs(NamedTuple):
+    """The implementation that answers, how near the software's rows are on the whole, and what to say of it."""
+
+    impl: str
+    level: str
+    note: str
+
+
+def _software(
+    family: Family, gpu: GPU, dtype: str, protocol: str, stack: str | None, impl: str | None, options: tuple[Any, ...]
+) -> tuple[Choice, Runs]:
+    """The stack and the implementation that answer: known by GPU, type, protocol and net."""
+    given, net, seen = dict(options), net_name(family, options), measured_protocol(protocol)
+    card = trained(net).card  # type: ignore[union-attr]
+    asked = Asked(stack, gpu.kin, kind_of(dtype, given.get("kv_dtype")), seen)
+    choice = choose(card.known, asked, card.default_stack.get(seen), _by_name(card, dtype, seen))
+    return choice, _runs(net, card, asked, choice, impl, gpu, _told(family, dtype, given))
+
+
+def _runs(
+    net: str, card: Card, asked: Asked, choice: Choice, impl: str | None, gpu: GPU, told: tuple[str, ...]
+) -> Runs:
+    """The implementation asked for, or the one the stack runs; types are crossed only where none is known, and told."""
+    stack, note = choice.measured_as, _unknown_impl(net, impl)
+    found = impl or card.impl(stack, gpu.compute_capability, asked.dtype, told)
+    if not found and (found := card.impl_of_other_types(stack, gpu.compute_capability)):
+        note = f"no kernel of {asked.dtype} is known of {stack}; answered as {found}, measured on other types"
+    if not tells_apart(net):
+        return Runs(found, choice.level, "")
+    rows = card.known.exactly(asked.kind, asked.protocol, stack, found)
+    level = furthest(choice.level, rows.level(asked.gpu, stack, found))
+    if (impl or choice.note) and not note and level not in (choice.level, LEVELS[0]):
+        note = f"no rows of {stack} with {found} on {asked.gpu} were used in training"
+    return Runs(found, level, note)
+
+
+def tells_apart(net: str) -> bool:
+    """Whether a net tells implementations apart."""
+    learned = trained(net)
+    return learned is not None and "impl" in learned.net.categories
 
 
 def net_name(family: Family, options: tuple[tuple[str, Any], ...]) -> str:

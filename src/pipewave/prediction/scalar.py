@@ -25,7 +25,8 @@ from pipewave.prediction.resolve import (
     resolve,
     with_note,
 )
-from pipewave.residual.nets import Interval, intervals_of, merged, trained
+from pipewave.residual.card import Interval, intervals_of
+from pipewave.residual.nets import merged, trained
 from pipewave.residual.scalar import LoneNet, alike, lone
 
 

@@ -6,7 +6,7 @@ A case of the contract is such a table of one row: where a field's value is itse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from pipewave.calls.families import Call, from_dict
 from pipewave.errors import BadInput
@@ -30,7 +30,7 @@ LISTS = ("q_lens", "kv_lens", "routing")  # fields whose value for one call may 
 
 def batch(table: Table) -> Uniform | None:
     """The table as arrays of one batch, where its rows differ in numbers only."""
-    return uniform({name: table[name] for name in _names(table)})
+    return uniform({name: table[name] for name in names_of(table)})
 
 
 def calls(table: Table) -> list[Call]:
@@ -38,12 +38,18 @@ def calls(table: Table) -> list[Call]:
 
     Raises BadInput when columns differ in length, and names the row of a bad value.
     """
-    columns = {name: _one(name, _values(table[name])) for name in _names(table)}
+    columns = {name: _one(name, values_of(table[name])) for name in names_of(table)}
     rows = _length(columns)
     return [_call(i, {name: _at(column, i) for name, column in columns.items()}) for i in range(rows)]
 
 
-def _names(table: Table) -> list[str]:
+def is_table(asked: Any) -> TypeGuard[Table]:
+    """Whether something has columns by name."""
+    return isinstance(asked, Mapping) or (hasattr(asked, "columns") and hasattr(asked, "__getitem__"))
+
+
+def names_of(table: Table) -> list[str]:
+    """Names of the columns."""
     return list(table) if isinstance(table, Mapping) else [str(name) for name in table.columns]
 
 
@@ -54,7 +60,7 @@ def _call(row: int, case: dict[str, Any]) -> Call:
         raise type(error)(f"row {row}: {error.message}", field=error.field) from error
 
 
-def _values(column: Any) -> Any:
+def values_of(column: Any) -> Any:
     """A column as a list, or the scalar itself."""
     if isinstance(column, str) or not hasattr(column, "__len__"):
         return column

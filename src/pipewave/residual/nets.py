@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, reduce
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pipewave.errors import BadFile
 from pipewave.kernels.features import Features
 from pipewave.physics.arith import ARRAY, Arith
-from pipewave.software import stacks
+from pipewave.residual.card import Card, card_of
 
 Floats = NDArray[np.float32]
 Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
@@ -137,107 +137,6 @@ def merged(means: Members, logs: Members, xp: Arith) -> Residual:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """Half-width in log time of a 90 % interval: `multiple * scale ** power`.
-
-    The power tells how far a net's own idea of its error is to be believed: fully (1) on shapes of GPUs it was trained
-    on, hardly on GPUs it never saw, where all calls get about the same width.
-    """
-
-    multiple: float
-    power: float = 1.0
-
-    def __call__(self, scale: Any) -> Any:
-        return self.multiple * scale**self.power
-
-
-FOUR_BIT = ("nvfp4", "mxfp4", "int4")
-SIXTEEN_BIT = {"bf16": ("fp16",), "fp16": ("bf16",)}  # types that the same kernels take
-BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
-
-
-def intervals_of(known: Mapping[str, Interval], basis: str, protocol: str = "") -> tuple[Interval, ...]:
-    """The intervals of which the widest counts: no call gets less than it would on more familiar ground.
-
-    `basis|protocol` stands in for a basis where a protocol has an interval of its own.
-    """
-    names = [name for name in BASES[: BASES.index(basis) + 1] if name in known]
-    return tuple(known.get(f"{name}|{protocol}", known[name]) for name in names)
-
-
-def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> Any:
-    """Half-width in log time: the widest of the intervals."""
-    return reduce(xp.maximum, [interval(scale) for interval in intervals])
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """What accompanies a net: where it was trained, how wide its intervals are, what stands in when nothing is said."""
-
-    trained: frozenset[tuple[str, str, str]]  # (gpu, dtype, protocol)
-    capabilities: frozenset[tuple[int, str, str]]  # (compute capability, dtype, protocol)
-    intervals: Mapping[str, Interval]  # basis → how wide 90 % of its errors are
-    stacks: Mapping[str, tuple[str, ...]]  # protocol → stacks with rows
-    default_stack: Mapping[str, str]  # protocol → stack when none is named
-    default_impl: Mapping[str, str]  # "stack|compute capability|dtype", finer and coarser keys → implementation
-
-    def basis(self, gpu: str, capability: int, dtype: str, protocol: str) -> str:
-        """Provenance of an answer, as the contract defines it."""
-        if (gpu, dtype, protocol) in self.trained:
-            return "measured_gpu"
-        return "same_architecture" if (capability, dtype, protocol) in self.capabilities else "new_architecture"
-
-    def impl(self, stack: str, capability: int, dtype: str, told: Sequence[str] = ()) -> str:
-        """The implementation that stack uses on such a GPU, from the most to the least specific record.
-
-        `told`: what else the stack chooses by, in the order of `Family.told_by`. What runs such operands elsewhere is
-        closer than what runs others here, and one 16-bit type stands in for the other.
-        """
-        near, kinds, keys = self._near(stack, capability), (dtype, *SIXTEEN_BIT.get(dtype, ())), []
-        for kind in kinds:
-            also = [kind if value == dtype else value for value in told]
-            keys += ["|".join((near, kind, *also[:many])) for many in range(len(told), -1, -1)]
-        return self._recorded(*keys, *(f"{stack}|{kind}" for kind in kinds), near, stack)
-
-    def plain(self, protocol: str, capability: int, dtype: str) -> tuple[str, str]:
-        """Default stack and its implementation: what ceilings are answered as."""
-        stack = self.default_stack.get(protocol) or next(iter(self.known_stacks(protocol)), "")
-        near = self._near(stack, capability)  # of this generation first, as ceilings were trained
-        return stack, self._recorded(f"{near}|{dtype}", near, f"{stack}|{dtype}", stack)
-
-    def _recorded(self, *keys: str) -> str:
-        """The implementation of the first key that has one."""
-        return next((self.default_impl[key] for key in keys if key in self.default_impl), "")
-
-    def _near(self, stack: str, capability: int) -> str:
-        """The record `stack|capability` closest in kind: the same generation of GPU, then the nearest version."""
-        found = [key.split("|") for key in self.default_impl if key.count("|") == 1]
-        known = [
-            (name, int(cc)) for name, cc in found if cc.isdigit() and _generation(int(cc)) == _generation(capability)
-        ]
-        version = stacks.nearest(stack, [name for name, _ in known])
-        ccs = [cc for name, cc in known if name == version]
-        return f"{version}|{min(ccs, key=lambda cc: (abs(cc - capability), cc))}" if ccs else ""
-
-    def known_stacks(self, protocol: str, dtype: str = "") -> tuple[str, ...]:
-        """Stacks with rows under a protocol, or under any where that one has none.
-
-        Kernels of 4-bit weights are their own: a stack that has rows of other types only is not one of them.
-        """
-        everywhere = {name for names in self.stacks.values() for name in names}
-        known = self.stacks.get(protocol) or tuple(sorted(everywhere))
-        if dtype not in FOUR_BIT:
-            return known
-        runs = [name for name in sorted(everywhere) if f"{name}|{dtype}" in self.default_impl]
-        return tuple(name for name in runs if name in known) or tuple(runs) or known
-
-
-def _generation(capability: int) -> int:
-    """Parts that run the same kernels: before Hopper one generation, then one a major capability."""
-    return min(capability // 10, 8) if capability < 90 else capability // 10
-
-
-@dataclass(frozen=True, slots=True)
 class Ceiling:
     """The net of a low quantile, and what its held-out answers must be moved by to be one (log time).
 
@@ -335,16 +234,3 @@ def _ceiling(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Ceiling:
     given = spec.get("plain")
     plain = card_of(card if given is True else given) if given else None
     return Ceiling(_net(spec, tensors, "ceiling/"), dict(spec.get("shifts", {})), plain)
-
-
-def card_of(card: Mapping[str, Any]) -> Card:
-    """The parts of a weights card that predictions look at; of a ceiling's defaults, the software alone."""
-    rows = [(str(gpu), int(cc), str(dtype), str(protocol)) for gpu, cc, dtype, protocol in card.get("trained", ())]
-    return Card(
-        trained=frozenset((gpu, dtype, protocol) for gpu, _, dtype, protocol in rows),
-        capabilities=frozenset((cc, dtype, protocol) for _, cc, dtype, protocol in rows),
-        intervals={basis: Interval(**given) for basis, given in card.get("intervals", {}).items()},
-        stacks={protocol: tuple(names) for protocol, names in card["stacks"].items()},
-        default_stack=dict(card["default_stack"]),
-        default_impl=dict(card["default_impl"]),
-    )

@@ -29,7 +29,7 @@ def answer(case: Case) -> dict[str, Any]:
         **{name: round(value, DIGITS) for name, value in times.items()},
         "kv_tokens": server.memory.kv_tokens,
         "basis": {name: round(share, DIGITS) for name, share in server.table.basis.items()},
-        "notes": list(server.runner.deployment.model.notes),
+        "notes": [*server.runner.deployment.model.notes, *server.table.notes],
     }
 
 

@@ -150,7 +150,7 @@ class _Timeline:
             memory_gib=self._memory(memory),
             breakdown=self._breakdown(),
             basis=self._basis(),
-            notes=(*spec.notes, *self._length_note()),
+            notes=(*spec.notes, *self._length_note(), *self.steps.notes),
         )
 
     def _times(self, step_us: Array) -> tuple[float, float, float]:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipewave.models.kernels import Batch, Use
+from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
-from pipewave.physics.energy import limited
+from pipewave.physics.energy import limited_us
 from pipewave.step import Priced, Regime, Runner
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
@@ -57,6 +58,7 @@ class StepTable:
         """Price all points of the grids."""
         parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
         self.spread = float(max(part.spread.max() for part in parts))
+        self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.time = Sums(axes, [part.us for part in parts])
         self.heat = Sums(axes, [part.heat_us for part in parts])
         self.graph, self.pieces, self.eager = self._regimes(parts)
@@ -95,7 +97,8 @@ class StepTable:
         heads = min(requests, self.most_requests)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
         busy = max(kernels + regime.between_us, regime.beside_us)
-        return self.factor * limited(busy + regime.after_us + requests * self.engine.request_host_us, heat)
+        whole = busy + regime.after_us + requests * self.engine.request_host_us
+        return float(self.factor * limited_us(whole, heat, SCALAR))
 
 
 @dataclass(frozen=True, slots=True)

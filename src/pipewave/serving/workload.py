@@ -51,7 +51,7 @@ def _iteration(number: int, phase: str, q_lens: list[int], kv_lens: list[int]) -
 def _identity(spec: ModelSpec, source: object) -> dict[str, Any]:
     """The model as recorded workloads name it, or, for layers they cannot describe, where its config is."""
     layer, architecture = spec.layers[0], ARCHITECTURES.get(spec.model_type)
-    plain = isinstance(layer.attention, Gqa) and isinstance(layer.ffn, Mlp) and len(spec.grouped()) == 1
+    plain = isinstance(layer.mixer, Gqa) and isinstance(layer.ffn, Mlp) and len(spec.grouped()) == 1
     if architecture and plain and not spec.tied and all(linear.precision.full for linear in layer.linears()):
         return {"model": architecture, "model_params": _shape(spec)}
     config = dict(source) if isinstance(source, Mapping) else str(source)
@@ -60,13 +60,13 @@ def _identity(spec: ModelSpec, source: object) -> dict[str, Any]:
 
 def _shape(spec: ModelSpec) -> dict[str, int]:
     layer = spec.layers[0]
-    assert isinstance(layer.attention, Gqa)
+    assert isinstance(layer.mixer, Gqa)
     assert isinstance(layer.ffn, Mlp)
     return {
         "hidden_size": spec.hidden,
-        "num_attention_heads": layer.attention.heads,
-        "num_key_value_heads": layer.attention.kv_heads,
-        "head_dim": layer.attention.head_dim,
+        "num_attention_heads": layer.mixer.heads,
+        "num_key_value_heads": layer.mixer.kv_heads,
+        "head_dim": layer.mixer.head_dim,
         "intermediate_size": layer.ffn.inter,
         "vocab_size": spec.vocab,
         "num_hidden_layers": len(spec.layers),

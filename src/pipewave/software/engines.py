@@ -1,9 +1,10 @@
-"""What a serving engine adds to its kernels, as constants with a source: gaps, host time, graph sizes, memory share."""
+"""What a serving engine adds to its kernels: rules of its version with a source, and the law of its host's time."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,30 +13,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadInput, did_you_mean
+from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
+from pipewave.software import rules
+from pipewave.software.rules import KernelRule, Setting
 
-FILE = Path(__file__).with_name("engines.json")
+FILE = Path(__file__).with_name("times.json")
+LARGE = Setting()  # a card of 140 GiB and a dense model
+VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """MiB that SGLang keeps out of weights and cache: fixed, by token of a chunk, by request of the largest graph, by
+    GPU of a replica, by request and rank under data-parallel attention; at least `least`."""
+
+    fixed: float
+    chunk_token: float = 0.0
+    graph_request: float = 0.0
+    rank: float = 0.0
+    dp_request: float = 0.0
+    least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Constants of one engine. Times in µs, memory in GiB.
+    """One version of an engine in one setting. Times in µs, memory in GiB.
 
     node_us, stream_us: idle time between two kernels of a CUDA graph, and of a stream the host keeps filled.
     step_us: host time of a step that runs beside the GPU; launch_us: more for each kernel launched one by one;
     layer_us: more for each layer of a step that replays a graph for all but attention.
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
-    backends: (architecture, implementation of attention) pairs where most measured rows of the engine are of another
-    one than it runs.
-    apart: architectures on which attention runs the prompts and the decodes of one step as two kernels.
+    apart: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
+    chunks: a prompt may be cut over steps. overlaps: the host schedules a step while the one before it runs.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
-    graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit.
+    graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit; graphs_per_request:
+    no more than this many times the requests that may run (None: whatever runs).
+    memory_of: what memory_share is a share of: `whole` memory, `static` (weights and cache share it, the rest of the
+    card holds everything else), or what is left `free` beside weights and activations.
+    reserve: what sets memory_share where the engine works it out itself. output_reserve, output_reserve_least: share
+    of the outputs still to come that must fit the cache when a request is admitted, at the start and once settled.
+    max_prefill_tokens: prompt tokens of one step, all requests (0: max_batched_tokens).
+    shared_experts: `added` after the routed ones, or `overlapped` with them on a second stream, or `fused` into them.
+    fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
+    kernels: which rows answer for which calls; moe_backend: the choice among those of experts, empty for the default.
+    chosen: what the user set, which no rule overrides.
     """
 
     name: str
+    version: str
     stack: str
     page_size: int
     graph_limit: int
@@ -55,13 +84,43 @@ class Engine:
     graph_gib: float
     mixes_phases: bool
     compiled: bool
-    backends: tuple[tuple[str, str], ...] = ()
-    apart: tuple[str, ...] = ()
-    source: str = ""
+    memory_of: str = "whole"
+    apart: bool = False
+    chunks: bool = True
+    overlaps: bool = True
+    prefix_cache: bool = True
+    graphs_per_request: float | None = None
+    max_prefill_tokens: int = 0
+    output_reserve: float = 0.0
+    output_reserve_least: float = 0.0
+    reserve: Reserve | None = None
+    shared_experts: str = "added"
+    fused_norm_mib: float = 0.0
+    moe_backend: str = ""
+    kernels: tuple[KernelRule, ...] = ()
+    setting: Setting = field(default_factory=Setting)
+    chosen: tuple[tuple[str, Any], ...] = ()
 
     def what_if(self, **changes: Any) -> Engine:
-        """A copy with other constants."""
-        return replace(self, **changes)
+        """A copy with other values, which no rule overrides."""
+        chosen = tuple(sorted((dict(self.chosen) | changes).items()))
+        return replace(self, **changes, chosen=chosen)
+
+    def on(self, setting: Setting) -> Engine:
+        """The same version in another setting, with what was chosen by hand kept."""
+        return resolve(self.name, self.version, setting, self.chosen)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of one step, all requests together."""
+        return self.max_prefill_tokens or self.max_batched_tokens
+
+    def kernel(self, family: str, dtype: str) -> KernelRule | None:
+        """The rule for calls of a family and operand type: the chosen backend's, or the default one."""
+        fits = [rule for rule in self.kernels if rule.family == family and rule.dtype in ("", dtype)]
+        if family == "fused_moe" and self.moe_backend:
+            return next((rule for rule in fits if rule.backend == self.moe_backend), None)
+        return next((rule for rule in fits if rule.default), None)
 
     def padded(self, requests: int) -> int:
         """Rows a decode batch is padded to: the next captured graph size, or its own size beyond the last."""
@@ -73,36 +132,39 @@ class Engine:
 
     def regime(self, *, graph: bool, rows: float, nodes: float, launches: float, layers: float) -> Regime:
         """What `gaps_us` adds to a step of one kind, for loops over millions of such steps."""
-        pieces = self.compiled and not graph and rows <= self.graph_limit
-        launching = 0.0 if graph else layers * self.layer_us if pieces else launches * self.launch_us
+        return self._regime(graph, rows <= self.graph_limit, nodes, launches, layers, SCALAR)
+
+    def _regime(self, graph: Any, few: Any, nodes: Any, launches: Any, layers: Any, xp: Arith) -> Regime:
+        """Of one kind of step, or of many steps as arrays. `few`: rows that fit the captured sizes."""
+        replayed = graph | few if self.compiled else graph  # compiled steps of few rows replay graphs in pieces
+        pieces = xp.where(replayed, layers * self.layer_us, launches * self.launch_us)
         return Regime(
-            nodes * (self.node_us if graph or pieces else self.stream_us),
-            self.step_us + launching,
-            self.decode_host_us if graph else self.prefill_host_us,
+            nodes * xp.where(replayed, self.node_us, self.stream_us),
+            self.step_us + xp.where(graph, 0.0, pieces),
+            xp.where(graph, self.decode_host_us, self.prefill_host_us),
         )
 
     def gaps_us(self, load: Load) -> dict[str, Array]:
         """Named additions to the kernels of steps: waits between kernels, waits for a host that cannot keep ahead, what
         the GPU always waits for, and slower clocks where the whole step, waits included, needs more than the board's
         power."""
-        pieces = ~load.graph & (load.rows <= self.graph_limit) if self.compiled else np.zeros_like(load.graph)
-        between = load.nodes * np.where(load.graph | pieces, self.node_us, self.stream_us)
-        launching = np.where(pieces, load.layers * self.layer_us, load.launches * self.launch_us)
-        beside = self.step_us + np.where(load.graph, 0.0, launching)
-        launch = np.maximum(beside - load.kernel_us - between, 0.0)
-        host = np.where(load.graph, self.decode_host_us, self.prefill_host_us) + load.requests * self.request_host_us
-        whole = load.kernel_us + between + launch + host
+        few = load.rows <= self.graph_limit
+        kind = self._regime(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
+        launch = np.maximum(kind.beside_us - load.kernel_us - kind.between_us, 0.0)
+        host = kind.after_us + load.requests * self.request_host_us
+        whole = load.kernel_us + kind.between_us + launch + host
         under_load = limited_us(whole, load.heat_us) - whole
-        return {"under_load": under_load, "between_kernels": between, "launch": launch, "host": host}
+        return {"under_load": under_load, "between_kernels": kind.between_us, "launch": launch, "host": host}
 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """µs of a kind of step: waits between its kernels, host work beside the GPU, and what comes on top of both."""
+    """µs of a kind of step, or arrays over steps: waits between their kernels, host work beside the GPU, and what comes
+    on top of both."""
 
-    between_us: float
-    beside_us: float
-    after_us: float
+    between_us: Any
+    beside_us: Any
+    after_us: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +182,67 @@ class Load:
     layers: Array
 
 
+NAMED = tuple(one.name for one in fields(Engine))
+
+
 @cache
-def _engines() -> dict[str, Engine]:
-    table = json.loads(FILE.read_text("utf-8"))
-    rows = {name: {key: _frozen(value) for key, value in row.items()} for name, row in table.items()}
-    return {name: Engine(name=name, **row) for name, row in rows.items()}
+def _times() -> dict[str, dict[str, float]]:
+    return dict(json.loads(FILE.read_text("utf-8")))
+
+
+@cache
+def resolve(name: str, version: str, setting: Setting = LARGE, chosen: tuple[tuple[str, Any], ...] = ()) -> Engine:
+    """A version of an engine in a setting: fitted times, then rules, then what was chosen, then what follows."""
+    told = rules.fields(name, version, setting)
+    values = {key: _frozen(value) for key, value in (_times()[name] | told).items()} | dict(chosen)
+    if reserve := told.get("reserve"):
+        values["reserve"] = Reserve(**reserve)
+    known = {key: value for key, value in values.items() if key in NAMED}
+    kernels = rules.kernels(name, version, setting)
+    return _settled(Engine(name=name, version=version, kernels=kernels, setting=setting, chosen=chosen, **known))
+
+
+def _settled(engine: Engine) -> Engine:
+    """Fields that follow from others: the largest graph, and the share of memory where the engine works it out."""
+    by_hand = dict(engine.chosen)
+    if engine.graphs_per_request and "graph_limit" not in by_hand:
+        most = min(int(engine.graphs_per_request * engine.max_requests), engine.max_batched_tokens)
+        engine = replace(engine, graph_limit=max(min(engine.graph_limit, most), 1))
+    if engine.reserve and "memory_share" not in by_hand:
+        engine = replace(engine, memory_share=static_share(engine, engine.reserve))
+    return engine
+
+
+def static_share(engine: Engine, reserve: Reserve) -> float:
+    """Share of the card that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
+    setting = engine.setting
+    kept = reserve.fixed + reserve.chunk_token * max(engine.max_batched_tokens, 2048)
+    kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.pp
+    kept += reserve.dp_request * engine.graph_limit * setting.dp if setting.dp > 1 else 0.0
+    total = setting.gib * 1024
+    return round((total - max(kept, reserve.least)) / total, 3)
 
 
 def _frozen(value: Any) -> Any:
-    """Lists of JSON as tuples, so that an engine can be a key."""
+    """Lists of data files as tuples, so that an engine can be a key."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def find(engine: str | Engine) -> Engine:
-    """The engine of a name (vllm, sglang), or the Engine itself; BadInput otherwise."""
+    """The engine of a name, `vllm` or `vllm:0.11.0`, on a large card; or the Engine itself; BadInput otherwise."""
     if isinstance(engine, Engine):
         return engine
-    if engine not in _engines():
+    name, _, version = str(engine).partition(":")
+    known = rules.names()
+    if name not in known:
         raise BadInput(
-            f"engine = {engine!r}: must be one of {', '.join(_engines())};"
-            f"{did_you_mean(str(engine), _engines())}".rstrip(";"),
+            f"engine = {engine!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
             field="engine",
         )
-    return _engines()[engine]
+    return resolve(name, numbered(version) or rules.read(name)["version"])
+
+
+def numbered(version: str | None) -> str:
+    """The version number in a version as people write it (`v0.5.8.post1-cu126`); empty when there is none."""
+    found = VERSION.search(version or "")
+    return found.group() if found else ""

@@ -18,7 +18,12 @@ def framework(stack: str) -> str:
 
 def version(stack: str) -> tuple[int, ...]:
     """Numbers of the version, for ordering: `trtllm-1.3.0rc20` is (1, 3, 0, 20)."""
-    return tuple(int(number) for number in re.findall(r"\d+", stack.partition("-")[2]))
+    return version_of(stack.partition("-")[2])
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Numbers of a bare version, for ordering: `0.5.8.post1` is (0, 5, 8, 1)."""
+    return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
 def nearest(stack: str, known: Sequence[str]) -> str | None:
@@ -39,16 +44,9 @@ def measured_as(stack: str, known: Sequence[str]) -> str:
     return below if stack not in known and below in known else stack
 
 
-def resolve(stack: str | None, protocol: str, known: Sequence[str], default: str | None) -> tuple[str, str]:
-    """The stack to answer from and a note on what was substituted (empty when nothing was)."""
-    if stack is None:
-        usual = DEFAULT[protocol]
-        known_usual = measured_as(usual, known) in known
-        return usual if known_usual else default or nearest(usual, known) or (known[-1] if known else usual), ""
-    if not known or measured_as(stack, known) in known:
-        return stack, ""
-    near = nearest(stack, known)
-    if near is not None:
-        return near, f"stack {stack} was not measured: answered from {near}"
-    fallback = default or known[-1]
-    return fallback, f"no stack of framework {framework(stack)} was measured: answered from {fallback}"
+def default(protocol: str, known: Sequence[str], otherwise: str | None) -> str:
+    """The stack of calls that name none; `otherwise` where it has no rows."""
+    usual = DEFAULT[protocol]
+    if measured_as(usual, known) in known:
+        return usual
+    return (otherwise if otherwise in known else None) or nearest(usual, known) or (known[-1] if known else usual)

@@ -15,6 +15,7 @@ from pipewave.software.engines import Engine
 from pipewave.step.power import heat_us
 
 MOE_LAUNCHES = 10
+CHOSEN = (Gemm, Attention, Mla, FusedMoe)  # families that engines have several kernels for
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
@@ -36,7 +37,7 @@ class Kernels:
 
 def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
-    found = predict([_backend(call, gpu, engine) for call in calls], gpu, protocol="serving", stack=engine.stack)
+    found = predict([_as_run(call, engine) for call in calls], gpu, protocol="serving", stack=engine.stack)
     return Kernels(
         found,
         heat_us(calls, found, gpu),
@@ -45,12 +46,12 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     )
 
 
-def _backend(call: Call, gpu: GPU, engine: Engine) -> Call:
-    """Attention as the engine runs it, where most of its measured rows are of another implementation."""
-    impl = dict(engine.backends).get(gpu.architecture)
-    if impl is None or not isinstance(call, Attention) or call.stack or call.impl:
+def _as_run(call: Call, engine: Engine) -> Call:
+    """The call as the engine runs it: by another implementation than its rows say, or from another stack's rows."""
+    if not isinstance(call, CHOSEN) or call.stack or call.impl:
         return call
-    return replace(call, impl=impl)
+    rule = engine.kernel(call.kernel, call.dtype)
+    return replace(call, stack=rule.stack or None, impl=rule.impl or None) if rule else call
 
 
 def nodes_of(call: Call) -> int:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pipewave.errors import DoesNotFit
 from pipewave.gpus import GPU
 from pipewave.models.kernels import ACT, Deployment
-from pipewave.models.shard import element_bytes, kv_bytes_per_token, padded_vocab, stage_bytes
-from pipewave.models.spec import Moe
+from pipewave.models.shard import cache_bytes as tokens_bytes
+from pipewave.models.shard import kv_bytes_per_token, padded_vocab, stage_bytes, state_bytes
+from pipewave.models.spec import Layer, Moe
 from pipewave.software.engines import Engine
+from pipewave.step.setting import setting_of
 
 GIB = 2**30
 # nvidia-smi's total less what the driver keeps: 139.81 of 140.40 GiB are left to a program on an H200, 79.1 of 79.65
@@ -18,6 +20,7 @@ DRIVER_GIB = 0.57
 # Logits gathered, in fp32, and the sampler's copies of them: what vLLM 0.22.1 reports as its peak, less the hidden
 # states, is 14.9 bytes a logit for vocabularies of 128k and 152k.
 SAMPLER_BYTES = 13.0
+UNBOUNDED = 1 << 17  # tokens over which a model without any cache spreads its state, where its config has no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,42 +57,67 @@ def activation_bytes(deployment: Deployment, tokens: int, requests: int) -> floa
     Engines keep the workspace of their experts, so it is there while they sample, too.
     """
     model, tp = deployment.model, deployment.parallel.tp
-    widest = max(_layer_width(layer.ffn, deployment) for layer, _ in model.grouped())
-    kept = tokens * ACT * max(_workspace(layer.ffn) for layer, _ in model.grouped())
+    widest = max(_layer_width(layer, deployment) for layer, _ in model.grouped())
+    kept = tokens * ACT * max((_workspace(moe) for layer, _ in model.grouped() for moe in layer.moes), default=0.0)
     forward = tokens * ACT * (4 * model.hidden + widest)
     sampling = tokens * ACT * model.hidden + requests * padded_vocab(model) * (ACT / tp + SAMPLER_BYTES)
     return max(forward, sampling + kept)
 
 
-def _workspace(ffn: object) -> float:
+def _workspace(moe: Moe) -> float:
     """Elements per token that grouped products keep: their two intermediate results, each as wide as the wider."""
-    return 2.0 * ffn.topk * max(2.0 * ffn.inter, ffn.hidden) if isinstance(ffn, Moe) else 0.0
+    return 2.0 * moe.topk * max(2.0 * moe.inter, moe.hidden)
 
 
-def _layer_width(ffn: object, deployment: Deployment) -> float:
-    """Elements per token of the intermediate tensors alive together in a feed-forward block."""
-    if isinstance(ffn, Moe):
-        inter = ffn.inter / deployment.parallel.moe_tp
-        routed = ffn.topk * (max(2 * inter, ffn.hidden) + inter)
-        return routed + (3.0 * ffn.shared.inter / deployment.parallel.tp if ffn.shared else 0.0)
-    return 3.0 * getattr(ffn, "inter", 0) / deployment.parallel.tp
+def _layer_width(layer: Layer, deployment: Deployment) -> float:
+    """Elements per token of the intermediate tensors alive together in a layer's feed-forward parts."""
+    tp, moe_tp = deployment.parallel.tp, deployment.parallel.moe_tp
+    width = 0.0
+    for part in layer.ffns:
+        if isinstance(part, Moe):
+            inter = part.inter / moe_tp
+            width += part.topk * (max(2 * inter, part.hidden) + inter)
+            width += 3.0 * part.shared.inter / tp if part.shared else 0.0
+        else:
+            width += 3.0 * getattr(part, "inter", 0) / tp
+    return width
 
 
 def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_tokens: int | None = None) -> Budget:
     """Memory of the fullest rank. Raises DoesNotFit when no room is left for the cache."""
-    model, parallel = deployment.model, deployment.parallel
+    engine = engine.on(setting_of(deployment, gpu))
+    parallel, total = deployment.parallel, gpu.dram_gib - DRIVER_GIB
     tokens = max_batched_tokens or engine.max_batched_tokens
-    total = gpu.dram_gib - DRIVER_GIB
-    usable = total * engine.memory_share
-    weights = max(stage_bytes(model, parallel, stage) for stage in range(parallel.pp)) / GIB
+    weights = max(stage_bytes(deployment.model, parallel, stage) for stage in range(parallel.pp)) / GIB
     activations = activation_bytes(deployment, tokens, min(engine.max_requests, tokens)) / GIB
     fixed = engine.runtime_gib + engine.graph_gib
-    left = usable - weights - activations - fixed
+    left, free = _LEFT[engine.memory_of](total, engine.memory_share, weights, activations, fixed)
     if left <= 0:
-        raise DoesNotFit(_too_large(deployment, gpu, weights, activations + fixed, usable), field="gpu")
-    per_token = kv_bytes_per_token(model, parallel, deployment.kv_dtype)
+        raise DoesNotFit(_too_large(deployment, gpu, weights, activations + fixed, total - free), field="gpu")
+    per_token = kv_bytes_per_token(deployment.model, parallel, deployment.kv_dtype)
+    per_token = per_token or state_bytes(deployment.model, parallel) / (deployment.model.max_length or UNBOUNDED) or ACT
     pages = int(left * GIB / (per_token * engine.page_size))
-    return Budget(total, weights, activations, fixed, left, total - usable, pages * engine.page_size)
+    return Budget(total, weights, activations, fixed, left, free, pages * engine.page_size)
+
+
+def _of_whole(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
+    """vLLM: a share of the card holds everything."""
+    return total * share - weights - activations - fixed, total * (1 - share)
+
+
+def _of_static(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
+    """SGLang: weights and cache get a share of what is free before loading; activations and graphs the rest."""
+    left = (total - fixed) * share - weights
+    return left, total - fixed - weights - activations - left
+
+
+def _of_free(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
+    """TensorRT-LLM: the cache gets a share of what weights and a trial run leave."""
+    left = total - weights - activations - fixed
+    return left * share, left * (1 - share)
+
+
+_LEFT = {"whole": _of_whole, "static": _of_static, "free": _of_free}
 
 
 def _too_large(deployment: Deployment, gpu: GPU, weights: float, rest: float, usable: float) -> str:
@@ -101,21 +129,10 @@ def _too_large(deployment: Deployment, gpu: GPU, weights: float, rest: float, us
 
 
 def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0) -> float:
-    """Cache bytes one request of `length` tokens holds on the fullest rank; windows keep only what they may see.
+    """Bytes one request of `length` tokens holds on the fullest rank: its cache, and states whatever its length.
 
-    `chunk`: tokens written before a window's older pages are given back.
+    Windows keep only what they may see. `chunk`: tokens written before a window's older pages are given back.
     """
     model, parallel = deployment.model, deployment.parallel
-    width = element_bytes(model, deployment.kv_dtype)
-    return max(
-        sum(
-            layer.attention.cache_elements(parallel.tp) * _kept(layer.attention.window, length, chunk) * count
-            for layer, count in model.grouped(*bounds)
-        )
-        * width
-        for bounds in parallel.stages(len(model.layers))
-    )
-
-
-def _kept(window: int | None, length: int, chunk: int) -> int:
-    return length if window is None else min(length, window + chunk)
+    cached = tokens_bytes(model, length, parallel, deployment.kv_dtype, chunk=chunk)
+    return cached + state_bytes(model, parallel)

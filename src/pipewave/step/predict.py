@@ -16,6 +16,7 @@ from pipewave.physics.demand import Array
 from pipewave.prediction.api import Predictions
 from pipewave.software.engines import Engine, Load
 from pipewave.step.inside import Kernels, inside
+from pipewave.step.setting import setting_of
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
@@ -33,6 +34,7 @@ class Steps:
     gaps: dict[str, Array]
     basis: dict[str, Array]  # share of the kernels' time that rests on each kind of evidence
     load: Load
+    notes: tuple[str, ...] = ()  # what predictions say of their kernels: substitutions, calibrations
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Priced:
     nodes: Array
     launches: Array
     spread: Array
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,14 @@ class Runner:
 
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
-        """Set page size and fusions from the engine, and the hosts a tensor group spans from the GPU."""
+        """Resolve the engine's rules here; set page size and fusions from it, and the hosts a tensor group spans from
+        the GPU."""
+        engine = engine.on(setting_of(deployment, gpu))
         tp = deployment.parallel.tp
         nodes = max(tp // gpu.gpus_per_node, 1) if tp > gpu.gpus_per_node else 1
-        apart = gpu.architecture in engine.apart
-        set_up = replace(deployment, page_size=engine.page_size, nodes=nodes, compiled=engine.compiled, apart=apart)
+        set_up = replace(
+            deployment, page_size=engine.page_size, nodes=nodes, compiled=engine.compiled, apart=engine.apart
+        )
         return cls(set_up, gpu, engine)
 
     def batch(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> Batch:
@@ -84,7 +90,7 @@ class Runner:
         step, call, count = book.columns()
         us, heat, nodes, launches = (_sums(step, column[call] * count, len(parts)) for column in kernels.columns)
         spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
-        return Priced(us, heat, nodes, launches, spread)
+        return Priced(us, heat, nodes, launches, spread, notes_of(list(book.calls), kernels.found))
 
     def stage_shares(self) -> list[float]:
         """Each pipeline stage's part of a step."""
@@ -123,7 +129,8 @@ class Runner:
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels, 1e-9) for name, us in basis.items()}
-        return Steps(total, total / factor, total * factor, families, gaps, evidence, load)
+        notes = notes_of(list(book.calls), found)
+        return Steps(total, total / factor, total * factor, families, gaps, evidence, load, notes)
 
     def _load(self, batches: Sequence[Batch], sums: Sequence[Array]) -> Load:
         requests = np.array([batch.requests for batch in batches], float)
@@ -162,6 +169,15 @@ class Book:
         step = np.repeat([step for step, *_ in self._entries], sizes)
         call = np.concatenate([call for _, call, _ in self._entries])
         return step, call, np.concatenate([count for *_, count in self._entries])
+
+
+def notes_of(calls: Sequence[Call], found: Predictions) -> tuple[str, ...]:
+    """Notes of predictions, each once, with the families it concerns."""
+    kernels: dict[str, dict[str, None]] = {}
+    for call, group in zip(calls, found.group.tolist(), strict=True):
+        for note in found.sources[group].notes:
+            kernels.setdefault(note, {})[call.kernel] = None
+    return tuple(f"{', '.join(names)}: {note}" for note, names in kernels.items())
 
 
 def _sums(owner: NDArray[np.intp], values: Array, size: int) -> Array:

@@ -9,7 +9,8 @@ import numpy as np
 
 from pipewave.calls.families import Call
 from pipewave.gpus import GPU
-from pipewave.physics.energy import limited
+from pipewave.physics.arith import SCALAR
+from pipewave.physics.energy import limited_us
 from pipewave.prediction.api import Prediction, Predictions
 from pipewave.step.power import heat_us
 from pipewave.traces.group import Group, by_step
@@ -30,7 +31,9 @@ def paced(
             kernels[step] = kernels.get(step, 0.0) + float(found.latency_us[index])
             energy[step] = energy.get(step, 0.0) + float(heat[index])
     waits = {step: idle_us(groups) for step, groups in by_step(everything).items()}
-    slower = {step: (limited(us + waits[step], energy[step]) - waits[step]) / us for step, us in kernels.items()}
+    slower = {
+        step: (limited_us(us + waits[step], energy[step], SCALAR) - waits[step]) / us for step, us in kernels.items()
+    }
     factors = [float(np.mean([slower[one.head.step] for one in groups])) for groups in members]
     return [_slowed(one, factor) for one, factor in zip(found, factors, strict=True)]
 

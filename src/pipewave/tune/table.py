@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import platformdirs
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from pipewave.errors import BadFile
+from pipewave.files import sealed
 from pipewave.tune.cells import Cells
 from pipewave.tune.fitted import Fitted
 from pipewave.tune.loads import Loads
@@ -32,9 +31,9 @@ from pipewave.tune.smooth import Smoother
 from pipewave.tune.space import space
 from pipewave.tune.wave import TERMS
 
-SCHEMA = (
-    4  # 2: laws have terms of the first wave; 3: cells end at powers of two; 4: loads, margins, cells for loads told
-)
+# 2: laws have terms of the first wave; 3: cells end at powers of two; 4: loads, margins, cells for known loads;
+# 5: the checksum covers types and shapes
+SCHEMA = 5
 HARD = ("gpu", "sm_count", "cc")
 SOFT = ("triton", "cuda", "driver")
 _SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py",
@@ -117,7 +116,7 @@ def make(
             "canary": list(canary),
             "kernel": {"name": fitted.kernel, "source_sha256": source_hash(fitted.kernel),
                        "config_space_sha256": space_hash(fitted.kernel)}}  # fmt: skip
-    return Table(fitted.kernel, fitted, *cells, meta | {"sha256": _digest(meta, _arrays(fitted, *cells))})
+    return Table(fitted.kernel, fitted, *cells, meta | {"sha256": sealed.seal("", _arrays(fitted, *cells))})
 
 
 def _arrays(fitted: Fitted, cells: Cells, told: Cells) -> dict[str, NDArray[Any]]:
@@ -144,19 +143,9 @@ def _cells(name: str, of: Cells) -> dict[str, NDArray[Any]]:
     return {f"{name}_start": of.start.astype(np.int32), f"{name}_config": of.config, f"{name}_factor": of.factor}
 
 
-def _digest(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256(json.dumps({k: meta[k] for k in sorted(meta) if k != "sha256"}, sort_keys=True).encode())
-    for name in sorted(arrays):
-        digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
-    return digest.hexdigest()
-
-
 def write(table: Table, path: Path) -> None:
-    """Write the file whole: to a neighbour first, then renamed over the target."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_bytes(save(_arrays(table.fitted, table.cells, table.told), {"pipewave_table": json.dumps(table.meta)}))
-    part.replace(path)
+    """Write the file whole or not at all. BadFile if it cannot."""
+    sealed.write(path, table.meta, _arrays(table.fitted, table.cells, table.told))
 
 
 def read(path: Path) -> Table:
@@ -166,15 +155,10 @@ def read(path: Path) -> Table:
         BadFile: missing, truncated, corrupted, or not a table.
         TableMismatch: made for another kernel source or configuration space.
     """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            meta = json.loads((file.metadata() or {})["pipewave_table"])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise BadFile(f"{path} is not a readable tuning table: {error}; make one with `pipewave tune table`",
-                      field="path") from error  # fmt: skip
-    if meta.get("schema") != SCHEMA or meta.get("sha256") != _digest(meta, arrays):
-        raise BadFile(f"{path} is corrupted or of another version: its checksum or schema does not match", field="path")
+    meta, arrays = sealed.read(path, "tuning table")
+    if meta.get("schema") != SCHEMA:
+        raise BadFile(f"{path} is of another version: schema {meta.get('schema')}, this one reads {SCHEMA}; "
+                      "make it anew with `pipewave tune table`", field="path")  # fmt: skip
     _check_source(path, meta)
     return _assemble(meta, arrays)
 

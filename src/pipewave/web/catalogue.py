@@ -15,11 +15,12 @@ from pipewave.kernels import Family, registered
 from pipewave.models import load, names
 from pipewave.models.view import summary
 from pipewave.planning.prices import prices
+from pipewave.software import rules as engine_rules
 from pipewave.software import stacks
 from pipewave.web import limits, tuner
 from pipewave.web.kernel import sweepable
 
-ENGINES = ("vllm", "sglang")
+ENGINES = engine_rules.names()
 
 
 @cache

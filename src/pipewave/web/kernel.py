@@ -14,9 +14,9 @@ from pipewave.errors import BadInput, PipewaveError
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
 from pipewave.physics.demand import PIPES
-from pipewave.prediction.api import check_protocol
 from pipewave.prediction.batch import US, answer
 from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.requests import check_protocol
 from pipewave.web import limits, tuner, waves
 from pipewave.web.forms import Form, Name, WhatIf, ask_command, gpu_of
 

@@ -12,7 +12,7 @@ from pipewave.errors import BadInput
 from pipewave.kernels.launched import Given
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.prediction.api import check_protocol
+from pipewave.prediction.requests import check_protocol
 from pipewave.step import find_engine
 from pipewave.traces import Workload, explain_trace
 from pipewave.traces.reader import parse

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.kernels.attention.requests import Amount, Requests
-from pipewave.kernels.attention.setting import Estimate, Setting, overlapped, reach
+from pipewave.kernels.attention.setting import Estimate, Setting, reach
 from pipewave.kernels.attention.shape import Shape
 from pipewave.kernels.attention.split import Grid, fa3_splits, part_blocks
 from pipewave.kernels.attention.tiles import visible_keys
 from pipewave.physics.arith import Arith
 from pipewave.physics.demand import Array
+from pipewave.physics.overlap import overlapped
 
 LAUNCHES = 3.2
 ALONE_CYCLES = 2400.0  # of SM time for one head in a kernel that takes heads one by one
@@ -54,7 +55,7 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     """Base seconds and features of calls whose requests bring one query each."""
     work = _work(shape, setting)
     times = _times(shape, work, setting)
-    busy = overlapped(times.dram, times.stream, times.compute)
+    busy = overlapped(3, times.dram, times.stream, times.compute)
     base = LAUNCHES * setting.launch_s + busy + times.fixed + times.merge
     sizes, plain = _sizes(shape, work, times, setting, base), _plain(work, setting, shape.requests.xp)
     longest = LONE * work.beyond * _block_s(setting, shape)

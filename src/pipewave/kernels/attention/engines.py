@@ -11,7 +11,6 @@ from pipewave.kernels.base import Context
 ENGINES = ("fa2", "fa3", "fa4", "flashinfer", "trtllm_gen", "fmha", "triton", "unified", "cudnn")
 # Engines of one hand: a net that never saw one of them knows its relatives.
 MAKERS = {"flash": ("fa2", "fa3", "fa4"), "nvidia": ("trtllm_gen", "fmha"), "openai": ("triton", "unified")}
-BLACKWELL = (100, 103)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +70,21 @@ class Case:
         return next((size for size in sizes if size >= self.head_dim), self.head_dim)
 
 
-def engine_name(impl: str, framework: str, capability: int) -> str:
-    """Which kernel an implementation's name means on a GPU of that compute capability."""
+def engine_name(impl: str, framework: str, mma: str) -> str:
+    """Which kernel an implementation's name means on a GPU of that tensor instruction."""
     if "triton" in impl:
         return "unified" if framework == "vllm" else "triton"
     for part, name in (("fa4", "fa4"), ("attention_v4", "fa4"), ("cudnn", "cudnn")):
         if part in impl:
             return name
-    if "flashinfer" in impl and "trtllm" not in impl and not (framework == "vllm" and capability in BLACKWELL):
+    if "flashinfer" in impl and "trtllm" not in impl and not (framework == "vllm" and mma == "tcgen05"):
         return "flashinfer"
     if "trtllm" in impl or framework == "trtllm" or "flashinfer" in impl:
-        return "trtllm_gen" if capability in BLACKWELL else "fmha"
+        return "trtllm_gen" if mma == "tcgen05" else "fmha"
     if "sdpa" in impl or "fa2" in impl:
         return "fa2"
-    if framework == "vllm" and capability != 90:
-        return "trtllm_gen" if capability in BLACKWELL else "fa2"
+    if framework == "vllm" and mma != "wgmma":
+        return "trtllm_gen" if mma == "tcgen05" else "fa2"
     return "fa3"
 
 
@@ -94,7 +93,7 @@ def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> Engine:
     """The engine behind a context, tiled for a head of `head_dim`."""
     from pipewave.kernels.attention.tilings import TILINGS
 
-    name = engine_name(ctx.impl, ctx.framework, ctx.gpu.compute_capability)
+    name = engine_name(ctx.impl, ctx.framework, ctx.gpu.traits.mma)
     causal = bool(ctx.option("causal", True))
     paged = causal and "sdpa" not in ctx.impl
     fp8 = _runs_fp8(ctx, name)
@@ -106,7 +105,7 @@ def _runs_fp8(ctx: Context, name: str) -> bool:
 
     TensorRT-LLM's kernels for other parts (Ada, workstation Blackwell) take as long in fp8 as in 16 bits.
     """
-    large = ctx.gpu.compute_capability in (90, *BLACKWELL)
+    large = ctx.gpu.traits.asynchronous
     if ctx.dtype.startswith("fp8"):
         return large or name != "fmha"
     cached = ctx.option("kv_dtype") or ctx.dtype

@@ -9,11 +9,12 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.engines import Engine
 from pipewave.kernels.attention.requests import Amount, Requests
-from pipewave.kernels.attention.setting import Estimate, Setting, overlapped, reach
+from pipewave.kernels.attention.setting import Estimate, Setting, reach
 from pipewave.kernels.attention.shape import Shape
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
 from pipewave.kernels.attention.tiles import tile_steps
 from pipewave.physics.demand import Array
+from pipewave.physics.overlap import overlapped
 
 MEMORY_SHARE = 0.8  # of datasheet bandwidth that a streaming kernel reaches
 COPY_BYTES = 16.0  # an SM moves a clock in the small kernels around attention
@@ -54,7 +55,7 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     work = _work(shape, setting)
     times = _times(shape, work, setting)
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
-    busy = overlapped(times.compute + times.fixed, memory)
+    busy = overlapped(3, times.compute + times.fixed, memory)
     base = setting.around.launches * setting.launch_s + busy + times.merge + times.around
     plain = {**_plain(shape, work, times), **setting.makers}
     return Estimate(base, _sizes(shape, work, times, setting, base), plain)

@@ -17,7 +17,7 @@ from pipewave.kernels.attention.shape import Heads
 from pipewave.kernels.base import Context
 from pipewave.kernels.features import Features
 from pipewave.physics.arith import SCALAR, Arith
-from pipewave.physics.cache import COLD, SERVING, l2_bytes
+from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
 
@@ -47,7 +47,7 @@ class Setting:
 
     def missing(self, footprint: Amount, xp: Arith) -> Amount:
         """Share of the bytes that the L2 does not hold when the kernel starts."""
-        return xp.maximum(1.0 - self.l2_bytes / footprint, 0.0) if self.warm else 1.0
+        return missing_share(MISSES["least"], self.l2_bytes, footprint, xp) if self.warm else 1.0
 
 
 def setting_of(ctx: Context, layout: Heads) -> Setting:
@@ -118,11 +118,6 @@ def _stacked(values: tuple[Amount, ...], calls: int) -> Array:
     for row, value in zip(rows, values, strict=True):
         row[:] = value
     return rows
-
-
-def overlapped(*seconds: Amount) -> Amount:
-    """Overlap of resources: the 3-norm lies between the longest alone and the sum."""
-    return sum(each * each * each for each in seconds) ** (1.0 / 3.0)
 
 
 def reach(layout: Heads, kv: Amount, xp: Arith) -> Amount:

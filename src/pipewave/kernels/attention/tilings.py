@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipewave.kernels.attention.engines import BLACKWELL, Case, Engine, Tile
+from pipewave.kernels.attention.engines import Case, Engine, Tile
 
 # Products of the kind Ampere introduced, which Triton kernels of the Ampere style issue everywhere, run below the peak
 # of later tensor cores by this factor.
-LEGACY = {90: 1.6, 100: 4.0, 103: 4.0}
+LEGACY = {"mma": 1.0, "wgmma": 1.6, "tcgen05": 4.0}
 
 
 def fa2(case: Case) -> Engine:
@@ -53,7 +53,7 @@ _FA3_KEYS_CONTIGUOUS = {64: 192, 96: 144, 128: 176, 192: 112, 256: 80}
 
 def fa3(case: Case) -> Engine:
     """FlashAttention 3 on Hopper; its package also builds for Ampere, with tiles of its own."""
-    if case.gpu.compute_capability != 90:
+    if case.gpu.traits.mma != "wgmma":
         return _fa3_ampere(case)
     dim = case.padded(64, 96, 128, 192, 256)
     rows = 192 if dim <= 96 else 128
@@ -96,7 +96,7 @@ def _fa3_ampere(case: Case) -> Engine:
 def fa4(case: Case) -> Engine:
     """FlashAttention 4: two query tiles in flight on data-centre Blackwell; a plain kernel on Hopper for wide heads."""
     dim = -(-case.head_dim // 16) * 16
-    blackwell = case.gpu.compute_capability >= 100
+    blackwell = case.gpu.traits.mma == "tcgen05"
     return Engine(
         name="fa4",
         dim=dim,
@@ -153,7 +153,7 @@ def trtllm_gen(case: Case) -> Engine:
 def fmha(case: Case) -> Engine:
     """TensorRT-LLM elsewhere: FMHA v2 for prompts, XQA for decode, a kernel per head for groups XQA does not take."""
     dim = -(-case.head_dim // 16) * 16
-    hopper = case.gpu.compute_capability == 90
+    hopper = case.gpu.traits.mma == "wgmma"
     rows, keys = (128, 128 if dim <= 128 else 64) if hopper or dim <= 64 else (64, 64)
     engine = Engine(
         name="fmha",
@@ -180,7 +180,7 @@ def triton(case: Case) -> Engine:
     """SGLang's Triton kernels."""
     dim = 192 if case.head_dim == 192 else case.padded(16, 32, 64, 128, 256, 512)
     if not case.paged:
-        rows = keys = 128 if case.gpu.compute_capability >= 90 else 64
+        rows = keys = 128 if case.gpu.compute_capability >= 90 else 64  # its own rule asks for the number
     elif case.gpu.smem_kb_per_sm > 200:
         rows, keys = (128, 64) if dim <= 256 else (32, 64)
     else:
@@ -193,7 +193,7 @@ def triton(case: Case) -> Engine:
         packs=False,
         sorts=False,
         split="triton",
-        tensor_cost=2.5 * LEGACY.get(case.gpu.compute_capability, 1.0),
+        tensor_cost=2.5 * LEGACY[case.gpu.traits.mma],
         exp_cost=1.0,
         skips=False,
     )
@@ -210,14 +210,14 @@ def unified(case: Case) -> Engine:
         packs=True,
         sorts=False,
         split="unified",
-        tensor_cost=2.5 * LEGACY.get(case.gpu.compute_capability, 1.0),
+        tensor_cost=2.5 * LEGACY[case.gpu.traits.mma],
         exp_cost=1.0,
     )
 
 
 def cudnn(case: Case) -> Engine:
     """cuDNN behind PyTorch's scaled-dot-product attention."""
-    cost = 1.25 if case.gpu.compute_capability in (90, *BLACKWELL) else 1.4
+    cost = 1.25 if case.gpu.traits.asynchronous else 1.4
     return Engine(
         name="cudnn",
         dim=case.head_dim,

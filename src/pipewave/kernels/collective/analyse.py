@@ -22,7 +22,7 @@ from pipewave.kernels.collective.algorithms import (
     one_shot,
     ring,
 )
-from pipewave.kernels.collective.links import Link, islands, link
+from pipewave.kernels.collective.links import Link, check_reach, islands, joined, link, network_gbps
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import log2
@@ -41,15 +41,33 @@ NODES, WORLD = 1.0, 4.0  # log2 of the most hosts and ranks of any row; what mor
 CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
 
 
+NETWORK = "network"
+
+
+def reach(case: Mapping[str, Any]) -> str:
+    """What calls are told apart by: those of one host from those over a network."""
+    return NETWORK if (case.get("nodes") or 1) > 1 else ""
+
+
+def assumed(ctx: Context) -> str:
+    """The network between hosts, of which there are no rows; racks joined by NVLink have none."""
+    if ctx.option("variant") != NETWORK or joined(ctx.gpu) > ctx.gpu.gpus_per_node:
+        return ""
+    rate = network_gbps(ctx.gpu)
+    return f"no rows of a network between hosts: {rate:.0f} GB/s a GPU in each direction are assumed"
+
+
 def regime(case: Mapping[str, Any]) -> str:
     """The net that answers an all-reduce: whether a custom kernel could run decides it, and the default `impl`."""
+    if reach(case):
+        return NETWORK
     small = case["bytes"] < CUSTOM_BELOW and case["world"] in CUSTOM_WORLDS and case.get("nodes", 1) == 1
     return SMALL_ALL_REDUCE if small else "all_reduce"
 
 
 def least_sent(gpu: GPU, op: str, path: Ring, size: Array) -> Array:
     """Bytes no algorithm can avoid sending; switches that reduce in flight (NVLS) halve those of an all-reduce."""
-    in_network = op == "all_reduce" and gpu.link == "nvlink" and gpu.compute_capability >= 90
+    in_network = op == "all_reduce" and gpu.link == "nvlink" and gpu.traits.nvlink_reduces
     return np.minimum(path.sent, size) if in_network else path.sent
 
 
@@ -68,7 +86,7 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         if op == "send_recv":
             features["direct"] = np.full(len(size), float(ctx.gpu.kin not in SLOW_SENDERS))
         features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
-        return Analysis(least, base, features, ctx.option("variant", op), _done(path))
+        return Analysis(least, base, features, _net(ctx, op), _done(path))
 
     return analyse
 
@@ -76,6 +94,10 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
 def _done(path: Ring) -> Work:
     """Bytes sent are read from memory and as many are written; its energy goes by its time (`step.power`)."""
     return Work(0.0 * path.sent, 2.0 * path.sent, 2.0 * path.sent)
+
+
+def _net(ctx: Context, op: str) -> str:
+    return SMALL_ALL_REDUCE if ctx.option("variant") == SMALL_ALL_REDUCE else op
 
 
 def _shape(ctx: Context, size: Array, world: Array, nodes: Array) -> dict[str, Array]:
@@ -115,7 +137,8 @@ def faces(op: str) -> Faces:
 
 
 def _family(call: type[Collective], **own: Any) -> Family:
-    given: dict[str, Any] = {"nets": (call.kernel,), "faces": partial(faces, call.kernel)}
+    given: dict[str, Any] = {"nets": (call.kernel,), "faces": partial(faces, call.kernel), "variant": reach}
+    given |= {"check_on": check_reach, "assumed": assumed}
     return Family(call.kernel, call, _analyse(call.kernel), **given | own)
 
 

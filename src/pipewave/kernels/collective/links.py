@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
 
@@ -39,9 +42,26 @@ def joined(gpu: GPU) -> int:
     return RACK if gpu.kin.startswith(RACKS) else gpu.gpus_per_node
 
 
+def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
+    """Raise BadInput when a host would hold more ranks than GPUs: over several hosts, `nodes` must say so."""
+    world, nodes, most = int(case["world"]), int(case.get("nodes") or 1), joined(gpu)
+    if world > nodes * most:
+        raise BadInput(
+            f"world = {world} on nodes = {nodes}: a node joins at most {most} {gpu.name}; "
+            f"give nodes = {-(-world // most)} or a GPU file "
+            "with another gpus_per_node",
+            field="nodes",
+        )
+
+
 def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
     """Groups of ranks with nothing but the network between them: hosts, or whole racks."""
     return np.ceil(world / RACK) if gpu.kin.startswith(RACKS) else nodes
+
+
+def network_gbps(gpu: GPU) -> float:
+    """GB/s that a GPU sends over the network between hosts: an assumption."""
+    return min(NETWORK_GBPS, PCIE_TO_NETWORK * gpu.pcie_gbps)
 
 
 def link(gpu: GPU, world: Array, nodes: Array) -> Link:
@@ -51,7 +71,7 @@ def link(gpu: GPU, world: Array, nodes: Array) -> Link:
     staged = (2.0 / np.clip(local, 2.0, 8.0)) ** 2
     crowding = staged if gpu.pcie_gbps <= STAGED_GBPS else np.where(local > 2.0, CROWDED, 1.0)
     inside = np.where(direct, gpu.link_gbps, gpu.pcie_gbps * crowding)
-    network = min(NETWORK_GBPS, PCIE_TO_NETWORK * gpu.pcie_gbps)
+    network = network_gbps(gpu)
     apart = nodes > 1.0
     return Link(
         rate=1e9 * np.where(apart, np.minimum(inside, network * np.minimum(local, 8.0)), inside),

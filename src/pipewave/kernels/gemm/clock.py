@@ -21,11 +21,10 @@ ALONE = 0.992  # of boost: of a card that was idle before
 # (exponent of a product bound on the chip, what a DRAM-bound one loses of it), by net; read off the same products at
 # two clocks they are a little larger, which predicts unseen rows no better
 EXPONENTS = {"gemm": (0.82, 0.85), "gemm_fp8": (0.62, 0.55), "gemm_block": (0.72, 0.52), "gemm_fp4": (0.72, 0.62)}
-# Log of the clock lost under `cold` by products that are all tensor work: at 60 µs, and from 150 µs on. On Hopper only:
-# other cards' power management was never seen.
+# Log of the clock lost under `cold` by products that are all tensor work: at 60 µs, and from 150 µs on. Cards whose
+# power management was never seen keep theirs (`clock_drops_when_cold`).
 DROPS = {"gemm": (0.17, 0.02), "gemm_fp8": (0.20, 0.06), "gemm_block": (0.18, 0.03)}
 KNOTS = tuple(log2(us * 1e-6) for us in (20.0, 60.0, 150.0))  # none below the first
-DROPPING = "hopper"
 
 
 def slowdown(named: Mapping[str, Any], clock_mhz: Any, net: str, ctx: Context, xp: Arith) -> Any:
@@ -43,7 +42,7 @@ def slowdown(named: Mapping[str, Any], clock_mhz: Any, net: str, ctx: Context, x
 
 def cold_clock(named: Mapping[str, Any], net: str, ctx: Context, xp: Arith) -> Any:
     """Share of boost at which `cold` rows of such a product were taken."""
-    if ctx.gpu.architecture != DROPPING or net not in DROPS:
+    if not ctx.gpu.traits.clock_drops_when_cold or net not in DROPS:
         return ALONE
     (most, held), (start, middle, end), at = DROPS[net], KNOTS, named["log_base"]
     rise = xp.minimum(xp.maximum((at - start) * (1.0 / (middle - start)), 0.0), 1.0)

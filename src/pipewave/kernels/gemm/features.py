@@ -12,6 +12,7 @@ from pipewave.kernels.gemm.machine import DRAM_SHARE, Machine
 from pipewave.kernels.gemm.tiles import TILES, Tiling
 from pipewave.kernels.gemm.traffic import Traffic
 from pipewave.physics.arith import Arith
+from pipewave.physics.overlap import overlapped
 
 MORE_TILES = ((256, 128), (192, 128), (128, 192))  # seen in kernel names; only their waves are worth a feature
 BESIDE = tuple(f"beside_{rows}x{columns}" for rows, columns in TILES)
@@ -37,9 +38,8 @@ def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: Machine,
     power = (flops * at.joules_per_flop + moved.dram * at.joules_per_byte) * (1.0 / at.watts)
     memory = moved.dram * (1.0 / (DRAM_SHARE * at.dram))
     through = moved.all * (1.0 / at.l2)
-    tile2, power2 = tiles.best * tiles.best, power * power
-    math2 = xp.sqrt(tile2 * tile2 + power2 * power2)
-    base = at.launch_s + xp.sqrt(math2 + memory * memory + through * through) + quantize
+    on_sms = overlapped(4, tiles.best, power, xp=xp)
+    base = at.launch_s + overlapped(2, on_sms, memory, through, xp=xp) + quantize
     return Times(flops * (1.0 / at.peak), tiles.best, power, memory, through, quantize, base)
 
 

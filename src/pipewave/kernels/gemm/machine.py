@@ -11,31 +11,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
-from pipewave.gpus import GPU
 from pipewave.kernels.base import Context
-from pipewave.physics.cache import COLD, SERVING, l2_bytes
+from pipewave.physics.cache import COLD, SERVING, Misses, l2_bytes, walked
+from pipewave.physics.energy import DRAWS, joules_per_flop, watts
+from pipewave.physics.launch import launch_s
 from pipewave.software import stacks
 
 DRAM_SHARE = 0.87  # of the datasheet bandwidth that a streaming kernel sustains
 L2_GAIN = 1.85  # SMs next to one another share lines, so operands arrive faster than a plain copy runs
-LAUNCH_S, LAUNCH_CYCLES = 0.95e-6, 1250.0
 SPLIT_CYCLES = 3700.0  # second pass of a split-K product
 DRAIN, MERGE = 18.0, 12.0  # bytes an output element costs when a tile ends, and when a slice is added to another
 
-# Clusters read an operand tile once for several SMs (TMA multicast); Blackwell also pairs SMs into one product.
-MULTICAST = {"hopper": 1.45, "blackwell": 2.1}
-
-# Shares of the L2 at which a cyclic walk begins to miss, and at which it misses everything. An L2 of one piece keeps
-# what fits; one of two halves (A100, Hopper, Blackwell's two dies) keeps copies of what both read.
-HALVES, ONE_PIECE = (0.3, 1.02), (0.85, 1.1)
-IN_ONE_PIECE = ("ada", "blackwell_rtx", "turing")
-
-# Watts bound long products before clocks do. Joules per 16-bit FLOP by the way operands reach the tensor cores
-# (registers; shared memory; tensor memory): 1.2 × 0.8 TDP / peak of the first large part of each (A100, H100, B200).
-JOULES_PER_FLOP = {"hopper": 0.68e-12, "blackwell": 0.43e-12}
-JOULES_PER_FLOP_BY_WARP = 1.25e-12
-JOULES_PER_DRAM_BYTE = 6e-12
-IDLE_SHARE = 0.2  # of the board's power limit that does no arithmetic
+# Clusters read an operand tile once for several SMs (TMA multicast); `tcgen05` also pairs SMs into one product.
+MULTICAST = {"mma": 1.0, "wgmma": 1.45, "tcgen05": 2.1}
 BURST = 0.85  # a single flushed call draws on the thermal and electrical slack that back-to-back ones have used up
 
 UNLIMITED = math.inf
@@ -71,7 +59,7 @@ FOUR_BIT = Library(
     element_cycles=0.19, from_l2=0.45, from_dram=0.3,
 )  # fmt: skip
 # sm_120 has one CUTLASS fp8 kernel in SGLang, whatever m is.
-CUTLASS_ONE_TILE = replace(CUTLASS, most_rows=(0.0, 0.0, 0.0, UNLIMITED, 0.0))
+_BY_GENERATION = {("sglang", "fp8", "blackwell_rtx"): replace(CUTLASS, most_rows=(0.0, 0.0, 0.0, UNLIMITED, 0.0))}
 VLLM_ROW_CYCLES = 2600.0  # its per-token quantisation gives each row a block of its own, however short
 ROW_THREADS = 1024  # of such a block
 
@@ -93,8 +81,7 @@ class Machine:
     drain_per_sm: float
     l2: float
     l2_bytes: float
-    fits: float  # share of the L2 that a cyclic footprint may fill without a miss, and at which nothing hits
-    overflows: float
+    misses: Misses  # of walks over the same few buffers
     dram: float
     clock_hz: float
     launch_s: float
@@ -122,8 +109,7 @@ def machine(ctx: Context) -> Machine:
     quantize = bool(ctx.option("quantize"))
     weight = OPERAND_BYTES[ctx.dtype]
     operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
-    near = L2_GAIN * MULTICAST.get(gpu.architecture, 1.0) * gpu.l2_gbps * 1e9 / gpu.sms
-    fits, overflows = ONE_PIECE if gpu.architecture in IN_ONE_PIECE else HALVES
+    near = L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms
     burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
     return Machine(
         library=library,
@@ -136,16 +122,15 @@ def machine(ctx: Context) -> Machine:
         drain_per_sm=near,
         l2=gpu.l2_gbps * 1e9,
         l2_bytes=l2_bytes(gpu),
-        fits=fits,
-        overflows=overflows,
+        misses=walked(gpu),
         dram=gpu.dram_gbps * 1e9,
         clock_hz=clock_hz,
-        launch_s=LAUNCH_S + LAUNCH_CYCLES / clock_hz,
+        launch_s=launch_s(gpu, "product"),
         tile_s=library.tile_cycles / clock_hz,
         split_s=SPLIT_CYCLES / clock_hz,
-        watts=(1.0 - IDLE_SHARE) * gpu.tdp_w,
-        joules_per_flop=burst * _joules(gpu) * _sixteen_bit_peak(gpu) / peak,
-        joules_per_byte=burst * JOULES_PER_DRAM_BYTE,
+        watts=watts(gpu, "product"),
+        joules_per_flop=burst * joules_per_flop(gpu, ctx.dtype, "product"),
+        joules_per_byte=burst * DRAWS["product"].joules_per_byte,
         weight_bytes=weight,
         operand_bytes=operand,
         entering_bytes=ACTIVATION_BYTES if quantize else operand,
@@ -162,17 +147,8 @@ def library_of(ctx: Context) -> Library:
     """The library behind an implementation: cuBLAS where the framework calls it, else the one its type needs."""
     if ctx.dtype == "fp8" and (ctx.framework == "trtllm" or ctx.impl == "torch_scaled_mm"):
         return CUBLAS
-    if ctx.dtype == "fp8" and ctx.framework == "sglang" and ctx.gpu.architecture == "blackwell_rtx":
-        return CUTLASS_ONE_TILE
-    return _BY_DTYPE.get(ctx.dtype, CUBLAS)
-
-
-def _joules(gpu: GPU) -> float:
-    return JOULES_PER_FLOP.get(gpu.architecture, JOULES_PER_FLOP_BY_WARP)
-
-
-def _sixteen_bit_peak(gpu: GPU) -> float:
-    return gpu.peak_flops("bf16" if gpu.supports("bf16") else "fp16")
+    own = _BY_GENERATION.get((ctx.framework, ctx.dtype, ctx.gpu.architecture))
+    return own or _BY_DTYPE.get(ctx.dtype, CUBLAS)
 
 
 def _copies(ctx: Context) -> float:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pipewave.kernels.gemm.machine import Machine
 from pipewave.physics.arith import Arith
-from pipewave.physics.cache import COLD, SERVING
+from pipewave.physics.cache import COLD, SERVING, missing_share
 
 WRITTEN_BACK = 0.7  # of the results, while they fit
 
@@ -45,8 +45,8 @@ def _warm(x: Any, weights: Any, y: Any, spilled: Any, at: Machine, xp: Arith) ->
     copies = _rotating(weights, at, xp)
     moving = copies * (weights + x) if at.all_rotate else copies * weights + x
     footprint = moving + (copies * y if at.all_rotate else y)
-    missing = _missing(footprint, at, xp)
-    still = missing if at.all_rotate else _missing(x + weights + y, at, xp)
+    missing = missing_share(at.misses, at.l2_bytes, footprint, xp)
+    still = missing if at.all_rotate else missing_share(at.misses, at.l2_bytes, x + weights + y, xp)
     least = xp.maximum(moving - at.l2_bytes, 0.0) / copies + spilled
     dram = weights * missing + (x + WRITTEN_BACK * y) * still + spilled
     return Traffic(x, weights, y, footprint, least, dram, 1.0 - missing)
@@ -58,12 +58,6 @@ def _rotating(weights: Any, at: Machine, xp: Arith) -> Any:
     return at.copies
 
 
-def _missing(footprint: Any, at: Machine, xp: Arith) -> Any:
-    slope = 1.0 / (at.overflows - at.fits)
-    over = footprint * (slope / at.l2_bytes) - at.fits * slope
-    return xp.minimum(xp.maximum(over, 0.0), 1.0)
-
-
 def quantize_s(m: Any, k: Any, moved: Traffic, at: Machine, xp: Arith) -> Any:
     """Seconds of the kernels that quantise x: a block a row, or bandwidth when there are many rows."""
     if not at.quantize_s:
@@ -71,5 +65,6 @@ def quantize_s(m: Any, k: Any, moved: Traffic, at: Machine, xp: Arith) -> Any:
     library = at.library
     rows = xp.ceil(m * (1.0 / at.row_slots)) * (at.row_cycles + library.element_cycles * k) * (1.0 / at.clock_hz)
     passes = (library.quantize_kernels + 0.5) * moved.x
-    streaming = passes * (library.from_l2 / at.l2 + library.from_dram / at.dram * _missing(2.0 * moved.all, at, xp))
+    missing = missing_share(at.misses, at.l2_bytes, 2.0 * moved.all, xp)
+    streaming = passes * (library.from_l2 / at.l2 + library.from_dram / at.dram * missing)
     return at.quantize_s + xp.maximum(rows, streaming)

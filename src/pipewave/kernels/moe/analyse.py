@@ -15,7 +15,7 @@ from pipewave.kernels.moe.layer import Layer, layer
 from pipewave.kernels.moe.machine import Machine, machine, product_dtype
 from pipewave.kernels.moe.models import chosen_by
 from pipewave.kernels.moe.tiles import tiling
-from pipewave.physics.cache import COLD, SERVING, least_dram
+from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_share
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
 
@@ -52,12 +52,9 @@ class Weights:
 def weights_of(work: Layer, ctx: Context, at: Machine) -> Weights:
     """Weights as a call finds them under its protocol."""
     size = at.weight * work.routing.active * work.matrices
-    return Weights(size, _missed(size, at) if ctx.protocol not in (COLD, SERVING) else np.ones_like(size))
-
-
-def _missed(footprint: Array, at: Machine) -> Array:
-    """Share of repeatedly read bytes that come from DRAM: a smooth step around the size of the L2."""
-    return np.asarray(1.0 / (1.0 + (0.7 * at.l2_bytes / np.maximum(footprint, 1.0)) ** 4))
+    if ctx.protocol in (COLD, SERVING):
+        return Weights(size, np.ones_like(size))
+    return Weights(size, missing_share(MISSES["expert_weights"], at.l2_bytes, size))
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:

@@ -15,8 +15,10 @@ from pipewave.kernels.moe.config import Blocks
 from pipewave.kernels.moe.layer import Layer
 from pipewave.kernels.moe.machine import ENGINES, Machine
 from pipewave.kernels.moe.tiles import Tiling
+from pipewave.physics.cache import MISSES, missing_share
 from pipewave.physics.demand import Array
-from pipewave.physics.launch import combine, log2
+from pipewave.physics.launch import log2
+from pipewave.physics.overlap import overlapped
 
 KERNELS = {"all": 7.0, "w13": 1.0, "w2": 1.0}  # routing, alignment (2), two products, activation, reduction
 ROUTE_BYTES = 16.0  # a token and expert: logits read, scored, and read again to choose
@@ -53,7 +55,7 @@ def times(work: Layer, tiles: Tiling, weights_s: Array, at: Machine) -> Times:
     all_activate, all_reduce = _between_s(work, chosen, at)
     tensor = work.flops / (at.flops_per_sm * at.sms)
     between = all_activate + all_reduce if at.carries else activate + reduce
-    base = launch + route + combine(cost.tiles * tiles.best, cost.weights * weights_s) + between
+    base = launch + route + overlapped(3, cost.tiles * tiles.best, cost.weights * weights_s) + between
     return Times(launch, route, tensor, weights_s, activate, reduce, all_activate, all_reduce, base)
 
 
@@ -80,7 +82,7 @@ def _moved_s(size: Array, at: Machine) -> Array:
 
 def missed_between(size: Array, at: Machine) -> Array:
     """Share of bytes written by one kernel and read by the next that does not stay in L2."""
-    return size / (size + 2.0 * at.l2_bytes)
+    return np.asarray(missing_share(MISSES["between_kernels"], at.l2_bytes, size))
 
 
 def features(work: Layer, tiles: Tiling, spent: Times, at: Machine, ruled: Blocks) -> dict[str, Array]:

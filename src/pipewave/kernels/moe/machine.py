@@ -8,18 +8,17 @@ from functools import lru_cache
 from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.kernels.base import Context
 from pipewave.physics.cache import l2_bytes
+from pipewave.physics.launch import launch_s
 
 TENSOR_SHARE = 0.75  # of the datasheet peak that a well fed grouped GEMM sustains
 DRAM_SHARE = 0.88
 L2_GAIN = 1.45  # what SMs draw from L2 and their neighbours, over what a plain copy kernel measures
-MULTICAST = {"hopper": 2.0**0.5, "blackwell": 2.0}  # operand tiles read once for several SMs
+MULTICAST = {"mma": 1.0, "wgmma": 2.0**0.5, "tcgen05": 2.0}  # operand tiles read once for several SMs
 TILE_CYCLES = 1500.0  # filling the pipeline of a tile and draining it
 # 16-bit operations a cycle and SM of the instructions that warps issue themselves; Hopper and Blackwell reach their
 # peak only with asynchronous ones.
 WARP_FLOPS = 2048.0
-ASYNCHRONOUS = ("hopper", "blackwell")
 SORT_CYCLES = 1.2  # a pair, counted and sorted by expert by a few blocks (our H200 rows: 0.6 ns)
-LAUNCH_S, LAUNCH_CYCLES = 1.0e-6, 1500.0
 # Weights stored in fewer bits than the product runs in: weight type → type of the product, by the activations' type.
 _WEIGHT_ONLY = {"int4": "bf16", "mxfp4": "bf16"}
 
@@ -102,12 +101,12 @@ def machine(ctx: Context) -> Machine:
     return Machine(
         sms=float(gpu.sms),
         flops_per_sm=TENSOR_SHARE * _flops_per_sm(ctx, kind, dtype, cycle),
-        l2_per_sm=L2_GAIN * MULTICAST.get(gpu.architecture, 1.0) * gpu.l2_gbps * 1e9 / gpu.sms,
+        l2_per_sm=L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms,
         smem_per_sm=gpu.smem_bytes_per_clk_per_sm / cycle,
         l2=gpu.l2_gbps * 1e9,
         l2_bytes=l2_bytes(gpu),
         dram=DRAM_SHARE * gpu.dram_gbps * 1e9,
-        launch_s=LAUNCH_S + LAUNCH_CYCLES * cycle,
+        launch_s=launch_s(gpu, "grouped"),
         tile_s=TILE_CYCLES * cycle,
         sort_s=SORT_CYCLES * cycle,
         weight=OPERAND_BYTES[ctx.dtype],
@@ -116,8 +115,8 @@ def machine(ctx: Context) -> Machine:
         costs=ENGINES[kind],
         carries="all" if through else between,
         serial=kind == "triton",
-        warp_mma=kind == "marlin" or gpu.architecture not in ASYNCHRONOUS,
-        untuned="flashinfer_cutlass" in ctx.impl and gpu.architecture == "hopper" and ctx.dtype != "fp8_block",
+        warp_mma=kind == "marlin" or not gpu.traits.asynchronous,
+        untuned="flashinfer_cutlass" in ctx.impl and gpu.traits.mma == "wgmma" and ctx.dtype != "fp8_block",
     )
 
 

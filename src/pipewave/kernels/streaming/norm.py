@@ -24,7 +24,8 @@ from pipewave.kernels.streaming.stream import (
 )
 from pipewave.physics.cache import SERVING
 from pipewave.physics.demand import Array, demand
-from pipewave.physics.launch import combine, log2
+from pipewave.physics.launch import log2
+from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import waves
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def blocks(gpu: GPU, rows: Array, dim: Array, smaller: bool) -> Blocks:
 def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: Times) -> Array:
     """Start, then memory or the lives of blocks in each place, whichever is longer; the start covers the first."""
     life = row_s + shape.loops * LOOP_CYCLES / (gpu.sustained_clock_mhz * 1e6)
-    return moving.start + combine(moving.base - moving.start, shape.rounds * shape.fill * life)
+    return np.asarray(moving.start + overlapped(3, moving.base - moving.start, shape.rounds * shape.fill * life))
 
 
 def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu: float) -> Analysis:

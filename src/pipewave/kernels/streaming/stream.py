@@ -8,18 +8,16 @@ import numpy as np
 
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Context
-from pipewave.physics.cache import COLD, SERVING, l2_bytes, least_dram
+from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, least_dram, missing_share
 from pipewave.physics.demand import Array, Demand
 from pipewave.physics.energy import Work
-from pipewave.physics.launch import combine, log2
+from pipewave.physics.launch import launch_s, log2
+from pipewave.physics.overlap import overlapped
 
 # Shares of the peaks that streaming kernels reach (static fp8 quantisation of six GPUs, fused norms of two).
 DRAM_SHARE, L2_SHARE = 0.88, 0.42
-START_FIXED_S, START_CYCLES = 0.8e-6, 1500.0
 # A compiler's kernels: only memory holds them up. The L2 share is that of vLLM's compiled steps on an H200.
 GENERATED, GENERATED_L2_SHARE = "inductor", 0.3
-# A buffer walked again and again begins to miss before it fills the L2 and always misses from a little beyond it.
-FITS, SPILLS = 0.85, 1.1
 LOG_TIME = -24.0, -9.0  # 60 ns to 2 ms: beyond, kernels only scale
 
 
@@ -58,7 +56,7 @@ class Times:
     @property
     def base(self) -> Array:
         """All of it, DRAM and L2 overlapping."""
-        return self.start + combine(self.dram, self.through)
+        return np.asarray(self.start + overlapped(3, self.dram, self.through))
 
 
 def dram_bytes(gpu: GPU, protocol: str, work: Stream) -> Array:
@@ -69,14 +67,9 @@ def dram_bytes(gpu: GPU, protocol: str, work: Stream) -> Array:
     """
     if protocol == COLD:
         return work.moved
-    missing = missing_share(gpu, work.footprint)
+    missing = missing_share(MISSES["one_piece"], l2_bytes(gpu), work.footprint)
     activations = (work.read + work.written) * missing
-    return activations + (work.fresh if protocol == SERVING else work.fresh * missing)
-
-
-def missing_share(gpu: GPU, footprint: Array) -> Array:
-    """Share of a cyclically touched footprint that misses the L2, rising from 0 to 1 around its capacity."""
-    return np.clip((footprint / l2_bytes(gpu) - FITS) / (SPILLS - FITS), 0.0, 1.0)
+    return np.asarray(activations + (work.fresh if protocol == SERVING else work.fresh * missing))
 
 
 def least_bytes(gpu: GPU, protocol: str, work: Stream) -> Array:
@@ -93,7 +86,7 @@ def times(ctx: Context, work: Stream, l2_share: float = L2_SHARE) -> Times:
     """Start, DRAM and L2 time of each call; `l2_share` of the peak is what such a kernel draws from L2."""
     gpu = ctx.gpu
     return Times(
-        START_FIXED_S + START_CYCLES / (gpu.sustained_clock_mhz * 1e6),
+        launch_s(gpu, "copy"),
         dram_bytes(gpu, ctx.protocol, work) / (DRAM_SHARE * 1e9 * gpu.dram_gbps),
         work.moved / (l2_share * 1e9 * gpu.l2_peak_gbps),
     )

@@ -1,0 +1,117 @@
+"""The kernels between the projections: index scores, choice of the top, and attention over what was chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.calls.dtypes import ACTIVATION_BYTES
+from pipewave.kernels.attention_module.counts import Counts
+from pipewave.kernels.attention_module.kinds import Module
+from pipewave.kernels.base import Context
+from pipewave.kernels.stages import Stage
+from pipewave.physics.demand import Array
+
+SCORE_BYTES, INDEX_BYTES = 4.0, 4.0
+HEADS_A_TILE = 64.0  # rows that a tile of latent or compressed attention computes, with fewer heads too
+KEYS_A_BLOCK = 64.0
+BLOCK_STEP_S = 0.9e-6  # a block of gathered keys of one tile, one after the other
+KEY_SCORE_S = 1.0e-9  # a key that a tile of the indexer walks past
+KEY_PICK_S = 0.25e-9  # a score that a row's radix select reads, all passes together
+FILL = 2.0  # blocks an SM that decoding splits contexts into
+PASSES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Kernels of a batch under a context; `decode` splits long contexts over SMs."""
+
+    ctx: Context
+    dims: Module
+    seen: Counts
+    decode: bool
+
+    @property
+    def index_type(self) -> str:
+        """Operands of the scores: 8 bits, in MSA those of the cache."""
+        return "bf16" if self.dims.kind == "msa" else "fp8"
+
+    @property
+    def attention_type(self) -> str:
+        """Operands of the attention: 16 bits. TensorRT-LLM's kernels multiply in 8 bits where the cache has them."""
+        fp8 = self.dims.cached_bytes == 1.0 and self.ctx.framework == "trtllm"
+        return "fp8" if fp8 and self.ctx.gpu.supports("fp8") else "bf16"
+
+    def indexer(self) -> Stage:
+        """Scores of every visible key for every head of the indexer, summed over heads."""
+        dims, seen = self.dims, self.seen
+        size = ACTIVATION_BYTES * seen.tokens * dims.index_heads * dims.index_dim
+        keys = seen.context / dims.ratio * dims.index_bytes
+        tiles = np.ceil(seen.tokens * dims.index_heads / 128.0)
+        split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, np.maximum(seen.deepest / dims.ratio / 256.0, 1.0))
+        return Stage(
+            "indexer",
+            2.0 * seen.scored * dims.index_heads * dims.index_dim,
+            self.index_type,
+            fresh=keys,
+            read=size,
+            written=self._scores(),
+            gathered=tiles * seen.scored / seen.tokens * dims.index_bytes,
+            blocks=tiles * split,
+            chain_s=KEY_SCORE_S * seen.deepest / dims.ratio / split,
+        )
+
+    def topk(self) -> Stage:
+        """The best of each query's scores: a radix select by one block a query."""
+        seen, rows = self.seen, self.seen.tokens
+        waves = np.ceil(rows / (2.0 * self.ctx.gpu.sms))
+        chosen = INDEX_BYTES * rows * np.minimum(self.dims.topk, seen.deepest)
+        chain = KEY_PICK_S * seen.scored / rows * waves
+        return Stage("topk", read=PASSES * self._scores(), written=chosen, blocks=rows, chain_s=chain)
+
+    def attention(self) -> Stage:
+        """Attention of every head over chosen entries, which each query gathers for itself."""
+        dims, seen = self.dims, self.seen
+        tile = HEADS_A_TILE if dims.latent or dims.compressed else HEADS_A_TILE / 4.0
+        groups = np.ceil(dims.heads / np.maximum(dims.kv_heads, 1.0) / tile) * np.maximum(dims.kv_heads, 1.0)
+        tiles, each = seen.tokens * groups, seen.chosen / seen.tokens
+        split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, np.maximum(each / 256.0, 1.0)) if self.decode else 1.0
+        io = ACTIVATION_BYTES * seen.tokens * dims.heads * (dims.multiplied / 2.0)
+        waves = np.ceil(tiles * split / self.ctx.gpu.sms)
+        return Stage(
+            "attention",
+            2.0 * seen.chosen * groups * tile * dims.multiplied,
+            self.attention_type,
+            fresh=seen.entries * dims.entry_bytes,
+            read=io,
+            written=io,
+            gathered=seen.chosen * dims.entry_bytes * groups / np.maximum(dims.kv_heads, 1.0),
+            blocks=tiles * split,
+            chain_s=BLOCK_STEP_S * np.maximum(each / KEYS_A_BLOCK, 1.0) / split * np.minimum(waves, 1.0),
+            launches=1.0 + self.decode,
+        )
+
+    def dense(self) -> Stage:
+        """Causal attention of every head with keys and values of its own."""
+        dims, seen = self.dims, self.seen
+        width = dims.nope_dim + dims.rope_dim + dims.v_dim
+        io = ACTIVATION_BYTES * seen.context * dims.heads * width
+        tiles = np.ceil(seen.tokens / 128.0) * dims.heads
+        flops = 2.0 * seen.causal * dims.heads * width
+        chain = 0.6e-6 * np.ceil(seen.deepest / 128.0)
+        return Stage(
+            "attention", 1.2 * flops, self.attention_type, read=io, written=io / 3.0, blocks=tiles, chain_s=chain
+        )
+
+    def _scores(self) -> Array:
+        return (
+            SCORE_BYTES
+            * self.seen.scored
+            * (self.dims.index_heads if self.dims.kind == "msa" else 1.0)
+            / self._merged()
+        )
+
+    def _merged(self) -> Array:
+        """Keys whose scores are one: the best of a block."""
+        return np.maximum(self.dims.block_size, 1.0)

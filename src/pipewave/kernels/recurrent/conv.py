@@ -1,0 +1,66 @@
+"""The short causal convolution before a state-space layer: a few multiply-adds a value, so memory and starts decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
+from pipewave.calls.operators import CausalConv1d
+from pipewave.kernels.attention.requests import Requests
+from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.recurrent.sequences import requests_in, sequences
+from pipewave.kernels.stages import Stage, Stages
+from pipewave.kernels.streaming.stream import Stream
+from pipewave.physics.demand import Array
+from pipewave.physics.launch import launch_s, log2
+
+NET = "causal_conv1d"
+ROWS = 8.0  # tokens that a block walks at most: vLLM's and SGLang's Triton kernel
+
+
+def analyse(cols: Columns, ctx: Context) -> Analysis:
+    """Demand, base estimate and features of a batch."""
+    return analyse_requests(requests_in(cols), cols, ctx)
+
+
+def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
+    """The same from requests that are grouped already."""
+    seqs, channels, width = sequences(requests, ROWS), cols["channels"], cols["width"]
+    scanned = ctx.option("phase", "context") == "context"
+    size = ACTIVATION_BYTES * seqs.tokens * channels
+    history = ACTIVATION_BYTES * seqs.batch * channels * (width - 1.0)
+    before = 0.0 * history if scanned else history
+    blocks = seqs.chunks * np.ceil(channels / 256.0)
+    more = launch_s(ctx.gpu) * (cols["branches"] - 1.0)  # each branch is a kernel of its own
+    moving = Stage("stream", fresh=before, read=size, written=size + history, blocks=blocks)
+    parts = (moving, Stage("branches", chain_s=more, launches=0.0))
+    # Results may be written over the inputs, so no row has to leave more than it brought.
+    border = Stream(before, size, size + history, in_place=True)
+    stages = Stages(ctx, len(size), parts, border, 0.0)
+    return stages.analysis(seqs.features() | _features(ctx, channels, seqs.tokens, cols, scanned), NET)
+
+
+def _features(ctx: Context, channels: Array, tokens: Array, cols: Columns, scanned: bool) -> dict[str, Any]:
+    moved = 2.0 * ACTIVATION_BYTES * tokens * channels
+    return {
+        "log_channels": np.clip(log2(channels), 5.0, 16.0),
+        "in_l2": np.clip(log2(moved / (ctx.gpu.l2_mb * 2.0**20)), -12.0, 6.0),
+        "scanned": float(scanned),
+        "branches": np.minimum(cols["branches"], 4.0),
+    }
+
+
+FAMILY = Family(
+    NET,
+    CausalConv1d,
+    analyse,
+    options=("phase",),
+    ragged=("q_lens",),
+    nets=(NET,),
+    dtypes=STREAMED_DTYPES,
+    told_by=("phase",),
+    reads="operands",
+    example="pipewave predict causal_conv1d 8192*4 8192 --gpu H100",
+)

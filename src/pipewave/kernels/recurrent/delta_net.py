@@ -1,0 +1,143 @@
+"""Gated delta net and Kimi delta attention: S ← decay·S + k (β(v − Sᵀk))ᵀ, y = Sᵀq, one state of dk × dv a value head.
+
+Prompts run chunk by chunk in the WY form (Yang et al., 2024, arXiv:2406.06484): products inside each chunk and the
+solution of a triangular system, then a scan over the chunks' states, then outputs. Decoding reads and writes every
+state once; a verification step writes one state a token, so that rejected tokens can be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.dtypes import ACTIVATION_BYTES, ATTENTION_DTYPES
+from pipewave.calls.operators import DeltaNet
+from pipewave.kernels.attention.requests import Requests
+from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.recurrent.sequences import STATE_BYTES, Sequences, requests_in, sequences
+from pipewave.kernels.stages import Stage, Stages, in_units_of
+from pipewave.kernels.streaming.stream import Stream
+from pipewave.physics.demand import Array
+from pipewave.physics.launch import log2
+
+CONTEXT, STEP = "delta_context", "delta_step"
+CHUNK = 64.0
+FP32 = 4.0
+VALUE_BLOCK = 64.0  # values of a head that one block of the scan carries
+CHUNK_STEP_S = 0.6e-6  # a chunk's two dependent products, state in registers
+TOKEN_STEP_S = 0.5e-6  # the same of one token in decoding
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Per call: key and value heads and their widths, bytes of all states of a request and of a token's inputs."""
+
+    k: Array
+    v: Array
+    dim_k: Array
+    dim_v: Array
+    state: Array
+    inputs: Array
+
+    @property
+    def out(self) -> Array:
+        """Bytes a token leaves."""
+        return np.asarray(ACTIVATION_BYTES * self.v * self.dim_v)
+
+
+def heads_of(cols: Columns, ctx: Context) -> Heads:
+    """Queries and keys of `k` heads, values of `v`, β, and decays in fp32: one a head (gdn) or a channel (kda)."""
+    k, v, dk, dv = (cols[name] for name in ("k_heads", "v_heads", "head_k_dim", "head_v_dim"))
+    decays = v * (dk if ctx.option("kind") == "kda" else 1.0)
+    inputs = ACTIVATION_BYTES * (2.0 * k * dk + v * dv + v) + FP32 * decays
+    return Heads(k, v, dk, dv, STATE_BYTES[ctx.option("state_dtype", "fp32")] * v * dk * dv, inputs)
+
+
+def phase(case: Mapping[str, Any]) -> str:
+    """The net of a call."""
+    return CONTEXT if case.get("phase", "context") == "context" else STEP
+
+
+def analyse(cols: Columns, ctx: Context) -> Analysis:
+    """Demand, base estimate and features of a batch."""
+    return analyse_requests(requests_in(cols), cols, ctx)
+
+
+def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysis:
+    """The same from requests that are grouped already."""
+    seqs, heads = sequences(requests, CHUNK), heads_of(cols, ctx)
+    scanned = ctx.option("phase", "context") == "context"
+    stages = scan(ctx, seqs, heads) if scanned else steps(ctx, seqs, heads)
+    return stages.analysis(_features(ctx, seqs, heads, scanned), CONTEXT if scanned else STEP)
+
+
+def scan(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
+    """Chunks in parallel, then their states in order, then outputs in parallel."""
+    dk, dv, pairs = heads.dim_k, heads.dim_v, CHUNK * seqs.chunks * heads.v  # rows of all chunks and heads
+    w, u = (ACTIVATION_BYTES * seqs.tokens * heads.v * dim for dim in (dk, dv))
+    keys = ACTIVATION_BYTES * seqs.tokens * heads.k * dk
+    states = ACTIVATION_BYTES * seqs.chunks * heads.v * dk * dv  # kept in 16 bits between the chunks
+    blocks = seqs.chunks * heads.v
+    inside, outputs = 2.0 * pairs * CHUNK * (2.0 * dk + dv + CHUNK), 2.0 * pairs * (CHUNK * (dk + dv) + dk * dv)
+    full = seqs.chunks / seqs.longest_chunks  # requests as long as the longest that make up the same work
+    carried = full * heads.v * np.ceil(dv / VALUE_BLOCK)
+    parts = (
+        Stage("inside", inside, read=keys + u, written=w + u, blocks=blocks, launches=4.0),
+        Stage(
+            "scan",
+            4.0 * pairs * dk * dv,
+            read=w + u + keys + seqs.batch * heads.state,
+            written=u + states + seqs.batch * heads.state,
+            blocks=carried,
+            chain_s=CHUNK_STEP_S * seqs.longest_chunks * np.ceil(carried / (2.0 * ctx.gpu.sms)),
+        ),
+        Stage("outputs", outputs, read=2.0 * keys + u + states, written=u, blocks=blocks),
+    )
+    border = Stream(0.0 * u, seqs.tokens * heads.inputs, seqs.tokens * heads.out + seqs.batch * heads.state)
+    # Through the state three products a token; a prompt shorter than a key is wide may do with pairs of tokens.
+    least = 6.0 * seqs.tokens * heads.v * dk * dv * np.minimum(seqs.longest / (2.0 * dk), 1.0)
+    return Stages(ctx, len(u), parts, border, in_units_of(ctx, least, "bf16"))
+
+
+def steps(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
+    """One state in, one out for each token that may turn out to be the last accepted."""
+    kept = seqs.tokens if ctx.option("phase") == "verify" else seqs.batch
+    states, io = seqs.batch * heads.state, seqs.tokens * heads.inputs
+    written = kept * heads.state + seqs.tokens * heads.out
+    blocks = seqs.batch * heads.v * np.ceil(heads.dim_v / 32.0)
+    one = Stage(
+        "steps", fresh=states, read=io, written=written, blocks=blocks, chain_s=TOKEN_STEP_S * seqs.longest
+    )  # fmt: skip
+    return Stages(ctx, len(io), (one,), Stream(states, io, written, in_place=True), 0.0)
+
+
+def _features(ctx: Context, seqs: Sequences, heads: Heads, scanned: bool) -> dict[str, Any]:
+    per_sm = seqs.batch * heads.v / ctx.gpu.sms
+    return seqs.features() | {
+        "log_v_heads": np.minimum(log2(heads.v), 9.0),
+        "log_group": np.minimum(log2(heads.v / heads.k), 5.0),
+        "log_heads_per_sm": np.clip(log2(per_sm), -8.0, 10.0),
+        "wave": np.minimum(per_sm % 1.0, 1.0) * (per_sm < 8.0),
+        "log_state": np.clip(log2(seqs.batch * heads.state / (ctx.gpu.l2_mb * 2.0**20)), -12.0, 8.0),
+        "channels": float(ctx.option("kind") == "kda"),
+        "verify": float(ctx.option("phase") == "verify"),
+        "bf16_state": float(ctx.option("state_dtype", "fp32") == "bf16"),
+    }
+
+
+FAMILY = Family(
+    "delta_net",
+    DeltaNet,
+    analyse,
+    options=("kind", "phase", "state_dtype"),
+    ragged=("q_lens",),
+    variant=phase,
+    nets=(CONTEXT, STEP),
+    dtypes=ATTENTION_DTYPES,
+    told_by=("kind", "phase"),
+    reads="operands",
+    example="pipewave predict delta_net 8192*4 16 32 --gpu H100",
+)

@@ -1,0 +1,163 @@
+"""An operator of several kernels as stages: work and traffic of each, and the time that a decent kernel takes for it.
+
+A stage streams bytes, multiplies on tensor cores in blocks that fall onto SMs in waves, and may hold a chain of steps
+that wait for one another. Stages run one after the other; what one writes the next reads, from L2 where that holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
+from pipewave.gpus import GPU
+from pipewave.kernels.base import Analysis, Context
+from pipewave.kernels.streaming.stream import DRAM_SHARE, L2_SHARE, Stream, dram_bytes, least_bytes
+from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
+from pipewave.physics.demand import Array, demand
+from pipewave.physics.energy import Work
+from pipewave.physics.launch import launch_s, log2
+from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import wave_efficiency
+
+Amount = Any  # [call], or a float that is the same for all
+MATH_SHARE = 0.7  # of the datasheet's tensor peak, in full waves
+TILE = 128.0  # rows and columns of a block of a product
+FEWEST_ROWS = 16.0  # rows a tensor-core product computes at least
+LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, operators only scale
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One kernel, or a few alike: operations of `dtype`, bytes as in `Stream`, blocks, a chain, launches."""
+
+    name: str
+    flops: Amount = 0.0
+    dtype: str = "bf16"
+    fresh: Amount = 0.0
+    read: Amount = 0.0
+    written: Amount = 0.0
+    blocks: Amount = 1e9
+    chain_s: Amount = 0.0
+    launches: Amount = 1.0
+    gathered: Amount = 0.0  # bytes drawn from L2 again and again, beside those above
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of a batch of calls, in order; `inputs` and `outputs` are bytes that cross the operator's border."""
+
+    ctx: Context
+    calls: int
+    parts: Sequence[Stage]
+    border: Stream
+    least_flops: Amount
+    least_xu: Amount = 0.0
+
+    @cached_property
+    def seconds(self) -> dict[str, Array]:
+        """Time of each stage by name; stages of one name add up."""
+        found: dict[str, Array] = {}
+        for part in self.parts:
+            found[part.name] = found.get(part.name, 0.0) + self._seconds(part)
+        return found
+
+    @cached_property
+    def missing(self) -> Array:
+        """Share of weights, caches and states that come from DRAM: under warm protocols all of them compete for L2."""
+        fresh = np.ones(self.calls) * sum(part.fresh for part in self.parts)
+        if self.ctx.protocol in (COLD, SERVING):
+            return np.ones(self.calls)
+        return np.asarray(missing_share(MISSES["one_piece"], l2_bytes(self.ctx.gpu), fresh))
+
+    @cached_property
+    def base_s(self) -> Array:
+        """Time of all stages."""
+        return np.asarray(sum(self.seconds.values()))
+
+    def analysis(self, features: Mapping[str, Amount], net: str) -> Analysis:
+        """Demand, base estimate and features: what the family names, and how long each stage takes."""
+        named = columns_of(features, self.calls) | self._times()
+        return Analysis(self._demand(), self.base_s, named, net, self._work())
+
+    def _demand(self) -> Any:
+        gpu, border = self.ctx.gpu, self.border
+        return demand(
+            self.calls,
+            tensor=self.least_flops,
+            dram=least_bytes(gpu, self.ctx.protocol, border),
+            l2=border.moved,
+            xu=self.least_xu,
+            launch=1.0,
+        )
+
+    def _work(self) -> Work:
+        """What all stages do: FLOPs as those of the call's type that take as long."""
+        flops = sum(in_units_of(self.ctx, part.flops, part.dtype) for part in self.parts)
+        passed = sum(part.fresh + part.read + part.written + part.gathered for part in self.parts)
+        return Work(flops, sum(self._exchanged(part) for part in self.parts), passed).laid_out(self.calls)
+
+    def _times(self) -> dict[str, Array]:
+        base = self.base_s
+        logs = {f"log_{name}": np.clip(log2(took), *LOG_TIME) for name, took in self.seconds.items()}
+        shares = {f"share_{name}": took / base for name, took in self.seconds.items()}
+        return logs | shares | {"log_base": np.clip(log2(base), *LOG_TIME)}
+
+    def _seconds(self, part: Stage) -> Array:
+        gpu, full = self.ctx.gpu, np.ones(self.calls)
+        dram = self._exchanged(part) / (DRAM_SHARE * 1e9 * gpu.dram_gbps)
+        passed = part.read + part.written + part.fresh + part.gathered
+        through = passed / (L2_SHARE * 1e9 * gpu.l2_peak_gbps)
+        waves = wave_efficiency(full * part.blocks, float(gpu.sms))
+        math = part.flops / (MATH_SHARE * rate(gpu, part.dtype) * waves)
+        held = overlapped(3, math, dram, through, full * part.chain_s)
+        return np.asarray(part.launches * launch_s(gpu) + held)
+
+    def _exchanged(self, part: Stage) -> Array:
+        """Bytes a stage exchanges with DRAM."""
+        full = np.ones(self.calls)
+        moving = Stream(0.0 * full, full * part.read, full * part.written)
+        return np.asarray(dram_bytes(self.ctx.gpu, self.ctx.protocol, moving) + full * part.fresh * self.missing)
+
+
+def columns_of(features: Mapping[str, Amount], calls: int) -> dict[str, Array]:
+    """Features as arrays over `calls`, constants among them."""
+    return {name: np.broadcast_to(np.asarray(value, float), (calls,)) for name, value in features.items()}
+
+
+def rate(gpu: GPU, dtype: str, at: str = "datasheet") -> float:
+    """FLOP/s of a type, or of 16 bits where the part lacks it: kernels convert on the way."""
+    known = dtype if gpu.supports(dtype) else "bf16" if gpu.supports("bf16") else "fp16"
+    return gpu.peak_flops(known, at="boost" if at == "boost" else "datasheet")
+
+
+def in_units_of(ctx: Context, flops: Amount, dtype: str) -> Amount:
+    """Operations of one type as the operations of the call's type that take as long: what `demand` counts in."""
+    return flops * (rate(ctx.gpu, ctx.dtype, "boost") / rate(ctx.gpu, dtype, "boost"))
+
+
+def product(name: str, m: Amount, n: Amount, k: Amount, dtype: str, batch: Amount = 1.0) -> Stage:
+    """y[b,m,n] = x[b,m,k] · W[b,n,k]ᵀ with 16-bit x and y; types below 16 bits quantise x in a launch of its own."""
+    rows = np.maximum(m, FEWEST_ROWS)
+    weights = batch * n * k * OPERAND_BYTES[dtype]
+    blocks = batch * np.ceil(rows / TILE) * np.ceil(n / TILE)
+    splits = np.clip(np.floor(256.0 / blocks), 1.0, np.maximum(k / 512.0, 1.0))  # few tiles are cut along k
+    return Stage(
+        name,
+        flops=2.0 * batch * rows * n * k,
+        dtype=dtype,
+        fresh=weights,
+        read=ACTIVATION_BYTES * batch * m * k,
+        written=ACTIVATION_BYTES * batch * m * n,
+        blocks=blocks * splits,
+        launches=1.0 + (dtype not in ("bf16", "fp16")),
+    )
+
+
+def elementwise(name: str, read: Amount, written: Amount, launches: float = 1.0) -> Stage:
+    """A kernel that only moves activations."""
+    return Stage(name, read=read, written=written, launches=launches)

@@ -1,0 +1,262 @@
+"""Parts of a layer that mix tokens: attention over a cache, and recurrences over a state.
+
+A mixer states its weight matrices, the parameters outside them, what it leaves in memory for each token (cache) and
+for each sequence (state), and which widths tensor parallelism must divide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipewave.models.precision import Linear
+
+INDEX_SCALE = 4  # bytes of the fp32 scale beside a cached fp8 index key
+
+
+@dataclass(frozen=True, slots=True)
+class Mixer:
+    """What all mixers share: a part with no cache and no state."""
+
+    def linears(self) -> tuple[Linear, ...]:
+        """The weight matrices, in the order they run."""
+        return ()
+
+    @property
+    def extra_params(self) -> int:
+        """Parameters outside the linear maps."""
+        return 0
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """Counts that the tensor-parallel degree must divide, by the name a user knows."""
+        return {}
+
+    def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
+        """Bytes one sequence of `length` tokens holds on a rank; `width`: bytes of a cached element.
+
+        `chunk`: tokens written before a window's older pages are given back.
+        """
+        return 0.0
+
+    def token_bytes(self, width: int, tp: int = 1) -> float:
+        """Cache bytes one more token takes, windows apart."""
+        return 0.0
+
+    def state_bytes(self, tp: int = 1) -> int:
+        """Bytes one sequence holds on a rank whatever its length."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """Chooses which keys a query sees: index queries against one cached fp8 index key a token, then top-k.
+
+    `topk`: keys a query keeps, or blocks of `block` keys. `reused`: takes the choice of an earlier layer.
+    `maps`: its matrices; `params` outside them. `key_bytes`: what one cached index key takes.
+    """
+
+    heads: int
+    dim: int
+    topk: int
+    maps: tuple[Linear, ...] = ()
+    params: int = 0
+    block: int = 1
+    reused: bool = False
+    key_bytes: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Keys a query sees at most."""
+        return self.topk * self.block
+
+
+@dataclass(frozen=True, slots=True)
+class Gqa(Mixer):
+    """Multi-head attention with grouped K and V. `window` counts the keys a query may see (None = all).
+
+    `chunk`: a query sees only keys of its own chunk of so many tokens. `value_dim`: width of V where it is not
+    head_dim. `gate`: columns of the fused input map that gate the output. `borrowed`: K and V are another layer's.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    qkv: Linear
+    out: Linear
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    # "head": over head_dim, "each": weights a head, "full": over all heads together, "plain": no weights
+    qk_norm: str | None = None
+    rope: bool = True
+    chunk: int | None = None
+    value_dim: int | None = None
+    gate: int = 0
+    borrowed: bool = False
+    indexer: Indexer | None = None
+    causal: bool = True
+
+    @property
+    def v_dim(self) -> int:
+        """Width of one value head."""
+        return self.value_dim or self.head_dim
+
+    def linears(self) -> tuple[Linear, ...]:
+        return (self.qkv, *(self.indexer.maps if self.indexer else ()), self.out)
+
+    @property
+    def extra_params(self) -> int:
+        """q/k norms, attention sinks and what the indexer adds."""
+        every = (self.heads + self.kv_heads) * self.head_dim
+        apart = 1 if self.borrowed else 2
+        norm = {None: 0, "plain": 0, "head": apart * self.head_dim, "each": every, "full": every}
+        return norm[self.qk_norm] + (self.heads if self.sinks else 0) + (self.indexer.params if self.indexer else 0)
+
+    @property
+    def divided(self) -> dict[str, int]:
+        return {"num_attention_heads": self.heads}
+
+    def cache_elements(self, tp: int = 1) -> int:
+        """K and V elements one token leaves on one rank."""
+        return 0 if self.borrowed else max(self.kv_heads // tp, 1) * (self.head_dim + self.v_dim)
+
+    def token_bytes(self, width: int, tp: int = 1) -> float:
+        return self.cache_elements(tp) * width + (self.indexer.key_bytes if self.indexer else 0)
+
+    def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
+        seen = self.window or self.chunk
+        return self.token_bytes(width, tp) * (length if seen is None else min(length, seen + chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class Mla(Mixer):
+    """Multi-head latent attention (DeepSeek): q and kv pass through low-rank bottlenecks, the cache is the latent."""
+
+    heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    down: Linear  # hidden → latents: q_a and kv_a fused, or kv_a alone
+    query: Linear  # latent (or hidden) → heads
+    expand: Linear  # kv latent → K and V of all heads
+    out: Linear
+    window: int | None = None
+    indexer: Indexer | None = None
+    gate: Linear | None = None  # hidden → heads, multiplies the output
+    rope: bool = True
+
+    def linears(self) -> tuple[Linear, ...]:
+        indexing = self.indexer.maps if self.indexer else ()
+        return (self.down, self.query, self.expand, *indexing, *([self.gate] if self.gate else []), self.out)
+
+    @property
+    def extra_params(self) -> int:
+        """The two latent norms and what the indexer adds."""
+        return (self.q_lora_rank or 0) + self.kv_lora_rank + (self.indexer.params if self.indexer else 0)
+
+    @property
+    def divided(self) -> dict[str, int]:
+        return {"num_attention_heads": self.heads}
+
+    def cache_elements(self, tp: int = 1) -> int:
+        """Elements one token leaves on every rank (the latent is not sharded)."""
+        return self.kv_lora_rank + self.rope_dim
+
+    def token_bytes(self, width: int, tp: int = 1) -> float:
+        return self.cache_elements(tp) * width + (self.indexer.key_bytes if self.indexer else 0)
+
+    def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
+        return self.token_bytes(width, tp) * (length if self.window is None else min(length, self.window + chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed(Mixer):
+    """DeepSeek-V4's attention: one shared K = V head, a short window beside entries compressed `ratio` to one.
+
+    ratio 0: the window alone. `compress`: hidden → entries and their gates; `indexer` (CSA) picks among the entries.
+    `out_a` is block-diagonal over `groups` of heads.
+    """
+
+    heads: int
+    head_dim: int
+    q_lora_rank: int
+    rope_dim: int
+    window: int
+    ratio: int
+    groups: int
+    group_rank: int
+    down: Linear  # hidden → q latent and the K = V head
+    query: Linear
+    out_a: Linear
+    out: Linear
+    compress: Linear | None = None
+    compress_params: int = 0
+    indexer: Indexer | None = None
+    indexer_compress: Linear | None = None
+
+    def linears(self) -> tuple[Linear, ...]:
+        more = (self.compress, self.indexer_compress)
+        indexing = self.indexer.maps if self.indexer else ()
+        return (self.down, self.query, *(each for each in more if each), *indexing, self.out_a, self.out)
+
+    @property
+    def extra_params(self) -> int:
+        """Latent norms, one sink a head, position biases and norms of the compressors."""
+        own = self.q_lora_rank + self.head_dim + self.heads + self.compress_params
+        return own + (self.indexer.params if self.indexer else 0)
+
+    @property
+    def divided(self) -> dict[str, int]:
+        return {"num_attention_heads": self.heads, "o_groups": self.groups}
+
+    def token_bytes(self, width: int, tp: int = 1) -> float:
+        if not self.ratio:
+            return 0.0
+        return (self.head_dim * width + (self.indexer.key_bytes if self.indexer else 0)) / self.ratio
+
+    def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
+        recent = self.head_dim * width * min(length, self.window + chunk)
+        return recent + self.token_bytes(width, tp) * length
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent(Mixer):
+    """A recurrence over a state of fixed size: gdn, kda, mamba2, mamba1, lightning or conv (a short convolution).
+
+    `heads` states of key_dim × value_dim elements of `state_width` bytes; `key_heads` heads of queries and keys
+    (groups of B and C in Mamba 2). `channels` pass a causal convolution `kernel` wide, whose last kernel - 1 inputs
+    are kept in 16 bits. `inputs` and `outputs`: matrices before and after; `params`: what lies outside them.
+    `norm`: width of the norm before the output, 0 = none. `chunk`: tokens a block of the scan.
+    """
+
+    kind: str
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    channels: int
+    kernel: int
+    inputs: tuple[Linear, ...]
+    outputs: tuple[Linear, ...]
+    params: int = 0
+    state_width: int = 4
+    norm: int = 0
+    chunk: int = 64
+
+    def linears(self) -> tuple[Linear, ...]:
+        return (*self.inputs, *self.outputs)
+
+    @property
+    def extra_params(self) -> int:
+        """Convolution, decays, time-step biases and gated norms."""
+        return self.params
+
+    @property
+    def divided(self) -> dict[str, int]:
+        return {f"{self.kind} heads": self.heads}
+
+    def state_bytes(self, tp: int = 1) -> int:
+        state = self.heads // tp * self.key_dim * self.value_dim * self.state_width
+        return state + self.channels // tp * max(self.kernel - 1, 0) * 2

@@ -1,0 +1,277 @@
+"""Kernels of the parts that mix tokens, in three steps: before, by the lengths of requests, and after.
+
+The order of kernels and what is fused follow the model code of vLLM and SGLang (facts, not code).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipewave.calls.families import Attention, Gemm
+from pipewave.calls.families import Mla as MlaCall
+from pipewave.models.mixers import Compressed, Gqa, Indexer, Mixer, Mla, Recurrent
+from pipewave.models.recurrence import after_recurrence, before_recurrence, recurrence
+from pipewave.models.stage import ACT, Pairs, Stage, Use
+
+Step = Callable[[Stage, Any], Iterator[Use]]
+
+
+def before(stage: Stage, part: Mixer) -> Iterator[Use]:
+    """Projections, norms, rotary embedding and the cache write: they depend on the count of tokens alone."""
+    return _STEPS[type(part)][0](stage, part)
+
+
+def lengths(stage: Stage, part: Mixer) -> Iterator[Use]:
+    """Kernels whose work depends on each request's lengths."""
+    return _STEPS[type(part)][1](stage, part)
+
+
+def after(stage: Stage, part: Mixer) -> Iterator[Use]:
+    """What follows, the collective apart."""
+    return _STEPS[type(part)][2](stage, part)
+
+
+# Grouped attention
+
+
+def _gqa_before(stage: Stage, spec: Gqa) -> Iterator[Use]:
+    heads, kv_heads = spec.heads // stage.tp, max(spec.kv_heads // stage.tp, 1)
+    yield stage.linear(spec.qkv)
+    keys = 0 if spec.borrowed else kv_heads
+    yield from _head_norms(stage, spec, heads, keys)
+    if spec.rope:
+        size = stage.rows * (heads + keys) * spec.head_dim * ACT
+        yield stage.streaming("rope", size, size, stage.rows * spec.head_dim * ACT)
+    if not spec.borrowed and spec.causal:
+        yield kv_write(stage, kv_heads * (spec.head_dim + spec.v_dim))
+    if spec.indexer:
+        yield from _index_maps(stage, spec.indexer)
+
+
+def _head_norms(stage: Stage, spec: Gqa, heads: int, kv_heads: int) -> Iterator[Use]:
+    """Norms of queries and keys. Compiled, one kernel sums the squares and RoPE's applies them."""
+    by_head = spec.qk_norm in ("head", "each", "plain")
+    if by_head and stage.compiled:
+        sums = stage.rows * (heads + kv_heads)
+        yield stage.streaming("qk_norm", sums * spec.head_dim * ACT, sums * 4)
+    elif by_head:
+        yield stage.norm("q_norm", spec.head_dim, stage.rows * heads)
+        if kv_heads:
+            yield stage.norm("k_norm", spec.head_dim, stage.rows * kv_heads)
+    elif spec.qk_norm == "full":
+        yield stage.norm("q_norm", spec.head_dim * heads)
+        yield stage.norm("k_norm", spec.head_dim * kv_heads)
+
+
+def kv_write(stage: Stage, elements: int) -> Use:
+    """New keys and values into their pages."""
+    written = stage.rows * elements * stage.cache_width
+    return stage.streaming("kv_write", stage.rows * (elements * ACT + 8), written)
+
+
+def _gqa_lengths(stage: Stage, spec: Gqa) -> Iterator[Use]:
+    prompts, decodes = stage.phases()
+    if not spec.causal:
+        yield Use("attention", _attention_call(stage, spec, _own_context(stage)))
+        return
+    parts = (prompts, decodes) if stage.apart else (list(zip(stage.batch.q_lens, stage.batch.kv_lens, strict=True)),)
+    for part in parts:
+        if part and spec.indexer:
+            yield from _index_search(stage, spec.indexer, part)
+        if part:
+            yield Use("attention", _attention_call(stage, spec, _visible(spec, part)))
+
+
+def _own_context(stage: Stage) -> Pairs:
+    """An encoder sees its own tokens only."""
+    return [(q, q) for q in stage.batch.q_lens]
+
+
+def _visible(spec: Gqa, pairs: Pairs) -> Pairs:
+    """What attention sees of a batch: chunks as requests of their own, chosen keys instead of all."""
+    if spec.chunk:
+        return [piece for pair in pairs for piece in _chunks(pair, spec.chunk)]
+    if spec.indexer:
+        return [(q, max(min(kv, spec.indexer.kept), q)) for q, kv in pairs]
+    return pairs
+
+
+def _chunks(pair: tuple[int, int], size: int) -> Iterator[tuple[int, int]]:
+    """The pieces of a request that see only their own chunk of so many tokens."""
+    q, kv = pair
+    start = kv - q
+    while start < kv:
+        stop = min((start // size + 1) * size, kv)
+        yield stop - start, stop - start // size * size
+        start = stop
+
+
+def _attention_call(stage: Stage, spec: Gqa, pairs: Pairs) -> Attention:
+    q_lens, kv_lens = zip(*pairs, strict=True)
+    return Attention(
+        q_lens,
+        kv_lens,
+        spec.heads // stage.tp,
+        max(spec.kv_heads // stage.tp, 1),
+        spec.head_dim,
+        head_dim_v=spec.value_dim,
+        causal=spec.causal,
+        window=spec.window,
+        dtype=stage.dtype,
+        kv_dtype=stage.kv_dtype if spec.causal else None,
+        page_size=stage.page_size if spec.causal else None,
+        sinks=spec.sinks,
+        softcap=spec.softcap,
+    )
+
+
+def _gqa_after(stage: Stage, spec: Gqa) -> Iterator[Use]:
+    if spec.gate:
+        out = stage.rows * spec.heads // stage.tp * spec.v_dim * ACT
+        yield stage.streaming("output_gate", out + stage.rows * spec.gate // stage.tp * ACT, out)
+    yield stage.linear(spec.out)
+
+
+# Latent attention
+
+
+def _mla_before(stage: Stage, spec: Mla) -> Iterator[Use]:
+    heads = spec.heads // stage.tp
+    yield stage.linear(spec.down)
+    if spec.q_lora_rank is not None:
+        yield stage.norm("q_a_norm", spec.q_lora_rank)
+    yield stage.norm("kv_a_norm", spec.kv_lora_rank)
+    yield stage.linear(spec.query)
+    if spec.rope and spec.rope_dim:
+        size = stage.rows * (heads + 1) * spec.rope_dim * ACT
+        yield stage.streaming("rope", size, size, stage.rows * spec.rope_dim * ACT)
+    yield kv_write(stage, spec.kv_lora_rank + spec.rope_dim)
+    if spec.indexer and not spec.indexer.reused:
+        yield from _index_maps(stage, spec.indexer)
+
+
+def _mla_lengths(stage: Stage, spec: Mla) -> Iterator[Use]:
+    prompts, decodes = stage.phases()
+    if spec.indexer:
+        yield from _sparse_mla(stage, spec, spec.indexer, [*prompts, *decodes])
+        return
+    if prompts:  # K and V of every visible token are expanded from the latent, then ordinary attention
+        yield stage.linear(spec.expand, sum(kv for _, kv in prompts))
+        yield Use("mla_context", _mla_call(stage, spec, prompts, "context"))
+    if decodes:
+        yield from _absorbed(stage, spec, decodes)
+
+
+def _absorbed(stage: Stage, spec: Mla, pairs: Pairs) -> Iterator[Use]:
+    """Queries move into the latent space and results back, by per-head products absorbed from kv_b_proj."""
+    rows, heads = sum(q for q, _ in pairs), spec.heads // stage.tp
+    yield Use("q_absorb", Gemm(rows, heads * spec.kv_lora_rank, spec.nope_dim, dtype=stage.dtype))
+    yield Use("mla_generation", _mla_call(stage, spec, pairs, "generation"))
+    yield Use("v_absorb", Gemm(rows, heads * spec.v_dim, spec.kv_lora_rank, dtype=stage.dtype))
+
+
+def _sparse_mla(stage: Stage, spec: Mla, indexer: Indexer, pairs: Pairs) -> Iterator[Use]:
+    """Sparse attention in the latent space: the indexer's search, then each query over the keys it keeps."""
+    if not indexer.reused:
+        yield from _index_search(stage, indexer, pairs)
+    yield from _absorbed(stage, spec, [(q, max(min(kv, indexer.kept), q)) for q, kv in pairs])
+
+
+def _mla_call(stage: Stage, spec: Mla, pairs: Pairs, phase: str) -> MlaCall:
+    q_lens, kv_lens = zip(*pairs, strict=True)
+    return MlaCall(
+        q_lens,
+        kv_lens,
+        spec.heads // stage.tp,
+        phase,
+        kv_lora_rank=spec.kv_lora_rank,
+        rope_dim=max(spec.rope_dim, 1),
+        dtype=stage.dtype,
+        kv_dtype=stage.kv_dtype,
+    )
+
+
+def _mla_after(stage: Stage, spec: Mla) -> Iterator[Use]:
+    if spec.gate:
+        yield stage.linear(spec.gate)
+        out = stage.rows * spec.heads // stage.tp * spec.v_dim * ACT
+        yield stage.streaming("output_gate", 2 * out, out)
+    yield stage.linear(spec.out)
+
+
+# What chooses keys
+
+
+def _index_maps(stage: Stage, indexer: Indexer) -> Iterator[Use]:
+    """Index queries and keys of new tokens, rotated, quantised and cached."""
+    for matrix in indexer.maps:
+        yield stage.linear(matrix)
+    size = stage.rows * (indexer.heads + 1) * indexer.dim
+    yield stage.streaming("index_rope", size * ACT, size)
+
+
+def _index_search(stage: Stage, indexer: Indexer, pairs: Pairs, ratio: int = 1) -> Iterator[Use]:
+    """Every index query against every index key it may see, summed over heads, then the best of them.
+
+    Two FLOPs a query head, key and element, like an fp8 product; a key's bytes are read once a block of queries.
+    """
+    seen = sum(q * max(kv - (q - 1) / 2, 1) / ratio for q, kv in pairs)
+    queries = sum(q for q, _ in pairs)
+    keys = max(round(seen / max(queries, 1)), 1)
+    yield Use("index_logits", Gemm(queries * indexer.heads, keys, indexer.dim, dtype=stage.dtype))
+    yield stage.streaming("index_topk", seen * 4, queries * indexer.topk * 4)
+
+
+# DeepSeek-V4's compressed attention
+
+
+def _compressed_before(stage: Stage, spec: Compressed) -> Iterator[Use]:
+    heads = spec.heads // stage.tp
+    yield stage.linear(spec.down)
+    yield stage.norm("q_a_norm", spec.q_lora_rank)
+    yield stage.norm("kv_norm", spec.head_dim)
+    yield stage.linear(spec.query)
+    yield stage.norm("q_norm", spec.head_dim, stage.rows * heads)
+    size = stage.rows * (heads + 1) * spec.rope_dim * ACT
+    yield stage.streaming("rope", size, size, stage.rows * spec.rope_dim * ACT)
+    yield kv_write(stage, spec.head_dim)
+    for matrix in (spec.compress, spec.indexer_compress):
+        if matrix:
+            yield stage.linear(matrix)
+            yield stage.streaming("compress", stage.rows * matrix.out * ACT, stage.rows * matrix.out / spec.ratio)
+    if spec.indexer:
+        yield from _index_maps(stage, spec.indexer)
+
+
+def _compressed_lengths(stage: Stage, spec: Compressed) -> Iterator[Use]:
+    pairs = list(zip(stage.batch.q_lens, stage.batch.kv_lens, strict=True))
+    if spec.indexer:
+        yield from _index_search(stage, spec.indexer, pairs, spec.ratio)
+    visible = [(q, max(_entries(spec, kv) + min(kv, spec.window + q), q)) for q, kv in pairs]
+    q_lens, kv_lens = zip(*visible, strict=True)
+    heads = spec.heads // stage.tp
+    call = Attention(
+        q_lens, kv_lens, heads, 1, spec.head_dim,
+        dtype=stage.dtype, kv_dtype=stage.kv_dtype, page_size=stage.page_size, sinks=True,
+    )  # fmt: skip
+    yield Use("attention", call)
+
+
+def _entries(spec: Compressed, length: int) -> int:
+    """Compressed entries a query sees: all of them, or those the indexer keeps."""
+    every = length // spec.ratio if spec.ratio else 0
+    return min(every, spec.indexer.topk) if spec.indexer else every
+
+
+def _compressed_after(stage: Stage, spec: Compressed) -> Iterator[Use]:
+    yield stage.linear(spec.out_a)
+    yield stage.linear(spec.out)
+
+
+_STEPS: dict[type[Mixer], tuple[Step, Step, Step]] = {
+    Gqa: (_gqa_before, _gqa_lengths, _gqa_after),
+    Mla: (_mla_before, _mla_lengths, _mla_after),
+    Compressed: (_compressed_before, _compressed_lengths, _compressed_after),
+    Recurrent: (before_recurrence, recurrence, after_recurrence),
+}

@@ -1,0 +1,146 @@
+"""How configs state which parts mix tokens: each rule reads one way; the first that a config uses decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pipewave.errors import BadInput, UnsupportedModel
+from pipewave.models.fields import Fields
+from pipewave.models.kind import ALONE, DENSE, FULL, WORDS, Kind
+
+Rule = Callable[[Fields, int], list[Kind] | None]
+
+
+def _by_word(fields: Fields, count: int) -> list[Kind] | None:
+    words = fields.listed("layer_types", count)
+    if words is None:
+        return None
+    table = ALONE if {"moe", "mlp"} & {w for w in words if isinstance(w, str)} else WORDS
+    unknown = next((w for w in words if not isinstance(w, str) or w not in table), None)
+    if unknown is not None:
+        raise UnsupportedModel(f"layer_types holds {unknown!r}: not modelled", field=fields.named("layer_types"))
+    return [table[word] for word in words]
+
+
+def _by_letter(fields: Fields, count: int) -> list[Kind] | None:
+    letters = fields.listed("hybrid_override_pattern", count)
+    if letters is None:
+        return None
+    unknown = next((letter for letter in letters if letter not in ALONE), None)
+    if unknown is not None:
+        raise UnsupportedModel(
+            f"hybrid_override_pattern holds {unknown!r}: not modelled", field="hybrid_override_pattern"
+        )
+    return [ALONE[letter] for letter in letters]
+
+
+def _by_block(fields: Fields, count: int) -> list[Kind] | None:
+    """Blocks as a search found them (Nemotron NAS): each states its own attention and width, or that it has none."""
+    blocks = fields.listed("block_configs", count)
+    return None if blocks is None else [_block(fields, block) for block in blocks]
+
+
+def _block(fields: Fields, block: Any) -> Kind:
+    whole = Fields(block) if isinstance(block, dict) else Fields({})
+    if not whole.has("attention") or not whole.has("ffn"):
+        raise BadInput("block_configs: every block must hold attention and ffn", field="block_configs")
+    attention, ffn = Fields(whole.section("attention")), Fields(whole.section("ffn"))
+    mixers: tuple[str, ...] = ("attention",)
+    if attention.flag("no_op") or attention.flag("replace_with_linear"):
+        mixers = ("bypass",) if attention.flag("replace_with_linear") else ()
+    ffns = DENSE if not ffn.flag("no_op") else ()
+    ffns = ("bypass",) if ffn.flag("replace_with_linear") else ffns
+    group, heads = attention.optional("n_heads_in_group"), fields.integer("num_attention_heads")
+    kv = heads // group if group else attention.optional("num_key_value_heads")
+    inter = ffn.get("intermediate_size") or _multiple(ffn.number("ffn_mult"), fields.integer("hidden_size"))
+    kind = Kind(mixers, ffns, window=attention.optional("window_length"))
+    return kind.with_own(num_key_value_heads=kv, intermediate_size=inter)
+
+
+def _multiple(times: float | None, hidden: int) -> int | None:
+    """Width of a block by its multiple of the hidden size, as Llama rounds it: two thirds of it, up to 256."""
+    return None if times is None else -(-int(2 * times * hidden / 3) // 256) * 256
+
+
+def _by_ratio(fields: Fields, count: int) -> list[Kind] | None:
+    ratios = fields.listed("compress_ratios", count)
+    if ratios is None:
+        return None
+    if not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r <= 1 << 20 for r in ratios):
+        raise BadInput("compress_ratios: must hold whole numbers", field="compress_ratios")
+    return [Kind(ratio=ratio) for ratio in ratios]
+
+
+def _flags(name: str, on: Kind, off: Kind) -> Rule:
+    """A list of zeros and ones, one a layer."""
+
+    def rule(fields: Fields, count: int) -> list[Kind] | None:
+        flags = fields.listed(name, count)
+        return None if flags is None else [on if flag else off for flag in flags]
+
+    return rule
+
+
+def _indices(name: str, inside: Kind, outside: Kind) -> Rule:
+    """A list of layer numbers from zero."""
+
+    def rule(fields: Fields, count: int) -> list[Kind] | None:
+        if fields.get(name) is None:
+            return None
+        chosen = set(fields.ints(name))
+        return [inside if index in chosen else outside for index in range(count)]
+
+    return rule
+
+
+def _by_delta_lists(fields: Fields, count: int) -> list[Kind] | None:
+    """Kimi Linear: lists of layers from one."""
+    section = Fields(fields.section("linear_attn_config"))
+    if not section.has("kda_layers"):
+        return None
+    delta = set(section.ints("kda_layers"))
+    return [WORDS["linear_attention"] if index + 1 in delta else FULL for index in range(count)]
+
+
+def _by_period(fields: Fields, count: int) -> list[Kind] | None:
+    """Jamba: one layer of attention in every so many, the rest Mamba."""
+    if not fields.has("attn_layer_period"):
+        return None
+    period, offset = fields.integer("attn_layer_period"), fields.integer("attn_layer_offset", 0, low=0)
+    return [FULL if index % period == offset else WORDS["mamba"] for index in range(count)]
+
+
+def _by_interval(fields: Fields, count: int) -> list[Kind] | None:
+    """Qwen3-Next and Ling: the last layer of every group has full attention, the others a recurrence."""
+    name = next((n for n in ("full_attention_interval", "layer_group_size") if fields.has(n)), None)
+    if name is None:
+        return None
+    size = fields.integer(name)
+    whole = count // size * size
+    return [FULL if (i + 1) % size == 0 or i >= whole > 0 else WORDS["linear_attention"] for i in range(count)]
+
+
+def _by_letters_of_windows(fields: Fields, count: int) -> list[Kind] | None:
+    """EXAONE 4: a word such as LLLG, repeated, the last layer always global."""
+    pattern = fields.get("sliding_window_pattern")
+    if not isinstance(pattern, str) or not pattern:
+        return None
+    local = [pattern[i % len(pattern)] == "L" and i + 1 < count for i in range(count)]
+    return [WORDS["sliding_attention"] if each else FULL for each in local]
+
+
+MIXING: tuple[Rule, ...] = (
+    _by_block,
+    _by_letter,
+    _by_word,
+    _by_ratio,
+    _by_delta_lists,
+    _flags("hybrid_layer_pattern", WORDS["sliding_attention"], FULL),
+    _flags("attn_type_list", FULL, WORDS["linear_attention"]),
+    _indices("attn_layer_indices", FULL, WORDS["mamba"]),
+    _indices("full_attn_idxs", FULL, WORDS["conv"]),
+    _by_period,
+    _by_interval,
+    _by_letters_of_windows,
+)

@@ -1,0 +1,127 @@
+"""What the kernels of a stage have in common: the batch, the split, and how a part names its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm, all_reduce, check_lengths
+from pipewave.errors import BadInput
+from pipewave.kernels.streaming.stream import GENERATED
+from pipewave.models.precision import Linear
+from pipewave.models.shard import Parallel
+from pipewave.models.spec import ModelSpec
+
+ACT = 2  # bytes of one 16-bit activation
+COMPILED = ("embedding", "rope", "qk_norm", "activation", "shared_add")  # streaming kernels that a compiler generates
+Pairs = list[tuple[int, int]]  # (new tokens, tokens in all) of each request
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One kernel of a step: what it is called in the model, the call, and how often the step launches it."""
+
+    name: str
+    call: Call
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Requests of one engine iteration; kv includes the new tokens. `padded`: tokens after padding to a CUDA graph."""
+
+    q_lens: tuple[int, ...]
+    kv_lens: tuple[int, ...]
+    padded: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.q_lens or min(self.q_lens) < 1:
+            raise BadInput(f"q_lens = {list(self.q_lens)[:8]}: every request needs at least one token", field="q_lens")
+        check_lengths(self.q_lens, self.kv_lens, causal=True)
+
+    @property
+    def rows(self) -> int:
+        """Tokens the dense kernels see."""
+        return max(self.padded or 0, sum(self.q_lens))
+
+    @property
+    def requests(self) -> int:
+        """Requests in the batch, each of which samples one token."""
+        return len(self.q_lens)
+
+    @property
+    def is_decode(self) -> bool:
+        """True when every request brings one token."""
+        return max(self.q_lens) == 1
+
+    @classmethod
+    def of(cls, q_lens: Sequence[int], kv_lens: Sequence[int], padded: int | None = None) -> Batch:
+        """A batch from any two sequences."""
+        return cls(tuple(q_lens), tuple(kv_lens), padded)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One rank's view of a batch in a pipeline stage; `rows` is the token count of all dense kernels."""
+
+    model: ModelSpec
+    parallel: Parallel
+    batch: Batch
+    kv_dtype: str | None
+    page_size: int | None
+    nodes: int
+    compiled: bool
+    apart: bool
+
+    @property
+    def rows(self) -> int:
+        """Tokens of the dense kernels."""
+        return self.batch.rows
+
+    @property
+    def tp(self) -> int:
+        """Ranks that cut each layer."""
+        return self.parallel.tp
+
+    @property
+    def dtype(self) -> str:
+        """The 16-bit type of activations."""
+        return self.model.dtype
+
+    @property
+    def impl(self) -> str | None:
+        """Who writes the streaming kernels."""
+        return GENERATED if self.compiled else None
+
+    @property
+    def cache_width(self) -> int:
+        """Bytes of one cached element."""
+        return 1 if self.kv_dtype == "fp8" else ACT
+
+    def phases(self) -> tuple[Pairs, Pairs]:
+        """(q, kv) of the requests that bring prompts, and of those that decode."""
+        pairs = list(zip(self.batch.q_lens, self.batch.kv_lens, strict=True))
+        return [pair for pair in pairs if pair[0] > 1], [pair for pair in pairs if pair[0] == 1]
+
+    def linear(self, matrix: Linear, rows: int | None = None) -> Use:
+        """One matrix product over `rows` tokens; of a block-diagonal map, its blocks as one product of equal work."""
+        n, k = matrix.shape(self.tp)
+        kind = matrix.precision
+        k = k // matrix.groups if matrix.groups > 1 else k
+        call = Gemm(self.rows if rows is None else rows, n, k, dtype=kind.dtype, quantize=kind.quantize)
+        return Use(matrix.name, call)
+
+    def streaming(self, name: str, read: float, written: float, weights: float = 0, rounds: int = 0) -> Use:
+        """A kernel that only moves bytes."""
+        impl, weights = self.impl if name in COMPILED else None, round(weights)
+        call = Elementwise(round(read), round(written), weight_bytes=weights, op=name, rounds=rounds, impl=impl)
+        return Use(name, call)
+
+    def norm(self, name: str, dim: int, rows: int | None = None, *, fused_add: bool = False) -> Use:
+        """A norm over `dim` elements of each row."""
+        return Use(name, RmsNorm(rows or self.rows, dim, fused_add=fused_add, dtype=self.dtype))
+
+    def reduce(self, name: str) -> list[Use]:
+        """All-reduce of the hidden states over the tensor group."""
+        size = self.rows * self.model.hidden * ACT
+        return [Use(name, all_reduce(size, self.tp, nodes=self.nodes, dtype=self.dtype))] if self.tp > 1 else []

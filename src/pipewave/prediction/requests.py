@@ -1,0 +1,160 @@
+"""What is asked of `predict`, split by where it is asked for: lists and tables may name a GPU and a protocol a row.
+
+As in the batch contract, what a row names comes before what the call of `predict` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.families import CLASSES, Call, from_dict
+from pipewave.calls.fields import rules
+from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, close_to
+from pipewave.gpus import GPU, find
+from pipewave.prediction.tables import Table, is_table, names_of, values_of
+from pipewave.software import stacks
+
+ENVELOPE = ("id", "kernel", "gpu", "protocol")
+USUAL_PROTOCOL = "cold"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A GPU and a protocol."""
+
+    gpu: GPU
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows asked for in one place: their numbers among all, and the calls or the table that they are."""
+
+    where: Where
+    rows: Sequence[int] | slice
+    calls: Sequence[Call] | Table
+
+
+def where(gpu: Any, protocol: Any) -> Where:
+    """A place by name. Raises MissingField without a GPU, UnknownGPU, BadInput."""
+    if gpu is None:
+        raise MissingField("missing field 'gpu': name a GPU in the case or as the second argument", field="gpu")
+    return Where(find(gpu), check_protocol(USUAL_PROTOCOL if protocol is None else protocol))
+
+
+def check_protocol(protocol: Any) -> str:
+    """The protocol itself, or BadInput."""
+    if not isinstance(protocol, str) or protocol not in stacks.PROTOCOLS:
+        known = ", ".join(stacks.PROTOCOLS)
+        hint = close_to(str(protocol), stacks.PROTOCOLS)
+        raise BadInput(f"protocol = {protocol!r}: must be one of {known}{hint}", field="protocol")
+    return protocol
+
+
+def check_name(field: str, value: Any) -> None:
+    """Raise BadInput unless a stack or an implementation is text or nothing."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise BadInput(f"{field} = {value!r}: must be a non-empty string", field=field)
+
+
+def parts(asked: Sequence[Any] | Table, gpu: Any, protocol: Any) -> list[Part]:
+    """Everything that is asked for, by place. Raises BadInput for what is neither a list of calls nor a table."""
+    if is_table(asked):
+        return list(_of_table(asked, gpu, protocol))
+    if isinstance(asked, Sequence) and not isinstance(asked, str | bytes):
+        return list(_of_list(asked, gpu, protocol))
+    raise BadInput(
+        f"calls = {asked!r:.80}: must be a call, a list of calls, a dict of columns or a DataFrame", field=None
+    )
+
+
+def _of_list(asked: Sequence[Any], gpu: Any, protocol: Any) -> Iterator[Part]:
+    places: dict[tuple[Any, Any], tuple[list[int], list[Call]]] = {}
+    for i, item in enumerate(asked):
+        named = item if isinstance(item, Mapping) else {}
+        key = (_named(named, "gpu", gpu), _named(named, "protocol", protocol))
+        rows, calls = places.setdefault(key if all(map(_hashable, key)) else (i, None), ([], []))
+        where(*key)
+        rows.append(i)
+        calls.append(_call(i, item))
+    for key, (rows, calls) in places.items():
+        yield Part(where(*key), rows, calls)
+
+
+def _named(case: Mapping[str, Any], name: str, otherwise: Any) -> Any:
+    found = case.get(name)
+    return otherwise if found is None else found
+
+
+def _hashable(value: Any) -> bool:
+    return value.__hash__ is not None
+
+
+def _call(i: int, item: Any) -> Call:
+    if isinstance(item, Call):
+        return item
+    if not isinstance(item, Mapping):
+        raise BadInput(f"calls[{i}] = {item!r:.80}: must be a call or a dict of its fields", field=None)
+    try:
+        return from_dict(item)
+    except PipewaveError as error:
+        raise type(error)(f"calls[{i}]: {error.message}", field=error.field) from error
+
+
+def _of_table(table: Table, gpu: Any, protocol: Any) -> Iterator[Part]:
+    """One part where the table names one place, else one a place."""
+    columns = {name: table[name] for name in fields_of(table) if name != "id"}
+    gpus, protocols = (values_of(columns.pop(name, None)) for name in ("gpu", "protocol"))
+    if not isinstance(gpus, list) and not isinstance(protocols, list):
+        at = where(gpu if gpus is None else gpus, protocol if protocols is None else protocols)
+        yield Part(at, slice(None), columns)
+        return
+    size = max(len(named) for named in (gpus, protocols) if isinstance(named, list))
+    places: dict[tuple[Any, Any], list[int]] = {}
+    for i, key in enumerate(zip(_spread(gpus, gpu, size), _spread(protocols, protocol, size), strict=True)):
+        places.setdefault(key, []).append(i)
+    for key, rows in places.items():
+        yield Part(where(*key), rows, {name: _taken(column, rows) for name, column in columns.items()})
+
+
+def _spread(named: Any, otherwise: Any, size: int) -> list[Any]:
+    values = named if isinstance(named, list) else [named] * size
+    if len(values) != size:
+        raise BadInput(f"column 'gpu' or 'protocol' has {len(values)} rows, the other {size}", field="gpu")
+    return [value if isinstance(value, str | GPU) else otherwise for value in values]
+
+
+def _taken(column: Any, rows: Sequence[int]) -> Any:
+    """Some rows of a column; a scalar stands for every row."""
+    values = values_of(column)
+    if not isinstance(values, list):
+        return column
+    taken = [values[i] for i in rows]
+    return np.asarray(column)[list(rows)] if isinstance(column, np.ndarray) else taken
+
+
+def fields_of(table: Table) -> list[str]:
+    """Columns that are fields of the contract. A DataFrame may hold others, which are no misspelt fields.
+
+    Raises UnknownField for a column of a dict that is no field, and for one of a DataFrame that looks like one.
+    """
+    names = names_of(table)
+    if isinstance(table, Mapping):
+        return names
+    known = {name for cls in CLASSES.values() for name in rules(cls)} | set(ENVELOPE)
+    for name in names:
+        if name not in known and (hint := close_to(name, known, 0.8)):
+            raise UnknownField(f"unknown column {name!r};{hint}", field=name)
+    return [name for name in names if name in known]
+
+
+def carried(table: Any) -> dict[str, Any]:
+    """Columns of a DataFrame that are no fields: they come back beside the answers."""
+    if isinstance(table, Mapping) or not is_table(table):
+        return {}
+    mine = set(fields_of(table)) - {"id"}
+    return {name: table[name] for name in names_of(table) if name not in mine}

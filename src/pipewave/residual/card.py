@@ -1,0 +1,133 @@
+"""What accompanies a net's weights: where it was trained, on which software, and how wide its intervals are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+from pipewave.physics.arith import ARRAY, Arith
+from pipewave.software import stacks
+from pipewave.software.known import SIXTEEN_BIT, Known, known_of
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Half-width in log time of a 90 % interval: `multiple * scale ** power`.
+
+    The power tells how far a net's own idea of its error is to be believed: fully (1) on shapes of GPUs it was trained
+    on, hardly on GPUs it never saw, where all calls get about the same width.
+    """
+
+    multiple: float
+    power: float = 1.0
+
+    def __call__(self, scale: Any) -> Any:
+        return self.multiple * scale**self.power
+
+
+BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
+
+
+def intervals_of(known: Mapping[str, Interval], basis: str, protocol: str = "") -> tuple[Interval, ...]:
+    """The intervals of which the widest counts: no call gets less than it would on more familiar ground.
+
+    `basis|protocol` stands in for a basis where a protocol has an interval of its own.
+    """
+    names = [name for name in BASES[: BASES.index(basis) + 1] if name in known]
+    return tuple(known.get(f"{name}|{protocol}", known[name]) for name in names)
+
+
+def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> Any:
+    """Half-width in log time: the widest of the intervals."""
+    return reduce(xp.maximum, [interval(scale) for interval in intervals])
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What accompanies a net: where it was trained, how wide its intervals are, what stands in when nothing is said."""
+
+    trained: frozenset[tuple[str, str, str]]  # (gpu, dtype, protocol)
+    capabilities: frozenset[tuple[int, str, str]]  # (compute capability, dtype, protocol)
+    intervals: Mapping[str, Interval]  # basis → how wide 90 % of its errors are
+    stacks: Mapping[str, tuple[str, ...]]  # protocol → stacks with rows
+    default_stack: Mapping[str, str]  # protocol → stack when none is named
+    default_impl: Mapping[str, str]  # "stack|compute capability|dtype", finer and coarser keys → implementation
+    known: Known = field(default_factory=Known)  # the rows by software
+
+    def basis(self, gpu: str, capability: int, dtype: str, protocol: str) -> str:
+        """Provenance of an answer, as the contract defines it."""
+        if (gpu, dtype, protocol) in self.trained:
+            return "measured_gpu"
+        return "same_architecture" if (capability, dtype, protocol) in self.capabilities else "new_architecture"
+
+    def impl(self, stack: str, capability: int, dtype: str, told: Sequence[str] = ()) -> str:
+        """The implementation that stack uses of a type on such a GPU, from the most to the least specific record.
+
+        `told`: what else the stack chooses by, in the order of `Family.told_by`. What the nearest version runs on this
+        generation is closer than what the stack runs elsewhere, and one 16-bit type stands in for the other; no other
+        type ever does: empty where none is known.
+        """
+        kinds = (dtype, *SIXTEEN_BIT.get(dtype, ()))
+        near = self._near(stack, capability, kinds)
+        keys = [
+            "|".join((near, kind, *[kind if value == dtype else value for value in told][:many]))
+            for kind in kinds
+            for many in range(len(told), -1, -1)
+        ]
+        return self._recorded(*keys, *(f"{stack}|{kind}" for kind in kinds))
+
+    def impl_of_other_types(self, stack: str, capability: int) -> str:
+        """What the stack runs there most often, whatever the type: of another kind than asked for."""
+        return self._recorded(self._near(stack, capability), stack)
+
+    def names(self, dtype: str) -> frozenset[str]:
+        """Stacks whose implementation of a type is known by name, also where no row of it was trained on."""
+        kinds = (dtype, *SIXTEEN_BIT.get(dtype, ()))
+        return frozenset(stack for stack, _, kind in (key.partition("|") for key in self.default_impl) if kind in kinds)
+
+    def plain(self, protocol: str, capability: int, dtype: str) -> tuple[str, str]:
+        """Default stack and its implementation: what ceilings are answered as."""
+        everywhere = sorted({name for names in self.stacks.values() for name in names})
+        stack = self.default_stack.get(protocol) or next(iter(self.stacks.get(protocol) or everywhere), "")
+        near = self._near(stack, capability)  # of this generation first, as ceilings were trained
+        return stack, self._recorded(f"{near}|{dtype}", near, f"{stack}|{dtype}", stack)
+
+    def _recorded(self, *keys: str) -> str:
+        """The implementation of the first key that has one."""
+        return next((self.default_impl[key] for key in keys if key in self.default_impl), "")
+
+    def _near(self, stack: str, capability: int, kinds: Sequence[str] = ()) -> str:
+        """The record `stack|capability` closest in kind: the same generation of GPU, then the nearest version.
+
+        Where types are given, only records that know one of them count.
+        """
+        found = [key.split("|") for key in self.default_impl if key.count("|") == (2 if kinds else 1)]
+        known = [
+            (name, int(cc))
+            for name, cc, *kind in found
+            if cc.isdigit() and _generation(int(cc)) == _generation(capability) and (not kinds or kind[0] in kinds)
+        ]
+        version = stacks.nearest(stack, [name for name, _ in known])
+        ccs = [cc for name, cc in known if name == version]
+        return f"{version}|{min(ccs, key=lambda cc: (abs(cc - capability), cc))}" if ccs else ""
+
+
+def _generation(capability: int) -> int:
+    """Parts that run the same kernels: before Hopper one generation, then one a major capability."""
+    return min(capability // 10, 8) if capability < 90 else capability // 10
+
+
+def card_of(card: Mapping[str, Any]) -> Card:
+    """The parts of a weights card that predictions look at; of a ceiling's defaults, the software alone."""
+    rows = [(str(gpu), int(cc), str(dtype), str(protocol)) for gpu, cc, dtype, protocol in card.get("trained", ())]
+    return Card(
+        trained=frozenset((gpu, dtype, protocol) for gpu, _, dtype, protocol in rows),
+        capabilities=frozenset((cc, dtype, protocol) for _, cc, dtype, protocol in rows),
+        intervals={basis: Interval(**given) for basis, given in card.get("intervals", {}).items()},
+        stacks={protocol: tuple(names) for protocol, names in card["stacks"].items()},
+        default_stack=dict(card["default_stack"]),
+        default_impl=dict(card["default_impl"]),
+        known=known_of(card.get("software", {})),
+    )

@@ -1,0 +1,121 @@
+"""Rules of an engine as data: what holds from a version, on a kind of GPU, for a kind of model and split.
+
+A YAML file of rules is read from top to bottom; each rule whose condition holds sets fields, later ones override
+earlier ones, and each names its source. Conditions: `since` and `before` a version; `NAME_from` (at least) and
+`NAME_below` for numbers of the setting; for anything else the value itself or a list of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipewave.software.stacks import version_of
+
+HERE = Path(__file__).parent
+CHOICE = ("backend", "stack", "impl", "note", "default")
+FROM, BELOW = "_from", "_below"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What an engine chooses its defaults by: the card, the split and what kind of model it is.
+
+    gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the card's memory as nvidia-smi states it;
+    attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the experts; sinks: attention has
+    them; dp: data parallelism of attention.
+    """
+
+    gpu: str = "H200"
+    mma: str = "wgmma"
+    gib: float = 140.4
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    attention: str = "gqa"
+    experts: bool = False
+    shared_experts: bool = False
+    dtype: str = "bf16"
+    dense_dtype: str = "bf16"
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRule:
+    """How a deployment runs calls of a family and operand type: from rows of which stack, as which implementation.
+
+    backend: the engine's own name of the choice, empty where there is none. note: why another stack's rows answer.
+    """
+
+    family: str
+    dtype: str
+    backend: str = ""
+    stack: str = ""
+    impl: str = ""
+    note: str = ""
+    default: bool = True
+
+
+@cache
+def read(engine: str) -> Mapping[str, Any]:
+    """The rules of an engine: `version` (its default), `rules` and `kernels`."""
+    found = yaml.safe_load((HERE / f"{engine}.yaml").read_text("utf-8"))
+    return dict(found)
+
+
+def names() -> tuple[str, ...]:
+    """Engines with rules, the usual one first."""
+    known = sorted(path.stem for path in HERE.glob("*.yaml"))
+    return tuple(sorted(known, key=lambda name: (name != "vllm", name)))
+
+
+def fields(engine: str, version: str, setting: Setting) -> dict[str, Any]:
+    """Every field that the rules set for a version of an engine in a setting."""
+    found: dict[str, Any] = {}
+    for rule in _holding(read(engine)["rules"], version, setting):
+        found |= rule["set"]
+    return found
+
+
+def kernels(engine: str, version: str, setting: Setting) -> tuple[KernelRule, ...]:
+    """The kernel rules that hold, first match first."""
+    listed = _holding(read(engine).get("kernels", ()), version, setting)
+    return tuple(
+        KernelRule(
+            family, dtype, **{k: v for k, v in rule.items() if k in ("backend", "stack", "impl", "note", "default")}
+        )
+        for rule in listed
+        for family in _list(rule["family"])
+        for dtype in _list(rule.get("dtype", ""))
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _holding(rules: Any, version: str, setting: Setting) -> Iterator[Mapping[str, Any]]:
+    return (rule for rule in rules if holds(rule.get("when", {}), version, setting))
+
+
+def holds(when: Mapping[str, Any], version: str, setting: Setting) -> bool:
+    """Whether every condition of a rule is met."""
+    return all(_meets(name, value, version, setting) for name, value in when.items())
+
+
+def _meets(name: str, value: Any, version: str, setting: Setting) -> bool:
+    if name == "since":
+        return version_of(version) >= version_of(value)
+    if name == "before":
+        return version_of(version) < version_of(value)
+    if name.endswith(FROM):
+        return bool(getattr(setting, name.removesuffix(FROM)) >= value)
+    if name.endswith(BELOW):
+        return bool(getattr(setting, name.removesuffix(BELOW)) < value)
+    return getattr(setting, name) in _list(value)

@@ -1,0 +1,40 @@
+"""What an engine's rules look at, read off a deployment and its card."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pipewave.gpus import GPU
+from pipewave.models.kernels import Deployment
+from pipewave.models.mixers import Mla
+from pipewave.models.spec import ModelSpec
+from pipewave.software.rules import Setting
+
+
+def setting_of(deployment: Deployment, gpu: GPU, dp: int = 1) -> Setting:
+    """The setting of a deployment on a card; `dp`: data parallelism of attention."""
+    model, split = deployment.model, deployment.parallel
+    experts = [moe for layer, _ in model.grouped() for moe in layer.moes]
+    dense = _dense_dtype(model)
+    return Setting(
+        gpu=gpu.name,
+        mma=gpu.traits.mma,
+        gib=gpu.dram_gib,
+        tp=split.tp,
+        pp=split.pp,
+        ep=split.ep,
+        dp=dp,
+        attention="mla" if model.has(Mla) else "gqa",
+        experts=bool(experts),
+        shared_experts=any(moe.shared is not None for moe in experts),
+        dtype=experts[0].precision.dtype if experts else dense,
+        dense_dtype=dense,
+        sinks=any(getattr(mixer, "sinks", False) for layer, _ in model.grouped() for mixer in layer.mixers),
+    )
+
+
+def _dense_dtype(model: ModelSpec) -> str:
+    """The operand type of most matrices outside the experts."""
+    mixers = [mixer for layer, _ in model.grouped() for mixer in layer.mixers]
+    counts = Counter(matrix.precision.dtype for mixer in mixers for matrix in mixer.linears())
+    return counts.most_common(1)[0][0] if counts else model.dtype

@@ -1,0 +1,114 @@
+"""Attention modules: pairs and entries against plain loops, and what the parts of a layer must obey."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pipewave as pw
+from pipewave.calls.operators import AttentionModule
+from pipewave.errors import BadInput
+from pipewave.kernels.attention.requests import requests_of
+from pipewave.kernels.attention_module.counts import Counts, counts, visible
+from pipewave.kernels.attention_module.kinds import PUBLISHED, module
+from pipewave.kernels.base import Analysis, Context, family_of
+from pipewave.prediction.columns import columns
+
+H200 = pw.find("H200")
+FAMILY = family_of("attention_module")
+KINDS = st.sampled_from(sorted(PUBLISHED))
+REQUESTS = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 5000)), min_size=1, max_size=4)
+
+
+def context(case: dict[str, object], stack: str = "vllm-0.24.0", dtype: str = "bf16") -> Context:
+    known = {"phase": "context", "part": "module", "share_index": False, "kv_dtype": None} | case
+    return Context(H200, dtype, "cold", stack, options=tuple((name, known[name]) for name in FAMILY.options))
+
+
+def counted(case: dict[str, object]) -> Counts:
+    cols = columns(FAMILY, [case])
+    return counts(requests_of(cols), module(cols, context(case)))
+
+
+def analysed(case: dict[str, object], stack: str = "vllm-0.24.0") -> Analysis:
+    return FAMILY.analyse(columns(FAMILY, [case]), context(case, stack))
+
+
+def case_of(kind: str, requests: list[tuple[int, int]], **more: object) -> dict[str, object]:
+    q, kv = [new for new, _ in requests], [new + old for new, old in requests]
+    return {"kind": kind, "heads": 16, "q_lens": q, "kv_lens": kv, **more}
+
+
+@given(st.integers(0, 3000), st.integers(1, 200), st.integers(1, 600))
+def test_visible_entries_are_those_of_a_loop(last: int, ratio: int, most: int) -> None:
+    loop = sum(min(position // ratio, most) for position in range(1, last + 1))
+    assert visible(np.array([float(last)]), ratio, most)[0] == pytest.approx(loop)
+
+
+@given(REQUESTS)
+def test_sparse_queries_attend_to_topk_keys(requests: list[tuple[int, int]]) -> None:
+    loop = sum(min(old + i, 2048) for new, old in requests for i in range(1, new + 1))
+    assert counted(case_of("dsa", requests)).chosen[0] == pytest.approx(loop)
+
+
+@given(REQUESTS)
+def test_compressed_queries_attend_to_entries_and_a_window(requests: list[tuple[int, int]]) -> None:
+    places = [old + i for new, old in requests for i in range(1, new + 1)]
+    loop = sum(min(place // 128, 1 << 40) + min(place, 128) for place in places)
+    assert counted(case_of("hca", requests)).chosen[0] == pytest.approx(loop)
+    chosen = sum(min(place // 4, 512) + min(place, 128) for place in places)
+    assert counted(case_of("csa", requests)).chosen[0] == pytest.approx(chosen)
+
+
+@given(KINDS, REQUESTS, st.sampled_from(["context", "generation"]))
+def test_a_layer_takes_longer_than_any_of_its_parts(kind: str, requests: list[tuple[int, int]], phase: str) -> None:
+    case = case_of(kind, requests, phase=phase)
+    whole = analysed(case)
+    parts = ["attention"] if kind in ("mla", "hca") else ["attention", "indexer", "topk"]
+    for part in parts:
+        alone = analysed(case | {"part": part})
+        assert alone.demand.tensor[0] <= whole.demand.tensor[0] * (1 + 1e-9)
+        if kind not in ("mla", "dsa"):  # those may take the other form of the attention
+            assert alone.base_s[0] < whole.base_s[0]
+
+
+@given(REQUESTS)
+def test_a_shared_choice_saves_the_indexer(requests: list[tuple[int, int]]) -> None:
+    own, shared = (analysed(case_of("dsa", requests, share_index=share)) for share in (False, True))
+    assert shared.base_s[0] < own.base_s[0]
+    assert shared.demand.tensor[0] <= own.demand.tensor[0]
+
+
+@given(KINDS, REQUESTS)
+def test_more_heads_need_no_less(kind: str, requests: list[tuple[int, int]]) -> None:
+    few, many = (analysed(case_of(kind, requests) | {"heads": heads}) for heads in (16, 64))
+    assert np.all(many.demand.amounts >= few.demand.amounts)
+    assert many.base_s[0] >= few.base_s[0]
+
+
+def test_a_long_context_costs_sparse_attention_its_scores_only() -> None:
+    short, long = (counted(case_of("dsa", [(1, old)])) for old in (8191, 65535))
+    assert long.chosen[0] == short.chosen[0] == 2048
+    assert long.scored[0] == 8 * short.scored[0]
+
+
+def test_published_dimensions_stand_in_for_null() -> None:
+    case = case_of("dsa", [(512, 0)])
+    said = case | dict(PUBLISHED["dsa"])
+    assert analysed(said).base_s[0] == analysed(case).base_s[0]
+    assert analysed(case | {"hidden": 6144}).base_s[0] < analysed(case).base_s[0]
+
+
+def test_sglang_expands_short_prompts() -> None:
+    case = case_of("dsa", [(1024, 0)])
+    assert analysed(case, "sglang-0.5.14").features["expands"][0] == 1.0
+    assert analysed(case, "vllm-0.24.0").features["expands"][0] == 0.0
+    assert analysed(case_of("dsa", [(4096, 0)]), "sglang-0.5.14").features["expands"][0] == 0.0
+
+
+def test_layers_that_choose_nothing_have_no_indexer() -> None:
+    with pytest.raises(BadInput) as caught:
+        AttentionModule((1,), (1,), 16, "hca", part="indexer")
+    assert caught.value.field == "part"

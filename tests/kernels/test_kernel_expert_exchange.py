@@ -1,0 +1,59 @@
+"""Expert exchange: copies of tokens against a simulation of random choices, and the laws of traffic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pipewave as pw
+from pipewave.errors import BadInput
+from pipewave.kernels.expert_exchange.copies import copies
+
+H100 = pw.find("H100")
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(("ep", "nodes", "topk"), [(8, 1, 8), (16, 2, 6), (64, 8, 8)])
+def test_copies_are_those_of_drawn_experts(ep: int, nodes: int, topk: int) -> None:
+    drawn = RNG.integers(0, ep, size=(40_000, topk))  # the token comes from rank 0
+    ranks = np.array([len(set(row) - {0}) for row in drawn.tolist()]).mean()
+    hosts = np.array([len(set(row) - {0}) for row in (drawn // (ep // nodes)).tolist()]).mean()
+    found = copies(H100, *(np.array([float(v)]) for v in (topk, ep, nodes)), "deepep_ht")
+    assert found.inside[0] == pytest.approx(ranks, rel=0.02)
+    assert found.across[0] == pytest.approx(hosts, rel=0.02, abs=1e-9)
+    each = copies(H100, *(np.array([float(v)]) for v in (topk, ep, nodes)), "deepep_ll")
+    assert each.inside[0] == pytest.approx((drawn != 0).sum(axis=1).mean(), rel=0.02)
+
+
+def asked(**changed: object) -> dict[str, object]:
+    case = {"kernel": "moe_all_to_all", "tokens": 1024, "hidden": 7168, "topk": 8, "experts": 256, "ep": 8}
+    return case | changed
+
+
+@given(st.integers(1, 65_536), st.sampled_from(["deepep_ht", "deepep_ll", "nvlink_one_sided"]))
+def test_wider_payloads_need_no_less(tokens: int, backend: str) -> None:
+    narrow, wide = (
+        pw.predict(asked(tokens=tokens, backend=backend, dtype=dtype), "H100").floor_us for dtype in ("fp8", "bf16")
+    )
+    assert narrow <= wide
+
+
+def test_the_floor_is_the_link_with_one_copy_a_rank() -> None:
+    sent = 8 * (1 - (7 / 8) ** 8) * 7 / 8 * 65_536 * 7168 * 2
+    floor = pw.predict(asked(tokens=65_536), "H100").floor_us
+    assert floor == pytest.approx(sent / (H100.link_gbps * 1e9) * 1e6, rel=1e-6)
+
+
+def test_a_mega_moe_waits_for_its_busiest_rank() -> None:
+    case = {"kernel": "mega_moe", "tokens": 8192, "experts": 384, "topk": 6, "hidden": 7168, "inter": 3072, "ep": 8}
+    even, skewed = (pw.predict(case | {"routing": kind}, "B200") for kind in ("balanced", "power_law_1.2"))
+    assert skewed.latency_us > even.latency_us
+    assert skewed.floor_us == even.floor_us
+
+
+def test_ranks_divide_over_hosts() -> None:
+    with pytest.raises(BadInput) as caught:
+        pw.predict(asked(ep=8, nodes=3), "H100")
+    assert caught.value.field == "nodes"

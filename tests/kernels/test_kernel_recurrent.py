@@ -1,0 +1,75 @@
+"""Delta nets, Mamba 2 and their convolution: states and tokens counted by hand, and laws of size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pipewave as pw
+from pipewave.calls.operators import CausalConv1d, DeltaNet, Mamba2
+from pipewave.errors import BadInput
+from pipewave.kernels.base import Analysis, Context, family_of
+from pipewave.prediction.columns import columns
+
+H200 = pw.find("H200")
+LENGTHS = st.lists(st.integers(1, 8192), min_size=1, max_size=5)
+
+
+def analysed(kernel: str, case: dict[str, object], protocol: str = "cold") -> Analysis:
+    family = family_of(kernel)
+    options = tuple((name, case.get(name)) for name in family.options if name in case)
+    return family.analyse(columns(family, [case]), Context(H200, "bf16", protocol, options=options))
+
+
+def test_a_decoding_step_moves_every_state_twice() -> None:
+    case = {"q_lens": [1] * 32, "k_heads": 16, "v_heads": 32, "head_k_dim": 128, "head_v_dim": 128}
+    case |= {"phase": "generation", "state_dtype": "fp32"}
+    states = 32 * 32 * 128 * 128 * 4
+    assert analysed("delta_net", case).demand.l2[0] == pytest.approx(2 * states, rel=0.01)
+    assert analysed("delta_net", case | {"state_dtype": "bf16"}).demand.l2[0] == pytest.approx(states, rel=0.02)
+
+
+def test_verification_writes_a_state_for_every_token() -> None:
+    case = {"q_lens": [4] * 8, "k_heads": 96, "v_heads": 96, "head_k_dim": 128, "head_v_dim": 128, "kind": "kda"}
+    states = 8 * 96 * 128 * 128 * 4
+    assert analysed("delta_net", case | {"phase": "verify"}).demand.l2[0] == pytest.approx(5 * states, rel=0.03)
+
+
+@given(LENGTHS)
+def test_a_scan_works_on_every_token_and_value_head(lengths: list[int]) -> None:
+    case = {"q_lens": lengths, "k_heads": 8, "v_heads": 8, "head_k_dim": 128, "head_v_dim": 128}
+    one, two = (analysed("delta_net", case | {"v_heads": heads}) for heads in (8, 16))
+    assert one.demand.tensor[0] <= 6 * sum(lengths) * 8 * 128 * 128 * (1 + 1e-9)
+    assert two.demand.tensor[0] == pytest.approx(2 * one.demand.tensor[0])
+    assert two.base_s[0] > one.base_s[0]
+
+
+@given(st.sampled_from(["delta_net", "mamba2", "causal_conv1d"]), LENGTHS, st.integers(1, 4096))
+def test_more_requests_take_no_less(kernel: str, lengths: list[int], another: int) -> None:
+    rest = {"delta_net": {"k_heads": 8, "v_heads": 16, "head_k_dim": 128, "head_v_dim": 128},
+            "mamba2": {"heads": 64, "head_dim": 64, "state_dim": 128, "groups": 8, "chunk": 128},
+            "causal_conv1d": {"channels": 4096, "width": 4, "branches": 1}}[kernel]  # fmt: skip
+    few, more = (analysed(kernel, rest | {"q_lens": lens}) for lens in (lengths, [*lengths, another]))
+    assert more.base_s[0] >= few.base_s[0] * (1 - 1e-9)
+    assert np.all(more.demand.amounts >= few.demand.amounts * (1 - 1e-9))
+
+
+def test_channels_of_a_convolution_go_in_and_out_once() -> None:
+    case = {"q_lens": [4096], "channels": 8192, "width": 4, "branches": 1}
+    assert analysed("causal_conv1d", case).demand.l2[0] == pytest.approx(2 * 2 * 4096 * 8192, rel=0.01)
+
+
+@pytest.mark.parametrize("cls", [DeltaNet, CausalConv1d, Mamba2])
+def test_generation_takes_one_token_a_request(cls: type) -> None:
+    sizes = {DeltaNet: (8, 8), CausalConv1d: (1024,), Mamba2: (64,)}[cls]
+    with pytest.raises(BadInput) as caught:
+        cls((1, 2), *sizes, phase="generation")
+    assert caught.value.field == "q_lens"
+
+
+def test_value_heads_share_key_heads() -> None:
+    with pytest.raises(BadInput) as caught:
+        DeltaNet((16,), 12, 16)
+    assert caught.value.field == "v_heads"

@@ -1,0 +1,111 @@
+"""Laws of physics/, each against an independent form: misses by a simulated cache, overlap by limits, starts, energy."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+from pipewave.gpus import find
+from pipewave.physics.arith import SCALAR
+from pipewave.physics.cache import MISSES, l2_bytes, missing_share, walked
+from pipewave.physics.energy import DRAWS, joules_per_flop, limited_us, watts
+from pipewave.physics.launch import LAUNCHES, launch_s
+from pipewave.physics.overlap import overlapped
+
+SIZES = np.geomspace(0.01, 100.0, 400)  # footprints in sizes of the L2
+
+
+@pytest.mark.parametrize("name", sorted(MISSES))
+def test_misses_grow_from_none_to_all(name: str) -> None:
+    share = missing_share(MISSES[name], 1e6, 1e6 * SIZES)
+    assert np.all(np.diff(share) >= 0)
+    assert share[0] < 0.01
+    assert share[-1] > 0.97
+    assert np.all((share >= 0) & (share <= 1))
+    alone = [missing_share(MISSES[name], 1e6, 1e6 * float(size), SCALAR) for size in SIZES]
+    assert share == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(("name", "at", "share"), [
+    ("least", 1.0, 0.0), ("least", 2.0, 0.5), ("least", 4.0, 0.75),
+    ("halves", 0.3, 0.0), ("halves", 0.66, 0.5), ("halves", 1.02, 1.0),
+    ("one_piece", 0.85, 0.0), ("one_piece", 0.975, 0.5), ("one_piece", 1.1, 1.0),
+    ("expert_weights", 0.7, 0.5), ("expert_weights", 1.4, 16 / 17), ("between_kernels", 2.0, 0.5),
+    ("between_kernels", 6.0, 0.75),
+])  # fmt: skip
+def test_each_row_of_misses_says_what_it_means(name: str, at: float, share: float) -> None:
+    assert missing_share(MISSES[name], 50e6, 50e6 * at, SCALAR) == pytest.approx(share)
+
+
+def test_no_replacement_beats_the_least_row_and_lru_loses_everything() -> None:
+    """A simulated walk over a cache of 64 lines: the best that keeps lines, and LRU."""
+    lines, capacity = 96, 64
+    kept = set(range(capacity))
+    best = sum(line not in kept for line in range(lines)) / lines
+    assert missing_share(MISSES["least"], capacity, float(lines), SCALAR) == pytest.approx(best)
+    lru: OrderedDict[int, None] = OrderedDict()
+    missed = 0
+    for line in list(range(lines)) * 4:
+        missed += line not in lru
+        lru.pop(line, None)
+        lru[line] = None
+        if len(lru) > capacity:
+            lru.popitem(last=False)
+    assert missed == 4 * lines
+    assert missing_share(MISSES["one_piece"], capacity, float(lines), SCALAR) == 1.0
+
+
+def test_halves_are_for_caches_of_two_pieces() -> None:
+    assert walked(find("A100")) is MISSES["halves"]
+    assert walked(find("H200")) is MISSES["halves"]
+    assert walked(find("L40S")) is MISSES["one_piece"]
+    assert l2_bytes(find("H100")) == 50 * 2**20
+
+
+@pytest.mark.parametrize("power", [2, 3, 4, 20])
+def test_overlap_lies_between_the_longest_and_the_sum(power: int) -> None:
+    pick = np.random.default_rng(1)
+    first, second = pick.lognormal(-12, 3, (2, 200))
+    found = overlapped(power, first, second)
+    assert np.all(found >= np.maximum(first, second) * (1 - 1e-12))
+    assert np.all(found <= first + second)
+    norm = [
+        np.linalg.norm([a / max(a, b), b / max(a, b)], power) * max(a, b) for a, b in zip(first, second, strict=True)
+    ]
+    assert found == pytest.approx(norm, rel=1e-12)
+    assert overlapped(power, 3.0, 3.0, xp=SCALAR) == pytest.approx(3.0 * 2 ** (1 / power))
+    assert overlapped(power, 0.0, 0.0, xp=SCALAR) == 0.0
+
+
+@pytest.mark.parametrize("power", [2, 3, 4])
+def test_overlap_of_three_is_a_norm_too(power: int) -> None:
+    assert overlapped(power, 1.0, 2.0, 3.0, xp=SCALAR) == pytest.approx(np.linalg.norm([1.0, 2.0, 3.0], power))
+
+
+@pytest.mark.parametrize("kind", sorted(LAUNCHES))
+def test_a_start_costs_microseconds_and_fewer_at_higher_clocks(kind: str) -> None:
+    gpu = find("H200")
+    assert 1.2e-6 < launch_s(gpu, kind) < 3e-6
+    assert launch_s(gpu.what_if(boost_clock_mhz=2 * gpu.boost_clock_mhz), kind) < launch_s(gpu, kind)
+    row = LAUNCHES[kind]
+    assert launch_s(gpu, kind) == pytest.approx(row.fixed_s + row.cycles / (gpu.sustained_clock_mhz * 1e6))
+
+
+def test_an_h200_at_its_limit_multiplies_as_its_microbenchmark_measured() -> None:
+    gpu = find("H200")
+    assert watts(gpu) / joules_per_flop(gpu, "bf16") == pytest.approx(660e12, rel=0.02)
+    assert watts(gpu) / joules_per_flop(gpu, "fp8") == pytest.approx(1244e12, rel=0.1)
+    assert joules_per_flop(gpu, "int4") == joules_per_flop(gpu, "bf16")
+
+
+def test_clocks_give_way_to_the_limit() -> None:
+    assert limited_us(100.0, 0.0, SCALAR) == pytest.approx(100.0)
+    assert limited_us(100.0, 100.0, SCALAR) == pytest.approx(100.0 * 2 ** (1 / 20))
+    assert limited_us(np.array([1.0]), np.array([1e6]))[0] == pytest.approx(1e6)
+
+
+def test_every_row_names_its_source() -> None:
+    for row in (*MISSES.values(), *LAUNCHES.values(), *DRAWS.values()):
+        assert len(row.source) > 20

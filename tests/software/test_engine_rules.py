@@ -1,0 +1,112 @@
+"""Rules of engines: what a version does on a card is what its source says, and what a user chose stays."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pipewave.errors import BadInput
+from pipewave.gpus import all_gpus, find
+from pipewave.models import load
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.software import rules
+from pipewave.software.engines import Engine, numbered, resolve
+from pipewave.software.engines import find as find_engine
+from pipewave.software.rules import Setting
+from pipewave.step.memory import DRIVER_GIB, budget
+from pipewave.step.setting import setting_of
+
+NAMES = rules.names()
+
+
+def on(name: str, gpu: str, tp: int = 1, model: str = "Llama-3.1-8B") -> Engine:
+    return find_engine(name).on(setting_of(Deployment(load(model), Parallel(tp)), find(gpu)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rule_names_its_source_and_sets_fields_that_exist(name: str) -> None:
+    known = {field.name for field in dataclasses.fields(Engine)}
+    for rule in rules.read(name)["rules"]:
+        assert rule["source"]
+        assert set(rule["set"]) <= known
+    for rule in rules.read(name)["kernels"]:
+        assert rule["source"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("gpu", [gpu.name for gpu in all_gpus()])
+def test_every_engine_resolves_on_every_card(name: str, gpu: str) -> None:
+    for tp in (1, 8):
+        engine = on(name, gpu, tp)
+        assert 0.3 < engine.memory_share < 1
+        assert engine.padded(engine.graph_limit) == engine.graph_limit
+        assert engine.max_batched_tokens <= engine.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "tp", "share", "chunk", "graphs"),
+    [
+        # By hand from server_args.py: 1 - (512 + 1.5 chunk + 2 graphs + 128 GPUs, at least 10 GiB) / MiB of the card.
+        ("0.5.14", "H100", 1, 0.835, 8192, 256),
+        ("0.5.14", "H200", 8, 0.897, 8192, 512),
+        ("0.5.14", "B200", 8, 0.852, 16384, 512),
+        ("0.5.14", "L40S", 1, 0.851, 4096, 32),
+        ("0.5.1.post1", "H100", 1, 0.874, 8192, 160),
+        ("0.5.1.post1", "H200", 8, 0.886, 8192, 256),
+    ],
+)
+def test_sglang_works_out_its_memory_share(
+    version: str, gpu: str, tp: int, share: float, chunk: int, graphs: int
+) -> None:
+    engine = on(f"sglang:{version}", gpu, tp)
+    assert engine.memory_share == pytest.approx(share, abs=0.002)
+    assert (engine.max_batched_tokens, engine.graph_limit) == (chunk, graphs)
+
+
+def test_vllm_changes_its_defaults_with_the_card_and_the_version() -> None:
+    large, small = on("vllm", "H100"), on("vllm", "L40S")
+    assert (large.max_batched_tokens, large.max_requests) == (8192, 1024)
+    assert (small.max_batched_tokens, small.max_requests) == (2048, 256)
+    assert on("vllm", "A100").max_batched_tokens == 2048  # 80 GB, but slowed down by more
+    assert (on("vllm:0.19.0", "H100").memory_share, large.memory_share) == (0.9, 0.92)
+    assert not on("vllm:0.12.0", "H100").overlaps
+
+
+def test_a_choice_by_hand_outlives_every_rule() -> None:
+    chosen = find_engine("sglang").what_if(memory_share=0.7, max_batched_tokens=1000)
+    engine = chosen.on(Setting(gib=45.0, mma="mma"))
+    assert (engine.memory_share, engine.max_batched_tokens) == (0.7, 1000)
+    assert engine.graph_limit == 32
+    few = find_engine("vllm").what_if(max_requests=4).on(Setting())
+    assert few.graph_limit == 8  # twice max_num_seqs
+
+
+def test_versions_are_read_as_people_write_them() -> None:
+    assert numbered("v0.5.8.post1-cu126") == "0.5.8.post1-cu126"
+    assert numbered("nightly-dev") == numbered(None) == ""
+    assert find_engine("sglang:nightly") == find_engine("sglang")
+    assert find_engine("sglang:0.5.9").version == "0.5.9"
+    with pytest.raises(BadInput, match="trtllm"):
+        find_engine("tgi")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_parts_add_up_under_every_law(name: str) -> None:
+    deployment, gpu = Deployment(load("DeepSeek-R1"), Parallel(8)), find("H200")
+    found = budget(deployment, gpu, find_engine(name))
+    parts = found.weights + found.activations + found.engine + found.kv + found.free
+    assert parts == pytest.approx(found.total) == pytest.approx(gpu.dram_gib - DRIVER_GIB)
+
+
+def test_sglang_keeps_activations_out_of_its_static_share() -> None:
+    deployment = Deployment(load("DeepSeek-R1"), Parallel(8))
+    found = budget(deployment, find("H200"), find_engine("sglang").what_if(memory_share=0.82))
+    # (memory before loading) × share − weights: 137.3 GiB in a log of eight H200s, 70,272 bytes a token.
+    assert found.kv == pytest.approx(137.3 * 0.82 - found.weights, abs=0.3)
+    assert found.kv_tokens == pytest.approx(found.kv * 2**30 / 70272, rel=1e-3)
+
+
+def test_resolving_is_a_function_of_its_arguments() -> None:
+    assert resolve("vllm", "0.19.0", Setting(tp=2)) is resolve("vllm", "0.19.0", Setting(tp=2))
