@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 import pipewave as pw
-from pipewave.calibrate.corrections import suspended
 from pipewave.calls.families import from_dict
 from pipewave.evaluate.folds import held_out
 from pipewave.kernels.gemm.analyse import NET_OF
 from pipewave.measure.pack import rows as measured_rows
+from pipewave.residual.calibration.corrections import suspended
 from train.ceilings import QUANTILE
 from train.intervals import LEVEL
 from train.predictions import load_predictions

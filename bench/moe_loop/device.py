@@ -62,7 +62,8 @@ class Layer:
 
     def ours_few(self) -> Any:
         """Stream weights for few tokens."""
-        from pipewave.triton_kernels import moe, moe_few
+        from pipewave.triton_kernels import moe_few
+        from pipewave.tune import moe
 
         first, second = moe.few_configs(self.w2.shape[2])
         moe_few.launch_few_up(self.x, self.w13, self.down.a, self.chosen, first)
@@ -119,7 +120,7 @@ def measure(shape: dict[str, Any], layer: Layer, for_vllm: dict[str, Any], flush
     """Run, compare and time every way at one layer."""
     import torch
 
-    from pipewave.triton_kernels import moe
+    from pipewave.tune import moe
 
     ways = layer.ways(for_vllm)
     outs = {name: call().clone() for name, call in ways.items()}

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.moe_loop import choices
-from pipewave.triton_kernels import moe, moe_experts, moe_few, moe_sort
+from pipewave.triton_kernels import moe_experts, moe_few, moe_sort
+from pipewave.tune import moe
 from pipewave.tune.vllm_kernel import binary
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pipewave.version import VERSION
+
 if TYPE_CHECKING:
     from pipewave.calls.families import (
         all_gather,
@@ -27,13 +29,15 @@ if TYPE_CHECKING:
         silu_and_mul,
     )
     from pipewave.errors import PipewaveError
+    from pipewave.face import Model, estimate, load_model, plan, serve, trace
     from pipewave.gpus import GPU, find
     from pipewave.prediction.api import Prediction, Predictions, predict
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "GPU",
+    "Model",
     "PipewaveError",
     "Prediction",
     "Predictions",
@@ -42,19 +46,26 @@ __all__ = [
     "all_to_all",
     "attention",
     "elementwise",
+    "estimate",
     "find",
     "fused_moe",
     "gemm",
+    "load_model",
     "mla",
+    "plan",
     "predict",
     "reduce_scatter",
     "rmsnorm",
     "send_recv",
+    "serve",
     "silu_and_mul",
+    "trace",
 ]
 
-_HOMES = {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"} | dict.fromkeys(
-    ("Prediction", "Predictions", "predict"), "prediction.api"
+_HOMES = (
+    {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"}
+    | dict.fromkeys(("Prediction", "Predictions", "predict"), "prediction.api")
+    | dict.fromkeys(("Model", "estimate", "load_model", "plan", "serve", "trace"), "face")
 )
 
 

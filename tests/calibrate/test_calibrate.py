@@ -13,14 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 import pipewave as pw
-from pipewave.calibrate import corrections
-from pipewave.calibrate.file import load
 from pipewave.calibrate.fit import Sample, fit, log_factors, mape
-from pipewave.calibrate.process import left_out, likeliest
 from pipewave.calibrate.run import calibrate
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput
 from pipewave.files.store import Store
+from pipewave.residual.calibration import corrections
+from pipewave.residual.calibration.file import load
+from pipewave.residual.calibration.process import left_out, likeliest
 from pipewave.serving.estimate import estimate
 from pipewave.serving.stream import answer_lines
 

@@ -268,3 +268,43 @@ def test_job_keys_tell_every_field_apart() -> None:
     ]
     assert len({job.key for job in [base, *others]}) == 6
     assert Job(json.loads('{"k": 3, "n": 2, "m": 1, "kernel": "gemm"}'), "cublas").key == base.key
+
+
+def test_the_ragged_plan_holds_unequal_batches_over_pages_in_every_order() -> None:
+    jobs = plan.built_in("ragged")
+    assert [job.key for job in plan.built_in("ragged")] == [job.key for job in jobs]
+    assert plan.built_in("ragged", families=("gemm",)) == []
+    assert len(jobs) > 3000
+    assert {job.pages for job in jobs} == {"scattered", "random", "in_order"}
+    assert sum(job.pages == "scattered" for job in jobs) > len(jobs) / 2
+    unequal = [job for job in jobs if len(set(job.case["kv_lens"])) > 1]
+    assert len(unequal) > 0.95 * len(jobs)
+    factor = sorted(max(job.case["kv_lens"]) / min(job.case["kv_lens"]) for job in unequal)
+    assert factor[len(factor) // 2] > 4
+    every = Counter(json.dumps(job.case) for job in jobs)
+    assert sum(count == 3 for count in every.values()) > 100
+    assert all(kv >= q for job in jobs for q, kv in zip(job.case["q_lens"], job.case["kv_lens"], strict=True))
+
+
+@pytest.mark.parametrize(("order", "room"), [("random", 0), ("in_order", 0), ("scattered", 5000)])
+def test_pages_lie_where_the_job_says(order: str, room: int) -> None:
+    lens = [1, 16, 17, 300, 4000]
+    table, pages = page_table(lens, 16, order=order, room=room)
+    used = [page for row, length in zip(table, lens, strict=True) for page in row[: -(-length // 16)]]
+    assert len(set(used)) == len(used)
+    assert max(used) < pages == (room or len(used))
+    assert (used == sorted(used)) is (order == "in_order")
+    with pytest.raises(ValueError):
+        page_table(lens, 16, order="scattered", room=10)
+
+
+def test_the_order_of_pages_is_part_of_a_job_only_where_it_was_chosen(tmp_path: Path) -> None:
+    case = {"kernel": "attention", "q_lens": [1], "kv_lens": [9], "heads": 8, "kv_heads": 1, "head_dim": 64}
+    plain, scattered = Job(case, "fa3"), Job(case, "fa3", pages="scattered")
+    assert plain.key == Job(case, "fa3", pages="random").key != scattered.key
+    assert plain.key == "05b0d6dea94368b0"
+    Runner(FakeDevice(), tmp_path / "rows", Limits(batch=1)).run([plain, scattered])
+    found = {row["key"]: row.get("pages") for row in measure.rows(tmp_path / "rows")}
+    assert found == {plain.key: None, scattered.key: "scattered"}
+    begun = store.read(tmp_path / "rows").of("begin")
+    assert [len(record["keys"]) for record in begun] == [1, 1]

@@ -7,9 +7,12 @@ import pytest
 from pipewave.calls.families import Attention, Collective, FusedMoe, Gemm
 from pipewave.errors import BadInput, CannotShard
 from pipewave.models import load
+from pipewave.models.config import parse
 from pipewave.models.kernels import Batch, Deployment, Use
+from pipewave.models.modules import is_module
 from pipewave.models.shard import Parallel, active_parameters, kv_bytes_per_token, padded_vocab
 from pipewave.models.spec import Gqa
+from tests.models.families import FAMILIES, expand
 
 DECODE = Batch((1,) * 8, (1000,) * 8)
 PROMPT = Batch((300, 200), (300, 500))
@@ -136,3 +139,42 @@ def test_padding_to_a_graph_pads_products_only() -> None:
     assert by_name["qkv_proj"].m == 16  # type: ignore[attr-defined]
     assert len(by_name["attention"].q_lens) == 9  # type: ignore[attr-defined]
     assert isinstance(load("Llama-3.1-8B").layers[0].mixer, Gqa)
+
+
+def test_families_split_into_three_parts_and_do_the_work_of_their_matrices() -> None:
+    """Every kind of part: all kernels are the three parts together, and each matrix multiplies each token once."""
+    for name, case in FAMILIES.items():
+        model = parse(expand(case["config"]), name)
+        deployment = Deployment(model)
+        for batch in (DECODE, PROMPT):
+            parts = deployment.by_rows(batch) + deployment.by_requests(batch) + deployment.by_length(batch)
+            assert sorted(map(repr, parts)) == sorted(map(repr, deployment.kernels(batch))), name
+        names = {linear.name for linear in model.linears()} - {"kv_b_proj", "lm_head"}
+        called = [u for u in deployment.by_rows(DECODE) if isinstance(u.call, Gemm) and u.name in names]
+        whole = [m for layer in model.layers for mixer in layer.mixers if is_module(mixer) for m in mixer.linears()]
+        due = sum(m.out * m.inp / m.groups for m in model.linears() if m.name in names)
+        due -= sum(m.out * m.inp / m.groups for m in whole if m.name in names)
+        assert sum(u.call.n * u.call.k * u.count for u in called) == pytest.approx(due, rel=1e-6), name  # type: ignore[attr-defined]
+
+
+def test_recurrences_and_modules_name_their_own_kernels() -> None:
+    qwen = parse(expand(FAMILIES["qwen3_next"]["config"]), "x")
+    mixed = Batch((1, 64), (900, 64))
+    calls = {(u.call.kernel, getattr(u.call, "phase", "")): u.count for u in Deployment(qwen).kernels(mixed)}
+    assert calls["delta_net", "context"] == calls["delta_net", "generation"] == 36
+    assert calls["causal_conv1d", "context"] == 36
+    sparse = Deployment(parse(expand(FAMILIES["deepseek_v32"]["config"]), "x"), Parallel(8)).by_length(mixed)
+    modules = {u.call.phase: u.call for u in sparse if u.call.kernel == "attention_module"}  # type: ignore[attr-defined]
+    assert (modules["generation"].heads, modules["generation"].topk) == (16, 2048)  # type: ignore[attr-defined]
+    assert modules["context"].q_lens == (64,)  # type: ignore[attr-defined]
+
+
+def test_chunks_are_requests_of_their_own() -> None:
+    """Llama 4: a query sees its own chunk; every fourth layer sees all."""
+    model = parse(expand(FAMILIES["llama4_text"]["config"]), "x")
+    uses = Deployment(model).by_length(Batch((10_000, 1), (20_000, 8193)))
+    chunked, whole = sorted((u.call for u in uses), key=lambda call: len(call.q_lens), reverse=True)  # type: ignore[attr-defined]
+    assert chunked.q_lens == (6384, 3616, 1)  # type: ignore[attr-defined]
+    assert chunked.kv_lens == (8192, 3616, 1)  # type: ignore[attr-defined]
+    assert whole.kv_lens == (20_000, 8193)  # type: ignore[attr-defined]
+    assert [u.count for u in uses] == [36, 12]

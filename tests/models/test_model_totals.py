@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipewave.models import load
 from pipewave.models.config import parse
 from pipewave.models.shard import Parallel, active_parameters, kv_bytes_per_token, parameters, state_bytes, weight_bytes
+from tests.models.families import FAMILIES, expand
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "shared/data")) / "models"
-HERE = Path(__file__).parent / "data" / "families.json"
-FAMILIES: dict[str, Any] = json.loads(HERE.read_text("utf-8"))
 
 # Tensors of the published checkpoints, draft layers apart, quantised or not; Kimi K3 as its maker rounds it.
 TOTALS = {
@@ -124,13 +121,6 @@ def test_parameters_of_current_models(name: str, total: int) -> None:
 def test_active_parameters_are_as_published(name: str, billions: float) -> None:
     model = load(corpus(name))
     assert (active_parameters(model) - model.side_params) / 1e9 == pytest.approx(billions, rel=0.14)
-
-
-def expand(value: Any) -> Any:
-    """Lists that are written as runs: 3*sliding_attention."""
-    if isinstance(value, dict) and "@" in value:
-        return [word for run in value["@"] for word in [run.split("*", 1)[1]] * int(run.split("*", 1)[0])]
-    return {name: expand(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 @pytest.mark.parametrize("name", FAMILIES)

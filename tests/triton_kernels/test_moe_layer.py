@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from pipewave.errors import BadInput  # noqa: E402
-from pipewave.triton_kernels import moe, moe_experts, moe_few, moe_sort  # noqa: E402
+from pipewave.triton_kernels import moe_experts, moe_few, moe_sort  # noqa: E402
+from pipewave.tune import moe  # noqa: E402
 from pipewave.tune.space import space  # noqa: E402
 
 # The interpreter multiplies bf16 as raw integers; fp16 takes the same path through the kernels.

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipewave.calibrate.file import load
 from pipewave.errors import BadFile
+from pipewave.residual.calibration.file import load
 
 
 def rows(paths: Sequence[Path]) -> list[dict[str, Any]]:

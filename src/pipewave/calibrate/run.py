@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipewave.calibrate import corrections
-from pipewave.calibrate.file import Saved, save
 from pipewave.calibrate.fit import FEWEST_ROWS, Fit, fit
 from pipewave.calibrate.samples import Key, samples
 from pipewave.errors import BadInput
@@ -16,6 +14,8 @@ from pipewave.gpus import GPU, find
 from pipewave.measure.job import FAKE_GPU
 from pipewave.measure.pack import environments, started_together
 from pipewave.measure.pack import rows as measured_rows
+from pipewave.residual.calibration import corrections
+from pipewave.residual.calibration.file import Saved, save
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.calibrate.correction import CODES
-from pipewave.calibrate.corrections import suspended
 from pipewave.calibrate.fit import Sample
 from pipewave.calls.families import CLASSES, from_dict
 from pipewave.calls.fields import rules
@@ -22,6 +20,8 @@ from pipewave.physics.demand import Array
 from pipewave.prediction.batch import US, answer, coordinates
 from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.resolve import codes_of
+from pipewave.residual.calibration.correction import CODES
+from pipewave.residual.calibration.corrections import suspended
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]  # net and protocol

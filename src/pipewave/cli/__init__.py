@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
+from pipewave.cli.spelling import spelled
 from pipewave.errors import PipewaveError
 
 # Matrices here are small: more threads hardly help, and where a quota holds fewer cores than the host shows they wait
@@ -22,6 +24,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from pipewave import __version__
+
+        print(f"pipewave {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """How long a kernel, a model or a fleet takes on a GPU, what it could reach, and how to get there."""
+
 
 # One module a group of commands; each has register(app).
 GROUPS = (
@@ -52,7 +72,7 @@ def main() -> None:
     if sys.stdout is None:
         raise SystemExit("error: standard output is closed" if sys.stderr else 2)
     try:
-        build()()
+        build()(args=spelled(build(), sys.argv[1:]))
     except PipewaveError as error:
         where = f" [{error.field}]" if error.field else ""
         sys.stderr.write(f"error{where}: {error.message}\n")

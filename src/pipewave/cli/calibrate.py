@@ -63,9 +63,9 @@ def _say_what_was_left_out(report: Any) -> None:
 
 def list_(format: Format = "table") -> None:
     """Calibrations that predictions use, one row a net and protocol; damaged files are named as such."""
-    from pipewave.calibrate import corrections
     from pipewave.calibrate.listing import rows
     from pipewave.cli.render import check_format, show
+    from pipewave.residual.calibration import corrections
 
     form = check_format(format)
     found = rows(corrections.saved())
@@ -79,8 +79,8 @@ def remove(
     gpu: Annotated[str, typer.Argument(help="The GPU whose calibration goes, or its file.")],
 ) -> None:
     """Delete the calibration of a GPU: its predictions are the shipped model's again."""
-    from pipewave.calibrate import corrections
     from pipewave.gpus import find
+    from pipewave.residual.calibration import corrections
 
     path = Path(gpu) if gpu.endswith(corrections.SUFFIX) else corrections.target(find(gpu).name)
     if path not in corrections.saved():

@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand
 
 from pipewave.calls.base import Call
-from pipewave.calls.fields import LARGEST_LIST, Rule, defaults, required, rules
-from pipewave.errors import BadInput
+from pipewave.calls.fields import Rule, defaults, required, rules
+from pipewave.calls.lists import integers
 from pipewave.kernels import Family, registered
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
@@ -97,17 +97,6 @@ def _whole(text: str | int) -> int | str:
         return int(text)
     except ValueError:
         return text
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """`1,2,3500*8` as integers."""
-    try:
-        parts = [(int(number), int(times or 1)) for number, _, times in (p.partition("*") for p in text.split(","))]
-    except ValueError as error:
-        raise BadInput(f"{text!r}: must be integers separated by commas, such as 128,4096 or 3500*8") from error
-    if sum(times for _, times in parts) > LARGEST_LIST:
-        raise BadInput(f"{text!r}: must be at most {LARGEST_LIST:,} integers")
-    return tuple(number for number, times in parts for _ in range(times))
 
 
 def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:

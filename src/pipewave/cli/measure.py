@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def measure(
     store: Annotated[str, typer.Option(help="File to append rows to; an existing one is resumed.")],
-    plan: Annotated[str, typer.Option(help="quick, standard, full, or a cases file.")] = "quick",
+    plan: Annotated[str, typer.Option(help="quick, standard, full, ragged, or a cases file.")] = "quick",
     families: Annotated[str, typer.Option(help="Comma-separated kernel families; default all.")] = "",
     protocol: Annotated[str, typer.Option(help="Protocol of a cases file.")] = "cold",
     select: Annotated[str, typer.Option(help="Parts of a built-in plan: cold, repeat, read, graph.")] = "",
@@ -25,6 +25,7 @@ def measure(
         bool, typer.Option("--in-order", help="Finish a part, then a family, before the next.")
     ] = False,
     burst: Annotated[int | None, typer.Option(help="Cold calls timed between two rests; 0 never rests.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Jobs set up, profiled and stored together.")] = None,
     shard: Annotated[str, typer.Option(help="i/n: every n-th job, starting at i.")] = "",
     limit: Annotated[int, typer.Option(help="At most so many jobs, spread over families; 0 is all.")] = 0,
     budget_s: Annotated[float | None, typer.Option(help="Stop starting work after so many seconds.")] = None,
@@ -54,6 +55,7 @@ def measure(
         "--select": select,
         "--shard": shard,
         "--burst": burst,
+        "--batch": batch,
         "--limit": limit,
         "--budget-s": budget_s,
         "--hang-s": hang_s,

@@ -89,7 +89,7 @@ def step_command(
     """One engine iteration, kernel by kernel, with its gaps."""
     from dataclasses import asdict
 
-    from pipewave.cli.families import integers
+    from pipewave.calls.lists import integers
     from pipewave.gpus import find
     from pipewave.models import load
     from pipewave.models.kernels import Deployment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,21 @@ def rows(data: Path, tables: Sequence[str] = ()) -> Iterator[Row]:
 
 def _reader() -> Any:
     try:
-        if (CHECKOUT / "train" / "corpus").is_dir() and str(CHECKOUT) not in sys.path:
-            sys.path.append(str(CHECKOUT))  # an editable install knows the package only
+        if "train" not in sys.modules and find_spec("train") is None:
+            _load_package(CHECKOUT / "train")  # an editable install knows the package only
         return import_module("train.corpus")
     except ImportError as error:
         needs = "a checkout of the repository and pip install 'pipewave[train]'"
         raise MissingExtra(f"the public corpus is read with the training code: {needs} ({error})") from error
+
+
+def _load_package(folder: Path) -> None:
+    """Load the training code of the checkout under its name; where there is none, importing it says so."""
+    spec = spec_from_file_location(folder.name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    if spec is None or spec.loader is None or not folder.is_dir():
+        return
+    sys.modules[folder.name] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[folder.name])
 
 
 def _row(case_of: Callable[[Mapping[str, Any]], Row], given: Mapping[str, Any]) -> Row | None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.calibrate.corrections import suspended
 from pipewave.calls.families import Call, from_dict
 from pipewave.errors import PipewaveError
 from pipewave.kernels import rows_of
 from pipewave.physics.demand import Array
 from pipewave.prediction.api import Predictions, predict
+from pipewave.residual.calibration.corrections import suspended
 
 Row = Mapping[str, Any]
 

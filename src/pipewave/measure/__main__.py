@@ -18,7 +18,6 @@ from pipewave.errors import BadInput, PipewaveError
 from pipewave.measure import plan
 from pipewave.measure.device import CudaDevice, Device, FakeDevice
 from pipewave.measure.job import Job
-from pipewave.measure.plans.size import SIZES
 from pipewave.measure.protocol import BURST, DeviceLostError
 from pipewave.measure.runner import EXIT_HUNG, EXIT_LOST, Limits, Runner
 
@@ -30,13 +29,14 @@ SELECTIONS = ("cold", "repeat", "read", "graph")
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipewave.measure", description=__doc__.split("\n")[0])
-    parser.add_argument("--plan", default="quick", help="quick, standard, full, or a contract cases file")
+    parser.add_argument("--plan", default="quick", help="quick, standard, full, ragged, or a contract cases file")
     parser.add_argument("--store", required=True, help="file to append rows to; an existing one is resumed")
     parser.add_argument("--families", default="", help="comma-separated kernel families; default all")
     parser.add_argument("--protocol", default="cold", help="protocol of a cases file")
     parser.add_argument("--select", default=",".join(SELECTIONS), help="comma-separated parts of a built-in plan")
     parser.add_argument("--in-order", action="store_true", help="finish each part, then family, before the next")
     parser.add_argument("--burst", type=int, default=BURST, help="cold calls timed between two rests; 0 never rests")
+    parser.add_argument("--batch", type=int, default=plan.BATCH, help="jobs set up, profiled and stored together")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th job, starting at i")
     parser.add_argument("--limit", type=int, default=0, help="at most so many jobs, spread over families")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="stop starting work after so many seconds")
@@ -47,14 +47,14 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fsync", action="store_true", help="survive power loss too")
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--compile-workers", type=int, default=0, help="compile Triton kernels ahead in n processes")
-    parser.add_argument("--compile-only", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--compile-only", default="", metavar="I/N", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
 def jobs_of(options: argparse.Namespace) -> list[Job]:
     """The jobs that the options name, in plan order."""
     families = [name for name in options.families.split(",") if name]
-    if options.plan in SIZES:
+    if options.plan in plan.NAMES:
         parts = options.select.split(",")
         if unknown := sorted(set(parts) - set(SELECTIONS)):
             raise BadInput(f"select: {unknown} are none of {', '.join(SELECTIONS)}", field="select")
@@ -117,7 +117,7 @@ def _rich_bar() -> Any:
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    return Limits(options.budget_s, options.hang_s, options.most_failed, options.retry_failed)
+    return Limits(options.budget_s, options.hang_s, options.most_failed, options.retry_failed, options.batch)
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -159,7 +159,7 @@ def supervise(argv: Sequence[str], options: argparse.Namespace, started: float) 
 def compile_ahead(argv: Sequence[str], workers: int) -> None:
     """Fill Triton's cache with what the mixture-of-experts jobs need, in parallel processes."""
     environment = os.environ | {CHILD: "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-    base = [sys.executable, "-m", "pipewave.measure", *argv, "--compile-only", "--shard"]
+    base = [sys.executable, "-m", "pipewave.measure", *argv, "--compile-only"]
     started = time.monotonic()
     children = [subprocess.Popen([*base, f"{i}/{workers}"], env=environment) for i in range(workers)]
     statuses = [child.wait() for child in children]
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.compile_only:
         from pipewave.measure.compile_ahead import compile_shard
 
-        return compile_shard(options)
+        return compile_shard(options, jobs_of)
     if os.environ.get(CHILD):
         return measure(options)
     jobs_of(options)  # what is wrong with the options is said once, before anything starts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 
 from pipewave.measure.impls import Skip, prepare
 from pipewave.measure.job import Job
@@ -14,13 +15,11 @@ from pipewave.measure.protocol import is_fatal, recoverable
 SHARE_OF_BUDGET = 0.3
 
 
-def compile_shard(options: argparse.Namespace) -> int:
+def compile_shard(options: argparse.Namespace, jobs_of: Callable[[argparse.Namespace], list[Job]]) -> int:
     """Run this shard of the distinct kernels once each; failures are left to the measuring run to record."""
-    from pipewave.measure.__main__ import jobs_of
     from pipewave.measure.impls.vllm_moe import distinct_kernels
 
-    index, count = (int(part) for part in options.shard.split("/"))
-    options.shard = "0/1"
+    index, count = (int(part) for part in options.compile_only.split("/"))
     jobs = [job for job in jobs_of(options) if job.family == "fused_moe"]
     mine = distinct_kernels(jobs)[index::count]
     if not mine:

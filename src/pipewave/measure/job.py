@@ -14,13 +14,18 @@ FAKE_GPU = "fake"  # what the environment of the replaying device calls its GPU
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`case` holds contract fields only; `repeat` tells re-measurements apart; `flush` is how L2 is emptied."""
+    """`case` holds contract fields only; `repeat` tells re-measurements apart; `flush` is how L2 is emptied.
+
+    `pages` is where the pages of a paged cache lie: `random` is a random order within a cache that just holds them,
+    `in_order` one behind the other, `scattered` a random choice within a cache of 20 GB, as a server's fills up.
+    """
 
     case: Case = field(hash=False)
     impl: str
     protocol: str = "cold"
     repeat: int = 0
     flush: str = "write"
+    pages: str = "random"
 
     @property
     def family(self) -> str:
@@ -31,6 +36,7 @@ class Job:
     def key(self) -> str:
         """Sixteen hex digits that identify the job across runs and machines."""
         identity = [dict(self.case), self.impl, self.protocol, self.repeat, self.flush]
+        identity += [self.pages] if self.pages != "random" else []  # keys of rows from before there was a choice hold
         canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -41,4 +47,6 @@ class Job:
             out["repeat"] = self.repeat
         if self.flush != "write":
             out["flush"] = self.flush
+        if self.pages != "random":
+            out["pages"] = self.pages
         return out

@@ -15,16 +15,21 @@ from pipewave.errors import BadFile, BadInput
 from pipewave.kernels import rows_of
 from pipewave.kernels.faces import Plan
 from pipewave.measure.job import Job
+from pipewave.measure.plans import ragged
 from pipewave.measure.plans.size import SIZES, Size
 
 SEED = 20261121
 BATCH = 60
+NAMES = (*SIZES, "ragged")
+RAGGED_STREAM = 7
 
 
 def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = None) -> list[Job]:
-    """Jobs of the plan `quick`, `standard` or `full`; `protocol` keeps one protocol's jobs only."""
-    if name not in SIZES:
-        raise BadInput(f"plan: {name!r} is none of {', '.join(SIZES)}", field="plan")
+    """Jobs of the plan `quick`, `standard`, `full` or `ragged`; `protocol` keeps one protocol's jobs only."""
+    if name not in NAMES:
+        raise BadInput(f"plan: {name!r} is none of {', '.join(NAMES)}", field="plan")
+    if name == "ragged":
+        return _uneven(families, protocol)
     known = [family for family, rows in rows_of().items() if rows.plans]
     chosen = list(families) or known
     if unknown := set(chosen) - set(known):
@@ -34,6 +39,14 @@ def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = 
     jobs, later = _planned(size, varied=True), _planned(size, varied=False)
     found = [job for job in (*later, *jobs, *_variants(jobs, size)) if protocol in (None, job.protocol)]
     return sorted((job for job in found if job.family in chosen), key=lambda job: chosen.index(job.family))
+
+
+def _uneven(families: Sequence[str], protocol: str | None) -> list[Job]:
+    """Attention alone, over batches of unequal requests, each call once."""
+    if families and "attention" not in families:
+        return []
+    jobs = {job.key: job for job in ragged.jobs(np.random.default_rng([SEED, RAGGED_STREAM]))}
+    return [job for job in jobs.values() if protocol in (None, job.protocol)]
 
 
 def _planned(size: Size, *, varied: bool) -> list[Job]:
@@ -69,7 +82,7 @@ def _variants(jobs: Sequence[Job], size: Size) -> list[Job]:
 def from_file(path: str | Path, protocol: str = "cold") -> list[Job]:
     """Jobs of a contract cases file (JSON lines): `protocol` and `impl` of a case win over the defaults."""
     if not Path(path).is_file():
-        raise BadFile(f"plan: {str(path)!r} is none of {', '.join(SIZES)}, and no file of cases", field="plan")
+        raise BadFile(f"plan: {str(path)!r} is none of {', '.join(NAMES)}, and no file of cases", field="plan")
     jobs = []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():

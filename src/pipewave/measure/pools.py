@@ -10,13 +10,16 @@ import random
 from typing import Any
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn"}
-ELEMENTS = {"activation": 1_200_000_000, "weight": 4_400_000_000, "scratch": 1_300_000_000}
+ELEMENTS = {"activation": 1_200_000_000, "weight": 4_400_000_000, "scratch": 1_300_000_000, "cache": 10_000_000_000}
 FILL = 1 << 27
 ALIGN = 1024
 
 
 class Pools:
-    """Three regions a dtype: `activation` and `weight` are only read, `scratch` may be written by the kernels."""
+    """Regions a dtype: `activation`, `weight` and `cache` are only read, `scratch` may be written by the kernels.
+
+    `cache` is made when a case first asks for pages that are scattered over all of it.
+    """
 
     def __init__(self, device: str = "cuda", elements: dict[str, int] | None = None, *, fill: bool = True) -> None:
         self.device = device
@@ -25,10 +28,12 @@ class Pools:
         self._buffers: dict[tuple[str, str], Any] = {}
         self._cursors: dict[tuple[str, str], int] = {}
         self._random = random.Random(0)
+        self.pages = "random"
 
-    def begin(self, seed: str) -> None:
-        """Start a case: the next views lie at offsets drawn from `seed`, one behind the other."""
+    def begin(self, seed: str, pages: str = "random") -> None:
+        """Start a case: the next views lie at offsets drawn from `seed`, one behind the other; `pages` is the job's."""
         self._random = random.Random(seed)
+        self.pages = pages
         self._cursors = {}
 
     def take(self, region: str, dtype: str, *shape: int) -> Any:
@@ -42,6 +47,11 @@ class Pools:
         count = math.prod(shape)
         start = self._place(region, name, count, buffer.numel())
         return buffer[start : start + count].view(shape)
+
+    def room(self, region: str, views: int) -> int:
+        """Elements that each of so many equal views of a case may have."""
+        size = self._elements[region]
+        return (size - size // 8) // views - ALIGN
 
     def _place(self, region: str, name: str, count: int, size: int) -> int:
         # The first view starts in the first eighth, so that what follows it fits without overlapping it.

@@ -14,7 +14,7 @@ from typing import Any
 from pipewave.files import store as records
 from pipewave.measure.device import Device, Outcome
 from pipewave.measure.job import Job
-from pipewave.measure.plan import batches
+from pipewave.measure.plan import BATCH, batches
 from pipewave.measure.protocol import DeviceLostError
 from pipewave.measure.writer import RowWriter
 
@@ -27,12 +27,14 @@ class Limits:
     """`budget_s` ends the run between batches; `hang_s` a job, plus a set-up allowance, ends the process.
 
     A run of which more than `most_failed` of the first few hundred rows failed stops: something is not installed.
+    `batch` jobs are set up, profiled and stored together; the profiler starts once for all of them.
     """
 
     budget_s: float = float("inf")
     hang_s: float = 10.0
     most_failed: float = 0.5
     retry_failed: bool = False
+    batch: int = BATCH
 
 
 @dataclass(slots=True)
@@ -118,7 +120,8 @@ class Runner:
     def _ordered(self, todo: Sequence[Job], *, in_order: bool) -> Iterator[list[Job]]:
         """Batches, then one by one the jobs that were under way when an earlier run died."""
         suspects = {key for key, sizes in self._begun.items() if sizes}
-        yield from batches((job for job in todo if job.key not in suspects), in_order=in_order)
+        known = [job for job in todo if job.key not in suspects]
+        yield from batches(known, self._limits.batch, in_order=in_order)
         yield from ([job] for job in todo if job.key in suspects)
 
     def _measured(self, batch: list[Job]) -> list[dict[str, Any]]:

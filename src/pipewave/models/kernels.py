@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pipewave.calls.families import Call, all_gather, send_recv
+from pipewave.calls.operators import HyperConnection
 from pipewave.models.feeding import feed
 from pipewave.models.mixing import after, before, lengths
 from pipewave.models.shard import ALONE, Parallel, padded_vocab
@@ -92,7 +93,7 @@ def _layer(stage: Stage, layer: Layer, *, lengthy: bool) -> Iterator[Use]:
     norms, hidden = stage.model.norms, stage.model.hidden
     first, last = norms in ("pre", "sandwich", "parallel"), norms in ("post", "sandwich")
     if layer.mixers:
-        yield from _streams(stage, "mix")
+        yield from _streams(stage, "pre")
         if first:
             yield stage.norm("input_norm", hidden, fused_add=True)
         for mixer in layer.mixers:
@@ -100,28 +101,31 @@ def _layer(stage: Stage, layer: Layer, *, lengthy: bool) -> Iterator[Use]:
             yield from lengths(stage, mixer) if lengthy else ()
             yield from after(stage, mixer)
         yield from stage.reduce("attention_all_reduce")
+        yield from _streams(stage, "post")
         if last:
             yield stage.norm("post_attention_norm", hidden, fused_add=norms == "post")
     if layer.ffns:
-        yield from _streams(stage, "feed")
+        yield from _streams(stage, "pre")
         if first and (norms != "parallel" or not layer.mixers):
             yield stage.norm("ffn_norm", hidden, fused_add=True)
         for part in layer.ffns:
             yield from feed(stage, part)
         yield from stage.reduce("ffn_all_reduce")
+        yield from _streams(stage, "post")
         if last:
             yield stage.norm("post_ffn_norm", hidden, fused_add=norms == "post")
     for _ in range(layer.more_norms):
         yield stage.norm("more_norm", hidden)
 
 
-def _streams(stage: Stage, block: str) -> Iterator[Use]:
-    """Residual streams mixed into one before a block and spread again after it."""
-    if stage.model.hyper:
-        one = stage.rows * stage.model.hidden * ACT
-        every = stage.model.hyper.streams * one
-        yield stage.streaming(f"hyper_{block}_in", every, one, 2 * stage.model.hyper.params)
-        yield stage.streaming(f"hyper_{block}_out", every + one, every)
+def _streams(stage: Stage, part: str) -> Iterator[Use]:
+    """Residual streams mixed into one before a block (`pre`), and spread again after it (`post`)."""
+    hyper = stage.model.hyper
+    if hyper:
+        call = HyperConnection(
+            stage.rows, hyper.hidden, mult=hyper.streams, part=part, sinkhorn_iters=hyper.sinkhorn, dtype=stage.dtype
+        )
+        yield Use(f"hyper_{part}", call)
 
 
 def _head(stage: Stage) -> Iterator[Use]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from pipewave.calls.families import Attention, Gemm
 from pipewave.calls.families import Mla as MlaCall
-from pipewave.models.mixers import Compressed, Gqa, Indexer, Mixer, Mla, Recurrent
+from pipewave.models.mixers import Compressed, Gqa, Mixer, Mla, Recurrent
+from pipewave.models.modules import is_module, modules
 from pipewave.models.recurrence import after_recurrence, before_recurrence, recurrence
 from pipewave.models.stage import ACT, Pairs, Stage, Use
 
@@ -32,6 +33,20 @@ def after(stage: Stage, part: Mixer) -> Iterator[Use]:
     return _STEPS[type(part)][2](stage, part)
 
 
+def _nothing(stage: Stage, part: Mixer) -> Iterator[Use]:
+    yield from ()
+
+
+def _unless(test: Callable[[Any], bool], step: Step) -> Step:
+    """A step of the mixers that are not predicted as one module."""
+    return lambda stage, part: _nothing(stage, part) if test(part) else step(stage, part)
+
+
+def _either(step: Step) -> Step:
+    """The whole module where a mixer is predicted as one, else this step."""
+    return lambda stage, part: modules(stage, part) if is_module(part) else step(stage, part)
+
+
 # Grouped attention
 
 
@@ -45,8 +60,6 @@ def _gqa_before(stage: Stage, spec: Gqa) -> Iterator[Use]:
         yield stage.streaming("rope", size, size, stage.rows * spec.head_dim * ACT)
     if not spec.borrowed and spec.causal:
         yield kv_write(stage, kv_heads * (spec.head_dim + spec.v_dim))
-    if spec.indexer:
-        yield from _index_maps(stage, spec.indexer)
 
 
 def _head_norms(stage: Stage, spec: Gqa, heads: int, kv_heads: int) -> Iterator[Use]:
@@ -77,8 +90,6 @@ def _gqa_lengths(stage: Stage, spec: Gqa) -> Iterator[Use]:
         return
     parts = (prompts, decodes) if stage.apart else (list(zip(stage.batch.q_lens, stage.batch.kv_lens, strict=True)),)
     for part in parts:
-        if part and spec.indexer:
-            yield from _index_search(stage, spec.indexer, part)
         if part:
             yield Use("attention", _attention_call(stage, spec, _visible(spec, part)))
 
@@ -89,11 +100,9 @@ def _own_context(stage: Stage) -> Pairs:
 
 
 def _visible(spec: Gqa, pairs: Pairs) -> Pairs:
-    """What attention sees of a batch: chunks as requests of their own, chosen keys instead of all."""
+    """What attention sees of a batch: chunks as requests of their own."""
     if spec.chunk:
         return [piece for pair in pairs for piece in _chunks(pair, spec.chunk)]
-    if spec.indexer:
-        return [(q, max(min(kv, spec.indexer.kept), q)) for q, kv in pairs]
     return pairs
 
 
@@ -147,15 +156,10 @@ def _mla_before(stage: Stage, spec: Mla) -> Iterator[Use]:
         size = stage.rows * (heads + 1) * spec.rope_dim * ACT
         yield stage.streaming("rope", size, size, stage.rows * spec.rope_dim * ACT)
     yield kv_write(stage, spec.kv_lora_rank + spec.rope_dim)
-    if spec.indexer and not spec.indexer.reused:
-        yield from _index_maps(stage, spec.indexer)
 
 
 def _mla_lengths(stage: Stage, spec: Mla) -> Iterator[Use]:
     prompts, decodes = stage.phases()
-    if spec.indexer:
-        yield from _sparse_mla(stage, spec, spec.indexer, [*prompts, *decodes])
-        return
     if prompts:  # K and V of every visible token are expanded from the latent, then ordinary attention
         yield stage.linear(spec.expand, sum(kv for _, kv in prompts))
         yield Use("mla_context", _mla_call(stage, spec, prompts, "context"))
@@ -169,13 +173,6 @@ def _absorbed(stage: Stage, spec: Mla, pairs: Pairs) -> Iterator[Use]:
     yield Use("q_absorb", Gemm(rows, heads * spec.kv_lora_rank, spec.nope_dim, dtype=stage.dtype))
     yield Use("mla_generation", _mla_call(stage, spec, pairs, "generation"))
     yield Use("v_absorb", Gemm(rows, heads * spec.v_dim, spec.kv_lora_rank, dtype=stage.dtype))
-
-
-def _sparse_mla(stage: Stage, spec: Mla, indexer: Indexer, pairs: Pairs) -> Iterator[Use]:
-    """Sparse attention in the latent space: the indexer's search, then each query over the keys it keeps."""
-    if not indexer.reused:
-        yield from _index_search(stage, indexer, pairs)
-    yield from _absorbed(stage, spec, [(q, max(min(kv, indexer.kept), q)) for q, kv in pairs])
 
 
 def _mla_call(stage: Stage, spec: Mla, pairs: Pairs, phase: str) -> MlaCall:
@@ -200,78 +197,9 @@ def _mla_after(stage: Stage, spec: Mla) -> Iterator[Use]:
     yield stage.linear(spec.out)
 
 
-# What chooses keys
-
-
-def _index_maps(stage: Stage, indexer: Indexer) -> Iterator[Use]:
-    """Index queries and keys of new tokens, rotated, quantised and cached."""
-    for matrix in indexer.maps:
-        yield stage.linear(matrix)
-    size = stage.rows * (indexer.heads + 1) * indexer.dim
-    yield stage.streaming("index_rope", size * ACT, size)
-
-
-def _index_search(stage: Stage, indexer: Indexer, pairs: Pairs, ratio: int = 1) -> Iterator[Use]:
-    """Every index query against every index key it may see, summed over heads, then the best of them.
-
-    Two FLOPs a query head, key and element, like an fp8 product; a key's bytes are read once a block of queries.
-    """
-    seen = sum(q * max(kv - (q - 1) / 2, 1) / ratio for q, kv in pairs)
-    queries = sum(q for q, _ in pairs)
-    keys = max(round(seen / max(queries, 1)), 1)
-    yield Use("index_logits", Gemm(queries * indexer.heads, keys, indexer.dim, dtype=stage.dtype))
-    yield stage.streaming("index_topk", seen * 4, queries * indexer.topk * 4)
-
-
-# DeepSeek-V4's compressed attention
-
-
-def _compressed_before(stage: Stage, spec: Compressed) -> Iterator[Use]:
-    heads = spec.heads // stage.tp
-    yield stage.linear(spec.down)
-    yield stage.norm("q_a_norm", spec.q_lora_rank)
-    yield stage.norm("kv_norm", spec.head_dim)
-    yield stage.linear(spec.query)
-    yield stage.norm("q_norm", spec.head_dim, stage.rows * heads)
-    size = stage.rows * (heads + 1) * spec.rope_dim * ACT
-    yield stage.streaming("rope", size, size, stage.rows * spec.rope_dim * ACT)
-    yield kv_write(stage, spec.head_dim)
-    for matrix in (spec.compress, spec.indexer_compress):
-        if matrix:
-            yield stage.linear(matrix)
-            yield stage.streaming("compress", stage.rows * matrix.out * ACT, stage.rows * matrix.out / spec.ratio)
-    if spec.indexer:
-        yield from _index_maps(stage, spec.indexer)
-
-
-def _compressed_lengths(stage: Stage, spec: Compressed) -> Iterator[Use]:
-    pairs = list(zip(stage.batch.q_lens, stage.batch.kv_lens, strict=True))
-    if spec.indexer:
-        yield from _index_search(stage, spec.indexer, pairs, spec.ratio)
-    visible = [(q, max(_entries(spec, kv) + min(kv, spec.window + q), q)) for q, kv in pairs]
-    q_lens, kv_lens = zip(*visible, strict=True)
-    heads = spec.heads // stage.tp
-    call = Attention(
-        q_lens, kv_lens, heads, 1, spec.head_dim,
-        dtype=stage.dtype, kv_dtype=stage.kv_dtype, page_size=stage.page_size, sinks=True,
-    )  # fmt: skip
-    yield Use("attention", call)
-
-
-def _entries(spec: Compressed, length: int) -> int:
-    """Compressed entries a query sees: all of them, or those the indexer keeps."""
-    every = length // spec.ratio if spec.ratio else 0
-    return min(every, spec.indexer.topk) if spec.indexer else every
-
-
-def _compressed_after(stage: Stage, spec: Compressed) -> Iterator[Use]:
-    yield stage.linear(spec.out_a)
-    yield stage.linear(spec.out)
-
-
 _STEPS: dict[type[Mixer], tuple[Step, Step, Step]] = {
-    Gqa: (_gqa_before, _gqa_lengths, _gqa_after),
-    Mla: (_mla_before, _mla_lengths, _mla_after),
-    Compressed: (_compressed_before, _compressed_lengths, _compressed_after),
+    Gqa: (_unless(is_module, _gqa_before), _either(_gqa_lengths), _unless(is_module, _gqa_after)),
+    Mla: (_unless(is_module, _mla_before), _either(_mla_lengths), _unless(is_module, _mla_after)),
+    Compressed: (_nothing, modules, _nothing),
     Recurrent: (before_recurrence, recurrence, after_recurrence),
 }

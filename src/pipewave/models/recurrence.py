@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from pipewave.calls.families import Gemm
+from pipewave.calls.base import Call
+from pipewave.calls.operators import CausalConv1d, DeltaNet, Mamba2
 from pipewave.models.mixers import Recurrent
 from pipewave.models.stage import ACT, Stage, Use
+
+STATE_DTYPES = {2: "bf16", 4: "fp32"}
+BRANCHES = {"kda": 3}  # kernels of a convolution that share the channels: those of q, k and v
 
 
 def before_recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
@@ -17,41 +21,61 @@ def before_recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
 
 def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
     """The convolution and the recurrence, prompts and decodes apart, as engines launch them."""
-    for pairs in stage.phases():
+    for pairs, phase in zip(stage.phases(), ("context", "generation"), strict=True):
         if pairs:
-            tokens, requests = sum(q for q, _ in pairs), len(pairs)
-            yield from _convolution(stage, spec, tokens, requests)
-            yield from _scan(stage, spec, tokens, requests, prompt=pairs[0][0] > 1)
+            q_lens = tuple(q for q, _ in pairs)
+            if spec.channels and spec.kernel > 1:
+                yield Use("causal_conv1d", _convolution(stage, spec, q_lens, phase))
+            if spec.key_dim:
+                yield _CORES[spec.kind](stage, spec, q_lens, phase)
 
 
-def _convolution(stage: Stage, spec: Recurrent, tokens: int, requests: int) -> Iterator[Use]:
-    channels = spec.channels // stage.tp
-    if channels and spec.kernel > 1:
-        kept = requests * channels * (spec.kernel - 1) * ACT
-        size = tokens * channels * ACT
-        yield stage.streaming("causal_conv1d", size + kept, size + kept)
+def _convolution(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: str) -> Call:
+    branches = BRANCHES.get(spec.kind, 1)
+    channels = max(spec.channels // stage.tp // branches, 1)
+    return CausalConv1d(q_lens, channels, width=spec.kernel, branches=branches, phase=phase, dtype=stage.dtype)
 
 
-def _scan(stage: Stage, spec: Recurrent, tokens: int, requests: int, *, prompt: bool) -> Iterator[Use]:
-    """The state of each request is read and written once; prompts add products within chunks and with the state."""
-    state = requests * (spec.state_bytes(stage.tp) - spec.channels // stage.tp * max(spec.kernel - 1, 0) * 2)
-    if not spec.key_dim:
-        return
-    heads = spec.heads // stage.tp
-    moved = tokens * heads * (2 * spec.key_dim + 2 * spec.value_dim) * ACT
-    yield stage.streaming(f"{spec.kind}_{'scan' if prompt else 'step'}", state + moved, state + moved / 4)
-    if prompt and spec.value_dim > 1:
-        # per token and head: 3 products with the state, and with the chunk 3 over keys and 2 over values
-        flops = 6 * spec.key_dim * spec.value_dim + 2 * spec.chunk * (3 * spec.key_dim + 2 * spec.value_dim)
-        depth = max(round(flops / (2 * spec.value_dim)), 1)
-        yield Use(f"{spec.kind}_chunks", Gemm(tokens * heads, spec.value_dim, depth, dtype=stage.dtype))
+def _delta(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: str) -> Use:
+    """A delta net's chunked scan or step; ranks beyond the key heads repeat them."""
+    values, keys = spec.heads // stage.tp, max(spec.key_heads // stage.tp, 1)
+    call = DeltaNet(
+        q_lens, keys, values, head_k_dim=spec.key_dim, head_v_dim=spec.value_dim, kind=spec.kind, phase=phase,
+        state_dtype=STATE_DTYPES[spec.state_width], dtype=stage.dtype,
+    )  # fmt: skip
+    return Use("delta_net", call)
+
+
+def _selective(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: str) -> Use:
+    """Mamba 2, and lightning attention, which is the same scan with a group of B and C for every head."""
+    heads, groups = spec.heads // stage.tp, max(spec.key_heads // stage.tp, 1)
+    call = Mamba2(
+        q_lens, heads, head_dim=spec.value_dim, state_dim=spec.key_dim, groups=groups, chunk=spec.chunk, phase=phase,
+        state_dtype=STATE_DTYPES[spec.state_width], dtype=stage.dtype,
+    )  # fmt: skip
+    return Use(spec.kind, call)
+
+
+def _channelwise(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: str) -> Use:
+    """Mamba 1: every channel has a state of its own, read and written once; x, B, C and the gate pass by."""
+    states = len(q_lens) * spec.heads // stage.tp * spec.key_dim * spec.state_width
+    passing = sum(q_lens) * (3 * spec.heads // stage.tp + 2 * spec.key_dim) * ACT
+    return stage.streaming("mamba1", states + passing, states + passing / 3)
+
+
+_CORES: dict[str, Callable[[Stage, Recurrent, tuple[int, ...], str], Use]] = {
+    "gdn": _delta,
+    "kda": _delta,
+    "mamba2": _selective,
+    "lightning": _selective,
+    "mamba1": _channelwise,
+}
 
 
 def after_recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
     """The gated norm of the outputs and the maps behind it."""
     if spec.norm:
-        inner = spec.heads // stage.tp * max(spec.value_dim, 1)
-        size = stage.rows * inner * ACT
+        size = stage.rows * (spec.heads // stage.tp) * max(spec.value_dim, 1) * ACT
         yield stage.streaming("gated_norm", 2 * size, size)
     for matrix in spec.outputs:
         yield stage.linear(matrix)

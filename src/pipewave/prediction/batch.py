@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calibrate import corrections
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.physics.arith import ARRAY, Arith
@@ -22,6 +21,7 @@ from pipewave.physics.energy import joules
 from pipewave.prediction import in_step as serving
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
+from pipewave.residual.calibration import corrections
 from pipewave.residual.card import Interval, half_width, intervals_of
 from pipewave.residual.nets import UNTRAINED_SCALE, Residual, Trained, trained
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pipewave.calibrate import corrections
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family, Sketch
 from pipewave.physics import energy
@@ -25,6 +24,7 @@ from pipewave.prediction.resolve import (
     resolve,
     with_note,
 )
+from pipewave.residual.calibration import corrections
 from pipewave.residual.card import Interval, intervals_of
 from pipewave.residual.nets import merged, trained
 from pipewave.residual.scalar import LoneNet, alike, lone

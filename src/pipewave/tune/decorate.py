@@ -50,7 +50,7 @@ class Tuned:
         if hasattr(table, "select"):
             found = table
         else:
-            from pipewave.tune import load_table
+            from pipewave.tune.load import load_table
 
             name = table or getattr(self.fn, "__name__", "")
             try:

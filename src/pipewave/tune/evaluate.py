@@ -21,7 +21,8 @@ from pipewave.tune.caution import defaults
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.pairs import choices_of, compare
 from pipewave.tune.recording import TEST, Recording
-from pipewave.tune.selectors import SELECTORS, Selector
+from pipewave.tune.selector import Selector
+from pipewave.tune.selectors import SELECTORS
 from pipewave.tune.shapes import family
 from pipewave.tune.space import kernels, space
 

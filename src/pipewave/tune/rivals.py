@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipewave.tune.mapping import mapper
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, WAVE, Recording
-from pipewave.tune.selectors import Selector, asked, median_us
+from pipewave.tune.selector import Selector, asked, median_us
 
 Floats = NDArray[np.float64]
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune import cells, fitted, published
+from pipewave.tune import cells, fitted, published, rivals
 from pipewave.tune.caution import defaults
 from pipewave.tune.lookup import lookup
-from pipewave.tune.mapping import KIND_FIELDS, routed
+from pipewave.tune.mapping import routed
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, TEST, WAVE, Recording
+from pipewave.tune.selector import Selector, asked, median_us
 from pipewave.tune.shapes import family
 from pipewave.tune.smooth import logs
 from pipewave.tune.space import space
@@ -24,35 +23,6 @@ from pipewave.tune.table import make
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-PASSES = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """`chosen` [s] configurations; `decision_us` on a shape not asked before; `extra` figures of its own."""
-
-    chosen: Ints
-    decision_us: float
-    extra: dict[str, float] = field(default_factory=dict)
-
-
-def median_us(decide: Callable[[Any], Any], asked: Sequence[Any], forget: Callable[[], None] = lambda: None) -> float:
-    """Median over `asked` of the µs of one decision; of a few passes each counts its best, since others interfere."""
-    best = np.full(len(asked), np.inf)
-    for _ in range(PASSES):
-        forget()
-        for i, one in enumerate(asked):
-            start = time.perf_counter_ns()
-            decide(one)
-            best[i] = min(best[i], time.perf_counter_ns() - start)
-    return float(np.median(best)) / 1e3
-
-
-def asked(test: Measured) -> list[dict[str, Any]]:
-    """Return test shapes as the keyword arguments of `select`."""
-    names = KIND_FIELDS[family(test.kernel)]
-    rows = zip(*(test.shape[name].tolist() for name in names), strict=True)
-    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def pipewave(recording: Recording, test: Measured, *, load: bool = True) -> Selector:
@@ -160,20 +130,6 @@ def autotune(recording: Recording, test: Measured) -> Selector:
     return Selector(np.nanargmin(np.nanmean(test.halves, axis=2), axis=1), each_us * test.us.shape[1])
 
 
-def xgboost(recording: Recording, test: Measured) -> Selector | str:
-    """Boosted trees; see `rivals`."""
-    from pipewave.tune import rivals
-
-    return rivals.xgboost(recording, test)
-
-
-def matmul_heuristics(recording: Recording, test: Measured) -> Selector | str:
-    """NVIDIA's analytical choice; see `rivals`."""
-    from pipewave.tune import rivals
-
-    return rivals.matmul_heuristics(recording, test)
-
-
 def _load_unknown(recording: Recording, test: Measured) -> Selector | str:
     if not test.load:
         return "only where a launch has a load: routing, ragged caches"
@@ -190,6 +146,6 @@ SELECTORS: dict[str, Callable[[Recording, Measured], Selector | str]] = {
     "nearest_m": nearest_m,
     "random": at_random,
     "triton_autotune": autotune,
-    "xgboost": xgboost,
-    "nvidia-matmul-heuristics": matmul_heuristics,
+    "xgboost": rivals.xgboost,
+    "nvidia-matmul-heuristics": rivals.matmul_heuristics,
 }

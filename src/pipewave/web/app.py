@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from pipewave import __version__
 from pipewave.errors import PipewaveError
 from pipewave.report import report as write_report
+from pipewave.version import VERSION
 from pipewave.web import catalogue, serving
 from pipewave.web.guard import Guard
 from pipewave.web.kernel import KernelAsk, kernel_answer
@@ -54,7 +54,7 @@ async def run(lane: CapacityLimiter, work: Callable[..., T], *args: Any) -> T:
 
 def create_app(static: Path = STATIC) -> FastAPI:
     """The API and, where it is built, the page."""
-    app = FastAPI(title="pipewave", version=__version__, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app = FastAPI(title="pipewave", version=VERSION, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
     app.add_middleware(Guard)
     app.add_exception_handler(PipewaveError, _on_library_error)
     app.add_exception_handler(RequestValidationError, _on_form_error)
@@ -86,7 +86,7 @@ def _lists(app: FastAPI, lanes: Lanes) -> None:
 
     @app.get("/api/health")
     async def health() -> Response:
-        return reply({"status": "ok", "version": __version__})
+        return reply({"status": "ok", "version": VERSION})
 
     @app.get("/api/gpus")
     async def gpus() -> Response:

@@ -14,8 +14,8 @@ from pipewave.planning.search import Plan
 from pipewave.planning.space import BATCHES, BUDGETS
 from pipewave.step import find_engine
 from pipewave.web import limits
-from pipewave.web.commands import plan_command
-from pipewave.web.forms import Form, Model, Name, cache_dtype, gpu_of, model_of
+from pipewave.web.commands import line
+from pipewave.web.forms import Form, Model, Name, ask_command, cache_dtype, gpu_of, model_of
 
 Degrees = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
 Sizes = Annotated[list[Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]], Field(min_length=1, max_length=64)]
@@ -82,3 +82,14 @@ def _cloud(found: Plan) -> list[dict[str, Any]]:
     chosen = set(np.linspace(0, count - 1, min(count, limits.PLAN_POINTS)).astype(int).tolist()) if count else set()
     ordered = sorted(chosen | set(found.front))
     return [found.designs.row(index) | {"meets": bool(found.meets[index])} for index in ordered]
+
+
+def plan_command(ask: PlanAsk) -> str:
+    """`pipewave plan ...`, or `pipewave ask` for a model of one's own."""
+    if not isinstance(ask.model, str):
+        return ask_command("plan", ask)
+    named = {"input_len": "isl", "output_len": "osl", "ttft_ms": "ttft", "tpot_ms": "tpot", "engines": "engine",
+             "kv_cache_dtypes": "kv_cache_dtype"}  # fmt: skip
+    given = {named.get(name, name): value for name, value in ask.given().items()}
+    prices = [f"--price={gpu}={usd:g}" for gpu, usd in given.pop("prices", {}).items()]
+    return line(["pipewave", "plan", "--json", *prices], given)

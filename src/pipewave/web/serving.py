@@ -19,8 +19,8 @@ from pipewave.serving.uniform import Uniform
 from pipewave.step import Runner, Steps, find_engine
 from pipewave.step.inside import inside
 from pipewave.web import limits
-from pipewave.web.commands import estimate_command
-from pipewave.web.forms import Form, Model, Name, WhatIf, cache_dtype, gpu_of, model_of
+from pipewave.web.commands import line
+from pipewave.web.forms import Form, Model, Name, WhatIf, ask_command, cache_dtype, gpu_of, model_of
 
 GAP = "gap"  # family and bound of what the engine adds to its kernels
 Degree = Annotated[int, Field(ge=1, le=4096)]
@@ -145,3 +145,10 @@ def cached(ask: ServeAsk) -> dict[str, Any]:
 @lru_cache(maxsize=512)
 def _cached(asked: str) -> dict[str, Any]:
     return serve_answer(ServeAsk.model_validate_json(asked))
+
+
+def estimate_command(ask: ServeAsk) -> str:
+    """`pipewave estimate ...`; with changed GPU numbers or a model of one's own, `pipewave ask`."""
+    if ask.what_if or not isinstance(ask.model, str):
+        return ask_command("serve", ask)
+    return line(["pipewave", "estimate", "--json"], ask.given())

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipewave.cli.families import integers
+from pipewave.calls.lists import integers
 from pipewave.errors import BadInput
 from pipewave.kernels.launched import Given
 from pipewave.models.kernels import Deployment
@@ -17,7 +17,7 @@ from pipewave.step import find_engine
 from pipewave.traces import Workload, explain_trace
 from pipewave.traces.reader import parse
 from pipewave.web import limits
-from pipewave.web.commands import trace_command
+from pipewave.web.commands import line
 from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, model_of
 
 Ranks = Annotated[int, Field(ge=1, le=4096, strict=False)]  # a query string has text only
@@ -76,3 +76,9 @@ def _lens(name: str, text: str) -> tuple[int, ...]:
     found = integers(text)
     limits.at_most(f"{name}: requests", len(found), limits.BATCH, name)
     return found
+
+
+def trace_command(ask: TraceAsk, file: str) -> str:
+    """`pipewave trace FILE ...`."""
+    given = {name: value for name, value in ask.given().items() if name not in ("name", "report")}
+    return line(["pipewave", "trace", file, "--format", "json"], given)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.attention.engines import Engine
+from pipewave.kernels.attention.engine import Engine
 from pipewave.kernels.attention.requests import Amount, Requests
 from pipewave.kernels.attention.setting import Estimate, Setting, reach
 from pipewave.kernels.attention.shape import Shape

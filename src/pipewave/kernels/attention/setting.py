@@ -11,7 +11,8 @@ import numpy as np
 
 from pipewave.gpus import GPU
 from pipewave.kernels.attention.companions import Around, around_of
-from pipewave.kernels.attention.engines import ENGINES, MAKERS, Engine, engine_of
+from pipewave.kernels.attention.engine import ENGINES, MAKERS, Engine
+from pipewave.kernels.attention.engines import engine_of
 from pipewave.kernels.attention.requests import Amount
 from pipewave.kernels.attention.shape import Heads
 from pipewave.kernels.base import Context

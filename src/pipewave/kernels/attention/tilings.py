@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipewave.kernels.attention.engines import Case, Engine, Tile
+from pipewave.kernels.attention.engine import Case, Engine, Tile
 
 # Products of the kind Ampere introduced, which Triton kernels of the Ampere style issue everywhere, run below the peak
 # of later tensor cores by this factor.

@@ -54,7 +54,7 @@ def builder(job: Job) -> Builder:
 
 def prepare(job: Job, pools: Pools) -> Prepared:
     """Set up one job over the pools; where its operands lie in the pools is drawn from its key."""
-    pools.begin(job.key)
+    pools.begin(job.key, job.pages)
     return builder(job)(job.case, pools)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pipewave.measure.impls import Prepared
-from pipewave.measure.impls.vllm_attention import page_table
+from pipewave.measure.impls.vllm_attention import placed
 from pipewave.measure.job import Case
 from pipewave.measure.pools import Pools
 
@@ -19,7 +19,7 @@ def fa2(case: Case, pools: Pools) -> Prepared:
 
     q_lens, kv_lens, page = case["q_lens"], case["kv_lens"], case.get("page_size") or 16
     heads, kv_heads, width = case["heads"], case["kv_heads"], case["head_dim"]
-    table, pages = page_table(kv_lens, page)
+    table, pages, region = placed(case, pools, page)
     counts = [-(-n // page) for n in kv_lens]
     indices = np.concatenate([row[:count] for row, count in zip(table, counts, strict=True)])
     last = [(n - 1) % page + 1 for n in kv_lens]
@@ -35,5 +35,5 @@ def fa2(case: Case, pools: Pools) -> Prepared:
         q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16,
     )  # fmt: skip
     q = pools.take("activation", "bf16", sum(q_lens), heads, width)
-    cache = pools.take("weight", "bf16", pages, 2, page, kv_heads, width)
+    cache = pools.take(region, "bf16", pages, 2, page, kv_heads, width)
     return Prepared(lambda: wrapper.run(q, cache))

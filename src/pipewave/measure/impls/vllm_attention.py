@@ -12,15 +12,36 @@ from pipewave.measure.impls import Prepared
 from pipewave.measure.job import Case
 from pipewave.measure.pools import Pools
 
+Pages = np.ndarray[Any, Any]
 
-def page_table(kv_lens: Sequence[int], page: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], int]:
-    """int32 table [requests, most pages], filled with pages in random order, and the number of pages."""
+
+def page_table(
+    kv_lens: Sequence[int], page: int, seed: int = 0, *, order: str = "random", room: int = 0
+) -> tuple[Pages, int]:
+    """int32 table [requests, most pages], and the pages of the cache; `order` as `Job.pages`, `room` those of a server.
+
+    Raises ValueError when `scattered` pages do not fit into the room.
+    """
     pages = [-(-n // page) for n in kv_lens]
-    order = np.random.default_rng(seed).permutation(sum(pages)).astype(np.int32)
+    order_of, size = _drawn(sum(pages), np.random.default_rng(seed), order, room)
     table = np.zeros((len(pages), max(pages)), np.int32)
     for row, (count, end) in enumerate(zip(pages, itertools.accumulate(pages), strict=True)):
-        table[row, :count] = order[end - count : end]
-    return table, len(order)
+        table[row, :count] = order_of[end - count : end]
+    return table, size
+
+
+def _drawn(count: int, rng: np.random.Generator, order: str, room: int) -> tuple[Pages, int]:
+    """`count` distinct pages, and the size of the cache that they lie in."""
+    if order == "scattered":
+        return rng.choice(room, count, replace=False).astype(np.int32), room
+    return (np.arange(count) if order == "in_order" else rng.permutation(count)).astype(np.int32), count
+
+
+def placed(case: Case, pools: Pools, page: int) -> tuple[Pages, int, str]:
+    """The page table of a case as its job places pages, the pages of its cache, and the region for keys and values."""
+    region = "cache" if pools.pages == "scattered" else "weight"
+    room = pools.room(region, 2) // (page * case["kv_heads"] * case["head_dim"])
+    return *page_table(case["kv_lens"], page, order=pools.pages, room=room), region
 
 
 def fa3(case: Case, pools: Pools) -> Prepared:
@@ -30,10 +51,10 @@ def fa3(case: Case, pools: Pools) -> Prepared:
 
     q_lens, kv_lens = case["q_lens"], case["kv_lens"]
     heads, kv_heads, width, page = case["heads"], case["kv_heads"], case["head_dim"], case.get("page_size") or 16
-    table, pages = page_table(kv_lens, page)
+    table, pages, region = placed(case, pools, page)
     q = pools.take("activation", case.get("dtype", "bf16"), sum(q_lens), heads, width)
     out = pools.take("scratch", case.get("dtype", "bf16"), sum(q_lens), heads, width)
-    k, v = (pools.take("weight", case.get("dtype", "bf16"), pages, page, kv_heads, width) for _ in range(2))
+    k, v = (pools.take(region, case.get("dtype", "bf16"), pages, page, kv_heads, width) for _ in range(2))
     arguments = {
         "q": q,
         "k": k,

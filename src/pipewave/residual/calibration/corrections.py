@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from pipewave.errors import BadInput
 
 if TYPE_CHECKING:
-    from pipewave.calibrate.correction import Correction
     from pipewave.kernels.base import Context
+    from pipewave.residual.calibration.correction import Correction
 
 VARIABLE = "PIPEWAVE_CALIBRATION"
 OFF = "off"
@@ -59,7 +59,7 @@ def _known(setting: str, gpu: str) -> Mapping[tuple[str, str], Correction]:
     path = _path(setting, gpu)
     if path is None or not path.is_file():
         return {}
-    from pipewave.calibrate.file import load
+    from pipewave.residual.calibration.file import load
 
     saved = load(path)
     return saved.corrections if saved.gpu == gpu else {}

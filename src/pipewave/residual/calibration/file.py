@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipewave.calibrate.correction import Correction, Frame
-from pipewave.calibrate.process import Scales
 from pipewave.errors import BadFile
 from pipewave.files import sealed
 from pipewave.physics.demand import Array
+from pipewave.residual.calibration.correction import Correction, Frame
+from pipewave.residual.calibration.process import Scales
 from pipewave.residual.nets import trained
 
 SCHEMA = 4  # 4: sealed by a checksum

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipewave.errors import BadInput
 from pipewave.triton_kernels import moe_experts, moe_few, moe_sort
+from pipewave.tune.load import load_table
 
 REREAD = 32e6  # bytes of weights that few tokens may read again before sorting, two launches more, is quicker
 FEW_UP = {"BLOCK_N": 4, "BLOCK_K": 512, "num_warps": 1}
@@ -69,8 +70,6 @@ def select(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> tu
 
 @cache
 def _table(kernel: str) -> Any:
-    from pipewave.tune import load_table
-
     return load_table(kernel)
 
 

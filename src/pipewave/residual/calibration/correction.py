@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipewave.calibrate.process import Scales
 from pipewave.physics.demand import Array
+from pipewave.residual.calibration.process import Scales
 
 FARTHEST = 3.0  # standard deviations of the rows beyond which a coordinate counts as the edge
 CHUNK_CALLS = 20_000

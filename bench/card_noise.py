@@ -1,4 +1,4 @@
-"""What two measurements of a call on the H200 differ by: again on one card, on another card, and in another run.
+"""What two measurements of a call on a card differ by: again on one machine, on another, and in another run.
 
 `loaded` rows were taken 64 calls at a time without rests, so that most of what they differ by is the SM clock; pairs
 whose clocks agree within 2 % are told apart.
@@ -19,7 +19,16 @@ import numpy as np
 from pipewave.evaluate.score import family_name
 from pipewave.measure.pack import clock_mhz, rows
 
-OTHERS = {"again": "repeats/same_card", "another card": "repeats/other_card", "another run, loaded": "loaded"}
+# Kinds of second measurements: folders of the first and of the second. A data set has some of them. The H100's were
+# taken in three leases; which card each gave is not known, so that `another machine` may be the same card.
+OTHERS = {
+    "again": ("", "repeats/same_card"),
+    "another card": ("", "repeats/other_card"),
+    "another run, loaded": ("", "loaded"),
+    "another day": ("", "repeats/another_day"),
+    "minutes later": ("repeats/other_machine", "repeats/same_machine"),
+    "another machine": ("", "repeats/other_machine"),
+}
 ONE_CLOCK = 0.02
 TYPED = ("gemm", "fused_moe")
 Row = dict[str, Any]
@@ -34,9 +43,9 @@ class Pair:
 
 
 def cold(found: Iterable[Row]) -> dict[str, Row]:
-    """Rows under `cold` with L2 flushed by writing, by call."""
+    """Rows under `cold` with L2 flushed by writing, by call and place of its pages."""
     wanted = (row for row in found if row["protocol"] == "cold" and row.get("flush", "write") == "write")
-    return {json.dumps([row["case"], row["impl"]], sort_keys=True): row for row in wanted}
+    return {json.dumps([row["case"], row["impl"], row.get("pages")], sort_keys=True): row for row in wanted}
 
 
 def paired(first: Mapping[str, Row], second: Mapping[str, Row]) -> dict[str, list[Pair]]:
@@ -59,8 +68,9 @@ def _pair(first: Row, second: Row) -> Pair:
 
 def table(folder: Path) -> list[dict[str, str | None]]:
     """One row a family: mean difference in % (calls) of each kind of second measurement, then at one clock."""
-    first = cold(rows(folder))
-    found = {name: paired(first, cold(rows(folder / place))) for name, place in OTHERS.items()}
+    kinds = {name: places for name, places in OTHERS.items() if all((folder / place).exists() for place in places)}
+    read = {place: cold(rows(folder / place)) for places in kinds.values() for place in places}
+    found = {name: paired(read[first], read[second]) for name, (first, second) in kinds.items()}
     families = sorted({family for pairs in found.values() for family in pairs})
     return [{"family": family} | dict(_cells(family, found)) for family in families]
 

@@ -1,4 +1,4 @@
-"""`python -m bench.h200_card` writes docs/h200.md: peaks, spread, protocols and counters from our own rows.
+"""`python -m bench.card_page` writes docs/h200.md: peaks, spread, protocols and counters from our own rows.
 
 The text is bench/pages/h200.md; figures need the `plot` extra.
 """
@@ -16,10 +16,10 @@ import matplotlib
 import numpy as np
 
 import pipewave as pw
+from bench.card_noise import cold
+from bench.card_noise import table as noise
 from bench.counters import compare
 from bench.counters import rows as counter_rows
-from bench.h200_noise import cold
-from bench.h200_noise import table as noise
 from pipewave.measure.pack import clock_mhz, rows
 
 matplotlib.use("svg")
@@ -27,7 +27,7 @@ from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "data" / "measured" / "h200"
-TEMPLATE = ROOT / "bench" / "pages" / "h200.md"
+TEMPLATE = ROOT / "bench" / "pages" / "card_h200.md"
 PAGE, FIGURES = ROOT / "docs" / "h200.md", ROOT / "docs" / "img" / "h200"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 Row = dict[str, Any]

@@ -1,18 +1,21 @@
-"""The H200 data set: which row stands for a call, and what second measurements differ by."""
+"""Data sets of cards: which row stands for a call, and what second measurements differ by."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.h200_noise import cold, paired, table
-from bench.h200_rows import assemble
+from bench.card_noise import cold, paired, table
+from bench.card_rows import Sources, assemble
 from pipewave.files import store
-from pipewave.measure.pack import rows
+from pipewave.measure.pack import environments, rows
+from pipewave.measure.plan import built_in
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "measured" / "h200"
+DATA = Path(__file__).resolve().parents[2] / "data" / "measured"
+H200, H100 = DATA / "h200", DATA / "h100"
 
 
 def written(path: Path, *made: dict[str, Any]) -> Path:
@@ -34,7 +37,7 @@ def test_rested_rows_stand_for_their_calls_and_earlier_ones_are_kept_apart(tmp_p
     rested = written(tmp_path / "new", row("a", 10.0), row("r", 10.4, repeat=1), failed)
     elsewhere = written(tmp_path / "other", row("r", 10.6, repeat=1))
     repeats = [("same_card", rested), ("other_card", elsewhere)]
-    assemble(tmp_path / "h200", [rested], [loaded], repeats)
+    assemble(tmp_path / "h200", Sources([rested], [loaded], repeats=repeats))
     first = {one["key"]: one["latency_us"] for one in rows(tmp_path / "h200")}
     assert first == {"a": 10.0, "g": 9.0, "f": 11.0}
     assert [one["latency_us"] for one in rows(tmp_path / "h200" / "loaded")] == [12.0]
@@ -54,8 +57,31 @@ def test_pairs_know_whether_their_clocks_agree() -> None:
 
 
 def test_the_shipped_set_was_taken_rested_and_again() -> None:
-    first, again = cold(rows(DATA)), cold(rows(DATA / "repeats" / "same_card"))
+    first, again = cold(rows(H200)), cold(rows(H200 / "repeats" / "same_card"))
     assert sum(bool(one.get("throttled")) for one in first.values()) < 0.02 * len(first)
     assert len(first) > 25_000
     assert again.keys() <= first.keys()
     assert len(again) >= 450
+
+
+def test_the_h100_set_holds_the_calls_of_the_h200_set() -> None:
+    ours, theirs = cold(rows(H100)), cold(rows(H200))
+    assert len(ours) > 25_000
+    assert sum(bool(one.get("throttled")) for one in ours.values()) < 0.02 * len(ours)
+    assert all(one["n"] >= 7 and one["spin_us"] > 0 for one in ours.values())
+    assert len(ours.keys() & theirs.keys()) > 25_000
+    assert {one["gpu"] for one in environments(H100).values()} == {"NVIDIA H100 80GB HBM3"}
+    assert len(cold(rows(H100 / "repeats" / "other_machine")).keys() & ours.keys()) == 6000
+
+
+@pytest.mark.parametrize("card", [H100, H200])
+def test_ragged_batches_say_where_their_pages_lay(card: Path) -> None:
+    found = rows(card / "ragged")
+    assert {one["key"] for one in found} == {job.key for job in built_in("ragged")}
+    places: dict[str, dict[str, float]] = {}
+    for one in found:
+        call = json.dumps(one["case"], sort_keys=True)
+        places.setdefault(call, {})[one.get("pages", "random")] = one["latency_us"]
+    every = [times for times in places.values() if len(times) == 3]
+    assert len(every) > 100
+    assert all(max(times.values()) < 2 * min(times.values()) for times in every)

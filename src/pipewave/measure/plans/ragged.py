@@ -1,0 +1,122 @@
+"""Attention over batches as servers form them: unequal requests, pages of many sizes scattered over a full cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from pipewave.measure.job import Job
+from pipewave.measure.plans.attention import LARGEST_CACHE, LONGEST_CONTEXT, LONGEST_US, Lens, layouts
+from pipewave.measure.plans.estimate import rough_us
+
+CALLS = 3600
+PAGES, PAGE_SHARES = (16, 32, 64, 128, 256), (0.6, 0.1, 0.15, 0.1, 0.05)
+ORDERS, ORDER_SHARES = ("scattered", "random", "in_order"), (0.7, 0.2, 0.1)
+EVERY_ORDER = 24  # one call in so many is measured with its pages in every order, which shows what the order costs
+MOST_REQUESTS = 256
+# (heads, kv_heads, head_dim) of one rank of published models: Llama, Qwen, Mistral, gpt-oss, and those without groups
+SERVED = (
+    (32, 8, 128), (16, 4, 128), (8, 2, 128), (4, 1, 128), (64, 8, 128), (8, 1, 128), (16, 2, 128), (32, 4, 128),
+    (28, 4, 128), (14, 2, 128), (7, 1, 128), (40, 8, 128), (20, 4, 128), (10, 2, 128), (5, 1, 128), (48, 8, 128),
+    (24, 8, 128), (12, 2, 128), (16, 8, 128), (12, 4, 128), (64, 4, 128), (16, 1, 128), (32, 32, 128), (16, 16, 128),
+    (8, 8, 128), (64, 8, 64), (32, 4, 64), (16, 2, 64), (32, 8, 64), (14, 2, 64), (8, 1, 64), (16, 16, 64),
+)  # fmt: skip
+
+Rng = np.random.Generator
+Draw = Callable[[Rng, int, int, int], np.ndarray[tuple[int], np.dtype[np.float64]]]
+
+
+def _log(rng: Rng, low: float, high: float, size: int | None = None) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.exp(rng.uniform(np.log(low), np.log(high), size=size))
+
+
+def _straggler(rng: Rng, count: int, low: int, high: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Short requests and a long one."""
+    lens = _log(rng, low, min(high, 8 * low), count)
+    lens[rng.integers(count)] = high
+    return lens
+
+
+def _two_kinds(rng: Rng, count: int, low: int, high: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Chats and documents: a random share of the requests is long, each kind within a factor of 1.5."""
+    return np.where(rng.random(count) < rng.uniform(0.1, 0.9), high, low) * _log(rng, 0.67, 1.0, count)
+
+
+# How lengths spread between the shortest and the longest of a batch.
+SPREADS: tuple[Draw, ...] = (
+    lambda rng, count, low, high: rng.uniform(low, high, count),
+    lambda rng, count, low, high: _log(rng, low, high, count),
+    lambda rng, count, low, high: np.exp(rng.normal(np.log(np.sqrt(low * high)), 1.0, count)),
+    _straggler,
+    _two_kinds,
+)
+
+
+def lengths(rng: Rng, count: int, low: int, high: int) -> list[int]:
+    """`count` unequal lengths; their own shortest and longest are drawn between `low` and `high` first."""
+    longest = float(_log(rng, 4 * low, high))
+    shortest = float(_log(rng, low, max(low, longest / 4) + 1e-9))
+    lens = SPREADS[rng.integers(len(SPREADS))](rng, count, round(shortest), round(longest))
+    return [int(n) for n in np.clip(lens.round(), 1, LONGEST_CONTEXT)]
+
+
+def _requests(rng: Rng, least: int, most: int) -> int:
+    return round(float(_log(rng, least, most)))
+
+
+def decode(rng: Rng) -> Lens:
+    """One new token a request."""
+    count = _requests(rng, 2, MOST_REQUESTS)
+    return [1] * count, lengths(rng, count, 16, LONGEST_CONTEXT)
+
+
+def prefill(rng: Rng) -> Lens:
+    """Whole prompts."""
+    lens = lengths(rng, _requests(rng, 2, 32), 16, 16384)
+    return lens, lens
+
+
+def chunked(rng: Rng) -> Lens:
+    """Parts of prompts whose earlier parts are cached."""
+    count = _requests(rng, 2, 12)
+    chunks, cached = lengths(rng, count, 16, 8192), lengths(rng, count, 64, 49152)
+    return chunks, [min(q + c, LONGEST_CONTEXT) for q, c in zip(chunks, cached, strict=True)]
+
+
+def mixed(rng: Rng) -> Lens:
+    """Decodes, and a few prompts or parts of prompts behind them."""
+    q_lens, kv_lens = decode(rng)
+    q_more, kv_more = (chunked if rng.random() < 0.5 else prefill)(rng)
+    kept = int(rng.integers(1, 4))
+    return q_lens + q_more[:kept], kv_lens + kv_more[:kept]
+
+
+PHASES, PHASE_SHARES = (decode, mixed, chunked, prefill), (0.4, 0.34, 0.13, 0.13)
+
+
+def jobs(rng: Rng, calls: int = CALLS) -> Iterator[Job]:
+    """FlashAttention-3 over `calls` batches, half of them on layouts of published models, the rest on any."""
+    every = layouts()
+    for number in range(calls):
+        phase = PHASES[rng.choice(len(PHASES), p=PHASE_SHARES)]
+        source = SERVED if rng.random() < 0.5 else every
+        job = _job(phase(rng), source[rng.integers(len(source))], rng)
+        if _affordable(job):
+            yield job
+            if number % EVERY_ORDER == 0:
+                yield from (replace(job, pages=order) for order in ORDERS if order != job.pages)
+
+
+def _job(lens: Lens, layout: tuple[int, int, int], rng: Rng) -> Job:
+    heads, kv_heads, head_dim = layout
+    case = {"kernel": "attention", "q_lens": lens[0], "kv_lens": lens[1], "heads": heads, "kv_heads": kv_heads}
+    case |= {"head_dim": head_dim, "dtype": "bf16", "page_size": int(rng.choice(PAGES, p=PAGE_SHARES))}
+    return Job(case, "fa3", pages=str(rng.choice(ORDERS, p=ORDER_SHARES)))
+
+
+def _affordable(job: Job) -> bool:
+    case = job.case
+    tokens = sum(-(-n // case["page_size"]) * case["page_size"] for n in case["kv_lens"])
+    return rough_us(case) <= LONGEST_US and tokens * case["kv_heads"] * case["head_dim"] <= LARGEST_CACHE

@@ -1,0 +1,3 @@
+"""The version of the package; `pyproject.toml` says the same."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,65 @@
+"""The package's own face: every public name resolves, and the command line spells its output one way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pipewave as pw
+from pipewave.cli import build
+from pipewave.cli.spelling import spelled
+
+TRACE = Path(__file__).parents[1] / "data/measured/h200/traces/trace-Llama-3.1-8B-tp1-4layers-eager-decode.json.gz"
+
+
+@pytest.mark.parametrize("name", pw.__all__)
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    assert getattr(pw, name).__doc__
+
+
+def test_rooms_never_hide_functions_of_the_face() -> None:
+    import pipewave.planning
+    import pipewave.prediction.api
+    import pipewave.serving.run
+    import pipewave.traces  # noqa: F401
+
+    for name in ("predict", "serve", "plan", "trace", "estimate"):
+        assert callable(getattr(pw, name))
+
+
+def test_estimate_serve_and_plan_answer_from_the_top() -> None:
+    estimated = pw.estimate("Llama-3.1-8B", "H200", batch=4, input_len=512, output_len=32)
+    served = pw.serve("Llama-3.1-8B", "H200", mode="estimate", isl=512, osl=32, concurrency=4)
+    assert served["tpot_ms"] == pytest.approx(estimated.tpot_ms, rel=0.15)
+    planned = pw.plan("Llama-3.1-8B", "H200", isl=512, osl=32, tps=(1,), batches=(4,), budgets=(2048,))
+    assert planned.winner is not None
+    with pytest.raises(pw.PipewaveError, match="concurency"):
+        pw.serve("Llama-3.1-8B", "H200", isl=512, osl=32, concurency=4)
+
+
+def test_a_trace_is_explained_from_the_top() -> None:
+    assert pw.trace(TRACE).to_dict()["gpu"] == "H200"
+
+
+@pytest.mark.parametrize(
+    "words", [["gpus", "--json"], ["gpus", "--format", "json"], ["predict", "gemm", "8", "512", "512", "--json"]]
+)
+def test_json_is_asked_for_in_one_way(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "pipewave", *words], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)
+
+
+def test_commands_that_only_know_json_take_the_format_too() -> None:
+    words = ["estimate", "--model", "x", "--format", "json"]
+    assert spelled(build(), words) == ["estimate", "--model", "x", "--json"]
+    assert spelled(build(), ["estimate", "--format=json"]) == ["estimate", "--json"]
+    assert spelled(build(), ["trace", "a.json", "--json"]) == ["trace", "a.json", "--format", "json"]
+
+
+def test_the_version_is_told() -> None:
+    done = subprocess.run([sys.executable, "-m", "pipewave", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"pipewave {pw.__version__}"
