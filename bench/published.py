@@ -54,7 +54,12 @@ def inside(row: Row, answer: Answer) -> dict[str, bool]:
 def kind(row: Row) -> str:
     """What a row is counted with: its engine, or apart."""
     old = " (Argonne)" if row.group.source == OLD else ""
-    return row.group.engine + old + (" (needs)" if row.needs else "") + (" (other modes)" if row.case["mode"] != "serve" and not old else "")
+    return (
+        row.group.engine
+        + old
+        + (" (needs)" if row.needs else "")
+        + (" (other modes)" if row.case["mode"] != "serve" and not old else "")
+    )
 
 
 def by_group(rows: Sequence[Row], found: Sequence[Answer]) -> list[dict[str, Any]]:

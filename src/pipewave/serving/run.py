@@ -36,7 +36,7 @@ class Setup:
     """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
 
     http: clients reach the engine over HTTP, else from its own process. recv_interval: decode steps between two looks
-    at new requests.
+    at new requests. mixes_phases: decode tokens ride along with prompts (SGLang's mixed chunks).
     """
 
     tp: int = 1
@@ -52,6 +52,7 @@ class Setup:
     kv_dtype: str | None = None
     http: bool = False
     recv_interval: int = 1
+    mixes_phases: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -80,6 +81,7 @@ class Setup:
             "max_batched_tokens": self.max_num_batched_tokens,
             "max_requests": self.max_num_seqs,
             "memory_share": self.gpu_memory_utilization,
+            "mixes_phases": self.mixes_phases,
         }
         return engine.what_if(**{name: value for name, value in chosen.items() if value is not None})
 
@@ -116,10 +118,11 @@ class Server:
         spec, program, parallel = load(model), setup.program(), Parallel(setup.tp, setup.pp, setup.ep)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
-        memory = budget(runner.deployment, runner.gpu, program)
+        memory = budget(runner.deployment, runner.gpu, runner.engine)
         limits = _limits(runner, memory, longest)
-        plain = replace(runner, engine=find_engine(setup.engine))
-        table = _table(plain, limits.tokens, _power(limits.requests), _power(max(longest, SHORTEST)))
+        plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine))
+        table = _table(plain, _power(limits.tokens), _power(limits.requests), _power(max(longest, SHORTEST)))
+        table = table.under(runner.engine)
         return cls(runner, setup, memory, table, limits)
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
@@ -152,8 +155,7 @@ class Server:
 
     def _looks(self) -> dict[str, Any]:
         """When the scheduler looks at new requests."""
-        overlaps = bool(getattr(self.runner.engine, "overlaps", False))
-        return {"overlaps": overlaps, "interval": self.setup.recv_interval}
+        return {"overlaps": self.runner.engine.overlaps, "interval": self.setup.recv_interval}
 
     def _pipeline_factor(self) -> float:
         """A full pipeline moves at the pace of its slowest stage."""
@@ -185,5 +187,13 @@ def _limits(runner: Runner, memory: Budget, longest: int) -> Limits:
     pages = int(memory.kv * GIB / per_token) // engine.page_size // lanes
     # No more requests can ever run than the cache holds of the shortest kind; a smaller table is a faster one.
     return Limits(
-        engine.max_batched_tokens, min(engine.max_requests, pages), pages, engine.page_size, engine.mixes_phases
+        engine.max_batched_tokens,
+        min(engine.max_requests, pages),
+        pages,
+        engine.page_size,
+        engine.mixes_phases,
+        chunks=engine.chunks,
+        prompt_tokens=engine.max_prefill_tokens,
+        reserve=engine.output_reserve,
+        reserve_least=engine.output_reserve_least,
     )
