@@ -18,6 +18,8 @@ from pipewave.serving.cases import Case
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
+from pipewave.software.front import INSIDE, Front
+from pipewave.software.front import of as front_of
 from pipewave.software.recipes import Recipe
 from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
@@ -30,10 +32,13 @@ OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under th
 FIELDS = {"max_batched_tokens": "max_num_batched_tokens"}  # of a recipe, as Setup names them
 
 
-def answer(case: Case) -> dict[str, Any]:
-    """The answer of the contract, less its id. Raises what building the deployment raises."""
+def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
+    """The answer of the contract, less its id. Raises what building the deployment raises.
+
+    `front`: another front end than the engine's own.
+    """
     traffic = case.traffic()
-    setup, assumed = setup_of(case, traffic)
+    setup, assumed = setup_of(case, traffic, front)
     server = Server.of(case.model, case.gpu, setup, traffic.longest)
     record = server.run(traffic).record
     seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic)
@@ -46,7 +51,7 @@ def answer(case: Case) -> dict[str, Any]:
     }
 
 
-def setup_of(case: Case, traffic: Traffic) -> tuple[Setup, list[str]]:
+def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:
     """How a case's model is served, and what was assumed where it does not say."""
     if case.dp > 1:
         raise BadInput(f"dp = {case.dp}: attention data parallelism is not modelled yet", field="dp")
@@ -59,7 +64,7 @@ def setup_of(case: Case, traffic: Traffic) -> tuple[Setup, list[str]]:
         max_num_seqs=case.max_num_seqs,
         gpu_memory_utilization=case.memory_fraction,
         kv_dtype=cache_type(case.kv_dtype),
-        http=case.mode == "serve",
+        front=(front or front_of(case.engine)) if case.mode == "serve" else INSIDE,
     )
     recipe = _recipe(case, setup, traffic) if case.mode == "serve" else Recipe()
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items()}

@@ -21,13 +21,13 @@ from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
-from pipewave.software.front import INSIDE
-from pipewave.software.front import of as front_of
+from pipewave.software.front import INSIDE, Front
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
 
 TABLES = 64  # kept
-SHORTEST = 4096  # tokens of a request that step times are worked out up to, at least
+# Step times are worked out up to at least so many requests of so many tokens, for deployments to share them.
+FEWEST, SHORTEST = 256, 16384
 TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
 
 
@@ -35,7 +35,7 @@ TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
 class Setup:
     """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
 
-    http: clients reach the engine over HTTP, else from its own process. recv_interval: decode steps between two looks
+    front: what stands between clients and engine; nothing when it is called from its own process. recv_interval: decode steps between two looks
     at new requests. mixes_phases: decode tokens ride along with prompts (SGLang's mixed chunks).
     """
 
@@ -50,7 +50,7 @@ class Setup:
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None
     kv_dtype: str | None = None
-    http: bool = False
+    front: Front = INSIDE
     recv_interval: int = 1
     mixes_phases: bool | None = None
 
@@ -121,8 +121,10 @@ class Server:
         memory = budget(runner.deployment, runner.gpu, runner.engine)
         limits = _limits(runner, memory, longest)
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine))
-        table = _table(plain, _power(limits.tokens), _power(limits.requests), _power(max(longest, SHORTEST)))
-        table = table.under(runner.engine)
+        table = _table(
+            plain, _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
+        )
+        table = table.under(runner.engine.hosted(setup.front.host))
         return cls(runner, setup, memory, table, limits)
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
@@ -131,8 +133,7 @@ class Server:
         setup, lanes = self.setup, self.runner.deployment.parallel.pp
         pool = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes, **self._looks())
         decode = replace(pool, engines=setup.decode * lanes) if setup.decode else None
-        front = front_of(self.runner.engine.name) if setup.http else INSIDE
-        record = Simulation(traffic, pool, decode=decode, transfer_s=self.transfer_s, front=front).run()
+        record = Simulation(traffic, pool, decode=decode, transfer_s=self.transfer_s, front=setup.front).run()
         gpus = setup.engines * self.runner.deployment.parallel.world
         answer = {
             "model": self.runner.deployment.model.name,

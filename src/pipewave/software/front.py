@@ -16,7 +16,8 @@ class Front:
     each token streamed out (detokenising, serialising).
 
     transit_us: a request is under way this long without keeping the process busy. workers: processes side by side.
-    variation: standard deviation of a service time over its mean.
+    think_us: a client that has its answer sends the next request after this long. variation: standard deviation of a
+    service time over its mean. host: times of the engine's own host, over those of the host they were measured on.
     """
 
     request_us: float = 0.0
@@ -26,6 +27,7 @@ class Front:
     think_us: float = 0.0
     workers: float = 1.0
     variation: float = 0.0
+    host: float = 1.0
     source: str = ""
 
 
