@@ -35,8 +35,9 @@ TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
 class Setup:
     """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
 
-    front: what stands between clients and engine; nothing when it is called from its own process. recv_interval: decode steps between two looks
-    at new requests. mixes_phases: decode tokens ride along with prompts (SGLang's mixed chunks).
+    front: what stands between clients and engine; nothing when it is called from its own process.
+    recv_interval: decode steps between two looks at new requests. mixes_phases: decode tokens ride along with prompts
+    (SGLang's mixed chunks).
     """
 
     tp: int = 1
