@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +14,11 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.serving.cases import Case
+from pipewave.serving.interval import sides
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
+from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.front import of as front_of
 from pipewave.software.recipes import Recipe
@@ -25,7 +26,6 @@ from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
 
-TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 DIGITS = 4
 V0 = "V0"
 OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under that name were
@@ -42,7 +42,9 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     server = Server.of(case.model, case.gpu, setup, traffic.longest)
     record = server.run(traffic).record
     seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic)
-    times = seen | _sides(seen, math.exp(server.table.spread))
+    told = bool(numbered(version_of(case)))
+    times = seen | sides(seen, server.table.spread, told=told)
+    assumed += [] if told else ["version not given: its default is assumed, and the interval is wider"]
     return {
         **{name: round(value, DIGITS) for name, value in times.items()},
         "kv_tokens": server.memory.kv_tokens,
@@ -111,9 +113,3 @@ def _batch(record: Record, traffic: Traffic) -> dict[str, float]:
     between = {"tpot_ms": (done - first) / later, "tpot_p99_ms": (done - first) / later} if later else {}
     rate = 1e3 * float(traffic.output_len.sum()) / done
     return {"ttft_ms": first, **between, "e2e_ms": done, "output_tokens_per_s": rate, "ttft_p99_ms": first}
-
-
-def _sides(seen: dict[str, float], factor: float) -> dict[str, float]:
-    """Both ends of the interval of every mean."""
-    means = [name for name in (*TIMES, "output_tokens_per_s") if name in seen]
-    return {f"{name}_{side}": seen[name] * factor**sign for name in means for side, sign in (("low", -1), ("high", 1))}

@@ -50,14 +50,11 @@ class StepTable:
         )
         self._predict(axes)
         self.shares = runner.stage_shares()
-        usual = min(8, requests)
-        evidence = runner.steps([runner.batch([1] * usual, [512] * usual)]).basis
-        self.basis = {name: float(share[0]) for name, share in evidence.items()}
+        self.spread, self.basis = runner.usual()
 
     def _predict(self, axes: Axes) -> None:
         """Price all points of the grids."""
         parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
-        self.spread = float(max(part.spread.max() for part in parts))
         self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.time = Sums(axes, [part.us for part in parts])
         self.heat = Sums(axes, [part.heat_us for part in parts])
