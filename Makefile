@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: accuracy demo test test-train test-triton test-web bench lint types train docs test-docs docs-update e2e league moe-loop pictures web clean
+.PHONY: accuracy demo test test-lowest test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison moe-loop pictures web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -32,7 +32,7 @@ demo: $(VENV)/.core
 	$(BIN)/python -m bench.demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -n 2 --ignore tests/training --ignore tests/triton_kernels --ignore tests/web --ignore tests/notebooks
+	$(BIN)/python -m pytest tests -n 2 --ignore tests/training --ignore tests/triton_kernels --ignore tests/web --ignore tests/notebooks --ignore tests/packaging
 
 test-train: $(VENV)/.train
 	$(BIN)/python -m pytest tests/training -n 2
@@ -40,6 +40,18 @@ test-train: $(VENV)/.train
 test-triton: $(VENV)/.train
 	$(PIP) triton
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton_kernels -n 2
+
+# The wheel as built from the sdist, beside the oldest dependencies that pyproject.toml admits.
+LOWEST := .venv-lowest
+test-lowest: $(VENV)/.dev
+	rm -rf build/packages $(LOWEST)
+	$(PIP) build
+	$(BIN)/python -m build --outdir build/packages .
+	$(PYTHON) -m venv $(LOWEST)
+	$(BIN)/python tests/packaging/lowest.py pyproject.toml > build/packages/lowest.txt
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check -c build/packages/lowest.txt build/packages/*.whl
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check pytest hypothesis -c build/packages/lowest.txt
+	$(LOWEST)/bin/python -m pytest tests/packaging tests/calls tests/gpus tests/files tests/prediction/test_cases.py
 
 # A browser paints when it likes: what fails there counts once it fails three times; repeats are listed.
 test-web: export PIPEWAVE_FUZZ ?= 60
@@ -81,6 +93,11 @@ train: $(VENV)/.train
 	$(BIN)/python -m train all
 	$(BIN)/python -m train.cold
 
+# Do the tests notice a changed law? A sample of mutants of physics/, step/ and prediction/.
+mutate: $(VENV)/.dev
+	$(PIP) -e '.[mutate]'
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m bench.mutate --json bench/results/mutants.json
+
 bench: $(VENV)/.core
 	$(BIN)/python -m bench
 
@@ -92,9 +109,9 @@ e2e: $(VENV)/.core
 	$(BIN)/python -m bench.e2e_kernels --json bench/results/e2e_kernels.json --markdown docs/generated/traces.md
 
 # How far every implementation of the public corpus stands above the shipped ceilings.
-league: $(VENV)/.train
+comparison: $(VENV)/.train
 	$(PIP) -e '.[plot]'
-	$(BIN)/python -m bench.league --json bench/results/league.json --page docs/league.md
+	$(BIN)/python -m bench.stack_comparison --json bench/results/stack_comparison.json --page docs/stack-comparison.md
 
 # After weights change: which fused MoE layers lie above their ceilings, and docs/moe-loop.md's tables and figure.
 moe-loop: $(VENV)/.dev
@@ -107,4 +124,4 @@ accuracy: $(VENV)/.train
 	$(BIN)/python -m bench.accuracy_page --data $(PIPEWAVE_DATA) --write
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) build dist site .pytest_cache .mypy_cache .ruff_cache

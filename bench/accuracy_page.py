@@ -91,7 +91,7 @@ def text() -> str:
         "bars": tables.markdown(tables.bars(given)),
         "bf16_bars": tables.markdown(tables.bars(given, "bf16")),
         "own_bars": tables.markdown(tables.own_bars(given, own)),
-        "rivals": tables.markdown(_rivals(given)),
+        "baselines": tables.markdown(_baselines(given)),
         "paper": tables.markdown(_paper()),
         "intervals": tables.markdown(list(tables.intervals(tables.nets(), "graph"))),
         "ceilings": tables.markdown(list(tables.ceilings())),
@@ -133,12 +133,12 @@ def _norms() -> str:
     return ", ".join(f"{title} {means[net]:.2f} / {NORM_BAR:g}" for net, title in NORMS.items())
 
 
-def _rivals(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _baselines(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Others' figures above ours on the same kind of split."""
     names = list(given["families"])
     rows = [
         {"method": r["method"], "evaluation": r["evaluation"]} | dict(zip(names, map(float, r["mape"]), strict=True))
-        for r in given["rivals"]
+        for r in given["baselines"]
     ]
     for row in tables.bars(given):
         measured = {name: str(row[name]).partition(" / ")[0].strip("*") for name in names}

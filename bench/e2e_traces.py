@@ -76,7 +76,7 @@ def predicted_us(model: str, tp: int, phase: str) -> dict[str, float]:
     lengths = ([1] * TRACED_BATCH, [TRACED_CONTEXT] * TRACED_BATCH) if phase == "decode" else ([TRACED_PROMPT],) * 2
     parts = detail(runner, runner.batch(*lengths))
     kernels = [part for part in parts if part.family != "gap"]
-    slower = 1 + next(p.total_us for p in parts if p.name == "under_load") / sum(p.total_us for p in kernels)
+    slower = 1 + next(p.total_us for p in parts if p.name == "power_throttling") / sum(p.total_us for p in kernels)
     totals: dict[str, float] = {}
     for part in kernels:
         family = STREAMS.get(part.name, "other") if part.family == "elementwise" else part.family

@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
 from pipewave.kernels.gemm.analyse import parts
-from pipewave.kernels.gemm.machine import Machine, machine
+from pipewave.kernels.gemm.machine import GemmMachine, machine
 from pipewave.physics.arith import ARRAY
 from train.nets import gemm
 
@@ -40,7 +40,7 @@ class Batch:
 
     gpu: str
     family: str
-    at: Machine
+    at: GemmMachine
     sizes: tuple[Floats, Floats, Floats]
     log_s: Floats
 
@@ -51,7 +51,7 @@ class Batch:
         return np.asarray(np.log(times.base) - self.log_s)
 
 
-def scaled(at: Machine, log_scale: dict[str, float]) -> Machine:
+def scaled(at: GemmMachine, log_scale: dict[str, float]) -> GemmMachine:
     """The machine with its constants multiplied by exp(log_scale)."""
     own: dict[str, Any] = {name: getattr(at, name) * np.exp(v) for name, v in log_scale.items() if name not in LIBRARY}
     library = {name: getattr(at.library, name) * np.exp(v) for name, v in log_scale.items() if name in LIBRARY}

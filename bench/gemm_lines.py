@@ -1,7 +1,7 @@
 """`python -m bench.gemm_lines`: what rows that start inside a cache line cost our cold products, fitted and scored.
 
 By the largest power of two that divides the bytes of a row: rows outside the fold that shipped weights are scored on,
-how far the net alone is below them (%), and the fit of `pipewave.kernels.gemm.cache_lines`: least absolute errors of
+how far the net alone is below them (%), and the fit behind the rule `gemm_row_start`: least absolute errors of
 log time over m. Then errors on that fold with and without the factor, clocks not told.
 """
 
@@ -15,7 +15,7 @@ from bench.gemm_clock import GPU, RESTED, TYPES, Floats, Row, answered
 from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.evaluate.folds import held_out
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.cache_lines import FEWEST, LINE, LOST, MOST, unaligned
+from pipewave.kernels.gemm.cache_lines import FEWEST, LINE, MOST, losses, unaligned
 from pipewave.measure.pack import rows
 from pipewave.physics.arith import SCALAR
 
@@ -53,11 +53,12 @@ def main() -> None:
     octaves = np.log2(np.clip([row["case"]["m"] for row in found], FEWEST, MOST) / FEWEST)
     units, held = np.array([unit(row["case"]) for row in found]), np.array([held_out(row["case"]) for row in found])
     dtypes = np.array([row["case"]["dtype"] for row in found])
+    shipped = losses("cold", "bf16")
     print("unit, bytes | rows | net alone below, % | fitted: at 8 rows | per octave | shipped")
-    for of in (LINE, *LOST):
+    for of in (LINE, *shipped):
         at = (units == of) & ~held
-        fit = " | ".join(f"{value:.3f}" for value in fitted(off[at], octaves[at])) if of in LOST else "- | -"
-        print(f"{of} | {at.sum()} | {100 * np.expm1(off[at].mean()):.1f} | {fit} | {LOST.get(of, '-')}")
+        fit = " | ".join(f"{value:.3f}" for value in fitted(off[at], octaves[at])) if of in shipped else "- | -"
+        print(f"{of} | {at.sum()} | {100 * np.expm1(off[at].mean()):.1f} | {fit} | {shipped.get(of, '-')}")
     print("type | rows of the fold | MAPE without, % | with, %")
     for dtype in TYPES[:3]:
         at = held & (dtypes == dtype)

@@ -72,7 +72,7 @@ class Row:
     all_by_hand: float
     step_ms: float
     kernels_ms: float
-    under_load_ms: float
+    power_throttling_ms: float
 
 
 def by_hand(size: Sizes, tokens: int) -> tuple[float, float]:
@@ -105,7 +105,7 @@ def row(model: str, gpu: str, tokens: int) -> Row:
     steps = runner.steps([Batch((tokens,), (tokens,))])
     (attention, all_), (attention_hand, all_hand) = counted(runner, tokens), by_hand(size, tokens)
     tera = [round(flops * 1e-12, 3) for flops in (attention, attention_hand, all_, all_hand)]
-    times = [float(us[0]) for us in (steps.total_us, steps.load.kernel_us, steps.gaps["under_load"])]
+    times = [float(us[0]) for us in (steps.total_us, steps.load.kernel_us, steps.gaps["power_throttling"])]
     return Row(model, size.tp, tokens, *tera, *(round(us * 1e-3, 1) for us in times))
 
 

@@ -48,7 +48,7 @@ def whole(**left_out: bool) -> Chosen:
 
     def choose(recording: Recording, test: Measured) -> np.ndarray:
         options = Options(**left_out)
-        return fit(recording, options).leaning(test.columns(load=options.load)).argmin(axis=1)
+        return fit(recording, options).with_margin_us(test.columns(load=options.load)).argmin(axis=1)
 
     return choose
 
@@ -57,13 +57,13 @@ def even_loops(recording: Recording, test: Measured) -> np.ndarray:
     """Choose as if causal blocks all had the longest one's trips."""
     parts = [_uncausal(measured(recording, role)) for role in (ANCHOR, WAVE)]
     made = fit_to(parts[0], parts[1], int(recording.meta["env"]["sm_count"]))
-    return made.leaning(test.columns()).argmin(axis=1)
+    return made.with_margin_us(test.columns()).argmin(axis=1)
 
 
 def any_order(recording: Recording, test: Measured) -> np.ndarray:
     """Choose by laws without what unequal blocks in any order cost beyond their mean and their longest."""
     keep = tuple(index for index in terms_of(test.kernel) if index not in GROUPS["ragged"])
-    return fit(recording, Options(keep=keep)).leaning(test.columns()).argmin(axis=1)
+    return fit(recording, Options(keep=keep)).with_margin_us(test.columns()).argmin(axis=1)
 
 
 def _uncausal(some: Measured) -> Measured:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipewave.tune.caution import defaults
 from pipewave.tune.evaluate import noise, recorded, regrets
 from pipewave.tune.fitted import fit_to
+from pipewave.tune.margin import defaults
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, TEST, WAVE, Recording
 
@@ -33,8 +33,8 @@ def split(pool: Measured, waves: Measured, sms: int, default: np.ndarray, seed: 
     made = fit_to(pool.take(fitted), waves, sms)
     out = {"noise": np.array([noise(held.halves)["mean_regret"]])}
     row = np.arange(SCORED)
-    for name, load in (("", True), ("_untold", False)):
-        chosen = made.leaning(held.columns(load=load)).argmin(axis=1)
+    for name, load in (("", True), ("_unknown", False)):
+        chosen = made.with_margin_us(held.columns(load=load)).argmin(axis=1)
         out[f"regret{name}"] = regrets(held.halves, chosen)
         out[f"slower{name}"] = held.us[row, chosen] / held.us[row, default[scored]] - 1
     return out
@@ -45,8 +45,9 @@ def study(recording: Recording) -> dict[str, float]:
     pool, waves = measured(recording, TEST, ANCHOR), measured(recording, WAVE)
     default = defaults(pool.kernel, pool.config, pool.shape)
     found = [split(pool, waves, int(recording.meta["env"]["sm_count"]), default, seed) for seed in SEEDS]
-    regret, slower, untold, slower_untold = (
-        np.concatenate([one[name] for one in found]) for name in ("regret", "slower", "regret_untold", "slower_untold")
+    regret, slower, unknown_load, slower_unknown = (
+        np.concatenate([one[name] for one in found])
+        for name in ("regret", "slower", "regret_unknown", "slower_unknown")
     )
     return {"anchors": len(pool.us) - SCORED, "shapes": len(regret), "mean_regret": float(regret.mean()),
             "mean_regret_sd_over_splits": float(np.std([one["regret"].mean() for one in found])),
@@ -54,8 +55,8 @@ def study(recording: Recording) -> dict[str, float]:
             "worst_regret_mean_over_splits": float(np.mean([one["regret"].max() for one in found])),
             "worst_regret": float(regret.max()), "noise": float(np.mean([one["noise"] for one in found])),
             "slower_than_default_share": float(np.mean(slower > 0.02)),
-            "worst_slowdown": float(slower.max()), "mean_regret_load_untold": float(untold.mean()),
-            "slower_than_default_share_load_untold": float(np.mean(slower_untold > 0.02))}  # fmt: skip
+            "worst_slowdown": float(slower.max()), "mean_regret_load_unknown": float(unknown_load.mean()),
+            "slower_than_default_share_load_unknown": float(np.mean(slower_unknown > 0.02))}  # fmt: skip
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ ROOT = Path(pipewave.__file__).parent
 ROOMS = (
     "version", "errors", "files", "calls", "gpus", "physics", "software", "kernels", "residual", "prediction",
     "models", "step", "serving", "planning", "triton_kernels", "tune", "measure", "traces", "evaluate", "calibrate",
-    "paper", "report", "web", "cli", "__main__",
+    "paper", "report", "face", "web", "cli", "__main__",
 )  # fmt: skip
 PUBLIC = "pipewave"  # the package itself: names its rooms for lazy import, and nothing inside imports it
 

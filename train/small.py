@@ -17,7 +17,7 @@ from pipewave.kernels.base import Context, Family
 from train.rows import Rows
 
 Features = tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]
-MODULES = ("norm", "elementwise", "collective")
+MODULES = ("norm", "elementwise", "collective", "recurrent", "attention_module", "expert_exchange", "layer_parts")
 HALVES = ("bf16", "fp16")
 
 

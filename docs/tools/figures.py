@@ -136,7 +136,7 @@ def wave_charts() -> Figure:
     """Equal tiles on eight SMs: two full waves, and one tile more."""
     figure, pair = _canvas(ncols=2, figsize=(7.6, 2.6), sharey=True)
     for axes, tiles in zip(pair, (16, 17), strict=True):
-        count = int(waves(tiles, 8))
+        count = int(waves(tiles / 8))
         for tile in range(tiles):
             axes.barh(tile % 8, 0.96, left=tile // 8, height=0.8, color=BLUE if tile < 16 else RED)
         axes.set(title=f"{tiles} tiles: {count} waves", xlim=(0, 3), xticks=range(4), xlabel="time, in tiles")

@@ -14,7 +14,7 @@ from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import find
 from pipewave.gpus.architectures import architecture_of
 from pipewave.kernels.attention.analyse import FAMILY, analyse, analyse_requests, phase
-from pipewave.kernels.attention.companions import around_of
+from pipewave.kernels.attention.companions import companions_of
 from pipewave.kernels.attention.engines import engine_name, engine_of
 from pipewave.kernels.attention.requests import requests_of, uniform
 from pipewave.kernels.base import Context
@@ -184,11 +184,11 @@ def test_an_operator_costs_more_than_its_kernel_by_what_its_copies_move() -> Non
     """A framework writes the new keys into its cache; an encoder has none, a kernel timed alone copies nothing."""
     causal = {"causal": True, "fp8": False}
     kernel, operator = (
-        around_of(Context(H200, "bf16", "graph", "vllm-0.24.0", impl), **causal)
+        companions_of(Context(H200, "bf16", "graph", "vllm-0.24.0", impl), **causal)
         for impl in ("fa3", "vllm_flash_attn_fa3")
     )
-    trtllm = around_of(Context(H200, "bf16", "graph", "trtllm-1.3.0rc20", "torch_flow"), **causal)
-    encoder = around_of(
+    trtllm = companions_of(Context(H200, "bf16", "graph", "trtllm-1.3.0rc20", "torch_flow"), **causal)
+    encoder = companions_of(
         Context(H200, "bf16", "graph", "vllm-0.24.0", "vllm_vit_flash_attn_fa3"), causal=False, fp8=False
     )
     assert kernel.bytes(1e6, 1e6) == encoder.bytes(1e6, 1e6) == 0.0

@@ -14,7 +14,7 @@ from pipewave.gpus import find
 from pipewave.kernels.attention.analyse import FAMILY, PREFILL
 from pipewave.kernels.attention.prefill import makespan
 from pipewave.kernels.attention.requests import Requests, requests_of
-from pipewave.kernels.attention.setting import Setting, setting_of
+from pipewave.kernels.attention.setting import AttentionSetting, setting_of
 from pipewave.kernels.attention.shape import Heads
 from pipewave.kernels.base import Context
 from pipewave.prediction.columns import columns, ragged
@@ -46,12 +46,12 @@ class Batch:
         every = [steps for request in self.steps for steps in request]
         return max(sum(every) / SMS, max(every))
 
-    def closed_form(self, setting: Setting) -> float:
+    def closed_form(self, setting: AttentionSetting) -> float:
         tiles, total, longest = (np.array([f(request) for request in self.steps], float) for f in (len, sum, max))
         return float(makespan(self.requests, 1.0, tiles, total, longest, setting))
 
 
-def hopper() -> Setting:
+def hopper() -> AttentionSetting:
     options = (("kv_dtype", None), ("causal", True), ("sinks", False), ("head_dim", 128), ("variant", PREFILL))
     ctx = Context(find("H200"), "bf16", "cold", "vllm-0.22.1", "fa3", options)
     return setting_of(ctx, Heads(32.0, 8.0, None, 128.0, 128.0, 2.0, 2.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from model_families import FAMILIES, expand
 
 from pipewave.calls.families import Attention, Collective, FusedMoe, Gemm
 from pipewave.errors import BadInput, CannotShard
@@ -12,7 +13,6 @@ from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.modules import is_module
 from pipewave.models.shard import Parallel, active_parameters, kv_bytes_per_token, padded_vocab
 from pipewave.models.spec import Gqa
-from tests.models.families import FAMILIES, expand
 
 DECODE = Batch((1,) * 8, (1000,) * 8)
 PROMPT = Batch((300, 200), (300, 500))

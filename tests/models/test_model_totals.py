@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from model_families import FAMILIES, expand
 
 from pipewave.models import load
 from pipewave.models.config import parse
 from pipewave.models.shard import Parallel, active_parameters, kv_bytes_per_token, parameters, state_bytes, weight_bytes
-from tests.models.families import FAMILIES, expand
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "shared/data")) / "models"
 

@@ -10,7 +10,8 @@ import pipewave as pw
 from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.physics.arith import SCALAR
-from pipewave.prediction.in_step import DIRTY_SHARE, REPLAYED, write_back_s
+from pipewave.prediction.in_step import REPLAYED, write_back_s
+from pipewave.software.stack_rules import constant
 
 STREAMING = (pw.gemm(1, 14336, 4096), pw.fused_moe(32, 128, 8, 2048, 768), pw.attention((1,) * 8, (16384,) * 8, 32, 8))
 
@@ -34,7 +35,11 @@ def test_a_large_product_is_spared_next_to_nothing() -> None:
 def test_a_write_back_is_bounded_by_the_cache(busy: float, size: float, family: str) -> None:
     gpu = find("H200")
     spared = write_back_s(busy, size, family_of(family), gpu, SCALAR)
-    assert 0.0 <= spared <= DIRTY_SHARE * gpu.l2_mb * 2**20 / (1e9 * gpu.dram_peak_gbps) * (1 + 1e-9)
+    assert (
+        0.0
+        <= spared
+        <= constant("step_write_back")["of_l2"] * gpu.l2_mb * 2**20 / (1e9 * gpu.dram_peak_gbps) * (1 + 1e-9)
+    )
     assert family != "rmsnorm" or spared == 0.0
 
 

@@ -11,11 +11,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipewave.cli import planning, serving
+from pipewave.cli import model, planning, serving
 from pipewave.errors import PipewaveError
 
 app = typer.Typer()
 serving.register(app)
+model.register(app)
 planning.register(app)
 
 STATIC = ["--batch", "8", "--input-len", "512", "--output-len", "32"]
@@ -41,6 +42,10 @@ def test_model_step_and_tables_for_people() -> None:
     assert json.loads(run("model", "--json")) == sorted(json.loads(run("model", "--json")))
     parts = json.loads(run("model", "gpt-oss-20b", "--tp", "2", "--json"))
     assert sum(part["parameters"] for part in parts["parts"]) == parts["parameters"]
+    assert parts["pattern"] == "(A B)×12"
+    assert [part["name"] for part in parts["blocks"][0]["parts"]] == ["attention", "experts"]
+    assert "experts" in run("model", "gpt-oss-20b")
+    assert "qkv_proj" in run("model", "gpt-oss-20b", "--matrices")
     step = ["step", "--model", "Llama-3.1-8B", "--gpu", "H200", "--q-lens", "1*8", "--kv-lens", "500*8"]
     answer = json.loads(run(*step, "--json"))
     assert sum(part["total_us"] for part in answer["parts"]) == pytest.approx(answer["total_us"])

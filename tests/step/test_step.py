@@ -10,14 +10,13 @@ import pytest
 from pipewave.calls.families import Gemm
 from pipewave.errors import BadInput, DoesNotFit
 from pipewave.gpus import find
-from pipewave.kernels.gemm.clock import ALONE as IDLE_CLOCK
-from pipewave.kernels.gemm.clock import LOADED
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import ALONE, Parallel
 from pipewave.physics.energy import limited_us
 from pipewave.prediction.api import predict
 from pipewave.software.engines import Engine
+from pipewave.software.stack_rules import constant
 from pipewave.step import Load, Runner, find_engine
 from pipewave.step.detail import detail
 from pipewave.step.inside import inside
@@ -64,6 +63,20 @@ def test_intervals_hold_the_answer_and_shrink_from_kernels_to_steps() -> None:
     found = predict([u.call for u in uses], run.gpu, protocol="serving", stack=run.engine.stack)
     widest = float(np.max(found.high_us / found.latency_us))
     assert steps.high_us[0] / steps.total_us[0] < widest
+
+
+def test_half_of_a_kernels_error_is_common_to_the_step() -> None:
+    """Against the errors drawn: half of each kernel's variance is one draw for the step, the rest a draw of its own."""
+    run, batch = runner(), BATCHES[0]
+    steps, uses = run.steps([batch]), run.deployment.kernels(batch)
+    found, counts = inside([u.call for u in uses], run.gpu, run.engine).found, np.array([u.count for u in uses])
+    half = np.log(found.high_us / found.latency_us) * found.latency_us * counts
+    draws = np.random.default_rng(0)
+    shared, own = draws.normal(size=(20_000, 1)), draws.normal(size=(20_000, len(half)))
+    deviation = float(((np.sqrt(0.5) * shared + np.sqrt(0.5) * own) * half).sum(axis=1).std())
+    kernels = float(np.dot(found.latency_us, counts))
+    assert np.log(steps.high_us[0] / steps.total_us[0]) == pytest.approx(deviation / kernels, rel=0.03)
+    assert np.log(steps.total_us[0] / steps.low_us[0]) == pytest.approx(deviation / kernels, rel=0.03)
 
 
 def test_steps_do_not_depend_on_their_company() -> None:
@@ -136,10 +149,14 @@ def test_an_h200_sustains_what_its_microbenchmark_measured() -> None:
     assert flops / (1e-6 * heat_us) == pytest.approx(660e12, rel=0.06)
 
 
+def _clock(card: str) -> float:
+    return float(constant("sm_clock", card=card))
+
+
 def test_a_step_spares_streaming_kernels_the_write_back_of_a_flush() -> None:
     gpu, engine = find("H200"), find_engine("vllm")
     thin, thick = Gemm(1, 14336, 4096), Gemm(8192, 14336, 4096)
-    busy, alone = ({"sm_clock_mhz": share * gpu.boost_clock_mhz} for share in (LOADED, IDLE_CLOCK))
+    busy, alone = ({"sm_clock_mhz": share * gpu.boost_clock_mhz} for share in map(_clock, ("loaded", "idle")))
     cold = predict([replace(thin, **busy), replace(thick, **busy)], gpu, stack=engine.stack)
     quick = predict(replace(thick, **alone), gpu, stack=engine.stack)
     found = inside([thin, thick], gpu, engine).found

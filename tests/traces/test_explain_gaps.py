@@ -11,7 +11,7 @@ import pytest
 from pipewave.calls.families import gemm
 from pipewave.measure.pack import rows as packed
 from pipewave.prediction.api import predict
-from pipewave.traces.gaps import Row, league, main, measured_rows, ratios, worst
+from pipewave.traces.gaps import Row, compare_stacks, main, measured_rows, ratios, worst
 
 NORMS = Path(__file__).parents[2] / "data" / "measured" / "h200" / "rmsnorm.json.gz"
 ROWS = [
@@ -28,12 +28,12 @@ def test_ratios_are_measured_over_ceiling_whatever_else_is_asked_with_them() -> 
 def test_slower_rows_stand_worse_in_proportion() -> None:
     slower = [replace(row, latency_us=3 * row.latency_us) for row in ROWS]
     np.testing.assert_allclose(ratios(slower), 3 * ratios(ROWS))
-    one, other = league(ROWS)[0], league(slower)[0]
+    one, other = compare_stacks(ROWS)[0], compare_stacks(slower)[0]
     assert other.median_ratio == pytest.approx(3 * one.median_ratio)
 
 
 def test_every_row_stands_in_one_place_and_the_worst_come_first() -> None:
-    standings = league(ROWS)
+    standings = compare_stacks(ROWS)
     assert sum(one.rows for one in standings) == len(ROWS)
     assert {one.impl for one in standings} == {"cublas", "own"}
     medians = [one.median_ratio for one in standings]
@@ -49,7 +49,7 @@ def test_measured_rows_become_calls_of_the_software_that_ran() -> None:
     assert {(row.call.kernel, row.call.to_dict()["stack"]) for row in rows} == {("rmsnorm", "vllm-0.22.1")}
 
 
-def test_the_command_prints_the_league(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(NORMS), "--gpu", "H200", "--worst", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:4] == ["rmsnorm", "cold", "vllm-0.22.1", "vllm"] or lines[2].split()[1] == "cold"

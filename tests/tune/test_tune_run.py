@@ -116,18 +116,18 @@ def test_pairs_report_how_often_the_choice_is_slower() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["moe_w13", "decode_64", "gemm"])
-def test_candidates_are_the_default_and_the_choices_with_the_load_told_and_not(kernel: str) -> None:
+def test_candidates_are_the_default_and_the_choices_with_the_load_known_and_not(kernel: str) -> None:
     of, table, shape = space(kernel), load_table(kernel, env={}), draw(kernel, 9, 1)[0]
     routed = [shape["m"] * shape["top_k"], *[0] * (shape["e"] - 1)] if kernel == "moe_w13" else []
-    default, choice, told, *ranked = pairs.candidates(table, of, shape, routed)
+    default, choice, known_load, *ranked = pairs.candidates(table, of, shape, routed)
     assert default == of.configs.index(of.default(shape))
-    fields = pairs.asked(kernel, shape, routed, told=False)
+    fields = pairs.asked(kernel, shape, routed, known_load=False)
     assert of.as_dict(of.configs[choice]) == table.select(**fields)
     load: dict[str, Any] = {"counts": tuple(routed)} if routed else {}
     if kernel == "decode_64":
         load = {"longest": max(fields["kv_len"], int(lengths(shape).max()))}
-    assert of.as_dict(of.configs[told]) == table.select(**fields, **load)
-    assert len(ranked) == pairs.NEXT + pairs.NEXT_TOLD
+    assert of.as_dict(of.configs[known_load]) == table.select(**fields, **load)
+    assert len(ranked) == pairs.NEXT + pairs.NEXT_KNOWN
 
 
 def test_regret_scores_on_the_half_that_did_not_choose() -> None:

@@ -52,7 +52,7 @@ def test_a_short_list_loses_little_against_all_configurations(kernel: str) -> No
     table = load_table(kernel)
     inside = [shape for shape in shapes(kernel) if table.candidates(shape)[1]]
     columns = {name: np.array([[shape[name]] for shape in inside]) for name in inside[0]}
-    us, number = table.table.fitted.leaning(columns), {id(c): i for i, c in enumerate(table.configs)}
+    us, number = table.table.fitted.with_margin_us(columns), {id(c): i for i, c in enumerate(table.configs)}
     chosen = us[np.arange(len(us)), [number[id(table.select(**shape))] for shape in inside]]
     assert np.mean(chosen / us.min(axis=1) - 1) < 0.02
 

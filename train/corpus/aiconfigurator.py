@@ -21,11 +21,15 @@ WITH_QUANTIZE = ("fp8", "fp8_block", "nvfp4")
 
 def raw(file: Path, data_dir: Path) -> pd.DataFrame:
     """One cleaned file with the common columns; its own columns keep their names."""
+    return cleaned(pd.read_parquet(file), file, data_dir)
+
+
+def cleaned(rows: pd.DataFrame, file: Path, data_dir: Path) -> pd.DataFrame:
+    """The same of rows that were read from that file."""
     gpu, _, framework, version = file.parts[-5:-1]
     table = file.name.removesuffix("_perf.parquet")
-    rows = rules.apply(
-        pd.read_parquet(file), data_dir, table=table, gpu=gpu, framework=framework, version=version
-    ).reset_index(drop=True)
+    rows = rules.apply(rows, data_dir, table=table, gpu=gpu, framework=framework, version=version)
+    rows = rows.reset_index(drop=True)
     device = rows["device"].fillna(gpu) if "device" in rows else gpu
     return rows.assign(
         raw_gpu=device,

@@ -83,15 +83,15 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_call(net: str) -> dict[str, str]:
-    """What each stack runs by capability, type and `FAMILY.told_by`; encoders' kernels only for unmasked prompts."""
+    """What each stack runs by capability, type and `FAMILY.selected_by`; encoders' kernels for unmasked prompts."""
     frame = rows(net)
     capability = frame["gpu"].map(lambda name: find(str(name)).compute_capability)
     frame = frame.assign(causal=frame["causal"].astype(bool), capability=capability)
     decoders = frame[frame["phase"] != "encoder"]
     found: dict[str, str] = {}
-    for many in range(1, len(FAMILY.told_by) + 1):
-        names = ["stack", "capability", "dtype", *FAMILY.told_by[:many]]
-        part = frame if net == PREFILL and many == len(FAMILY.told_by) else decoders
+    for many in range(1, len(FAMILY.selected_by) + 1):
+        names = ["stack", "capability", "dtype", *FAMILY.selected_by[:many]]
+        part = frame if net == PREFILL and many == len(FAMILY.selected_by) else decoders
         for key, impls in part.groupby(names, observed=True)["impl"]:
             found["|".join(map(str, key))] = str(impls.mode().iloc[0])
     return found

@@ -28,9 +28,9 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from pipewave import __version__
+        from pipewave.version import VERSION
 
-        print(f"pipewave {__version__}")
+        print(f"pipewave {VERSION}")
         raise typer.Exit
 
 
@@ -47,6 +47,7 @@ def everywhere(
 GROUPS = (
     "predict",
     "gpus",
+    "model",
     "serving",
     "planning",
     "trace",

@@ -16,7 +16,7 @@ from pipewave.kernels import Family, registered
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
 # What a narrow terminal goes without, in order.
-SPARE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")
+DROPPABLE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")
 
 
 class Kernel(TyperCommand):
@@ -109,7 +109,7 @@ def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
     if form == "table":
         title = f"{call.kernel} {_shape(call)} [{protocol}]"
         known = all(answer.prediction.software == LEVELS[0] for answer in answers)
-        show([_row(answer, known) for answer in answers], form, title=title, spare=SPARE)
+        show([_row(answer, known) for answer in answers], form, title=title, droppable=DROPPABLE)
         show([_pipes(answer) for answer in answers], form, title="busy share of each pipe")
         _notes(answers)
     else:

@@ -15,9 +15,14 @@ BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def show(
-    rows: Sequence[Mapping[str, Any]], form: str, *, title: str = "", schema: str = "rows", spare: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]],
+    form: str,
+    *,
+    title: str = "",
+    schema: str = "rows",
+    droppable: Sequence[str] = (),
 ) -> None:
-    """Print rows of equal keys in the chosen form; JSON carries `schema_version`. `spare`: see `table`."""
+    """Print rows of equal keys in the chosen form; JSON carries `schema_version`. `droppable`: see `table`."""
     if form == "json":
         print(json.dumps({"schema_version": 1, schema: [dict(row) for row in rows]}))
     elif form == "csv":
@@ -25,11 +30,11 @@ def show(
         writer.writeheader()
         writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     else:
-        table(rows, title=title, spare=spare)
+        table(rows, title=title, droppable=droppable)
 
 
-def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", spare: Sequence[str] = ()) -> None:
-    """Print rows as a table, numbers to the right; a narrow terminal goes without `spare` columns, first to last."""
+def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", droppable: Sequence[str] = ()) -> None:
+    """Print rows as a table, numbers to the right; a narrow terminal goes without `droppable` columns, in order."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -38,7 +43,7 @@ def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", spare: Sequence
     told = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console(width=None if told else 160, markup=False, highlight=False)
     grid = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    names = _fitting(rows, console.width, spare)
+    names = _fitting(rows, console.width, droppable)
     narrow = sum(_width(rows, name) + 2 for name in names) > console.width
     for place, name in enumerate(names):
         number = _numeric([row[name] for row in rows])
@@ -51,12 +56,12 @@ def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", spare: Sequence
     console.print(grid)
 
 
-def _fitting(rows: Sequence[Mapping[str, Any]], width: int, spare: Sequence[str]) -> list[str]:
-    """Names of the columns that fit side by side once enough of the spare ones are left out."""
+def _fitting(rows: Sequence[Mapping[str, Any]], width: int, droppable: Sequence[str]) -> list[str]:
+    """Names of the columns that fit side by side once enough of the droppable ones are left out."""
     names = list(rows[0]) if rows else []
     wide = {name: _width(rows, name) + 2 for name in names}
     wide |= {name: min(wide[name], NAME_WIDTH + 2) for name in names[:1]}
-    for name in spare:
+    for name in droppable:
         if name in names and sum(wide[each] for each in names) > width:
             names.remove(name)
     return names

@@ -38,39 +38,11 @@ KvDtype = Annotated[str | None, typer.Option("--kv-cache-dtype", help="fp8 or th
 
 def register(app: typer.Typer) -> None:
     """Add the serving commands."""
-    app.command("model")(model_command)
     app.command("step")(step_command)
     app.command("estimate")(estimate_command)
     app.command("replay")(replay_command)
     app.command("serve")(serve_command)
     app.command("workload")(workload_command)
-
-
-def model_command(
-    model: Annotated[str, typer.Argument(help="config.json, a directory with one, or a built-in name.")] = "",
-    tp: Tp = 1,
-    pp: Pp = 1,
-    ep: Ep = 1,
-    ignore: Ignore = [],  # noqa: B006 typer reads the default, nothing writes it
-    as_json: AsJson = False,
-) -> None:
-    """Layers, parameters and bytes of a model; without a name, the built-in ones."""
-    from pipewave.models import load, names
-    from pipewave.models.shard import Parallel
-    from pipewave.models.view import rows, summary
-
-    if not model:
-        print(json.dumps(list(names())) if as_json else "\n".join(names()))
-        return
-    spec, parallel = load(model, ignore=tuple(ignore)), Parallel(tp, pp, ep)
-    totals = summary(spec, parallel)
-    if as_json:
-        print(json.dumps({"schema_version": 1, **totals, "parts": rows(spec, parallel)}))
-        return
-    from pipewave.cli.render import table
-
-    table(rows(spec, parallel), title=f"{spec.name} ({spec.model_type})")
-    _facts({k: v for k, v in totals.items() if k not in ("model", "model_type")})
 
 
 def step_command(
@@ -112,7 +84,7 @@ def step_command(
 
     title = f"{spec.name} on {gpu}, {engine}: {total['total']:,.0f} µs ({total['low']:,.0f} to {total['high']:,.0f})"
     shown = [_part(row, staged=pp > 1) for row in rows if row["total_us"]]
-    table(shown, title=title, spare=("basis", "each µs", "low", "high"))
+    table(shown, title=title, droppable=("basis", "each µs", "low", "high"))
 
 
 def _part(row: Mapping[str, Any], *, staged: bool) -> dict[str, Any]:
@@ -135,7 +107,10 @@ def estimate_command(
     gpu: Gpu,
     batch: Annotated[int, typer.Option("--batch", "--batch-size", help="Requests that arrive together.")],
     input_len: Annotated[int, typer.Option("--input-len", "--isl", help="Prompt tokens of each.")],
-    output_len: Annotated[int, typer.Option("--output-len", "--osl", help="Generated tokens of each.")],
+    output_len: Annotated[
+        int, typer.Option("--output-len", "--osl", help="Generated tokens of each; 0: an embedding or a score.")
+    ],
+    images: Annotated[int, typer.Option(help="Images of each prompt; their tokens come on top.")] = 0,
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
@@ -161,6 +136,7 @@ def estimate_command(
         engine=engine,
         max_num_batched_tokens=max_num_batched_tokens,
         kv_dtype=_kv(kv_cache_dtype),
+        images=images,
     ).to_dict()
     _print(answer, as_json, f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {engine}")
 
@@ -193,7 +169,10 @@ def serve_command(
         str | None, typer.Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
     ] = None,
     isl: Annotated[int, typer.Option("--isl", "--input-len", "--random-input-len", help="Mean prompt tokens.")] = 1024,
-    osl: Annotated[int, typer.Option("--osl", "--output-len", "--random-output-len", help="Mean output tokens.")] = 128,
+    osl: Annotated[
+        int, typer.Option("--osl", "--output-len", "--random-output-len", help="Mean output tokens; 0: none.")
+    ] = 128,
+    images: Annotated[int, typer.Option(help="Images of each prompt: their tokens, without the tower's time.")] = 0,
     requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None,
     rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second.")] = None,
     concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None,
@@ -229,11 +208,14 @@ def serve_command(
         missing = "model" if model is None else "gpu"
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
     from pipewave.models import load
+    from pipewave.serving.estimate import asked, image_tokens
     from pipewave.serving.perfetto import write
     from pipewave.serving.report import Sla
     from pipewave.serving.run import Server, Setup
 
-    sizes: dict[str, Any] = {"input_len": isl, "output_len": osl, "spread": spread}
+    spec = asked(load(model, ignore=tuple(ignore)), osl)
+    prompt = isl + image_tokens(spec, images)
+    sizes: dict[str, Any] = {"input_len": prompt, "output_len": max(osl, 1), "spread": spread}
     drawn = sizes | {"burstiness": burstiness, "seed": seed}
     traffic = _traffic(trace, requests, drawn, {"rate": rate, "concurrency": concurrency})
     sides: dict[str, Any] = {
@@ -243,7 +225,7 @@ def serve_command(
         "kv_dtype": _kv(kv_cache_dtype),
     }
     setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
-    server = Server.of(load(model, ignore=tuple(ignore)), gpu, setup, traffic.longest)
+    server = Server.of(spec, gpu, setup, traffic.longest)
     sla = Sla(ttft, tpot, request_latency)
     served = server.run_with_interval(traffic, sla) if interval else server.run(traffic, sla)
     if trace_out:
@@ -285,7 +267,7 @@ def _served(answer: Mapping[str, Any], as_json: bool) -> None:
     ]
     table(rows, title=f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}")
     rest = {k: v for k, v in answer.items() if not k.endswith(("_ms", "_low", "_high"))}
-    _facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine")})
+    facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine")})
 
 
 def workload_command(
@@ -350,9 +332,10 @@ def _shares(breakdown: Mapping[str, Mapping[str, float]]) -> None:
         )
 
 
-def _facts(facts: Mapping[str, Any]) -> None:
+def facts(named: Mapping[str, Any]) -> None:
+    """Print one fact a line."""
     from pipewave.cli.render import text
 
-    for name, value in facts.items():
+    for name, value in named.items():
         if value not in ([], None):
             print(f"{name:28} {value:,}" if isinstance(value, int) else f"{name:28} {text(value)}")

@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from pipewave.traces import Report, Workload
     from pipewave.traces.compare import Comparison
-    from pipewave.traces.report import Left
+    from pipewave.traces.report import UnpredictedKernel
 
 FORMATS = ("table", "json", "html", "md")
 TOP = 25
@@ -147,15 +147,15 @@ def _table(report: Report, top: int) -> None:
         for entry in shown
     ]
     title = f"{report.source} on {report.gpu} [{report.protocol}]: µs of one call; recoverable of all of them"
-    table(rows, title=title, spare=("90 % interval", "bound", "floor", "share"))
+    table(rows, title=title, droppable=("90 % interval", "bound", "floor", "share"))
     if len(shown) < len(report.entries):
         print(f"{len(report.entries) - len(shown)} more calls; --top 0 shows all")
-    _left("shape unknown", report.unshaped, report.gpu_us)
-    _left("not recognised", report.unknown, report.gpu_us)
+    _unpredicted("shape unknown", report.unshaped, report.gpu_us)
+    _unpredicted("not recognised", report.unknown, report.gpu_us)
     _totals(report)
 
 
-def _left(title: str, rows: Sequence[Left], whole: float) -> None:
+def _unpredicted(title: str, rows: Sequence[UnpredictedKernel], whole: float) -> None:
     if rows:
         listed = ", ".join(f"{row.name} ×{row.count} {row.total_measured_us:.4g} µs" for row in rows[:6])
         more = f", and {len(rows) - 6} more" if len(rows) > 6 else ""
@@ -199,6 +199,6 @@ def _comparison_table(found: Comparison, top: int) -> None:
         for change in found.changes[: top or None]
     ]
     title = f"µs of A {found.a.source} on {found.a.gpu} and B {found.b.source} on {found.b.gpu}"
-    table(rows, title=title, spare=("family", "× A", "× B", "predicted B − A"))
+    table(rows, title=title, droppable=("family", "× A", "× B", "predicted B − A"))
     (a, b), unit = found.gpu_us, " a step" if found.by_step else ""
     print(f"GPU time{unit}: A {a / 1e3:,.3f} ms, B {b / 1e3:,.3f} ms, B / A {b / a if a else 0.0:.3f}")

@@ -20,9 +20,36 @@ RECORDINGS = Path("data/recordings/h200")
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     group = typer.Typer(no_args_is_help=True, help="Choose Triton configurations: profile, table, explain, export, …")
-    for command in (profile, table, explain, export, check, reachable, evaluate):
+    for command in (inspect, profile, table, explain, export, check, reachable, evaluate):
         group.command(command.__name__)(command)
     app.add_typer(group, name="tune")
+
+
+def inspect(
+    kernel: Annotated[str, typer.Argument(help="FILE.py:function of any `triton.jit` kernel.", show_default=False)],
+    grid: Annotated[str, typer.Option(help="Blocks of a launch: `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.")],
+    args: Annotated[list[str], typer.Option("--arg", help="M=4096 or x=bf16[4096,4096]; repeatable.")] = [],  # noqa: B006
+    config: Annotated[str, typer.Option(help="BLOCK_M=128,BLOCK_N=64,num_warps=4")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """What a kernel's source says of a launch: loops and their turns, bytes, FLOPs, and what it does not say.
+
+    Example: `pipewave tune inspect matmul.py:matmul --grid "cdiv(M, BM) * cdiv(N, BN)" --arg M=512 --arg N=512
+    --arg K=512 --arg a=bf16[512,512] --config BM=64,BN=64,BK=32`. Runs the file, as an import would.
+    """
+    from pipewave.cli.render import show
+    from pipewave.tune.reading.inspect import arguments, load, understood
+
+    words = [word for word in config.split(",") if word]
+    found = understood(load(kernel), grid, arguments(args), arguments(words))
+    if as_json:
+        print(json.dumps({"schema_version": 1, **found}))
+        return
+    lists = {name: found.pop(name) for name in ("loops", "unknown")}
+    show([{name: value for name, value in found.items() if name != "grid"}], "table", title=kernel)
+    for name, rows in lists.items():
+        if rows:
+            show(rows, "table", title=name)
 
 
 def profile(

@@ -107,8 +107,8 @@ def _percent(found: Mapping[str, float]) -> dict[str, float]:
 
 def pairs_line(found: Mapping[str, Any]) -> str:
     """Say how the choice does against the default on further shapes."""
-    told = found.get("load_told")
-    return _pairs_line(found) + (f"\nwith the load told, {_pairs_line(told)}" if told else "")
+    known_load = found.get("load_known")
+    return _pairs_line(found) + (f"\nwith the load known, {_pairs_line(known_load)}" if known_load else "")
 
 
 def _pairs_line(found: Mapping[str, float]) -> str:

@@ -187,7 +187,7 @@ class GPU:
         return peak / (self.sms * self.sustained_clock_mhz * 1e6)
 
     @property
-    def kin(self) -> str:
+    def base_gpu(self) -> str:
         """The card whose measured rows are nearest: the one a copy was made of, or this one."""
         return self.origin or self.name
 
@@ -211,12 +211,12 @@ class GPU:
         given = {key: checked(key, value) for key, value in changes.items()}
         given = {key: value for key, value in given.items() if value != getattr(self, key)}
         if not given:
-            return self if name is None else replace(self, name=name, aliases=(), origin=self.kin)
+            return self if name is None else replace(self, name=name, aliases=(), origin=self.base_gpu)
         followed = self._followers(given)
         sources = {key: Source("unverified", "what-if") for key in given}
         sources |= {key: Source("derived", f"what-if: follows {', '.join(_FOLLOWS[key])}") for key in followed}
         return replace(
-            self, name=name or _what_if_name(self.name, given), aliases=(), origin=self.kin,
+            self, name=name or _what_if_name(self.name, given), aliases=(), origin=self.base_gpu,
             sources=self.sources | sources, **{**followed, **given},
         )  # fmt: skip
 

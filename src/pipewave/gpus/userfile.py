@@ -29,7 +29,7 @@ def load(path: Path) -> GPU:
 
     Raises:
         BadFile: unreadable, not YAML or JSON, not a mapping.
-        BadInput and its kin: naming the field, the value and what is permitted.
+        BadInput or a subclass: naming the field, the value and what is permitted.
     """
     try:
         stat = path.stat()
@@ -89,7 +89,7 @@ def _from_base(base: object, name: str, values: Mapping[str, Any], sources: Mapp
     if stem is None:
         raise BadInput(f"base = {base!r} is not possible: give a GPU that `pipewave gpus` lists", field="base")
     changed = shipped(stem).what_if(**values)
-    return replace(changed, name=name, aliases=(), origin=changed.kin, sources=changed.sources | sources)
+    return replace(changed, name=name, aliases=(), origin=changed.base_gpu, sources=changed.sources | sources)
 
 
 def _name(content: Mapping[str, Any], path: Path) -> str:

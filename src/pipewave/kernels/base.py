@@ -16,6 +16,7 @@ from pipewave.gpus import GPU
 from pipewave.kernels.features import Features
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
+from pipewave.software import stack_rules, stacks
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces, Page, Profile, Rows
@@ -73,6 +74,25 @@ class Context:
         """A non-numeric field of the calls."""
         return dict(self.options).get(name, default)
 
+    def rule(self, name: str, **more: Any) -> Any:
+        """What a rule of software says here; `more` facts are those that the rule asks for besides."""
+        return _ruled(self, name, tuple(more.items()))
+
+
+@lru_cache(maxsize=16384)
+def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
+    facts = {
+        "framework": ctx.framework,
+        "version": stacks.version(ctx.stack),
+        "architecture": ctx.gpu.architecture,
+        "mma": ctx.gpu.traits.mma,
+        "gpu": ctx.gpu.base_gpu,
+        "dtype": ctx.dtype,
+        "protocol": ctx.protocol,
+        "impl": ctx.impl,
+    }
+    return stack_rules.answer(name, facts | dict(more))
+
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
@@ -120,12 +140,11 @@ class Family:
     `options` names the call's fields that go to `Context.options` instead of the columns; `variant` adds a key that
     splits a batch (calls of different variants are analysed apart), from the fields of one case. `one` analyses a
     single case without arrays, where the family knows how to: a call alone is then answered several times faster.
-    `dtypes`: operand types that kernels exist for; empty means all that the GPU runs. `told_by`: options by which a
+    `dtypes`: operand types that kernels exist for; empty means all that the GPU runs. `selected_by`: options by which a
     stack chooses among its implementations.
 
     `reads`: what a step leaves nearer than a cold call finds it, "operands" (weights, a cache) or "activations" of the
-    kernel before. `waiting`: floor over latency up to which a cold call waits for its start, so that a step saves it
-    nothing, and from which it saves all. `example` is a command line; `faces` is what traces, measurements and pages
+    kernel before. `example` is a command line; `faces` is what traces, measurements and pages
     need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
     `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing.
     """
@@ -139,9 +158,8 @@ class Family:
     nets: tuple[str, ...] = ()
     one: Callable[[Mapping[str, Any], Context], Sketch] | None = None
     dtypes: tuple[str, ...] = ()
-    told_by: tuple[str, ...] = ()
+    selected_by: tuple[str, ...] = ()
     reads: str = ""
-    waiting: tuple[float, float] | None = None
     example: str = ""
     faces: Callable[[], Faces] | None = None
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None

@@ -44,6 +44,7 @@ class Stage:
     blocks: Amount = 1e9
     chain_s: Amount = 0.0
     launches: Amount = 1.0
+    cycles: Amount = 0.0  # clocks of an SM that issuing takes, of all blocks together
     gathered: Amount = 0.0  # bytes drawn from L2 again and again, beside those above
 
 
@@ -112,9 +113,10 @@ class Stages:
         dram = self._exchanged(part) / (DRAM_SHARE * 1e9 * gpu.dram_gbps)
         passed = part.read + part.written + part.fresh + part.gathered
         through = passed / (L2_SHARE * 1e9 * gpu.l2_peak_gbps)
-        waves = wave_efficiency(full * part.blocks, float(gpu.sms))
+        waves = wave_efficiency(full * part.blocks / gpu.sms)
         math = part.flops / (MATH_SHARE * rate(gpu, part.dtype) * waves)
-        held = overlapped(3, math, dram, through, full * part.chain_s)
+        issue = part.cycles / (gpu.sms * gpu.sustained_clock_mhz * 1e6 * waves)
+        held = overlapped(3, math, dram, through, issue, full * part.chain_s)
         return np.asarray(part.launches * launch_s(gpu) + held)
 
     def _exchanged(self, part: Stage) -> Array:

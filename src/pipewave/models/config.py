@@ -153,6 +153,7 @@ def _whole(make: Maker, name: str, model_type: str, layers: tuple[Layer, ...]) -
         kv_dtype=make.quantisation.kv_dtype,
         hyper=HyperConnection(streams, fields.integer("hc_sinkhorn_iters", 20), hidden) if streams > 1 else None,
         encoder=family.encoder,
+        pooled=family.encoder,
         tables=tables(fields, hidden),
         front=front,
         front_params=front_params,

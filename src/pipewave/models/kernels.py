@@ -9,6 +9,7 @@ from pipewave.calls.families import Call, all_gather, send_recv
 from pipewave.calls.operators import HyperConnection
 from pipewave.models.feeding import feed
 from pipewave.models.mixing import after, before, lengths
+from pipewave.models.seeing import see
 from pipewave.models.shard import ALONE, Parallel, padded_vocab
 from pipewave.models.spec import Layer, ModelSpec
 from pipewave.models.stage import ACT, COMPILED, Batch, Stage, Use
@@ -53,6 +54,10 @@ class Deployment:
             for mixer in layer.mixers
             for use in lengths(view, mixer)
         )
+
+    def images(self, count: int) -> list[Use]:
+        """Kernels that turn `count` images, each of the tower's own size, into tokens. Raises BadInput without one."""
+        return merge(see(self.stage(Batch.of([1], [1])), count))
 
     def stage(self, batch: Batch) -> Stage:
         """One rank's view of a batch."""
@@ -134,7 +139,7 @@ def _head(stage: Stage) -> Iterator[Use]:
         yield stage.norm("final_norm", model.hidden, fused_add=True)
     size = count * model.hidden * ACT
     yield stage.streaming("last_rows", size, size)
-    if model.encoder:
+    if model.pooled:
         return
     yield stage.linear(replace(model.lm_head, out=vocab), count)
     logits = count * vocab * ACT

@@ -118,7 +118,7 @@ class Gqa(Mixer):
 
     def cache_elements(self, tp: int = 1) -> int:
         """K and V elements one token leaves on one rank."""
-        return 0 if self.borrowed else max(self.kv_heads // tp, 1) * (self.head_dim + self.v_dim)
+        return 0 if self.borrowed or not self.causal else max(self.kv_heads // tp, 1) * (self.head_dim + self.v_dim)
 
     def token_bytes(self, width: int, tp: int = 1) -> float:
         return self.cache_elements(tp) * width + (self.indexer.key_bytes if self.indexer else 0)

@@ -99,6 +99,7 @@ HARMLESS = frozenset(
     scale_emb scale_depth activation_sparsity_pattern conv_L_cache index_n_heads index_head_dim index_block_size
     index_topk_blocks index_local_blocks num_image_tokens audio_config vision_config audio_processor img_processor
     embd_layer vision_lora speech_lora word_embed_proj_dim keep_window_size prefix_dense_sliding_window_pattern
+    moe_renormalize use_grouped_topk use_bidirectional_attention mamba_hidden_act moe_shared_expert_overlap
     additional_vocab_size audio_token_index max_window_size num_sliding_attention_heads
     swa_num_attention_heads type_vocab_size
     index_share_for_mtp_iteration attn_res_block_size sliding_window_pattern hybrid_layer_pattern mlp_layer_types

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pipewave.calls.dtypes import kv_bytes
 from pipewave.errors import BadInput, CannotShard
 from pipewave.models.mixers import Gqa, Mixer
 from pipewave.models.spec import Layer, ModelSpec
@@ -156,7 +157,7 @@ def _fullest(model: ModelSpec, parallel: Parallel, law: Callable[[Mixer], float]
 
 def element_bytes(model: ModelSpec, kv_dtype: str | None = None) -> int:
     """Bytes of one cached element."""
-    return 1 if (kv_dtype or model.kv_dtype) == "fp8" else 2
+    return int(kv_bytes(kv_dtype or model.kv_dtype, "bf16"))
 
 
 def parameters(model: ModelSpec) -> int:

@@ -96,7 +96,8 @@ class ModelSpec:
     """A language model. `norms`: pre, post, sandwich (both) or parallel (one norm feeds both blocks).
 
     `tables`: rows × width of embedding tables beside the first; `front`: maps that run once before the layers.
-    `encoder`: every token sees every other and nothing is generated. `drafts`: layers that guess further tokens.
+    `encoder`: every token sees every other and nothing is generated. `pooled`: the last hidden states are the answer
+    (embeddings, rerankers), so no head runs.
     """
 
     name: str
@@ -120,6 +121,7 @@ class ModelSpec:
     front_params: int = 0
     hyper: HyperConnection | None = None
     encoder: bool = False
+    pooled: bool = False
     final_norm: bool = True
 
     @property

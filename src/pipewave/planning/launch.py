@@ -1,46 +1,104 @@
-"""The command that starts a chosen design."""
+"""The command that starts a chosen design: the engine's own option names, a model it can load, lengths that fit."""
 
 from __future__ import annotations
 
 import shlex
+from functools import cache
+from pathlib import Path
 
+import yaml
+
+from pipewave.errors import CannotShard
+from pipewave.models import ModelSpec
+from pipewave.models.ffns import Mlp
 from pipewave.planning.space import Split
-from pipewave.step import find_engine
+from pipewave.step import Engine, find_engine
+
+REPOSITORIES = Path(__file__).with_name("repositories.yaml")
+BLOCK = 128  # rows and columns of one scale in block-scaled FP8 weights
+LENGTH_STEP = 64  # lengths are rounded up to this
+PYTORCH = ("--backend", "pytorch")
 
 
-def command(model: str, split: Split, batch: int, budget: int, replicas: int = 1) -> str:
-    """Shell command for one replica of a design, with the engine's own flag names."""
-    name = find_engine(split.engine).name
-    words = _WORDS[name](model, split, batch, budget)
-    if replicas > 1:
-        words += ["--data-parallel-size" if name == "vllm" else "--dp-size", str(replicas)]
+def command(
+    model: str,
+    split: Split,
+    batch: int,
+    budget: int,
+    replicas: int = 1,
+    *,
+    length: int | None = None,
+    engine: Engine | None = None,
+) -> str:
+    """Shell command for one replica of a design, or several where the engine runs them behind one port.
+
+    length: the longest request in tokens, None for the model's own limit. engine: the resolved profile, for the share
+    of memory that it would choose on this card.
+    """
+    engine = engine or find_engine(split.engine)
+    words = _WORDS[engine.name](repository(model), split, batch, budget, engine)
+    if length is not None:
+        words += [_LENGTH[engine.name], str(-(-length // LENGTH_STEP) * LENGTH_STEP)]
+    if replicas > 1 and engine.name in _REPLICAS:  # TensorRT-LLM: one server a replica
+        words += [_REPLICAS[engine.name], str(replicas)]
     return shlex.join(words)
 
 
-def _vllm(model: str, split: Split, batch: int, budget: int) -> list[str]:
+@cache
+def _repositories() -> dict[str, str]:
+    return dict(yaml.safe_load(REPOSITORIES.read_text("utf-8")))
+
+
+def repository(model: str) -> str:
+    """The name an engine can load: a built-in model's repository, `owner--name` as `owner/name`, else as it is."""
+    return _repositories().get(model) or model.replace("--", "/", 1)
+
+
+def check_blocks(model: ModelSpec, split: Split) -> None:
+    """Raise CannotShard where engines refuse to start: a block-scaled FP8 block cut by the split."""
+    parallel = split.parallel
+    for layer, _ in model.grouped():
+        for moe in layer.moes:
+            if moe.precision.dtype == "fp8_block" and moe.inter // parallel.moe_tp % BLOCK:
+                raise CannotShard(_cut("expert width", moe.inter, parallel.moe_tp, "expert parallelism"), field="ep")
+        for part in layer.ffns:
+            if isinstance(part, Mlp) and part.up.precision.dtype == "fp8_block" and part.inter // split.tp % BLOCK:
+                raise CannotShard(_cut("intermediate size", part.inter, split.tp, "fewer GPUs"), field="tp")
+
+
+def _cut(name: str, size: int, ways: int, instead: str) -> str:
+    return (
+        f"{name} {size} over {ways} GPUs leaves {size // ways}, no multiple of the {BLOCK} that share one FP8 scale: "
+        f"engines refuse to start; use {instead}"
+    )
+
+
+def _vllm(model: str, split: Split, batch: int, budget: int, engine: Engine) -> list[str]:
     words = ["vllm", "serve", model, "--tensor-parallel-size", str(split.tp)]
     words += ["--pipeline-parallel-size", str(split.pp)] if split.pp > 1 else []
     words += ["--enable-expert-parallel"] if split.ep > 1 else []
     words += ["--max-num-seqs", str(batch), "--max-num-batched-tokens", str(budget)]
-    words += ["--gpu-memory-utilization", f"{find_engine('vllm').memory_share:g}"]
+    words += ["--gpu-memory-utilization", f"{engine.memory_share:g}"]
     return words + (["--kv-cache-dtype", split.kv_dtype] if split.kv_dtype else [])
 
 
-def _sglang(model: str, split: Split, batch: int, budget: int) -> list[str]:
+def _sglang(model: str, split: Split, batch: int, budget: int, engine: Engine) -> list[str]:
     words = ["python", "-m", "sglang.launch_server", "--model-path", model, "--tp-size", str(split.tp)]
     words += ["--pp-size", str(split.pp)] if split.pp > 1 else []
     words += ["--ep-size", str(split.ep)] if split.ep > 1 else []
     words += ["--max-running-requests", str(batch), "--chunked-prefill-size", str(budget)]
-    words += ["--mem-fraction-static", f"{find_engine('sglang').memory_share:g}"]
+    words += ["--mem-fraction-static", f"{engine.memory_share:g}"]
     return words + (["--kv-cache-dtype", "fp8_e4m3"] if split.kv_dtype == "fp8" else [])
 
 
-def _trtllm(model: str, split: Split, batch: int, budget: int) -> list[str]:
-    words = ["trtllm-serve", "serve", model, "--backend", "pytorch", "--tp_size", str(split.tp)]
+def _trtllm(model: str, split: Split, batch: int, budget: int, engine: Engine) -> list[str]:
+    words = ["trtllm-serve", "serve", model, *PYTORCH, "--tp_size", str(split.tp)]
     words += ["--pp_size", str(split.pp)] if split.pp > 1 else []
     words += ["--ep_size", str(split.ep)] if split.ep > 1 else []
     words += ["--max_batch_size", str(batch), "--max_num_tokens", str(budget)]
-    return [*words, "--kv_cache_free_gpu_memory_fraction", f"{find_engine('trtllm').memory_share:g}"]
+    return [*words, "--kv_cache_free_gpu_memory_fraction", f"{engine.memory_share:g}"]
 
 
 _WORDS = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
+_LENGTH = {"vllm": "--max-model-len", "sglang": "--context-length", "trtllm": "--max_seq_len"}
+_REPLICAS = {"vllm": "--data-parallel-size", "sglang": "--dp-size"}

@@ -12,13 +12,16 @@ import numpy as np
 
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
+from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
 from pipewave.planning.launch import command
 from pipewave.planning.prices import Price, prices
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
+from pipewave.step import Runner, find_engine
 
 TIMES = ("ttft_ms", "tpot_ms")
+MARGIN = 64  # tokens that a launched server takes beyond the question: what a chat template adds
 CHUNK = 8  # splits a task of an executor evaluates
 ELASTIC = {
     "DRAM bandwidth": "dram_gbps",
@@ -87,6 +90,7 @@ class Plan:
     winner: int | None
     elasticities: tuple[dict[str, Any], ...]
     prices: Mapping[str, Price]
+    spec: ModelSpec
 
     def to_dict(self, most: int = 30) -> dict[str, Any]:
         """The plan as one JSON object; the front is thinned to `most` rows, cheapest first."""
@@ -118,7 +122,16 @@ class Plan:
         """The command that starts one replica of a design."""
         designs = self.designs
         split = designs.splits[designs.split[index]]
-        return command(self.model, split, int(designs.batch[index]), int(designs.budget[index]))
+        length, most = self.question.input_len + self.question.output_len, self.spec.max_length
+        engine = Runner.of(Deployment(self.spec, split.parallel), find_gpu(split.gpu), find_engine(split.engine)).engine
+        return command(
+            self.model,
+            split,
+            int(designs.batch[index]),
+            int(designs.budget[index]),
+            length=length if most is None else min(length + MARGIN, most),
+            engine=engine,
+        )
 
 
 def _price_row(price: Price) -> dict[str, Any]:
@@ -142,7 +155,7 @@ def plan(
     front = pareto(designs, meets)
     winner = front[0] if front else None
     moved = elasticities(model, question, designs, winner) if winner is not None else ()
-    return Plan(model.name, question, designs, meets, front, winner, moved, known)
+    return Plan(model.name, question, designs, meets, front, winner, moved, known, model)
 
 
 def evaluate_many(

@@ -20,6 +20,7 @@ from pipewave.models import ModelSpec
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.physics.demand import Array
 from pipewave.planning.arrivals import Groups
+from pipewave.planning.launch import check_blocks
 from pipewave.planning.space import Question, Split
 from pipewave.step import Engine, Load, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
@@ -58,9 +59,10 @@ class _Steady:
     def __init__(self, model: ModelSpec, split: Split, question: Question, gpu: GPU) -> None:
         parallel = split.parallel
         parallel.check(model)
+        check_blocks(model, split)
         self.split, self.question = split, question
-        self.engine: Engine = find_engine(split.engine)
-        self.runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, self.engine)
+        self.runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, find_engine(split.engine))
+        self.engine: Engine = self.runner.engine
         self.lanes = parallel.pp
 
     def all(self, budgets: Sequence[int], batches: Sequence[int]) -> Evaluated:

@@ -17,11 +17,11 @@ from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES, Array
 from pipewave.prediction import requests, tables
-from pipewave.prediction.arrays import Uniform
+from pipewave.prediction.arrays import TableBatch
 from pipewave.prediction.batch import US, Answers, answer
 from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.resolve import Source
-from pipewave.prediction.scalar import answer_single
+from pipewave.prediction.scalar import answer_scalar
 from pipewave.prediction.tables import Table
 from pipewave.residual.card import BASES
 from pipewave.software.known import furthest
@@ -181,7 +181,7 @@ def predict(
     requests.check_name("impl", impl)
     if isinstance(calls, Call):
         at = requests.where(gpu, protocol)
-        return _alone(as_case(calls, stack, impl), at.gpu, at.protocol)
+        return _one_call(as_case(calls, stack, impl), at.gpu, at.protocol)
     found = [(part.rows, _part(part, stack, impl)) for part in requests.parts(calls, gpu, protocol)]
     answered = found[0][1] if len(found) == 1 else joined(found)
     kept = requests.carried(calls)
@@ -239,7 +239,7 @@ def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanatio
     return Explanation(call, card, prediction, busy)
 
 
-def _uniform(rows: Uniform, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:
+def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:
     case = {**rows.case, "stack": rows.case.get("stack") or stack, "impl": rows.case.get("impl") or impl}
     key = group_key(rows.family, case)
     seconds, bound, joules = np.empty((5, len(rows))), np.empty(len(rows), np.intp), np.empty(len(rows))
@@ -251,12 +251,12 @@ def _uniform(rows: Uniform, gpu: GPU, protocol: str, stack: str | None, impl: st
     return Predictions(latency, low, high, floor, ceiling, bound, group, (found.source,), joules)
 
 
-def _alone(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
+def _one_call(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:
     family = family_of(case["kernel"])
     if family.check_on:
         family.check_on(case, gpu)
     key = group_key(family, case)
-    found = answer_single(family, case, key, gpu, protocol)
+    found = answer_scalar(family, case, key, gpu, protocol)
     if found is None:
         return _one(answer(family, columns(family, [case]), key, gpu, protocol))
     latency, low, high, floor, ceiling = found.seconds
@@ -319,8 +319,8 @@ def _answered(
     family: Family, cases: Sequence[Mapping[str, Any]], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> tuple[Array, Any, Source, Any]:
     """Seconds [5, case], bounds, source and joules of cases that share a group key."""
-    alone = answer_single(family, cases[0], key, gpu, protocol) if len(cases) == 1 else None
-    if alone is not None:
-        return np.array(alone.seconds)[:, None], PIPES.index(alone.bound), alone.source, alone.joules
+    scalar = answer_scalar(family, cases[0], key, gpu, protocol) if len(cases) == 1 else None
+    if scalar is not None:
+        return np.array(scalar.seconds)[:, None], PIPES.index(scalar.bound), scalar.source, scalar.joules
     found = answer(family, columns(family, cases), key, gpu, protocol)
     return found.seconds, found.bound, found.source, found.joules

@@ -21,7 +21,7 @@ CHUNK_ROWS = 32_768  # features of a chunk stay in the caches
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class TableBatch:
     """Rows of one family that differ in numbers only. `case`: the first row, for what they share."""
 
     family: Family
@@ -38,7 +38,7 @@ class Uniform:
             yield part, {name: column[part] for name, column in self.columns.items()}
 
 
-def uniform(named: Mapping[str, Any]) -> Uniform | None:
+def uniform(named: Mapping[str, Any]) -> TableBatch | None:
     """The columns of a table as one batch, or None where rows must be looked at one by one: that is no verdict.
 
     A column is an array, a list or a scalar that stands for every row.
@@ -59,7 +59,7 @@ def uniform(named: Mapping[str, Any]) -> Uniform | None:
     if not all(_fits(rules(family.call).get(name), name in numbers, column) for name, column in arrays.items()):
         return None
     columns = {name: arrays.get(name, np.full(shape, case.get(name) or 0)).astype(np.float64) for name in numbers}
-    return Uniform(family, case, columns)
+    return TableBatch(family, case, columns)
 
 
 def _is_column(column: Any) -> bool:

@@ -1,6 +1,6 @@
 """A batch of calls with one context, answered: physics, learned residual, interval, floor and ceiling.
 
-`combined` and `ceiling_s` are written for arrays and floats alike; `single` answers one call with them.
+`combined` and `ceiling_s` are written for arrays and floats alike; `scalar` answers one call with them.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ class Answers:
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
-    found = _alone(family, cols, key, gpu, protocol)
+    found = _by_itself(family, cols, key, gpu, protocol)
     if serving.streams(family, protocol):
-        cold = _alone(family, cols, key, gpu, COLD).seconds
+        cold = _by_itself(family, cols, key, gpu, COLD).seconds
         found.seconds[serving.CEILING] = serving.ceiling_in_step(found.seconds, cold)
     if not serving.applies(family, protocol):
         return found
     if found.source.near:
         dram_bytes = found.analysis.demand.dram
-        spared = serving.spare(found.seconds, dram_bytes, family, found.ctx, key[1], ARRAY)
-        return replace(found, seconds=np.array(spared))
-    graph = _alone(family, cols, serving.replay_key(key), gpu, "graph")
+        shorter = serving.in_step(found.seconds, dram_bytes, family, found.ctx, key[1], ARRAY)
+        return replace(found, seconds=np.array(shorter))
+    graph = _by_itself(family, cols, serving.replay_key(key), gpu, "graph")
     seconds = np.array(serving.replayed(graph.seconds, found.seconds[FLOOR], ARRAY))
     return replace(found, seconds=seconds, source=with_note(graph.source, serving.REPLAYED))
 
 
-def _alone(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
+def _by_itself(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answers from the net and its correction: under `serving`, what a cold call takes with its activations in L2."""
     dtype, stack, impl = key[:3]
     ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))

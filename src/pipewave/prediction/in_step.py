@@ -1,4 +1,4 @@
-"""What a kernel inside an engine step is spared of what the same kernel pays when measured alone after a flush.
+"""What a kernel inside an engine step does not pay that the same kernel pays when measured by itself after a flush.
 
 * The flush leaves the L2 full of dirty lines, and whatever a cold kernel brings in sends some of them out. In a step
   the lines it displaces are clean weights. Of our H200 rows measured both ways (flushed by writing and by reading, 97
@@ -21,10 +21,8 @@ from pipewave.physics.arith import Arith
 from pipewave.physics.cache import SERVING
 from pipewave.physics.demand import Array
 from pipewave.software import stacks
+from pipewave.software.stack_rules import constant
 
-DIRTY_PER_BYTE = 0.5  # dirty bytes a cold kernel writes back for each byte it reads from DRAM
-DIRTY_SHARE = 0.6  # of the L2 that a flush leaves dirty
-SETUP_S = 2.2e-6  # of FlashAttention 3, read off cold rows; it is built on wgmma
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 LATENCY, FLOOR, CEILING = 0, 3, 4
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
@@ -46,7 +44,7 @@ def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
     return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
 
 
-def spare(
+def in_step(
     seconds: Rows, dram_bytes: Any, family: Family, ctx: Context, stack: str | None, xp: Arith
 ) -> tuple[Any, ...]:
     """Answers (latency, low, high, floor, ceiling) of cold calls as the same calls take in a step of `stack`.
@@ -75,14 +73,17 @@ def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:
 
 def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith) -> Any:
     """Seconds of cold calls that go into writing back what the flush left in the L2. `busy`: floor over latency."""
-    if family.waiting is None:
+    waiting, dirt = constant("step_waiting", family=family.name), constant("step_write_back")
+    if waiting is None:
         return 0.0 * busy
-    none, all_ = family.waiting
-    dirty = xp.minimum(DIRTY_PER_BYTE * dram_bytes, DIRTY_SHARE * gpu.l2_mb * 2.0**20)
+    none, all_ = waiting
+    dirty = xp.minimum(dirt["per_byte"] * dram_bytes, dirt["of_l2"] * gpu.l2_mb * 2.0**20)
     share = xp.minimum(xp.maximum((busy - none) / (all_ - none), 0.0), 1.0)
     return share * dirty / (1e9 * gpu.dram_peak_gbps)
 
 
 def _setup_s(family: Family, ctx: Context, stack: str | None) -> float:
-    prepares = family.name == "attention" and ctx.gpu.traits.mma == "wgmma"
-    return SETUP_S if prepares and stacks.framework(stack or stacks.DEFAULT[ctx.protocol]) == "vllm" else 0.0
+    if family.name != "attention":
+        return 0.0
+    framework = stacks.framework(stack or stacks.DEFAULT[ctx.protocol])
+    return float(constant("attention_setup_saved", mma=ctx.gpu.traits.mma, framework=framework))

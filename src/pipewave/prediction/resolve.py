@@ -61,7 +61,7 @@ def resolve(
         return Context(gpu, dtype, protocol, used, impl or "", options), source
     seen, card = measured_protocol(protocol), learned.card
     choice, ran = _software(family, gpu, dtype, protocol, stack, _as_trained(net, impl), options)
-    basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.kin))
+    basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.base_gpu))
     notes = tuple(filter(None, (choice.note, ran.note)))
     source = Source(basis, ran.impl, choice.stack, ran.level, notes, nearest == "measured_gpu")
     return Context(gpu, dtype, protocol, choice.measured_as, ran.impl, options), source
@@ -89,9 +89,9 @@ def _software(
     """The stack and the implementation that answer: known by GPU, type, protocol and net."""
     given, net, seen = dict(options), net_name(family, options), measured_protocol(protocol)
     card = trained(net).card  # type: ignore[union-attr]
-    asked = Asked(stack, gpu.kin, kind_of(dtype, given.get("kv_dtype")), seen)
+    asked = Asked(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen)
     choice = choose(card.known, asked, card.default_stack.get(seen), _by_name(card, dtype, seen))
-    return choice, _runs(net, card, asked, choice, impl, gpu, _told(family, dtype, given))
+    return choice, _runs(net, card, asked, choice, impl, gpu, _selected(family, dtype, given))
 
 
 def _runs(
@@ -123,10 +123,10 @@ def net_name(family: Family, options: tuple[tuple[str, Any], ...]) -> str:
     return next((net for net in family.nets if net in values), family.nets[0]) if family.nets else ""
 
 
-def _told(family: Family, dtype: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _selected(family: Family, dtype: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """What a stack chooses its implementation by; a cache without a type of its own has that of the call."""
     values = {"kv_dtype": dtype} | {name: value for name, value in options.items() if value is not None}
-    return tuple(str(values.get(name)) for name in family.told_by)
+    return tuple(str(values.get(name)) for name in family.selected_by)
 
 
 def _as_trained(net: str, impl: str | None) -> str | None:
@@ -170,4 +170,4 @@ def codes_of(ctx: Context) -> Mapping[str, str]:
     kv = ctx.option("kv_dtype") or ctx.dtype
     protocol = measured_protocol(ctx.protocol)
     codes = {"stack": ctx.stack, "impl": ctx.impl, "dtype": ctx.dtype, "kv_dtype": kv, "protocol": protocol}
-    return codes | {"gpu": ctx.gpu.kin, "family": ctx.gpu.architecture}
+    return codes | {"gpu": ctx.gpu.base_gpu, "family": ctx.gpu.architecture}

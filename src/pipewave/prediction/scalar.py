@@ -27,10 +27,10 @@ from pipewave.prediction.resolve import (
 from pipewave.residual.calibration import corrections
 from pipewave.residual.card import Interval, intervals_of
 from pipewave.residual.nets import merged, trained
-from pipewave.residual.scalar import LoneNet, alike, lone
+from pipewave.residual.scalar import ScalarNet, alike, scalar_net
 
 
-class Single(NamedTuple):
+class ScalarAnswer(NamedTuple):
     """One answer: seconds (latency, low, high, floor, ceiling), the pipe that bounds it, and what it rests on."""
 
     seconds: tuple[float, ...]
@@ -42,43 +42,45 @@ class Single(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Setting:
+class ScalarContext:
     """What is the same for all calls of one context."""
 
     ctx: Context
     source: Source
     rates: Mapping[str, float]  # of each pipe
     net: str
-    nets: LoneNet
+    nets: ScalarNet
     members: int  # of `nets` that answer the residual; the others, if any, the ceiling
-    ceiling: LoneNet | None  # where it cannot be evaluated together with the residual
+    ceiling: ScalarNet | None  # where it cannot be evaluated together with the residual
     shift: float
     widths: tuple[Interval, ...]
     plain: Context  # that the ceiling is answered in
 
 
-def answer_single(
+def answer_scalar(
     family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
-) -> Single | None:
+) -> ScalarAnswer | None:
     """Answer a case with its group key, or None where only a batch can: other families and nets, calibrated GPUs."""
-    found = _alone(family, case, key, gpu, protocol)
+    found = _by_itself(family, case, key, gpu, protocol)
     if found is None or not serving.applies(family, protocol):
         return found
     if found.source.near:
-        spared = serving.spare(found.seconds, found.dram_bytes, family, found.ctx, key[1], SCALAR)
-        return found._replace(seconds=spared)
-    graph = _alone(family, case, serving.replay_key(key), gpu, "graph")
+        shorter = serving.in_step(found.seconds, found.dram_bytes, family, found.ctx, key[1], SCALAR)
+        return found._replace(seconds=shorter)
+    graph = _by_itself(family, case, serving.replay_key(key), gpu, "graph")
     if graph is None:
         return None
     seconds = serving.replayed(graph.seconds, found.seconds[serving.FLOOR], SCALAR)
     return found._replace(seconds=seconds, source=with_note(graph.source, serving.REPLAYED))
 
 
-def _alone(family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str) -> Single | None:
+def _by_itself(
+    family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
+) -> ScalarAnswer | None:
     """As a call that is measured by itself."""
     if family.one is None:
         return None
-    at = _setting(family, key, gpu, protocol)
+    at = _scalar_context(family, key, gpu, protocol)
     if at is None or corrections.of(at.ctx, at.net) is not None:
         return None
     found = family.one(case, at.ctx)
@@ -87,7 +89,7 @@ def _alone(family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: G
     return _combined(found, found if at.plain is at.ctx else family.one(case, at.plain), at)
 
 
-def _combined(found: Sketch, plain: Sketch, at: Setting) -> Single:
+def _combined(found: Sketch, plain: Sketch, at: ScalarContext) -> ScalarAnswer:
     """`plain`: the sketch that the ceiling is answered from."""
     pipes = {pipe: amount / at.rates[pipe] for pipe, amount in found.amounts.items()}
     bound = max(pipes, key=pipes.__getitem__)
@@ -98,11 +100,11 @@ def _combined(found: Sketch, plain: Sketch, at: Setting) -> Single:
     log_ceiling = means[at.members :] if at.ceiling is None else at.ceiling(at.ceiling.inputs(plain.features))[0]
     ceiling = ceiling_s(plain.base_s, sum(log_ceiling) / len(log_ceiling) + at.shift, floor, high, SCALAR)
     seconds, joules = (latency, low, high, floor, ceiling), energy.joules(at.ctx.gpu, at.ctx.dtype, found.work)
-    return Single(seconds, bound, at.source, at.ctx, found.amounts.get("dram", 0.0), joules)
+    return ScalarAnswer(seconds, bound, at.source, at.ctx, found.amounts.get("dram", 0.0), joules)
 
 
 @lru_cache(maxsize=4096)
-def _setting(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str) -> Setting | None:
+def _scalar_context(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str) -> ScalarContext | None:
     """None where nothing was trained."""
     dtype, stack, impl = key[:3]
     ctx, source = resolve(family, gpu, dtype, protocol, stack, impl, options_of(family, key))
@@ -113,14 +115,14 @@ def _setting(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: str) -> S
     plain, nets = plain_context(ctx, net), (learned.net, learned.ceiling.net)
     codes = codes_of(ctx), codes_of(plain)
     together = plain == ctx and alike(*nets)
-    return Setting(
+    return ScalarContext(
         ctx=ctx,
         source=source,
         rates=dict(zip(PIPES, pipe_rates(gpu, dtype)[:, 0].tolist(), strict=True)),
         net=net,
-        nets=lone(nets, codes) if together else lone(nets[:1], codes[:1]),
+        nets=scalar_net(nets, codes) if together else scalar_net(nets[:1], codes[:1]),
         members=len(learned.net.weights[0]),
-        ceiling=None if together else lone(nets[1:], codes[1:]),
+        ceiling=None if together else scalar_net(nets[1:], codes[1:]),
         shift=learned.ceiling.shift(codes[1]),
         widths=intervals_of(learned.card.intervals, source.basis, measured_protocol(protocol)),
         plain=ctx if plain == ctx else plain,

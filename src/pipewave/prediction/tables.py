@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from pipewave.calls.families import Call, from_dict
 from pipewave.errors import BadInput
-from pipewave.prediction.arrays import Uniform, uniform
+from pipewave.prediction.arrays import TableBatch, uniform
 
 
 @runtime_checkable
@@ -28,7 +28,7 @@ Table = Mapping[str, Any] | Frame
 LISTS = ("q_lens", "kv_lens", "routing")  # fields whose value for one call may be a list
 
 
-def batch(table: Table) -> Uniform | None:
+def batch(table: Table) -> TableBatch | None:
     """The table as arrays of one batch, where its rows differ in numbers only."""
     return uniform({name: table[name] for name in names_of(table)})
 

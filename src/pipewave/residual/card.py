@@ -65,9 +65,9 @@ class Card:
     def impl(self, stack: str, capability: int, dtype: str, told: Sequence[str] = ()) -> str:
         """The implementation that stack uses of a type on such a GPU, from the most to the least specific record.
 
-        `told`: what else the stack chooses by, in the order of `Family.told_by`. What the nearest version runs on this
-        generation is closer than what the stack runs elsewhere, and one 16-bit type stands in for the other; no other
-        type ever does: empty where none is known.
+        `told`: what else the stack chooses by, in the order of `Family.selected_by`. What the nearest version runs on
+        this generation is closer than what the stack runs elsewhere, and one 16-bit type stands in for the other; no
+        other type ever does: empty where none is known.
         """
         kinds = (dtype, *SIXTEEN_BIT.get(dtype, ()))
         near = self._near(stack, capability, kinds)

@@ -13,7 +13,7 @@ from pipewave.residual.nets import Floats, Net, activate, first_bias, lacking
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LoneNet:
+class ScalarNet:
     """The first weights are [feature, member · hidden], the others lead with the member axis unless there is one."""
 
     features: tuple[str, ...]
@@ -41,7 +41,7 @@ class LoneNet:
         return answers
 
 
-def lone(nets: Sequence[Net], codes: Sequence[Mapping[str, str]]) -> LoneNet:
+def scalar_net(nets: Sequence[Net], codes: Sequence[Mapping[str, str]]) -> ScalarNet:
     """Nets that are `alike`, each under constant categories, as one whose members are theirs in order."""
     one, (weights, biases) = nets[0], _layers(tuple(nets))
     first = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
@@ -49,7 +49,7 @@ def lone(nets: Sequence[Net], codes: Sequence[Mapping[str, str]]) -> LoneNet:
     if len(first) == 1:  # plain matrices: a third of the time
         first, biases, product = first[0, 0], tuple(b[0, 0] for b in biases), np.dot
         weights = (weights[0], *(w[0] for w in weights[1:]))
-    return LoneNet(one.features, itemgetter(*one.features), weights, (first, *biases), product, one.activation)
+    return ScalarNet(one.features, itemgetter(*one.features), weights, (first, *biases), product, one.activation)
 
 
 @lru_cache(maxsize=64)

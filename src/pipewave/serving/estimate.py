@@ -7,7 +7,7 @@ batches measured under vLLM with two stages took what stages in series take, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ class Estimate:
     """Times in ms with a 90 % interval, memory in GiB, where the time goes by kernel family,
     and on what evidence it rests.
 
-    `prefill_ms`: until every request has its first token. `tpot_ms`: mean time between later tokens at full batch.
+    `prefill_ms`: until every request has its first token, or its embedding where nothing is generated; images are
+    encoded before. `tpot_ms`: mean time between later tokens at full batch, 0 where there are none.
     """
 
     model: str
@@ -59,6 +60,18 @@ class Estimate:
         """The answer of the contract."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
 
+    def with_images(self, runner: Runner, batch: int, images: int) -> Estimate:
+        """The same with the images of each prompt encoded before it, one prompt after the other."""
+        if not images:
+            return self
+        priced = runner.price([runner.deployment.images(images)])
+        each, spread = float(priced.us[0]) * batch * 1e-3, float(np.exp(priced.spread[0]))
+        added = {"": each, "_low": each / spread, "_high": each * spread}
+        times = {f"{n}_ms{s}": getattr(self, f"{n}_ms{s}") + ms for n in ("prefill", "e2e") for s, ms in added.items()}
+        parts = {**self.breakdown, "prefill_ms": {**self.breakdown["prefill_ms"], "vision_tower": each}}
+        rate = self.output_tokens_per_s * self.e2e_ms / times["e2e_ms"]
+        return replace(self, **times, breakdown=parts, output_tokens_per_s=rate)
+
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
@@ -81,24 +94,45 @@ def estimate(
     engine: str | Engine = "vllm",
     max_num_batched_tokens: int = 8192,
     kv_dtype: str | None = None,
+    images: int = 0,
 ) -> Estimate:
-    """Estimate a static batch. Raises CannotShard, DoesNotFit, BadInput, UnknownGPU, UnknownModel."""
-    for name, value in (
-        ("batch", batch),
-        ("input_len", input_len),
-        ("output_len", output_len),
-        ("max_num_batched_tokens", max_num_batched_tokens),
+    """Estimate a static batch. `output_len` 0: an embedding or a score of each prompt. `images`: of each prompt, each
+    of the size the model's tower is made for; their tokens come on top of `input_len`.
+
+    Raises CannotShard, DoesNotFit, BadInput, UnknownGPU, UnknownModel.
+    """
+    for name, value, low in (
+        ("batch", batch, 1),
+        ("input_len", input_len, 1),
+        ("output_len", output_len, 0),
+        ("max_num_batched_tokens", max_num_batched_tokens, 1),
+        ("images", images, 0),
     ):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-            raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {LARGEST}", field=name)
-    spec, card, program = load(model), find_gpu(gpu), find_engine(engine)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST:
+            raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {LARGEST}", field=name)
+    spec, card, program = asked(load(model), output_len), find_gpu(gpu), find_engine(engine)
+    input_len += image_tokens(spec, images)
     parallel = Parallel(tp, pp, ep)
     parallel.check(spec)
     runner = Runner.of(Deployment(spec, parallel, kv_dtype), card, program)
     memory = budget(runner.deployment, card, program, max_batched_tokens=max_num_batched_tokens)
     check_cache(runner.deployment, memory, batch, input_len + output_len, max_num_batched_tokens)
-    run = Uniform(batch, input_len, output_len, max_num_batched_tokens, program.mixes_phases)
-    return _Timeline(runner, run.plan()).estimate(memory)
+    run = Uniform(batch, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
+    return _Timeline(runner, run.plan()).estimate(memory).with_images(runner, batch, images)
+
+
+def asked(model: ModelSpec, output_len: int) -> ModelSpec:
+    """The model as it runs for so many output tokens: without its head for none. Encoders generate nothing."""
+    if model.encoder and output_len:
+        raise BadInput(f"output_len = {output_len}: {model.name} is an encoder; it must be 0", field="output_len")
+    return model if output_len else replace(model, pooled=True)
+
+
+def image_tokens(model: ModelSpec, images: int) -> int:
+    """Tokens that the images of one prompt take in the language model. Raises BadInput where it has no tower."""
+    if images and model.tower is None:
+        raise BadInput(f"images = {images}: {model.name} has no vision tower", field="images")
+    return images * model.tower.tokens if model.tower else 0
 
 
 def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
@@ -146,7 +180,7 @@ class _Timeline:
             engine=self.runner.engine.name,
             gpus=self.runner.deployment.parallel.world,
             **times,
-            output_tokens_per_s=1e3 * run.batch * run.output_len / times["e2e_ms"],
+            output_tokens_per_s=0.0 if spec.pooled else 1e3 * run.batch * run.output_len / times["e2e_ms"],
             memory_gib=self._memory(memory),
             breakdown=self._breakdown(),
             basis=self._basis(),
@@ -157,6 +191,8 @@ class _Timeline:
         """(prefill, tpot, e2e) in ms when each sampled step takes `step_us`."""
         done = np.cumsum(self.between(step_us)) * 1e-3
         first, last = self.plan.full_range()
+        if self.runner.deployment.model.pooled:
+            return float(done[self.plan.prompt_steps - 1]), 0.0, float(done[-1])
         tpot = (done[last - 1] - done[first - 1]) / (last - first) if last > first + 1 else step_us[-1] * 1e-3
         return float(done[self.plan.prompt_steps - 1]), float(tpot), float(done[-1])
 

@@ -12,7 +12,7 @@ from typing import Any
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.kernels.collective.links import joined
+from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
@@ -167,7 +167,8 @@ class Server:
         """Seconds to move a prompt's cache between engines, each rank its own part over its own link."""
         size = cache_bytes(self.runner.deployment, tokens)
         gpu = self.runner.gpu
-        link = gpu.link_gbps if self.setup.engines * self.runner.deployment.parallel.world <= joined(gpu) else 50.0
+        near = self.setup.engines * self.runner.deployment.parallel.world <= joined(gpu)
+        link = gpu.link_gbps if near else network_gbps(gpu)
         return TRANSFER_S + size / (1e9 * min(link, gpu.link_gbps))
 
 

@@ -43,8 +43,8 @@ class Engine:
     """One version of an engine in one setting. Times in µs, memory in GiB.
 
     node_us, stream_us: idle time between two kernels of a CUDA graph, and of a stream the host keeps filled.
-    step_us: host time of a step that runs beside the GPU; launch_us: more for each kernel launched one by one;
-    layer_us: more for each layer of a step that replays a graph for all but attention.
+    step_us: host time of a step, which runs beside the GPU where the engine overlaps; launch_us: more for each kernel
+    launched one by one; layer_us: more for each layer of a step that replays a graph for all but attention.
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     apart: attention runs the prompts and the decodes of one step as two kernels.
@@ -59,7 +59,10 @@ class Engine:
     of the outputs still to come that must fit the cache when a request is admitted, at the start and once settled.
     max_prefill_tokens: prompt tokens of one step, all requests (0: max_batched_tokens).
     shared_experts: `added` after the routed ones, or `overlapped` with them on a second stream, or `fused` into them.
+    shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
+    fused_rope: the kernel that writes the cache turns queries and keys, too.
+    routing: how tokens spread over experts where a call does not say (empty: at random).
     kernels: which rows answer for which calls; moe_backend: the choice among those of experts, empty for the default.
     chosen: what the user set, which no rule overrides.
     """
@@ -96,7 +99,10 @@ class Engine:
     output_reserve_least: float = 0.0
     reserve: Reserve | None = None
     shared_experts: str = "added"
+    shared_tokens: int = 0
     fused_norm_mib: float = 0.0
+    fused_rope: bool = False
+    routing: str = ""
     moe_backend: str = ""
     kernels: tuple[KernelRule, ...] = ()
     setting: Setting = field(default_factory=Setting)
@@ -143,10 +149,11 @@ class Engine:
         """Of one kind of step, or of many steps as arrays. `few`: rows that fit the captured sizes."""
         replayed = graph | few if self.compiled else graph  # compiled steps of few rows replay graphs in pieces
         pieces = xp.where(replayed, layers * self.layer_us, launches * self.launch_us)
+        beside, serial = (self.step_us, 0.0) if self.overlaps else (0.0, self.step_us)
         return Regime(
             nodes * xp.where(replayed, self.node_us, self.stream_us),
-            self.step_us + xp.where(graph, 0.0, pieces),
-            xp.where(graph, self.decode_host_us, self.prefill_host_us),
+            beside + xp.where(graph, 0.0, pieces),
+            serial + xp.where(graph, self.decode_host_us, self.prefill_host_us),
         )
 
     def gaps_us(self, load: Load) -> dict[str, Array]:
@@ -158,8 +165,13 @@ class Engine:
         launch = np.maximum(kind.beside_us - load.kernel_us - kind.between_us, 0.0)
         host = kind.after_us + load.requests * self.request_host_us
         whole = load.kernel_us + kind.between_us + launch + host
-        under_load = limited_us(whole, load.heat_us) - whole
-        return {"under_load": under_load, "between_kernels": kind.between_us, "launch": launch, "host": host}
+        power_throttling = limited_us(whole, load.heat_us) - whole
+        return {
+            "power_throttling": power_throttling,
+            "between_kernels": kind.between_us,
+            "launch": launch,
+            "host": host,
+        }
 
 
 @dataclass(frozen=True, slots=True)

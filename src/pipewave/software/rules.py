@@ -18,7 +18,7 @@ import yaml
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
-CHOICE = ("backend", "stack", "impl", "note", "default")
+CHOICE = ("backend", "stack", "impl", "quantize", "note", "default")
 FROM, BELOW = "_from", "_below"
 
 
@@ -28,7 +28,7 @@ class Setting:
 
     gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the card's memory as nvidia-smi states it;
     attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the experts; sinks: attention has
-    them; dp: data parallelism of attention.
+    them; dp: data parallelism of attention; model_type: as the model's config names it.
     """
 
     gpu: str = "H200"
@@ -44,13 +44,15 @@ class Setting:
     dtype: str = "bf16"
     dense_dtype: str = "bf16"
     sinks: bool = False
+    model_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRule:
     """How a deployment runs calls of a family and operand type: from rows of which stack, as which implementation.
 
-    backend: the engine's own name of the choice, empty where there is none. note: why another stack's rows answer.
+    backend: the engine's own name of the choice, empty where there is none. quantize: whether products pay a
+    kernel of their own for it. note: why another stack's rows answer.
     """
 
     family: str
@@ -58,6 +60,7 @@ class KernelRule:
     backend: str = ""
     stack: str = ""
     impl: str = ""
+    quantize: bool = True
     note: str = ""
     default: bool = True
 
@@ -87,9 +90,7 @@ def kernels(engine: str, version: str, setting: Setting) -> tuple[KernelRule, ..
     """The kernel rules that hold, first match first."""
     listed = _holding(read(engine).get("kernels", ()), version, setting)
     return tuple(
-        KernelRule(
-            family, dtype, **{k: v for k, v in rule.items() if k in ("backend", "stack", "impl", "note", "default")}
-        )
+        KernelRule(family, dtype, **{name: rule[name] for name in CHOICE if name in rule})
         for rule in listed
         for family in _list(rule["family"])
         for dtype in _list(rule.get("dtype", ""))

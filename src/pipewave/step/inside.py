@@ -12,9 +12,11 @@ from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
 from pipewave.prediction.api import Predictions, predict
 from pipewave.software.engines import Engine
+from pipewave.step.fusion import with_fused_norms
 from pipewave.step.power import heat_us
 
 MOE_LAUNCHES = 10
+UNSAID = "random"  # routing of a call that says nothing
 CHOSEN = (Gemm, Attention, Mla, FusedMoe)  # families that engines have several kernels for
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
@@ -37,21 +39,25 @@ class Kernels:
 
 def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
-    found = predict([_as_run(call, engine) for call in calls], gpu, protocol="serving", stack=engine.stack)
-    return Kernels(
-        found,
-        heat_us(calls, found, gpu),
-        np.array([nodes_of(call) for call in calls], float),
-        np.array([launches_of(call) for call in calls], float),
-    )
+    calls = [_as_run(call, engine) for call in calls]
+    found = predict(calls, gpu, protocol="serving", stack=engine.stack)
+    heat = heat_us(calls, found, gpu)
+    found, gone = with_fused_norms(calls, found, gpu, engine)
+    nodes, launches = (np.array([of(call) for call in calls], float) for of in (nodes_of, launches_of))
+    return Kernels(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches))
 
 
 def _as_run(call: Call, engine: Engine) -> Call:
     """The call as the engine runs it: by another implementation than its rows say, or from another stack's rows."""
     if not isinstance(call, CHOSEN) or call.stack or call.impl:
         return call
+    if isinstance(call, FusedMoe) and call.routing == UNSAID:
+        call = replace(call, routing=engine.routing or UNSAID)
     rule = engine.kernel(call.kernel, call.dtype)
-    return replace(call, stack=rule.stack or None, impl=rule.impl or None) if rule else call
+    if rule is None:
+        return call
+    call = replace(call, stack=rule.stack or None, impl=rule.impl or None)
+    return replace(call, quantize=call.quantize and rule.quantize) if isinstance(call, Gemm) else call
 
 
 def nodes_of(call: Call) -> int:

@@ -15,13 +15,14 @@ from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.api import Predictions
 from pipewave.software.engines import Engine, Load
+from pipewave.step.fusion import arranged, lanes, overlapped_us
 from pipewave.step.inside import Kernels, inside
 from pipewave.step.setting import setting_of
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
 USUAL_REQUESTS, USUAL_CACHE = 8, 1024  # of the step that stands for a deployment
-Lines = tuple[NDArray[np.intp], Array]  # indices of calls, and how often each runs
+Lines = tuple[NDArray[np.intp], Array, NDArray[np.intp]]  # indices of calls, how often each runs, its lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +78,20 @@ class Runner:
 
     def steps(self, batches: Sequence[Batch]) -> Steps:
         """Predict many iterations at once."""
-        book = Book()
+        book = Book(self.engine)
         for index, batch in enumerate(batches):
             self._enter(book, index, batch)
         return self._add_up(book, batches)
 
     def price(self, parts: Sequence[Sequence[Use]]) -> Priced:
         """What each list of kernels costs."""
-        book = Book()
+        book = Book(self.engine)
         for index, uses in enumerate(parts):
             book.add(index, book.lines(uses))
         kernels = self._predict(book)
-        step, call, count = book.columns()
+        step, call, count, lane = book.columns()
         us, heat, nodes, launches = (_sums(step, column[call] * count, len(parts)) for column in kernels.columns)
+        us = us - overlapped_us(kernels.found.latency_us[call] * count, lane, step, len(parts))
         spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
         return Priced(us, heat, nodes, launches, spread, notes_of(list(book.calls), kernels.found))
 
@@ -125,14 +127,17 @@ class Runner:
     def _add_up(self, book: Book, batches: Sequence[Batch]) -> Steps:
         priced = self._predict(book)
         found = priced.found
-        step, call, count = book.columns()
+        step, call, count, lane = book.columns()
         size = len(batches)
-        load = self._load(batches, [_sums(step, column[call] * count, size) for column in priced.columns])
+        hidden = overlapped_us(found.latency_us[call] * count, lane, step, size)
+        sums = [_sums(step, column[call] * count, size) for column in priced.columns]
+        load = self._load(batches, [sums[0] - hidden, *sums[1:]])
         kernels = load.kernel_us
         gaps = self.engine.gaps_us(load)
         total = kernels + sum(gaps.values())
         spread = _spread(found, call, count, step, size)
         families = _by_name([c.kernel for c in book.calls], found, step, call, count, size)
+        families |= {"shared_overlap": -hidden} if hidden.any() else {}
         basis = _by_name([found.sources[g].basis for g in found.group], found, step, call, count, size)
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
@@ -152,10 +157,11 @@ class Runner:
 class Book:
     """Distinct calls, and which step launches which of them how often."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self.calls: dict[Call, int] = {}
         self.known: dict[tuple[Any, ...], Lines] = {}
-        self._entries: list[tuple[int, NDArray[np.intp], Array]] = []
+        self._entries: list[tuple[int, NDArray[np.intp], Array, NDArray[np.intp]]] = []
 
     def learn(self, key: tuple[Any, ...], uses: Sequence[Use]) -> Lines:
         """Remember the lines of a part that many steps share."""
@@ -163,20 +169,20 @@ class Book:
         return self.known[key]
 
     def lines(self, uses: Sequence[Use]) -> Lines:
-        """Indices of calls and their counts, entering calls not seen before."""
+        """Indices of calls, their counts and lanes, entering calls not seen before."""
+        uses = arranged(uses, self.engine)
         index = np.array([self.calls.setdefault(use.call, len(self.calls)) for use in uses], np.intp)
-        return index, np.array([use.count for use in uses], float)
+        return index, np.array([use.count for use in uses], float), np.array(lanes(uses, self.engine), np.intp)
 
     def add(self, step: int, lines: Lines) -> None:
         """Charge calls to a step."""
         self._entries.append((step, *lines))
 
-    def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Array]:
-        """step, call and count of every line."""
-        sizes = [len(call) for _, call, _ in self._entries]
-        step = np.repeat([step for step, *_ in self._entries], sizes)
-        call = np.concatenate([call for _, call, _ in self._entries])
-        return step, call, np.concatenate([count for *_, count in self._entries])
+    def columns(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Array, NDArray[np.intp]]:
+        """step, call, count and lane of every line."""
+        steps, *columns = zip(*self._entries, strict=True)
+        call, count, lane = (np.concatenate(column) for column in columns)
+        return np.repeat(steps, [len(one) for one in columns[0]]), call, count, lane
 
 
 def notes_of(calls: Sequence[Call], found: Predictions) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ def setting_of(deployment: Deployment, gpu: GPU, dp: int = 1) -> Setting:
         dtype=experts[0].precision.dtype if experts else dense,
         dense_dtype=dense,
         sinks=any(getattr(mixer, "sinks", False) for layer, _ in model.grouped() for mixer in layer.mixers),
+        model_type=model.model_type,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipewave.traces.report import Entry, Left, Report
+from pipewave.traces.report import Entry, Report, UnpredictedKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +106,5 @@ def _rows(report: Report) -> Iterable[tuple[tuple[str, str], tuple[int, float, f
         yield _key(left), (left.count, left.total_measured_us, None)
 
 
-def _key(row: Entry | Left) -> tuple[str, str]:
+def _key(row: Entry | UnpredictedKernel) -> tuple[str, str]:
     return row.family or "unknown", row.name

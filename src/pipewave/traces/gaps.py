@@ -1,7 +1,7 @@
 """Who leaves what on the table: measured rows against the ceiling, by GPU, family, stack and implementation.
 
-`python -m pipewave.traces.gaps data/measured/h200 --gpu H200` prints the league and the worst-served shapes of rows
-that `pipewave.measure` wrote; `league` and `worst` take any rows.
+`python -m pipewave.traces.gaps data/measured/h200 --gpu H200` prints how stacks compare and the worst-served shapes of
+rows that `pipewave.measure` wrote; `compare_stacks` and `worst` take any rows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def ratios(rows: Sequence[Row]) -> Array:
     return found
 
 
-def league(rows: Sequence[Row], found: Array | None = None) -> list[Standing]:
+def compare_stacks(rows: Sequence[Row], found: Array | None = None) -> list[Standing]:
     """Standings of all implementations, those that leave most on the table first. `found`: their ratios, if known."""
     found, together = ratios(rows) if found is None else found, dict[tuple[str, ...], list[int]]()
     for index, row in enumerate(rows):
@@ -102,7 +102,7 @@ def measured_rows(found: Iterable[Mapping[str, Any]], gpu: str) -> list[Row]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the league and the worst-served shapes of a folder of measured rows."""
+    """Print how stacks compare and the worst-served shapes of a folder of measured rows."""
     from pipewave.measure.pack import rows as packed
     from pipewave.traces.report import describe
     from pipewave.traces.shape_text import shape_text
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say(
         f"{'family':16}{'protocol':10}{'stack':14}{'impl':22}{'rows':>7}{'slower':>8}{'>10%':>7}{'median':>8}{'p90':>7}\n"
     )
-    for one in league(rows):
+    for one in compare_stacks(rows):
         say(f"{one.family:16}{one.protocol:10}{one.stack:14}{one.impl:22}{one.rows:7}{one.slower_share:8.1%}")
         say(f"{one.far_share:7.1%}{one.median_ratio:8.2f}{one.p90_ratio:7.2f}\n")
     say("\nworst-served shapes, by time above the ceiling\n")

@@ -59,7 +59,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class UnpredictedKernel:
     """Kernels without a prediction: `family` is None where even that is unknown."""
 
     family: str | None
@@ -84,8 +84,8 @@ class Report:
     close_share: float
     recoverable_us: float
     entries: tuple[Entry, ...]
-    unshaped: tuple[Left, ...]
-    unknown: tuple[Left, ...]
+    unshaped: tuple[UnpredictedKernel, ...]
+    unknown: tuple[UnpredictedKernel, ...]
     steps: int = 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def report(
     found = _predicted(list(alike.values()), groups, gpu, protocol, stack) if alike else []
     entries = [_entry(shape, members, one) for (shape, members), one in zip(alike.values(), found, strict=True)]
     entries.sort(key=lambda entry: -entry.total_recoverable_us)
-    return _totals(trace, gpu.name, protocol, entries, _left(bare))
+    return _totals(trace, gpu.name, protocol, entries, _unpredicted(bare))
 
 
 def _predicted(
@@ -169,16 +169,18 @@ def describe(call: Call) -> dict[str, Any]:
     return {name: value for name, value in call.to_dict().items() if name != "kernel"}
 
 
-def _left(groups: Sequence[Group]) -> list[Left]:
+def _unpredicted(groups: Sequence[Group]) -> list[UnpredictedKernel]:
     """Groups without a prediction, alike ones together, longest first."""
     found: dict[tuple[str | None, str], list[float]] = {}
     for one in groups:
         found.setdefault((one.kind.family, short(one.head.name)), []).append(one.measured_us)
-    rows = [Left(family, name, len(times), sum(times)) for (family, name), times in found.items()]
+    rows = [UnpredictedKernel(family, name, len(times), sum(times)) for (family, name), times in found.items()]
     return sorted(rows, key=lambda left: -left.total_measured_us)
 
 
-def _totals(trace: Trace, gpu: str, protocol: str, entries: Sequence[Entry], left: Sequence[Left]) -> Report:
+def _totals(
+    trace: Trace, gpu: str, protocol: str, entries: Sequence[Entry], left: Sequence[UnpredictedKernel]
+) -> Report:
     whole = trace.gpu_us or 1.0
     unknown = tuple(one for one in left if one.family is None)
     recognised = whole - sum(one.total_measured_us for one in unknown)

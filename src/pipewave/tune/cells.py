@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune.caution import defaults, lean
 from pipewave.tune.fitted import Fitted
 from pipewave.tune.mapping import Values
+from pipewave.tune.margin import defaults, with_margin
 from pipewave.tune.shapes import family
 from pipewave.tune.smooth import coordinates
 from pipewave.tune.space import MOE_CROWDED, MOE_SWITCHES
@@ -26,7 +26,7 @@ Columns = dict[str, NDArray[np.float64]]
 Rng = np.random.Generator
 ENOUGH, WORST = 0.002, 0.03  # stop at this mean and this worst loss
 MOST = {"gemm": 6, "moe": 3, "prefill": 6, "decode": 6}  # candidates at most: a decision costs a microsecond for each
-MOST_TOLD = 6  # where a load is told: to count what it fills costs more than candidates do
+MOST_KNOWN = 6  # where a load is known: to count what it fills costs more than candidates do
 FEW, SEEN = 8, 64  # samples of a cell that are hardly enough; that are looked at
 KEEP_DEFAULT = 1.1  # the default stays a candidate wherever it is predicted within this factor
 
@@ -121,7 +121,7 @@ def build(
 ) -> tuple[Cells, Cells]:
     """Sample the domain, predict every configuration, and keep each cell's few that lose nothing worth having.
 
-    Returns the lists for launches whose load is not told, and for those where it is; the same where there is none.
+    Returns the lists for launches whose load is not known, and for those where it is; the same where there is none.
     """
     kind = family(fitted.kernel)
     drawn = _DRAWS[kind](np.random.default_rng(seed), samples)
@@ -129,7 +129,7 @@ def build(
     order = np.argsort(packed, kind="stable")
     names, start, size = np.unique(packed[order], return_index=True, return_counts=True)
     default = defaults(fitted.kernel, fitted.config, drawn)
-    most, seen = (MOST[kind], MOST_TOLD), SEEN if fitted.loads is None else SEEN // 2
+    most, seen = (MOST[kind], MOST_KNOWN), SEEN if fitted.loads is None else SEEN // 2
     found: list[list[tuple[NDArray[np.int64], Floats]]] = []
     for first, count in zip(start.tolist(), size.tolist(), strict=True):
         index = order[first : first + min(count, seen)]
@@ -137,7 +137,7 @@ def build(
         scored = _scored(fitted, columns, default[index])
         # Where a load blurs times and margins are wide, the default is put ahead only after the list is made.
         found.append([
-            _list(*some, most[told], keep_default, ahead=fitted.loads is None) for told, some in enumerate(scored)
+            _list(*some, most[known], keep_default, ahead=fitted.loads is None) for known, some in enumerate(scored)
         ])  # fmt: skip
     lists = [_joined(names, some) for some in zip(*found, strict=True)]
     return lists[0], lists[-1]
@@ -150,11 +150,11 @@ Scored = tuple[Floats, Floats, NDArray[np.int64], float]
 def _scored(fitted: Fitted, columns: dict[str, NDArray[np.int64]], default: NDArray[np.int64]) -> list[Scored]:
     """Score samples: by the time to expect, then, where there is a load to tell, at each half of the loads."""
     factor = fitted.log_factor(columns) + fitted.sigma  # as `Fitted.cautious`
-    scored = [(np.log(fitted.law_us(columns)), factor, default, fitted.margin(told=False))]
+    scored = [(np.log(fitted.law_us(columns)), factor, default, fitted.margin(known_load=False))]
     if fitted.loads is not None:
         laws = [fitted.work_us(work) for work in fitted.works(columns)]
         law, times = np.log(np.concatenate(laws)), len(laws)
-        scored.append((law, np.tile(factor, (times, 1)), np.tile(default, times), fitted.margin(told=True)))
+        scored.append((law, np.tile(factor, (times, 1)), np.tile(default, times), fitted.margin(known_load=True)))
     return scored
 
 
@@ -169,11 +169,11 @@ def _list(
     ahead: bool,
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return a cell's candidates, those that are fast and the default, and their factors, with the margin in them."""
-    leaning = lean(factor, default, margin)
-    lost = law + (leaning if ahead else factor)
+    with_margin_us = with_margin(factor, default, margin)
+    lost = law + (with_margin_us if ahead else factor)
     lost -= lost.min(axis=1, keepdims=True)
     chosen = shortlist(lost, default, most, keep_default * (1.0 if ahead else np.exp(margin)))
-    return chosen, np.exp(leaning.mean(axis=0)[chosen])
+    return chosen, np.exp(with_margin_us.mean(axis=0)[chosen])
 
 
 def _joined(names: NDArray[np.int64], found: tuple[tuple[NDArray[np.int64], Floats], ...]) -> Cells:

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipewave.tune import cells
 from pipewave.tune.cells import Cells
-from pipewave.tune.loads import is_told
+from pipewave.tune.loads import knows_load
 from pipewave.tune.mapping import Values, mapper
 from pipewave.tune.table import Table
 from pipewave.tune.wave import Tabulated, predict_us, tabulate
@@ -45,10 +45,10 @@ class Lookup:
         self.configs: tuple[Config, ...] = tuple(
             MappingProxyType(dict(zip(fitted.config, row, strict=True))) for row in values
         )
-        used = {*table.cells.config.tolist(), *table.told.config.tolist()}
+        used = {*table.cells.config.tolist(), *table.known_load.config.tolist()}
         self._laws = {i: tabulate(fitted.law[i], self.sms, int(fitted.resident[i])) for i in sorted(used)}
         self._rows = dict(self._cell_rows(table.cells))
-        self._told = self._rows if table.told is table.cells else dict(self._cell_rows(table.told))
+        self._known = self._rows if table.known_load is table.cells else dict(self._cell_rows(table.known_load))
         self._general = self._most_used()
         self._memo: dict[Any, Config] = {}
         self._layers: dict[Any, tuple[list[int], list[Config]]] = {}
@@ -78,7 +78,7 @@ class Lookup:
 
     def choose(self, shape: Values) -> Row:
         """Evaluate the short list; first of equals wins, so the answer is the same everywhere."""
-        lists = self._told if is_told(shape) else self._rows
+        lists = self._known if knows_load(shape) else self._rows
         rows = lists.get(cells.key(self.kernel, shape), self._general)
         if len(rows) == 1:
             return rows[0]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadFile, BadInput
 from pipewave.tune import load_table
-from pipewave.tune.caution import defaults
+from pipewave.tune.margin import defaults
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.pairs import choices_of, compare
 from pipewave.tune.recording import TEST, Recording
@@ -112,7 +112,7 @@ def evaluate_all(folder: Path, names: Sequence[str], selectors: Sequence[str] | 
 def against_default(recording: Recording) -> dict[str, Any]:
     """Score what the card's table chooses now at the further shapes, and say at how many that was not timed.
 
-    Beside the figures without the load, `load_told` has those with it, where a launch has one and it was recorded.
+    Beside the figures without the load, `load_known` has those with it, where a launch has one and it was recorded.
     """
     kernel, names = recording.meta["kernel"], recording.meta["fields"]
     of, table = space(kernel), load_table(kernel, gpu=recording.meta["env"]["gpu"], env={})
@@ -120,7 +120,7 @@ def against_default(recording: Recording) -> dict[str, Any]:
     routed = recording.counts.tolist() or [[]] * len(shapes)
     found: dict[str, Any] = {**compare(recording, choices_of(table, of, shapes, routed))}
     if family(kernel) == "decode" or recording.counts.any():
-        found["load_told"] = compare(recording, choices_of(table, of, shapes, routed, told=True))
+        found["load_known"] = compare(recording, choices_of(table, of, shapes, routed, known_load=True))
     return found
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune import wave
-from pipewave.tune.caution import FEWER, MARGINS, defaults, folds, is_slower, lean, margin
-from pipewave.tune.loads import Loads, held, is_told
+from pipewave.tune.loads import Loads, held, knows_load
 from pipewave.tune.mapping import Values, Work, mapper
+from pipewave.tune.margin import FEWER, MARGINS, defaults, folds, is_slower, margin, with_margin
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, WAVE, Recording
 from pipewave.tune.smooth import Smoother, alike, logs, smoother
@@ -31,8 +31,8 @@ LOADS = ("rows", "active", "longest")  # columns of a load among those of a shap
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """`law` [c, terms]; `sigma` [c]: leave-one-out relative error of a configuration against its rivals;
-    `loads`: those to expect where none is told; `margins`: log µs a choice has to gain over the default, load told or
+    """`law` [c, terms]; `sigma` [c]: leave-one-out relative error of a configuration against the other configurations;
+    `loads`: those to expect where none is known; `margins`: log µs a choice has to gain over the default, load known or
     not.
     """
 
@@ -48,12 +48,12 @@ class Fitted:
     notes: dict[str, float]
 
     def law_us(self, shape: Values) -> Floats:
-        """Predict by the laws alone: [s, c] µs for columns [s, 1] of shape fields, expected where no load is told."""
+        """Predict by the laws alone: [s, c] µs for columns [s, 1] of shape fields, expected where no load is known."""
         return np.asarray(np.mean([self.work_us(work) for work in self.works(shape)], axis=0))
 
     def works(self, shape: Values) -> list[Work]:
-        """Return the launch for each load to expect; one, where the load is told or there is none."""
-        known = self.loads is None or is_told(shape)
+        """Return the launch for each load to expect; one, where the load is known or there is none."""
+        known = self.loads is None or knows_load(shape)
         states = [{}] if self.loads is None or known else self.loads.states(self.kernel, shape, self.config)
         return [mapper(self.kernel)({**shape, **load}, self.config) for load in states]
 
@@ -61,9 +61,9 @@ class Fitted:
         """Predict launches by the laws alone: [s, c] µs."""
         return np.asarray(np.einsum("scp,cp->sc", wave.design(work, self.sms, self.resident), self.law))
 
-    def margin(self, *, told: bool) -> float:
+    def margin(self, *, known_load: bool) -> float:
         """Return the log µs that a choice has to gain over the default."""
-        return self.margins[0 if told else 1]
+        return self.margins[0 if known_load else 1]
 
     def log_factor(self, shape: Values) -> Floats:
         """Return the log of the smoothed correction: [s, c], zero without a smoother."""
@@ -83,11 +83,11 @@ class Fitted:
         """Predict µs one sigma up: [s, c]. Choosing by it loses less at anchors left out than by the mean does."""
         return np.asarray(self.us(shape) * np.exp(self.sigma))
 
-    def leaning(self, shape: Mapping[str, NDArray[Any]]) -> Floats:
+    def with_margin_us(self, shape: Mapping[str, NDArray[Any]]) -> Floats:
         """Predict as `cautious` does, the default's µs [s, c] lowered by the margin: a choice is the least of these."""
         fields = {name: values for name, values in shape.items() if name not in LOADS}
-        by = self.margin(told=is_told(shape))
-        return np.exp(lean(np.log(self.cautious(shape)), defaults(self.kernel, self.config, fields), by))
+        by = self.margin(known_load=knows_load(shape))
+        return np.exp(with_margin(np.log(self.cautious(shape)), defaults(self.kernel, self.config, fields), by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _without_margins(
 
 
 def _margins(made: Fitted, anchors: Measured, waves: Measured, options: Options) -> tuple[float, float]:
-    """Margins with the load told and not, by predicting each fifth of the anchors from a fit to the others.
+    """Margins with the load known and not, by predicting each fifth of the anchors from a fit to the others.
 
     Products of the fused layer have no default that others run, only a rule of ours: it is not worth protecting.
     """
@@ -151,7 +151,7 @@ def _margins(made: Fitted, anchors: Measured, waves: Measured, options: Options)
     slower = is_slower(anchors.us, default)
     if made.loads is None:
         return (margin(slower, predicted[0], default),) * 2
-    # With the load told, wider margins cost more regret than the bars of the products of experts leave: docs/tune.md.
+    # With the load known, wider margins cost more regret than the bars of the products of experts leave: docs/tune.md.
     return MARGINS[0], margin(slower, predicted[1], default, FEWER)
 
 

@@ -43,7 +43,7 @@ class Loads:
         return [{"active": active * half[at, :1], "rows": rows * half[at][:, column]} for half in self.ratio]
 
 
-def is_told(shape: Values) -> bool:
+def knows_load(shape: Values) -> bool:
     """Whether a shape brings its load."""
     return any(name in shape for name in TOLD)
 

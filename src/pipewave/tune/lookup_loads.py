@@ -1,6 +1,6 @@
 """Choosing where a launch has a load beyond its shape: routed experts, ragged caches.
 
-Where the load is told, a choice goes by it; where not, by the mean of the two halves of the loads that anchors drew
+Where the load is known, a choice goes by it; where not, by the mean of the two halves of the loads that anchors drew
 (`loads`), with candidates and a margin over the default of their own.
 """
 
@@ -68,13 +68,13 @@ class MoeLookup(Lookup):
                 for used, by in self._halves[min((each * each).bit_length(), len(self._halves) - 1)]]  # fmt: skip
 
     def choose(self, shape: Values) -> Row:
-        """Evaluate the short list, for the routing told or for what to expect."""
+        """Evaluate the short list, for the known routing or for what to expect."""
         if "active" in shape:
             return super().choose(shape)
         return self.expecting(shape["m"], shape["e"], shape["top_k"], shape["hidden"], shape["inter"])
 
     def expecting(self, m: int, e: int, top_k: int, hidden: int, inter: int) -> Row:
-        """Do the same as the general case where no routing is told, with what the candidates share worked out once."""
+        """Do the same as the general case where no routing is known, with what the candidates share worked out once."""
         pairs, sms = m * top_k, self.sms
         n, k, sent = (2 * inter, hidden, m) if self._up_projection else (hidden, inter, pairs)
         each = int(pairs // e)  # from here to the look-up: `cells.key`, written out for speed
@@ -161,12 +161,12 @@ class DecodeLookup(Lookup):
         batch, kv, heads, kv_heads = shape["batch"], shape["kv_len"], shape["heads"], shape["kv_heads"]
         groups = batch * kv_heads
         cell = int((groups - 1) ** 2).bit_length() << 6 | int((kv - 1) ** 2).bit_length()
-        told = "longest" in shape
-        lists = self._told if told else self._rows
+        known_load = "longest" in shape
+        lists = self._known if known_load else self._rows
         rows = lists.get(cell << 6 | int(heads // kv_heads - 1).bit_length(), self._general)
         if len(rows) == 1:
             return rows[0]
-        last = shape["longest"] if told else self._ragged_last(batch, kv)
+        last = shape["longest"] if known_load else self._ragged_last(batch, kv)
         if last >= LONGEST:
             return super().choose(shape)
         low, high = even_range(kv, last)
@@ -183,7 +183,7 @@ class DecodeLookup(Lookup):
             trips = 0.5 * ((at + 1) * (high + more) - (after + 1) * (low + rest))
             shared = bytes_read, groups * splits, queries * splits if splits > 1 else 0
             ragged = groups * used / size, trips / used, -(-last // step)
-            if told:
+            if known_load:
                 us = factor * predict_us(ragged + shared, sms, law)
             else:  # half of all batches are even
                 whole, longest = -(-kv // block_n), -(-kv // step)

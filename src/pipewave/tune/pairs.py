@@ -1,8 +1,8 @@
 """Default against choice on many further shapes: `python -m pipewave.tune.pairs --out DIR [--count 300] [--seed N]`.
 
-Timed are the default, the table's choice with its load told and untold, and the few that the table ranks next (so that
-a later table can be judged by the same file), in turns, on shapes drawn from a stream of their own. Needs torch and
-triton.
+Timed are the default, the table's choice with its load known and unknown, and the few that the table ranks next (so
+that a later table can be judged by the same file), in turns, on shapes drawn from a stream of their own. Needs torch
+and triton.
 """
 
 from __future__ import annotations
@@ -27,36 +27,38 @@ from pipewave.tune.space import Config, Space, kernels, space
 
 SEED = 77_000_003  # another stream than test shapes and anchors
 ROUNDS = 12
-NEXT, NEXT_TOLD = 6, 3  # of the table's ranking, timed beside default and choices
+NEXT, NEXT_KNOWN = 6, 3  # of the table's ranking, timed beside default and choices
 
 Candidates = Callable[[Shape, list[int]], tuple[int, ...]]
 
 
-def asked(kernel: str, shape: Shape, routed: Sequence[int], *, told: bool) -> dict[str, Any]:
-    """Return a drawn shape as the arguments of `select`, `told` its load as well: tokens `routed`, longest sequence."""
+def asked(kernel: str, shape: Shape, routed: Sequence[int], *, known_load: bool) -> dict[str, Any]:
+    """Return a drawn shape as the arguments of `select`, `known_load` with tokens `routed` or the longest sequence."""
     fields: dict[str, Any] = {name: shape[name] for name in KIND_FIELDS[family(kernel)]}
     if family(kernel) == "decode":  # an engine knows how many tokens it has cached, hence their mean
         drawn = lengths(shape)
         fields["kv_len"] = mean = int(np.rint(drawn.mean()))
-        return fields | ({"longest": max(mean, int(drawn.max()))} if told else {})
-    return fields | ({"counts": tuple(routed)} if told and family(kernel) == "moe" else {})
+        return fields | ({"longest": max(mean, int(drawn.max()))} if known_load else {})
+    return fields | ({"counts": tuple(routed)} if known_load and family(kernel) == "moe" else {})
 
 
 def choices_of(
-    table: Any, of: Space, shapes: Sequence[Shape], routed: Sequence[Sequence[int]], *, told: bool = False
+    table: Any, of: Space, shapes: Sequence[Shape], routed: Sequence[Sequence[int]], *, known_load: bool = False
 ) -> list[int]:
     """Return the number of the table's choice at each shape."""
     number = {config: i for i, config in enumerate(of.configs)}
-    every = (asked(of.kernel, shape, some, told=told) for shape, some in zip(shapes, routed, strict=True))
+    every = (asked(of.kernel, shape, some, known_load=known_load) for shape, some in zip(shapes, routed, strict=True))
     return [number[tuple(table.select(**one)[name] for name in of.names)] for one in every]
 
 
 def candidates(table: Any, of: Space, shape: Shape, routed: list[int]) -> tuple[int, ...]:
-    """Return the numbers of default, choice, choice with the load told, and the table's next best of either kind."""
-    chosen = [choices_of(table, of, [shape], [routed], told=told)[0] for told in (False, True)]
+    """Return the numbers of default, choice, choice with the load known, and the table's next best of either kind."""
+    chosen = [choices_of(table, of, [shape], [routed], known_load=known_load)[0] for known_load in (False, True)]
     ranked = []
-    for told, most in ((False, NEXT), (True, NEXT_TOLD)):
-        us = table.table.fitted.leaning(_columns(table, asked(of.kernel, shape, routed, told=told)))[0]
+    for known_load, most in ((False, NEXT), (True, NEXT_KNOWN)):
+        us = table.table.fitted.with_margin_us(_columns(table, asked(of.kernel, shape, routed, known_load=known_load)))[
+            0
+        ]
         ranked += np.argsort(us, kind="stable")[:most].tolist()
     return (of.configs.index(of.default(shape)), *chosen, *ranked)
 
@@ -135,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     wanted = [kernel for kernel in options.kernel.split(",") if not (options.out / f"pairs_{kernel}.npz").exists()]
     from pipewave.tune import build
 
-    # Choices with the load told are known only once it is drawn, so every binary is made.
+    # Choices with the load known are known only once it is drawn, so every binary is made.
     jobs = build.build_all(wanted, max(1, (os.cpu_count() or 2) - 1))
     for kernel in wanted:
         of = space(kernel)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.tune import cells, fitted, published, rivals
-from pipewave.tune.caution import defaults
+from pipewave.tune import baselines, cells, fitted, published
 from pipewave.tune.lookup import lookup
 from pipewave.tune.mapping import routed
+from pipewave.tune.margin import defaults
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.recording import ANCHOR, TEST, WAVE, Recording
 from pipewave.tune.selector import Selector, asked, median_us
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 def pipewave(recording: Recording, test: Measured, *, load: bool = True) -> Selector:
-    """Ours, through the very look-up that users call; `load`: told the routing or the longest sequence as well."""
+    """Ours, through the very look-up that users call; `load`: the routing or the longest sequence is known too."""
     fit = fitted.fit(recording)
     table = lookup(make(fit, cells.build(fit), recording.meta))
     number = {id(config): i for i, config in enumerate(table.configs)}
@@ -146,6 +146,6 @@ SELECTORS: dict[str, Callable[[Recording, Measured], Selector | str]] = {
     "nearest_m": nearest_m,
     "random": at_random,
     "triton_autotune": autotune,
-    "xgboost": rivals.xgboost,
-    "nvidia-matmul-heuristics": rivals.matmul_heuristics,
+    "xgboost": baselines.xgboost,
+    "nvidia-matmul-heuristics": baselines.matmul_heuristics,
 }

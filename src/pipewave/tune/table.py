@@ -50,12 +50,12 @@ class TableMismatch(BadFile):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A fitted kernel: laws, corrections, short lists (`told`: with the load), `meta` (env, hashes, timing, fit)."""
+    """A fitted kernel: laws, corrections, short lists (`known_load`: by load), `meta` (env, hashes, timing, fit)."""
 
     kernel: str
     fitted: Fitted
     cells: Cells
-    told: Cells
+    known_load: Cells
     meta: dict[str, Any]
 
     @property
@@ -119,7 +119,7 @@ def make(
     return Table(fitted.kernel, fitted, *cells, meta | {"sha256": sealed.seal("", _arrays(fitted, *cells))})
 
 
-def _arrays(fitted: Fitted, cells: Cells, told: Cells) -> dict[str, NDArray[Any]]:
+def _arrays(fitted: Fitted, cells: Cells, known_load: Cells) -> dict[str, NDArray[Any]]:
     smooth, loads = fitted.smooth, fitted.loads
     assert smooth is not None
     arrays: dict[str, NDArray[Any]] = {
@@ -136,7 +136,11 @@ def _arrays(fitted: Fitted, cells: Cells, told: Cells) -> dict[str, NDArray[Any]
     }
     if loads is None:
         return arrays
-    return arrays | {"load_sizes": loads.sizes, "load_ratio": loads.ratio.astype(np.float32), **_cells("told", told)}
+    return arrays | {
+        "load_sizes": loads.sizes,
+        "load_ratio": loads.ratio.astype(np.float32),
+        **_cells("told", known_load),
+    }
 
 
 def _cells(name: str, of: Cells) -> dict[str, NDArray[Any]]:
@@ -145,7 +149,7 @@ def _cells(name: str, of: Cells) -> dict[str, NDArray[Any]]:
 
 def write(table: Table, path: Path) -> None:
     """Write the file whole or not at all. BadFile if it cannot."""
-    sealed.write(path, table.meta, _arrays(table.fitted, table.cells, table.told))
+    sealed.write(path, table.meta, _arrays(table.fitted, table.cells, table.known_load))
 
 
 def read(path: Path) -> Table:
@@ -183,8 +187,8 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Table:
     fitted = Fitted(kernel, int(meta["env"]["sm_count"]), config, a["resident"].astype(np.int64),
                     _law(a["law"]), smooth, a["sigma"].astype(float), loads, margins, meta["fit"])  # fmt: skip
     cells = Cells(a["cell_key"], a["cell_start"], a["cell_config"], a["cell_factor"])
-    told = Cells(cells.key, a["told_start"], a["told_config"], a["told_factor"]) if has_load else cells
-    return Table(kernel, fitted, cells, told, meta)
+    known_load = Cells(cells.key, a["told_start"], a["told_config"], a["told_factor"]) if has_load else cells
+    return Table(kernel, fitted, cells, known_load, meta)
 
 
 def _law(read: NDArray[Any]) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ const FAMILY: Record<string, string> = {
   rmsnorm: "sky",
   silu_and_mul: "orange",
   elementwise: "yellow",
-  under_load: "grey-2",
+  power_throttling: "grey-2",
   between_kernels: "grey-1",
   launch: "grey-3",
   host: "grey-4",

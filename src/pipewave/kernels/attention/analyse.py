@@ -10,11 +10,12 @@ from pipewave.calls.families import Attention
 from pipewave.kernels.attention import decode as attention_decode
 from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.requests import Amount, Requests, requests_of, requests_of_one
-from pipewave.kernels.attention.setting import Estimate, Setting, setting_of
+from pipewave.kernels.attention.setting import AttentionSetting, Estimate, setting_of
 from pipewave.kernels.attention.shape import Heads, Shape, shape_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.physics.cache import least_dram
 from pipewave.physics.energy import Work
+from pipewave.software.stack_rules import constant
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
@@ -92,7 +93,11 @@ def _capped(plain: Sketch, shape: Shape, capped: Any, ctx: Context) -> Sketch:
 
 
 def sketch_shape(
-    shape: Shape, ctx: Context, net: str, estimate: Callable[[Shape, Setting], Estimate], done: Shape | None = None
+    shape: Shape,
+    ctx: Context,
+    net: str,
+    estimate: Callable[[Shape, AttentionSetting], Estimate],
+    done: Shape | None = None,
 ) -> Sketch:
     """Analysis from sizes. `done`: what the implementation does, where that is not the least."""
     real = done or shape
@@ -101,7 +106,7 @@ def sketch_shape(
     return Sketch(least(shape, ctx), found.base_s, found.features(setting), net, work(real, setting))
 
 
-def work(shape: Shape, setting: Setting) -> Work:
+def work(shape: Shape, setting: AttentionSetting) -> Work:
     """What an implementation does: every visible pair is multiplied twice; Q, K, V and O pass the L2 once."""
     layout = shape.layout
     flops = shape.pairs * (2.0 * (layout.dim + layout.dim_v))
@@ -124,8 +129,8 @@ def _layout(heads: Amount, kv_heads: Amount, window: Amount, ctx: Context, optio
 
 
 def _value_dim(ctx: Context, dim: float) -> float:
-    """Width of values when the call names none. SGLang's rows of 192-wide heads stream values of 128 (MiMo's heads)."""
-    return 128.0 if dim == 192.0 and ctx.framework == "sglang" else dim
+    """Width of values when the call names none."""
+    return float(constant("attention_value_dim", framework=ctx.framework, head_dim=dim) or dim)
 
 
 def faces() -> Faces:
@@ -145,9 +150,8 @@ FAMILY = Family(
     nets=(DECODE, PREFILL),
     one=one,
     dtypes=ATTENTION_DTYPES,
-    told_by=("kv_dtype", "head_dim", "causal"),
+    selected_by=("kv_dtype", "head_dim", "causal"),
     example="pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
     faces=faces,
     reads="operands",
-    waiting=(0.2, 0.7),
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.kernels.attention.requests import Amount, Requests
-from pipewave.kernels.attention.setting import Estimate, Setting, reach
+from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.shape import Shape
 from pipewave.kernels.attention.split import Grid, fa3_splits, part_blocks
 from pipewave.kernels.attention.tiles import visible_keys
@@ -51,7 +51,7 @@ class Times(NamedTuple):
     merge: Amount
 
 
-def estimate(shape: Shape, setting: Setting) -> Estimate:
+def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     """Base seconds and features of calls whose requests bring one query each."""
     work = _work(shape, setting)
     times = _times(shape, work, setting)
@@ -62,7 +62,7 @@ def estimate(shape: Shape, setting: Setting) -> Estimate:
     return Estimate(shape.requests.xp.maximum(base, longest), sizes, plain)
 
 
-def _block_s(setting: Setting, shape: Shape) -> float:
+def _block_s(setting: AttentionSetting, shape: Shape) -> float:
     """Seconds of an SM to stream one KV tile."""
     tile, layout = setting.engine.decode, shape.layout
     return tile.keys * layout.cached * layout.kv_bytes / (tile.bytes_per_clk * setting.hertz)
@@ -83,7 +83,7 @@ def _evened(tiles: Array, requests: Requests, most: float) -> Array:
     return np.asarray(middle + (tiles - middle) * requests.spread(share))
 
 
-def _work(shape: Shape, setting: Setting) -> Work:
+def _work(shape: Shape, setting: AttentionSetting) -> Work:
     engine, requests, layout, xp = setting.engine, shape.requests, shape.layout, shape.requests.xp
     keys, rows = engine.decode.keys, engine.decode.rows
     alone = (shape.group < engine.groups[0]) | (shape.group > engine.groups[1])
@@ -123,14 +123,14 @@ def _longest_part(rule: str, deepest: Amount, part: Amount, xp: Arith) -> Amount
     return xp.ceil(deepest / xp.ceil(deepest / longest)) if rule == "fa3" else longest
 
 
-def _window(shape: Shape, setting: Setting) -> Array | float | None:
+def _window(shape: Shape, setting: AttentionSetting) -> Array | float | None:
     """The window a kernel applies; SGLang passes local attention to FlashAttention only."""
     if shape.window is None or setting.framework != "sglang" or setting.engine.name.startswith("fa"):
         return shape.window
     return np.where(np.asarray(shape.window) >= LOCAL, 0.0, shape.window)
 
 
-def _times(shape: Shape, work: Work, setting: Setting) -> Times:
+def _times(shape: Shape, work: Work, setting: AttentionSetting) -> Times:
     tile, layout, sms, hertz = setting.engine.decode, shape.layout, setting.sms, setting.hertz
     xp, ctas = shape.requests.xp, float(tile.ctas)
     block_s = _block_s(setting, shape)
@@ -149,7 +149,7 @@ def _times(shape: Shape, work: Work, setting: Setting) -> Times:
     )
 
 
-def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Amount) -> dict[str, Amount]:
+def _sizes(shape: Shape, work: Work, times: Times, setting: AttentionSetting, base: Amount) -> dict[str, Amount]:
     """What the net sees as logarithms: times in launches, counts, lengths."""
     layout, launches, tile = shape.layout, 1.0 / setting.launch_s, setting.engine.decode
     keys = shape.keys / shape.batch
@@ -178,7 +178,7 @@ def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Amoun
     }
 
 
-def _plain(work: Work, setting: Setting, xp: Arith) -> dict[str, Amount]:
+def _plain(work: Work, setting: AttentionSetting, xp: Arith) -> dict[str, Amount]:
     sms = setting.sms
     return {
         "merged": work.merged,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipewave.gpus import GPU
+from pipewave.software.stack_rules import constant
 
 ENGINES = ("fa2", "fa3", "fa4", "flashinfer", "trtllm_gen", "fmha", "triton", "unified", "cudnn")
 # Engines of one hand: a net that never saw one of them knows its relatives.
-MAKERS = {"flash": ("fa2", "fa3", "fa4"), "nvidia": ("trtllm_gen", "fmha"), "openai": ("triton", "unified")}
+LINEAGES = {"flash": ("fa2", "fa3", "fa4"), "nvidia": ("trtllm_gen", "fmha"), "openai": ("triton", "unified")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class AttentionKernel:
     """An implementation. The costs are times over those at the part's peak, in long sequences."""
 
     name: str
@@ -46,6 +48,24 @@ class Engine:
     splits: bool = False  # prefill splits the keys of a tile where tiles are few
 
 
+class Costs(NamedTuple):
+    """Of an engine, over those at the part's peak; cycles of a block: fixed, and more for each element of the head."""
+
+    tensor: float
+    exp: float
+    prefill_cycles: tuple[float, float]
+    decode_cycles: tuple[float, float]
+    bytes_per_clk: float
+
+    def prefill(self, dim: float) -> float:
+        """Cycles of a prefill block besides its steps."""
+        return self.prefill_cycles[0] + self.prefill_cycles[1] * dim
+
+    def decode(self, dim: float) -> float:
+        """Cycles of a decode block besides its steps."""
+        return self.decode_cycles[0] + self.decode_cycles[1] * dim
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """What picks an engine's tiles."""
@@ -62,6 +82,18 @@ class Case:
         """Blocks per SM that shared memory allows: Q, K and V tiles of two bytes, a kilobyte for the system."""
         block = 2 * (rows + 2 * keys) * dim + 1024
         return max(1, min(most, int(self.gpu.smem_kb_per_sm * 1024 // block)))
+
+    def costs(self, engine: str) -> Costs:
+        """What the rule of an engine says of its costs here."""
+        facts = {"engine": engine, "mma": self.gpu.traits.mma, "fp8": self.fp8, "latent": self.latent}
+        found = constant("attention_costs", **facts)
+        per_dim = {name: found[f"{name}_cycles"] for name in ("prefill", "decode")}
+        return Costs(found["tensor"], found["exp"], per_dim["prefill"], per_dim["decode"], found["bytes_per_clk"])
+
+    @property
+    def legacy(self) -> float:
+        """How far products of the Ampere style run below the peak of this part."""
+        return float(constant("attention_legacy_products", mma=self.gpu.traits.mma))
 
     def padded(self, *sizes: int) -> int:
         """The smallest of the sizes a kernel is built for that holds the head."""

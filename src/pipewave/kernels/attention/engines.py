@@ -5,31 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from pipewave.kernels.attention.engine import Case, Engine
+from pipewave.kernels.attention.engine import AttentionKernel, Case
 from pipewave.kernels.attention.tilings import TILINGS
 from pipewave.kernels.base import Context
+from pipewave.software.stack_rules import constant
 
 
 def engine_name(impl: str, framework: str, mma: str) -> str:
     """Which kernel an implementation's name means on a GPU of that tensor instruction."""
-    if "triton" in impl:
-        return "unified" if framework == "vllm" else "triton"
-    for part, name in (("fa4", "fa4"), ("attention_v4", "fa4"), ("cudnn", "cudnn")):
-        if part in impl:
-            return name
-    if "flashinfer" in impl and "trtllm" not in impl and not (framework == "vllm" and mma == "tcgen05"):
-        return "flashinfer"
-    if "trtllm" in impl or framework == "trtllm" or "flashinfer" in impl:
-        return "trtllm_gen" if mma == "tcgen05" else "fmha"
-    if "sdpa" in impl or "fa2" in impl:
-        return "fa2"
-    if framework == "vllm" and mma != "wgmma":
-        return "trtllm_gen" if mma == "tcgen05" else "fa2"
-    return "fa3"
+    return str(constant("attention_engine", impl=impl, framework=framework, mma=mma))
 
 
 @lru_cache(maxsize=1024)
-def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> Engine:
+def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> AttentionKernel:
     """The engine behind a context, tiled for a head of `head_dim`."""
     name = engine_name(ctx.impl, ctx.framework, ctx.gpu.traits.mma)
     causal = bool(ctx.option("causal", True))

@@ -7,14 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.attention.engine import Engine
+from pipewave.kernels.attention.engine import AttentionKernel
 from pipewave.kernels.attention.requests import Amount, Requests
-from pipewave.kernels.attention.setting import Estimate, Setting, reach
+from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.shape import Shape
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
 from pipewave.kernels.attention.tiles import tile_steps
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import waves as waves_of
 
 MEMORY_SHARE = 0.8  # of datasheet bandwidth that a streaming kernel reaches
 COPY_BYTES = 16.0  # an SM moves a clock in the small kernels around attention
@@ -50,18 +51,18 @@ class Times(NamedTuple):
     rounds: Amount
 
 
-def estimate(shape: Shape, setting: Setting) -> Estimate:
+def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     """Base seconds and features of calls that bring more than one query a request."""
     work = _work(shape, setting)
     times = _times(shape, work, setting)
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
     busy = overlapped(3, times.compute + times.fixed, memory)
-    base = setting.around.launches * setting.launch_s + busy + times.merge + times.around
-    plain = {**_plain(shape, work, times), **setting.makers}
+    base = setting.companions.launches * setting.launch_s + busy + times.merge + times.around
+    plain = {**_plain(shape, work, times), **setting.lineages}
     return Estimate(base, _sizes(shape, work, times, setting, base), plain)
 
 
-def _work(shape: Shape, setting: Setting) -> Work:
+def _work(shape: Shape, setting: AttentionSetting) -> Work:
     engine, requests, layout = setting.engine, shape.requests, shape.layout
     height = _tile_rows(engine, shape)
     queries = height / shape.group if engine.packs else height  # packed rows of a query may straddle tiles
@@ -86,7 +87,7 @@ def _work(shape: Shape, setting: Setting) -> Work:
 
 
 def _parts(
-    shape: Shape, setting: Setting, tiles: Array, units: Amount, longest: Array
+    shape: Shape, setting: AttentionSetting, tiles: Array, units: Amount, longest: Array
 ) -> tuple[Array | None, Amount | bool]:
     """Parts that the keys of each request's tiles are cut into where query tiles leave SMs idle; whether any may be.
 
@@ -103,7 +104,7 @@ def _parts(
 
 
 def makespan(
-    requests: Requests, units: Array | float, tiles: Array, steps: Array, longest: Array, setting: Setting
+    requests: Requests, units: Array | float, tiles: Array, steps: Array, longest: Array, setting: AttentionSetting
 ) -> Amount:
     """Steps until the last block is done when blocks start in the order of requests, each where a place is free.
 
@@ -123,7 +124,7 @@ def makespan(
     return requests.largest(np.maximum(filled, longest))
 
 
-def _tile_rows(engine: Engine, shape: Shape) -> Amount:
+def _tile_rows(engine: AttentionKernel, shape: Shape) -> Amount:
     """Query rows of a tile; FlashInfer and FlashAttention 3 take smaller ones for few queries."""
     rows, xp = float(engine.prefill.rows), shape.requests.xp
     if engine.name == "flashinfer":
@@ -135,11 +136,11 @@ def _tile_rows(engine: Engine, shape: Shape) -> Amount:
     return rows
 
 
-def _times(shape: Shape, work: Work, setting: Setting) -> Times:
+def _times(shape: Shape, work: Work, setting: AttentionSetting) -> Times:
     engine, layout, sms, xp = setting.engine, shape.layout, setting.sms, shape.requests.xp
     slots = sms * engine.prefill.ctas
     waves, load = work.blocks / slots, work.steps / slots
-    rounds, span = xp.ceil(waves), xp.maximum(work.span, load)
+    rounds, span = waves_of(waves, xp), xp.maximum(work.span, load)
     shared = xp.minimum(xp.maximum(work.blocks / sms, 1.0), float(engine.prefill.ctas))
     partial = work.parts * shape.tokens * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
     return Times(
@@ -154,12 +155,12 @@ def _times(shape: Shape, work: Work, setting: Setting) -> Times:
     )
 
 
-def _around(shape: Shape, setting: Setting) -> Amount:
+def _around(shape: Shape, setting: AttentionSetting) -> Amount:
     """Seconds of copies around the kernel: as fast as SMs copy, and half of what the L2 cannot hold waits for DRAM.
 
     H100 and H200 take the same time for them though their memories differ by 43 %: SMs limit these kernels.
     """
-    layout, moved = shape.layout, setting.around
+    layout, moved = shape.layout, setting.companions
     queries = shape.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)
     keys = shape.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
     missing = setting.missing(2.0 * (queries + keys), shape.requests.xp)
@@ -167,7 +168,7 @@ def _around(shape: Shape, setting: Setting) -> Amount:
     return moved.bytes(queries, keys) * (copying + 0.5 * missing / (MEMORY_SHARE * setting.dram_rate))
 
 
-def _sizes(shape: Shape, work: Work, times: Times, setting: Setting, base: Amount) -> dict[str, Amount]:
+def _sizes(shape: Shape, work: Work, times: Times, setting: AttentionSetting, base: Amount) -> dict[str, Amount]:
     """What the net sees as logarithms: times in launches, counts, lengths."""
     layout, keys, xp = shape.layout, setting.engine.prefill.keys, shape.requests.xp
     launches = 1.0 / setting.launch_s

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.gpus import GPU
-from pipewave.kernels.attention.companions import Around, around_of
-from pipewave.kernels.attention.engine import ENGINES, MAKERS, Engine
+from pipewave.kernels.attention.companions import Companions, companions_of
+from pipewave.kernels.attention.engine import ENGINES, LINEAGES, AttentionKernel
 from pipewave.kernels.attention.engines import engine_of
 from pipewave.kernels.attention.requests import Amount
 from pipewave.kernels.attention.shape import Heads
@@ -26,12 +26,12 @@ LEAST, MOST = 2.0**-12, 2.0**40  # of what a net sees as a logarithm
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class AttentionSetting:
     """An engine on a GPU under a protocol; rates in bytes and cycles per second."""
 
     gpu: GPU
-    engine: Engine
-    around: Around
+    engine: AttentionKernel
+    companions: Companions
     framework: str
     sms: float
     hertz: float
@@ -44,20 +44,22 @@ class Setting:
     row_step_cycles: float  # of an SM for one query row against one KV tile of prefill
     block_cycles: float  # of an SM for one row tile against one KV tile of decode
     flags: Mapping[str, float]
-    makers: Mapping[str, float]  # whose engine it is, for nets of prefill
+    lineages: Mapping[str, float]  # whose engine it is, for nets of prefill
 
     def missing(self, footprint: Amount, xp: Arith) -> Amount:
         """Share of the bytes that the L2 does not hold when the kernel starts."""
         return missing_share(MISSES["least"], self.l2_bytes, footprint, xp) if self.warm else 1.0
 
 
-def setting_of(ctx: Context, layout: Heads) -> Setting:
+def setting_of(ctx: Context, layout: Heads) -> AttentionSetting:
     """The setting of a context for a head layout."""
     return _setting(ctx, int(layout.dim), layout.dim_v / layout.dim, layout.kv_bytes, layout.causal, layout.latent)
 
 
 @lru_cache(maxsize=1024)
-def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal: bool, latent: bool) -> Setting:
+def _setting(
+    ctx: Context, dim: int, value_share: float, kv_bytes: float, causal: bool, latent: bool
+) -> AttentionSetting:
     gpu, engine = ctx.gpu, engine_of(ctx, dim, latent)
     dims = engine.dim * (1.0 + value_share)
     warm = ctx.protocol not in (COLD, SERVING)
@@ -65,10 +67,10 @@ def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal
     fp8 = kv_bytes == 1.0
     flags |= {"fp8_math": engine.fp8, "fp8_cache": fp8, "causal": causal}
     flags |= {"sinks": bool(ctx.option("sinks", False)), "cold": not warm}
-    return Setting(
+    return AttentionSetting(
         gpu=gpu,
         engine=engine,
-        around=around_of(ctx, causal=causal, fp8=fp8),
+        companions=companions_of(ctx, causal=causal, fp8=fp8),
         framework=ctx.framework,
         sms=float(gpu.sms),
         hertz=gpu.sustained_clock_mhz * 1e6,
@@ -81,11 +83,11 @@ def _setting(ctx: Context, dim: int, value_share: float, kv_bytes: float, causal
         row_step_cycles=engine.prefill.keys * _pair_cycles(engine, dims, gpu, engine.exp_cost, fp8=engine.fp8),
         block_cycles=engine.decode.rows * engine.decode.keys * _pair_cycles(engine, dims, gpu, 1.0, fp8=False),
         flags={name: float(flag) for name, flag in flags.items()},
-        makers={f"maker_{name}": float(engine.name in made) for name, made in MAKERS.items()},
+        lineages={f"maker_{name}": float(engine.name in made) for name, made in LINEAGES.items()},
     )
 
 
-def _pair_cycles(engine: Engine, dims: float, gpu: GPU, exp_cost: float, *, fp8: bool) -> float:
+def _pair_cycles(engine: AttentionKernel, dims: float, gpu: GPU, exp_cost: float, *, fp8: bool) -> float:
     """SM cycles of one query-key pair: its products and its exponential as far as they do not hide it."""
     products = 2.0 * dims / gpu.flops_per_clk_per_sm(_product(gpu, fp8=fp8))
     return engine.tensor_cost * products + exp_cost / gpu.xu_per_clk_per_sm
@@ -102,7 +104,7 @@ class Estimate(NamedTuple):
     sizes: Mapping[str, Amount]
     plain: Mapping[str, Amount]
 
-    def features(self, setting: Setting) -> Mapping[str, Amount]:
+    def features(self, setting: AttentionSetting) -> Mapping[str, Amount]:
         """All features by name: floats of one call, arrays over many."""
         if isinstance(self.base_s, float):
             small, large, log2 = SCALAR.minimum, SCALAR.maximum, SCALAR.log2

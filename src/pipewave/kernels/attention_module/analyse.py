@@ -52,14 +52,14 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
 
 
 def expands(cores: Cores) -> Flags:
-    """Where heads get keys and values of their own: dense layers in context, SGLang's sparse ones up to `topk` keys."""
+    """Where heads get keys and values of their own: dense layers in context, of some stacks short sparse ones too."""
     none = np.zeros(len(cores.seen.tokens), bool)
     if cores.decode or not cores.dims.latent:
         return none
     if cores.dims.kind == "mla":
         return ~none
-    sglang = np.bool_(cores.ctx.framework == "sglang")
-    return np.asarray((cores.seen.deepest <= cores.dims.topk) & sglang)
+    short = np.bool_(cores.ctx.rule("module_expands_short"))
+    return np.asarray((cores.seen.deepest <= cores.dims.topk) & short)
 
 
 def _module(cores: Cores) -> tuple[Stage, ...]:
@@ -111,9 +111,9 @@ def _least(cores: Cores, part: str) -> tuple[Stream, Array]:
         return Stream(0.0 * state, 4.0 * seen.needed / np.maximum(dims.block_size, 1.0), 0.0 * state), 0.0 * state
     if part == "attention":
         io = state * dims.heads * dims.multiplied / 2.0
-        return Stream(seen.entries * dims.entry_bytes, 0.5 * io, 0.5 * io), _attention_flops(cores)
+        return Stream(seen.fewest * dims.entry_bytes, 0.5 * io, 0.5 * io), _attention_flops(cores)
     widths = around.inputs(dims) + around.outputs(dims)
-    fresh = around.weights(widths) * OPERAND_BYTES[cores.ctx.dtype] + seen.entries * dims.entry_bytes
+    fresh = around.weights(widths) * OPERAND_BYTES[cores.ctx.dtype] + seen.fewest * dims.entry_bytes
     flops = 2.0 * seen.tokens * around.weights(widths) + _attention_flops(cores)
     if not cores.ctx.option("share_index", False):
         fresh, flops = fresh + seen.index_entries * dims.index_bytes / 2.0, flops + _index_flops(cores)
@@ -151,6 +151,7 @@ def _features(cores: Cores) -> dict[str, Any]:
         "log_kept": np.clip(log2(np.minimum(dims.kept, seen.deepest) + 1.0), 0.0, 18.0),
         "chosen_share": np.minimum(seen.chosen / np.maximum(seen.causal, 1.0), 2.0),
         "past_topk": np.clip(seen.deepest / dims.ratio / np.maximum(np.minimum(dims.kept, 1e9), 1.0), 0.0, 4.0),
+        "log_padded": np.clip(log2(_padded(cores) / np.maximum(seen.chosen, 1.0)), 0.0, 12.0),
         "log_tokens_per_sm": np.clip(log2(seen.tokens / gpu.sms), -8.0, 16.0),
         "log_ratio": np.minimum(log2(dims.ratio), 8.0),
         "expands": expands(cores).astype(float),
@@ -158,6 +159,12 @@ def _features(cores: Cores) -> dict[str, Any]:
         "fp8_cache": float(dims.cached_bytes == 1.0),
         "log_cache": np.clip(log2(seen.entries * dims.entry_bytes / (gpu.l2_mb * 2.0**20)), -12.0, 10.0),
     }
+
+
+def _padded(cores: Cores) -> Array:
+    """Pairs of kernels that walk all places of a choice, filled or not."""
+    most = np.where(np.isfinite(cores.dims.kept), cores.dims.kept, 0.0)
+    return np.asarray(np.maximum(cores.seen.tokens * most, cores.seen.chosen))
 
 
 FAMILY = Family(
@@ -168,7 +175,7 @@ FAMILY = Family(
     ragged=("q_lens", "kv_lens"),
     variant=net_of,
     nets=(*NETS, *PARTS.values()),
-    told_by=("kv_dtype",),
+    selected_by=("kv_dtype",),
     reads="operands",
     example="pipewave predict attention_module 1*16 8192*16 16 dsa --phase generation --gpu H200",
 )

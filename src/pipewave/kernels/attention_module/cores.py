@@ -12,6 +12,7 @@ from pipewave.kernels.attention_module.kinds import Module
 from pipewave.kernels.base import Context
 from pipewave.kernels.stages import Stage
 from pipewave.physics.demand import Array
+from pipewave.physics.waves import waves
 
 SCORE_BYTES, INDEX_BYTES = 4.0, 4.0
 HEADS_A_TILE = 64.0  # rows that a tile of latent or compressed attention computes, with fewer heads too
@@ -39,9 +40,9 @@ class Cores:
 
     @property
     def attention_type(self) -> str:
-        """Operands of the attention: 16 bits. TensorRT-LLM's kernels multiply in 8 bits where the cache has them."""
-        fp8 = self.dims.cached_bytes == 1.0 and self.ctx.framework == "trtllm"
-        return "fp8" if fp8 and self.ctx.gpu.supports("fp8") else "bf16"
+        """Operands of the attention: 16 bits, or the cache's 8 where the stack multiplies those."""
+        narrow = self.dims.cached_bytes == 1.0 and self.ctx.gpu.supports("fp8")
+        return str(self.ctx.rule("module_multiplies")) if narrow else "bf16"
 
     def indexer(self) -> Stage:
         """Scores of every visible key for every head of the indexer, summed over heads."""
@@ -65,9 +66,9 @@ class Cores:
     def topk(self) -> Stage:
         """The best of each query's scores: a radix select by one block a query."""
         seen, rows = self.seen, self.seen.tokens
-        waves = np.ceil(rows / (2.0 * self.ctx.gpu.sms))
+        rounds = waves(rows / (2.0 * self.ctx.gpu.sms))
         chosen = INDEX_BYTES * rows * np.minimum(self.dims.topk, seen.deepest)
-        chain = KEY_PICK_S * seen.scored / rows * waves
+        chain = KEY_PICK_S * seen.scored / rows * rounds
         return Stage("topk", read=PASSES * self._scores(), written=chosen, blocks=rows, chain_s=chain)
 
     def attention(self) -> Stage:
@@ -78,7 +79,7 @@ class Cores:
         tiles, each = seen.tokens * groups, seen.chosen / seen.tokens
         split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, np.maximum(each / 256.0, 1.0)) if self.decode else 1.0
         io = ACTIVATION_BYTES * seen.tokens * dims.heads * (dims.multiplied / 2.0)
-        waves = np.ceil(tiles * split / self.ctx.gpu.sms)
+        rounds = waves(tiles * split / self.ctx.gpu.sms)
         return Stage(
             "attention",
             2.0 * seen.chosen * groups * tile * dims.multiplied,
@@ -88,7 +89,7 @@ class Cores:
             written=io,
             gathered=seen.chosen * dims.entry_bytes * groups / np.maximum(dims.kv_heads, 1.0),
             blocks=tiles * split,
-            chain_s=BLOCK_STEP_S * np.maximum(each / KEYS_A_BLOCK, 1.0) / split * np.minimum(waves, 1.0),
+            chain_s=BLOCK_STEP_S * np.maximum(each / KEYS_A_BLOCK, 1.0) / split * np.minimum(rounds, 1.0),
             launches=1.0 + self.decode,
         )
 

@@ -17,8 +17,8 @@ class Counts:
     """Per call: requests, new tokens, cached tokens, the longest prompt and context, entries and pairs.
 
     `chosen`: pairs of a query and an entry it attends to; `scored`: pairs the indexer scores; `causal`: pairs without
-    any choice; `entries`: distinct entries that must be read; `index_entries`: keys the indexer must read; `needed`:
-    scored pairs of requests where there is something to choose.
+    any choice; `entries`: distinct entries read where queries choose apart, and `fewest`, where all choose the
+    same; `index_entries`: keys the indexer must read; `needed`: scored pairs of requests with something to choose.
     """
 
     batch: Array
@@ -30,6 +30,7 @@ class Counts:
     scored: Array
     causal: Array
     entries: Array
+    fewest: Array
     index_entries: Array
     needed: Array
 
@@ -42,10 +43,11 @@ def counts(requests: Requests, dims: Module) -> Counts:
     chosen = visible(kv, ratio, kept) - visible(kv - q, ratio, kept)
     recent = np.where(window > 0.0, visible(kv, 1.0, window) - visible(kv - q, 1.0, window), 0.0)
     all_entries = np.floor(kv / ratio) * (kept > 0.0)
-    entries = np.minimum(all_entries, q * kept) + np.minimum(kv, window + q) * (window > 0.0)
+    lately = np.minimum(kv, window + q) * (window > 0.0)
+    entries, fewest = (np.minimum(all_entries, most) + lately for most in (q * kept, kept))
     choosing = (all_entries > kept) * np.isfinite(kept)
     amounts = (
-        q, kv, chosen + recent, scored, visible(kv, 1.0) - visible(kv - q, 1.0), entries,
+        q, kv, chosen + recent, scored, visible(kv, 1.0) - visible(kv - q, 1.0), entries, fewest,
         all_entries * choosing, scored * choosing,
     )  # fmt: skip
     tokens, context, *rest = (_array(requests, requests.total(amount)) for amount in amounts)

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 SMALL_ALL_REDUCE = "all_reduce_small"  # the net of messages that frameworks may reduce by their own kernels
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, collectives only scale
 # Rows of send_recv have up to four ranks, over NVLink or the network; what a host's PCIe costs, and more neighbours at
-# once on it, is in the base estimate, as for the other operations. The A40's pairs alone send at 4 GB/s inside a host,
-# a seventh of what their PCIe carries: no other PCIe card is taken to do so.
-SLOW_SENDERS = ("A40",)
+# once on it, is in the base estimate, as for the other operations.
 SENDERS = 4.0
 NODES, WORLD = 1.0, 4.0  # log2 of the most hosts and ranks of any row; what more cost is in the base estimate
 CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
@@ -84,7 +82,7 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         known = np.minimum(world, SENDERS) if op == "send_recv" else world
         features = _shape(ctx, size, known, nodes) | _times(path, over, ways, base)
         if op == "send_recv":
-            features["direct"] = np.full(len(size), float(ctx.gpu.kin not in SLOW_SENDERS))
+            features["direct"] = np.full(len(size), float(ctx.rule("sends_directly")))
         features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
         return Analysis(least, base, features, _net(ctx, op), _done(path))
 

@@ -11,15 +11,7 @@ import numpy as np
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
-
-# Cards that NVLink joins in pairs only, where a bridge is fitted (`link="nvlink"`); four of them meet over PCIe.
-BRIDGED = ("A30", "A40", "A100 PCIe", "H100 NVL", "H100 PCIe", "RTX 3090", "RTX A6000", "V100 PCIe")
-RACKS = ("GB200", "GB300")  # NVL72: hosts of four cards, joined by NVLink up to a rack of 72
-RACK = 72
-# A GPU's share of the network: one 400 Gb/s port each, or what its PCIe slot feeds. An assumption, no row says it.
-NETWORK_GBPS, PCIE_TO_NETWORK = 50.0, 0.8
-# More than two PCIe cards share root ports; hosts of PCIe 4 cards stage through memory, each further pair through more.
-CROWDED, STAGED_GBPS = 0.5, 32.0
+from pipewave.software.stack_rules import constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +26,12 @@ class Link:
 
 def bridged(gpu: GPU) -> bool:
     """Whether NVLink reaches one neighbour only."""
-    return gpu.link == "nvlink" and gpu.kin.startswith(BRIDGED)
+    return gpu.link == "nvlink" and bool(constant("nvlink_in_pairs", gpu=gpu.base_gpu))
 
 
 def joined(gpu: GPU) -> int:
-    """How many GPUs the link of a host joins: those of the host, or of an NVL72 rack."""
-    return RACK if gpu.kin.startswith(RACKS) else gpu.gpus_per_node
+    """How many GPUs the link of a host joins: those of the host, or of a rack."""
+    return int(constant("nvlink_rack", gpu=gpu.base_gpu)) or gpu.gpus_per_node
 
 
 def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
@@ -56,26 +48,39 @@ def check_reach(case: Mapping[str, Any], gpu: GPU) -> None:
 
 def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
     """Groups of ranks with nothing but the network between them: hosts, or whole racks."""
-    return np.ceil(world / RACK) if gpu.kin.startswith(RACKS) else nodes
+    rack = constant("nvlink_rack", gpu=gpu.base_gpu)
+    return np.asarray(np.ceil(world / rack)) if rack else nodes
 
 
 def network_gbps(gpu: GPU) -> float:
     """GB/s that a GPU sends over the network between hosts: an assumption."""
-    return min(NETWORK_GBPS, PCIE_TO_NETWORK * gpu.pcie_gbps)
+    found = constant("network")
+    return float(min(found["gbps"], found["of_pcie"] * gpu.pcie_gbps))
 
 
 def link(gpu: GPU, world: Array, nodes: Array) -> Link:
     """The slowest link that a ring over `world` ranks on `nodes` islands must cross."""
-    local = world / nodes
+    local, outside = world / nodes, nodes > 1.0
     direct = (local <= (2.0 if bridged(gpu) else np.inf)) & (gpu.link == "nvlink")
-    staged = (2.0 / np.clip(local, 2.0, 8.0)) ** 2
-    crowding = staged if gpu.pcie_gbps <= STAGED_GBPS else np.where(local > 2.0, CROWDED, 1.0)
-    inside = np.where(direct, gpu.link_gbps, gpu.pcie_gbps * crowding)
+    inside = np.where(direct, gpu.link_gbps, gpu.pcie_gbps * _crowding(gpu, local))
     network = network_gbps(gpu)
-    apart = nodes > 1.0
+    times = {over: constant("link_times", over=over) for over in ("network", "nvlink", "pcie")}
+
+    def slowest(name: str) -> Array:
+        within = np.where(direct, times["nvlink"][name], times["pcie"][name])
+        return np.asarray(np.where(outside, times["network"][name], within))
+
     return Link(
-        rate=1e9 * np.where(apart, np.minimum(inside, network * np.minimum(local, 8.0)), inside),
-        step_s=np.where(apart, 3.0e-6, np.where(direct, 0.9e-6, 1.4e-6)),
-        start_s=np.where(apart, 12e-6, np.where(direct, 4.5e-6, 3.5e-6)),
+        rate=1e9 * np.where(outside, np.minimum(inside, network * np.minimum(local, 8.0)), inside),
+        step_s=slowest("step_s"),
+        start_s=slowest("start_s"),
         direct=direct.astype(float),
     )
+
+
+def _crowding(gpu: GPU, local: Array) -> Array:
+    """Share of its PCIe that a card keeps beside the others of a host."""
+    shared = constant("pcie_sharing")
+    if gpu.pcie_gbps <= shared["staged_gbps"]:
+        return np.asarray((2.0 / np.clip(local, 2.0, 8.0)) ** 2)
+    return np.where(local > 2.0, shared["crowded"], 1.0)

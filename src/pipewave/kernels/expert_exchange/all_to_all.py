@@ -87,7 +87,7 @@ FAMILY = Family(
     options=("direction", "backend"),
     nets=(NET,),
     dtypes=STREAMED_DTYPES,
-    told_by=("backend", "direction"),
+    selected_by=("backend", "direction"),
     reads="operands",
     example="pipewave predict moe_all_to_all 4096 7168 8 256 8 --gpu H100",
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipewave.gpus import GPU
-from pipewave.kernels.collective.links import NETWORK_GBPS, PCIE_TO_NETWORK, islands
+from pipewave.kernels.collective.links import islands, network_gbps
 from pipewave.physics.demand import Array
 
 ONE_A_RANK = ("deepep_ht", "deepep_v2", "nvlink_one_sided", "nvlink_two_sided")  # low latency sends one an expert
@@ -45,4 +45,4 @@ def _reached(parts: Array, topk: Array) -> Array:
 def rates(gpu: GPU) -> tuple[float, float]:
     """Bytes/s a rank sends inside the island and over the network."""
     inside = gpu.link_gbps if gpu.link == "nvlink" else gpu.pcie_gbps
-    return 1e9 * inside, 1e9 * min(NETWORK_GBPS, PCIE_TO_NETWORK * gpu.pcie_gbps)
+    return 1e9 * inside, 1e9 * network_gbps(gpu)

@@ -10,7 +10,7 @@ from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.kernels.gemm.cache_lines import unaligned
 from pipewave.kernels.gemm.clock import slowdown
 from pipewave.kernels.gemm.features import Times, features, times
-from pipewave.kernels.gemm.machine import Machine, machine
+from pipewave.kernels.gemm.machine import GemmMachine, machine
 from pipewave.kernels.gemm.tiles import known_tile, tiling
 from pipewave.kernels.gemm.traffic import Traffic, quantize_s, traffic
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
@@ -59,7 +59,7 @@ def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
 
 
 def parts(
-    m: Any, n: Any, k: Any, ctas: Any, tile: tuple[int, ...] | None, at: Machine, xp: Arith
+    m: Any, n: Any, k: Any, ctas: Any, tile: tuple[int, ...] | None, at: GemmMachine, xp: Arith
 ) -> tuple[Traffic, Times, dict[str, Any]]:
     """Traffic, times and features of one call (floats) or of many (arrays)."""
     moved, tiles = traffic(m, n, k, at, xp), tiling(m, n, k, at, xp)
@@ -69,13 +69,13 @@ def parts(
     return moved, t, features(m, n, k, moved, tiles, t, at, xp)
 
 
-def least(m: Any, n: Any, k: Any, moved: Traffic, at: Machine) -> dict[str, Any]:
+def least(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> dict[str, Any]:
     """The least any GEMM must do: useful FLOP, each operand once, a launch for each kernel."""
     launches = 1.0 + (at.library.quantize_kernels if at.quantize_s else 0.0)
     return {"tensor": 2.0 * m * n * k, "dram": moved.least_dram, "l2": moved.all, "launch": launches}
 
 
-def work(m: Any, n: Any, k: Any, moved: Traffic, at: Machine) -> Work:
+def work(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> Work:
     """What a GEMM does: x, W and y pass the L2 once; where it quantises x, that is written and read again."""
     again = 2.0 * at.operand_bytes * m * k if at.quantize_s else 0.0
     return Work(2.0 * m * n * k, moved.dram, moved.all + again)
@@ -99,5 +99,4 @@ FAMILY = Family(
     example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     faces=faces,
     reads="operands",
-    waiting=(0.15, 0.35),
 )

@@ -9,6 +9,8 @@ by it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,35 +18,40 @@ from numpy.typing import NDArray
 
 from pipewave.kernels.base import Context
 from pipewave.physics.arith import SCALAR, Arith
-from pipewave.physics.cache import COLD, SERVING
+from pipewave.software.stack_rules import constant
 
 LINE = 128
-# Log of the time lost, and more for each doubling of m from 8 to 8192, by the largest power of two that divides a row's
-# bytes. Least absolute errors of our rows outside the fold that shipped weights are scored on.
-LOST = {64: (0.017, 0.0), 32: (0.022, 0.001), 16: (0.052, 0.010)}
+UNITS = (64, 32, 16)  # bytes that a row's start may be a multiple of, short of a line
 FEWEST, MOST = 8.0, 8192.0
-TYPES = ("bf16", "fp16", "fp8", "int8")  # of which rows have such k
 
 
 def unaligned(m: Any, k: Any, element_bytes: float, ctx: Context, xp: Arith) -> Any:
     """Factor on the time of one call (floats) or of many (arrays); `element_bytes` of an operand."""
-    if ctx.protocol not in (COLD, SERVING) or ctx.dtype not in TYPES:
+    lost = losses(ctx.protocol, ctx.dtype)
+    if not lost:
         return 1.0
     if xp is SCALAR:
         rest = int(k * element_bytes) % LINE
-        return _factor(m, rest & -rest, xp) if rest & -rest in LOST else 1.0
-    return _of_many(m, (k * element_bytes).astype(np.int64) % LINE, xp)
+        return _factor(m, lost[rest & -rest], xp) if rest & -rest in lost else 1.0
+    return _of_many(m, (k * element_bytes).astype(np.int64) % LINE, lost, xp)
 
 
-def _of_many(m: Any, rest: NDArray[np.int64], xp: Arith) -> Any:
+@cache
+def losses(protocol: str, dtype: str) -> Mapping[int, tuple[float, float]]:
+    """Log of the time lost at m = 8, and more a doubling, by the unit that rows start at; empty where none is known."""
+    found = {unit: constant("gemm_row_start", unit=unit, protocol=protocol, dtype=dtype) for unit in UNITS}
+    return {unit: lost for unit, lost in found.items() if lost}
+
+
+def _of_many(m: Any, rest: NDArray[np.int64], lost: Mapping[int, tuple[float, float]], xp: Arith) -> Any:
     """Worked out for the calls alone that it concerns: most have whole lines."""
     found, shared = np.ones(len(rest)), rest & -rest
-    for unit in LOST:
+    for unit, cost in lost.items():
         at = np.flatnonzero(shared == unit)
-        found[at] = _factor(m[at], unit, xp)
+        found[at] = _factor(m[at], cost, xp)
     return found
 
 
-def _factor(m: Any, unit: int, xp: Arith) -> Any:
-    least, more = LOST[unit]
+def _factor(m: Any, lost: tuple[float, float], xp: Arith) -> Any:
+    least, more = lost
     return xp.exp(least + more * xp.log2(xp.minimum(xp.maximum(m, FEWEST), MOST) / FEWEST))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipewave.kernels.gemm.machine import DRAM_SHARE, Machine
+from pipewave.kernels.gemm.machine import DRAM_SHARE, GemmMachine
 from pipewave.kernels.gemm.tiles import TILES, Tiling
 from pipewave.kernels.gemm.traffic import Traffic
 from pipewave.physics.arith import Arith
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import wave_efficiency
 
 MORE_TILES = ((256, 128), (192, 128), (128, 192))  # seen in kernel names; only their waves are worth a feature
 BESIDE = tuple(f"beside_{rows}x{columns}" for rows, columns in TILES)
@@ -33,7 +34,7 @@ class Times(NamedTuple):
     base: Any
 
 
-def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: Machine, xp: Arith) -> Times:
+def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: GemmMachine, xp: Arith) -> Times:
     """Parts overlap as far as a p-norm lets them; launch and quantisation do not overlap."""
     power = (flops * at.joules_per_flop + moved.dram * at.joules_per_byte) * (1.0 / at.watts)
     memory = moved.dram * (1.0 / (DRAM_SHARE * at.dram))
@@ -43,12 +44,14 @@ def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: Machine,
     return Times(flops * (1.0 / at.peak), tiles.best, power, memory, through, quantize, base)
 
 
-def features(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, t: Times, at: Machine, xp: Arith) -> dict[str, Any]:
+def features(
+    m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, t: Times, at: GemmMachine, xp: Arith
+) -> dict[str, Any]:
     """By name; logarithms are base 2, of seconds or of bytes over the size of the L2."""
     return _sizes(m, n, k, moved, tiles, at, xp) | _parts(moved, t, at, xp) | _tiles(tiles, at, xp)
 
 
-def _sizes(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, at: Machine, xp: Arith) -> dict[str, Any]:
+def _sizes(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, at: GemmMachine, xp: Arith) -> dict[str, Any]:
     l2, rows = 1.0 / at.l2_bytes, tiles.rows
     out = {
         "log_m": xp.log2(m),
@@ -68,7 +71,7 @@ def _sizes(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, at: Machine, x
     return out | {name: float(at.framework == name) for name in FRAMEWORKS}
 
 
-def _parts(moved: Traffic, t: Times, at: Machine, xp: Arith) -> dict[str, Any]:
+def _parts(moved: Traffic, t: Times, at: GemmMachine, xp: Arith) -> dict[str, Any]:
     whole = 1.0 / t.base
     return {
         "log_base": xp.log2(t.base),
@@ -89,14 +92,14 @@ def _parts(moved: Traffic, t: Times, at: Machine, xp: Arith) -> dict[str, Any]:
     }
 
 
-def _tiles(tiles: Tiling, at: Machine, xp: Arith) -> dict[str, Any]:
+def _tiles(tiles: Tiling, at: GemmMachine, xp: Arith) -> dict[str, Any]:
     best = 1.0 / tiles.best
     out = {name: xp.minimum(xp.log2(seconds * best), 4.0) for name, seconds in zip(BESIDE, tiles.seconds, strict=True)}
     for name, per_sm in zip(WAVES, tiles.per_sm, strict=True):
-        out[name] = per_sm / xp.ceil(per_sm)
+        out[name] = wave_efficiency(per_sm, xp)
     for name, (rows, columns) in zip(MORE_WAVES, MORE_TILES, strict=True):
         per_sm = tiles.rows[rows] * tiles.columns[columns] * (1.0 / at.sms)
-        out[name] = per_sm / xp.ceil(per_sm)
+        out[name] = wave_efficiency(per_sm, xp)
     out["beside_unsliced"] = xp.minimum(xp.log2(tiles.unsliced * best), 6.0)
     out["log_tiles"] = xp.log2(tiles.per_sm[3])
     return out

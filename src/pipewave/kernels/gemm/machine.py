@@ -15,7 +15,6 @@ from pipewave.kernels.base import Context
 from pipewave.physics.cache import COLD, SERVING, Misses, l2_bytes, walked
 from pipewave.physics.energy import DRAWS, joules_per_flop, watts
 from pipewave.physics.launch import launch_s
-from pipewave.software import stacks
 
 DRAM_SHARE = 0.87  # of the datasheet bandwidth that a streaming kernel sustains
 L2_GAIN = 1.85  # SMs next to one another share lines, so operands arrive faster than a plain copy runs
@@ -59,16 +58,17 @@ FOUR_BIT = Library(
     element_cycles=0.19, from_l2=0.45, from_dram=0.3,
 )  # fmt: skip
 # sm_120 has one CUTLASS fp8 kernel in SGLang, whatever m is.
-_BY_GENERATION = {("sglang", "fp8", "blackwell_rtx"): replace(CUTLASS, most_rows=(0.0, 0.0, 0.0, UNLIMITED, 0.0))}
-VLLM_ROW_CYCLES = 2600.0  # its per-token quantisation gives each row a block of its own, however short
-ROW_THREADS = 1024  # of such a block
+CUTLASS_ONE_TILE = replace(CUTLASS, most_rows=(0.0, 0.0, 0.0, UNLIMITED, 0.0))
+ROW_THREADS = 1024  # of a block that quantises one row
 
-_BY_DTYPE = {"fp8": CUTLASS, "int8": CUTLASS, "fp8_block": BLOCK, "nvfp4": FOUR_BIT, "mxfp4": FOUR_BIT}
+LIBRARIES = {
+    "cublas": CUBLAS, "cutlass": CUTLASS, "cutlass_one_tile": CUTLASS_ONE_TILE, "block": BLOCK, "four_bit": FOUR_BIT,
+}  # fmt: skip
 WEIGHT_ONLY = ("int4", "mxfp4")
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # one a context, told apart by identity: what follows is cached by it
-class Machine:
+class GemmMachine:
     """Rates in FLOP/s, bytes/s and watts, sizes in bytes, times in seconds."""
 
     library: Library
@@ -102,7 +102,7 @@ class Machine:
 
 
 @lru_cache(maxsize=4096)
-def machine(ctx: Context) -> Machine:
+def machine(ctx: Context) -> GemmMachine:
     """Everything constant over a batch."""
     gpu, library = ctx.gpu, library_of(ctx)
     clock_hz, peak = gpu.sustained_clock_mhz * 1e6, gpu.peak_flops(ctx.dtype)
@@ -111,7 +111,7 @@ def machine(ctx: Context) -> Machine:
     operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
     near = L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms
     burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
-    return Machine(
+    return GemmMachine(
         library=library,
         protocol=ctx.protocol,
         framework=ctx.framework,
@@ -134,27 +134,15 @@ def machine(ctx: Context) -> Machine:
         weight_bytes=weight,
         operand_bytes=operand,
         entering_bytes=ACTIVATION_BYTES if quantize else operand,
-        copies=_copies(ctx),
-        all_rotate=ctx.framework == "sglang",
-        fitted_copies=ctx.framework == "trtllm" and stacks.version(ctx.stack) >= (1, 3),
+        copies=ctx.rule("gemm_graph_copies") if ctx.protocol == "graph" else 1.0,
+        all_rotate=ctx.rule("gemm_graph_all_rotate"),
+        fitted_copies=ctx.rule("gemm_graph_fitted_copies"),
         quantize_s=library.quantize_s if quantize else 0.0,
-        row_cycles=VLLM_ROW_CYCLES if ctx.framework == "vllm" and ctx.dtype != "nvfp4" else library.row_cycles,
+        row_cycles=ctx.rule("gemm_quantize_row_cycles") or library.row_cycles,
         row_slots=float(gpu.sms * max(1, gpu.max_threads_per_sm // ROW_THREADS)),
     )
 
 
 def library_of(ctx: Context) -> Library:
     """The library behind an implementation: cuBLAS where the framework calls it, else the one its type needs."""
-    if ctx.dtype == "fp8" and (ctx.framework == "trtllm" or ctx.impl == "torch_scaled_mm"):
-        return CUBLAS
-    own = _BY_GENERATION.get((ctx.framework, ctx.dtype, ctx.gpu.architecture))
-    return own or _BY_DTYPE.get(ctx.dtype, CUBLAS)
-
-
-def _copies(ctx: Context) -> float:
-    """Copies of the weights that the collectors of AIConfigurator rotate (its `collect_gemm.py` per framework)."""
-    if ctx.protocol != "graph":
-        return 1.0
-    if ctx.framework == "trtllm":
-        return 5.0
-    return 1.0 if ctx.framework == "vllm" and ctx.dtype == "fp8_block" else 6.0
+    return LIBRARIES[ctx.rule("gemm_library")]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pipewave.kernels.gemm.machine import DRAIN, MERGE, UNLIMITED, Machine
+from pipewave.kernels.gemm.machine import DRAIN, MERGE, UNLIMITED, GemmMachine
 from pipewave.physics.arith import Arith
+from pipewave.physics.waves import waves
 
 # rows of x (tokens) × rows of W (output features)
 TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256))
@@ -47,7 +48,7 @@ class Pace:
     best_slices: float  # where no limit is met, over the square root of k
 
 
-def tiling(m: Any, n: Any, k: Any, at: Machine, xp: Arith) -> Tiling:
+def tiling(m: Any, n: Any, k: Any, at: GemmMachine, xp: Arith) -> Tiling:
     """All candidate tiles of a GEMM."""
     ceil, root_k, paces = xp.ceil, xp.sqrt(k), _paces(at)
     rows = {height: ceil(m * (1.0 / height)) for height in HEIGHTS}
@@ -62,12 +63,12 @@ def tiling(m: Any, n: Any, k: Any, at: Machine, xp: Arith) -> Tiling:
         per_sm.append(tiles * (1.0 / at.sms))
         best = xp.minimum(took, best)
     middling = TILES.index(MIDDLING)
-    unsliced = xp.ceil(per_sm[middling]) * (paces[middling].per_k * k + at.tile_s)
+    unsliced = waves(per_sm[middling], xp) * (paces[middling].per_k * k + at.tile_s)
     return Tiling(tuple(seconds), best, tuple(per_sm), unsliced, rows, columns)
 
 
 def known_tile(
-    tiles: Tiling, m: Any, n: Any, k: Any, tile: tuple[int, int], ctas: Any, at: Machine, xp: Arith
+    tiles: Tiling, m: Any, n: Any, k: Any, tile: tuple[int, int], ctas: Any, at: GemmMachine, xp: Arith
 ) -> Tiling:
     """The same candidates, but the tile that ran decides; a known number of CTAs (0: unknown) fixes its slices of k."""
     pace = _pace(tile, at)
@@ -78,7 +79,7 @@ def known_tile(
     return tiles._replace(best=xp.where(ctas > 0.0, cut, tile_seconds(k, xp.sqrt(k), grid, pace, at, xp)))
 
 
-def tile_seconds(k: Any, root_k: Any, tiles: Any, pace: Pace, at: Machine, xp: Arith) -> Any:
+def tile_seconds(k: Any, root_k: Any, tiles: Any, pace: Pace, at: GemmMachine, xp: Arith) -> Any:
     """Time of all waves of one tile.
 
     A tile takes its k at its pace, and a fixed fill and drain. Slicing k into s shares a tile among s SMs that then add
@@ -86,23 +87,23 @@ def tile_seconds(k: Any, root_k: Any, tiles: Any, pace: Pace, at: Machine, xp: A
     """
     whole, per_sm = pace.per_k * k, tiles * (1.0 / at.sms)
     if not at.library.splits:
-        return xp.ceil(per_sm) * (whole + at.tile_s) + pace.drain
+        return waves(per_sm, xp) * (whole + at.tile_s) + pace.drain
     most = xp.minimum(at.sms / tiles, k * (1.0 / LEAST_SLICE))
     slices = xp.maximum(xp.minimum(pace.best_slices * root_k, most), 1.0)
     return _with_slices(slices, whole, per_sm, pace, at, xp) + pace.drain
 
 
-def _with_slices(slices: Any, whole: Any, per_sm: Any, pace: Pace, at: Machine, xp: Arith) -> Any:
+def _with_slices(slices: Any, whole: Any, per_sm: Any, pace: Pace, at: GemmMachine, xp: Arith) -> Any:
     second_pass = at.split_s * (slices > 1.0) + pace.merge * (slices - 1.0)
-    return xp.ceil(per_sm * slices) * (whole / slices + at.tile_s) + second_pass
+    return waves(per_sm * slices, xp) * (whole / slices + at.tile_s) + second_pass
 
 
 @lru_cache(maxsize=4096)
-def _paces(at: Machine) -> tuple[Pace, ...]:
+def _paces(at: GemmMachine) -> tuple[Pace, ...]:
     return tuple(_pace(tile, at) for tile in TILES)
 
 
-def _pace(tile: tuple[int, int], at: Machine) -> Pace:
+def _pace(tile: tuple[int, int], at: GemmMachine) -> Pace:
     rows, columns = tile
     area, operands = float(rows * columns), rows * at.operand_bytes + columns * at.weight_bytes
     per_k = max(2.0 * area / at.flops_per_sm, operands / at.l2_per_sm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipewave.kernels.gemm.machine import Machine
+from pipewave.kernels.gemm.machine import GemmMachine
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, SERVING, missing_share
 
@@ -28,7 +28,7 @@ class Traffic(NamedTuple):
         return self.x + self.weights + self.y
 
 
-def traffic(m: Any, n: Any, k: Any, at: Machine, xp: Arith) -> Traffic:
+def traffic(m: Any, n: Any, k: Any, at: GemmMachine, xp: Arith) -> Traffic:
     """Operand sizes and DRAM bytes of y[m,n] = x[m,k]·Wᵀ."""
     x, weights, y = at.entering_bytes * m * k, at.weight_bytes * n * k, 2.0 * m * n
     spilled = xp.maximum(y - at.l2_bytes, 0.0)
@@ -40,7 +40,7 @@ def traffic(m: Any, n: Any, k: Any, at: Machine, xp: Arith) -> Traffic:
     return _warm(x, weights, y, spilled, at, xp)
 
 
-def _warm(x: Any, weights: Any, y: Any, spilled: Any, at: Machine, xp: Arith) -> Traffic:
+def _warm(x: Any, weights: Any, y: Any, spilled: Any, at: GemmMachine, xp: Arith) -> Traffic:
     """The same few buffers again and again; a cycle over `copies` sets must load what the L2 cannot keep of them."""
     copies = _rotating(weights, at, xp)
     moving = copies * (weights + x) if at.all_rotate else copies * weights + x
@@ -52,13 +52,13 @@ def _warm(x: Any, weights: Any, y: Any, spilled: Any, at: Machine, xp: Arith) ->
     return Traffic(x, weights, y, footprint, least, dram, 1.0 - missing)
 
 
-def _rotating(weights: Any, at: Machine, xp: Arith) -> Any:
+def _rotating(weights: Any, at: GemmMachine, xp: Arith) -> Any:
     if at.protocol == "graph" and at.fitted_copies:
         return xp.minimum(xp.ceil(at.l2_bytes / weights), at.copies)
     return at.copies
 
 
-def quantize_s(m: Any, k: Any, moved: Traffic, at: Machine, xp: Arith) -> Any:
+def quantize_s(m: Any, k: Any, moved: Traffic, at: GemmMachine, xp: Arith) -> Any:
     """Seconds of the kernels that quantise x: a block a row, or bandwidth when there are many rows."""
     if not at.quantize_s:
         return 0.0

@@ -58,7 +58,7 @@ FAMILY = Family(
     options=("part",),
     nets=(NET,),
     dtypes=STREAMED_DTYPES,
-    told_by=("part",),
+    selected_by=("part",),
     reads="operands",
     example="pipewave predict hyper_connection 4096 7168 --gpu B200",
 )

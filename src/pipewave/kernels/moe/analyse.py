@@ -12,7 +12,7 @@ from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.moe.config import blocks
 from pipewave.kernels.moe.features import between_bytes, features, missed_between, times
 from pipewave.kernels.moe.layer import Layer, layer
-from pipewave.kernels.moe.machine import Machine, machine, product_dtype
+from pipewave.kernels.moe.machine import MoeMachine, machine, product_dtype
 from pipewave.kernels.moe.models import chosen_by
 from pipewave.kernels.moe.tiles import tiling
 from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_share
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
 
 
-def least(work: Layer, ctx: Context, at: Machine) -> Demand:
+def least(work: Layer, ctx: Context, at: MoeMachine) -> Demand:
     """Least work: routed pairs through the matrices present, weights of the experts surely in use once."""
     weights = at.weight * work.routing.sure * work.matrices
     # Demand is counted at the rate of the stored type; narrow weights multiply at the rate of their activations.
@@ -44,12 +44,12 @@ class Weights:
     size: Array
     missed: Array
 
-    def seconds(self, at: Machine) -> Array:
+    def seconds(self, at: MoeMachine) -> Array:
         """Time to read them, from DRAM or from an L2 still warm with them."""
         return np.asarray(self.size * (self.missed / at.dram + (1.0 - self.missed) / at.l2))
 
 
-def weights_of(work: Layer, ctx: Context, at: Machine) -> Weights:
+def weights_of(work: Layer, ctx: Context, at: MoeMachine) -> Weights:
     """Weights as a call finds them under its protocol."""
     size = at.weight * work.routing.active * work.matrices
     if ctx.protocol in (COLD, SERVING):
@@ -69,7 +69,7 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     return Analysis(least(needed, ctx, at), spent.base, named, "fused_moe", done(work, weights, ctx, at))
 
 
-def done(work: Layer, weights: Weights, ctx: Context, at: Machine) -> Work:
+def done(work: Layer, weights: Weights, ctx: Context, at: MoeMachine) -> Work:
     """What the layer does: weights once, and what passes between its kernels, written and read."""
     between = between_bytes(work, work.routing.pairs)
     dram = weights.size * weights.missed + sum(size * missed_between(size, at) for size in between)
@@ -90,9 +90,8 @@ FAMILY = Family(
     options=("routing", "part", "config"),
     variant=chosen_by,
     nets=("fused_moe",),
-    told_by=("variant",),
+    selected_by=("variant",),
     example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
     faces=faces,
     reads="operands",
-    waiting=(0.15, 0.35),
 )

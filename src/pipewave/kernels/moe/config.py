@@ -13,12 +13,6 @@ import numpy as np
 from pipewave.kernels.base import Columns, Context
 from pipewave.physics.cache import PROFILER_WARM
 from pipewave.physics.demand import Array
-from pipewave.software import stacks
-
-# vLLM since its rule goes by tokens alone (seen in our rows of 0.22.1; those of 0.19 fit it, those of 0.14 do not): up
-# to these tokens, blocks of rows × columns.
-VLLM_RULE_SINCE = (0, 19)
-VLLM_RULE = ((32, 16, 64), (64, 32, 64), (96, 32, 128), (512, 64, 128), (np.inf, 128, 128))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +33,8 @@ def blocks(cols: Columns, ctx: Context) -> Blocks:
         return Blocks(np.full_like(tokens, rows), np.full_like(tokens, columns), known=True)
     if ctx.protocol == PROFILER_WARM:
         return Blocks(*_pipeweave(tokens, cols["experts"], cols["hidden"], ctx.gpu.smem_kb_per_sm), known=False)
-    if ctx.framework == "vllm" and stacks.version(ctx.stack) >= VLLM_RULE_SINCE:
-        upto, rows, columns = np.array(VLLM_RULE).T
+    if steps := ctx.rule("moe_blocks"):
+        upto, rows, columns = np.array(steps).T
         step = np.searchsorted(upto, tokens)
         return Blocks(rows[step], columns[step], known=False)
     if ctx.dtype == "fp8_block":  # blocks as wide as the scales'

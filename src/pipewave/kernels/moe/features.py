@@ -13,12 +13,13 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.moe.config import Blocks
 from pipewave.kernels.moe.layer import Layer
-from pipewave.kernels.moe.machine import ENGINES, Machine
+from pipewave.kernels.moe.machine import ENGINES, MoeMachine
 from pipewave.kernels.moe.tiles import Tiling
 from pipewave.physics.cache import MISSES, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import waves
 
 KERNELS = {"all": 7.0, "w13": 1.0, "w2": 1.0}  # routing, alignment (2), two products, activation, reduction
 ROUTE_BYTES = 16.0  # a token and expert: logits read, scored, and read again to choose
@@ -45,7 +46,7 @@ class Times:
     base: Array
 
 
-def times(work: Layer, tiles: Tiling, weights_s: Array, at: Machine) -> Times:
+def times(work: Layer, tiles: Tiling, weights_s: Array, at: MoeMachine) -> Times:
     """The whole: kernels follow one another, weights stream while tiles compute."""
     cost, chosen = at.costs, work.carried
     launch = np.full_like(weights_s, KERNELS[work.part] * at.launch_s) * cost.launch
@@ -59,7 +60,7 @@ def times(work: Layer, tiles: Tiling, weights_s: Array, at: Machine) -> Times:
     return Times(launch, route, tensor, weights_s, activate, reduce, all_activate, all_reduce, base)
 
 
-def _between_s(work: Layer, pairs: Array, at: Machine) -> tuple[Array, Array]:
+def _between_s(work: Layer, pairs: Array, at: MoeMachine) -> tuple[Array, Array]:
     """Writing, activating and reading the inner rows; writing, weighing and adding up the outer ones."""
     inner, outer = (_moved_s(size, at) for size in between_bytes(work, pairs))
     return (at.costs.activate * inner, at.costs.reduce * outer) if work.part == "all" else (inner, outer)
@@ -74,18 +75,18 @@ def between_bytes(work: Layer, pairs: Array) -> tuple[Array, Array]:
     return ACTIVATION_BYTES * inner, ACTIVATION_BYTES * outer
 
 
-def _moved_s(size: Array, at: Machine) -> Array:
+def _moved_s(size: Array, at: MoeMachine) -> Array:
     """Time to move bytes that stay in L2 while they fit."""
     missed = missed_between(size, at)
     return np.asarray(size * (missed / at.dram + (1.0 - missed) / at.l2))
 
 
-def missed_between(size: Array, at: Machine) -> Array:
+def missed_between(size: Array, at: MoeMachine) -> Array:
     """Share of bytes written by one kernel and read by the next that does not stay in L2."""
     return np.asarray(missing_share(MISSES["between_kernels"], at.l2_bytes, size))
 
 
-def features(work: Layer, tiles: Tiling, spent: Times, at: Machine, ruled: Blocks) -> dict[str, Array]:
+def features(work: Layer, tiles: Tiling, spent: Times, at: MoeMachine, ruled: Blocks) -> dict[str, Array]:
     """Named features of a batch."""
     parts = {name: getattr(spent, name) / spent.base for name in PARTS}
     tried = {f"tile{i}": tile.seconds / spent.base for i, tile in enumerate(tiles.candidates)}
@@ -106,7 +107,7 @@ def _waves(tiles: Tiling, ruled: Blocks) -> dict[str, Array]:
     out = {}
     for name, tile in (named | {"ruled": tiles.ruled}).items():
         out[f"{name}_per_sm"] = _bounded(tile.per_sm, -6.0, 6.0)
-        out[f"{name}_waves"] = log2(np.ceil(tile.per_sm) / np.maximum(tile.per_sm, 1e-9))
+        out[f"{name}_waves"] = log2(waves(tile.per_sm) / np.maximum(tile.per_sm, 1e-9))
         out[f"{name}_padding"] = log2(tile.padding)
     return out | {"ruled_rows": log2(ruled.rows), "ruled_columns": log2(ruled.columns)}
 
@@ -125,7 +126,7 @@ def _spread(work: Layer) -> dict[str, Array]:
     }
 
 
-def _memory(work: Layer, spent: Times, at: Machine) -> dict[str, Array]:
+def _memory(work: Layer, spent: Times, at: MoeMachine) -> dict[str, Array]:
     routed = work.routing
     expert = at.weight * work.matrices
     between = 2.0 * routed.pairs * (work.inter * (1.0 + work.up) + work.hidden)
@@ -141,7 +142,7 @@ def _memory(work: Layer, spent: Times, at: Machine) -> dict[str, Array]:
     }
 
 
-def _software(work: Layer, at: Machine) -> dict[str, Array]:
+def _software(work: Layer, at: MoeMachine) -> dict[str, Array]:
     """What the kernels are, for implementations and versions never seen."""
     flags = {name: float(at.engine == name) for name in ENGINES}
     ungated = work.up < 2.0

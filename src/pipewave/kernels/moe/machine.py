@@ -9,6 +9,7 @@ from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.kernels.base import Context
 from pipewave.physics.cache import l2_bytes
 from pipewave.physics.launch import launch_s
+from pipewave.software.stack_rules import constant
 
 TENSOR_SHARE = 0.75  # of the datasheet peak that a well fed grouped GEMM sustains
 DRAM_SHARE = 0.88
@@ -34,28 +35,16 @@ class Costs:
     reduce: float
 
 
-# Robust fits to rows of Ampere, Ada and Hopper; generated kernels, which run only on Blackwell, as good as the best.
-ENGINES = {
-    "triton": Costs(2.0, 1.0, 1.1, 1.2, 1.2),
-    "marlin": Costs(2.0, 1.5, 1.2, 1.0, 1.0),
-    "cutlass": Costs(1.8, 1.4, 1.1, 1.0, 1.5),
-    "generated": Costs(1.0, 1.4, 1.0, 1.0, 1.0),
-}
-# Engines that carry the pairs of other ranks' experts along: through activation and reduction, or through everything.
-CARRY_BETWEEN, CARRY_ALL = ("triton", "marlin"), ("moe_torch_flow_triton_fp8_block", "vllm_mxfp4_moe")
+ENGINES = ("triton", "marlin", "cutlass", "generated")
 
 
 def engine(impl: str) -> str:
     """The kind of kernels behind an implementation's name; `generated` are TensorRT-LLM's ahead-of-time kernels."""
-    if "marlin" in impl:
-        return "marlin"
-    if ("triton" in impl and "oaitriton" not in impl) or impl == "vllm_fused_moe" or not impl:
-        return "triton"
-    return "generated" if "flashinfer_trtllm" in impl else "cutlass"
+    return str(constant("moe_engine", impl=impl))
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MoeMachine:
     """Rates in FLOP/s and bytes/s, sizes in bytes, times in seconds."""
 
     sms: float
@@ -75,7 +64,7 @@ class Machine:
     carries: str  # pairs of other ranks' experts: none, "between" the products, or "all" through them
     serial: bool  # a tile's operands are staged and multiplied in turn, not at once
     warp_mma: bool  # tensor instructions are issued by warps, and a product waits for them
-    untuned: bool  # FlashInfer's CUTLASS kernels run four times slower on Hopper, but for block scales
+    untuned: bool  # kernels run several times slower than tuned ones
 
 
 def product_dtype(ctx: Context) -> str:
@@ -87,18 +76,16 @@ def product_dtype(ctx: Context) -> str:
 
 def narrow_activations(ctx: Context) -> bool:
     """Do fp8 activations meet 4-bit weights (w4a8)?"""
-    return "mxfp8" in ctx.impl or ctx.impl.endswith("w4afp8")
+    return bool(constant("moe_narrow_activations", impl=ctx.impl))
 
 
 @lru_cache(maxsize=4096)
-def machine(ctx: Context) -> Machine:
+def machine(ctx: Context) -> MoeMachine:
     """Everything constant over a batch."""
     gpu, dtype = ctx.gpu, product_dtype(ctx)
     cycle = 1e-6 / gpu.sustained_clock_mhz
     kind = engine(ctx.impl)
-    between = "between" if kind in CARRY_BETWEEN else ""
-    through = ctx.impl.startswith(CARRY_ALL) or (ctx.impl.startswith("sglang_marlin") and ctx.dtype == "mxfp4")
-    return Machine(
+    return MoeMachine(
         sms=float(gpu.sms),
         flops_per_sm=TENSOR_SHARE * _flops_per_sm(ctx, kind, dtype, cycle),
         l2_per_sm=L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms,
@@ -112,11 +99,11 @@ def machine(ctx: Context) -> Machine:
         weight=OPERAND_BYTES[ctx.dtype],
         operand=OPERAND_BYTES[dtype],
         engine=kind,
-        costs=ENGINES[kind],
-        carries="all" if through else between,
+        costs=Costs(**constant("moe_costs", engine=kind)),
+        carries=ctx.rule("moe_carries", engine=kind),
         serial=kind == "triton",
         warp_mma=kind == "marlin" or not gpu.traits.asynchronous,
-        untuned="flashinfer_cutlass" in ctx.impl and gpu.traits.mma == "wgmma" and ctx.dtype != "fp8_block",
+        untuned=ctx.rule("moe_untuned"),
     )
 
 

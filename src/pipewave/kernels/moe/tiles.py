@@ -12,8 +12,9 @@ import numpy as np
 
 from pipewave.kernels.moe.config import Blocks
 from pipewave.kernels.moe.layer import Layer, Product
-from pipewave.kernels.moe.machine import Machine
+from pipewave.kernels.moe.machine import MoeMachine
 from pipewave.physics.demand import Array
+from pipewave.physics.waves import waves
 
 # tokens × output features
 TILES = ((16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
@@ -41,7 +42,7 @@ class Tiling:
     best: Array
 
 
-def tiling(work: Layer, at: Machine, ruled: Blocks) -> Tiling:
+def tiling(work: Layer, at: MoeMachine, ruled: Blocks) -> Tiling:
     """All candidates. Where the configuration is known it is the estimate; else the best candidate."""
     candidates = tuple(_tile(work, np.array([rows]), columns, at) for rows, columns in TILES)
     own = _tile(work, ruled.rows, ruled.columns, at)
@@ -49,7 +50,7 @@ def tiling(work: Layer, at: Machine, ruled: Blocks) -> Tiling:
     return Tiling(candidates, own, best)
 
 
-def _tile(work: Layer, rows: Array, columns: Array | float, at: Machine) -> Tile:
+def _tile(work: Layer, rows: Array, columns: Array | float, at: MoeMachine) -> Tile:
     blocks = work.routing.blocks(rows)
     padding = blocks * rows / work.routing.pairs
     if at.carries == "all":
@@ -58,7 +59,7 @@ def _tile(work: Layer, rows: Array, columns: Array | float, at: Machine) -> Tile
     return Tile(np.asarray(seconds), blocks * np.ceil(work.products[0].n / columns) / at.sms, padding)
 
 
-def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | float, at: Machine) -> Array:
+def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | float, at: MoeMachine) -> Array:
     """The longest of a tile's tensor work and its operand reads from L2 and from shared memory (or the sum of the two
     on the SM), and a fixed fill and drain, for whole waves. Small tiles starve the tensor cores of newer GPUs: shared
     memory is no faster there."""
@@ -67,5 +68,5 @@ def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | floa
     fetched = (rows * at.operand + columns * at.weight) / at.l2_per_sm
     fed = (height + columns) * at.operand / at.smem_per_sm
     on_sm = SERIAL_TENSOR * tensor + SERIAL_PASSES * fed if at.serial else np.maximum(tensor, fed)
-    waves = np.ceil(blocks * np.ceil(product.n / columns) / at.sms)
-    return np.asarray(waves * (product.k * np.maximum(on_sm, fetched) + at.tile_s))
+    rounds = waves(blocks * np.ceil(product.n / columns) / at.sms)
+    return np.asarray(rounds * (product.k * np.maximum(on_sm, fetched) + at.tile_s))

@@ -17,6 +17,7 @@ from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s, log2
 
 NET = "causal_conv1d"
+VALUE_CYCLES = 0.38  # clocks of an SM a value: 0.38 to 0.43 in rows of H100, H200, B200 and GB200, whose DRAM idles
 ROWS = 8.0  # tokens that a block walks at most: vLLM's and SGLang's Triton kernel
 
 
@@ -32,9 +33,10 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
     size = ACTIVATION_BYTES * seqs.tokens * channels
     history = ACTIVATION_BYTES * seqs.batch * channels * (width - 1.0)
     before = 0.0 * history if scanned else history
+    cycles = VALUE_CYCLES * seqs.tokens * channels
     blocks = seqs.chunks * np.ceil(channels / 256.0)
     more = launch_s(ctx.gpu) * (cols["branches"] - 1.0)  # each branch is a kernel of its own
-    moving = Stage("stream", fresh=before, read=size, written=size + history, blocks=blocks)
+    moving = Stage("stream", fresh=before, read=size, written=size + history, blocks=blocks, cycles=cycles)
     parts = (moving, Stage("branches", chain_s=more, launches=0.0))
     # Results may be written over the inputs, so no row has to leave more than it brought.
     border = Stream(before, size, size + history, in_place=True)
@@ -60,7 +62,7 @@ FAMILY = Family(
     ragged=("q_lens",),
     nets=(NET,),
     dtypes=STREAMED_DTYPES,
-    told_by=("phase",),
+    selected_by=("phase",),
     reads="operands",
     example="pipewave predict causal_conv1d 8192*4 8192 --gpu H100",
 )

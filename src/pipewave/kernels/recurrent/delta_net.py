@@ -23,10 +23,13 @@ from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import log2
 
-CONTEXT, STEP = "delta_context", "delta_step"
+NETS = ("gdn_context", "gdn_step", "kda_context", "kda_step")
 CHUNK = 64.0
 FP32 = 4.0
 VALUE_BLOCK = 64.0  # values of a head that one block of the scan carries
+# FLOPs a clock and SM of products of 64 rows that wait for one another: Triton's scans on H100, H200, B200 and GB200
+# take 26 to 44 thousand clocks a chunk and head for 12 million.
+DEPENDENT_FLOPS = 500.0
 CHUNK_STEP_S = 0.6e-6  # a chunk's two dependent products, state in registers
 TOKEN_STEP_S = 0.5e-6  # the same of one token in decoding
 
@@ -56,9 +59,10 @@ def heads_of(cols: Columns, ctx: Context) -> Heads:
     return Heads(k, v, dk, dv, STATE_BYTES[ctx.option("state_dtype", "fp32")] * v * dk * dv, inputs)
 
 
-def phase(case: Mapping[str, Any]) -> str:
-    """The net of a call."""
-    return CONTEXT if case.get("phase", "context") == "context" else STEP
+def net_of(case: Mapping[str, Any]) -> str:
+    """The net of a call: kernels of the two kinds are made by others, and so are scans and steps."""
+    part = "context" if case.get("phase", "context") == "context" else "step"
+    return f"{case.get('kind', 'gdn')}_{part}"
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
@@ -71,7 +75,7 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
     seqs, heads = sequences(requests, CHUNK), heads_of(cols, ctx)
     scanned = ctx.option("phase", "context") == "context"
     stages = scan(ctx, seqs, heads) if scanned else steps(ctx, seqs, heads)
-    return stages.analysis(_features(ctx, seqs, heads, scanned), CONTEXT if scanned else STEP)
+    return stages.analysis(_features(ctx, seqs, heads), net_of(dict(ctx.options)))
 
 
 def scan(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
@@ -85,16 +89,21 @@ def scan(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
     full = seqs.chunks / seqs.longest_chunks  # requests as long as the longest that make up the same work
     carried = full * heads.v * np.ceil(dv / VALUE_BLOCK)
     parts = (
-        Stage("inside", inside, read=keys + u, written=w + u, blocks=blocks, launches=4.0),
+        Stage(
+            "inside", inside, cycles=inside / DEPENDENT_FLOPS, read=keys + u, written=w + u, blocks=blocks, launches=4.0
+        ),
         Stage(
             "scan",
             4.0 * pairs * dk * dv,
+            cycles=4.0 * pairs * dk * dv / DEPENDENT_FLOPS,
             read=w + u + keys + seqs.batch * heads.state,
             written=u + states + seqs.batch * heads.state,
             blocks=carried,
             chain_s=CHUNK_STEP_S * seqs.longest_chunks * np.ceil(carried / (2.0 * ctx.gpu.sms)),
         ),
-        Stage("outputs", outputs, read=2.0 * keys + u + states, written=u, blocks=blocks),
+        Stage(
+            "outputs", outputs, cycles=outputs / DEPENDENT_FLOPS, read=2.0 * keys + u + states, written=u, blocks=blocks
+        ),
     )
     border = Stream(0.0 * u, seqs.tokens * heads.inputs, seqs.tokens * heads.out + seqs.batch * heads.state)
     # Through the state three products a token; a prompt shorter than a key is wide may do with pairs of tokens.
@@ -114,7 +123,7 @@ def steps(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
     return Stages(ctx, len(io), (one,), Stream(states, io, written, in_place=True), 0.0)
 
 
-def _features(ctx: Context, seqs: Sequences, heads: Heads, scanned: bool) -> dict[str, Any]:
+def _features(ctx: Context, seqs: Sequences, heads: Heads) -> dict[str, Any]:
     per_sm = seqs.batch * heads.v / ctx.gpu.sms
     return seqs.features() | {
         "log_v_heads": np.minimum(log2(heads.v), 9.0),
@@ -122,7 +131,6 @@ def _features(ctx: Context, seqs: Sequences, heads: Heads, scanned: bool) -> dic
         "log_heads_per_sm": np.clip(log2(per_sm), -8.0, 10.0),
         "wave": np.minimum(per_sm % 1.0, 1.0) * (per_sm < 8.0),
         "log_state": np.clip(log2(seqs.batch * heads.state / (ctx.gpu.l2_mb * 2.0**20)), -12.0, 8.0),
-        "channels": float(ctx.option("kind") == "kda"),
         "verify": float(ctx.option("phase") == "verify"),
         "bf16_state": float(ctx.option("state_dtype", "fp32") == "bf16"),
     }
@@ -134,10 +142,10 @@ FAMILY = Family(
     analyse,
     options=("kind", "phase", "state_dtype"),
     ragged=("q_lens",),
-    variant=phase,
-    nets=(CONTEXT, STEP),
+    variant=net_of,
+    nets=NETS,
     dtypes=ATTENTION_DTYPES,
-    told_by=("kind", "phase"),
+    selected_by=("kind", "phase"),
     reads="operands",
     example="pipewave predict delta_net 8192*4 16 32 --gpu H100",
 )

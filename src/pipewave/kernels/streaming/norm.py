@@ -26,7 +26,7 @@ from pipewave.physics.cache import SERVING
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
-from pipewave.physics.waves import waves
+from pipewave.physics.waves import wave_efficiency, waves
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
@@ -58,8 +58,8 @@ def blocks(gpu: GPU, rows: Array, dim: Array, smaller: bool) -> Blocks:
     threads = WARP * np.ceil(np.minimum(vectors, largest) / WARP)
     per_sm = np.clip(np.floor(gpu.max_threads_per_sm / threads), 1.0, gpu.max_ctas_per_sm)
     places = per_sm * gpu.sms
-    rounds = waves(rows, places)
-    return Blocks(threads, np.ceil(vectors / threads), per_sm, rounds, rows / (rounds * places))
+    rounds = waves(rows / places)
+    return Blocks(threads, np.ceil(vectors / threads), per_sm, rounds, wave_efficiency(rows / places))
 
 
 def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: Times) -> Array:

@@ -32,7 +32,7 @@ def of(ctx: Context, net: str) -> Correction | None:
     if _suspended.get():
         return None
     chosen = os.environ.get(VARIABLE, "")
-    known = _known(chosen, ctx.gpu.name) or _known(chosen, ctx.gpu.kin)
+    known = _known(chosen, ctx.gpu.name) or _known(chosen, ctx.gpu.base_gpu)
     if not known:
         return None
     found = known.get((net, "cold" if ctx.protocol == "serving" else ctx.protocol))

@@ -1,0 +1,106 @@
+"""Pairs of calls of which one cannot be faster: `python -m bench.monotone [--count 20000] [--json FILE]`.
+
+One of each pair is larger (a size doubled: rows, columns, depth, lengths, tokens, bytes) or runs on a GPU with less
+(bandwidth or clock divided by 1.5). The table counts how often the prediction of the larger one is below that of the
+smaller, by family and by what was changed, and by how much at worst.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pipewave as pw
+from bench.snapshot import FAMILIES, PROTOCOLS, WEIGHTS
+from pipewave.calls.families import from_dict
+from pipewave.errors import PipewaveError
+from pipewave.gpus import find, names
+
+SIZES = ("m", "n", "k", "rows", "dim", "bytes", "bytes_read", "tokens", "heads", "lengths")
+LESS = ("dram_gbps", "boost_clock_mhz")
+FACTOR = 1.5
+TOLERANCE = 0.02  # a kernel may gain as much by a size that divides better
+
+
+def larger(case: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """The case with one size doubled, None where it has no such size."""
+    if name == "lengths":
+        if "kv_lens" not in case or case["q_lens"] != [1] * len(case["q_lens"]):
+            return None
+        return case | {"kv_lens": [2 * length for length in case["kv_lens"]]}
+    return case | {name: 2 * case[name]} if name in case else None
+
+
+def pairs(count: int, seed: int) -> Iterator[tuple[str, str, dict[str, Any], Any, dict[str, Any], Any]]:
+    """(family, change, small case, its GPU, large case, its GPU), seeded."""
+    pick, gpus = random.Random(seed), sorted(names())
+    made = 0
+    while made < count:
+        family = pick.choices(list(FAMILIES), WEIGHTS)[0]
+        case, gpu = FAMILIES[family](pick) | {"kernel": family}, find(pick.choice(gpus))
+        case |= {"dtype": pick.choice(("bf16", "bf16", "fp8")), "protocol": pick.choice(PROTOCOLS)}
+        change = pick.choice((*SIZES, *LESS))
+        if change in LESS:
+            yield family, change, case, gpu, case, gpu.what_if(**{change: getattr(gpu, change) / FACTOR})
+        elif (more := larger(case, change)) is not None:
+            yield family, change, case, gpu, more, gpu
+        else:
+            continue
+        made += 1
+
+
+def ratio(small: dict[str, Any], gpu: Any, large: dict[str, Any], other: Any) -> float | None:
+    """Large over small predicted latency; None where either cannot run."""
+    try:
+        times = [
+            pw.predict(from_dict(case), on, protocol=case["protocol"]).latency_us
+            for case, on in ((small, gpu), (large, other))
+        ]
+    except PipewaveError:
+        return None
+    return times[1] / times[0]
+
+
+def table(count: int, seed: int) -> list[dict[str, Any]]:
+    """One row a family and change: pairs, how many are out of order by more than the tolerance, the worst ratio."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for family, change, *pair in pairs(count, seed):
+        value = ratio(*pair)
+        if value is not None:
+            found[family, change].append(value)
+    return [
+        {
+            "family": family,
+            "change": change,
+            "pairs": len(values),
+            "out_of_order": sum(value < 1 - TOLERANCE for value in values),
+            "beyond_20_percent": sum(value < 0.8 for value in values),
+            "worst": min(values),
+        }
+        for (family, change), values in sorted(found.items())
+    ]
+
+
+def main() -> None:
+    """Print the table, worst first."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = table(options.count, options.seed)
+    for row in sorted(rows, key=lambda row: row["worst"]):
+        print("{family:15} {change:16} {pairs:6} {out_of_order:6} {beyond_20_percent:4} {worst:7.3f}".format(**row))
+    total, out, far = (sum(row[name] for row in rows) for name in ("pairs", "out_of_order", "beyond_20_percent"))
+    print(f"{total} pairs, {out} out of order by more than {TOLERANCE:.0%}, {far} by more than 20 %")
+    if options.json:
+        options.json.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

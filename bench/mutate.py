@@ -1,0 +1,127 @@
+"""Mutants of the laws and whether the tests notice: `python -m bench.mutate [--rooms physics,step] [--count 30]`.
+
+`make mutate` installs cosmic-ray, which writes the mutants. Each room is copied with the tests to a scratch folder, a
+seeded sample of its mutants is drawn, and each runs the tests that mirror the room until the first failure. Left out
+are mutants that cannot change an answer: `|` between types, and caches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+COPIED = ("src", "tests", "bench", "train", "examples", "data", "pyproject.toml")
+TESTS = {
+    "physics": "tests/physics tests/step/test_energy.py tests/gpus/test_architectures.py",
+    "step": "tests/step",
+    "prediction": "tests/prediction tests/step/test_energy.py",
+}
+LEFT_OUT = (  # in SQL: operators, by the name that cosmic-ray gives them
+    "operator_name LIKE 'core/ReplaceBinaryOperator_BitOr_%'",
+    "operator_name = 'core/RemoveDecorator' AND definition_name IS NOT NULL",
+)
+SETTINGS = """[cosmic-ray]
+module-path = ["src/pipewave/{room}"]
+timeout = {timeout}
+excluded-modules = []
+test-command = "{python} -m pytest -x -q -p no:cacheprovider {tests}"
+[cosmic-ray.distributor]
+name = "local"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A change of the code, and whether a test failed under it."""
+
+    room: str
+    place: str
+    operator: str
+    killed: bool
+    diff: str
+
+
+def run(room: str, count: int, seed: int, timeout: float) -> list[Mutant]:
+    """Sample the mutants of a room and run its tests on each; CalledProcessError where they fail without a mutant."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for name in COPIED:
+            source = CHECKOUT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, folder / name)
+        text = SETTINGS.format(room=room, timeout=timeout, python=sys.executable, tests=TESTS[room])
+        (folder / "mutate.toml").write_text(text)
+        _tool(folder, "baseline", "mutate.toml")  # tests that fail without a mutant would kill them all
+        _tool(folder, "init", "mutate.toml", "mutants.sqlite")
+        _sample(folder / "mutants.sqlite", count, seed)
+        _tool(folder, "exec", "mutate.toml", "mutants.sqlite")
+        return _found(folder / "mutants.sqlite", room)
+
+
+def _tool(folder: Path, *words: str) -> None:
+    path = f"{folder / 'src'}:{folder}"
+    subprocess.run(["env", f"PYTHONPATH={path}", "cosmic-ray", *words], cwd=folder, check=True)
+
+
+def _sample(session: Path, count: int, seed: int) -> None:
+    """Leave a seeded sample of the session's jobs."""
+    with sqlite3.connect(session) as db:
+        for rule in LEFT_OUT:
+            db.execute(f"DELETE FROM mutation_specs WHERE {rule}")
+        jobs = sorted(
+            db.execute("SELECT module_path, start_pos_row, operator_name, occurrence, job_id FROM mutation_specs")
+        )
+        kept = {job for *_, job in random.Random(seed).sample(jobs, min(count, len(jobs)))}
+        for table in ("mutation_specs", "work_items"):
+            found = [job for (job,) in db.execute(f"SELECT job_id FROM {table}")]
+            gone = [(job,) for job in found if job not in kept]
+            db.executemany(f"DELETE FROM {table} WHERE job_id = ?", gone)
+
+
+def _found(session: Path, room: str) -> list[Mutant]:
+    query = """SELECT module_path, start_pos_row, operator_name, test_outcome, diff
+               FROM mutation_specs JOIN work_results USING (job_id)"""
+    with sqlite3.connect(session) as db:
+        return [
+            Mutant(room, f"{path}:{row}", operator, outcome.lower() != "survived", diff)
+            for path, row, operator, outcome, diff in sorted(db.execute(query))
+        ]
+
+
+def report(mutants: Sequence[Mutant]) -> str:
+    """The share killed, by room, and the mutants that live."""
+    lines = ["| room | mutants | killed | share |", "|---|---|---|---|"]
+    for room in dict.fromkeys(mutant.room for mutant in mutants):
+        killed = [mutant.killed for mutant in mutants if mutant.room == room]
+        lines.append(f"| {room} | {len(killed)} | {sum(killed)} | {100 * sum(killed) / len(killed):.0f} % |")
+    alive = [f"{mutant.place} {mutant.operator}\n{mutant.diff}" for mutant in mutants if not mutant.killed]
+    return "\n".join([*lines, "", *alive])
+
+
+def main() -> None:
+    """Run and print; write with `--json`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rooms", default=",".join(TESTS))
+    parser.add_argument("--count", type=int, default=30, help="mutants of each room")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds of a test run")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    mutants = [one for room in given.rooms.split(",") for one in run(room, given.count, given.seed, given.timeout)]
+    print(report(mutants))
+    if given.json:
+        given.json.write_text(json.dumps([asdict(mutant) for mutant in mutants], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

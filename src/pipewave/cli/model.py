@@ -1,0 +1,73 @@
+"""`model`: a model as blocks, its totals, and, on request, every matrix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipewave.cli.serving import AsJson, Ep, Ignore, Pp, Tp, facts
+
+if TYPE_CHECKING:
+    from pipewave.models.blocks import Blocks
+
+GIB = 2**30
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("model")(model_command)
+
+
+def model_command(
+    model: Annotated[
+        str, typer.Argument(help="config.json, a directory with one, a repository of the hub cache, a built-in name.")
+    ] = "",
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    matrices: Annotated[bool, typer.Option("--matrices", help="Every matrix instead of blocks.")] = False,
+    ignore: Ignore = [],  # noqa: B006 typer reads the default, nothing writes it
+    as_json: AsJson = False,
+) -> None:
+    """Blocks, parameters, work and memory of a model; without a name, the built-in ones."""
+    from pipewave.models import load, names
+    from pipewave.models.blocks import blocks
+    from pipewave.models.shard import Parallel
+    from pipewave.models.view import rows, summary
+
+    if not model:
+        print(json.dumps(list(names())) if as_json else "\n".join(names()))
+        return
+    spec, parallel = load(model, ignore=tuple(ignore)), Parallel(tp, pp, ep)
+    totals, found = summary(spec, parallel), blocks(spec, parallel)
+    if as_json:
+        print(json.dumps({"schema_version": 1, **totals, **asdict(found), "parts": rows(spec, parallel)}))
+        return
+    from pipewave.cli.render import table
+
+    title = f"{spec.name} ({spec.model_type}): {found.pattern}"
+    table(rows(spec, parallel) if matrices else list(_lines(found)), title=title, droppable=("what", "precision"))
+    facts({k: v for k, v in totals.items() if k not in ("model", "model_type")})
+
+
+def _lines(found: Blocks) -> Iterator[dict[str, Any]]:
+    """A line a part; what it takes is that of all its layers."""
+    for block in found.blocks:
+        for number, part in enumerate(block.parts):
+            yield {
+                "block": block.letter if not number else "",
+                "layers": f"{block.count} ({block.layers})" if not number else "",
+                "part": part.name,
+                "shape": part.shape,
+                "precision": part.precision,
+                "parameters M": block.count * part.parameters / 1e6,
+                "GiB a GPU": block.count * part.weight_bytes / GIB,
+                "MFLOP a token": block.count * part.flops / 1e6,
+                "KV bytes a token": round(block.count * part.kv_bytes),
+                "state MiB a sequence": block.count * part.state_bytes / 2**20,
+                "what": part.detail,
+            }

@@ -1,0 +1,94 @@
+"""What engines fuse or run side by side: all-reduce with the norm after it, shared experts with the routed ones.
+
+All-reduce and norm in one kernel (TensorRT-LLM's and FlashInfer's): every rank pushes its rows to every other, then
+each norms the sum, so the norm's own launch and traffic are gone and
+
+    start + bytes × (world − 1) / (share × link)
+
+is what it takes. Start and share are those of the corpus's measured rows of this kernel (`python -m bench.fused_norm`),
+on H200 and B200 at 2, 4 and 8 GPUs up to 1 MiB: an error of a tenth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.calls.families import Call, Collective, FusedMoe, RmsNorm
+from pipewave.gpus import GPU
+from pipewave.models.kernels import Use
+from pipewave.physics.demand import Array
+from pipewave.prediction.api import Predictions
+from pipewave.software.engines import Engine
+
+START_US = {"wgmma": 2.7, "tcgen05": 4.7}  # of the fused kernel, by the GPU's tensor instruction
+RANK_US = 0.25  # more for each further rank
+LINK_SHARE = 0.68  # of a GPU's link rate in one direction that pushing to all ranks reaches
+MIB = 2.0**20
+SIDE, ROUTED, SHARED = 0, 1, 2  # lanes of a step's kernels: everything else, routed experts, shared ones
+
+
+def fused_us(size: float, world: int, gpu: GPU) -> float:
+    """µs of all-reduce and norm in one kernel, for a message of `size` bytes over `world` GPUs of one host."""
+    start = START_US.get(gpu.traits.mma, max(START_US.values())) + RANK_US * world
+    return start + size * (world - 1) / (LINK_SHARE * 1e3 * gpu.link_gbps)
+
+
+def with_fused_norms(calls: Sequence[Call], found: Predictions, gpu: GPU, engine: Engine) -> tuple[Predictions, Array]:
+    """Predictions with norms inside the all-reduces before them, and which calls are launched no more."""
+    gone = np.zeros(len(calls), bool)
+    most = engine.fused_norm_mib * MIB
+    if engine.setting.tp == 1 or not most:
+        return found, gone
+    factor = np.ones(len(calls))
+    for index, call in enumerate(calls):
+        if isinstance(call, RmsNorm) and call.fused_add and 2.0 * call.rows * call.dim <= most:
+            gone[index] = True
+        elif isinstance(call, Collective) and call.kernel == "all_reduce" and call.bytes <= most and call.nodes == 1:
+            factor[index] = min(1.0, fused_us(call.bytes, call.world, gpu) / found.latency_us[index])
+    latency, low, high = (
+        np.where(gone, TINY_US, each * factor) for each in (found.latency_us, found.low_us, found.high_us)
+    )
+    return replace(found, latency_us=latency, low_us=low, high_us=high), gone
+
+
+TINY_US = 1e-6  # a kernel that runs inside another
+
+
+def lanes(uses: Sequence[Use], engine: Engine) -> list[int]:
+    """The lane of each use: experts apart where the engine runs shared ones beside routed ones."""
+    few = all(use.call.tokens <= engine.shared_tokens for use in uses if isinstance(use.call, FusedMoe))
+    if engine.shared_experts != "overlapped" or not few:
+        return [SIDE] * len(uses)
+    return [_lane(use) for use in uses]
+
+
+def _lane(use: Use) -> int:
+    if isinstance(use.call, FusedMoe):
+        return ROUTED
+    return SHARED if use.name.startswith("shared_") and use.name != "shared_add" else SIDE
+
+
+def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
+    """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed one."""
+    if engine.fused_rope:
+        uses = [use for use in uses if use.name != "rope"]
+    if engine.shared_experts != "fused" or engine.setting.ep > 1:
+        return uses
+    if not any(use.name.startswith("shared_") for use in uses):
+        return uses
+    kept = [use for use in uses if not use.name.startswith("shared_")]
+    return [replace(use, call=_one_more(use.call)) if isinstance(use.call, FusedMoe) else use for use in kept]
+
+
+def _one_more(call: FusedMoe) -> FusedMoe:
+    return replace(call, experts=call.experts + 1, topk=call.topk + 1)
+
+
+def overlapped_us(us: Array, lane: NDArray[np.intp], owner: NDArray[np.intp], size: int) -> Array:
+    """µs saved in each of `size` steps when the shorter of routed and shared experts hides behind the longer."""
+    routed, shared = (np.bincount(owner[lane == one], us[lane == one], size) for one in (ROUTED, SHARED))
+    return np.minimum(routed, shared)

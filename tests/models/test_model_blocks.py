@@ -1,0 +1,45 @@
+"""A model as blocks: what the parts hold adds up to the whole, and the pattern says how layers follow one another."""
+
+from __future__ import annotations
+
+import pytest
+from model_families import FAMILIES, expand
+
+from pipewave.models import load
+from pipewave.models.blocks import blocks, pattern
+from pipewave.models.config import parse
+from pipewave.models.shard import Parallel, front_params, kv_bytes_per_token, layer_bytes, parameters, state_bytes
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_parts_add_up_to_the_model(name: str) -> None:
+    model = parse(expand(FAMILIES[name]["config"]), name)
+    found = [(block.count, part) for block in blocks(model).blocks for part in block.parts]
+    outside = model.vocab * model.hidden + front_params(model) + model.norm_params
+    outside += (model.lm_head.out if model.lm_head.bias else 0) if model.tied else model.lm_head.params
+    outside += model.hyper_params(len(model.layers)) + (model.hyper.head_params if model.hyper else 0)
+    assert sum(count * part.parameters for count, part in found) + outside == parameters(model)
+    assert sum(count * part.kv_bytes for count, part in found) == pytest.approx(kv_bytes_per_token(model))
+    assert sum(count * part.state_bytes for count, part in found) == state_bytes(model)
+    held = sum(layer_bytes(layer, Parallel()) * count for layer, count in model.grouped())
+    assert sum(count * part.weight_bytes for count, part in found) == pytest.approx(held, rel=1e-3)
+
+
+def test_work_of_a_dense_model_is_two_a_weight() -> None:
+    for block in blocks(load("Llama-3.1-8B")).blocks:
+        for part in block.parts:
+            assert part.flops == 2 * part.parameters
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ("AAAA", "4×A"),
+        ("AAABBBB", "3×A 4×B"),
+        ("AAAB" * 5, "(3×A B)×5"),
+        ("C" + "AAAB" * 3 + "C", "C (3×A B)×3 C"),
+        ("ABC", "A B C"),
+    ],
+)
+def test_pattern_of_layers(order: str, words: str) -> None:
+    assert pattern(order) == words

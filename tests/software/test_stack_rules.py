@@ -1,0 +1,241 @@
+"""Rules of software as data: every row has a source, and every row decides some answer."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import _lru_cache_wrapper, cache
+from itertools import product
+from typing import Any
+
+import pytest
+
+from pipewave import kernels
+from pipewave.errors import BadFile, PipewaveError
+from pipewave.gpus import GPU, find, names
+from pipewave.physics.arith import SCALAR
+from pipewave.prediction.api import predict_cases
+from pipewave.prediction.in_step import write_back_s
+from pipewave.software import stack_rules as rules
+from pipewave.software.stack_rules import Case, answer, table
+
+STACKS = (None, "vllm-0.14.0", "vllm-0.22.1", "vllm-0.24.0", "sglang-0.5.9", "sglang-0.5.12", "sglang-0.5.14",
+          "trtllm-1.2.0", "trtllm-1.3.0rc20")  # fmt: skip
+GPUS = (
+    "H200",
+    "H100 SXM",
+    "A100 SXM",
+    "L40S",
+    "B200",
+    "B300",
+    "RTX PRO 6000 Server",
+    "A40",
+    "A100 PCIe",
+    "GB200",
+    "H20",
+)
+PROTOCOLS = ("cold", "serving", "graph", "profiler_warm")
+IMPLS = {
+    "attention": (None, "triton", "vllm_triton_attn", "vllm_flash_attn", "vllm_flashinfer", "vllm_flashinfer_trtllm", "fa4",
+                  "cudnn", "flashinfer", "trtllm_mha", "sdpa_flash", "vllm_fa2", "flashinfer_trtllm"),
+    "fused_moe": (None, "vllm_fused_moe", "sglang_fused_moe_triton", "sglang_marlin_moe", "vllm_marlin",
+                  "flashinfer_cutlass", "vllm_mxfp4_moe", "flashinfer_trtllm_moe", "x_triton_oaitriton", "some:mxfp8",
+                  "some_w4afp8", "moe_torch_flow_triton_fp8_block", "moe_torch_flow_cutlass"),
+    "gemm": (None, "torch_scaled_mm"),
+}  # fmt: skip
+TYPES = {
+    "gemm": ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4"),
+    "fused_moe": ("bf16", "fp8", "fp8_block", "mxfp4", "int4"), "attention": ("bf16", "fp8"), "mla": ("bf16", "fp8"),
+}  # fmt: skip
+FAMILY = {"gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
+          "module": "attention_module"}  # fmt: skip
+BRIDGED = ("A40", "A100 PCIe")
+COLLECTIVES = ("all_reduce", "send_recv", "all_gather")
+
+
+def probes(family: str, count: int = 300) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(GPU, protocol, case), seeded."""
+    if family == "layers":
+        yield from _layers()
+        return
+    pick = random.Random(family)
+    for _ in range(2 * count if family == "fused_moe" else count):
+        gpu, protocol, stack = pick.choice(GPUS), pick.choice(PROTOCOLS), pick.choice(STACKS)
+        case = SIZES[family](pick) | ({"stack": stack} if stack else {})
+        impl = pick.choice(IMPLS.get(case["kernel"], (None,)))
+        yield (
+            gpu,
+            protocol,
+            case | ({"impl": impl} if impl else {}) | {"dtype": pick.choice(TYPES.get(case["kernel"], ("bf16",)))},
+        )
+
+
+def _gemm(pick: random.Random) -> dict[str, Any]:
+    k = pick.choice((4096, 4096 + 8, 4096 + 16, 4096 + 32, 8192 + 64, 2048))
+    return {"kernel": "gemm", "m": pick.choice((1, 64, 1000, 4096)), "n": pick.choice((4096, 14336)), "k": k,
+            "quantize": pick.random() < 0.4}  # fmt: skip
+
+
+def _attention(pick: random.Random) -> dict[str, Any]:
+    requests, length = pick.choice((1, 8, 64)), pick.choice((16, 128, 2048, 16384))
+    lens = {"kv_lens": [length] * requests, "q_lens": [pick.choice((1, length))] * requests}
+    if pick.random() < 0.2:
+        phase = "generation" if set(lens["q_lens"]) == {1} else "context"
+        return {"kernel": "mla", **lens, "heads": 16, "phase": phase}
+    shape = {"heads": 32, "kv_heads": 8, "head_dim": pick.choice((64, 128, 192)), "causal": pick.random() < 0.7}
+    return {"kernel": "attention", **lens, **shape, "kv_dtype": pick.choice((None, "fp8"))}
+
+
+def _moe(pick: random.Random) -> dict[str, Any]:
+    layers = [(*case.when["layer"], 0) for case in table()["moe_model"] if "layer" in case.when]
+    usual = [(2048, 768, 8, 128, 0), (7168, 2048, 8, 256, 0), (2048, 704, 6, 64, 0), (4096, 14336, 2, 8, 0)]
+    hidden, inter, topk, experts, _ = pick.choice(layers if pick.random() < 0.3 else usual)
+    return {"kernel": "fused_moe", "tokens": pick.choice((1, 16, 128, 400, 4096)), "hidden": hidden, "inter": inter,
+            "topk": topk, "experts": experts, "ep": pick.choice((1, 4)), "gated": pick.random() < 0.7}  # fmt: skip
+
+
+def _layers() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Layers that newest versions give to kernels of their own."""
+    layers = [case.when["layer"] for case in table()["moe_model"] if "layer" in case.when] + [(2048, 768, 8, 128)]
+    for (hidden, inter, topk, experts), stack, dtype in product(
+        layers, ("sglang-0.5.14", "vllm-0.24.0"), TYPES["fused_moe"]
+    ):
+        sizes = {"tokens": 64, "hidden": hidden, "inter": inter, "topk": topk, "experts": experts}
+        yield "B200", "graph", {"kernel": "fused_moe", **sizes, "stack": stack, "dtype": dtype}
+
+
+def _collective(pick: random.Random) -> dict[str, Any]:
+    world = pick.choice((2, 4, 8, 16))
+    return {"kernel": pick.choice(COLLECTIVES), "bytes": pick.choice((512, 1 << 20, 1 << 26)), "world": world,
+            "nodes": max(1, world // 8)}  # fmt: skip
+
+
+def _module(pick: random.Random) -> dict[str, Any]:
+    phase, length = pick.choice(("context", "generation")), pick.choice((128, 1024, 4096))
+    lens = {"kv_lens": [length] * 4, "q_lens": [1 if phase == "generation" else length] * 4}
+    kind = pick.choice(("dsa", "csa", "mla"))
+    return {"kernel": "attention_module", **lens, "heads": 16, "kind": kind, "phase": phase, "kv_dtype": "fp8"}
+
+
+SIZES = {
+    "gemm": _gemm, "attention": _attention, "fused_moe": _moe, "collective": _collective, "attention_module": _module,
+    "steps": lambda pick: pick.choice((_gemm, _attention, _moe))(pick),
+}  # fmt: skip
+
+
+@cache
+def card(name: str) -> GPU:
+    """A GPU, or one of the cards that a bridge joins in pairs."""
+    return find(name).what_if(link="nvlink", link_gbps=56.0) if name in BRIDGED else find(name)
+
+
+@cache
+def asked(family: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Probes that are answered, by GPU and protocol."""
+    out: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for gpu, protocol, case in probes(family):
+        if family == "steps":
+            protocol = "serving"
+        try:
+            predict_cases([case], card(gpu), protocol)
+        except PipewaveError:
+            continue
+        out.setdefault((gpu, protocol), []).append(case)
+    return out
+
+
+def answers(family: str) -> Iterator[list[float]]:
+    """Answers of one GPU and protocol after the other."""
+    if family == "steps":  # latent attention: no shipped GPU has cold rows of it
+        yield [write_back_s(0.5, 1e9, kernels.family_of("mla"), find("H200"), SCALAR)]
+    for (gpu, protocol), cases in asked(family).items():
+        found = predict_cases(cases, card(gpu), protocol)
+        yield [*found.latency_us.tolist(), *found.low_us.tolist(), *found.ceiling_us.tolist()]
+
+
+@cache
+def remembering() -> list[Any]:
+    """Every cache that a rule may leave its answer in."""
+    rooms = ("pipewave.kernels", "pipewave.prediction", "pipewave.software.stack_rules")
+    found = [one for one in gc.get_objects() if isinstance(one, _lru_cache_wrapper)]
+    return [one for one in found if str(getattr(one, "__module__", "")).startswith(rooms)]
+
+
+def forget() -> None:
+    """Empty them."""
+    for wrapper in remembering():
+        wrapper.cache_clear()
+
+
+def family_of(rule: str) -> str:
+    """The probes that a rule may move."""
+    own = {"attention_setup_saved": "steps", "moe_model": "layers"}
+    return own.get(rule) or FAMILY.get(rule.partition("_")[0], "collective")
+
+
+@pytest.mark.parametrize("rule", sorted(table()))
+def test_every_row_has_a_source_and_decides_some_answer(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, family = dict(table()), family_of(rule)
+    forget()
+    before = list(answers(family))
+    assert sum(map(len, before)) > 100
+    unused = []
+    for row in whole[rule]:
+        assert len(row.source) > 20 and row.rows
+        without = whole | {rule: tuple(case for case in whole[rule] if case is not row)}
+        monkeypatch.setattr(rules, "table", lambda without=without: without)
+        forget()
+        try:
+            if all(now == then for now, then in zip(answers(family), before, strict=True)):
+                unused.append(dict(row.when))
+        except PipewaveError:  # nothing else answers, or a call that ran no longer does
+            pass
+        finally:
+            monkeypatch.undo()
+    forget()
+    assert not unused
+
+
+def test_the_first_case_that_holds_answers() -> None:
+    facts = {"framework": "vllm", "version": (0, 22, 1), "impl": "vllm_triton_attn", "mma": "wgmma"}
+    assert answer("attention_engine", facts) == "unified"
+    assert answer("attention_engine", facts | {"impl": ""}) == "fa3"
+    assert answer("moe_blocks", facts)[0] == (32, 16, 64)
+    assert answer("moe_blocks", facts | {"version": (0, 14)}) is None
+
+
+@pytest.mark.parametrize(("since", "before"), list(product((None, (0, 3), (0, 4)), (None, (0, 4), (0, 5)))))
+def test_versions_are_half_open(since: tuple[int, ...] | None, before: tuple[int, ...] | None) -> None:
+    when: Mapping[str, Any] = {k: v for k, v in (("since", since), ("before", before)) if v}
+    holds = Case(when, 1, "source", "rows").holds({"version": (0, 4)})
+    assert holds == ((since is None or since <= (0, 4)) and (before is None or before > (0, 4)))
+
+
+def test_an_unknown_rule_and_a_damaged_file_are_typed_errors(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadFile, match="no_such_rule"):
+        answer("no_such_rule", {})
+    for text in ("{", json.dumps({"x": {"asks": "a", "source": "", "rows": "r", "cases": [{"when": {}, "value": 1}]}})):
+        (tmp_path / "rules.json").write_text(text)
+        monkeypatch.setattr(rules, "FILE", tmp_path / "rules.json")
+        table.cache_clear()
+        with pytest.raises(BadFile):
+            table()
+    monkeypatch.undo()
+    table.cache_clear()
+
+
+def test_predictions_need_no_yaml() -> None:
+    code = "import sys, pipewave as pw; pw.predict(pw.gemm(1, 64, 64), 'H200'); sys.exit('yaml' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_every_gpu_of_a_rule_exists() -> None:
+    known = {find(name).name for name in names()}
+    for cases in table().values():
+        for case in cases:
+            for gpu in (case.when.get("gpu"), *case.when.get("gpu_starts", ())):
+                assert gpu is None or any(name.startswith(gpu) for name in known), gpu

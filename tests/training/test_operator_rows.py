@@ -1,0 +1,101 @@
+"""Rows of the newer operators: rules of cleaning on made-up series, and real rows against the physics."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+from pipewave.kernels.attention_module import analyse as attention_module  # noqa: E402
+from pipewave.kernels.base import family_of  # noqa: E402
+from pipewave.kernels.recurrent import conv, delta_net  # noqa: E402
+from train.corpus import operators  # noqa: E402
+from train.corpus.sources import data_dir  # noqa: E402
+from train.operators import floors_us, held_apart  # noqa: E402
+from train.small import nets  # noqa: E402
+from train.splits import HELD_OUT, fold  # noqa: E402
+
+HERE = (data_dir() / "aiconfigurator").is_dir()
+needs_corpus = pytest.mark.skipif(not HERE, reason="the public corpus is not here")
+
+
+def series(latency_ms: dict[int, float], batch: int = 1, step: int = 0) -> pd.DataFrame:
+    rows = [{"isl": isl, "batch_size": batch, "step": step, "latency": ms, "by": "x"} for isl, ms in latency_ms.items()]
+    return pd.DataFrame(rows)
+
+
+RULE = {"by": ["by"], "flat": 1.25, "factor": 1.35}
+
+
+def test_flat_times_of_short_prompts_are_the_hosts() -> None:
+    rows = series({4: 0.90, 64: 0.93, 1024: 0.92, 2048: 1.1, 4096: 2.0, 8192: 4.0})
+    assert operators.host_bound(rows, RULE).tolist() == [True, True, True, True, False, False]
+
+
+def test_times_that_grow_from_the_start_are_the_gpus() -> None:
+    host = series({4: 0.3, 8: 0.3, 4096: 2.0})
+    grows = series({4: 1.0, 8: 2.0, 16: 4.0}, batch=1024)
+    assert not operators.host_bound(pd.concat([host, grows], ignore_index=True), RULE)[3:].any()
+
+
+def test_rows_slower_than_the_same_call_on_the_lesser_twin_go() -> None:
+    rows = pd.DataFrame(
+        {
+            "gpu": ["H200", "H200", "H100", "H100", "H200"],
+            "framework": ["sglang"] * 5,
+            "m": [1, 2, 1, 2, 3],
+            "latency": [2.0, 1.0, 1.0, 1.0, 9.0],
+        }
+    )
+    rule = {"gpu_name": "H200", "twin": "H100", "fw": ["sglang"], "factor": 1.3}
+    assert operators.slower_than_twin(rows, rule).tolist() == [True, False, False, False, False]
+
+
+def test_a_few_groups_still_fill_the_fold_that_is_scored() -> None:
+    for count in (4, 7, 16, 40):
+        named = held_apart(pd.Series([f"group {i % count}" for i in range(100)]))
+        assert HELD_OUT in {fold(name) for name in named}
+        assert named.nunique() == count
+
+
+def test_capped_keeps_the_same_rows_of_each_series() -> None:
+    rows = pd.DataFrame({"gpu": ["A"] * 50 + ["B"] * 5, "stack": "s", "dtype": "bf16", "impl": "i", "n": range(55)})
+    kept = operators.capped(rows, 10)
+    assert kept.groupby("gpu").size().to_dict() == {"A": 10, "B": 5}
+    assert kept.equals(operators.capped(rows, 10))
+
+
+@needs_corpus
+@pytest.mark.parametrize("net", ["gdn_step", "kda_context", "causal_conv1d", "compressed_generation", "index_topk"])
+def test_no_measured_row_is_below_its_floor(net: str) -> None:
+    module = import_module(nets()[net].module)
+    frame = module.rows(net).sample(1500, random_state=0, ignore_index=True)
+    family, analyse = attention_module.FAMILY, attention_module.analyse_requests
+    if module.__name__.endswith("recurrent"):
+        source = conv if net == conv.NET else delta_net
+        family, analyse = source.FAMILY, source.analyse_requests
+    assert (frame["latency_us"].to_numpy() >= floors_us(family, analyse, frame)).all()
+
+
+@needs_corpus
+@pytest.mark.parametrize("net", ["moe_all_to_all", "hyper_connection", "batched_gemm", "mega_moe"])
+def test_nor_is_one_of_calls_without_requests(net: str) -> None:
+    frame = import_module(nets()[net].module).rows(net)
+    frame = frame.sample(min(len(frame), 1500), random_state=0, ignore_index=True)
+    family = family_of(net)
+    floors = floors_us(family, lambda _, columns, ctx: family.analyse(columns, ctx), frame)
+    assert (frame["latency_us"].to_numpy() >= floors).all()
+
+
+@needs_corpus
+def test_features_of_every_net_are_finite() -> None:
+    for net in ("gdn_context", "kda_step", "mega_moe"):
+        module = import_module(nets()[net].module)
+        frame = module.rows(net).sample(200, random_state=1, ignore_index=True)
+        features, base_us = module.features(net, frame)
+        assert all(np.isfinite(values).all() for values in features.values())
+        assert (base_us > 0).all()

@@ -1,0 +1,62 @@
+"""Rows and features of hyper-connections and of batched products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipewave.kernels.gemm import batched
+from pipewave.kernels.hyper_connection import analyse as hyper
+from train.corpus import operators
+from train.operators import Features, plain, spread
+from train.small import Small
+
+FAMILIES = {hyper.NET: hyper.FAMILY, batched.NET: batched.FAMILY}
+MOST = 1_000
+# A row times the connections of attention and of the experts, as its `num_sites` says: 65,536 tokens of 4,096 move
+# 4.8 GB in `post`, which takes 3.26 ms on an H100, twice what its DRAM needs.
+SITES = 2.0
+LATENT, HEAD = 512, 128  # of DeepSeek's MLA: into the latent space before attention, out of it after
+
+
+def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
+    """All versions of the net's table."""
+    frame = _hyper(data_dir) if net == hyper.NET else _batched(data_dir)
+    return operators.capped(frame, MOST)
+
+
+def _hyper(data_dir: Path | str | None) -> pd.DataFrame:
+    """One connection a call."""
+    names = {"num_tokens": "tokens", "hidden_size": "hidden", "hc_mult": "mult", "op_name": "part"}
+    frame = operators.table("mhc_module", data_dir).rename(columns=names)
+    frame = frame.assign(latency_us=frame["latency_us"] / SITES, sinkhorn_iters=20)
+    return frame.assign(group=frame[["hidden", "tokens"]].astype(str).agg(",".join, axis=1))
+
+
+def _batched(data_dir: Path | str | None) -> pd.DataFrame:
+    frame = operators.table("mla_bmm", data_dir).rename(columns={"num_heads": "batch", "num_tokens": "m"})
+    before = frame["op_name"] == "mla_gen_pre"
+    n, k = np.where(before, LATENT, HEAD), np.where(before, HEAD, LATENT)
+    frame = frame.assign(n=n, k=k, dtype=operators.typed(frame, "bmm_dtype"), part=frame["op_name"])
+    return frame.assign(group=frame[["batch", "n"]].astype(str).agg(",".join, axis=1))
+
+
+def features(net: str, frame: pd.DataFrame) -> Features:
+    """Features by name and the base estimate in µs, aligned with `frame`."""
+    return plain(FAMILIES[net], frame)
+
+
+def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
+    """Every GPU, stack and kernel alike."""
+    return spread(frame, balanced)
+
+
+def card(_: str, known: dict[str, Any]) -> dict[str, Any]:
+    """Nothing beyond what rows show."""
+    return {}
+
+
+NETS = {name: Small(__name__) for name in FAMILIES}
