@@ -52,7 +52,7 @@ class Mutant:
 
 
 def run(room: str, count: int, seed: int, timeout: float) -> list[Mutant]:
-    """Sample the mutants of a room and run its tests on each. CalledProcessError where cosmic-ray is not installed."""
+    """Sample the mutants of a room and run its tests on each; CalledProcessError where they fail without a mutant."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for name in COPIED:
@@ -61,16 +61,16 @@ def run(room: str, count: int, seed: int, timeout: float) -> list[Mutant]:
             copy(source, folder / name)
         text = SETTINGS.format(room=room, timeout=timeout, python=sys.executable, tests=TESTS[room])
         (folder / "mutate.toml").write_text(text)
-        _tool(folder, "init")
+        _tool(folder, "baseline", "mutate.toml")  # tests that fail without a mutant would kill them all
+        _tool(folder, "init", "mutate.toml", "mutants.sqlite")
         _sample(folder / "mutants.sqlite", count, seed)
-        _tool(folder, "exec")
+        _tool(folder, "exec", "mutate.toml", "mutants.sqlite")
         return _found(folder / "mutants.sqlite", room)
 
 
-def _tool(folder: Path, verb: str) -> None:
+def _tool(folder: Path, *words: str) -> None:
     path = f"{folder / 'src'}:{folder}"
-    command = ["cosmic-ray", verb, "mutate.toml", "mutants.sqlite"]
-    subprocess.run(["env", f"PYTHONPATH={path}", *command], cwd=folder, check=True)
+    subprocess.run(["env", f"PYTHONPATH={path}", "cosmic-ray", *words], cwd=folder, check=True)
 
 
 def _sample(session: Path, count: int, seed: int) -> None:

@@ -45,7 +45,7 @@ def batches(family: Family, analyse: Analyse, frame: pd.DataFrame) -> Features:
     for index, _, analysis in analyses(family, analyse, frame):
         base_us[index] = analysis.base_s * 1e6
         for name, values in analysis.features.items():
-            found.setdefault(name, np.empty(len(frame)))[index] = values
+            found.setdefault(name, np.full(len(frame), np.nan))[index] = values
     return found, base_us
 
 

@@ -112,3 +112,9 @@ def test_layers_that_choose_nothing_have_no_indexer() -> None:
     with pytest.raises(BadInput) as caught:
         AttentionModule((1,), (1,), 16, "hca", part="indexer")
     assert caught.value.field == "part"
+
+
+@given(KINDS, REQUESTS, st.sampled_from(["context", "generation"]))
+def test_calls_of_one_net_have_the_same_features(kind: str, requests: list[tuple[int, int]], phase: str) -> None:
+    named = {kind: set(analysed(case_of(kind, requests, phase=phase)).features) for kind in (kind, "csa")}
+    assert kind not in ("hca", "csa") or named[kind] == named["csa"]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from model_families import FAMILIES, expand
+from model_families import FAMILIES, PUBLISHED, expand
 
 from pipewave.models import load
 from pipewave.models.config import parse
@@ -130,6 +130,20 @@ def test_parameters_of_families(name: str) -> None:
     model = parse(expand(case["config"]), name)
     assert parameters(model) == pytest.approx(case["parameters"], rel=0.005)
     assert weight_bytes(model) == pytest.approx(2 * parameters(model), rel=0.01)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_of_published_models(name: str) -> None:
+    """To the digits of a model card."""
+    case = PUBLISHED[name]
+    assert parameters(parse(expand(case["config"]), name)) / 1e9 == pytest.approx(case["billions"], rel=0.01)
+
+
+def test_models_that_give_hidden_states_hold_no_head() -> None:
+    base = expand(PUBLISHED["Qwen3-Next-80B"]["config"])
+    embedding = parse(base | {"architectures": ["Qwen3NextModel"]}, "x")
+    assert parameters(parse(base, "x")) - parameters(embedding) == 151936 * 2048
+    assert parse(expand(PUBLISHED["bge-m3"]["config"]), "x").encoder
 
 
 def test_each_quantisation_shrinks_what_it_names() -> None:

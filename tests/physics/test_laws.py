@@ -9,7 +9,8 @@ import pytest
 
 from pipewave.gpus import find
 from pipewave.physics.arith import SCALAR
-from pipewave.physics.cache import MISSES, l2_bytes, missing_share, walked
+from pipewave.physics.cache import MISSES, l2_bytes, least_dram, missing_share, walked
+from pipewave.physics.demand import PIPES, busiest, demand, floor_s, pipe_rates
 from pipewave.physics.energy import DRAWS, joules_per_flop, limited_us, watts
 from pipewave.physics.launch import LAUNCHES, launch_s
 from pipewave.physics.overlap import overlapped
@@ -109,3 +110,39 @@ def test_clocks_give_way_to_the_limit() -> None:
 def test_every_row_names_its_source() -> None:
     for row in (*MISSES.values(), *LAUNCHES.values(), *DRAWS.values()):
         assert len(row.source) > 20
+
+
+def test_pipes_of_an_h100_run_at_the_rates_of_its_lanes() -> None:
+    """132 SMs at 1980 MHz: 128 FMA lanes, 16 of the special unit, 128 bytes of shared memory and 64 of L2 a clock."""
+    gpu = find("H100")
+    rates = dict(zip(PIPES, pipe_rates(gpu, "bf16")[:, 0].tolist(), strict=True))
+    clocks = 132 * 1.98e9
+    by_hand = {
+        "tensor": 4096 * clocks, "dram": 3.3523e12, "l2": 64 * clocks, "smem": 128 * clocks, "fma": 2 * 128 * clocks,
+        "xu": 16 * clocks, "link": 450e9, "launch": 1 / 0.3e-6,
+    }  # fmt: skip
+    assert rates == pytest.approx(by_hand, rel=2e-3)
+
+
+def test_demands_add_and_scale_and_the_busiest_pipe_is_the_floor() -> None:
+    gpu = find("H100")
+    one = demand(2, dram=3.3523e6, fma=np.array([0.0, 6.69e10]), launch=1.0)
+    both = one + one * 3.0
+    assert both.dram == pytest.approx([4 * 3.3523e6] * 2)
+    assert both.fma == pytest.approx([0.0, 4 * 6.69e10])
+    seconds = one.seconds(gpu, "bf16")
+    assert floor_s(seconds) == pytest.approx([1e-6, 1e-3], rel=2e-3)
+    assert [PIPES[pipe] for pipe in busiest(seconds)] == ["dram", "fma"]
+    with pytest.raises(AttributeError, match="no pipe 'disk'"):
+        _ = one.disk
+
+
+def test_least_bytes_from_dram_by_protocol() -> None:
+    """50 MiB of L2: cold loads all, serving what no kernel just wrote, a warm call what the L2 cannot keep."""
+    gpu, mib = find("H100"), 2.0**20
+    assert least_dram(gpu, "cold", 10 * mib, 20 * mib, 60 * mib) == 40 * mib
+    assert least_dram(gpu, "serving", 10 * mib, 20 * mib, 20 * mib) == 10 * mib
+    assert least_dram(gpu, "serving", 10 * mib, 40 * mib, 30 * mib) == 30 * mib
+    assert least_dram(gpu, "graph", 10 * mib, 20 * mib, 1 * mib) == 0.0
+    assert least_dram(gpu, "graph", 60 * mib, 40 * mib, 1 * mib) == pytest.approx(50 * mib)
+    assert least_dram(gpu, "graph", 10 * mib, 15 * mib, 1 * mib, 4.0) == pytest.approx(12.5 * mib)

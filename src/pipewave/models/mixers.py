@@ -74,6 +74,7 @@ class Indexer:
 class Gqa(Mixer):
     """Multi-head attention with grouped K and V. `window` counts the keys a query may see (None = all).
 
+    `query`: where queries pass a bottleneck, the map behind it; the fused input map then gives the bottleneck.
     `chunk`: a query sees only keys of its own chunk of so many tokens. `value_dim`: width of V where it is not
     head_dim. `gate`: columns of the fused input map that gate the output. `borrowed`: K and V are another layer's.
     """
@@ -95,6 +96,7 @@ class Gqa(Mixer):
     borrowed: bool = False
     indexer: Indexer | None = None
     causal: bool = True
+    query: Linear | None = None
 
     @property
     def v_dim(self) -> int:
@@ -102,7 +104,8 @@ class Gqa(Mixer):
         return self.value_dim or self.head_dim
 
     def linears(self) -> tuple[Linear, ...]:
-        return (self.qkv, *(self.indexer.maps if self.indexer else ()), self.out)
+        indexing = self.indexer.maps if self.indexer else ()
+        return (self.qkv, *([self.query] if self.query else []), *indexing, self.out)
 
     @property
     def extra_params(self) -> int:
@@ -110,7 +113,8 @@ class Gqa(Mixer):
         every = (self.heads + self.kv_heads) * self.head_dim
         apart = 1 if self.borrowed else 2
         norm = {None: 0, "plain": 0, "head": apart * self.head_dim, "each": every, "full": every}
-        return norm[self.qk_norm] + (self.heads if self.sinks else 0) + (self.indexer.params if self.indexer else 0)
+        extra = norm[self.qk_norm] + (self.heads if self.sinks else 0) + (self.query.inp if self.query else 0)
+        return extra + (self.indexer.params if self.indexer else 0)
 
     @property
     def divided(self) -> dict[str, int]:

@@ -77,6 +77,10 @@ class Names:
         """Whether any pattern names the module."""
         if any(matches(module, pattern) for pattern in self.general):
             return True
-        found = _LAYER.match(short_name(module))
-        own = self.by_layer.get(int(found[1]), frozenset()) if found else frozenset()
-        return bool(own) and any(matches(module, pattern.replace("#", found[1], 1)) for pattern in own if found)
+        parts = short_name(module).split(".")
+        own = self.by_layer.get(int(parts[1])) if parts[0] == "layers" and parts[1:] and parts[1].isdigit() else None
+        if not own:
+            return False
+        parts[1] = "#"
+        heads = {".".join(parts[:size]) for size in range(2, len(parts) + 1)}
+        return not heads.isdisjoint(own) or any(matches(".".join(parts), each) for each in own if "*" in each)

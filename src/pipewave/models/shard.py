@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pipewave.calls.dtypes import kv_bytes
 from pipewave.errors import BadInput, CannotShard
 from pipewave.models.mixers import Gqa, Mixer
 from pipewave.models.spec import Layer, ModelSpec
@@ -107,7 +108,9 @@ def stage_bytes(model: ModelSpec, parallel: Parallel, stage: int) -> float:
     if stage == 0:
         total += 2 * (vocab_rows * model.hidden + front_params(model) + model.side_params)
     if stage == parallel.pp - 1:
-        total += 2 * model.norm_width * model.final_norm + (2 * vocab_rows if model.lm_head.bias else 0)
+        total += 2 * model.norm_width * model.final_norm
+    if stage == parallel.pp - 1 and not model.pooled:
+        total += 2 * vocab_rows if model.lm_head.bias else 0
         needs_copy = parallel.pp > 1 or not model.tied  # a tied head lives with the embedding, if that is here
         total += vocab_rows * model.hidden * model.lm_head.precision.bytes_per_weight if needs_copy else 0
     return total
@@ -156,7 +159,7 @@ def _fullest(model: ModelSpec, parallel: Parallel, law: Callable[[Mixer], float]
 
 def element_bytes(model: ModelSpec, kv_dtype: str | None = None) -> int:
     """Bytes of one cached element."""
-    return 1 if (kv_dtype or model.kv_dtype) == "fp8" else 2
+    return int(kv_bytes(kv_dtype or model.kv_dtype, "bf16"))
 
 
 def parameters(model: ModelSpec) -> int:
@@ -164,8 +167,14 @@ def parameters(model: ModelSpec) -> int:
     layers = sum(n * (sum(m.params for m in layer.linears()) + layer.extra_params) for layer, n in model.grouped())
     streams = model.hyper_params(len(model.layers)) + (model.hyper.head_params if model.hyper else 0)
     embedding = model.vocab * model.hidden + front_params(model)
-    head = (model.lm_head.out if model.lm_head.bias else 0) if model.tied else model.lm_head.params
-    return layers + streams + model.norm_params + embedding + head + model.side_params
+    return layers + streams + model.norm_params + embedding + head_params(model) + model.side_params
+
+
+def head_params(model: ModelSpec) -> int:
+    """Parameters of the head that the embedding does not lend it; none where hidden states are the answer."""
+    if model.pooled:
+        return 0
+    return (model.lm_head.out if model.lm_head.bias else 0) if model.tied else model.lm_head.params
 
 
 def active_parameters(model: ModelSpec) -> int:

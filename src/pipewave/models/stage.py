@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipewave.calls.dtypes import ACTIVATION_BYTES, kv_bytes
 from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm, all_reduce, check_lengths
 from pipewave.errors import BadInput
 from pipewave.kernels.streaming.stream import GENERATED
@@ -12,7 +13,7 @@ from pipewave.models.precision import Linear
 from pipewave.models.shard import Parallel
 from pipewave.models.spec import ModelSpec
 
-ACT = 2  # bytes of one 16-bit activation
+ACT = int(ACTIVATION_BYTES)  # bytes of one 16-bit activation
 COMPILED = ("embedding", "rope", "qk_norm", "activation", "shared_add")  # streaming kernels that a compiler generates
 Pairs = list[tuple[int, int]]  # (new tokens, tokens in all) of each request
 
@@ -96,7 +97,7 @@ class Stage:
     @property
     def cache_width(self) -> int:
         """Bytes of one cached element."""
-        return 1 if self.kv_dtype == "fp8" else ACT
+        return int(kv_bytes(self.kv_dtype, "bf16"))
 
     def phases(self) -> tuple[Pairs, Pairs]:
         """(q, kv) of the requests that bring prompts, and of those that decode."""

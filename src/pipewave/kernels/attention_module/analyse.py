@@ -21,6 +21,8 @@ from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import log2
 
+# Layers that choose nothing: every net of a kind sees the same features.
+NO_CHOICE = tuple(Stage(name, launches=0.0) for name in ("index_inputs", "indexer", "topk"))
 Flags = NDArray[np.bool_]
 GROUPS = {"mla": "mla_module", "dsa": "dsa", "msa": "msa", "csa": "compressed", "hca": "compressed"}
 NETS = tuple(f"{group}_{phase}" for group in dict.fromkeys(GROUPS.values()) for phase in ("context", "generation"))
@@ -68,8 +70,7 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
     found = around.stages("inputs", around.inputs(dims), seen, dtype)
     found += around.stages("inputs", around.compressor(dims), seen, "bf16")
     dense = expands(cores)
-    if dims.index_heads.any():
-        found += _choice(cores, ~dense)
+    found += _choice(cores, ~dense) if dims.index_heads.any() else NO_CHOICE
     found += (around.small(dims, seen),)
     if dims.latent:
         found += _either(dense, (around.expanded(dims, seen, dtype),), around.absorbed(dims, seen))
