@@ -29,7 +29,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("serve", SERVE | {"batch": "4"}, "bad_value", "batch"),
     ("serve", SERVE | {"batch": True}, "bad_value", "batch"),
     ("serve", SERVE | {"batch": 100_000}, "bad_value", "4096"),
-    ("serve", SERVE | {"engine": "tgi"}, "bad_value", "vllm, sglang"),
+    ("serve", SERVE | {"engine": "tgi"}, "bad_value", "vllm, sglang, trtllm"),
     ("serve", SERVE | {"tp": 3}, "cannot_shard", "num_attention_heads"),
     ("serve", SERVE | {"gpu": "L4", "model": "Llama-3.1-70B"}, "does_not_fit", "use more GPUs"),
     ("serve", SERVE | {"what_if": {"sm": 4}}, "unknown_field", "sms"),
