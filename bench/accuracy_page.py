@@ -18,6 +18,7 @@ import numpy as np
 
 from bench import accuracy_plots as plots
 from bench import accuracy_tables as tables
+from bench import accuracy_versions_tables as versions
 from pipewave.evaluate.figures import Cells, read, write
 from pipewave.evaluate.rows import cases, shipped, shipped_folder
 from pipewave.evaluate.score import Key, score
@@ -77,6 +78,8 @@ def draw(data: Path | None) -> dict[str, Cells]:
     SIZES.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     for part, sizes in kept.items():
         plots.sizes(sizes, f"{part}_sizes.svg")
+    if away := versions.distances():
+        plots.versions(away, "versions.svg")
     if CURVES.exists():
         plots.calibration(json.loads(CURVES.read_text(encoding="utf-8"))["curves"], "calibration.svg")
     return cells
@@ -103,6 +106,9 @@ def text() -> str:
         "sizes": tables.markdown(_sizes()),
         "collectives": tables.markdown(_collectives()),
         "norms": _norms(),
+        "versions": tables.markdown(versions.bars()),
+        "by_version": tables.markdown(versions.by_version()),
+        "dropped": tables.markdown(versions.dropped()),
     }
     page = (PAGES / "accuracy.md").read_text(encoding="utf-8")
     for name, body in filled.items():

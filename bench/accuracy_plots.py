@@ -76,6 +76,19 @@ def sizes(found: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> None:
     _save(figure, name)
 
 
+def versions(found: Mapping[str, Sequence[tuple[int, float]]], name: str) -> None:
+    """Error against places between the version that was measured and the one asked for."""
+    figure, axes = _axes("versions between the one measured and the one asked for", "mean error, %")
+    for at, (family, points) in enumerate(found.items()):
+        x, y = zip(*sorted(points), strict=True)
+        style = "o-" if at < len(COLORS) else "s--"
+        axes.plot(x, y, style, color=COLORS[at % len(COLORS)], label=family, ms=4, lw=1.2)
+    axes.set(xticks=(0, 1, 2, 3))
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8, ncols=2)
+    _save(figure, name)
+
+
 def calibration(curves: Mapping[str, Sequence[Mapping[str, float]]], name: str) -> None:
     """Error against calibration rows; zero stands at 3 on the logarithmic axis."""
     figure, axes = _axes("own rows of the card", "mean error, %")

@@ -8,6 +8,7 @@ Stages, each reading what the one before wrote under `--runs`:
   all     the four in order
   ceiling  corpus → the ceiling alone, put beside the weights that ship, and its table
   software  corpus → the record of which software was trained on alone, put into the cards that ship
+  versions  RUNS/<net>/rows.npz and the weights that ship → RUNS/weights/<split>: trained further on every version
   intervals  RUNS/<net> → the intervals alone, put into the cards that ship (then `python -m train.cold`)
 """
 
@@ -54,6 +55,22 @@ def fit(net: str, options: argparse.Namespace) -> None:
         where = ["--in", str(folder / rows), "--plan", str(folder / f"{kind}.json"), "--out", str(folder / kind)]
         print(net, kind, flush=True)
         train(where + (["--device", options.device] if options.device else []))
+
+
+def versions(net: str, options: argparse.Namespace) -> None:
+    """Train shipped weights further on rows of every version, and beside them members that know nothing of some."""
+    from train.export import replace_net
+    from train.fit import main as train
+    from train.registry import further
+
+    folder, card = options.runs / net, options.weights / f"{net}.json"
+    rows = load(folder / "rows.npz")
+    plan, run = folder / "versions.json", folder / "versions"
+    plan.write_text(json.dumps(further(net, rows, card), indent=1) + "\n", encoding="utf-8")
+    train(["--in", str(folder / "rows.npz"), "--plan", str(plan), "--out", str(run), "--start", str(card)])
+    extra = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    for split in json.loads(plan.read_text(encoding="utf-8"))["splits"]:
+        print(replace_net(card, rows, run, options.runs / "weights" / split, split=split, **extra), flush=True)
 
 
 def export(net: str, options: argparse.Namespace) -> None:
@@ -127,6 +144,7 @@ ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "ceiling": ceiling,
     "intervals": intervals,
     "software": software,
+    "versions": versions,
 }
 
 

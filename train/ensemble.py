@@ -64,6 +64,12 @@ class Ensemble(nn.Module):
             table.copy_(torch.where(known[..., None], table, table[:, :1]))
 
     @torch.no_grad()
+    def lend(self, column: int, codes: Tensor) -> None:
+        """Let each code of a column mean another one, `codes` [member, code]."""
+        table = self.tables[column]
+        table.copy_(torch.gather(table, 1, codes.to(table.device)[..., None].expand_as(table)))
+
+    @torch.no_grad()
     def folded(self) -> dict[str, Tensor]:
         """Tensors for inference: `w0`, `b0`, ... with standardisation folded into layer 0, and `table0`, ..."""
         first = self.weights[0] / self.std[..., None]

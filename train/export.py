@@ -28,7 +28,7 @@ from train.ceilings import shipped_shifts
 from train.evaluate import held_out
 from train.intervals import calibrated, telling
 from train.predictions import load_predictions
-from train.rows import Rows
+from train.rows import Ints, Rows
 from train.rows import load as load_rows
 from train.splits import HELD_OUT, by_name
 
@@ -46,14 +46,14 @@ class Run:
     tensors: Tensors
 
     @classmethod
-    def read(cls, folder: Path) -> Run:
-        """ValueError when the plan had no `ship` split."""
+    def read(cls, folder: Path, split: str = SHIPPED) -> Run:
+        """The members of a split; ValueError when the plan had no such split."""
         log = json.loads((folder / "log.json").read_text(encoding="utf-8"))
         with np.load(folder / "weights.npz", allow_pickle=False) as file:
-            shipped = file["members"] == SHIPPED
+            shipped = file["members"] == split
             tensors = {name: file[name][shipped] for name in file.files if name != "members"}
         if not shipped.any():
-            raise ValueError(f"{folder}: no member of split {SHIPPED!r}; add it to the plan")
+            raise ValueError(f"{folder}: no member of split {split!r}; add it to the plan")
         return cls(log, tensors)
 
     def spec(self) -> dict[str, Any]:
@@ -103,6 +103,40 @@ def export(
     return path
 
 
+def replace_net(card_path: Path, rows: Rows, run: Path, folder: Path, *, split: str = SHIPPED, **extra: Any) -> Path:
+    """Shipped weights with the members of a run in the place of their net; ceiling and intervals as they were.
+
+    A split other than `ship` makes weights that know nothing of what it leaves out, kernels' names included.
+    """
+    net, card = Run.read(run, split), json.loads(card_path.read_text(encoding="utf-8"))
+    weights = parse(card_path.with_suffix(".safetensors").read_bytes())
+    kept = {name: tensor for name, tensor in weights.items() if name.startswith("ceiling/")}
+    raw = to_safetensors(kept | net.named("net"))
+    seen = rows.take(by_name(split, rows).train)
+    card |= {"net": net.spec(), "sha256": hashlib.sha256(raw).hexdigest(), "rows": len(seen)} | told(rows) | extra
+    if split != SHIPPED:
+        card |= {"software": ran(seen), "stacks": software(seen)["stacks"]}
+        card["default_impl"] = _without(card["default_impl"], rows, by_name(split, rows).score)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / card_path.name
+    path.with_suffix(".safetensors").write_bytes(raw)
+    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _without(default_impl: Mapping[str, str], rows: Rows, left_out: Ints) -> dict[str, str]:
+    """The names of implementations without those that only left-out rows tell."""
+    keys = [np.char.add(np.char.add(rows.columns["stack"].text(), "|"), rows.columns["capability"].text())]
+    keys.append(rows.columns["stack"].text())
+    kept = np.isin(np.arange(len(rows)), left_out, invert=True)
+    unknown = {str(key) for text in keys for key in set(text[left_out]) - set(text[kept])}
+    return {
+        key: impl
+        for key, impl in default_impl.items()
+        if not unknown & {key.split("|")[0], "|".join(key.split("|")[:2])}
+    }
+
+
 def replace_ceiling(card_path: Path, ceiling: Path, ceiling_rows: Rows) -> Path:
     """Give shipped weights another ceiling, the rest as it was; its rows are those of `train.registry.plain`."""
     low, card = Run.read(ceiling), json.loads(card_path.read_text(encoding="utf-8"))
@@ -147,12 +181,15 @@ def intervals(rows: Rows, run: Path) -> dict[str, dict[str, float]]:
 def told(rows: Rows) -> dict[str, Any]:
     """The software of the rows that shipped weights are trained on; held-out rows name kernels too."""
     known = software(rows.take(by_name(SHIPPED, rows).train))
-    return known | {"default_impl": software(rows)["default_impl"] | known["default_impl"], "software": ran(rows)}
+    return known | {
+        "default_impl": software(rows)["default_impl"] | known["default_impl"],
+        "software": ran(rows.take(by_name(SHIPPED, rows).train)),
+    }
 
 
 def ran(rows: Rows) -> dict[str, Any]:
-    """Which software the rows that shipped weights are trained on ran: protocol, stack, types, GPU, implementations."""
-    text = {name: column.text() for name, column in rows.take(by_name(SHIPPED, rows).train).columns.items()}
+    """Which software rows ran: protocol, stack, types, GPU, implementations."""
+    text = {name: column.text() for name, column in rows.columns.items()}
     kv_dtype = text.get("kv_dtype", text["dtype"])
     columns = (text["protocol"], text["stack"], text["dtype"], kv_dtype, text["gpu"], text["impl"])
     unique = set(zip(*(column.tolist() for column in columns), strict=True))
@@ -162,7 +199,7 @@ def ran(rows: Rows) -> dict[str, Any]:
 def replace_software(card_path: Path, rows: Rows) -> Path:
     """Give shipped weights the record of the software of their rows, the rest as it was."""
     card = json.loads(card_path.read_text(encoding="utf-8"))
-    card["software"] = ran(rows)
+    card["software"] = ran(rows.take(by_name(SHIPPED, rows).train))
     card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return card_path
 

@@ -28,6 +28,7 @@ from train.predictions import save_predictions
 from train.rows import Rows
 from train.rows import load as load_rows
 from train.splits import FEW_SHARE, HELD_OUT, Split, by_name, expand
+from train.start import Start, neighbours, tension, ties
 
 PREDICT_ROWS = 16_384
 SAME = ("ship", f"fold:{HELD_OUT}")  # two names of one split
@@ -40,6 +41,7 @@ class Plan:
     """What to train. `features` None means all; `categories` are the columns the net may see.
 
     `strangers` of an epoch's rows are shown as rows of a new GPU, `kin` of these as of a known family.
+    `tie` is the price of what a version of a stack adds to the one before it, squared (`train.start`).
     `rows` bounds the rows a member trains on, drawn at random; those of a `few:` split are `few_share` of its epochs.
     `by_kind` holds other values for the splits of a kind or for one split (`{"lofo": {"rows": 100000}, "logo:H100":
     {"seeds": 3}}`): members that are scored and not shipped may be cheaper.
@@ -65,6 +67,7 @@ class Plan:
     seed: int = 0
     rows: int | None = None
     few_share: float = FEW_SHARE
+    tie: float = 0.0
     by_kind: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
@@ -101,6 +104,8 @@ class Data:
     target: Tensor
     weight: Tensor
     counts: tuple[int, ...]
+    stack: int | None  # which of the categories it is
+    stacks: tuple[str, ...]
 
     @classmethod
     def of(cls, rows: Rows, plan: Plan, device: torch.device) -> Data:
@@ -114,18 +119,22 @@ class Data:
             target=torch.tensor(rows.residual, dtype=torch.float32, device=device),
             weight=torch.tensor(rows.weight, dtype=torch.float32, device=device),
             counts=tuple(len(column.values) for column in columns),
+            stack=plan.categories.index("stack") if "stack" in plan.categories else None,
+            stacks=rows.columns["stack"].values if "stack" in rows.columns else (),
         )
 
 
-def fit(rows: Rows, plan: Plan, device: str = "cpu") -> Fitted:
-    """Train every split × seed of the plan and answer the rows each split scores."""
+def fit(rows: Rows, plan: Plan, device: str = "cpu", start: Path | None = None) -> Fitted:
+    """Train every split × seed of the plan and answer the rows each split scores; `start`: a card to start from."""
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
     begun = time.monotonic()
     data = Data.of(rows, plan, torch.device(device))
     parts = list(_parts(rows, plan))
     jobs = [job for part in parts for job in part.jobs]
-    trained = [_train(part.jobs, data, part.plan) for part in parts]
+    categories = {name: rows.columns[name].values for name in plan.categories}
+    begin = Start.of(start, plan.features or rows.names, categories) if start else None
+    trained = [_train(part.jobs, data, part.plan, begin) for part in parts]
     answers = [
         answer for (net, _), part in zip(trained, parts, strict=True) for answer in _answers(net, part.jobs, data)
     ]
@@ -164,11 +173,16 @@ def _thinned(split: Split, plan: Plan) -> Split:
     return replace(split, train=kept)
 
 
-def _train(jobs: list[tuple[Split, int]], data: Data, plan: Plan) -> tuple[Ensemble, tuple[float, ...]]:
+def _train(
+    jobs: list[tuple[Split, int]], data: Data, plan: Plan, start: Start | None
+) -> tuple[Ensemble, tuple[float, ...]]:
     splits, seeds = [split for split, _ in jobs], tuple(seed + plan.seed for _, seed in jobs)
     device = data.features.device
     index = [torch.tensor(split.train, device=device) for split in splits]
-    net = _net(index, seeds, data, plan).to(device)
+    net = _net(index, seeds, data, plan)
+    if start:
+        start.into(net)
+    net, tied = net.to(device), torch.tensor(ties(data.stacks), device=device)
     averaged = [parameter.detach().clone() for parameter in net.parameters()]
     longest = max(len(rows) for rows in index)
     steps = max(1, math.ceil(plan.epochs * longest / plan.batch))
@@ -179,7 +193,8 @@ def _train(jobs: list[tuple[Split, int]], data: Data, plan: Plan) -> tuple[Ensem
         codes = _hidden_at_random(data.codes[batch], plan)
         each = loss(net(data.features[batch], codes), data.target[batch], data.weight[batch])
         optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(each.sum())
+        strain = tension(net.tables[data.stack], tied).sum() if plan.tie and data.stack is not None else 0.0
+        torch.autograd.backward(each.sum() + plan.tie * strain)
         _clip(net)
         optimiser.step()
         schedule.step()
@@ -188,7 +203,11 @@ def _train(jobs: list[tuple[Split, int]], data: Data, plan: Plan) -> tuple[Ensem
             curve.append(each.detach().mean())
     with torch.no_grad():
         torch._foreach_copy_(list(net.parameters()), averaged)
-    net.forget(_seen(index, data))
+    seen = _seen(index, data)
+    if data.stack is not None:
+        net.lend(data.stack, torch.stack([neighbours(data.stacks, each) for each in seen[data.stack]]))
+        seen[data.stack] = torch.ones_like(seen[data.stack])
+    net.forget(seen)
     return net, tuple(float(value) for value in curve)
 
 
@@ -313,9 +332,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, required=True, help="plan.json, fields of train.fit.Plan")
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--start", type=Path, help="card of the weights that members start from")
     options = parser.parse_args(argv)
     rows, plan = load_rows(options.rows), Plan.of(json.loads(options.plan.read_text(encoding="utf-8")))
-    fitted = fit(rows, plan, options.device)
+    fitted = fit(rows, plan, options.device, options.start)
     save(fitted, plan, rows, options.out)
     print(f"{len(fitted.members)} members on {len(rows):,} rows: {fitted.seconds:.0f} s on {options.device}")
     return 0

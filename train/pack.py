@@ -16,6 +16,7 @@ from pipewave.gpus import find
 from train.rows import Column, Rows
 from train.splits import fold
 
+OLDER = 0.5  # weight of versions that held-out tables do not count: many, and run less and less
 COLUMNS = ("gpu", "stack", "framework", "impl", "dtype", "protocol", "phase", "kv_dtype", "part", "op", "source")
 
 
@@ -43,10 +44,15 @@ def pack(
 
 
 def balanced(frame: pd.DataFrame) -> NDArray[np.float64]:
-    """Each GPU × protocol × dtype counts by the square root of its rows; noisy rows (where known) count less."""
-    size = frame.groupby(["gpu", "protocol", "dtype"], observed=True)["latency_us"].transform("size").to_numpy()
+    """Each GPU × protocol × dtype × stack counts by the square root of its rows, older versions half.
+
+    Noisy rows (where known) count less.
+    """
+    series = ["gpu", "protocol", "dtype", "stack"]
+    size = frame.groupby(series, observed=True)["latency_us"].transform("size").to_numpy()
+    older = np.where(frame["counted"].to_numpy(bool), 1.0, OLDER) if "counted" in frame else 1.0
     noise = frame["noise"].fillna(0.02).clip(0.02, 1.0).to_numpy(np.float64)
-    weight = 1.0 / np.sqrt(size) / (1.0 + noise / 0.05)
+    weight = older / np.sqrt(size) / (1.0 + noise / 0.05)
     return np.asarray(weight / weight.mean(), np.float64)
 
 

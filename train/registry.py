@@ -15,6 +15,7 @@ import pandas as pd
 from pipewave.gpus import find
 from pipewave.physics.demand import Array
 from pipewave.residual.card import Card, card_of
+from pipewave.residual.nets import load
 from pipewave.software.stacks import framework
 from train.export import defaults, told
 from train.pack import balanced, pack
@@ -121,6 +122,13 @@ def plan(net: str, kind: str, rows: Rows) -> dict[str, Any]:
         if file.exists():
             merged |= json.loads(file.read_text(encoding="utf-8"))
     return merged | {"splits": splits(merged["splits"], rows)}
+
+
+def further(net: str, rows: Rows, card: Path) -> dict[str, Any]:
+    """The plan by which shipped weights are trained further: that of the net, but for `plans/versions.json`."""
+    own = json.loads((PLANS / "versions.json").read_text(encoding="utf-8"))
+    members = len(load(card).net.weights[0])
+    return plan(net, "net", rows) | own | {"seeds": members, "splits": expand(own["splits"], rows)}
 
 
 def extra(net: str, rows: Rows) -> dict[str, Any]:

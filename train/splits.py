@@ -1,5 +1,6 @@
 """Which rows train and which are scored, by name: `fold:0`, `logo:H100`, `lofo:ada`, `few:L40S:3`, `ship`, `all`.
 
+`ver:1` leaves out a third of the versions that held-out tables do not count, and some others on single GPUs.
 `few:L40S:3@dtype=bf16,protocol=graph` is that split of those rows only: as if the others had never been measured.
 `few:L40S:3+dtype=bf16,protocol=graph` draws and scores those rows only: other GPUs train with all they have.
 Whole groups (GEMM (n, k), head layouts, MoE shapes) are held out, never single rows. Twins are one GPU.
@@ -8,12 +9,13 @@ Whole groups (GEMM (n, k), head layouts, MoE shapes) are held out, never single 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.software.stacks import framework, version
 from train.rows import UNKNOWN, Ints, Rows
 
 FOLDS = 10
@@ -22,6 +24,8 @@ HELD_OUT = 0  # shipped weights never see this fold
 TWINS = (("H100", "H800"), ("B200", "GB200"), ("B300", "GB300"))
 FAMILIES = ("ampere", "ada", "hopper", "blackwell", "blackwell_rtx")
 FEW, DRAWS = 100, 5
+VERSIONS = 3  # parts of the older versions, each left out altogether once
+ELSEWHERE = 6  # one in so many (GPU, version) pairs besides: versions known from other GPUs only
 FEW_SHARE = 0.1
 
 
@@ -61,6 +65,7 @@ def by_name(name: str, rows: Rows, few_share: float = FEW_SHARE) -> Split:
         "logo": lambda: _held_out(name, _is(rows, "gpu", twins(rest))),
         "lofo": lambda: _held_out(name, _is(rows, "family", (rest,))),
         "few": lambda: few_shot(name, rows, few_share),
+        "ver": lambda: _unknown_software(name, rows, left_out_software(rows, int(rest))),
         "ship": lambda: _held_out(name, rows.fold == HELD_OUT),
         "all": lambda: Split(name, np.arange(len(rows)), np.arange(0)),
     }
@@ -96,6 +101,45 @@ def few_shot(name: str, rows: Rows, share: float = FEW_SHARE) -> Split:
     repeats = max(1, round(share * len(others) / (1 - share) / len(drawn)))
     score = candidates[~np.isin(rows.group[candidates], rows.group[drawn])]
     return Split(name, np.concatenate([others, np.tile(drawn, repeats)]), score)
+
+
+def _unknown_software(name: str, rows: Rows, held: NDArray[np.bool_]) -> Split:
+    """Without those rows, and without the shapes that shipped weights never see: of these, both are unknown."""
+    if not held.any():
+        raise ValueError(f"split {name!r}: holds out no rows")
+    return Split(name, np.flatnonzero(~held & (rows.fold != HELD_OUT)), np.flatnonzero(held))
+
+
+def left_out_software(rows: Rows, part: int) -> NDArray[np.bool_]:
+    """Rows of versions left out altogether, and of others that are then known from other GPUs only.
+
+    Versions that tables count anywhere (on a GPU: there) stay in: members may start from weights that know them.
+    """
+    gpu, stack = rows.columns["gpu"].codes, rows.columns["stack"].codes
+    counted = _counted(rows)
+    pair = gpu * len(rows.columns["stack"].values) + stack
+    older, older_here = (~np.isin(codes, np.unique(codes[counted])) for codes in (stack, pair))
+    names = rows.columns["stack"].values
+    mine = _every_third(names, np.unique(stack[older]), part)[stack]
+    places = np.array([[_part(f"{card}|{name}", ELSEWHERE * VERSIONS) for name in names] for card in _firsts(rows)])
+    return np.asarray((older & mine) | (older_here & (places[gpu, stack] == part)))
+
+
+def _every_third(names: Sequence[str], older: Ints, part: int) -> NDArray[np.bool_]:
+    """Of each framework's older versions, every third in their order, [code]: neighbours are not left out together."""
+    ranked = sorted((framework(names[code]), version(names[code]), code) for code in older.tolist())
+    order = {code: sum(one == two for one, *_ in ranked[:at]) for at, (two, _, code) in enumerate(ranked)}
+    return np.array([order.get(code, -1) % VERSIONS == part and code in order for code in range(len(names))])
+
+
+def _firsts(rows: Rows) -> list[str]:
+    """Of each GPU code the name, its twin's where that comes first: they are left out together."""
+    first = {second: name for name, second in TWINS}
+    return [first.get(name, name) for name in rows.columns["gpu"].values]
+
+
+def _part(name: str, parts: int) -> int:
+    return zlib.crc32(name.encode()) % parts
 
 
 def _drawable(groups: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -139,6 +183,9 @@ def _all(kind: str, rows: Rows) -> list[str]:
         return [f"fold:{number}" for number in SCORED]
     if kind == "lofo":
         return [f"lofo:{family}" for family in families]
+    if kind == "ver":
+        older = [name for name in range(VERSIONS) if left_out_software(rows, name).any()]
+        return [f"ver:{number}" for number in older]
     if kind == "logo":
         seconds = {pair[1] for pair in TWINS if pair[0] in gpus}
         return [f"logo:{gpu}" for gpu in gpus if gpu not in seconds]

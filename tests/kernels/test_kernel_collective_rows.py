@@ -8,16 +8,18 @@ import pytest
 pd = pytest.importorskip("pandas")
 
 from pipewave.measure.pack import WAITED  # noqa: E402
-from train.nets.collective import OWN, _fastest, started_together  # noqa: E402
+from train.corpus import own_files  # noqa: E402
+from train.nets.collective import _fastest, started_together  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not (OWN / "all_gather.json.gz").exists(), reason="no measured collectives")
+pytestmark = pytest.mark.skipif(not any(own_files("all_gather")), reason="no measured collectives")
 
 
 def _frame(late: float, source: str = "h200") -> pd.DataFrame:
     """Every all-gather of two ranks, its latency `late` times what the fastest rank took."""
     fastest = {key: us for key, us in _fastest(("all_gather",)).items() if key[3] == 2}
     rows = [
-        {"op": op, "impl": i, "bytes": b, "world": w, "latency_us": late * us} for (op, i, b, w), us in fastest.items()
+        {"op": op, "impl": i, "bytes": b, "world": w, "latency_us": late * us}
+        for (op, i, b, w, _), us in fastest.items()
     ]
     return pd.DataFrame(rows).assign(source=source)
 

@@ -30,7 +30,7 @@ def test_rules_drop_flag_and_leave_alone(tmp_path: Path) -> None:
     selective = {"table": "gemm", "gpu": ["l40s"], "fw": "vllm", "ver": ["1.0"], "where": {"m": [0]}, "action": "drop"}
     flagging = {"table": "gemm", "where": {"dtype": ["fp8_block"]}, "action": "flag"}
     folder = rule_book(tmp_path, selective, flagging)
-    rows = pd.DataFrame({"m": [0, 1, 2], "dtype": ["bf16", "fp8_block", "bf16"]})
+    rows = pd.DataFrame({"m": [0, 1, 2], "dtype": ["bf16", "fp8_block", "bf16"], "latency": 0.1})
     met = rules.apply(rows, folder, table="gemm", gpu="l40s", framework="vllm", version="1.0")
     assert met["m"].tolist() == [1, 2]
     assert met["flagged"].tolist() == [True, False]
@@ -217,3 +217,35 @@ def test_layernorm_of_phi_and_ungated_activations_stay_out(corpus: Path) -> None
     assert vidur.rmsnorm(file, corpus).empty
     assert vidur.silu_and_mul(file, corpus).empty
     assert len(vidur.gemm(file, corpus)) == 4 * len(pd.read_parquet(file))
+
+
+def test_as_many_rows_of_every_version_and_every_group() -> None:
+    rows = frame(version=["1.0"] * 6 + ["2.0"] * 2, n=[1, 1, 1, 1, 2, 3, 1, 2])
+    drawn = select.versions(rows, max_rows=3)
+    assert drawn["version"].value_counts().to_dict() == {"1.0": 3, "2.0": 2}
+    assert set(drawn.loc[drawn["version"] == "1.0", "n"]) == {1, 2, 3}
+    assert select.versions(rows.assign(flagged=True), max_rows=3).empty
+    assert len(select.versions(rows.assign(flagged=True, partial=True), max_rows=3)) == 5
+
+
+def test_our_own_rules_are_bounded_and_say_their_evidence() -> None:
+    own = json.loads(rules.OWN.read_text())
+    assert len({rule["id"] for rule in own}) == len(own) and all(rule["evidence"] for rule in own)
+    slow = next(rule for rule in own if "below_us" in rule)
+    rows = pd.DataFrame({"gemm_dtype": ["fp8_block", "fp8_block", "fp8"], "latency": [0.01, 9.0, 0.01]})
+    assert rules.dropped(rows, slow) == 1
+
+
+def test_of_a_cleared_series_the_slow_rows_are_partial(tmp_path: Path) -> None:
+    flagging = {
+        "table": "gemm",
+        "fw": "vllm",
+        "ver": ["0.24.0"],
+        "where": {"gemm_dtype": ["fp8_block"]},
+        "action": "flag",
+    }
+    rows = pd.DataFrame({"gemm_dtype": ["fp8_block", "fp8_block", "bfloat16"], "latency": [0.06, 0.5, 0.06]})
+    where = {"table": "gemm", "gpu": "h200_sxm", "framework": "vllm", "version": "0.24.0"}
+    kept = rules.apply(rows, rule_book(tmp_path, flagging), **where)
+    assert kept["latency"].tolist() == [0.5, 0.06]
+    assert kept["partial"].tolist() == [True, False] and kept["flagged"].tolist() == [True, False]

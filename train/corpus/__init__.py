@@ -11,7 +11,19 @@ from __future__ import annotations
 
 from train.corpus.cache import load, training_rows
 from train.corpus.frame import FAMILIES
-from train.corpus.select import MAX_ROWS, capped, newest
+from train.corpus.measured import files as own_files
+from train.corpus.select import MAX_ROWS, capped, is_own, newest, versions
 from train.corpus.sources import data_dir
 
-__all__ = ["FAMILIES", "MAX_ROWS", "capped", "data_dir", "load", "newest", "training_rows"]
+__all__ = [
+    "FAMILIES",
+    "MAX_ROWS",
+    "capped",
+    "data_dir",
+    "is_own",
+    "load",
+    "newest",
+    "own_files",
+    "training_rows",
+    "versions",
+]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 import pandas as pd
 
-from train.corpus import FAMILIES, data_dir, load, lock, training_rows
+from train.corpus import FAMILIES, data_dir, load, lock, rules, training_rows
+
+DROPPED = Path(__file__).with_name("dropped.json")
 
 
 def counts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -21,14 +24,35 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--family", choices=FAMILIES, action="append", help="only these families")
     parser.add_argument("--newest", action="store_true", help="count the rows that training uses")
+    parser.add_argument(
+        "--dropped", action="store_true", help="count the rows that each rule of ours drops, and keep that"
+    )
     parser.add_argument("--lock", choices=("check", "write"), default="check", help="compare with the lock or renew it")
     options = parser.parse_args(argv)
     folder = data_dir(options.data)
+    if options.dropped:
+        return _dropped(folder)
     for family in options.family or FAMILIES:
         rows = (training_rows if options.newest else load)(family, folder)
         print(f"\n{family}: {len(rows):,} rows, {int(rows['flagged'].sum()):,} flagged")
         print(counts(rows).to_string())
     return _lock(options.lock, folder)
+
+
+def _dropped(folder: Path) -> int:
+    """Rows dropped by our own rules, rule by rule, beside the code."""
+    own = json.loads(rules.OWN.read_text(encoding="utf-8"))
+    counts = dict.fromkeys((rule["id"] for rule in own), 0)
+    for file in sorted(folder.glob("aiconfigurator/*/*/*/*/*_perf.parquet")):
+        gpu, _, framework, version = file.parts[-5:-1]
+        table = file.name.removesuffix("_perf.parquet")
+        known = rules.concerning(folder, table, gpu, framework, version)
+        for rule in (rule for rule in known if rule["id"] in counts):
+            counts[rule["id"]] += rules.dropped(pd.read_parquet(file), rule)
+    found = [{"rule": rule["id"], "rows dropped": counts[rule["id"]], "evidence": rule["evidence"]} for rule in own]
+    DROPPED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(pd.DataFrame(found).to_string())
+    return 0
 
 
 def _lock(action: str, folder: Path) -> int:

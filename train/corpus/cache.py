@@ -86,7 +86,12 @@ def _stem(table: Table) -> str:
 
 def _key(table: Table, folder: Path) -> str:
     here = Path(__file__).parent
-    code = [here / "frame.py", here / "rules.py", here / f"{table.read.__module__.rsplit('.', 1)[-1]}.py"]
+    code = [
+        here / "frame.py",
+        here / "rules.py",
+        here / "rules.json",
+        here / f"{table.read.__module__.rsplit('.', 1)[-1]}.py",
+    ]
     digest = hashlib.sha256(file_hash(folder / "CLEAN_RULES.json").encode())
     for file in (*code, *table.files(folder)):
         digest.update(f"{file.name}:{file_hash(file)}\n".encode())

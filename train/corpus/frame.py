@@ -36,7 +36,19 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "collectives": ("op", "bytes", "world", "nodes", "fabric", "kernel_source"),
 }
 FAMILIES = tuple(SHAPES)
-COMMON = ("framework", "version", "stack", "impl", "protocol", "dtype", "latency_us", "noise", "group", "flagged")
+COMMON = (
+    "framework",
+    "version",
+    "stack",
+    "impl",
+    "protocol",
+    "dtype",
+    "latency_us",
+    "noise",
+    "group",
+    "flagged",
+    "partial",
+)
 
 # Whole groups are held out: rows of one group are near-duplicates of one another.
 GROUP_KEYS: dict[str, tuple[str, ...]] = {
@@ -51,7 +63,15 @@ GROUP_KEYS: dict[str, tuple[str, ...]] = {
     "collectives": ("bytes",),
 }
 MEASURED = ("latency_us", "noise", "sm_clock_mhz")
-FLAGS = {"quantize": False, "causal": True, "sinks": False, "fused_add": False, "gated": True, "flagged": False}
+FLAGS = {
+    "quantize": False,
+    "causal": True,
+    "sinks": False,
+    "fused_add": False,
+    "gated": True,
+    "flagged": False,
+    "partial": False,
+}
 DEFAULTS: dict[str, Any] = FLAGS | {"window": 0, "tp": 1, "ep": 1, "nodes": 1, "noise": np.nan, "sm_clock_mhz": 0.0}
 DEFAULTS |= {"part": "all", "routing": "random", "fabric": "node", "phase": "prefill"}
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "sq": "int8", "int4_wo": "int4", "fp8_static": "fp8"}

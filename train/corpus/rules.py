@@ -1,4 +1,9 @@
-"""CLEAN_RULES.json: series that are physically impossible (`drop`) or measured differently (`flag`)."""
+"""Series of rows that are physically impossible (`drop`) or measured differently (`flag`).
+
+CLEAN_RULES.json of the corpus, and our own beside this file in the same form, each with its evidence. Ours may bound a
+rule: `below_us` drops only what is faster, where the host hid the GPU's time, `above_flop` only larger products. What a
+rule that `clears` leaves of a flagged series is `partial`: good for training, not for the tables of newest versions.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +15,48 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+OWN = Path(__file__).with_name("rules.json")
+
 
 @cache
 def _document(data_dir: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((data_dir / "CLEAN_RULES.json").read_text(encoding="utf-8"))
-    return document
+    return document | {"rules": [*document["rules"], *json.loads(OWN.read_text(encoding="utf-8"))]}
 
 
 def apply(rows: pd.DataFrame, data_dir: Path, *, table: str, gpu: str, framework: str, version: str) -> pd.DataFrame:
-    """Rows of one raw file without the dropped ones; `flagged` marks those that must be modelled apart."""
-    flagged, dropped = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
-    for rule in _document(data_dir)["rules"]:
-        if _concerns(rule, table, gpu, framework, version):
-            target = dropped if rule["action"] == "drop" else flagged
-            target |= _matching(rule, rows)
-    return rows.assign(flagged=flagged)[~dropped]
+    """Rows of one raw file without the dropped ones; `flagged` marks those that must be modelled apart,
+
+    `partial` those among them that a rule of ours clears.
+    """
+    flagged, dropped, cleared = (np.zeros(len(rows), bool) for _ in range(3))
+    for rule in concerning(data_dir, table, gpu, framework, version):
+        matching = _matching(rule, rows)
+        if rule["action"] == "drop":
+            dropped |= matching & _bounded(rule, rows)
+            cleared |= matching & rule.get("clears", False)
+        else:
+            flagged |= matching
+    return rows.assign(flagged=flagged, partial=flagged & cleared)[~dropped]
+
+
+def dropped(rows: pd.DataFrame, rule: dict[str, Any]) -> int:
+    """How many rows of a raw file one rule drops."""
+    return int((_matching(rule, rows) & _bounded(rule, rows)).sum()) if rule["action"] == "drop" else 0
+
+
+def _bounded(rule: dict[str, Any], rows: pd.DataFrame) -> np.ndarray:
+    """Rows within the bounds of a rule."""
+    within = rows["latency"].to_numpy() * 1e3 < rule.get("below_us", np.inf)
+    if "above_flop" in rule:
+        within &= 2.0 * rows["m"].to_numpy(float) * rows["n"].to_numpy() * rows["k"].to_numpy() > rule["above_flop"]
+    return np.asarray(within)
+
+
+def concerning(data_dir: Path, table: str, gpu: str, framework: str, version: str) -> list[dict[str, Any]]:
+    """The rules that a raw file is read with."""
+    rules = _document(data_dir)["rules"]
+    return [rule for rule in rules if _concerns(rule, table, gpu, framework, version)]
 
 
 def nongated_shapes(data_dir: Path) -> frozenset[tuple[int, ...]]:

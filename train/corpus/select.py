@@ -1,4 +1,7 @@
-"""Which rows count: the newest version of each framework, nothing flagged, and no GPU drowning the others."""
+"""Which rows count: the newest version of each framework, nothing flagged, and no GPU drowning the others.
+
+Training takes rows of every version besides (`versions`): as many of each, every group of shapes alike.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from functools import cache
 
 import pandas as pd
 
+from train.corpus.measured import CARDS as OWN
+
 MAX_ROWS = 20_000
-OWN = "h200"
 # A version is the newest for these, since a release may lack a dtype or a phase.
 SERIES = ("source", "gpu", "framework", "dtype", "protocol", "phase", "kv_dtype", "quantize", "part", "op")
 KERNEL = ("gpu", "protocol", "dtype", "phase", "kv_dtype", "quantize", "part", "op")
@@ -26,12 +30,25 @@ def newest(rows: pd.DataFrame, *, max_rows: int = MAX_ROWS, seed: int = 0) -> pd
     return capped(rows[rank == latest], max_rows=max_rows, seed=seed)
 
 
+def versions(rows: pd.DataFrame, *, max_rows: int, seed: int = 0) -> pd.DataFrame:
+    """Unflagged rows of every version, at most `max_rows` a GPU × version × kernel × dtype, groups of shapes alike.
+
+    The same rows come out for the same input, whatever happens to other series; indices are kept.
+    """
+    rows = rows[~rows["flagged"] | rows["partial"]].sample(frac=1.0, random_state=seed)
+    series = [rows[name] for name in (*SERIES, "version") if name in rows]
+    turn = rows.groupby([*series, rows["group"]], observed=True).cumcount()
+    first = rows.loc[turn.sort_values(kind="stable").index]
+    drawn = first.groupby([first[one.name] for one in series], observed=True).cumcount() < max_rows
+    return first[drawn].sort_index()
+
+
 def capped(rows: pd.DataFrame, *, max_rows: int = MAX_ROWS, seed: int = 0) -> pd.DataFrame:
     """At most `max_rows` rows of each GPU × kernel × dtype, drawn without replacement.
 
     Our own rows are drawn apart, so that measuring more does not move the rows of the public accuracy tables.
     """
-    kernel = [rows[name] for name in KERNEL if name in rows] + [(rows["source"] == OWN).rename("own")]
+    kernel = [rows[name] for name in KERNEL if name in rows] + [is_own(rows).rename("own")]
     kept = [
         group if len(group) <= max_rows else group.sample(max_rows, random_state=seed)
         for _, group in rows.groupby(kernel, observed=True, sort=True)
@@ -43,3 +60,8 @@ def capped(rows: pd.DataFrame, *, max_rows: int = MAX_ROWS, seed: int = 0) -> pd
 def version_key(version: str) -> tuple[tuple[int, str], ...]:
     """Orders `1.3.0rc9` before `1.3.0rc20` and `0.5.6.post2` before `0.5.10`."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", version))
+
+
+def is_own(rows: pd.DataFrame) -> pd.Series:
+    """Rows measured by this project, whatever the card."""
+    return rows["source"].astype(str).isin(OWN)

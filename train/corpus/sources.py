@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from train.corpus import aiconfigurator, collectives, h200, llmservingsim, pipeweave, vidur
+from train.corpus import aiconfigurator, collectives, llmservingsim, measured, pipeweave, vidur
 from train.corpus.frame import Table, repository
 
 TABLES: tuple[Table, ...] = (
@@ -14,7 +14,7 @@ TABLES: tuple[Table, ...] = (
     *vidur.TABLES,
     *llmservingsim.TABLES,
     *collectives.TABLES,
-    *h200.TABLES,
+    *measured.TABLES,
 )
 
 

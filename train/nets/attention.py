@@ -20,7 +20,6 @@ from pipewave.measure.pack import rows as measured
 from pipewave.prediction.columns import ragged
 from pipewave.software.stacks import framework, version
 from train import corpus
-from train.corpus.frame import repository
 from train.rows import Rows
 
 NETS = (PREFILL, DECODE)
@@ -30,6 +29,7 @@ UNUSABLE = ("llmservingsim-0",)
 
 # Our own rows are few beside the public ones, and the ones that `cold` and `serving` answers rest on.
 OWN_WEIGHT = 4.0
+EACH = 1_500  # rows of a version on a GPU, of each phase and types
 # Compute capabilities without rows run what their next of kin run.
 KIN = {"86": "89", "75": "80", "70": "80", "103": "100"}
 
@@ -39,23 +39,27 @@ Floats = NDArray[np.float64]
 
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
-    """The newest version of each framework, and our own ragged batches; one query a request is decode.
+    """Rows of every version, and our own ragged batches; one query a request is decode.
 
-    `counted` marks those that held-out tables score: at most 20,000 a GPU, protocol and type, and all of our own.
+    `counted` marks those that held-out tables score: of the newest version of each framework, at most 20,000 a GPU,
+    protocol and type, and all of our own.
     """
-    frame = corpus.newest(corpus.load("attention", data_dir))
-    frame = frame[~frame["stack"].isin(UNUSABLE)]
-    frame = pd.concat([frame.assign(lens=None), _ragged_rows()], ignore_index=True)
+    every = corpus.load("attention", data_dir)
+    every = every[~every["stack"].isin(UNUSABLE)]
+    newest = corpus.newest(every.reset_index(names="row"))["row"]
+    drawn = corpus.versions(every[~corpus.is_own(every)], max_rows=EACH).index
+    frame = every[every.index.isin(newest) | every.index.isin(drawn)]
+    frame = pd.concat([frame.assign(lens=None, newest=frame.index.isin(newest)), _ragged_rows()], ignore_index=True)
     decode = (frame["q_len"] == 1) & (frame["causal"].astype(bool) | (frame["kv_len"] > 1))
     frame = frame[decode if net == DECODE else ~decode].reset_index(drop=True)
-    kernel = frame[["gpu", "protocol", "dtype", "source"]].astype(str)
-    drawn = corpus.capped(kernel.reset_index(names="row"))["row"]
-    return frame.assign(counted=frame.index.isin(drawn) | (frame["source"] == "h200"))
+    kernel = frame.loc[frame["newest"].astype(bool), ["gpu", "protocol", "dtype", "source"]].astype(str)
+    scored = corpus.capped(kernel.reset_index(names="row"))["row"]
+    return frame.assign(counted=frame.index.isin(scored) | corpus.is_own(frame))
 
 
 def weight(net: str, frame: pd.DataFrame, balanced: Floats) -> Floats:
     """Training weights: those of `train.pack.balanced`, our own rows counting more."""
-    return balanced * np.where(frame["source"] == "h200", OWN_WEIGHT, 1.0)
+    return balanced * np.where(corpus.is_own(frame), OWN_WEIGHT, 1.0)
 
 
 def usual(rows: Rows) -> NDArray[np.bool_]:
@@ -113,16 +117,17 @@ def _age(key: str) -> tuple[int, ...]:
 
 def _ragged_rows() -> pd.DataFrame:
     """Our own rows whose requests differ; `q_len` and `kv_len` are the longest, `lens` holds both lists."""
-    file = repository() / "data" / "measured" / "h200" / "attention.json.gz"
-    found = [_ragged_row(row) for row in measured(file)] if file.exists() else []
-    return pd.DataFrame([row for row in found if row is not None])
+    files = list(corpus.own_files("attention"))
+    found = [_ragged_row(row) | {"gpu": gpu, "source": source} for source, gpu, file in files for row in measured(file)]
+    return pd.DataFrame([row for row in found if "batch" in row])
 
 
-def _ragged_row(row: dict[str, Any]) -> dict[str, Any] | None:
+def _ragged_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as columns; none of a batch of equal requests."""
     case = row["case"]
     q_lens, kv_lens = case["q_lens"], case["kv_lens"]
     if len(set(q_lens)) == 1 and len(set(kv_lens)) == 1:
-        return None
+        return {}
     window, dtype = case.get("window") or 0, case.get("dtype", "bf16")
     group = f"{case['heads']},{case['kv_heads']},{case['head_dim']},{window}"
     return {
@@ -134,7 +139,6 @@ def _ragged_row(row: dict[str, Any]) -> dict[str, Any] | None:
         "window": window,
         "dtype": dtype,
         "kv_dtype": case.get("kv_dtype") or dtype,
-        "gpu": "H200",
         "causal": case.get("causal", True),
         "sinks": False,
         "phase": "decode" if max(q_lens) == 1 else "prefill",
@@ -143,9 +147,9 @@ def _ragged_row(row: dict[str, Any]) -> dict[str, Any] | None:
         "protocol": row["protocol"],
         "latency_us": row["latency_us"],
         "framework": row["stack"].partition("-")[0],
-        "source": "h200",
         "group": group,
         "noise": np.nan,
+        "newest": True,
     }
 
 

@@ -14,12 +14,10 @@ from pipewave.kernels.collective.analyse import CUSTOM_STACKS, SMALL_ALL_REDUCE,
 from pipewave.measure.pack import APART_US, WAITED
 from pipewave.measure.pack import rows as measured
 from train import corpus
-from train.corpus.frame import repository
 from train.small import Features, Small, analysed, both_halves
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
-OWN = repository() / "data" / "measured" / "h200"
-KEY = ["op", "impl", "bytes", "world"]
+KEY = ["op", "impl", "bytes", "world", "source"]
 ON_TIME = (0.85, 0.92, 0.97)  # fastest over slowest rank where all start on time: below 1 MiB, below 8 MiB, above
 PROFILED = 60  # the profiler's grid steps by kilobytes: sizes a factor of two, of thousands
 # Pairs of PCIe cards under an SXM part's name; the A100's copies of send_recv are faster than its links.
@@ -44,7 +42,7 @@ def started_together(frame: pd.DataFrame) -> pd.DataFrame:
     rank's, then, is the last one's: the collective itself. The two differ by less where all were on time.
     """
     fastest = _fastest(tuple(frame["op"].unique()))
-    own = (frame["source"] == "h200").to_numpy()
+    own = corpus.is_own(frame).to_numpy()
     keys = frame.loc[own, KEY].itertuples(index=False, name=None)
     least = np.array([fastest[key] for key in keys])
     latency, size = frame.loc[own, "latency_us"].to_numpy(), frame.loc[own, "bytes"].to_numpy()
@@ -59,10 +57,10 @@ def started_together(frame: pd.DataFrame) -> pd.DataFrame:
 def _fastest(ops: Sequence[str]) -> dict[tuple[Any, ...], float]:
     """The fastest rank's time of our rows by KEY."""
     found = {}
-    for file in (OWN / f"{op}.json.gz" for op in ops):
-        for row in measured(file) if file.exists() else ():
+    for source, _, file in (each for op in ops for each in corpus.own_files(op)):
+        for row in measured(file):
             case = row["case"]
-            found[(case["kernel"], row["impl"], case["bytes"], case["world"])] = row["fastest_rank_us"]
+            found[(case["kernel"], row["impl"], case["bytes"], case["world"], source)] = row["fastest_rank_us"]
     return found
 
 

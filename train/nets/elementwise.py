@@ -13,7 +13,6 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.streaming.elementwise import FAMILY
 from pipewave.measure.pack import rows as measured
 from train import corpus
-from train.corpus.frame import repository
 from train.small import Features, Small, analysed, both_halves
 
 QUANTIZE_ROWS = 6_000  # of six GPUs: a smooth function of two sizes
@@ -22,7 +21,6 @@ LAYOUT = ("heads", "kv_heads", "head_dim", "dim")
 BYTES = ("bytes_read", "bytes_written", "weight_bytes")
 OUTCOME = ("protocol", "stack", "impl", "latency_us", "min_us", "max_us")
 INDEX = 8.0  # bytes of a position or slot
-OWN = repository() / "data" / "measured" / "h200"
 
 
 def rows(_: str, data_dir: Path | str | None = None) -> pd.DataFrame:
@@ -35,19 +33,20 @@ def rows(_: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     elements = frame["rows"] * frame["dim"]
     sizes = dict(zip(BYTES, (ACTIVATION_BYTES * elements, 1.0 * elements, FP32 + 0.0 * elements), strict=True))
     frame = frame.assign(op="quantize", dtype="bf16", **sizes)
-    parts = [frame, frame.assign(op=PLAIN), *(own(op) for op in SIZES if _file(op).exists())]
+    parts = [frame, frame.assign(op=PLAIN), *(own(op) for op in SIZES if any(corpus.own_files(op)))]
     return both_halves(pd.concat([part.astype({"op": "object"}) for part in parts], ignore_index=True))
 
 
 def own(op: str) -> pd.DataFrame:
     """Our rows of one operation, with the bytes a layer's call would name."""
-    cases = [row["case"] | {name: row[name] for name in OUTCOME} for row in measured(_file(op))]
-    frame = pd.DataFrame(cases)
+    files = list(corpus.own_files(op))
+    taken = ((row, {"gpu": gpu, "source": source}) for source, gpu, file in files for row in measured(file))
+    frame = pd.DataFrame([row["case"] | where | {name: row[name] for name in OUTCOME} for row, where in taken])
     sizes: dict[str, Any] = dict(zip(BYTES, SIZES[op](frame), strict=True))
     layout = frame[[name for name in LAYOUT if name in frame]].astype(str).agg(",".join, axis=1)
     noise = (frame["max_us"] - frame["min_us"]) / frame["latency_us"] / 2
     framework = frame["stack"].str.partition("-")[0]
-    sizes |= {"gpu": "H200", "source": "h200", "group": layout, "noise": noise, "framework": framework}
+    sizes |= {"group": layout, "noise": noise, "framework": framework}
     return frame.assign(op=OPS.get(op, op), **sizes)
 
 
@@ -76,10 +75,6 @@ SIZES: dict[str, Callable[[pd.DataFrame], tuple[pd.Series, ...]]] = {
 }
 PLAIN = "elementwise"
 OPS = {"silu_and_mul": PLAIN}
-
-
-def _file(op: str) -> Path:
-    return OWN / f"{op}.json.gz"
 
 
 def features(_: str, frame: pd.DataFrame) -> Features:

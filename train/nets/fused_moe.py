@@ -1,7 +1,7 @@
 """Rows and features of the net `fused_moe`.
 
-Held-out tables count the newest version of each framework on each GPU. A version that is the newest on one GPU only is
-learned from its rows on other GPUs too; a column `counted` tells them apart.
+Held-out tables count the newest version of each framework on each GPU. Training takes rows of every version besides
+(`corpus.versions`); a column `counted` tells them apart.
 
 TensorRT-LLM tunes its kernels before it is measured. Where that failed, a whole series of rows (one sharding and
 routing of a layer, all numbers of tokens) runs kernels two to six times slower than its neighbours'. Nothing in a row
@@ -29,7 +29,6 @@ from pipewave.kernels.moe.analyse import analyse
 from pipewave.kernels.moe.models import SHAPE, SHARED, WHOLE, model
 from pipewave.measure.pack import rows as measured
 from train import corpus
-from train.corpus.frame import repository
 from train.pack import balanced, pack
 from train.rows import Column, Rows
 
@@ -55,7 +54,7 @@ Floats = NDArray[np.float64]
 def rows(data_dir: str | Path | None = None) -> pd.DataFrame:
     """Counted rows, some older ones, and our own with the Triton configuration that ran, under the contract's names."""
     newest = corpus.training_rows("fused_moe", data_dir)
-    parts = [newest[newest["source"] != "h200"].assign(counted=True), _older(newest, data_dir).assign(counted=False)]
+    parts = [newest[~corpus.is_own(newest)].assign(counted=True), _older(newest, data_dir).assign(counted=False)]
     parts.append(_own())
     frame = pd.concat([part.astype(dict.fromkeys(part.select_dtypes("category"), "object")) for part in parts])
     frame["config"] = frame["config"].astype(object).where(frame["config"].notna(), None)
@@ -66,31 +65,26 @@ def rows(data_dir: str | Path | None = None) -> pd.DataFrame:
 
 
 def _older(newest: pd.DataFrame, data_dir: str | Path | None) -> pd.DataFrame:
-    """Rows of stacks that are the newest somewhere, from where they are not."""
+    """Rows of every other version, as many of each."""
     frame = corpus.load("fused_moe", data_dir, sources=("aiconfigurator",))
-    counted = set(newest[["gpu", "stack", "dtype"]].drop_duplicates().itertuples(index=False, name=None))
-    keys = frame[["gpu", "stack", "dtype"]].drop_duplicates()
-    wanted = [
-        key
-        for key in keys.itertuples(index=False, name=None)
-        if key not in counted and key[1] in set(newest["stack"]) and key[0] not in RECOLLECTED.get(key[1], ())
-    ]
-    pool = frame[~frame["flagged"] & (frame["impl"] != NOT_MARLIN)].merge(
-        pd.DataFrame(wanted, columns=list(keys)), on=list(keys)
-    )
-    shuffled = pool.sample(frac=1.0, random_state=0)
-    return shuffled[shuffled.groupby(list(keys), observed=True).cumcount() < OLDER_ROWS].sort_index()
+    names = ["gpu", "stack", "dtype"]
+    counted = pd.MultiIndex.from_frame(newest[names].astype(str).drop_duplicates())
+    keys = frame[names].astype(str)
+    anew = pd.Series(False, index=frame.index)
+    for version, cards in RECOLLECTED.items():
+        anew |= (keys["stack"] == version) & keys["gpu"].isin(cards)
+    known = pd.MultiIndex.from_frame(keys).isin(counted)
+    return corpus.versions(frame[(frame["impl"] != NOT_MARLIN) & ~anew & ~known], max_rows=OLDER_ROWS)
 
 
 def _own() -> pd.DataFrame:
     """Our rows, once with the configuration that ran and once without, as a caller may or may not know it."""
-    file = repository() / "data" / "measured" / "h200" / "fused_moe.json.gz"
-    found = list(_flat(file)) if file.exists() else []
+    found = [row for source, gpu, file in corpus.own_files("fused_moe") for row in _flat(source, gpu, file)]
     frame = pd.DataFrame(found)
     return pd.concat([frame, frame.assign(config=None)], ignore_index=True) if found else frame
 
 
-def _flat(file: Path) -> Iterator[dict[str, Any]]:
+def _flat(source: str, gpu: str, file: Path) -> Iterator[dict[str, Any]]:
     for row in measured(file):
         if row.get("flush", "write") != "write":
             continue
@@ -102,7 +96,7 @@ def _flat(file: Path) -> Iterator[dict[str, Any]]:
         timed["noise"] = (row["max_us"] - row["min_us"]) / row["latency_us"] / 2
         config = tuple(sorted((row.get("config") or {}).items())) or None
         yield shape | software | timed | {
-            "group": group, "gpu": "H200", "source": "h200", "counted": True, "config": config
+            "group": group, "gpu": gpu, "source": source, "counted": True, "config": config
         }  # fmt: skip
 
 
@@ -156,7 +150,7 @@ def card(_: str, known: dict[str, Any]) -> dict[str, Any]:
 def _by_model(usual: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The most frequent implementation by stack, capability, type and what `chosen_by` says, where not the usual."""
     frame = rows()
-    frame = frame[frame["counted"] & (frame["source"] != "h200")]
+    frame = frame[frame["counted"] & ~corpus.is_own(frame)]
     layers = frame[[*SHAPE, "gated"]].drop_duplicates()
     layers = layers.assign(model=[model(layer) for layer in layers.to_dict("records")])
     frame = frame.merge(layers, on=[*SHAPE, "gated"]).assign(

@@ -1,7 +1,7 @@
 """Rows and features of the nets `gemm` (16-bit), `gemm_fp8`, `gemm_block` and `gemm_fp4`.
 
-Held-out tables count at most 20,000 rows a GPU and type (`corpus.newest`). Training may use every row of the versions
-that count, and with `older=True` those of earlier versions too; a column `counted` tells them apart.
+Held-out tables count at most 20,000 rows a GPU and type of the newest versions (`corpus.newest`). Training takes as
+many of every version besides (`corpus.versions`); a column `counted` tells them apart.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ SHAPE = ("m", "n", "k")
 # Eager modules of a few models, repeated and rounded: enough to learn the GPU and its protocol.
 COARSE = ("llmservingsim", "vidur")
 COARSE_ROWS = 3_000
-# Nothing below 103 µs whatever the size: timed with the host in the way, like the versions that the rules name.
-EAGER = {"gpu": "RTX PRO 6000 Server", "stack": "vllm-0.19.0", "dtype": "fp8_block"}
+EACH = 5_000  # rows of a version on a GPU
 KEPT_BITS = 0xFFFFF000  # 12 bits of a feature's mantissa: 0.02 %, and the file is half as long
 
 Floats = NDArray[np.float64]
 
 
-def rows(net: str, data_dir: str | Path | None = None, *, older: bool = False) -> pd.DataFrame:
-    """Every usable row of a net's types; `counted` marks those that held-out tables count."""
+def rows(net: str, data_dir: str | Path | None = None) -> pd.DataFrame:
+    """Rows of a net's types of every version; `counted` marks those that held-out tables count."""
     frame = corpus.load("gemm", data_dir)
     frame = frame[frame["dtype"].map(NET_OF).eq(net) & ~_unusable(frame)]
-    counted = corpus.newest(frame.reset_index(names="row").assign(flagged=False))["row"]
-    pool = frame if older else frame.loc[corpus.newest(frame.reset_index(names="row"), max_rows=len(frame))["row"]]
-    pool = pool.assign(counted=pool.index.isin(counted))
-    return pool[pool["counted"] | ~pool["source"].isin(COARSE)].reset_index(drop=True)
+    usable = frame.assign(flagged=frame["partial"])
+    counted = corpus.newest(usable.reset_index(names="row"))["row"]
+    drawn = corpus.versions(usable[~usable["source"].isin(COARSE)], max_rows=EACH).index
+    counts, own = frame.index.isin(counted), corpus.is_own(frame)
+    return frame.assign(counted=counts)[counts | own | frame.index.isin(drawn)].reset_index(drop=True)
 
 
 def _unusable(frame: pd.DataFrame) -> pd.Series:
     """Flagged rows but for our own, which are flagged for a clock that long products lower by themselves."""
-    eager = pd.concat([frame[name].eq(value) for name, value in EAGER.items()], axis=1).all(axis=1)
     coarse = frame["source"].isin(COARSE)
     surplus = coarse & (frame.sample(frac=1.0, random_state=0).groupby("gpu", observed=True).cumcount() >= COARSE_ROWS)
-    return (frame["flagged"] & (frame["source"] != "h200")) | eager | surplus
+    return (frame["flagged"] & ~frame["partial"] & ~corpus.is_own(frame)) | surplus
 
 
 def features(frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
@@ -67,9 +66,9 @@ def features(frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
     return columns, base_us
 
 
-def build(net: str, data_dir: str | Path | None = None, *, older: bool = False) -> Rows:
+def build(net: str, data_dir: str | Path | None = None) -> Rows:
     """What `train.fit` learns from, with the column `counted` (yes or no)."""
-    frame = rows(net, data_dir, older=older)
+    frame = rows(net, data_dir)
     packed = pack(frame, *features(frame))
     short = (packed.features.view(np.uint32) & np.uint32(KEPT_BITS)).view(np.float32)
     return replace(packed, features=short)

@@ -34,10 +34,15 @@ def rows(data: Path, tables: Sequence[str] = ()) -> Iterator[Row]:
         frame = corpus.newest(corpus.load(table, data))
         groups = frame["group"].astype(str)
         held = groups.map({name: fold(name) for name in groups.unique()}) == HELD_OUT
-        for given in frame[held & (frame["source"] != "h200")].to_dict("records"):
+        for given in frame[held & ~corpus.is_own(frame)].to_dict("records"):
             row = _row(known[table], given)
             if row is not None:
                 yield row
+
+
+def case_row(table: str, given: Mapping[str, Any]) -> Row | None:
+    """The contract's case of a row of a corpus table; None for what the contract does not name."""
+    return _row(_tables()[table], given)
 
 
 def _reader() -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.software import stacks
-from pipewave.software.known import SIXTEEN_BIT, Known, known_of
+from pipewave.software.known import LEVELS, SIXTEEN_BIT, Known, known_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,15 @@ class Interval:
 BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
 
 
-def intervals_of(known: Mapping[str, Interval], basis: str, protocol: str = "") -> tuple[Interval, ...]:
+def intervals_of(
+    known: Mapping[str, Interval], basis: str, protocol: str = "", software: str = LEVELS[0]
+) -> tuple[Interval, ...]:
     """The intervals of which the widest counts: no call gets less than it would on more familiar ground.
 
-    `basis|protocol` stands in for a basis where a protocol has an interval of its own.
+    `basis|protocol` stands in for a basis where a protocol has an interval of its own; levels of `software` add theirs.
     """
-    names = [name for name in BASES[: BASES.index(basis) + 1] if name in known]
+    levels = LEVELS[1 : LEVELS.index(software) + 1]
+    names = [name for name in (*BASES[: BASES.index(basis) + 1], *levels) if name in known]
     return tuple(known.get(f"{name}|{protocol}", known[name]) for name in names)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -173,7 +174,9 @@ class Trained:
 
 
 def weights_dir() -> Path:
-    """Folder of the shipped weights."""
+    """Folder of the shipped weights, or the one that PIPEWAVE_WEIGHTS names: of weights of one's own training."""
+    if named := os.environ.get("PIPEWAVE_WEIGHTS"):
+        return Path(named)
     return Path(str(resources.files("pipewave") / "data" / "weights"))
 
 

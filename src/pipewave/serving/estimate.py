@@ -125,7 +125,7 @@ def asked(model: ModelSpec, output_len: int) -> ModelSpec:
     """The model as it runs for so many output tokens: without its head for none. Encoders generate nothing."""
     if model.encoder and output_len:
         raise BadInput(f"output_len = {output_len}: {model.name} is an encoder; it must be 0", field="output_len")
-    return model if output_len else replace(model, pooled=True)
+    return replace(model, pooled=output_len == 0)
 
 
 def image_tokens(model: ModelSpec, images: int) -> int:

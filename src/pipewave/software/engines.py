@@ -21,6 +21,7 @@ from pipewave.software.rules import KernelRule, Setting
 
 FILE = Path(__file__).with_name("times.json")
 LARGE = Setting()  # a card of 140 GiB and a dense model
+HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us")
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
 
 
@@ -111,6 +112,10 @@ class Engine:
         """A copy with other values, which no rule overrides."""
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
+
+    def hosted(self, factor: float) -> Engine:
+        """The same engine on a host whose own work takes `factor` times as long."""
+        return replace(self, **{name: factor * getattr(self, name) for name in HOST_TIMES}) if factor != 1.0 else self
 
     def on(self, setting: Setting) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""

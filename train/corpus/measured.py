@@ -1,4 +1,4 @@
-"""Our own rows under `data/measured/h200`, as `pipewave measure` packs them: one file a kernel.
+"""Our own rows under `data/measured/<card>`, as `pipewave measure` packs them: one file a kernel, one folder a card.
 
 Attention and MLA rows become uniform columns where every request of the batch is alike; ragged batches stay out of
 these tables (`pipewave.measure.pack.rows` has them).
@@ -15,9 +15,10 @@ import pandas as pd
 
 from pipewave.measure.pack import clock_mhz
 from pipewave.measure.pack import rows as measured
-from train.corpus.frame import DEFAULTS, SHAPES, Table
+from train.corpus.frame import DEFAULTS, SHAPES, Table, gpu_name, repository
 
-NAME = "h200"
+FOLDER = repository() / "data" / "measured"
+CARDS = tuple(sorted({file.parent.name for file in FOLDER.glob("*/*.json.gz")}))  # each a source by its own name
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
 
@@ -62,12 +63,21 @@ def reader(family: str) -> Callable[[Path, Path], pd.DataFrame]:
     return read
 
 
-def _table(family: str, *kernels: str) -> Table:
-    files = tuple(f"data/measured/{NAME}/{kernel}.json.gz" for kernel in kernels or (family,))
-    return Table(NAME, family, files, reader(family), own=True)
+def files(kernel: str) -> Iterator[tuple[str, str, Path]]:
+    """Our files of a kernel: source, name of the GPU, path."""
+    for card in CARDS:
+        if (file := FOLDER / card / f"{kernel}.json.gz").exists():
+            yield card, gpu_name(card), file
 
 
-TABLES = (
-    *(_table(family) for family in ("gemm", "attention", "mla", "fused_moe", "rmsnorm", "silu_and_mul")),
-    _table("collectives", *COLLECTIVES),
+def _table(card: str, family: str, *kernels: str) -> Table:
+    patterns = tuple(f"data/measured/{card}/{kernel}.json.gz" for kernel in kernels or (family,))
+    return Table(card, family, patterns, reader(family), own=True)
+
+
+FAMILIES = ("gemm", "attention", "mla", "fused_moe", "rmsnorm", "silu_and_mul")
+TABLES = tuple(
+    table
+    for card in CARDS
+    for table in (*(_table(card, family) for family in FAMILIES), _table(card, "collectives", *COLLECTIVES))
 )

@@ -12,7 +12,7 @@ pytest.importorskip("pandas")
 from pipewave.files import store
 from pipewave.measure.pack import pack
 from train.corpus.frame import finish
-from train.corpus.h200 import reader
+from train.corpus.measured import reader
 
 
 def packed(folder: Path, *cases: dict[str, Any], **extra: Any) -> Path:

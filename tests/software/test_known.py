@@ -1,0 +1,61 @@
+"""Whose rows answer for software that is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipewave.software.known import LEVELS, Asked, Known, Ran, alike, choose, furthest, kind_of, known_of, told_of
+
+ROWS = (
+    Ran("graph", "vllm-0.19.0", "bf16", "H200", "default"),
+    Ran("graph", "vllm-0.24.0", "bf16", "H200", "cublas"),
+    Ran("graph", "vllm-0.22.0", "bf16", "L40S", "cublas"),
+    Ran("graph", "vllm-0.22.0", "bf16,fp8", "L40S", "flashinfer"),
+    Ran("graph", "trtllm-1.2.0", "int4", "H200", "plugin"),
+    Ran("cold", "vllm-0.22.1", "fp8", "H200", "cutlass"),
+    Ran("graph", "sglang-0.5.9", "fp8", "H200", "cutlass"),
+    Ran("graph", "vllm-0.22.1", "bf16", "H200", "cublas"),
+)
+KNOWN = Known(frozenset(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("stack", "gpu", "kind", "answered", "level"),
+    [
+        ("vllm-0.24.0", "H200", "bf16", "vllm-0.24.0", "measured"),
+        ("vllm-0.24.0", "H200", "fp16", "vllm-0.24.0", "measured"),  # the same kernels take both
+        ("vllm-0.24.0", "L40S", "bf16", "vllm-0.24.0", "other_gpu"),
+        ("vllm-0.23.0", "L40S", "bf16", "vllm-0.22.0", "nearest_version"),
+        ("vllm-0.10.0", "H200", "bf16", "vllm-0.19.0", "nearest_version"),
+        ("vllm-0.24.0", "H200", "int4", "trtllm-1.2.0", "other_framework"),  # no 16-bit kernel stands in
+        ("vllm-0.22.1", "H200", "fp8", "vllm-0.22.1", "measured"),  # cold rows of the type on this very GPU
+        ("trtllm-1.2.0", "H200", "bf16", "trtllm-1.2.0", "other_framework"),  # its own kernels, of another type: told
+        ("vllm-0.22.0", "L40S", "bf16,fp8", "vllm-0.22.0", "measured"),
+        ("vllm-0.22.0", "H200", "bf16,fp8", "vllm-0.22.0", "other_gpu"),
+    ],
+)
+def test_the_nearest_rows_answer_and_a_note_says_which(
+    stack: str, gpu: str, kind: str, answered: str, level: str
+) -> None:
+    found = choose(KNOWN, Asked(stack, gpu, kind, "graph"), None)
+    assert (found.stack, found.level) == (answered, level)
+    assert (found.note == "") == (level == "measured")
+    assert not found.note or found.note.startswith(f"no rows of {stack}")
+
+
+def test_calls_that_name_no_stack_get_no_note() -> None:
+    assert choose(KNOWN, Asked(None, "A100", "bf16", "graph"), None).note == ""
+
+
+def test_what_is_written_is_read_again() -> None:
+    assert known_of(told_of(ROWS)) == KNOWN
+
+
+def test_of_levels_the_furthest_counts() -> None:
+    assert furthest("measured", "nearest_version", "other_gpu") == "nearest_version"
+    assert [furthest(level) for level in LEVELS] == list(LEVELS)
+
+
+def test_kinds_are_types_of_call_and_cache() -> None:
+    assert kind_of("bf16") == kind_of("bf16", "bf16") == "bf16" and kind_of("bf16", "fp8") == "bf16,fp8"
+    assert set(alike("fp16,fp8")) == {"fp16,fp8", "bf16,fp8"} and alike("fp8") == ("fp8",)

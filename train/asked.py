@@ -1,0 +1,125 @@
+"""Rows of every version of the public corpus, asked as a user does: by stack, without the implementation's name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipewave.software.stacks import framework, version
+
+TABLES = ("gemm", "attention", "fused_moe")
+KNOWN = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a row: the net and evaluation it belongs to, where it was measured, whose rows answered (`software`,
+    `basis`), the log of predicted over measured and the half-width of the interval in log time."""
+
+    net: str
+    evaluation: str
+    gpu: str
+    stack: str
+    software: str
+    basis: str
+    off: float
+    half: float
+
+
+def rows(table: str, data: Path | None, folds: Collection[int], each: int) -> pd.DataFrame:
+    """Rows of shapes of these folds, of every version that the rules leave, `each` of a GPU, version and type."""
+    from train import corpus
+    from train.splits import fold
+
+    frame = corpus.load(table, data, sources=("aiconfigurator",))
+    groups = {name: fold(name) in folds for name in frame["group"].astype(str).unique()}
+    return corpus.versions(frame[frame["group"].astype(str).map(groups)], max_rows=each)
+
+
+def outcomes(table: str, frame: pd.DataFrame, away: int = 0) -> Iterator[Outcome]:
+    """Predictions beside measurements, by the weights that PIPEWAVE_WEIGHTS names or those that ship.
+
+    `away` asks for the version so many places before, or behind where there is none, as if it were the row's.
+    """
+    import numpy as np
+
+    import pipewave as pw
+    from pipewave.calls.families import from_dict
+
+    grouped: dict[str, list[tuple[tuple[str, str], dict[str, Any], float]]] = defaultdict(list)
+    there: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for given, row in _cases(table, frame):
+        case = {name: value for name, value in row["case"].items() if name != "impl"}
+        named = _named(table, given, case)
+        grouped[row["gpu"]].append((named, case, row["latency_us"]))
+        there[(row["gpu"], *named)].add(str(case["stack"]))
+    for gpu, every in grouped.items():
+        members = [(*one, other) for one in every if (other := _moved(there[(gpu, *one[0])], one[1]["stack"], away))]
+        calls = [from_dict(case | {"stack": other}) for _, case, _, other in members]
+        found = pw.predict(calls, gpu, protocol="graph")
+        for (named, case, latency_us, _), one in zip(members, found, strict=True):
+            off, half = np.log(one.latency_us / latency_us), np.log(one.high_us / one.latency_us)
+            yield Outcome(*named, gpu, str(case["stack"]), one.software, one.basis, float(off), float(half))
+
+
+def _moved(there: Collection[str], stack: str, away: int) -> str | None:
+    """The version so many places from one, among those of its framework."""
+    same = sorted((name for name in there if framework(name) == framework(stack)), key=version)
+    at = same.index(stack)
+    places = [place for place in (at - away, at + away) if 0 <= place < len(same)]
+    return same[places[0]] if places else None
+
+
+def _cases(table: str, frame: pd.DataFrame) -> Iterator[tuple[Mapping[Any, Any], dict[str, Any]]]:
+    from pipewave.evaluate.public import case_row
+
+    for given in frame.to_dict("records"):
+        row = case_row(table, given)
+        if row is not None:
+            yield given, row
+
+
+def _named(table: str, given: Mapping[Any, Any], case: Mapping[str, Any]) -> tuple[str, str]:
+    """Net and evaluation of a row."""
+    from pipewave.kernels.gemm.analyse import NET_OF
+
+    if table == "gemm":
+        return NET_OF[case["dtype"]], f"gemm {case['dtype']}"
+    if table == "attention":
+        return f"attention_{'decode' if given['phase'] == 'decode' else 'prefill'}", f"attention {given['phase']}"
+    return table, f"{table} {case['dtype']}"
+
+
+def by_weights(
+    folder: Path | None, tables: Collection[str], folds: Collection[int], each: int, away: int = 0
+) -> list[Outcome]:
+    """Outcomes with the weights of a folder, in a process of their own."""
+    known = {"PIPEWAVE_WEIGHTS": str(folder)} if folder else {}
+    wanted = json.dumps({"tables": list(tables), "folds": list(folds), "each": each, "away": away})
+    run = [sys.executable, "-m", "train.asked", wanted]
+    told = subprocess.run(run, env=os.environ | known, check=True, capture_output=True, text=True).stdout
+    return [Outcome(**one) for one in json.loads(told)]
+
+
+def main() -> int:
+    wanted = json.loads(sys.argv[1])
+    found = [
+        asdict(one)
+        for table in wanted["tables"]
+        for one in outcomes(table, rows(table, None, wanted["folds"], wanted["each"]), wanted["away"])
+    ]
+    json.dump(found, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

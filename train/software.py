@@ -1,0 +1,92 @@
+"""`python -m train.software [--runs DIR]`: how wide intervals are where other software than the one asked for answers.
+
+Members that know nothing of some versions, or know them from other GPUs only (`python -m train versions`), are asked
+for these as a user asks, on shapes that are not held out of the weights that ship. An interval is a multiple of a power
+of the width that known software would have, chosen and covered as `train.intervals` does, every GPU and version alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from pipewave.residual.card import Interval
+from train.__main__ import RUNS, WEIGHTS
+from train.asked import KNOWN, TABLES, Outcome, by_weights
+from train.intervals import LEVEL, POWERS, TOLERANCE, balance, weighted_quantile
+from train.splits import FOLDS, HELD_OUT
+
+EACH = 40  # rows of a GPU, version and type
+ENOUGH = 300
+BASIS, PROTOCOL = "measured_gpu", "graph"
+SHAPES = [number for number in range(FOLDS) if number != HELD_OUT]
+
+
+def told(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, float]]) -> dict[str, Interval]:
+    """The interval of each level of `software` with enough rows, from a card's interval of known software."""
+    usual = Interval(**known.get(f"{BASIS}|{PROTOCOL}", known[BASIS]))
+    levels = defaultdict(list)
+    for one in outcomes:
+        levels[one.software].append(one)
+    return {level: _interval(found, usual) for level, found in sorted(levels.items()) if len(found) >= ENOUGH}
+
+
+def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
+    """The best multiple and power by interval score, cells of a GPU and version counting alike."""
+    error = np.array([abs(one.off) for one in found])
+    scale = (np.array([one.half for one in found]) / usual.multiple) ** (1.0 / usual.power)
+    cells = np.unique([f"{one.gpu}|{one.stack}" for one in found], return_inverse=True)[1]
+    weight = balance(cells)
+    tried = []
+    for power in POWERS:
+        multiple = weighted_quantile(error / scale**power, weight, LEVEL)
+        width = multiple * scale**power
+        score = np.average(width + np.maximum(error - width, 0.0) / (1.0 - LEVEL), weights=weight)
+        tried.append((score, Interval(round(float(multiple), 4), power)))
+    best = min(score for score, _ in tried)
+    return next(interval for score, interval in tried if score <= TOLERANCE * best)
+
+
+def left_out(runs: Path) -> dict[str, list[Outcome]]:
+    """What members without some software say of it, by the folder of their weights."""
+    folders = sorted(folder for folder in (runs / "weights").glob("ver:*") if folder.is_dir())
+    return {folder.name: [*_unknown(by_weights(folder, TABLES, SHAPES, EACH), folder)] for folder in folders}
+
+
+def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:
+    """Outcomes of nets that this folder has, of software that they do not know."""
+    there = {path.stem for path in folder.glob("*.json")}
+    return (one for one in outcomes if one.net in there and one.software != KNOWN and one.basis == BASIS)
+
+
+def update(card_path: Path, outcomes: Sequence[Outcome]) -> str:
+    """Put the intervals into a card; what they are."""
+    card = json.loads(card_path.read_text(encoding="utf-8"))
+    found = told(outcomes, card["intervals"])
+    card["intervals"] |= {level: asdict(interval) for level, interval in found.items()}
+    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    return f"{card_path.stem}: {len(outcomes):,} rows, " + ", ".join(f"{k} {v}" for k, v in found.items())
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m train.software", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="cards that get the intervals")
+    options = parser.parse_args(argv)
+    by_net = defaultdict(list)
+    for one in (one for found in left_out(options.runs).values() for one in found):
+        by_net[one.net].append(one)
+    for net, found in sorted(by_net.items()):
+        print(update(options.weights / f"{net}.json", found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
