@@ -7,20 +7,20 @@ import json
 from pydantic import ValidationError
 
 from pipewave.errors import BadInput
-from pipewave.web.kernel import KernelAsk, kernel_answer
-from pipewave.web.planning import PlanAsk, plan_answer
-from pipewave.web.serving import ServeAsk, serve_answer
+from pipewave.web.kernel import KernelQuery, kernel_answer
+from pipewave.web.planning import PlanQuery, plan_answer
+from pipewave.web.serving import ServeQuery, serve_answer
 
 
 def answer(view: str, question: str) -> str:
     """The JSON answer. Raises BadInput for another view or a question that is not one; and what the library raises."""
     try:
         if view == "kernel":
-            return json.dumps(kernel_answer(KernelAsk.model_validate_json(question)))
+            return json.dumps(kernel_answer(KernelQuery.model_validate_json(question)))
         if view == "serve":
-            return json.dumps(serve_answer(ServeAsk.model_validate_json(question)))
+            return json.dumps(serve_answer(ServeQuery.model_validate_json(question)))
         if view == "plan":
-            return json.dumps(plan_answer(PlanAsk.model_validate_json(question)))
+            return json.dumps(plan_answer(PlanQuery.model_validate_json(question)))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or None
