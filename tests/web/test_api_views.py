@@ -195,6 +195,16 @@ def test_the_command_gives_the_same_numbers(client: Any, view: str, question: An
     assert {name: found[name] for name in same} == same
 
 
+def test_a_model_as_blocks(client: Any) -> None:
+    found = answer(client, "model", {"model": "gpt-oss-20b", "tp": 2})
+    assert found["pattern"] == "(A B)×12"
+    assert [part["name"] for part in found["blocks"][1]["parts"]] == ["attention", "experts"]
+    same = printed("pipewave model gpt-oss-20b --tp 2 --json")
+    assert {name: same[name] for name in found} == found
+    refused = client.post("/api/model", {"model": "/etc/passwd"})
+    assert (refused.status, refused.json()["error"]["field"]) == (422, "model")
+
+
 def test_an_inline_model_is_read_as_its_file_would_be(client: Any) -> None:
     from pipewave.models.load import FOLDER
 

@@ -158,7 +158,7 @@ def _whole(make: Maker, name: str, model_type: str, layers: tuple[Layer, ...]) -
         learned_positions=fields.integer(family.positions, 0, low=0) if family.positions else 0,
         max_length=fields.optional("max_position_embeddings"),
         dtype=make.base.dtype,
-        kv_dtype=make.quantisation.kv_dtype,
+        kv_dtype=make.quantisation.kv_dtype or ("fp8" if make.fields.has("o_groups") else None),
         hyper=HyperConnection(streams, fields.integer("hc_sinkhorn_iters", 20), hidden) if streams > 1 else None,
         encoder=family.encoder,
         pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,

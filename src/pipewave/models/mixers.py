@@ -169,7 +169,14 @@ class Mla(Mixer):
         return self.kv_lora_rank + self.rope_dim
 
     def token_bytes(self, width: int, tp: int = 1) -> float:
-        return self.cache_elements(tp) * width + (self.indexer.key_bytes if self.indexer else 0)
+        """An 8-bit cache of sparse attention keeps the rotary part in 16 bits, and an fp32 scale per 128 elements.
+
+        656 bytes for 512 + 64 elements: vLLM 0.22.1, v1/attention/backends/mla/flashmla_sparse.py.
+        """
+        if self.indexer is None:
+            return self.cache_elements(tp) * width
+        scaled = self.kv_lora_rank * (1 + 4 / 128) + 2 * self.rope_dim
+        return (scaled if width == 1 else self.cache_elements(tp) * width) + self.indexer.key_bytes
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
         return self.token_bytes(width, tp) * (length if self.window is None else min(length, self.window + chunk))
@@ -215,14 +222,29 @@ class Compressed(Mixer):
     def divided(self) -> dict[str, int]:
         return {"num_attention_heads": self.heads, "o_groups": self.groups}
 
+    @property
+    def entry_bytes(self) -> int:
+        """One cached entry: 8 bits but for the rotary part, a scale of a byte per 64 elements, in whole 8 bytes.
+
+        584 bytes for 448 + 64 elements: vLLM 0.22.1, v1/kv_cache_interface.py.
+        """
+        plain = self.head_dim - self.rope_dim
+        return -(-(plain + 2 * self.rope_dim + plain // 64) // 8) * 8
+
     def token_bytes(self, width: int, tp: int = 1) -> float:
         if not self.ratio:
             return 0.0
-        return (self.head_dim * width + (self.indexer.key_bytes if self.indexer else 0)) / self.ratio
+        return (self.entry_bytes + (self.indexer.key_bytes if self.indexer else 0)) / self.ratio
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
-        recent = self.head_dim * width * min(length, self.window + chunk)
-        return recent + self.token_bytes(width, tp) * length
+        return self.entry_bytes * min(length, self.window + chunk) + self.token_bytes(width, tp) * length
+
+    def state_bytes(self, tp: int = 1) -> int:
+        """What compressors keep of the tokens of an entry to come: values and gates in fp32, twice as many where
+        entries overlap (with an indexer). vLLM 0.22.1, models/deepseek_v4/compressor.py."""
+        overlap = 2 if self.indexer else 1
+        width = self.head_dim + (self.indexer.dim if self.indexer else 0)
+        return overlap * self.ratio * 2 * overlap * width * 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ HARMLESS = frozenset(
     attention_softmax_in_fp32 multi_query_attention post_layer_norm rmsnorm attn_config ffn_config context_len
     moe_layer_num_skipped cla_share_factor dense_list num_media_embeds org_vocab_size class_num quantization_bit
     true_head_dim att_impl_type
-    additional_vocab_size audio_token_index max_window_size num_sliding_attention_heads
+    attn_output_gate additional_vocab_size audio_token_index max_window_size num_sliding_attention_heads
     swa_num_attention_heads type_vocab_size
     index_share_for_mtp_iteration attn_res_block_size sliding_window_pattern hybrid_layer_pattern mlp_layer_types
     """.split()  # noqa: SIM905

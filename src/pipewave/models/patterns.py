@@ -15,6 +15,7 @@ from functools import lru_cache
 from pipewave.errors import BadInput
 
 _LAYER = re.compile(r"^(?:[\w*]+\.)*?layers\.(\d+)(?=[.*]|$)")
+_OTHER_EXPERT = re.compile(r"\.experts\.[1-9]")
 _PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|transformer|decoder|text_model|llm|thinker)\.)+")
 
 
@@ -59,6 +60,8 @@ class Names:
         general: dict[str, None] = {}
         layers: dict[int, set[str]] = {}
         for pattern in patterns:
+            if ".experts." in pattern and _OTHER_EXPERT.search(pattern):
+                continue  # lists that name every expert say the same of each
             found = None if pattern.startswith("re:") else _LAYER.match(short_name(pattern))
             if found:
                 layers.setdefault(int(found[1]), set()).add(short_name(pattern).replace(found[1], "#", 1))

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pipewave.calls.dtypes import kv_bytes
 from pipewave.errors import BadInput, CannotShard
-from pipewave.models.mixers import Gqa, Mixer
+from pipewave.models.mixers import Gqa, Mixer, Recurrent
 from pipewave.models.spec import Layer, ModelSpec
 
 VOCAB_BLOCK = 64  # engines pad the vocabulary to a multiple of this before they cut it
@@ -55,16 +55,17 @@ class Parallel:
             for what, size in part.divided.items():
                 _divides("tp", self.tp, what, size)
             if isinstance(part, Gqa):
-                self._check_kv_heads(part.kv_heads)
+                self._check_shared("num_key_value_heads", part.kv_heads)
+            if isinstance(part, Recurrent):
+                self._check_shared(f"{part.kind} key heads", part.key_heads)
         for moe in layer.moes:
             _divides("ep", self.ep, "experts", moe.experts)
             _divides("tp / ep", self.moe_tp, "expert width", moe.inter, field="tp")
 
-    def _check_kv_heads(self, kv_heads: int) -> None:
-        if kv_heads % self.tp and self.tp % kv_heads:
-            raise CannotShard(
-                f"tp = {self.tp}: must divide num_key_value_heads = {kv_heads} or be a multiple of it", field="tp"
-            )
+    def _check_shared(self, name: str, heads: int) -> None:
+        """Heads that several query heads share are cut, or repeated where ranks outnumber them."""
+        if heads % self.tp and self.tp % heads:
+            raise CannotShard(f"tp = {self.tp}: must divide {name} = {heads} or be a multiple of it", field="tp")
 
     def stages(self, layers: int) -> list[tuple[int, int]]:
         """[first, last) layer of each pipeline stage; leftovers go to the middle, away from embedding and head."""

@@ -22,6 +22,7 @@ from pipewave.web import catalogue, serving
 from pipewave.web.guard import Guard
 from pipewave.web.kernel import KernelQuery, kernel_answer
 from pipewave.web.limits import TRACE_BYTES
+from pipewave.web.model import ModelQuery, model_answer
 from pipewave.web.planning import PlanQuery, plan_answer
 from pipewave.web.replies import failure, form_failure, library_failure, reply
 from pipewave.web.serving import ServeQuery
@@ -115,6 +116,10 @@ def _views(app: FastAPI, lanes: Lanes) -> None:
     @app.post("/api/serve")
     async def serve(query: ServeQuery, report: Form = None) -> Response:
         return await run(lanes.quick, lambda: _given(serving.cached(query), report))
+
+    @app.post("/api/model")
+    async def model(query: ModelQuery) -> Response:
+        return await run(lanes.quick, lambda: reply(model_answer(query)))
 
     @app.post("/api/plan")
     async def plan(query: PlanQuery, report: Form = None) -> Response:
