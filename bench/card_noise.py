@@ -28,6 +28,7 @@ OTHERS = {
     "another day": ("", "repeats/another_day"),
     "minutes later": ("repeats/other_machine", "repeats/same_machine"),
     "another machine": ("", "repeats/other_machine"),
+    "ragged batches, another machine": ("ragged", "repeats/ragged"),
 }
 ONE_CLOCK = 0.02
 TYPED = ("gemm", "fused_moe")
@@ -45,7 +46,12 @@ class Pair:
 def cold(found: Iterable[Row]) -> dict[str, Row]:
     """Rows under `cold` with L2 flushed by writing, by call and place of its pages."""
     wanted = (row for row in found if row["protocol"] == "cold" and row.get("flush", "write") == "write")
-    return {json.dumps([row["case"], row["impl"], row.get("pages")], sort_keys=True): row for row in wanted}
+    return {call(row): row for row in wanted}
+
+
+def call(row: Row) -> str:
+    """What a row timed, whatever the protocol."""
+    return json.dumps([row["case"], row["impl"], row.get("pages")], sort_keys=True)
 
 
 def paired(first: Mapping[str, Row], second: Mapping[str, Row]) -> dict[str, list[Pair]]:

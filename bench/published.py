@@ -20,11 +20,17 @@ from typing import Any
 
 import numpy as np
 
+from bench.published_fit import RESULTS as FITTED
+from bench.published_fit import Pair, with_pair
 from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
-from pipewave.serving.stream import answer_lines
+from pipewave.errors import PipewaveError
+from pipewave.serving.answers import answer
+from pipewave.serving.cases import from_dict
+from pipewave.serving.stream import answer_lines, error
 
 NEAR = 0.25
 RESULTS = Path(__file__).parent / "results" / "published.json"
+COLUMNS = ("id", "kind", *(f"{name}_{side}" for name in METRICS for side in ("measured", "predicted")))
 Answer = dict[str, Any]
 
 
@@ -35,6 +41,41 @@ def answers(rows: Sequence[Row], workers: int) -> list[Answer]:
         return list(answer_lines(lines))
     with ProcessPoolExecutor(workers) as pool:
         return list(answer_lines(lines, pool))
+
+
+def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> list[Answer]:
+    """The same with the constants of each row's group fitted on the other groups (`bench.published_fit`)."""
+    pairs = _pairs()
+    again = [i for i, row in enumerate(rows) if _key(row) in pairs and row.case["mode"] == "serve"]
+    found = list(shipped)
+    with ProcessPoolExecutor(max(workers, 1)) as pool:
+        asked = [(rows[i].case, rows[i].group.engine, pairs[_key(rows[i])]) for i in again]
+        for i, answer in zip(again, pool.map(_with_pair, asked, chunksize=16), strict=True):
+            found[i] = answer
+    return found
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple(asdict(row.group).values())
+
+
+def _pairs() -> dict[tuple[str, ...], Pair]:
+    """Constants of groups whose own rows changed them; all others are as shipped."""
+    table = json.loads(FITTED.read_text("utf-8"))
+    return {
+        tuple(group[name] for name in Group.__slots__): tuple(group["pair"])
+        for one in table.values()
+        for group in one["groups"]
+        if group["pair"] != one["pair"]
+    }
+
+
+def _with_pair(asked: tuple[dict[str, Any], str, Pair]) -> Answer:
+    case, engine, pair = asked
+    try:
+        return {"id": case["id"], **answer(from_dict(case), with_pair(engine, pair))}
+    except PipewaveError as problem:
+        return {"id": case["id"], **error(problem)}
 
 
 def errors(row: Row, answer: Answer) -> dict[str, float]:
@@ -54,7 +95,12 @@ def inside(row: Row, answer: Answer) -> dict[str, bool]:
 def kind(row: Row) -> str:
     """What a row is counted with: its engine, or apart."""
     old = " (Argonne)" if row.group.source == OLD else ""
-    return row.group.engine + old + (" (needs)" if row.needs else "")
+    return (
+        row.group.engine
+        + old
+        + (" (needs)" if row.needs else "")
+        + (" (other modes)" if row.case["mode"] != "serve" and not old else "")
+    )
 
 
 def by_group(rows: Sequence[Row], found: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -107,30 +153,51 @@ def _means(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return out
 
 
+def _point(row: Row, one: Answer) -> str:
+    """A row of the scatter plot: measured and predicted, no text of the source."""
+    cells = [f"{row.measured[n]:.2f},{one[n]:.2f}" if n in row.measured and n in one else "," for n in METRICS]
+    return f"{row.id},{kind(row)},{','.join(cells)}"
+
+
+def _named(row: Row, words: Sequence[str]) -> bool:
+    name = f"{kind(row)} {' '.join(asdict(row.group).values())}"
+    return all(word in name for word in words)
+
+
 def main() -> None:
     """Answer, score, print, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--engine", help="only rows of this engine")
+    parser.add_argument("--only", default="", help="only groups with these words, such as 'vllm B200'")
+    parser.add_argument("--needs", action="store_true", help="also rows that need what a case cannot say")
+    parser.add_argument("--every", type=int, default=1, help="only one row in so many")
     parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
     parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
     asked = parser.parse_args()
-    rows = [row for row in read(asked.data or corpus()) if not asked.engine or row.group.engine == asked.engine]
+    every = [row for row in read(asked.data or corpus()) if _named(row, asked.only.split())]
+    rows = [row for row in every if asked.needs or not row.needs][:: asked.every]
     began = time.perf_counter()
     found = answers(rows, asked.workers)
     sys.stderr.write(f"{len(rows)} rows in {time.perf_counter() - began:.0f} s\n")
-    groups = by_group(rows, found)
+    apart = left_out(rows, found, asked.workers)
+    groups, shipped = by_group(rows, apart), by_group(rows, found)
     if asked.answers:
         asked.answers.write_text("".join(json.dumps(answer) + "\n" for answer in found), "utf-8")
     if asked.json:
-        asked.json.write_text(json.dumps({"kinds": by_kind(groups), "groups": groups}, indent=1) + "\n", "utf-8")
+        tables = {"left_out": groups, "as_shipped": shipped}
+        scores = {name: {"kinds": by_kind(table), "groups": table} for name, table in tables.items()}
+        points = [_point(row, one) for row, one in zip(rows, apart, strict=True) if "error" not in one]
+        asked.json.write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
+        asked.json.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *points]) + "\n", "utf-8")
     show(groups)
+    print("as shipped")
+    show(by_kind(shipped))
 
 
 def show(groups: Sequence[dict[str, Any]]) -> None:
     """The two tables, as text."""
-    for group in [*groups, *by_kind(groups)]:
+    for group in [*groups, *(by_kind(groups) if "source" in groups[0] else [])]:
         name = " ".join(str(group[part]) for part in ("kind", *Group.__slots__) if part in group)
         cells = [
             f"{metric[:4]} {score['mape']:6.1f} {score.get('median', 0.0):+6.1f} {score['covered']:4.0f}%"

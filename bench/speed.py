@@ -21,6 +21,8 @@ import numpy as np
 import pipewave as pw
 from pipewave.calls.families import Attention
 from pipewave.gpus import find
+from pipewave.models import load
+from pipewave.models.load import FOLDER as MODELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Figure:
 
 def measure_all(scale: float = 1.0) -> list[Figure]:
     """Every figure; `scale` shrinks the amount of work."""
-    return [*scalar(scale), *batch(scale), *command(scale), *startup(), *size()]
+    return [*scalar(scale), *batch(scale), *command(scale), *startup(), *loading(), *size()]
 
 
 def best_of(work: Callable[[], object], repeats: int) -> float:
@@ -128,6 +130,14 @@ def startup() -> Iterator[Figure]:
     yield Figure("one cold command", best_of(lambda: _run(one), 5) * 1e3, "ms", "<=", 500)
     bare, ours = (best_of(lambda c=code: _python(c), 7) for code in ("pass", "import pipewave"))  # type: ignore[misc]
     yield Figure("import pipewave", (ours - bare) * 1e3, "ms", "<=", 150)
+
+
+def loading() -> Iterator[Figure]:
+    """The slowest config to read, of those beside the measured data or else of the built-in ones."""
+    beside = sorted((Path(os.environ.get("PIPEWAVE_DATA", "shared/data")) / "models").glob("*/config.json"))
+    paths = beside or sorted(MODELS.glob("*.json"))
+    slowest = max(best_of(lambda p=path: load(p), 5) for path in paths)  # type: ignore[misc]
+    yield Figure(f"slowest of {len(paths)} configs read", slowest * 1e3, "ms", "<=", 20)
 
 
 def _python(code: str) -> None:

@@ -57,3 +57,13 @@ def test_ranks_divide_over_hosts() -> None:
     with pytest.raises(BadInput) as caught:
         pw.predict(asked(ep=8, nodes=3), "H100")
     assert caught.value.field == "nodes"
+
+
+def test_both_ends_of_a_hyper_connection_stream_their_bytes() -> None:
+    case = {"kernel": "hyper_connection", "tokens": 65_536, "hidden": 7168}
+    one = 2 * 65_536 * 7168
+    for part, streams in (("pre", 4 + 1), ("post", 4 + 1 + 4)):
+        answer = pw.predict(case | {"part": part}, "H100")
+        moved_us = streams * one / (H100.l2_peak_gbps * 1e3)
+        assert answer.floor_us >= moved_us
+        assert answer.latency_us >= answer.floor_us

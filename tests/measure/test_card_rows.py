@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bench.card_blind import DATA, PARTS, RESULTS, name, phase, usable
 from bench.card_noise import cold, paired, table
 from bench.card_rows import Sources, assemble
 from pipewave.files import store
-from pipewave.measure.pack import environments, rows
+from pipewave.measure.pack import clock_mhz, environments, rows
 from pipewave.measure.plan import built_in
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "measured"
 H200, H100 = DATA / "h200", DATA / "h100"
 
 
@@ -69,7 +71,9 @@ def test_the_h100_set_holds_the_calls_of_the_h200_set() -> None:
     assert len(ours) > 25_000
     assert sum(bool(one.get("throttled")) for one in ours.values()) < 0.02 * len(ours)
     assert all(one["n"] >= 7 and one["spin_us"] > 0 for one in ours.values())
-    assert len(ours.keys() & theirs.keys()) > 25_000
+    # Collectives need two cards; the stack has tuned files of other expert layers here, beside which its default stands.
+    alone = {key for key, one in theirs.items() if "world" not in one["case"] and one["impl"] != "triton_default"}
+    assert alone <= ours.keys()
     assert {one["gpu"] for one in environments(H100).values()} == {"NVIDIA H100 80GB HBM3"}
     assert len(cold(rows(H100 / "repeats" / "other_machine")).keys() & ours.keys()) == 6000
 
@@ -85,3 +89,28 @@ def test_ragged_batches_say_where_their_pages_lay(card: Path) -> None:
     every = [times for times in places.values() if len(times) == 3]
     assert len(every) > 100
     assert all(max(times.values()) < 2 * min(times.values()) for times in every)
+
+
+def test_the_clock_of_a_row_counts_what_a_spin_costs_on_its_card() -> None:
+    """A norm leaves the card at its highest clock, 1,980 MHz on both."""
+    for card in (H100, H200):
+        norms = [clock_mhz(one) for one in rows(card / "rmsnorm.json.gz") if one.get("spin_us")]
+        assert float(np.median([clock for clock in norms if clock])) == pytest.approx(1980, rel=0.003)
+
+
+@pytest.mark.parametrize("card", ["H100", "H200"])
+def test_blind_figures_are_of_every_new_row(card: str) -> None:
+    found = json.loads((RESULTS / f"blind_{card.lower()}.json").read_text())
+    groups = Counter(name(row, part) for part in PARTS[card] for row in usable(rows(DATA / card.lower() / part)))
+    assert {one["family"]: int(one["rows"].replace(",", "")) for one in found["rows"]} == groups
+    assert all(one["below floor"] == "0" for one in found["rows"])
+
+
+def test_phases_of_attention_by_what_requests_add_and_hold() -> None:
+    cases = {
+        "decode": ([1, 1], [9, 5]),
+        "prefill": ([4, 7], [4, 7]),
+        "chunked": ([4, 7], [9, 9]),
+        "mixed": ([1, 7], [9, 9]),
+    }
+    assert {phase({"q_lens": q, "kv_lens": kv}): (q, kv) for q, kv in cases.values()} == cases

@@ -1,4 +1,8 @@
-"""Configs of families as test data: the class defaults of public implementations, lists written as runs."""
+"""Configs of families as test data, lists written as runs.
+
+`families.json`: class defaults of public implementations, with what their modules add up to when built without memory.
+`published.json`: configs as makers publish them, shortened, with the totals of their cards in billions.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-FAMILIES: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "families.json").read_text("utf-8"))
+DATA = Path(__file__).parent / "data"
+FAMILIES: dict[str, Any] = json.loads((DATA / "families.json").read_text("utf-8"))
+PUBLISHED: dict[str, Any] = json.loads((DATA / "published.json").read_text("utf-8"))
 
 
 def expand(value: Any) -> Any:

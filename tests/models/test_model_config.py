@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_families import PUBLISHED, expand
 
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownModel, UnsupportedModel
 from pipewave.models import Mla, Moe, load, names
@@ -296,3 +297,24 @@ def test_a_repository_of_the_local_hub_cache(tmp_path: Path, monkeypatch: pytest
     assert load("maker/Some-Model").name == "maker/Some-Model"
     with pytest.raises(UnknownModel):
         load("../models--maker--Some-Model")
+
+
+def test_a_list_that_names_every_expert_and_map() -> None:
+    """ModelOpt's mixed precision of a hybrid model: maps of recurrences in fp8, every expert in nvfp4."""
+    base = expand(PUBLISHED["Nemotron-Nano-9B-v2"]["config"]) | {
+        "hybrid_override_pattern": "ME*", "num_hidden_layers": 3, "n_routed_experts": 64, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 256,
+    }  # fmt: skip
+    layers = {f"backbone.layers.1.mixer.experts.{i}.{m}": {"quant_algo": "NVFP4"}
+              for i in range(64) for m in ("up_proj", "down_proj")}  # fmt: skip
+    layers |= {f"backbone.layers.0.mixer.{m}": {"quant_algo": "FP8"} for m in ("in_proj", "out_proj")}
+    model = parse(base | {"quantization_config": {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}}, "x")
+    mamba, routed, attention = model.layers
+    assert {linear.precision.dtype for linear in mamba.linears()} == {"fp8"}
+    assert routed.moes[0].precision.dtype == "nvfp4"
+    assert {linear.precision.dtype for linear in attention.linears()} == {"bf16"}
+
+
+def test_fused_maps_are_ignored_by_their_own_names() -> None:
+    kept = FP8_BLOCK | {"modules_to_not_convert": ["model.layers.0.self_attn.qkv_proj", "model.layers.0.mlp.down_proj"]}
+    assert dtypes(kept) == ["bf16", "fp8_block", "fp8_block", "bf16", "bf16"]

@@ -6,11 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
-from model_families import FAMILIES, expand
+from model_families import FAMILIES, PUBLISHED, expand
 
 from pipewave.models import load
 from pipewave.models.config import parse
-from pipewave.models.shard import Parallel, active_parameters, kv_bytes_per_token, parameters, state_bytes, weight_bytes
+from pipewave.models.shard import (
+    Parallel,
+    active_parameters,
+    cache_bytes,
+    kv_bytes_per_token,
+    parameters,
+    state_bytes,
+    weight_bytes,
+)
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "shared/data")) / "models"
 
@@ -132,6 +140,20 @@ def test_parameters_of_families(name: str) -> None:
     assert weight_bytes(model) == pytest.approx(2 * parameters(model), rel=0.01)
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_of_published_models(name: str) -> None:
+    """To the digits of a model card."""
+    case = PUBLISHED[name]
+    assert parameters(parse(expand(case["config"]), name)) / 1e9 == pytest.approx(case["billions"], rel=0.01)
+
+
+def test_models_that_give_hidden_states_hold_no_head() -> None:
+    base = expand(PUBLISHED["Qwen3-Next-80B"]["config"])
+    embedding = parse(base | {"architectures": ["Qwen3NextModel"]}, "x")
+    assert parameters(parse(base, "x")) - parameters(embedding) == 151936 * 2048
+    assert parse(expand(PUBLISHED["bge-m3"]["config"]), "x").encoder
+
+
 def test_each_quantisation_shrinks_what_it_names() -> None:
     bf16, fp4 = (load(corpus(f"nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-{kind}")) for kind in ("BF16", "NVFP4"))
     assert 0.28 < weight_bytes(fp4) / weight_bytes(bf16) < 0.45
@@ -151,6 +173,7 @@ CACHES = {
     "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 6 * 2 * 2 * 128 * 2,
     "nvidia--Nemotron-H-56B-Base-8K": 10 * 2 * 8 * 128 * 2,
     "deepseek-ai--DeepSeek-V3.2": 61 * (576 * 2 + 132),
+    "nvidia--DeepSeek-V3.2-NVFP4": 61 * (512 + 16 + 128 + 132),
     "zai-org--GLM-5.2": 78 * 576 * 2 + 21 * 132,
     "moonshotai--Kimi-K3": 24 * 576 * 2,
     "MiniMaxAI--MiniMax-M3": 60 * 2 * 4 * 128 * 2 + 57 * 256,
@@ -181,10 +204,11 @@ def test_state_bytes_by_hand(name: str, size: int) -> None:
 
 
 def test_compressed_entries_by_hand() -> None:
-    """DeepSeek-V4 Flash: 512 elements every 4 (with an index key) or 128 tokens, and the last 128 of every layer."""
+    """DeepSeek-V4 Flash: 584 bytes (448 in fp8, 64 in 16 bits, 7 scales, padding) every 4 tokens, with an index key, or
+    every 128; the last 128 tokens of every layer; and fp32 values and gates of the tokens that wait for an entry."""
     model = load(corpus("deepseek-ai--DeepSeek-V4-Flash"))
     ratios = [layer.mixers[0].ratio for layer in model.layers]  # type: ignore[attr-defined]
     assert (ratios.count(0), ratios.count(4), ratios.count(128)) == (2, 21, 20)
-    assert kv_bytes_per_token(model) == pytest.approx(21 * (1024 + 132) / 4 + 20 * 1024 / 128)
-    held = sum(layer.mixers[0].cache_bytes(10_000, 2) for layer in model.layers)
-    assert held == pytest.approx(43 * 128 * 1024 + 10_000 * kv_bytes_per_token(model))
+    assert kv_bytes_per_token(model) == pytest.approx(21 * (584 + 132) / 4 + 20 * 584 / 128)
+    assert cache_bytes(model, 10_000) == pytest.approx(43 * 128 * 584 + 10_000 * kv_bytes_per_token(model))
+    assert state_bytes(model) == 21 * 8 * 4 * (512 + 128) * 4 + 20 * 128 * 2 * 512 * 4

@@ -17,9 +17,9 @@ from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput
 from pipewave.report import report
 from pipewave.report.svg import Axis
-from pipewave.web.kernel import KernelAsk, kernel_answer
-from pipewave.web.planning import PlanAsk, plan_answer
-from pipewave.web.serving import ServeAsk, serve_answer
+from pipewave.web.kernel import KernelQuery, kernel_answer
+from pipewave.web.planning import PlanQuery, plan_answer
+from pipewave.web.serving import ServeQuery, serve_answer
 
 TRACE = Path(__file__).parents[2] / "data/measured/h200/traces/trace-Llama-3.1-8B-tp1-4layers-eager-decode.json.gz"
 EVIL = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -27,19 +27,19 @@ VOID = {"meta", "line", "rect", "circle", "path"}
 
 
 def serve() -> dict[str, Any]:
-    return serve_answer(ServeAsk(model="Llama-3.1-8B", gpu="H200", batch=4, input_len=256, output_len=32))
+    return serve_answer(ServeQuery(model="Llama-3.1-8B", gpu="H200", batch=4, input_len=256, output_len=32))
 
 
 def plan() -> dict[str, Any]:
-    ask = PlanAsk(model="Llama-3.1-8B", gpus=["H100", "L4"], input_len=256, output_len=32, tp=[1, 2], max_num_seqs=[1, 32, 64],
+    query = PlanQuery(model="Llama-3.1-8B", gpus=["H100", "L4"], input_len=256, output_len=32, tp=[1, 2], max_num_seqs=[1, 32, 64],
                   max_num_batched_tokens=[2048])  # fmt: skip
-    return plan_answer(ask)
+    return plan_answer(query)
 
 
 def kernel() -> dict[str, Any]:
     sweep = {"field": "m", "from": 1, "to": 512, "points": 30}
     return kernel_answer(
-        KernelAsk.model_validate(
+        KernelQuery.model_validate(
             {"kernel": "gemm", "case": {"n": 512, "k": 512}, "sweep": sweep, "gpus": ["H200", "L40S"]}
         )
     )
@@ -136,9 +136,9 @@ def test_plan_report_holds_the_front_and_the_launch_command() -> None:
 
 
 def test_a_plan_without_a_winner_is_a_report_too() -> None:
-    ask = PlanAsk(model="Llama-3.1-8B", gpus=["L4"], input_len=256, output_len=32, tpot_ms=0.001, tp=[1], max_num_seqs=[1],
+    query = PlanQuery(model="Llama-3.1-8B", gpus=["L4"], input_len=256, output_len=32, tpot_ms=0.001, tp=[1], max_num_seqs=[1],
                   max_num_batched_tokens=[2048])  # fmt: skip
-    assert "No design meets the limits" in report(plan_answer(ask))
+    assert "No design meets the limits" in report(plan_answer(query))
 
 
 def test_trace_report_ranks_calls() -> None:
@@ -181,8 +181,8 @@ def _run(*words: str) -> Any:
 
 def test_command_runs_the_other_commands(tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    asked = ["--model", "Llama-3.1-8B", "--gpu", "H200", "--batch", "4", "--input-len", "256", "--output-len", "32"]
-    done = _run("estimate", *asked, "--out", str(out))
+    queries = ["--model", "Llama-3.1-8B", "--gpu", "H200", "--batch", "4", "--input-len", "256", "--output-len", "32"]
+    done = _run("estimate", *queries, "--out", str(out))
     assert done.exit_code == 0, done.output
     page = out.read_text("utf-8")
     assert "Llama-3.1-8B on 1 × H200" in page and "pipewave estimate --model Llama-3.1-8B" in page

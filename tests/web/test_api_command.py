@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingExtra
 
-ASK = '{"model": "Llama-3.1-8B", "gpu": "H200", "batch": 2, "input_len": 64, "output_len": 8}'
+QUERY = '{"model": "Llama-3.1-8B", "gpu": "H200", "batch": 2, "input_len": 64, "output_len": 8}'
 
 
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,16 +35,16 @@ def test_a_foreign_host_is_refused() -> None:
 def test_ask_needs_no_server_and_no_extra() -> None:
     code = (
         "import sys; sys.modules['fastapi'] = sys.modules['uvicorn'] = sys.modules['starlette'] = None\n"
-        "from pipewave.web.asked import answer; print(answer('serve', sys.argv[1]))"
+        "from pipewave.web.queries import answer; print(answer('serve', sys.argv[1]))"
     )
-    done = subprocess.run([sys.executable, "-c", code, ASK], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code, QUERY], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["model"] == "Llama-3.1-8B"
 
 
 def test_ask_reads_a_file(tmp_path: Path) -> None:
     file = tmp_path / "question.json"
-    file.write_text(ASK)
-    one, other = (CliRunner().invoke(build(), ["ask", "serve", text]).stdout for text in (ASK, f"@{file}"))
+    file.write_text(QUERY)
+    one, other = (CliRunner().invoke(build(), ["query", "serve", text]).stdout for text in (QUERY, f"@{file}"))
     assert json.loads(one) == json.loads(other)
 
 
@@ -53,7 +53,7 @@ def test_ask_reads_a_file(tmp_path: Path) -> None:
     [("srve", "{}", BadInput), ("serve", "{", BadInput), ("serve", "{}", BadInput), ("serve", "@/none", BadFile)],
 )
 def test_wrong_questions_are_typed(view: str, question: str, kind: type[Exception]) -> None:
-    assert isinstance(CliRunner().invoke(build(), ["ask", view, question]).exception, kind)
+    assert isinstance(CliRunner().invoke(build(), ["query", view, question]).exception, kind)
 
 
 def test_the_command_serves_until_it_is_ended() -> None:

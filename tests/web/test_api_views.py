@@ -97,13 +97,13 @@ def test_tuner_runs_cover_the_sweep_and_are_what_the_table_chooses(client: Any) 
 def test_sweeps_over_requests(client: Any) -> None:
     case = {"q_lens": [64, 64], "kv_lens": [128, 128], "heads": 8, "kv_heads": 8, "head_dim": 128}
     for field, last in (("prompt", 512), ("batch", 32), ("kv_lens", 4096)):
-        asked = {"field": field, "from": 64 if field != "batch" else 1, "to": last, "points": 5, "scale": "log"}
-        found = answer(client, "kernel", {"kernel": "attention", "case": case, "sweep": asked, "gpus": ["H200"]})
+        queries = {"field": field, "from": 64 if field != "batch" else 1, "to": last, "points": 5, "scale": "log"}
+        found = answer(client, "kernel", {"kernel": "attention", "case": case, "sweep": queries, "gpus": ["H200"]})
         times = found["series"][0]["latency_us"]
         assert found["x"][-1] == last and times[-1] > times[0]
     direct = pw.predict(pw.attention([64] * 32, [128] * 32, 8, 8), "H200")
-    asked = {"field": "batch", "from": 32, "to": 32}
-    found = answer(client, "kernel", {"kernel": "attention", "case": case, "sweep": asked, "gpus": ["H200"]})
+    queries = {"field": "batch", "from": 32, "to": 32}
+    found = answer(client, "kernel", {"kernel": "attention", "case": case, "sweep": queries, "gpus": ["H200"]})
     assert found["series"][0]["latency_us"] == pytest.approx([direct.latency_us], rel=1e-4)
 
 
@@ -193,6 +193,19 @@ def test_the_command_gives_the_same_numbers(client: Any, view: str, question: An
     same = printed(found["command"])
     assert len(same) > 4
     assert {name: found[name] for name in same} == same
+
+
+def test_a_model_as_blocks(client: Any) -> None:
+    found = answer(client, "model", {"model": "gpt-oss-20b", "tp": 2})
+    assert found["pattern"] == "(A B)×12"
+    assert [part["name"] for part in found["blocks"][1]["parts"]] == ["attention", "experts"]
+    assert printed(found["command"]) == found
+    same = printed("pipewave model gpt-oss-20b --tp 2 --json")
+    assert {name: same[name] for name in found if name != "command"} == {
+        name: value for name, value in found.items() if name != "command"
+    }
+    refused = client.post("/api/model", {"model": "/etc/passwd"})
+    assert (refused.status, refused.json()["error"]["field"]) == (422, "model")
 
 
 def test_an_inline_model_is_read_as_its_file_would_be(client: Any) -> None:

@@ -20,6 +20,7 @@ GLM: Dims = {"hidden": 6144, "q_lora_rank": 2048, "nope_dim": 192, "v_dim": 256,
 PRO: Dims = {"hidden": 7168, "q_lora_rank": 1536, "topk": 1024}
 MODELS: Mapping[str, Dims] = {"GLM-5": GLM, "DeepSeek-V4-Pro": PRO}  # others have the dimensions of their kind
 MOST = 400  # rows of a GPU, stack, type and kernel
+SHARES = {"mla": 0.5, "compressed": 3.0, "index": 3.0, "sparse": 3.0}  # of that: many versions, few series
 HEADS_A_KV_HEAD = 16  # MiniMax-M3's, and its indexer's
 
 
@@ -63,7 +64,7 @@ SOURCES: Mapping[str, tuple[Source, ...]] = {
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """All versions of the net's tables."""
     frame = pd.concat([_read(source, data_dir) for source in SOURCES[net]], ignore_index=True)
-    most = MOST // 2 if net.startswith("mla") else MOST  # seven versions of two frameworks
+    most = round(MOST * SHARES.get(net.partition("_")[0], 1.0))
     return operators.capped(frame.assign(group=held_apart(frame["group"])), most)
 
 

@@ -1,4 +1,4 @@
-"""`pipewave web` and `pipewave ask`: the page on this machine, and its answers without a server."""
+"""`pipewave web` and `pipewave query`: the page on this machine, and its answers without a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("web")(web)
-    app.command("ask")(ask)
+    app.command("query")(query)
 
 
 def web(
@@ -32,16 +32,16 @@ def web(
     serve(host, port, opens=opens)
 
 
-def ask(
-    view: Annotated[str, typer.Argument(help="kernel, serve or plan.", show_default=False)],
+def query(
+    view: Annotated[str, typer.Argument(help="kernel, serve, plan or model.", show_default=False)],
     question: Annotated[str, typer.Argument(help="JSON as the page sends it; @FILE reads a file.", show_default=False)],
 ) -> None:
     """One answer of the page as JSON: sweeps of a kernel, and what-if GPUs, without a server.
 
-    Example: `pipewave ask serve '{"model": "Llama-3.1-8B", "gpu": "H200", "what_if": {"dram_gbps": 6000}, "batch": 16,
-    "input_len": 2048, "output_len": 256}'`.
+    Example: `pipewave query serve '{"model": "Llama-3.1-8B", "gpu": "H200", "what_if": {"dram_gbps": 6000}, "batch":
+    16, "input_len": 2048, "output_len": 256}'`.
     """
-    from pipewave.web.asked import answer
+    from pipewave.web.queries import answer
 
     sys.stdout.write(answer(view, _text(question)) + "\n")
 

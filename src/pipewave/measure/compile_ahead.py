@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from pipewave.files import store as records
 from pipewave.measure.impls import Skip, prepare
 from pipewave.measure.job import Job
 from pipewave.measure.pools import Pools
@@ -20,7 +21,8 @@ def compile_shard(options: argparse.Namespace, jobs_of: Callable[[argparse.Names
     from pipewave.measure.impls.vllm_moe import distinct_kernels
 
     index, count = (int(part) for part in options.compile_only.split("/"))
-    jobs = [job for job in jobs_of(options) if job.family == "fused_moe"]
+    done = records.done_keys(records.read(options.store), retry_failed=options.retry_failed)
+    jobs = [job for job in jobs_of(options) if job.family == "fused_moe" and job.key not in done]
     mine = distinct_kernels(jobs)[index::count]
     if not mine:
         return 0

@@ -19,7 +19,9 @@ from pipewave.files import store
 
 Row = dict[str, Any]
 FORMAT = "pipewave-rows-1"
-SPIN_LAUNCH_US = 0.613  # of a spin kernel beside its clocks, as `measure.microbench` found it on an H200
+# Of a spin kernel beside its clocks, as `measure.microbench` finds it (`spin_overhead_us`); the first for other cards.
+SPIN_LAUNCH_US = {"NVIDIA H200": 0.613, "NVIDIA H100 80GB HBM3": 0.870}
+OTHER_SPIN_LAUNCH_US = SPIN_LAUNCH_US["NVIDIA H200"]
 # Fastest over slowest rank below which one of them started late, unless they are no further apart than a barrier lets
 # its ranks go: up to 8 µs where no host was late.
 WAITED, APART_US = 0.75, 10.0
@@ -29,7 +31,8 @@ KERNEL_FIELDS = ("name", "us", "grid", "block", "smem", "regs")
 def rows(path: str | Path, *, statuses: Sequence[str] = ("ok",)) -> list[Row]:
     """Rows of a store file, of a packed file, or of every packed file in a folder; the last row of a key wins.
 
-    `kernels` is a list of {name, us, grid, block, smem, regs}. Raises BadFile for a damaged packed file.
+    `kernels` is a list of {name, us, grid, block, smem, regs}; `gpu` is what the row's environment says. Raises BadFile
+    for a damaged packed file.
     """
     found = (row for file in _files(path) for row in _rows_of(file))
     return [row for row in {row["key"]: row for row in found}.values() if row["status"] in statuses]
@@ -54,17 +57,20 @@ def _files(path: str | Path) -> list[Path]:
 def _rows_of(file: Path) -> Iterator[Row]:
     if file.suffix == ".gz":
         packed = _unpack(file)
-        names, columnar = packed["names"], packed["rows"]
-        source = _from_columns(columnar)
+        names, source = packed["names"], _from_columns(packed["rows"])
+        known: Iterable[Row] = packed["environments"]
     else:
         contents = store.read(file)
         names = {record["id"]: record["name"] for record in contents.of("name")}
-        source = iter(contents.of("row"))
-    return (_named(row, names) for row in source)
+        source, known = iter(contents.of("row")), contents.of("env")
+    gpus = {environment["id"]: environment["gpu"] for environment in known if "gpu" in environment}
+    return (_named(row, names, gpus) for row in source)
 
 
-def _named(row: Row, names: Mapping[str, str]) -> Row:
+def _named(row: Row, names: Mapping[str, str], gpus: Mapping[str, str]) -> Row:
     row = {name: value for name, value in row.items() if name != "t"}
+    if row.get("env") in gpus:
+        row["gpu"] = gpus[row["env"]]
     if "kernels" in row:
         kernels = [dict(zip(KERNEL_FIELDS, kernel, strict=True)) for kernel in row["kernels"]]
         row["kernels"] = [kernel | {"name": names.get(kernel["name"], kernel["name"])} for kernel in kernels]
@@ -122,8 +128,8 @@ def _from_columns(columns: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
 
 def clock_mhz(row: Mapping[str, Any]) -> float | None:
     """SM clock right after the call, from a spin of a known number of clocks; None where the row has no spin."""
-    spin_us = row.get("spin_us")
-    return row["spin_clocks"] / (spin_us - SPIN_LAUNCH_US) if spin_us else None
+    spin_us, launch_us = row.get("spin_us"), SPIN_LAUNCH_US.get(row.get("gpu", ""), OTHER_SPIN_LAUNCH_US)
+    return row["spin_clocks"] / (spin_us - launch_us) if spin_us else None
 
 
 def started_together(row: Mapping[str, Any]) -> bool:

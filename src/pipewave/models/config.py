@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models import quant
-from pipewave.models.families import STANDARD, Family, row
+from pipewave.models.families import ARCHITECTURES, STANDARD, Family, row
 from pipewave.models.fields import Fields, canonical
 from pipewave.models.kind import Kind
 from pipewave.models.maker import Maker
@@ -23,6 +24,7 @@ from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 from pipewave.models.wrapper import unwrap
 
 MAX_LAYERS = 4096
+POOLED = re.compile(r"(?<!LM)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$")
 DTYPES = {"bfloat16": BF16, "float16": FP16, "float32": BF16, "bf16": BF16, "fp16": FP16, "half": FP16, "auto": BF16}
 
 
@@ -47,14 +49,20 @@ def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf
 
 
 def _model_type(text: Mapping[str, Any]) -> str:
-    model_type = text.get("model_type")
-    if model_type is None and (named := text.get("architectures")):
-        model_type = str(named[0]) if isinstance(named, list) else None
+    model_type, named = text.get("model_type"), _architecture(text)
+    if named in ARCHITECTURES or (model_type is None and named):
+        return ARCHITECTURES.get(named, named)
     if model_type is None:
         Fields(text).need("model_type")
     if not isinstance(model_type, str):
         raise BadInput(f"model_type = {model_type!r}: must be a text", field="model_type")
     return model_type
+
+
+def _architecture(text: Mapping[str, Any]) -> str:
+    """The model class a config names, or nothing."""
+    named = text.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
 
 
 def _notes(fields: Fields, model_type: str, ignore: frozenset[str]) -> tuple[str, ...]:
@@ -150,10 +158,10 @@ def _whole(make: Maker, name: str, model_type: str, layers: tuple[Layer, ...]) -
         learned_positions=fields.integer(family.positions, 0, low=0) if family.positions else 0,
         max_length=fields.optional("max_position_embeddings"),
         dtype=make.base.dtype,
-        kv_dtype=make.quantisation.kv_dtype,
+        kv_dtype=make.quantisation.kv_dtype or ("fp8" if make.fields.has("o_groups") else None),
         hyper=HyperConnection(streams, fields.integer("hc_sinkhorn_iters", 20), hidden) if streams > 1 else None,
         encoder=family.encoder,
-        pooled=family.encoder,
+        pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,
         tables=tables(fields, hidden),
         front=front,
         front_params=front_params,

@@ -195,12 +195,17 @@ FAMILIES: dict[str, Family] = {
     "gpt_neox": replace(GPT, positions="", tied=False),
     "opt": replace(GPT, positions="max_position_embeddings"),
     "mpt": replace(GPT, qkv_bias=False, o_bias=False, mlp_bias=False, positions=""),
+    "dbrx": Family(norm_bias=False, gated=True, window="none", defaults=(("num_key_value_heads", 8),)),
+    "grok": Family(norms="sandwich", window="none", gated=True),
+    "minicpm3": Family(window="none", defaults=(("v_head_dim", 64),), tied=True),
     "bert": BERT,
     "modernbert": Family(encoder=True, tied=True, gated=True, window="pattern", window_pattern=3),
     "modernbert-decoder": Family(tied=True, gated=True, window="pattern", window_pattern=3),
     "gte": replace(BERT, mlp_bias=False, gated=True, positions=""),
     "nomic_bert": replace(BERT, qkv_bias=False, o_bias=False, mlp_bias=False, gated=True, positions=""),
 }  # fmt: skip
+# By the model class of a config, where its model_type is another model's or stands for several.
+ARCHITECTURES = {"Grok1ForCausalLM": "grok", "Grok1ModelForCausalLM": "grok"}
 ALIASES = {
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",

@@ -32,15 +32,20 @@ class Fields:
 
     def get(self, name: str, default: Any = None) -> Any:
         """The raw value; null counts as absent."""
-        return self._found(name)[1] if (found := self._found(name)) and found[1] is not None else default
+        found = self._found(name)[1]
+        return default if found is None else found
 
     def _found(self, name: str) -> tuple[str, Any]:
         """The name that a config uses for a field, and its value (None where absent)."""
-        names = ALIASES.get(name, (name,))
+        names = ALIASES.get(name)
+        if names is None:
+            self.seen.add(name)
+            value = self.raw.get(name)
+            return name, self.defaults.get(name) if value is None else value
         self.seen.update(names)
         for each in names:
-            if self.raw.get(each) is not None:
-                return each, self.raw[each]
+            if (value := self.raw.get(each)) is not None:
+                return each, value
         return names[0], self.defaults.get(name)
 
     def named(self, name: str) -> str:
@@ -63,8 +68,8 @@ class Fields:
         return value
 
     def optional(self, name: str) -> int | None:
-        """A positive whole number, or None when absent, null or zero."""
-        return None if self.get(name) in (None, 0) else self.integer(name)
+        """A positive whole number, or None when absent, null, zero or -1."""
+        return None if self.get(name) in (None, 0, -1) else self.integer(name)
 
     def at(self, name: str, index: int, default: Any = _MISSING, *, low: int = 0, high: int = LARGEST) -> int:
         """A whole number of one layer: a field may hold one for all, or a list with one a layer."""
@@ -72,7 +77,7 @@ class Fields:
         if not isinstance(value, list):
             return self.integer(name, default, low=low, high=high)
         chosen = value[index] if index < len(value) else None
-        return Fields({name: chosen}).integer(name, low=low, high=high)
+        return Fields({canonical(name): chosen}).integer(name, low=low, high=high)
 
     def number(self, name: str) -> float | None:
         """A finite positive number, or None when absent or null."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipewave.errors import BadInput
+
 DENSE, SPARSE = ("mlp",), ("moe",)
 
 
@@ -26,7 +28,11 @@ class Kind:
 
     def with_own(self, **values: Any) -> Kind:
         """The same with more values of its own; None leaves the model's."""
-        return replace(self, own=(*self.own, *((name, v) for name, v in values.items() if v is not None)))
+        given = {name: value for name, value in values.items() if value is not None}
+        for name, value in given.items():
+            if not isinstance(value, (int, float, str)):
+                raise BadInput(f"{name} = {value!r:.60}: must be a number or a word", field=name)
+        return replace(self, own=(*self.own, *given.items()))
 
 
 FULL = Kind()

@@ -16,6 +16,15 @@ from pipewave.models.quant import Quantisation
 ATTENTION = ("self_attn", "attn", "attention", "mixer")
 RECURRENT = ("linear_attn", "mamba", "mixer", "self_attn", "attn", "conv", "attention")
 FFN = ("mlp", "feed_forward", "ffn", "block_sparse_moe", "mixer", "moe")
+# Names of one matrix, or of the fused map that holds it.
+LEAVES = {
+    "q_proj": ("q_proj", "qkv_proj", "query_key_value", "Wqkv", "wqkv", "c_attn"),
+    "o_proj": ("o_proj", "out_proj", "dense", "wo"),
+    "gate_proj": ("gate_proj", "gate_up_proj", "w1"),
+    "up_proj": ("up_proj", "fc1", "w1"),
+    "down_proj": ("down_proj", "fc2", "w2"),
+    "experts.0.gate_proj": ("experts.0.gate_proj", "experts.0.up_proj", "experts.0.w1", "experts.gate_up_proj"),
+}
 SHARED = ("shared_experts", "shared_expert", "share_expert", "shared_mlp")
 
 
@@ -41,7 +50,8 @@ class Maker:
 
     def precision(self, places: Sequence[str], module: str) -> Precision:
         """Precision of a module that lies in one of several places."""
-        whole = [".".join(filter(None, (f"layers.{self.index}", place, module))) for place in places]
+        leaves = LEAVES.get(module, (module,))
+        whole = [".".join(filter(None, (f"layers.{self.index}", p, leaf))) for p in places for leaf in leaves]
         return self.quantisation.of(whole, self.base)
 
     def linear(

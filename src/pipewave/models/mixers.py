@@ -74,6 +74,7 @@ class Indexer:
 class Gqa(Mixer):
     """Multi-head attention with grouped K and V. `window` counts the keys a query may see (None = all).
 
+    `query`: where queries pass a bottleneck, the map behind it; the fused input map then gives the bottleneck.
     `chunk`: a query sees only keys of its own chunk of so many tokens. `value_dim`: width of V where it is not
     head_dim. `gate`: columns of the fused input map that gate the output. `borrowed`: K and V are another layer's.
     """
@@ -95,6 +96,7 @@ class Gqa(Mixer):
     borrowed: bool = False
     indexer: Indexer | None = None
     causal: bool = True
+    query: Linear | None = None
 
     @property
     def v_dim(self) -> int:
@@ -102,7 +104,8 @@ class Gqa(Mixer):
         return self.value_dim or self.head_dim
 
     def linears(self) -> tuple[Linear, ...]:
-        return (self.qkv, *(self.indexer.maps if self.indexer else ()), self.out)
+        indexing = self.indexer.maps if self.indexer else ()
+        return (self.qkv, *([self.query] if self.query else []), *indexing, self.out)
 
     @property
     def extra_params(self) -> int:
@@ -110,7 +113,8 @@ class Gqa(Mixer):
         every = (self.heads + self.kv_heads) * self.head_dim
         apart = 1 if self.borrowed else 2
         norm = {None: 0, "plain": 0, "head": apart * self.head_dim, "each": every, "full": every}
-        return norm[self.qk_norm] + (self.heads if self.sinks else 0) + (self.indexer.params if self.indexer else 0)
+        extra = norm[self.qk_norm] + (self.heads if self.sinks else 0) + (self.query.inp if self.query else 0)
+        return extra + (self.indexer.params if self.indexer else 0)
 
     @property
     def divided(self) -> dict[str, int]:
@@ -165,7 +169,14 @@ class Mla(Mixer):
         return self.kv_lora_rank + self.rope_dim
 
     def token_bytes(self, width: int, tp: int = 1) -> float:
-        return self.cache_elements(tp) * width + (self.indexer.key_bytes if self.indexer else 0)
+        """An 8-bit cache of sparse attention keeps the rotary part in 16 bits, and an fp32 scale per 128 elements.
+
+        656 bytes for 512 + 64 elements: vLLM 0.22.1, v1/attention/backends/mla/flashmla_sparse.py.
+        """
+        if self.indexer is None:
+            return self.cache_elements(tp) * width
+        scaled = self.kv_lora_rank * (1 + 4 / 128) + 2 * self.rope_dim
+        return (scaled if width == 1 else self.cache_elements(tp) * width) + self.indexer.key_bytes
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
         return self.token_bytes(width, tp) * (length if self.window is None else min(length, self.window + chunk))
@@ -211,14 +222,29 @@ class Compressed(Mixer):
     def divided(self) -> dict[str, int]:
         return {"num_attention_heads": self.heads, "o_groups": self.groups}
 
+    @property
+    def entry_bytes(self) -> int:
+        """One cached entry: 8 bits but for the rotary part, a scale of a byte per 64 elements, in whole 8 bytes.
+
+        584 bytes for 448 + 64 elements: vLLM 0.22.1, v1/kv_cache_interface.py.
+        """
+        plain = self.head_dim - self.rope_dim
+        return -(-(plain + 2 * self.rope_dim + plain // 64) // 8) * 8
+
     def token_bytes(self, width: int, tp: int = 1) -> float:
         if not self.ratio:
             return 0.0
-        return (self.head_dim * width + (self.indexer.key_bytes if self.indexer else 0)) / self.ratio
+        return (self.entry_bytes + (self.indexer.key_bytes if self.indexer else 0)) / self.ratio
 
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
-        recent = self.head_dim * width * min(length, self.window + chunk)
-        return recent + self.token_bytes(width, tp) * length
+        return self.entry_bytes * min(length, self.window + chunk) + self.token_bytes(width, tp) * length
+
+    def state_bytes(self, tp: int = 1) -> int:
+        """What compressors keep of the tokens of an entry to come: values and gates in fp32, twice as many where
+        entries overlap (with an indexer). vLLM 0.22.1, models/deepseek_v4/compressor.py."""
+        overlap = 2 if self.indexer else 1
+        width = self.head_dim + (self.indexer.dim if self.indexer else 0)
+        return overlap * self.ratio * 2 * overlap * width * 4
 
 
 @dataclass(frozen=True, slots=True)

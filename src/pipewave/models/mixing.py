@@ -53,6 +53,9 @@ def _either(step: Step) -> Step:
 def _gqa_before(stage: Stage, spec: Gqa) -> Iterator[Use]:
     heads, kv_heads = spec.heads // stage.tp, max(spec.kv_heads // stage.tp, 1)
     yield stage.linear(spec.qkv)
+    if spec.query:
+        yield stage.norm("q_bottleneck_norm", spec.query.inp)
+        yield stage.linear(spec.query)
     keys = 0 if spec.borrowed else kv_heads
     yield from _head_norms(stage, spec, heads, keys)
     if spec.rope:

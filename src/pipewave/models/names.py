@@ -13,7 +13,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     ),
     "num_key_value_heads": (
         "num_key_value_heads", "multi_query_group_num", "num_attention_groups", "num_kv_heads", "n_kv_heads",
-        "n_head_kv", "num_query_groups",
+        "n_head_kv", "num_query_groups", "kv_n_heads",
     ),
     "head_dim": ("head_dim", "attention_head_dim", "kv_channels", "d_kv", "head_size", "attention_head_size"),
     "intermediate_size": (
@@ -100,13 +100,18 @@ HARMLESS = frozenset(
     index_topk_blocks index_local_blocks num_image_tokens audio_config vision_config audio_processor img_processor
     embd_layer vision_lora speech_lora word_embed_proj_dim keep_window_size prefix_dense_sliding_window_pattern
     moe_renormalize use_grouped_topk use_bidirectional_attention mamba_hidden_act moe_shared_expert_overlap
-    additional_vocab_size audio_token_index max_window_size num_sliding_attention_heads
+    mlp_expansion_factor block_dim conv_dim conv_dim_out group_norm_size moe_every_n_layer use_moe norm_expert_weight
+    need_fp32_gate swiglu_limits_shared zero_centered postnorm normalization_function moe_capacity moe_gate use_rmsnorm
+    attention_softmax_in_fp32 multi_query_attention post_layer_norm rmsnorm attn_config ffn_config context_len
+    moe_layer_num_skipped cla_share_factor dense_list num_media_embeds org_vocab_size class_num quantization_bit
+    true_head_dim att_impl_type
+    attn_output_gate additional_vocab_size audio_token_index max_window_size num_sliding_attention_heads
     swa_num_attention_heads type_vocab_size
     index_share_for_mtp_iteration attn_res_block_size sliding_window_pattern hybrid_layer_pattern mlp_layer_types
     """.split()  # noqa: SIM905
 )
 HARMLESS_PATTERN = re.compile(
-    r"(_token_ids?$|_token_index$|_index$|token$|dropout|_pdrop$|_loss|loss_|_coef$|_eps$|epsilon|_std$|initializer|"
+    r"(_ids?$|_token_index$|_index$|token$|dropout|_pdrop$|_loss|loss_|_coef$|_eps$|epsilon|_std$|initializer|"
     r"rope|rotary|_theta$|theta$|yarn|mrope|scaling|_scale$|_scale_|_multiplier$|jitter|_prob$|seq_aux|aux_|router_|"
     r"topk_method|scoring|score_|_func$|_activation|^output_|^return_|^use_cache|tokenizer|^generation|^gradient_|"
     r"chat_template|pruned|prune_heads|torchscript|fp16|bf16|bfloat16|label|_impl$|_implementation$|^use_flash|"

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pipewave.errors import BadInput
 
 _LAYER = re.compile(r"^(?:[\w*]+\.)*?layers\.(\d+)(?=[.*]|$)")
+_OTHER_EXPERT = re.compile(r"\.experts\.[1-9]")
 _PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|transformer|decoder|text_model|llm|thinker)\.)+")
 
 
@@ -59,6 +60,8 @@ class Names:
         general: dict[str, None] = {}
         layers: dict[int, set[str]] = {}
         for pattern in patterns:
+            if ".experts." in pattern and _OTHER_EXPERT.search(pattern):
+                continue  # lists that name every expert say the same of each
             found = None if pattern.startswith("re:") else _LAYER.match(short_name(pattern))
             if found:
                 layers.setdefault(int(found[1]), set()).add(short_name(pattern).replace(found[1], "#", 1))
@@ -77,6 +80,10 @@ class Names:
         """Whether any pattern names the module."""
         if any(matches(module, pattern) for pattern in self.general):
             return True
-        found = _LAYER.match(short_name(module))
-        own = self.by_layer.get(int(found[1]), frozenset()) if found else frozenset()
-        return bool(own) and any(matches(module, pattern.replace("#", found[1], 1)) for pattern in own if found)
+        parts = short_name(module).split(".")
+        own = self.by_layer.get(int(parts[1])) if parts[0] == "layers" and parts[1:] and parts[1].isdigit() else None
+        if not own:
+            return False
+        parts[1] = "#"
+        heads = {".".join(parts[:size]) for size in range(2, len(parts) + 1)}
+        return not heads.isdisjoint(own) or any(matches(".".join(parts), each) for each in own if "*" in each)

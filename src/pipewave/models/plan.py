@@ -19,13 +19,15 @@ def kinds(fields: Fields, family: Family, count: int) -> list[Kind]:
     found = next(stated, [Kind(family.mixers, family.ffns)] * count)
     found = _windows(fields, family, found)
     routed = sparse(fields, count)
-    chosen = [kind if kind.ffns is not None else replace(kind, ffns=_ffns(kind, family, s))
+    both = family.beside or fields.flag("residual_moe")
+    chosen = [kind if kind.ffns is not None else replace(kind, ffns=_ffns(s, both=both))
               for kind, s in zip(found, routed, strict=True)]  # fmt: skip
-    return [own(fields, replace(kind, rope=_rope(fields, family, i)), i) for i, kind in enumerate(chosen)]
+    return own(fields, [kind if _rope(fields, family, i) else replace(kind, rope=False)
+                        for i, kind in enumerate(chosen)])  # fmt: skip
 
 
-def _ffns(kind: Kind, family: Family, sparse: bool) -> tuple[str, ...]:
-    if family.beside and sparse:
+def _ffns(sparse: bool, *, both: bool) -> tuple[str, ...]:
+    if both and sparse:
         return (*DENSE, *SPARSE)
     return SPARSE if sparse else DENSE
 

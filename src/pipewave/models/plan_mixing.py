@@ -19,7 +19,11 @@ def _by_word(fields: Fields, count: int) -> list[Kind] | None:
     table = ALONE if {"moe", "mlp"} & {w for w in words if isinstance(w, str)} else WORDS
     unknown = next((w for w in words if not isinstance(w, str) or w not in table), None)
     if unknown is not None:
-        raise UnsupportedModel(f"layer_types holds {unknown!r}: not modelled", field=fields.named("layer_types"))
+        known = ", ".join(table)
+        raise UnsupportedModel(
+            f"layer_types holds {unknown!r}: no part is known by this word; known: {known}",
+            field=fields.named("layer_types"),
+        )
     return [table[word] for word in words]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipewave.models.fields import Fields
@@ -21,25 +22,34 @@ _GLOBAL = (
     ("use_sinks", "add_full_attention_sink_bias"),
     ("keys_are_values", "attention_k_eq_v"),
 )
-_LISTED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_inter", "topk", "shared_count")
+_ATTENTION = ("num_attention_heads", "num_key_value_heads")
+_ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count")
+Columns = Iterator[tuple[str, list[Any]]]  # a field and its value in every layer, None for the model's own
 
 
-def own(fields: Fields, kind: Kind, index: int) -> Kind:
-    """Values of one layer: lists with one a layer, and what a config states apart for sliding and for full layers."""
-    if "attention" in kind.mixers:
-        for name, source in _GLOBAL if kind.full else _SLIDING:
-            kind = kind.with_own(**{name: fields.get(source)})
-        if not kind.full:
-            kind = kind.with_own(**_other_setting(fields))
-        kind = _sparse_attention(fields, _borrowed(fields, kind, index), index)
+def own(fields: Fields, kinds: Sequence[Kind]) -> list[Kind]:
+    """Give every layer what a config states for it alone; equal layers stay one object."""
+    columns = [column for rule in (_listed, _borrowed, _reused, _blocks) for column in rule(fields, len(kinds))]
     stated = fields.section("per_layer_config")
-    for name, value in Fields(stated).section(f"{index:02}").items() or Fields(stated).section(str(index)).items():
-        kind = kind.with_own(**{name: value})
-    for name in _LISTED:
-        value = fields.get(name)
-        if isinstance(value, list):
-            kind = kind.with_own(**{name: fields.at(name, index)})
-    return kind
+    known: dict[object, Kind] = {}
+    found = []
+    for index, kind in enumerate(kinds):
+        values = {name: column[index] for name, column in columns if "attention" in kind.mixers or name in _ANYWHERE}
+        values |= Fields(stated).section(f"{index:02}") or Fields(stated).section(str(index))
+        key = (kind, repr(values))
+        if key not in known:
+            known[key] = kind.with_own(**_apart(fields, kind), **values)
+        found.append(known[key])
+    return found
+
+
+def _apart(fields: Fields, kind: Kind) -> dict[str, Any]:
+    """What a config states apart for sliding and for full attention."""
+    if "attention" not in kind.mixers:
+        return {}
+    values = {name: fields.get(source) for name, source in (_GLOBAL if kind.full else _SLIDING)}
+    given = {name: value for name, value in values.items() if value is not None}
+    return given if kind.full else given | _other_setting(fields)
 
 
 def _other_setting(fields: Fields) -> dict[str, Any]:
@@ -52,28 +62,37 @@ def _other_setting(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _borrowed(fields: Fields, kind: Kind, index: int) -> Kind:
-    """The last layers of Gemma 3n and 4 use K and V of an earlier layer."""
-    shared = fields.integer("num_kv_shared_layers", 0, low=0)
-    count = fields.integer("num_hidden_layers", 0, low=0)
-    sources = fields.ints("kv_source_layers")
-    elsewhere = index < len(sources) and sources[index] != index
-    return kind.with_own(borrowed=True) if elsewhere or (shared and index >= count - shared) else kind
+def _listed(fields: Fields, count: int) -> Columns:
+    """Fields that hold a list with one a layer."""
+    for name in (*_ATTENTION, *_ANYWHERE):
+        if isinstance(fields.get(name), list):
+            yield name, [fields.at(name, index) for index in range(count)]
 
 
-def _sparse_attention(fields: Fields, kind: Kind, index: int) -> Kind:
-    """Whether a layer chooses its keys, and whether it takes the choice of an earlier one."""
-    types, section = fields.get("indexer_types"), Fields(fields.section("sparse_attention_config"))
-    if types[index] == "shared" if isinstance(types, list) and index < len(types) else _skips(fields, index):
-        kind = kind.with_own(reused=True)
-    frequency = section.get("sparse_attention_freq")
-    if section.flag("use_sparse_attention", bool(section.raw)) and section.raw:
-        on = frequency[index] if isinstance(frequency, list) and index < len(frequency) else True
-        kind = kind.with_own(sparse=True) if on else kind
-    return kind
+def _borrowed(fields: Fields, count: int) -> Columns:
+    """The last layers of Gemma 3n and 4 use K and V of an earlier layer; others list whose they use."""
+    if shared := fields.integer("num_kv_shared_layers", 0, low=0):
+        yield "borrowed", [index >= count - shared or None for index in range(count)]
+    elif sources := fields.ints("kv_source_layers"):
+        given = sources[:count] + list(range(len(sources), count))
+        yield "borrowed", [source != index or None for index, source in enumerate(given)]
 
 
-def _skips(fields: Fields, index: int) -> bool:
-    """GLM-5.2 without a list: after the first layers, one in so many chooses keys and the next ones reuse them."""
+def _reused(fields: Fields, count: int) -> Columns:
+    """Layers that take an earlier layer's choice of keys: listed, or after the first all but one in so many."""
+    types = fields.get("indexer_types")
+    if isinstance(types, list):
+        yield "reused", [(index < len(types) and types[index] == "shared") or None for index in range(count)]
+        return
     every, first = fields.integer("index_topk_freq", 1), fields.integer("index_skip_topk_offset", 0, low=0)
-    return every > 1 and index >= first and (index - first + 1) % every != 0
+    if every > 1:
+        yield "reused", [(index >= first and (index - first + 1) % every != 0) or None for index in range(count)]
+
+
+def _blocks(fields: Fields, count: int) -> Columns:
+    """Layers that choose blocks of keys (MiniMax-M3)."""
+    section = Fields(fields.section("sparse_attention_config"))
+    if section.raw and section.flag("use_sparse_attention", True):
+        listed = section.get("sparse_attention_freq")
+        flags = listed if isinstance(listed, list) else [1] * count
+        yield "sparse", [(index < len(flags) and bool(flags[index])) or None for index in range(count)]

@@ -27,10 +27,13 @@ def gqa(make: Maker) -> Gqa:
     borrowed, same = fields.flag("borrowed"), fields.flag("keys_are_values")
     pair = 0 if borrowed else head_dim + (0 if same else value_dim)
     gate = _gate(make, heads, head_dim)
+    narrow = fields.optional("share_q_dim")  # Step 3: queries pass a bottleneck that every rank holds
+    wide = (narrow or heads * head_dim) + gate + kv_heads * pair
     qkv = make.linear(
-        "qkv_proj", heads * head_dim + gate + kv_heads * pair, hidden, "q_proj", "qkv",
+        "qkv_proj", wide, hidden, "q_proj", "none" if narrow else "qkv",
         bias=make.setting(family.qkv_bias), cache=kv_heads * pair, pair=pair,
     )  # fmt: skip
+    query = make.linear("q_b_proj", heads * head_dim, narrow, "wq", "out") if narrow else None
     out = make.linear("o_proj", hidden, heads * value_dim, "o_proj", "in", bias=make.setting(family.o_bias))
     return Gqa(
         heads, kv_heads, head_dim, qkv, out,
@@ -45,6 +48,7 @@ def gqa(make: Maker) -> Gqa:
         borrowed=borrowed,
         indexer=_block_indexer(make) if fields.flag("sparse") else None,
         causal=not family.encoder,
+        query=query,
     )  # fmt: skip
 
 

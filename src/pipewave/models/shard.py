@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pipewave.calls.dtypes import kv_bytes
 from pipewave.errors import BadInput, CannotShard
-from pipewave.models.mixers import Gqa, Mixer
+from pipewave.models.mixers import Gqa, Mixer, Recurrent
 from pipewave.models.spec import Layer, ModelSpec
 
 VOCAB_BLOCK = 64  # engines pad the vocabulary to a multiple of this before they cut it
@@ -55,16 +55,17 @@ class Parallel:
             for what, size in part.divided.items():
                 _divides("tp", self.tp, what, size)
             if isinstance(part, Gqa):
-                self._check_kv_heads(part.kv_heads)
+                self._check_shared("num_key_value_heads", part.kv_heads)
+            if isinstance(part, Recurrent):
+                self._check_shared(f"{part.kind} key heads", part.key_heads)
         for moe in layer.moes:
             _divides("ep", self.ep, "experts", moe.experts)
             _divides("tp / ep", self.moe_tp, "expert width", moe.inter, field="tp")
 
-    def _check_kv_heads(self, kv_heads: int) -> None:
-        if kv_heads % self.tp and self.tp % kv_heads:
-            raise CannotShard(
-                f"tp = {self.tp}: must divide num_key_value_heads = {kv_heads} or be a multiple of it", field="tp"
-            )
+    def _check_shared(self, name: str, heads: int) -> None:
+        """Heads that several query heads share are cut, or repeated where ranks outnumber them."""
+        if heads % self.tp and self.tp % heads:
+            raise CannotShard(f"tp = {self.tp}: must divide {name} = {heads} or be a multiple of it", field="tp")
 
     def stages(self, layers: int) -> list[tuple[int, int]]:
         """[first, last) layer of each pipeline stage; leftovers go to the middle, away from embedding and head."""
@@ -108,7 +109,9 @@ def stage_bytes(model: ModelSpec, parallel: Parallel, stage: int) -> float:
     if stage == 0:
         total += 2 * (vocab_rows * model.hidden + front_params(model) + model.side_params)
     if stage == parallel.pp - 1:
-        total += 2 * model.norm_width * model.final_norm + (2 * vocab_rows if model.lm_head.bias else 0)
+        total += 2 * model.norm_width * model.final_norm
+    if stage == parallel.pp - 1 and not model.pooled:
+        total += 2 * vocab_rows if model.lm_head.bias else 0
         needs_copy = parallel.pp > 1 or not model.tied  # a tied head lives with the embedding, if that is here
         total += vocab_rows * model.hidden * model.lm_head.precision.bytes_per_weight if needs_copy else 0
     return total
@@ -165,8 +168,14 @@ def parameters(model: ModelSpec) -> int:
     layers = sum(n * (sum(m.params for m in layer.linears()) + layer.extra_params) for layer, n in model.grouped())
     streams = model.hyper_params(len(model.layers)) + (model.hyper.head_params if model.hyper else 0)
     embedding = model.vocab * model.hidden + front_params(model)
-    head = (model.lm_head.out if model.lm_head.bias else 0) if model.tied else model.lm_head.params
-    return layers + streams + model.norm_params + embedding + head + model.side_params
+    return layers + streams + model.norm_params + embedding + head_params(model) + model.side_params
+
+
+def head_params(model: ModelSpec) -> int:
+    """Parameters of the head that the embedding does not lend it; none where hidden states are the answer."""
+    if model.pooled:
+        return 0
+    return (model.lm_head.out if model.lm_head.bias else 0) if model.tied else model.lm_head.params
 
 
 def active_parameters(model: ModelSpec) -> int:

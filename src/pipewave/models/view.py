@@ -114,6 +114,8 @@ def _ffn(where: str, ffn: Ffn, count: int, parallel: Parallel) -> Iterator[dict[
 def _end(model: ModelSpec, parallel: Parallel) -> Iterator[dict[str, Any]]:
     norm = model.norm_width
     yield _row("last", "final_norm", 1, str(model.hidden), model.dtype, norm, 2 * norm)
+    if model.pooled:
+        return
     if model.tied:
         yield _row("last", "lm_head", 1, "", model.lm_head.precision.dtype, 0, 0, "shares the embedding")
     else:

@@ -11,6 +11,7 @@ from pipewave.models.vision import Tower, read_tower
 
 TEXT = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config", "llm")
 VISION = ("vision_config", "vision_tower_config", "vit_config", "visual")
+PARTS = ("attn_config", "ffn_config")  # where DBRX and MPT state a part's fields
 # What the outer level states for the text where that says nothing.
 HANDED_DOWN = ("torch_dtype", "dtype", "tie_word_embeddings", "vocab_size", "sliding_window")
 IDLE = "vision tower: counted in memory; runs for requests with images"
@@ -34,12 +35,18 @@ class Wrapped:
         return read_tower({**self.vision, "model_type": kind}, Fields(self.outer), hidden)
 
 
+def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = raw.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
 def unwrap(raw: Mapping[str, Any]) -> Wrapped:
     """Find the text model of a config; a config without one inside is the text model itself."""
     name = next((each for each in TEXT if isinstance(raw.get(each), Mapping)), None)
     if name is None:
         vision = next((raw[each] for each in VISION if isinstance(raw.get(each), Mapping)), None)
-        own = {k: v for k, v in raw.items() if k not in VISION}
+        own = {k: v for part in PARTS for k, v in _section(raw, part).items()}
+        own |= {k: v for k, v in raw.items() if k not in VISION}
         return Wrapped(own, raw, vision, (IDLE,) if vision else ())
     inner = unwrap(raw[name])
     vision = next((raw[each] for each in VISION if isinstance(raw.get(each), Mapping)), inner.vision)

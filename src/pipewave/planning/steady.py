@@ -161,7 +161,7 @@ class _Parts:
         self.time, self.heat = (_Sums(*np.split(values, ends)) for values in (priced.us, priced.heat_us))
         first = [0, ends[0], ends[1]]
         self.nodes, self.launches = float(priced.nodes[first].sum()), float(priced.launches[first].sum())
-        self.spread = float(np.max(priced.spread[: ends[0]]))
+        self.spread, _ = self.runner.usual()
 
     def decode_s(self, requests: Array) -> Array:
         """A decode step: replayed from a graph where one was captured, launched one by one beyond."""

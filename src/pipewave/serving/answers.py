@@ -2,53 +2,94 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pipewave.calls.dtypes import cache_type
 from pipewave.errors import BadInput
+from pipewave.gpus import find as find_gpu
+from pipewave.models import load
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
 from pipewave.serving.cases import Case
+from pipewave.serving.interval import sides
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
+from pipewave.software.engines import numbered
+from pipewave.software.front import INSIDE, Front
+from pipewave.software.front import of as front_of
+from pipewave.software.recipes import Recipe
+from pipewave.software.recipes import find as recipe_of
+from pipewave.step import find_engine
+from pipewave.step.setting import setting_of
 
-TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 DIGITS = 4
+V0 = "V0"
+OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under that name were
+FIELDS = {"max_batched_tokens": "max_num_batched_tokens"}  # of a recipe, as Setup names them
 
 
-def answer(case: Case) -> dict[str, Any]:
-    """The answer of the contract, less its id. Raises what building the deployment raises."""
+def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
+    """The answer of the contract, less its id. Raises what building the deployment raises.
+
+    `front`: another front end than the engine's own.
+    """
     traffic = case.traffic()
-    server = Server.of(case.model, case.gpu, _setup(case), traffic.longest)
+    setup, assumed = setup_of(case, traffic, front)
+    server = Server.of(case.model, case.gpu, setup, traffic.longest)
     record = server.run(traffic).record
-    seen = _batch(record, traffic) if case.mode == "estimate" else _client(record, traffic)
-    times = seen | _sides(seen, math.exp(server.table.spread))
+    seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic)
+    told = bool(numbered(version_of(case)))
+    times = seen | sides(seen, server.table.spread, told=told)
+    assumed += [] if told else ["version not given: its default is assumed, and the interval is wider"]
     return {
         **{name: round(value, DIGITS) for name, value in times.items()},
         "kv_tokens": server.memory.kv_tokens,
         "basis": {name: round(share, DIGITS) for name, share in server.table.basis.items()},
-        "notes": [*server.runner.deployment.model.notes, *server.table.notes],
+        "notes": [*server.runner.deployment.model.notes, *server.table.notes, *assumed],
     }
 
 
-def _setup(case: Case) -> Setup:
+def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:
+    """How a case's model is served, and what was assumed where it does not say."""
     if case.dp > 1:
         raise BadInput(f"dp = {case.dp}: attention data parallelism is not modelled yet", field="dp")
-    return Setup(
+    setup = Setup(
         tp=case.tp,
         pp=case.pp,
         ep=case.ep,
-        engine=case.engine,
+        engine=f"{case.engine}:{version_of(case)}",
         max_num_batched_tokens=case.max_num_batched_tokens,
         max_num_seqs=case.max_num_seqs,
         gpu_memory_utilization=case.memory_fraction,
         kv_dtype=cache_type(case.kv_dtype),
+        front=(front or front_of(case.engine)) if case.mode == "serve" else INSIDE,
     )
+    recipe = _recipe(case, setup, traffic) if case.mode == "serve" else Recipe()
+    chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items()}
+    return replace(setup, **chosen), list(recipe.notes.values())
 
 
-def _client(record: Record, traffic: Traffic) -> dict[str, float]:
+def version_of(case: Case) -> str:
+    """The version by number; runs of vLLM's first engine are dated, not numbered."""
+    return OLD_ENGINES.get(case.engine, "") if V0 in (case.version or "") else case.version or ""
+
+
+def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
+    """What published deployments set of what the case leaves out."""
+    engine = find_engine(setup.engine)
+    spec, parallel = load(case.model), Parallel(case.tp, case.pp, case.ep)
+    setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
+    longest, flight = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests
+    found = recipe_of(engine.name, engine.version, setting, prompt=longest, flight=flight)
+    said = {"max_batched_tokens"} if case.max_num_batched_tokens else set()
+    return found.without(frozenset(said))
+
+
+def client(record: Record, traffic: Traffic) -> dict[str, float]:
     """Means over requests, and the slowest in a hundred. Requests of one token have no later ones."""
     ttft, e2e = (1e3 * (when - record.arrival_s) for when in (record.first_s, record.done_s))
     later = traffic.output_len > 1
@@ -72,9 +113,3 @@ def _batch(record: Record, traffic: Traffic) -> dict[str, float]:
     between = {"tpot_ms": (done - first) / later, "tpot_p99_ms": (done - first) / later} if later else {}
     rate = 1e3 * float(traffic.output_len.sum()) / done
     return {"ttft_ms": first, **between, "e2e_ms": done, "output_tokens_per_s": rate, "ttft_p99_ms": first}
-
-
-def _sides(seen: dict[str, float], factor: float) -> dict[str, float]:
-    """Both ends of the interval of every mean."""
-    means = [name for name in (*TIMES, "output_tokens_per_s") if name in seen]
-    return {f"{name}_{side}": seen[name] * factor**sign for name in means for side, sign in (("low", -1), ("high", 1))}

@@ -20,19 +20,27 @@ from pipewave.errors import DoesNotFit
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
 
-# Share of the outputs still to come that SGLang keeps free when it admits a request, once it has settled.
-RESERVED_OUTPUT = 0.1
+SETTLES = 600  # decode steps over which the share of outputs that an engine reserves falls to its least
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Scheduler limits of one engine: tokens a step, requests at once, cache pages, tokens a page."""
+    """Scheduler limits of one engine: tokens a step, requests at once, cache pages, tokens a page.
+
+    mixed: decode tokens ride along with prompts. chunks: prompts may be cut. prompt_tokens: most prompt tokens of a
+    step (0: whatever fits). reserve, reserve_least: share of the outputs still to come that must fit the cache when a
+    request is admitted, at first and once settled.
+    """
 
     tokens: int
     requests: int
     pages: int
     page_size: int
     mixed: bool
+    chunks: bool = True
+    prompt_tokens: int = 0
+    reserve: float = 0.0
+    reserve_least: float = 0.0
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold `tokens`."""
@@ -65,6 +73,7 @@ class Replica:
         self.free = limits.pages
         self.tick = 0
         self.decoding = self.cached = 0
+        self.owed = 0  # tokens that running requests will still make
         self.finish: dict[int, list[int]] = {}
         self.opens = [0] * limits.page_size  # decoding requests that open a page when tick ≡ index
         self.order: list[int] = []  # running requests, newest last; entries of finished ones are skipped
@@ -78,11 +87,17 @@ class Replica:
         """True when there is nothing to do."""
         return not (self.waiting or self.running)
 
+    @property
+    def load(self) -> int:
+        """Requests that run or wait."""
+        return len(self.waiting) + self.running
+
     def step(self, now: float) -> Step:
         """Schedule and run one step that starts at `now`."""
         step = Step(now, 0.0, 0, [])
         self._make_room(step)
         room = self.limits.tokens - (self.decoding if self.limits.mixed else 0)
+        room = min(room, self.limits.prompt_tokens or room)
         if not step.preempted:
             self._fill(step, room)
         decodes = self.decoding if self.limits.mixed or not step.pieces else 0
@@ -113,8 +128,10 @@ class Replica:
         if self.partial is not None and self.partial[0] == request:
             self.partial = None
             self.free += self.limits.pages_for(self._tokens(request))
+            self.owed -= self._left(request) + 1
         else:
             began, length = self.begun.pop(request)
+            self.owed -= self._left(request) - (self.tick - began)
             due = began + self._left(request)
             self.finish[due].remove(request)
             self._leave(request, began, length)
@@ -148,6 +165,8 @@ class Replica:
             room = self._piece(step, *self.partial, room)
         while self.waiting and room > 0 and self.running < self.limits.requests:
             request = self.waiting[0]
+            if not self._whole(request, room, step):
+                break
             need = self.limits.pages_for(self._tokens(request))
             if need + self._reserve(request) > self.free:
                 if not self.running and not step.pieces:
@@ -156,17 +175,27 @@ class Replica:
             self.waiting.popleft()
             self.free -= need
             self.running += 1
+            self.owed += self._left(request) + 1
             self.order.append(request)
             if self.ready and request not in self.made:
                 step.first.append(request)  # decodes from the next step on
             else:
                 room = self._piece(step, request, self.found[request], room)
 
+    def _whole(self, request: int, room: int, step: Step) -> bool:
+        """Whether a prompt may start in the room left: at all where prompts are cut, else whole, or alone."""
+        if self.limits.chunks:
+            return True
+        return self._tokens(request) - self.found[request] <= room or not (step.pieces or self.decoding)
+
     def _reserve(self, request: int) -> int:
-        """Pages SGLang keeps for outputs to come when it admits a request."""
-        if self.limits.mixed or not self.running:
+        """Pages kept for outputs to come when a request is admitted."""
+        limits = self.limits
+        if not (limits.reserve and self.running):
             return 0
-        return self.limits.pages_for(int(RESERVED_OUTPUT * self.output[request] * (self.running + 1)))
+        settled = min(self.tick / SETTLES, 1.0)
+        share = limits.reserve + settled * (limits.reserve_least - limits.reserve)
+        return limits.pages_for(int(share * (self.owed + self._left(request) + 1)))
 
     def _piece(self, step: Step, request: int, done: int, room: int) -> int:
         total = self._tokens(request)
@@ -182,6 +211,7 @@ class Replica:
         self.free -= self.opens[page]
         self.tick += 1
         self.cached += self.decoding
+        self.owed -= self.decoding
         for request in self.finish.pop(self.tick, ()):
             began, length = self.begun.pop(request)
             self._leave(request, began, length)
@@ -195,6 +225,7 @@ class Replica:
                 step.first.append(request)
         for request in step.first:
             length, left = self._tokens(request), self._left(request)
+            self.owed -= 1
             if left <= 0:
                 self.free += self.limits.pages_for(length)
                 self.running -= 1

@@ -21,17 +21,24 @@ from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
+from pipewave.software.front import INSIDE, Front
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
 
 TABLES = 64  # kept
-SHORTEST = 4096  # tokens of a request that step times are worked out up to, at least
+# Step times are worked out up to at least so many requests of so many tokens, for deployments to share them.
+FEWEST, SHORTEST = 256, 16384
 TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated."""
+    """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
+
+    front: what stands between clients and engine; nothing when it is called from its own process.
+    recv_interval: decode steps between two looks at new requests. mixes_phases: decode tokens ride along with prompts
+    (SGLang's mixed chunks).
+    """
 
     tp: int = 1
     pp: int = 1
@@ -44,6 +51,10 @@ class Setup:
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None
     kv_dtype: str | None = None
+    moe_backend: str | None = None
+    front: Front = INSIDE
+    recv_interval: int = 1
+    mixes_phases: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -72,6 +83,8 @@ class Setup:
             "max_batched_tokens": self.max_num_batched_tokens,
             "max_requests": self.max_num_seqs,
             "memory_share": self.gpu_memory_utilization,
+            "moe_backend": self.moe_backend,
+            "mixes_phases": self.mixes_phases,
         }
         return engine.what_if(**{name: value for name, value in chosen.items() if value is not None})
 
@@ -108,19 +121,22 @@ class Server:
         spec, program, parallel = load(model), setup.program(), Parallel(setup.tp, setup.pp, setup.ep)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
-        memory = budget(runner.deployment, runner.gpu, program)
+        memory = budget(runner.deployment, runner.gpu, runner.engine)
         limits = _limits(runner, memory, longest)
-        plain = replace(runner, engine=find_engine(setup.engine))
-        table = _table(plain, limits.tokens, _power(limits.requests), _power(max(longest, SHORTEST)))
+        plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine))
+        table = _table(
+            plain, _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
+        )
+        table = table.under(runner.engine.hosted(setup.front.host))
         return cls(runner, setup, memory, table, limits)
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         table = self.table.scaled(scale * self._pipeline_factor())
         setup, lanes = self.setup, self.runner.deployment.parallel.pp
-        front = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes)
-        decode = Pool(table, self.limits, setup.decode * lanes) if setup.decode else None
-        record = Simulation(traffic, front, decode=decode, transfer_s=self.transfer_s).run()
+        pool = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes, **self._looks())
+        decode = replace(pool, engines=setup.decode * lanes) if setup.decode else None
+        record = Simulation(traffic, pool, decode=decode, transfer_s=self.transfer_s, front=setup.front).run()
         gpus = setup.engines * self.runner.deployment.parallel.world
         answer = {
             "model": self.runner.deployment.model.name,
@@ -140,6 +156,10 @@ class Server:
         keys = [key for key in middle.answer if key.endswith("_ms")]
         intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
         return replace(middle, answer={**middle.answer, **intervals})
+
+    def _looks(self) -> dict[str, Any]:
+        """When the scheduler looks at new requests."""
+        return {"overlaps": self.runner.engine.overlaps, "interval": self.setup.recv_interval}
 
     def _pipeline_factor(self) -> float:
         """A full pipeline moves at the pace of its slowest stage."""
@@ -172,5 +192,13 @@ def _limits(runner: Runner, memory: Budget, longest: int) -> Limits:
     pages = int(memory.kv * GIB / per_token) // engine.page_size // lanes
     # No more requests can ever run than the cache holds of the shortest kind; a smaller table is a faster one.
     return Limits(
-        engine.max_batched_tokens, min(engine.max_requests, pages), pages, engine.page_size, engine.mixes_phases
+        engine.max_batched_tokens,
+        min(engine.max_requests, pages),
+        pages,
+        engine.page_size,
+        engine.mixes_phases,
+        chunks=engine.chunks,
+        prompt_tokens=engine.max_prefill_tokens,
+        reserve=engine.output_reserve,
+        reserve_least=engine.output_reserve_least,
     )

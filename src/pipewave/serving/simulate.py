@@ -10,27 +10,38 @@ from itertools import count
 import numpy as np
 
 from pipewave.physics.demand import Array
+from pipewave.serving.front import Desk
+from pipewave.serving.inbox import Inbox
 from pipewave.serving.replica import Limits, Replica, Step
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
+from pipewave.software.front import INSIDE, Front
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Engines of one kind: how many run side by side, what a step costs them, and their limits."""
+    """Engines of one kind: how many run side by side, what a step costs them, their limits, and when they look at new
+    requests (`overlaps`, `interval`: see Inbox)."""
 
     table: StepTable
     limits: Limits
     engines: int = 1
+    overlaps: bool = False
+    interval: int = 1
 
     def replicas(self, traffic: Traffic, *, ready: bool = False) -> list[Replica]:
         """Fresh engines."""
         return [Replica(self.table, self.limits, traffic, ready=ready) for _ in range(self.engines)]
 
+    def inboxes(self) -> list[Inbox]:
+        """An empty inbox for each engine."""
+        return [Inbox(overlaps=self.overlaps, interval=self.interval) for _ in range(self.engines)]
+
 
 @dataclass(slots=True)
 class Record:
-    """What happened: first and last token of each request (seconds), and every step of every engine."""
+    """What happened: first and last token of each request as its client saw them (seconds), and every step of every
+    engine."""
 
     first_s: Array
     done_s: Array
@@ -47,7 +58,7 @@ Handler = Callable[[float, int], None]
 
 
 class Simulation:
-    """Colocated engines, or prefill engines that hand caches to decode engines."""
+    """Colocated engines, or prefill engines that hand caches to decode engines, behind one front end."""
 
     def __init__(
         self,
@@ -57,13 +68,17 @@ class Simulation:
         decode: Pool | None = None,
         transfer_s: Callable[[int], float] | None = None,
         keep_steps: bool = True,
+        front: Front = INSIDE,
+        seed: int = 0,
     ) -> None:
-        self.traffic, self.keep_steps = traffic, keep_steps
+        self.traffic, self.keep_steps, self.desk = traffic, keep_steps, Desk(front, seed)
         self.transfer_s = transfer_s
         prompts = replace(traffic, output_len=np.ones_like(traffic.output_len)) if decode else traffic
         self.front = pool.replicas(prompts)
         self.back = decode.replicas(traffic, ready=True) if decode else []
         self.engines = self.front + self.back
+        self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
+        self.began_s = [0.0] * len(self.engines)  # when the step before the next one began
         self.busy: list[Step | None] = [None] * len(self.engines)
         self.events: list[tuple[float, int, Handler, int]] = []
         self.serial = count()
@@ -93,20 +108,32 @@ class Simulation:
             self._at(now if self.traffic.concurrency else time, self._arrive, request)
 
     def _arrive(self, now: float, request: int) -> None:
+        """A client sends a request."""
         self.record.arrival_s[request] = now
         if not self.traffic.concurrency:
             self._next_arrival(now)
+        reached = self.desk.enter(now, int(self.traffic.input_len[request]))
+        if reached > now:
+            self._at(reached, self._reach, request)
+        else:
+            self._reach(now, request)
+
+    def _reach(self, now: float, request: int) -> None:
         self._send(now, request, range(len(self.front)))
 
     def _send(self, now: float, request: int, among: Sequence[int]) -> None:
         """Queue a request at the engine with the fewest."""
-        which = min(among, key=lambda i: len(self.engines[i].waiting) + self.engines[i].running)
-        self.engines[which].waiting.append(request)
+        which = min(among, key=lambda i: self.engines[i].load + len(self.inboxes[i]))
+        self.inboxes[which].put(now, request)
         if self.busy[which] is None:
             self._start(now, which)
 
     def _start(self, now: float, which: int) -> None:
-        step = self.engines[which].step(now)
+        engine, inbox = self.engines[which], self.inboxes[which]
+        engine.waiting.extend(inbox.take(now, self.began_s[which], idle=engine.idle))
+        step = engine.step(now)
+        inbox.ran(prompts=bool(step.pieces))
+        self.began_s[which] = now
         self.busy[which] = step
         self._at(now + step.seconds, self._finish, which)
         if self.keep_steps and step.seconds:
@@ -117,22 +144,22 @@ class Simulation:
         self.busy[which] = None
         if step is not None:
             self._tokens(now, which, step)
-        if self.busy[which] is None and not self.engines[which].idle:
+        if self.busy[which] is None and not (self.engines[which].idle and not self.inboxes[which]):
             self._start(now, which)
 
     def _tokens(self, now: float, which: int, step: Step) -> None:
-        record = self.record
+        record, seen = self.record, self.desk.leave(now, step.decoding + len(step.first))
         for request in step.first:
             if np.isnan(record.first_s[request]):
-                record.first_s[request] = now
+                record.first_s[request] = seen
         for request in step.done:
             if which < len(self.front) and self.back and self.traffic.output_len[request] > 1:
                 delay = self.transfer_s(int(self.traffic.input_len[request])) if self.transfer_s else 0.0
                 self._at(now + delay, self._received, request)
                 continue
-            record.done_s[request] = now
+            record.done_s[request] = seen
             if self.traffic.concurrency:
-                self._next_arrival(now)
+                self._next_arrival(self.desk.again(seen))
 
     def _received(self, now: float, request: int) -> None:
         self._send(now, request, range(len(self.front), len(self.engines)))

@@ -17,7 +17,7 @@ from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.step import Priced, Regime, Runner
+from pipewave.step import Engine, Priced, Regime, Runner
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
 PIECES = (1, 2, 4, 8, 16, 32, 64)
@@ -50,35 +50,36 @@ class StepTable:
         )
         self._predict(axes)
         self.shares = runner.stage_shares()
-        usual = min(8, requests)
-        evidence = runner.steps([runner.batch([1] * usual, [512] * usual)]).basis
-        self.basis = {name: float(share[0]) for name, share in evidence.items()}
+        self.spread, self.basis = runner.usual()
 
     def _predict(self, axes: Axes) -> None:
         """Price all points of the grids."""
         parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
-        self.spread = float(max(part.spread.max() for part in parts))
         self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.time = Sums(axes, [part.us for part in parts])
         self.heat = Sums(axes, [part.heat_us for part in parts])
-        self.graph, self.pieces, self.eager = self._regimes(parts)
+        self.counts = {True: _launched(parts[0], parts[1], parts[2]), False: _launched(parts[0], parts[1], parts[3])}
+        self.graph, self.pieces, self.eager = self._regimes()
 
-    def _regimes(self, parts: Sequence[Priced]) -> list[Regime]:
-        """A decode step that replays a graph, a small step with prompts, a large one; how many kernels run does not
-        depend on their sizes, so the first point of every grid stands for all."""
+    def _regimes(self) -> list[Regime]:
+        """A decode step that replays a graph, a small step with prompts, a large one."""
         layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.graph_limit
-        counts = {}
-        for graph, attention in ((True, parts[2]), (False, parts[3])):
-            grids = (parts[0], parts[1], attention)
-            counts[graph] = {"nodes": sum(float(grid.nodes[0]) for grid in grids),
-                             "launches": sum(float(grid.launches[0]) for grid in grids)}  # fmt: skip
         kinds = ((True, limit), (False, limit), (False, limit + 1))
-        return [self.engine.regime(graph=graph, rows=rows, layers=layers, **counts[graph]) for graph, rows in kinds]
+        return [
+            self.engine.regime(graph=graph, rows=rows, layers=layers, **self.counts[graph]) for graph, rows in kinds
+        ]
 
     def _price(self, uses: UsesOf, batches: Sequence[Batch]) -> Priced:
         """Kernels of all pipeline stages of each batch."""
         stages = range(self.runner.deployment.parallel.pp)
         return self.runner.price([[use for stage in stages for use in uses(batch, stage)] for batch in batches])
+
+    def under(self, engine: Engine) -> StepTable:
+        """The same kernels under an engine with other limits or times."""
+        other = copy(self)
+        other.engine = engine
+        other.graph, other.pieces, other.eager = other._regimes()
+        return other
 
     def scaled(self, factor: float) -> StepTable:
         """The same table with every step `factor` times as long."""
@@ -171,6 +172,14 @@ class Sums:
         chunks, prefixes = _around(self.axes.chunks, size), self.axes.prefixes
         row = [_between(prefixes, [self.prompt[count, q, p] for p in prefixes], before) for q in chunks]
         return _between(chunks, row, size)
+
+
+def _launched(*grids: Priced) -> dict[str, float]:
+    """Kernels and launches of a step; neither depends on sizes, so the first point of every grid stands for all."""
+    return {
+        "nodes": sum(float(grid.nodes[0]) for grid in grids),
+        "launches": sum(float(grid.launches[0]) for grid in grids),
+    }
 
 
 def _around(grid: Sequence[int], value: float) -> list[int]:

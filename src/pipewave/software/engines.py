@@ -21,6 +21,7 @@ from pipewave.software.rules import KernelRule, Setting
 
 FILE = Path(__file__).with_name("times.json")
 LARGE = Setting()  # a card of 140 GiB and a dense model
+HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us")
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
 
 
@@ -112,6 +113,10 @@ class Engine:
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
 
+    def hosted(self, factor: float) -> Engine:
+        """The same engine on a host whose own work takes `factor` times as long."""
+        return replace(self, **{name: factor * getattr(self, name) for name in HOST_TIMES}) if factor != 1.0 else self
+
     def on(self, setting: Setting) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""
         return resolve(self.name, self.version, setting, self.chosen)
@@ -127,6 +132,17 @@ class Engine:
         if family == "fused_moe" and self.moe_backend:
             return next((rule for rule in fits if rule.backend == self.moe_backend), None)
         return next((rule for rule in fits if rule.default), None)
+
+    def check_backend(self) -> None:
+        """Raise BadInput when the chosen backend of experts is none that is known here."""
+        known = [rule.backend for rule in self.kernels if rule.family == "fused_moe" and rule.backend]
+        if self.moe_backend and self.moe_backend not in known:
+            kind = f"{self.setting.dtype} experts on {self.setting.gpu}"
+            runs = ", ".join(dict.fromkeys(known)) or "no backend but its default"
+            raise BadInput(
+                f"moe_backend = {self.moe_backend!r}: for {kind} {self.name} is known to run {runs}",
+                field="moe_backend",
+            )
 
     def padded(self, requests: int) -> int:
         """Rows a decode batch is padded to: the next captured graph size, or its own size beyond the last."""

@@ -21,6 +21,7 @@ from pipewave.step.setting import setting_of
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
+USUAL_REQUESTS, USUAL_CACHE = 8, 1024  # of the step that stands for a deployment
 Lines = tuple[NDArray[np.intp], Array, NDArray[np.intp]]  # indices of calls, how often each runs, its lane
 
 
@@ -63,6 +64,7 @@ class Runner:
         """Resolve the engine's rules here; set page size and fusions from it, and the hosts a tensor group spans from
         the GPU."""
         engine = engine.on(setting_of(deployment, gpu))
+        engine.check_backend()
         tp = deployment.parallel.tp
         nodes = max(tp // gpu.gpus_per_node, 1) if tp > gpu.gpus_per_node else 1
         set_up = replace(
@@ -93,6 +95,13 @@ class Runner:
         us = us - overlapped_us(kernels.found.latency_us[call] * count, lane, step, len(parts))
         spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
         return Priced(us, heat, nodes, launches, spread, notes_of(list(book.calls), kernels.found))
+
+    def usual(self) -> tuple[float, dict[str, float]]:
+        """How uncertain a step of this deployment is (half-width of its interval's logarithm) and on what evidence it
+        rests, both of a decode step of eight requests: one method for all that is made of steps."""
+        steps = self.steps([self.batch([1] * USUAL_REQUESTS, [USUAL_CACHE] * USUAL_REQUESTS)])
+        half = float(np.log(steps.high_us[0] / steps.total_us[0]))
+        return half, {name: float(share[0]) for name, share in steps.basis.items()}
 
     def stage_shares(self) -> list[float]:
         """Each pipeline stage's part of a step."""

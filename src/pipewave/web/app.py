@@ -20,12 +20,13 @@ from pipewave.report import report as write_report
 from pipewave.version import VERSION
 from pipewave.web import catalogue, serving
 from pipewave.web.guard import Guard
-from pipewave.web.kernel import KernelAsk, kernel_answer
+from pipewave.web.kernel import KernelQuery, kernel_answer
 from pipewave.web.limits import TRACE_BYTES
-from pipewave.web.planning import PlanAsk, plan_answer
+from pipewave.web.model import ModelQuery, model_answer
+from pipewave.web.planning import PlanQuery, plan_answer
 from pipewave.web.replies import failure, form_failure, library_failure, reply
-from pipewave.web.serving import ServeAsk
-from pipewave.web.traces import TraceAsk, trace_answer
+from pipewave.web.serving import ServeQuery
+from pipewave.web.traces import TraceQuery, trace_answer
 
 STATIC = Path(__file__).with_name("static")
 VIEWS = ("plan", "serve", "kernel", "trace")
@@ -109,21 +110,25 @@ def _views(app: FastAPI, lanes: Lanes) -> None:
     """What is answered. JSON is written in the thread, too."""
 
     @app.post("/api/kernel")
-    async def kernel(ask: KernelAsk, report: Form = None) -> Response:
-        return await run(lanes.kernel, lambda: _given(kernel_answer(ask), report))
+    async def kernel(query: KernelQuery, report: Form = None) -> Response:
+        return await run(lanes.kernel, lambda: _given(kernel_answer(query), report))
 
     @app.post("/api/serve")
-    async def serve(ask: ServeAsk, report: Form = None) -> Response:
-        return await run(lanes.quick, lambda: _given(serving.cached(ask), report))
+    async def serve(query: ServeQuery, report: Form = None) -> Response:
+        return await run(lanes.quick, lambda: _given(serving.cached(query), report))
+
+    @app.post("/api/model")
+    async def model(query: ModelQuery) -> Response:
+        return await run(lanes.quick, lambda: reply(model_answer(query)))
 
     @app.post("/api/plan")
-    async def plan(ask: PlanAsk, report: Form = None) -> Response:
-        return await run(lanes.plan, lambda: _given(plan_answer(ask), report))
+    async def plan(query: PlanQuery, report: Form = None) -> Response:
+        return await run(lanes.plan, lambda: _given(plan_answer(query), report))
 
     @app.post("/api/trace", openapi_extra=FILE_BODY)
-    async def trace(ask: Annotated[TraceAsk, Query()], request: Request) -> Response:
+    async def trace(query: Annotated[TraceQuery, Query()], request: Request) -> Response:
         async with _stored(request) as file:
-            return await run(lanes.trace, lambda: _given(trace_answer(ask, file), ask.report))
+            return await run(lanes.trace, lambda: _given(trace_answer(query, file), query.report))
 
 
 def _given(answer: dict[str, Any], form: str | None) -> Response:

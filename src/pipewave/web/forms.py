@@ -74,9 +74,9 @@ def _key(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isascii() and letter.isalnum())
 
 
-def ask_command(view: str, form: Form) -> str:
+def query_command(view: str, form: Form) -> str:
     """The command that gives a view's whole answer without a server."""
-    return shlex.join(["pipewave", "ask", view, json.dumps(form.given())])
+    return shlex.join(["pipewave", "query", view, json.dumps(form.given())])
 
 
 def cache_dtype(word: str | None) -> str | None:

@@ -18,7 +18,7 @@ from pipewave.prediction.batch import US, answer
 from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.requests import check_protocol
 from pipewave.web import limits, tuner, waves
-from pipewave.web.forms import Form, Name, WhatIf, ask_command, gpu_of
+from pipewave.web.forms import Form, Name, WhatIf, gpu_of, query_command
 
 TIMES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
 ROUNDED = 4  # digits behind the point of µs
@@ -34,7 +34,7 @@ class Sweep(Form):
     scale: Literal["linear", "log"] = "linear"
 
 
-class KernelAsk(Form):
+class KernelQuery(Form):
     """A kernel without its swept field, the sweep, and where to predict it."""
 
     kernel: Name
@@ -45,19 +45,19 @@ class KernelAsk(Form):
     what_if: WhatIf
 
 
-def kernel_answer(ask: KernelAsk) -> dict[str, Any]:
+def kernel_answer(query: KernelQuery) -> dict[str, Any]:
     """The curves of the kernel view. Raises what the library raises; a GPU that cannot run the call says so itself."""
-    check_protocol(ask.protocol)
-    x = points(ask.sweep)
-    calls = swept_calls(ask, x)
-    series = [_series(name, calls, ask) for name in ask.gpus]
+    check_protocol(query.protocol)
+    x = points(query.sweep)
+    calls = swept_calls(query, x)
+    series = [_series(name, calls, query) for name in query.gpus]
     failed = [one for one in series if isinstance(one, PipewaveError)]
     if len(failed) == len(series):
         raise failed[0]
-    shown = [_shown(name, one) for name, one in zip(ask.gpus, series, strict=True)]
-    tuned = [] if ask.what_if else [run for name in ask.gpus for run in tuner.runs(calls, x, name)]
-    return {"schema_version": 1, "kernel": ask.kernel, "field": ask.sweep.field, "protocol": ask.protocol, "x": x,
-            "series": shown, "tuner": tuned or None, "command": ask_command("kernel", ask)}  # fmt: skip
+    shown = [_shown(name, one) for name, one in zip(query.gpus, series, strict=True)]
+    tuned = [] if query.what_if else [run for name in query.gpus for run in tuner.runs(calls, x, name)]
+    return {"schema_version": 1, "kernel": query.kernel, "field": query.sweep.field, "protocol": query.protocol, "x": x,
+            "series": shown, "tuner": tuned or None, "command": query_command("kernel", query)}  # fmt: skip
 
 
 def points(sweep: Sweep) -> list[int]:
@@ -73,14 +73,14 @@ def points(sweep: Sweep) -> list[int]:
     return [int(value) for value in np.unique(inner)]
 
 
-def swept_calls(ask: KernelAsk, x: Sequence[int]) -> list[Call]:
+def swept_calls(query: KernelQuery, x: Sequence[int]) -> list[Call]:
     """One valid call a point. Raises UnknownKernel, UnknownField, MissingField or BadInput."""
-    cls = class_of(ask.kernel)
-    change = _change(ask.sweep.field, rules(cls), ask.case)
-    lists = sum(len(value) for value in ask.case.values() if isinstance(value, list))
-    entries = 2 * sum(x) if ask.sweep.field == "batch" else lists * len(x)
+    cls = class_of(query.kernel)
+    change = _change(query.sweep.field, rules(cls), query.case)
+    lists = sum(len(value) for value in query.case.values() if isinstance(value, list))
+    entries = 2 * sum(x) if query.sweep.field == "batch" else lists * len(x)
     limits.at_most("entries of lists, all points together", entries, limits.SWEEP_ENTRIES, "sweep.points")
-    return [from_dict({"kernel": ask.kernel, **ask.case, **change(value)}) for value in x]
+    return [from_dict({"kernel": query.kernel, **query.case, **change(value)}) for value in x]
 
 
 def sweepable(kernel: str) -> list[str]:
@@ -116,11 +116,11 @@ def _requests(value: int) -> int:
     return value
 
 
-def _series(name: str, calls: Sequence[Call], ask: KernelAsk) -> dict[str, Any] | PipewaveError:
+def _series(name: str, calls: Sequence[Call], query: KernelQuery) -> dict[str, Any] | PipewaveError:
     """Predictions on one GPU, or why there are none."""
-    gpu = gpu_of(name, ask.what_if)
+    gpu = gpu_of(name, query.what_if)
     try:
-        return curves(calls, gpu, ask.protocol)
+        return curves(calls, gpu, query.protocol)
     except PipewaveError as error:
         return error
 

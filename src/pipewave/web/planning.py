@@ -15,14 +15,14 @@ from pipewave.planning.space import BATCHES, BUDGETS
 from pipewave.step import find_engine
 from pipewave.web import limits
 from pipewave.web.commands import line
-from pipewave.web.forms import Form, Model, Name, ask_command, cache_dtype, gpu_of, model_of
+from pipewave.web.forms import Form, Model, Name, cache_dtype, gpu_of, model_of, query_command
 
 Degrees = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
 Sizes = Annotated[list[Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]], Field(min_length=1, max_length=64)]
 Limit = Annotated[float, Field(gt=0, lt=1e12)]
 
 
-class PlanAsk(Form):
+class PlanQuery(Form):
     """The fields of `pipewave plan`."""
 
     model: Model
@@ -42,31 +42,31 @@ class PlanAsk(Form):
     rows: Annotated[int, Field(ge=1, le=200)] = 20
 
 
-def plan_answer(ask: PlanAsk) -> dict[str, Any]:
+def plan_answer(query: PlanQuery) -> dict[str, Any]:
     """`pipewave plan --json`, a launch command for each design of the front, and a thinned cloud of all designs."""
-    spec, space = model_of(ask.model), _space(ask)
+    spec, space = model_of(query.model), _space(query)
     limits.at_most("splits (gpus × tp × pp × engines × cache types)", sum(1 for _ in space.splits(spec)),
                    limits.PLAN_SPLITS, "gpus")  # fmt: skip
     limits.at_most("designs", space.size(spec), limits.PLAN_DESIGNS, "max_num_seqs")
-    question = Question(ask.input_len, ask.output_len, ask.ttft_ms, ask.tpot_ms)
-    found = plan(spec, question, space, own_prices=ask.prices)
-    launches = [found.launch(index) for index in found.front[: ask.rows]]
-    return {"schema_version": 1, **found.to_dict(ask.rows), "launches": launches, "all": _cloud(found),
-            "command": plan_command(ask)}  # fmt: skip
+    question = Question(query.input_len, query.output_len, query.ttft_ms, query.tpot_ms)
+    found = plan(spec, question, space, own_prices=query.prices)
+    launches = [found.launch(index) for index in found.front[: query.rows]]
+    return {"schema_version": 1, **found.to_dict(query.rows), "launches": launches, "all": _cloud(found),
+            "command": plan_command(query)}  # fmt: skip
 
 
-def _space(ask: PlanAsk) -> Space:
-    for engine in ask.engines:
+def _space(query: PlanQuery) -> Space:
+    for engine in query.engines:
         find_engine(engine)
     return Space(
-        names() if ask.gpus == "all" else tuple(_gpu(name) for name in ask.gpus),
-        tps=tuple(ask.tp),
-        pps=tuple(ask.pp),
-        engines=tuple(ask.engines),
-        kv_dtypes=tuple(cache_dtype(word) for word in ask.kv_cache_dtypes),
-        budgets=tuple(ask.max_num_batched_tokens or BUDGETS),
-        batches=tuple(ask.max_num_seqs or BATCHES),
-        gpus_most=ask.max_gpus,
+        names() if query.gpus == "all" else tuple(_gpu(name) for name in query.gpus),
+        tps=tuple(query.tp),
+        pps=tuple(query.pp),
+        engines=tuple(query.engines),
+        kv_dtypes=tuple(cache_dtype(word) for word in query.kv_cache_dtypes),
+        budgets=tuple(query.max_num_batched_tokens or BUDGETS),
+        batches=tuple(query.max_num_seqs or BATCHES),
+        gpus_most=query.max_gpus,
     )
 
 
@@ -84,12 +84,12 @@ def _cloud(found: Plan) -> list[dict[str, Any]]:
     return [found.designs.row(index) | {"meets": bool(found.meets[index])} for index in ordered]
 
 
-def plan_command(ask: PlanAsk) -> str:
-    """`pipewave plan ...`, or `pipewave ask` for a model of one's own."""
-    if not isinstance(ask.model, str):
-        return ask_command("plan", ask)
+def plan_command(query: PlanQuery) -> str:
+    """`pipewave plan ...`, or `pipewave query` for a model of one's own."""
+    if not isinstance(query.model, str):
+        return query_command("plan", query)
     named = {"input_len": "isl", "output_len": "osl", "ttft_ms": "ttft", "tpot_ms": "tpot", "engines": "engine",
              "kv_cache_dtypes": "kv_cache_dtype"}  # fmt: skip
-    given = {named.get(name, name): value for name, value in ask.given().items()}
+    given = {named.get(name, name): value for name, value in query.given().items()}
     prices = [f"--price={gpu}={usd:g}" for gpu, usd in given.pop("prices", {}).items()]
     return line(["pipewave", "plan", "--json", *prices], given)

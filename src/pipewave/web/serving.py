@@ -20,13 +20,13 @@ from pipewave.step import Runner, Steps, find_engine
 from pipewave.step.inside import inside
 from pipewave.web import limits
 from pipewave.web.commands import line
-from pipewave.web.forms import Form, Model, Name, WhatIf, ask_command, cache_dtype, gpu_of, model_of
+from pipewave.web.forms import Form, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, query_command
 
 GAP = "gap"  # family and bound of what the engine adds to its kernels
 Degree = Annotated[int, Field(ge=1, le=4096)]
 
 
-class ServeAsk(Form):
+class ServeQuery(Form):
     """A static batch on one deployment: the fields of `pipewave estimate`, and GPU numbers to change."""
 
     model: Model
@@ -43,41 +43,41 @@ class ServeAsk(Form):
     kv_cache_dtype: Name | None = None
 
 
-def serve_answer(ask: ServeAsk) -> dict[str, Any]:
+def serve_answer(query: ServeQuery) -> dict[str, Any]:
     """`pipewave estimate --json`, and what the charts need beside it."""
-    steps = ask.batch * ask.input_len // ask.max_num_batched_tokens
+    steps = query.batch * query.input_len // query.max_num_batched_tokens
     limits.at_most("prompt steps (batch × input_len / max_num_batched_tokens)", steps, limits.PROMPT_STEPS, "batch")
-    found = _estimated(model_of(ask.model), gpu_of(ask.gpu, ask.what_if), ask)
-    runner, batches = _phases(ask)
+    found = _estimated(model_of(query.model), gpu_of(query.gpu, query.what_if), query)
+    runner, batches = _phases(query)
     return {"schema_version": 1, **found, "throughput_tokens_s": found["output_tokens_per_s"],
-            **_step_facts(runner, batches), "command": estimate_command(ask)}  # fmt: skip
+            **_step_facts(runner, batches), "command": estimate_command(query)}  # fmt: skip
 
 
-def _estimated(spec: ModelSpec, gpu: GPU, ask: ServeAsk) -> dict[str, Any]:
+def _estimated(spec: ModelSpec, gpu: GPU, query: ServeQuery) -> dict[str, Any]:
     return estimate(
         spec,
         gpu,
-        batch=ask.batch,
-        input_len=ask.input_len,
-        output_len=ask.output_len,
-        tp=ask.tp,
-        pp=ask.pp,
-        ep=ask.ep,
-        engine=ask.engine,
-        max_num_batched_tokens=ask.max_num_batched_tokens,
-        kv_dtype=cache_dtype(ask.kv_cache_dtype),
+        batch=query.batch,
+        input_len=query.input_len,
+        output_len=query.output_len,
+        tp=query.tp,
+        pp=query.pp,
+        ep=query.ep,
+        engine=query.engine,
+        max_num_batched_tokens=query.max_num_batched_tokens,
+        kv_dtype=cache_dtype(query.kv_cache_dtype),
     ).to_dict()
 
 
-def _phases(ask: ServeAsk) -> tuple[Runner, dict[str, Batch]]:
+def _phases(query: ServeQuery) -> tuple[Runner, dict[str, Batch]]:
     """The first prompt step, and a decode step at full batch half way through the output."""
-    engine = find_engine(ask.engine)
-    parallel = Parallel(ask.tp, ask.pp, ask.ep)
-    deployment = Deployment(model_of(ask.model), parallel, cache_dtype(ask.kv_cache_dtype))
-    runner = Runner.of(deployment, gpu_of(ask.gpu, ask.what_if), engine)
-    run = Uniform(ask.batch, ask.input_len, ask.output_len, ask.max_num_batched_tokens, engine.mixes_phases)
-    half = ask.input_len + (ask.output_len + 1) // 2
-    decode = runner.batch([1] * ask.batch, [half] * ask.batch)
+    engine = find_engine(query.engine)
+    parallel = Parallel(query.tp, query.pp, query.ep)
+    deployment = Deployment(model_of(query.model), parallel, cache_dtype(query.kv_cache_dtype))
+    runner = Runner.of(deployment, gpu_of(query.gpu, query.what_if), engine)
+    run = Uniform(query.batch, query.input_len, query.output_len, query.max_num_batched_tokens, engine.mixes_phases)
+    half = query.input_len + (query.output_len + 1) // 2
+    decode = runner.batch([1] * query.batch, [half] * query.batch)
     return runner, {"prefill": runner.batch(*run.plan().lengths(0)), "decode": decode}
 
 
@@ -137,18 +137,18 @@ def _pipes(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-def cached(ask: ServeAsk) -> dict[str, Any]:
+def cached(query: ServeQuery) -> dict[str, Any]:
     """The answer, remembered for models with a name: sliders come back to where they were."""
-    return _cached(ask.model_dump_json()) if isinstance(ask.model, str) else serve_answer(ask)
+    return _cached(query.model_dump_json()) if isinstance(query.model, str) else serve_answer(query)
 
 
 @lru_cache(maxsize=512)
-def _cached(asked: str) -> dict[str, Any]:
-    return serve_answer(ServeAsk.model_validate_json(asked))
+def _cached(queries: str) -> dict[str, Any]:
+    return serve_answer(ServeQuery.model_validate_json(queries))
 
 
-def estimate_command(ask: ServeAsk) -> str:
-    """`pipewave estimate ...`; with changed GPU numbers or a model of one's own, `pipewave ask`."""
-    if ask.what_if or not isinstance(ask.model, str):
-        return ask_command("serve", ask)
-    return line(["pipewave", "estimate", "--json"], ask.given())
+def estimate_command(query: ServeQuery) -> str:
+    """`pipewave estimate ...`; with changed GPU numbers or a model of one's own, `pipewave query`."""
+    if query.what_if or not isinstance(query.model, str):
+        return query_command("serve", query)
+    return line(["pipewave", "estimate", "--json"], query.given())

@@ -24,7 +24,7 @@ Ranks = Annotated[int, Field(ge=1, le=4096, strict=False)]  # a query string has
 Lens = Annotated[str, Field(max_length=2_000, pattern="^[0-9,*]*$")]
 
 
-class TraceAsk(Form):
+class TraceQuery(Form):
     """What a trace may not say; the fields of `pipewave trace`."""
 
     name: Name = "trace"
@@ -41,27 +41,27 @@ class TraceAsk(Form):
     report: Literal["html", "md"] | None = None
 
 
-def trace_answer(ask: TraceAsk, file: Path) -> dict[str, Any]:
+def trace_answer(query: TraceQuery, file: Path) -> dict[str, Any]:
     """`pipewave trace --format json` of a file. Raises BadFile and what the library raises."""
-    workload = _workload(ask)
-    gpu = gpu_of(ask.gpu, {}) if ask.gpu else None
-    if ask.protocol is not None:
-        check_protocol(ask.protocol)
-    trace = parse(file.read_bytes(), ask.name, limits.UNPACKED_BYTES)
+    workload = _workload(query)
+    gpu = gpu_of(query.gpu, {}) if query.gpu else None
+    if query.protocol is not None:
+        check_protocol(query.protocol)
+    trace = parse(file.read_bytes(), query.name, limits.UNPACKED_BYTES)
     if gpu is None and trace.gpu is not None:
         gpu = gpu_of(trace.gpu, {})  # a file must not name another file
-    found = explain_trace(trace, gpu=gpu, workload=workload, protocol=ask.protocol, stack=ask.stack)
-    return found.to_dict() | {"command": trace_command(ask, ask.name)}
+    found = explain_trace(trace, gpu=gpu, workload=workload, protocol=query.protocol, stack=query.stack)
+    return found.to_dict() | {"command": trace_command(query, query.name)}
 
 
-def _workload(ask: TraceAsk) -> Workload:
-    given = Given(_lens("q_lens", ask.q_lens), _lens("kv_lens", ask.kv_lens))
-    engine = find_engine(ask.engine)
-    if ask.model is None:
+def _workload(query: TraceQuery) -> Workload:
+    given = Given(_lens("q_lens", query.q_lens), _lens("kv_lens", query.kv_lens))
+    engine = find_engine(query.engine)
+    if query.model is None:
         return Workload(None, given, engine)
-    spec, parallel = model_of(ask.model), Parallel(ask.tp, 1, ask.ep)
+    spec, parallel = model_of(query.model), Parallel(query.tp, 1, query.ep)
     parallel.check(spec)
-    return Workload(Deployment(spec, parallel, cache_dtype(ask.kv_cache_dtype), engine.page_size), given, engine)
+    return Workload(Deployment(spec, parallel, cache_dtype(query.kv_cache_dtype), engine.page_size), given, engine)
 
 
 def _lens(name: str, text: str) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ def _lens(name: str, text: str) -> tuple[int, ...]:
     return found
 
 
-def trace_command(ask: TraceAsk, file: str) -> str:
+def trace_command(query: TraceQuery, file: str) -> str:
     """`pipewave trace FILE ...`."""
-    given = {name: value for name, value in ask.given().items() if name not in ("name", "report")}
+    given = {name: value for name, value in query.given().items() if name not in ("name", "report")}
     return line(["pipewave", "trace", file, "--format", "json"], given)

@@ -20,6 +20,7 @@ from pipewave.physics.launch import log2
 
 NET = "hyper_connection"
 FP32 = 4.0
+NO_MIXING = tuple(Stage(name, launches=0.0) for name in ("mixing", "sinkhorn"))  # both parts have the same features
 STEP_S = 0.12e-6  # a Sinkhorn step: two normalisations of a small matrix, one after the other
 
 
@@ -30,7 +31,11 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     weights = FP32 * mult * hidden * (mult * mult + 2.0 * mult)
     before = ctx.option("part", "pre") == "pre"
     flops = 2.0 * tokens * mult * hidden * (mult * mult + 2.0 * mult) if before else 0.0 * tokens
-    parts = _pre(cols, one, every, weights, flops) if before else (Stage("stream", read=one + every, written=every),)
+    parts = (
+        _pre(cols, one, every, weights, flops)
+        if before
+        else (*NO_MIXING, Stage("stream", read=one + every, written=every))
+    )
     border = Stream(weights, every, one) if before else Stream(0.0 * one, one + every, every, in_place=True)
     stages = Stages(ctx, len(tokens), parts, border, in_units_of(ctx, flops, "bf16"))
     return stages.analysis(_features(cols, ctx, every, before), NET)

@@ -1,0 +1,48 @@
+"""What stands between a client and an engine: HTTP, tokenising, detokenising and streaming, as one queue.
+
+One process serves requests that come in and tokens that go out in order of arrival, each for a service time drawn
+around its mean. Requests sent together therefore reach the engine one after another, which is what keeps equal requests
+from running in step for ever, and thousands of short chats wait here and not for the GPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipewave.software.front import Front
+
+
+class Desk:
+    """The queue in front of one engine. Times in seconds; `seed` draws the service times."""
+
+    def __init__(self, front: Front, seed: int = 0) -> None:
+        self.front, self.free_s = front, 0.0
+        self.draws = _draws(front.variation, np.random.default_rng(seed))
+        self.drawn = 0
+
+    def enter(self, now: float, tokens: int) -> float:
+        """When a request of `tokens` prompt tokens that a client sends now reaches the engine."""
+        work_us = self.front.request_us + self.front.token_us * tokens
+        self.free_s = max(self.free_s, now) + 1e-6 * work_us * self._draw() / self.front.workers
+        return self.free_s + 1e-6 * self.front.transit_us * self._draw()
+
+    def leave(self, now: float, streamed: int) -> float:
+        """When clients see the `streamed` tokens that a step ending now has made, on average over them."""
+        begin = max(self.free_s, now)
+        work_s = 1e-6 * self.front.stream_us * streamed / self.front.workers
+        self.free_s = begin + work_s
+        return begin + 0.5 * work_s
+
+    def again(self, now: float) -> float:
+        """When a client that has seen its last token now sends its next request."""
+        return now + 1e-6 * self.front.think_us * self._draw()
+
+    def _draw(self) -> float:
+        self.drawn += 1
+        return float(self.draws[self.drawn % len(self.draws)])
+
+
+def _draws(variation: float, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Log-normal factors of mean one; `variation` is their standard deviation."""
+    sigma = float(np.sqrt(np.log1p(variation**2)))
+    return np.exp(rng.normal(-0.5 * sigma**2, sigma, 4093))

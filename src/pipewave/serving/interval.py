@@ -1,0 +1,39 @@
+"""How far a served mean may be off: what kernels leave open, and what a description of a deployment leaves open.
+
+Both add as variances do, in logarithms. The second part is read off published runs, each group of them scored with the
+others' (`python -m bench.published_cover --write`); it is wider where the engine's version is not told. A deployment
+called from its own process has the first part only, in `estimate`, `serve` and `plan` alike.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+FILE = Path(__file__).with_name("interval.json")
+METRICS = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
+Open = Mapping[str, Mapping[str, float]]
+
+
+@cache
+def left_open() -> Open:
+    """Half-widths by what is told of the version (`told`, `untold`) and mean."""
+    return dict(json.loads(FILE.read_text("utf-8"))["half_widths"])
+
+
+def half_width(metric: str, kernels: float, *, told: bool) -> float:
+    """Half the 90 % interval of a mean's logarithm; `kernels`: that of a step; `told`: the version was."""
+    return math.hypot(kernels, left_open()["told" if told else "untold"][metric])
+
+
+def sides(means: Mapping[str, float], kernels: float, *, told: bool) -> dict[str, float]:
+    """Both ends of the interval of every mean, under names such as `ttft_ms_low`."""
+    factors = {name: math.exp(half_width(name, kernels, told=told)) for name in METRICS if name in means}
+    return {
+        f"{name}_{side}": means[name] * factor**sign
+        for name, factor in factors.items()
+        for side, sign in (("low", -1), ("high", 1))
+    }

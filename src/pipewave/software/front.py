@@ -1,0 +1,45 @@
+"""What the process between clients and engine costs, by engine, as constants with a source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+FILE = Path(__file__).with_name("front.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Mean service times in µs: of a request (HTTP, chat template, hand-over), of each prompt token (tokenising) and of
+    each token streamed out (detokenising, serialising).
+
+    transit_us: a request is under way this long without keeping the process busy. workers: processes side by side.
+    think_us: a client that has its answer sends the next request after this long. variation: standard deviation of a
+    service time over its mean. host: times of the engine's own host, over those of the host they were measured on.
+    """
+
+    request_us: float = 0.0
+    token_us: float = 0.0
+    stream_us: float = 0.0
+    transit_us: float = 0.0
+    think_us: float = 0.0
+    workers: float = 1.0
+    variation: float = 0.0
+    host: float = 1.0
+    source: str = ""
+
+
+INSIDE = Front(source="the engine called from the same process: nothing stands before it")
+
+
+@cache
+def _fronts() -> dict[str, Front]:
+    return {name: Front(**row) for name, row in json.loads(FILE.read_text("utf-8")).items()}
+
+
+def of(engine: str) -> Front:
+    """The front end of an engine by name; one that is not known has that of vLLM."""
+    known = _fronts()
+    return known.get(engine.split(":", 1)[0], known["vllm"])
