@@ -28,8 +28,9 @@ from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.software import front
 
-HOSTS = (1.0, 0.6, 0.35)
-TRANSITS_US = (2_000.0, 10_000.0, 30_000.0)
+HOSTS = (1.0, 0.5)
+TRANSITS_US = (2_000.0, 12_000.0)
+LEAST = 3  # rows of a group that is asked
 SCORED = ("ttft_ms", "tpot_ms")
 Pair = tuple[float, float]
 PAIRS: tuple[Pair, ...] = tuple(product(HOSTS, TRANSITS_US))
@@ -42,8 +43,9 @@ def chosen_rows(rows: Sequence[Row], most: int) -> list[Row]:
     for row in rows:
         if row.case["mode"] == "serve" and not row.needs and row.group.source != OLD:
             groups.setdefault(row.group, []).append(row)
-    spread = [np.unique(np.linspace(0, len(group) - 1, most).astype(int)) for group in groups.values()]
-    return [group[i] for group, picks in zip(groups.values(), spread, strict=True) for i in picks]
+    large = [group for group in groups.values() if len(group) >= LEAST]
+    spread = [np.unique(np.linspace(0, len(group) - 1, most).astype(int)) for group in large]
+    return [group[i] for group, picks in zip(large, spread, strict=True) for i in picks]
 
 
 def errors(row: Row) -> list[float] | None:

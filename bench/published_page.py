@@ -1,0 +1,79 @@
+"""Table and scatter plot of published runs for the documentation, from `bench/results/published.json` and `.csv`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from bench.published import METRICS, RESULTS
+
+matplotlib.use("svg")
+from matplotlib import pyplot as plt
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+TABLE, PICTURE = DOCS / "generated" / "published.md", DOCS / "img" / "published.svg"
+TITLES = {
+    "ttft_ms": "TTFT, ms",
+    "tpot_ms": "TPOT, ms",
+    "output_tokens_per_s": "output tokens/s",
+    "e2e_ms": "end to end, ms",
+}
+
+
+def table(scores: dict[str, Any]) -> str:
+    """Kinds first, then groups, as Markdown; errors are mean absolute percent, left out / as shipped."""
+    lines = [
+        "| | rows | in error | " + " | ".join(TITLES[name] for name in METRICS) + " |",
+        "|---|---|---|" + "---|" * 4,
+    ]
+    for part in ("kinds", "groups"):
+        for apart, shipped in zip(scores["left_out"][part], scores["as_shipped"][part], strict=True):
+            lines.append(_line(apart, shipped, bold=part == "kinds"))
+    return "\n".join(lines) + "\n"
+
+
+def _line(apart: dict[str, Any], shipped: dict[str, Any], *, bold: bool) -> str:
+    name = apart["kind"] if bold else " ".join(apart[key] for key in ("engine", "gpu", "model", "precision", "source"))
+    cells = [_cell(apart.get(metric), shipped.get(metric)) for metric in METRICS]
+    shown = f"**{name}**" if bold else name
+    return f"| {shown} | {apart['rows']} | {apart['in error'] or ''} | {' | '.join(cells)} |"
+
+
+def _cell(apart: dict[str, Any] | None, shipped: dict[str, Any] | None) -> str:
+    if not apart or not shipped:
+        return ""
+    errors = f"{apart['mape']:.1f} / {shipped['mape']:.1f}"
+    return f"{errors}; {apart['within']:.0f} % within 25 %, {apart['covered']:.0f} % held"
+
+
+def picture(rows: list[dict[str, str]]) -> None:
+    """Predicted over measured, one panel a mean, one colour a kind."""
+    figure, panels = plt.subplots(1, 4, figsize=(15, 4))
+    kinds = [kind for kind in dict.fromkeys(row["kind"] for row in rows) if "needs" not in kind]
+    for panel, name in zip(panels, METRICS, strict=True):
+        for kind in kinds:
+            pairs = [(float(row[f"{name}_measured"]), float(row[f"{name}_predicted"])) for row in rows
+                     if row["kind"] == kind and row[f"{name}_measured"]]  # fmt: skip
+            if pairs:
+                panel.loglog(*zip(*pairs, strict=True), ".", markersize=2, label=kind)
+        low, high = panel.get_xlim()
+        panel.loglog([low, high], [low, high], color="black", linewidth=0.6)
+        panel.set(title=TITLES[name], xlabel="measured", ylabel="predicted")
+        panel.legend(fontsize=5)
+    figure.tight_layout()
+    figure.savefig(PICTURE)
+
+
+def main() -> None:
+    """Write both."""
+    TABLE.write_text(table(json.loads(RESULTS.read_text("utf-8"))), "utf-8")
+    with RESULTS.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+        picture(list(csv.DictReader(file)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""How published runs become cases and scores: by hand on rows of one's own, and on the corpus where it is there."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bench import published, published_cover, published_fit
+from bench.published_rows import Group, Row, corpus, read
+
+GROUPS = [Group("s", "vllm", gpu, "m", "fp8") for gpu in ("H100", "H200", "B200", "L40S")]
+
+
+def row(group: Group, ttft: float, **more: str) -> Row:
+    return Row("r", group, {"mode": "serve", "engine": "vllm", "model": "m", "gpu": "H100"}, {"ttft_ms": ttft}, **({"needs": ""} | more))  # fmt: skip
+
+
+def answer(ttft: float, half: float = 0.5) -> dict[str, object]:
+    return {"id": "r", "ttft_ms": ttft, "ttft_ms_low": ttft / math.exp(half), "ttft_ms_high": ttft * math.exp(half)}
+
+
+def test_every_group_counts_alike() -> None:
+    rows = [row(GROUPS[0], 100.0)] * 9 + [row(GROUPS[1], 100.0)]
+    found = [answer(110.0)] * 9 + [answer(150.0)]
+    kinds = published.by_kind(published.by_group(rows, found))
+    assert [kind["ttft_ms"]["mape"] for kind in kinds] == [pytest.approx((10 + 50) / 2)]
+    assert kinds[0]["rows"] == 10
+
+
+def test_rows_that_need_more_and_old_engines_are_apart() -> None:
+    old = Group(published.OLD, "vllm", "A100", "m", "fp16")
+    kinds = {published.kind(one) for one in (row(GROUPS[0], 1.0), row(GROUPS[0], 1.0, needs="dp"), row(old, 1.0))}
+    assert len(kinds) == 3
+
+
+def test_an_error_is_counted_and_named() -> None:
+    found = {"id": "r", "error": {"code": "does_not_fit", "field": "gpu", "message": "too large"}}
+    group = published.by_group([row(GROUPS[0], 1.0)], [found])[0]
+    assert (group["in error"], group["why"]) == (1, ["too large"])
+
+
+def test_no_group_is_scored_with_constants_of_its_own() -> None:
+    # The first group alone would choose the first pair; all others choose the last.
+    count = len(published_fit.PAIRS)
+    first = [0.0] + [1.0] * (count - 1)
+    last = [1.0] * (count - 1) + [0.0]
+    fitted = published_fit.fit([row(group, 1.0) for group in GROUPS], [first, last, last, last])["vllm"]
+    assert fitted["pair"] == published_fit.PAIRS[-1]
+    assert fitted["groups"][0]["pair"] == published_fit.PAIRS[-1]
+    assert fitted["groups"][0]["error"] == 1.0
+
+
+def test_a_half_width_holds_nine_in_ten_of_other_groups() -> None:
+    points = [published_cover.Point(group, "ttft_ms", True, 0.01 * i, 0.0) for group in GROUPS for i in range(1, 101)]
+    assert published_cover.quantile(points) == pytest.approx(0.9, abs=0.011)
+    assert published_cover.coverage(points, "ttft_ms") == (4, pytest.approx(0.9, abs=0.011))
+
+
+@pytest.mark.skipif(not (corpus() / "serving" / "rows.csv").exists(), reason="needs the corpus")
+def test_the_corpus_reads_into_cases() -> None:
+    from pipewave.serving.cases import from_dict
+
+    rows = read(corpus())
+    assert len(rows) > 3000
+    for one in rows[::40]:
+        case = from_dict(one.case)
+        assert case.traffic().longest >= case.isl
+        assert one.measured

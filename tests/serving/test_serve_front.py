@@ -1,0 +1,137 @@
+"""What stands before an engine, when its scheduler looks, what is assumed of deployments, and the laws of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from pipewave.serving.front import Desk
+from pipewave.serving.inbox import Inbox
+from pipewave.serving.interval import METRICS, half_width, sides
+from pipewave.serving.replica import Limits
+from pipewave.serving.simulate import Pool, Record, Simulation
+from pipewave.serving.traffic import Traffic, synthetic
+from pipewave.software.front import INSIDE, Front
+from pipewave.software.recipes import find
+from pipewave.software.rules import Setting
+
+SLOW = Front(request_us=50_000.0, stream_us=0.0, variation=0.0)
+
+
+@dataclass
+class Toy:
+    """A step of 10 ms and 1 ms for each hundred prompt tokens."""
+
+    factor: float = 1.0
+
+    def seconds(self, decoding: int, cached: int, pieces: list[tuple[int, int]]) -> float:
+        return 0.010 + 1e-5 * sum(tokens for tokens, _ in pieces)
+
+
+def ran(traffic: Traffic, limits: Limits, *, front: Front = INSIDE, **looks: object) -> Record:
+    return Simulation(traffic, Pool(Toy(), limits, **looks), front=front).run()  # type: ignore[arg-type]
+
+
+def limits(**more: object) -> Limits:
+    return Limits(**({"tokens": 2048, "requests": 256, "pages": 100_000, "page_size": 16, "mixed": True} | more))  # type: ignore[arg-type]
+
+
+def test_a_desk_serves_in_order_and_never_before_a_request_came() -> None:
+    desk, rng = Desk(Front(request_us=2000.0, token_us=1.0, variation=1.0)), np.random.default_rng(0)
+    sent = np.cumsum(rng.exponential(0.002, 500))
+    reached = [desk.enter(float(now), 100) for now in sent]
+    assert (np.diff(reached) > 0).all()
+    assert (np.array(reached) > sent).all()
+
+
+def test_service_times_keep_their_mean() -> None:
+    desk = Desk(Front(request_us=2000.0, variation=1.0))
+    assert desk.enter(0.0, 0) > 0
+    for _ in range(4092):
+        last = desk.enter(0.0, 0)
+    assert last == pytest.approx(4093 * 0.002, rel=0.05)
+
+
+def test_nothing_stands_before_an_engine_called_from_its_own_process() -> None:
+    desk = Desk(INSIDE)
+    assert desk.enter(3.0, 10_000) == 3.0
+    assert desk.leave(4.0, 500) == 4.0
+
+
+def test_many_tiny_chats_are_limited_by_the_front_end() -> None:
+    traffic = synthetic(400, input_len=64, output_len=2, concurrency=200)
+    record = ran(traffic, limits(), front=SLOW)
+    assert 400 / record.done_s.max() == pytest.approx(1e6 / SLOW.request_us, rel=0.02)
+
+
+def test_a_slower_front_end_never_serves_sooner() -> None:
+    traffic = synthetic(100, input_len=300, output_len=20, concurrency=8)
+    ends = [ran(traffic, limits(), front=Front(request_us=us)).done_s.max() for us in (0.0, 1e3, 1e4, 1e5)]
+    assert ends == sorted(ends)
+
+
+def test_a_scheduler_that_overlaps_sees_a_request_one_step_later() -> None:
+    traffic = Traffic(np.array([0.0, 0.035]), np.array([100, 100]), np.array([20, 20]))
+    wait = {flag: (record := ran(traffic, limits(), overlaps=flag)).first_s[1] - record.arrival_s[1] for flag in (False, True)}  # fmt: skip
+    assert wait[True] - wait[False] == pytest.approx(0.010, abs=1e-9)
+
+
+def test_an_interval_between_looks_delays_first_tokens_by_half_of_it() -> None:
+    rng = np.random.default_rng(1)
+    # One long request keeps the engine decoding; lonely others come at random.
+    times = np.concatenate(([0.0], 1.0 + np.cumsum(rng.uniform(0.8, 1.2, 150))))
+    outputs = np.array([20_000] + [2] * 150)
+    traffic = Traffic(times, np.full(151, 100), outputs)
+    first = {n: float((r := ran(traffic, limits(), interval=n)).first_s[1:].mean() - r.arrival_s[1:].mean()) for n in (1, 31)}  # fmt: skip
+    assert first[31] - first[1] == pytest.approx(0.150, rel=0.15)
+
+
+def test_an_inbox_gives_every_request_once_and_in_order() -> None:
+    inbox = Inbox(overlaps=True)
+    for request in range(5):
+        inbox.put(0.1 * request, request)
+    assert inbox.take(0.5, 0.25, idle=False) == [0, 1, 2]
+    inbox.ran(prompts=False)
+    assert inbox.take(0.6, 0.5, idle=False) == [3, 4]
+    assert not len(inbox)
+
+
+def test_prompts_that_are_not_cut_run_whole() -> None:
+    traffic = synthetic(60, input_len=900, output_len=30, concurrency=12)
+    record = ran(traffic, limits(chunks=False))
+    assert {tokens for _, step in record.steps for _, tokens, _ in step.pieces} == {900}
+    assert {before for _, step in record.steps for *_, before in step.pieces} == {0}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_reserved_outputs_bound_preemption(share: float) -> None:
+    traffic = synthetic(80, input_len=200, output_len=200, concurrency=40)
+    record = ran(traffic, limits(pages=200, reserve=share, reserve_least=share))
+    assert np.isfinite(record.done_s).all()
+    assert (record.preemptions == 0) if share == 1.0 else True
+    if share == 0.0:
+        assert record.preemptions > 0
+
+
+def test_recipes_fill_in_what_published_deployments_set() -> None:
+    plain = Setting()
+    assert not find("vllm", "0.22.1", plain, prompt=1000, flight=8).settings
+    old = find("vllm", "0.12.0", plain, prompt=1000, flight=8)
+    assert old.settings == {"max_batched_tokens": 1072}
+    assert old.notes
+    assert not old.without(frozenset(["max_batched_tokens"])).settings
+    latent = Setting(attention="mla", mma="tcgen05")
+    looks = [find("sglang", "0.5.9", latent, prompt=1000, flight=n).settings["recv_interval"] for n in (4, 16)]
+    assert looks == [10, 30]
+
+
+def test_intervals_widen_with_what_is_not_known() -> None:
+    for metric in METRICS:
+        told, untold = (half_width(metric, 0.1, told=known) for known in (True, False))
+        assert told > 0.1
+        assert half_width(metric, 0.3, told=True) > told
+        assert untold > 0.1
+    ends = sides({"ttft_ms": 100.0}, 0.1, told=True)
+    assert ends["ttft_ms_low"] * ends["ttft_ms_high"] == pytest.approx(1e4)
