@@ -10,7 +10,7 @@ from pydantic import Field
 from pipewave.models.blocks import blocks
 from pipewave.models.shard import Parallel
 from pipewave.models.view import summary
-from pipewave.web.forms import Form, Model, model_of
+from pipewave.web.forms import Form, Model, model_of, query_command
 
 Degree = Annotated[int, Field(ge=1, le=4096)]
 
@@ -27,4 +27,4 @@ class ModelQuery(Form):
 def model_answer(query: ModelQuery) -> dict[str, Any]:
     """Totals, the pattern of layers, and the parts of each kind. Raises what `load` raises, and CannotShard."""
     spec, parallel = model_of(query.model), Parallel(query.tp, query.pp, query.ep)
-    return summary(spec, parallel) | asdict(blocks(spec, parallel))
+    return summary(spec, parallel) | asdict(blocks(spec, parallel)) | {"command": query_command("model", query)}

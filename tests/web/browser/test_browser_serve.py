@@ -50,6 +50,16 @@ def test_numbers_are_the_librarys(page: Any, api: Callable[..., Any]) -> None:
     assert "90 %" in page.locator("section[aria-label='TPOT'] .range").inner_text()
 
 
+def test_the_model_is_shown_as_blocks(page: Any, api: Callable[..., Any]) -> None:
+    page.goto("/serve" + QUERY.replace("Llama-3.1-8B", "gpt-oss-20b"))
+    card = page.locator("section[aria-label='The model']")
+    card.wait_for()
+    answer = api("/api/model", {"model": "gpt-oss-20b"})
+    assert card.locator("tbody tr").count() == sum(len(block["parts"]) for block in answer["blocks"])
+    assert answer["pattern"] in card.inner_text()
+    assert "4 of 32, 2880 wide" in card.inner_text()
+
+
 def test_copied_command_gives_the_copied_numbers(page: Any, until: Until) -> None:
     page.goto("/serve" + QUERY)
     page.get_by_role("button", name="Copy TPOT as JSON").click()

@@ -18,6 +18,29 @@ export interface Model {
   weights_gib: number;
 }
 
+/** One part of a layer, as one rank holds it. */
+export interface ModelPart {
+  name: string;
+  shape: string;
+  precision: string;
+  parameters: number;
+  weight_bytes: number;
+  flops: number;
+  kv_bytes: number;
+  state_bytes: number;
+  detail: string;
+}
+
+/** A model as kinds of layers: `pattern` says how they follow one another. */
+export interface ModelAnswer {
+  model: string;
+  parameters: number;
+  active_parameters: number;
+  pattern: string;
+  blocks: { letter: string; layers: string; count: number; parts: ModelPart[] }[];
+  command: string;
+}
+
 export type Scalar = string | number | boolean | null;
 
 export interface KernelField {

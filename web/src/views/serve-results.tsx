@@ -8,6 +8,7 @@ import { Card } from "../ui/copy";
 import { Segments } from "../ui/form";
 import { Table } from "../ui/table";
 import type { ServeInputs } from "./inputs";
+import { ModelBlocks } from "./model-blocks";
 
 interface Props {
   answer: ServeAnswer;
@@ -31,6 +32,7 @@ export function ServeResults({ answer, inputs, change }: Props) {
         <Pipes phase="Decode" shares={answer.pipes.decode} total_us={answer.timeline.decode.total_us} />
       </div>
       <Step answer={answer} inputs={inputs} change={change} />
+      <ModelBlocks inputs={inputs} />
       <Evidence answer={answer} />
     </>
   );
