@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from train.asked import KNOWN, TABLES, Outcome, by_weights
+from train.asked import KNOWN, TABLES, Outcome, by_weights, rows
 from train.splits import HELD_OUT
 
 AWAY = (0, 1, 2, 3)  # places of versions from the one that was measured
-FEW = 30  # rows of a cell that are asked for another version
 EACH = 100  # rows of a GPU, version and type, groups of shapes alike
+Frames = Mapping[str, pd.DataFrame]
 NAMES = ("evaluation", "gpu", "stack", "software")
 
 
@@ -43,19 +44,19 @@ def cells(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return [dict(zip(NAMES, cell, strict=True)) | figures(found) for cell, found in sorted(grouped.items())]
 
 
-def left_out(runs: Path, tables: Sequence[str]) -> Iterator[Outcome]:
+def left_out(runs: Path, frames: Frames) -> Iterator[Outcome]:
     """What members without some software say of it."""
     for folder in sorted((runs / "weights").glob("ver:*")):
         there = {path.stem for path in folder.glob("*.json")}
-        found = by_weights(folder, tables, [HELD_OUT], EACH)
+        found = by_weights(folder, frames)
         yield from (one for one in found if one.software != KNOWN and one.net in there)
 
 
-def distances(tables: Sequence[str], weights: Path | None) -> list[dict[str, Any]]:
+def distances(frames: Frames, weights: Path | None) -> list[dict[str, Any]]:
     """Means over cells of rows that are asked for another version of the framework, so many places away."""
     found = []
     for away in AWAY:
-        told = by_weights(weights, tables, [HELD_OUT], FEW, away)
+        told = by_weights(weights, frames, away)
         known = cells([one for one in told if one.software == KNOWN])
         found += [{"away": away} | mean for mean in macro(known)]
     return found
@@ -86,17 +87,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--table", action="append", choices=TABLES)
     parser.add_argument("--runs", type=Path, help="where `python -m train versions` left its weights")
     parser.add_argument("--weights", type=Path, help="weights in the place of those that ship")
+    parser.add_argument("--each", type=int, default=EACH, help="rows of a GPU, version and type")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     tables = options.table or list(TABLES)
-    known = by_weights(options.weights, tables, [HELD_OUT], EACH)
-    parts = {"shipped": cells(known)}
+    frames = {table: rows(table, None, [HELD_OUT], options.each) for table in tables}
+    parts = {"shipped": cells(by_weights(options.weights, frames))}
     if options.runs:
-        parts["left out"] = cells([*left_out(options.runs, tables)])
+        parts["left out"] = cells([*left_out(options.runs, frames)])
     for title, found in parts.items():
         shown(title, macro(found))
     if options.json:
-        parts["away"] = distances(tables, options.weights)
+        parts["away"] = distances(frames, options.weights)
         options.json.write_text(json.dumps(parts, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -99,27 +98,16 @@ def _named(table: str, given: Mapping[Any, Any], case: Mapping[str, Any]) -> tup
     return table, f"{table} {case['dtype']}"
 
 
-def by_weights(
-    folder: Path | None, tables: Collection[str], folds: Collection[int], each: int, away: int = 0
-) -> list[Outcome]:
-    """Outcomes with the weights of a folder, in a process of their own."""
-    known = {"PIPEWAVE_WEIGHTS": str(folder)} if folder else {}
-    wanted = json.dumps({"tables": list(tables), "folds": list(folds), "each": each, "away": away})
-    run = [sys.executable, "-m", "train.asked", wanted]
-    told = subprocess.run(run, env=os.environ | known, check=True, capture_output=True, text=True).stdout
-    return [Outcome(**one) for one in json.loads(told)]
+def by_weights(folder: Path | None, frames: Mapping[str, pd.DataFrame], away: int = 0) -> list[Outcome]:
+    """Outcomes of rows by table with the weights of a folder, in a process of their own: weights are read once."""
+    with ProcessPoolExecutor(1, get_context("spawn"), _choose, (str(folder or ""),)) as one:
+        return one.submit(_every, frames, away).result()
 
 
-def main() -> int:
-    wanted = json.loads(sys.argv[1])
-    found = [
-        asdict(one)
-        for table in wanted["tables"]
-        for one in outcomes(table, rows(table, None, wanted["folds"], wanted["each"]), wanted["away"])
-    ]
-    json.dump(found, sys.stdout)
-    return 0
+def _choose(folder: str) -> None:
+    if folder:
+        os.environ["PIPEWAVE_WEIGHTS"] = folder
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _every(frames: Mapping[str, pd.DataFrame], away: int) -> list[Outcome]:
+    return [one for table, frame in frames.items() for one in outcomes(table, frame, away)]

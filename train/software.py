@@ -18,24 +18,26 @@ from pathlib import Path
 import numpy as np
 
 from pipewave.residual.card import Interval
+from pipewave.software.known import LEVELS
 from train.__main__ import RUNS, WEIGHTS
-from train.asked import KNOWN, TABLES, Outcome, by_weights
+from train.asked import KNOWN, TABLES, Outcome, by_weights, rows
 from train.intervals import LEVEL, POWERS, TOLERANCE, balance, weighted_quantile
 from train.splits import FOLDS, HELD_OUT
 
-EACH = 40  # rows of a GPU, version and type
-ENOUGH = 300
+EACH = 8  # rows of a GPU, version and type
+ENOUGH = 100  # of a level for an interval of its own; levels share their rows below that
+CALIBRATED = ("other_gpu", "nearest_version")
 BASIS, PROTOCOL = "measured_gpu", "graph"
 SHAPES = [number for number in range(FOLDS) if number != HELD_OUT]
 
 
 def told(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, float]]) -> dict[str, Interval]:
-    """The interval of each level of `software` with enough rows, from a card's interval of known software."""
+    """The interval of each level of `software`, from a card's interval of known software."""
     usual = Interval(**known.get(f"{BASIS}|{PROTOCOL}", known[BASIS]))
-    levels = defaultdict(list)
-    for one in outcomes:
-        levels[one.software].append(one)
-    return {level: _interval(found, usual) for level, found in sorted(levels.items()) if len(found) >= ENOUGH}
+    every = [one for one in outcomes if one.software in LEVELS[1:]]
+    own = {level: [one for one in every if one.software == level] for level in CALIBRATED}
+    told = {level: found if len(found) >= ENOUGH else every for level, found in own.items()}
+    return {level: _interval(found, usual) for level, found in told.items() if len(found) >= ENOUGH}
 
 
 def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
@@ -54,10 +56,11 @@ def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
     return next(interval for score, interval in tried if score <= TOLERANCE * best)
 
 
-def left_out(runs: Path) -> dict[str, list[Outcome]]:
+def left_out(runs: Path, tables: Sequence[str]) -> dict[str, list[Outcome]]:
     """What members without some software say of it, by the folder of their weights."""
+    frames = {table: rows(table, None, SHAPES, EACH) for table in tables}
     folders = sorted(folder for folder in (runs / "weights").glob("ver:*") if folder.is_dir())
-    return {folder.name: [*_unknown(by_weights(folder, TABLES, SHAPES, EACH), folder)] for folder in folders}
+    return {folder.name: [*_unknown(by_weights(folder, frames), folder)] for folder in folders}
 
 
 def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:
@@ -79,9 +82,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m train.software", description=__doc__)
     parser.add_argument("--runs", type=Path, default=RUNS)
     parser.add_argument("--weights", type=Path, default=WEIGHTS, help="cards that get the intervals")
+    parser.add_argument("--table", action="append", choices=TABLES)
     options = parser.parse_args(argv)
     by_net = defaultdict(list)
-    for one in (one for found in left_out(options.runs).values() for one in found):
+    for one in (one for found in left_out(options.runs, options.table or TABLES).values() for one in found):
         by_net[one.net].append(one)
     for net, found in sorted(by_net.items()):
         print(update(options.weights / f"{net}.json", found))

@@ -15,6 +15,8 @@ from pipewave.software import rules
 from pipewave.software.engines import Engine, numbered, resolve
 from pipewave.software.engines import find as find_engine
 from pipewave.software.rules import Setting
+from pipewave.step import Runner
+from pipewave.step.fusion import fused_us
 from pipewave.step.memory import DRIVER_GIB, budget
 from pipewave.step.setting import setting_of
 
@@ -110,3 +112,55 @@ def test_sglang_keeps_activations_out_of_its_static_share() -> None:
 
 def test_resolving_is_a_function_of_its_arguments() -> None:
     assert resolve("vllm", "0.19.0", Setting(tp=2)) is resolve("vllm", "0.19.0", Setting(tp=2))
+
+
+def deployment_of_experts() -> Deployment:
+    return Deployment(load("gpt-oss-120b"), Parallel(2))
+
+
+def test_a_backend_of_experts_is_chosen_by_name_or_refused() -> None:
+    runner = Runner.of(deployment_of_experts(), find("B200"), find_engine("vllm"))
+    batch = runner.batch([1] * 32, [1000] * 32)
+    chosen = {
+        name: float(
+            Runner.of(deployment_of_experts(), find("B200"), find_engine("vllm").what_if(moe_backend=name))
+            .steps([batch])
+            .total_us[0]
+        )
+        for name in ("flashinfer_trtllm_mxfp8", "flashinfer_trtllm_bf16", "marlin")
+    }
+    assert (
+        float(runner.steps([batch]).total_us[0]) == chosen["flashinfer_trtllm_mxfp8"] < chosen["flashinfer_trtllm_bf16"]
+    )
+    with pytest.raises(BadInput, match="marlin"):
+        Runner.of(deployment_of_experts(), find("B200"), find_engine("vllm").what_if(moe_backend="deepep"))
+
+
+def test_fused_norms_and_shared_experts_only_ever_save_time() -> None:
+    deployment = Deployment(load("DeepSeek-R1"), Parallel(8))
+    alone = {"fused_norm_mib": 0.0, "shared_experts": "added"}
+    for name, gpu in (("vllm", "B200"), ("sglang", "B200"), ("sglang", "H200"), ("trtllm", "B200")):
+        plain = Runner.of(deployment, find(gpu), find_engine(name).what_if(**alone))
+        batches = [plain.batch([1] * n, [2000] * n) for n in (1, 16, 128)]
+        fused = Runner.of(deployment, find(gpu), find_engine(name)).steps(batches)
+        assert (fused.total_us < plain.steps(batches).total_us).all(), (name, gpu)
+        for column in (fused.families, fused.gaps):
+            assert all(len(values) == len(batches) for values in column.values())
+        parts = sum(fused.families.values()) + sum(fused.gaps.values())
+        assert parts == pytest.approx(fused.total_us, rel=1e-6)
+
+
+def test_a_message_takes_longer_the_more_ranks_and_bytes() -> None:
+    gpu = find("B200")
+    assert fused_us(2**16, 2, gpu) < fused_us(2**16, 8, gpu) < fused_us(2**20, 8, gpu)
+    assert fused_us(2**20, 8, gpu) > 7 * 2**20 / (1e3 * gpu.link_gbps)  # no faster than the link
+
+
+def test_a_host_that_does_not_overlap_adds_its_time() -> None:
+    load_of = Deployment(load("Llama-3.1-8B"))
+    ahead, behind = (
+        Runner.of(load_of, find("H100"), find_engine("vllm").what_if(overlaps=overlaps)) for overlaps in (True, False)
+    )
+    batch = ahead.batch([1] * 64, [4000] * 64)
+    added = behind.steps([batch]).total_us - ahead.steps([batch]).total_us
+    assert 0.9 * ahead.engine.step_us < float(added[0]) <= ahead.engine.step_us

@@ -20,6 +20,7 @@ Tp = Annotated[int, typer.Option("--tp", "--tp-size", "--tensor-parallel-size", 
 Pp = Annotated[int, typer.Option("--pp", "--pp-size", "--pipeline-parallel-size", "-pp", help="Pipeline stages.")]
 Ep = Annotated[int, typer.Option("--ep", "--ep-size", help="Expert parallel degree inside the tensor group.")]
 EngineName = Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm; a version: sglang:0.5.9.")]
+Backend = Annotated[str | None, typer.Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 Ignore = Annotated[list[str], typer.Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
 Tokens = Annotated[
@@ -117,6 +118,7 @@ def estimate_command(
     engine: EngineName = "vllm",
     max_num_batched_tokens: Tokens = 8192,
     kv_cache_dtype: KvDtype = None,
+    moe_backend: Backend = None,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
@@ -136,6 +138,7 @@ def estimate_command(
         engine=engine,
         max_num_batched_tokens=max_num_batched_tokens,
         kv_dtype=_kv(kv_cache_dtype),
+        moe_backend=moe_backend,
         images=images,
     ).to_dict()
     _print(answer, as_json, f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {engine}")
@@ -191,6 +194,7 @@ def serve_command(
     max_num_seqs: Most = None,
     memory: Memory = None,
     kv_cache_dtype: KvDtype = None,
+    moe_backend: Backend = None,
     ttft: Annotated[float | None, typer.Option(help="Limit on time to first token, ms.")] = None,
     tpot: Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")] = None,
     request_latency: Annotated[float | None, typer.Option("--request-latency", help="Limit end to end, ms.")] = None,
@@ -223,6 +227,7 @@ def serve_command(
         "prefill": prefill,
         "decode": decode,
         "kv_dtype": _kv(kv_cache_dtype),
+        "moe_backend": moe_backend,
     }
     setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
     server = Server.of(spec, gpu, setup, traffic.longest)

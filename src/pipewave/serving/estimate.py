@@ -94,10 +94,12 @@ def estimate(
     engine: str | Engine = "vllm",
     max_num_batched_tokens: int = 8192,
     kv_dtype: str | None = None,
+    moe_backend: str | None = None,
     images: int = 0,
 ) -> Estimate:
     """Estimate a static batch. `output_len` 0: an embedding or a score of each prompt. `images`: of each prompt, each
-    of the size the model's tower is made for; their tokens come on top of `input_len`.
+    of the size the model's tower is made for; their tokens come on top of `input_len`. `moe_backend`: what runs the
+    experts, in the engine's own words, such as `marlin`.
 
     Raises CannotShard, DoesNotFit, BadInput, UnknownGPU, UnknownModel.
     """
@@ -111,6 +113,7 @@ def estimate(
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST:
             raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {LARGEST}", field=name)
     spec, card, program = asked(load(model), output_len), find_gpu(gpu), find_engine(engine)
+    program = program.what_if(moe_backend=moe_backend) if moe_backend else program
     input_len += image_tokens(spec, images)
     parallel = Parallel(tp, pp, ep)
     parallel.check(spec)

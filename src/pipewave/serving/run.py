@@ -51,6 +51,7 @@ class Setup:
     max_num_seqs: int | None = None
     gpu_memory_utilization: float | None = None
     kv_dtype: str | None = None
+    moe_backend: str | None = None
     front: Front = INSIDE
     recv_interval: int = 1
     mixes_phases: bool | None = None
@@ -82,6 +83,7 @@ class Setup:
             "max_batched_tokens": self.max_num_batched_tokens,
             "max_requests": self.max_num_seqs,
             "memory_share": self.gpu_memory_utilization,
+            "moe_backend": self.moe_backend,
             "mixes_phases": self.mixes_phases,
         }
         return engine.what_if(**{name: value for name, value in chosen.items() if value is not None})

@@ -133,6 +133,17 @@ class Engine:
             return next((rule for rule in fits if rule.backend == self.moe_backend), None)
         return next((rule for rule in fits if rule.default), None)
 
+    def check_backend(self) -> None:
+        """Raise BadInput when the chosen backend of experts is none that is known here."""
+        known = [rule.backend for rule in self.kernels if rule.family == "fused_moe" and rule.backend]
+        if self.moe_backend and self.moe_backend not in known:
+            kind = f"{self.setting.dtype} experts on {self.setting.gpu}"
+            runs = ", ".join(dict.fromkeys(known)) or "no backend but its default"
+            raise BadInput(
+                f"moe_backend = {self.moe_backend!r}: for {kind} {self.name} is known to run {runs}",
+                field="moe_backend",
+            )
+
     def padded(self, requests: int) -> int:
         """Rows a decode batch is padded to: the next captured graph size, or its own size beyond the last."""
         if requests > self.graph_limit:

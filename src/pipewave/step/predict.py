@@ -64,6 +64,7 @@ class Runner:
         """Resolve the engine's rules here; set page size and fusions from it, and the hosts a tensor group spans from
         the GPU."""
         engine = engine.on(setting_of(deployment, gpu))
+        engine.check_backend()
         tp = deployment.parallel.tp
         nodes = max(tp // gpu.gpus_per_node, 1) if tp > gpu.gpus_per_node else 1
         set_up = replace(
