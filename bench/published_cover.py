@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ from pipewave.serving.cases import from_dict
 from pipewave.software.engines import numbered
 
 HELD = 0.9
-LEAST_GROUPS = 3  # that a half-width is read off, or that of all rows stands in
+LEAST_GROUPS = 3  # that a half-width is read off, or that of TPOT stands in
+LEAST_ROWS = 3  # of a group that counts: one row alone would weigh as much as ninety
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,10 @@ class Point:
 def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
     """Every scored mean of today's engines."""
     good = [row for row in rows if not row.needs and row.group.source != OLD and "ttft_ms" in answers.get(row.id, {})]
-    return [_point(row, name, value, answers[row.id]) for row in good for name, value in row.measured.items()
-            if name in answers[row.id]]  # fmt: skip
+    every = [_point(row, name, value, answers[row.id]) for row in good for name, value in row.measured.items()
+             if name in answers[row.id]]  # fmt: skip
+    sizes = Counter((point.group, point.metric) for point in every)
+    return [point for point in every if sizes[point.group, point.metric] >= LEAST_ROWS]
 
 
 def _point(row: Row, name: str, value: float, answer: dict[str, Any]) -> Point:
@@ -68,11 +72,18 @@ def quantile(found: Sequence[Point]) -> float:
 
 
 def width(found: Sequence[Point], metric: str, told: bool) -> float:
-    """The half-width of a mean; without enough groups of its kind, that of all."""
+    """The half-width of a mean, never less where less is told; without enough groups of its kind, that of all rows of
+    the mean, and without those, that of TPOT."""
     own = [point for point in found if point.metric == metric]
-    kind = [point for point in own if point.told == told]
-    enough = len({point.group for point in kind}) >= LEAST_GROUPS
-    return quantile(kind if enough else own or list(found))
+    if _groups(own) < LEAST_GROUPS:
+        return width(found, "tpot_ms", told) if metric != "tpot_ms" else quantile(own)
+    kinds = [[point for point in own if point.told == kind] for kind in (True, False)[: 1 if told else 2]]
+    enough = [quantile(kind) for kind in kinds if _groups(kind) >= LEAST_GROUPS]
+    return max(enough) if enough else quantile(own)
+
+
+def _groups(found: Sequence[Point]) -> int:
+    return len({point.group for point in found})
 
 
 def coverage(found: Sequence[Point], metric: str) -> tuple[int, float]:

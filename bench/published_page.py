@@ -47,7 +47,7 @@ def _cell(apart: dict[str, Any] | None, shipped: dict[str, Any] | None) -> str:
     if not apart or not shipped:
         return ""
     errors = f"{apart['mape']:.1f} / {shipped['mape']:.1f}"
-    return f"{errors}; {apart['within']:.0f} % within 25 %, {apart['covered']:.0f} % held"
+    return f"{errors}; {apart['within']:.0f} % within 25 %"
 
 
 def picture(rows: list[dict[str, str]]) -> None:
