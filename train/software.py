@@ -57,10 +57,11 @@ def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
 
 
 def left_out(runs: Path, tables: Sequence[str]) -> dict[str, list[Outcome]]:
-    """What members without some software say of it, by the folder of their weights."""
+    """What members without some software say of it, by the folder of their weights; and those that ship."""
     frames = {table: rows(table, None, SHAPES, EACH) for table in tables}
     folders = sorted(folder for folder in (runs / "weights").glob("ver:*") if folder.is_dir())
-    return {folder.name: [*_unknown(by_weights(folder, frames), folder)] for folder in folders}
+    shipped = {"shipped": [*_unknown(by_weights(None, frames), WEIGHTS)]}
+    return shipped | {folder.name: [*_unknown(by_weights(folder, frames), folder)] for folder in folders}
 
 
 def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:

@@ -56,7 +56,7 @@ def test_breakdown_is_the_whole() -> None:
         ({"batch": 0}, BadInput, "batch"),
         ({"batch": -5}, BadInput, "batch"),
         ({"input_len": 0}, BadInput, "input_len"),
-        ({"output_len": 0}, BadInput, "output_len"),
+        ({"output_len": -1}, BadInput, "output_len"),
         ({"input_len": 10**12}, BadInput, "input_len"),
         ({"batch": 2.5}, BadInput, "batch"),
         ({"tp": 3}, CannotShard, "tp"),

@@ -77,7 +77,7 @@ def test_plan_prints_its_winner() -> None:
     small = ["--tp", "1,2", "--max-num-seqs", "8,64", "--max-num-batched-tokens", "8192", "--isl", "500", "--osl", "50"]
     words = ["plan", "--model", "Llama-3.1-8B", "--gpus", "H100,T4", *small]
     answer = json.loads(run(*words, "--price", "H100=2", "--json"))
-    assert answer["launch"].startswith("vllm serve Llama-3.1-8B")
+    assert answer["launch"].startswith("vllm serve meta-llama/Llama-3.1-8B")
     assert answer["does_not_fit"]
     assert "Pareto front" in run(*words)
 

@@ -27,6 +27,9 @@ NETS = {
     "dsa_context": ("attention_module", 8.0),
     "dsa_generation": ("attention_module", 8.0),
     "msa_generation": ("attention_module", 8.0),
+    "compressed_context": ("attention_module", 8.0),
+    "compressed_generation": ("attention_module", 8.0),
+    "kda_step": ("delta_net", 8.0),
     "moe_all_to_all": ("moe_all_to_all", 12.0),
 }
 ROWS = 250
