@@ -161,7 +161,7 @@ def answers(family: str) -> Iterator[list[float]]:
 def remembering() -> list[Any]:
     """Every cache that a rule may leave its answer in."""
     rooms = ("pipewave.kernels", "pipewave.prediction", "pipewave.software.stack_rules")
-    found = [one for one in gc.get_objects() if isinstance(one, _lru_cache_wrapper)]
+    found = [one for one in gc.get_objects() if issubclass(type(one), _lru_cache_wrapper)]
     return [one for one in found if str(getattr(one, "__module__", "")).startswith(rooms)]
 
 
