@@ -47,11 +47,12 @@ def test_a_scan_works_on_every_token_and_value_head(lengths: list[int]) -> None:
 
 
 @given(st.sampled_from(["delta_net", "mamba2", "causal_conv1d"]), LENGTHS, st.integers(1, 4096))
-def test_more_requests_take_no_less(kernel: str, lengths: list[int], another: int) -> None:
+def test_another_request_as_long_as_the_longest_takes_no_less(kernel: str, lengths: list[int], another: int) -> None:
+    """A shorter one may: a wave is timed by its mean block, and the mean falls (by 1 % for [2] and [2, 1])."""
     rest = {"delta_net": {"k_heads": 8, "v_heads": 16, "head_k_dim": 128, "head_v_dim": 128},
             "mamba2": {"heads": 64, "head_dim": 64, "state_dim": 128, "groups": 8, "chunk": 128},
             "causal_conv1d": {"channels": 4096, "width": 4, "branches": 1}}[kernel]  # fmt: skip
-    few, more = (analysed(kernel, rest | {"q_lens": lens}) for lens in (lengths, [*lengths, another]))
+    few, more = (analysed(kernel, rest | {"q_lens": lens}) for lens in (lengths, [*lengths, max(lengths) + another]))
     assert more.base_s[0] >= few.base_s[0] * (1 - 1e-9)
     assert np.all(more.demand.amounts >= few.demand.amounts * (1 - 1e-9))
 

@@ -23,7 +23,7 @@ STATIC = ["--batch", "8", "--input-len", "512", "--output-len", "32"]
 
 
 def run(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False, env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
     return result.output
 

@@ -16,6 +16,7 @@ from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
+from pipewave.residual.calibration import corrections
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.simulate import Pool, Record, Simulation
@@ -124,9 +125,8 @@ class Server:
         memory = budget(runner.deployment, runner.gpu, runner.engine)
         limits = _limits(runner, memory, longest)
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine))
-        table = _table(
-            plain, _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
-        )
+        sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
+        table = _table(plain, *sizes, corrections.state(runner.gpu.name))
         table = table.under(runner.engine.hosted(setup.front.host))
         return cls(runner, setup, memory, table, limits)
 
@@ -175,8 +175,9 @@ class Server:
 
 
 @lru_cache(maxsize=TABLES)
-def _table(runner: Runner, budget: int, requests: int, longest: int) -> StepTable:
-    """Step times of a deployment, kept for the next server that differs in its limits only."""
+def _table(runner: Runner, budget: int, requests: int, longest: int, calibrated: tuple[str, int]) -> StepTable:
+    """Step times of a deployment, kept for the next server that differs in its limits only; `calibrated` tells the
+    calibration apart that they rest on."""
     return StepTable(runner, budget=budget, requests=requests, longest=longest)
 
 

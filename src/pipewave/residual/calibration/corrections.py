@@ -72,6 +72,16 @@ def _path(setting: str, gpu: str) -> Path | None:
     return given if given.is_file() else given / file_name(gpu)
 
 
+def state(gpu: str) -> tuple[str, int]:
+    """What tells the calibrations in force for a GPU apart: the setting, and when the file was written.
+
+    Whoever keeps predictions keeps this with them.
+    """
+    chosen = os.environ.get(VARIABLE, "")
+    path = _path(chosen, gpu)
+    return chosen, path.stat().st_mtime_ns if path is not None and path.is_file() else 0
+
+
 def target(gpu: str) -> Path:
     """Where the calibration of a GPU is read from, and so where it is written to. BadInput when it is turned off."""
     path = _path(os.environ.get(VARIABLE, ""), gpu)
