@@ -34,7 +34,7 @@ FUZZ = settings(
     phases=[Phase.generate],
 )
 ENDPOINTS = [("GET", f"/api/{name}") for name in ("health", "gpus", "models", "kernels", "limits")]
-ENDPOINTS += [("POST", f"/api/{name}") for name in ("kernel", "serve", "plan", "trace")]
+ENDPOINTS += [("POST", f"/api/{name}") for name in ("kernel", "serve", "plan", "trace", "model")]
 
 
 @pytest.fixture(scope="session")
