@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from pipewave.residual.calibration.correction import Correction
 from pipewave.residual.calibration.file import Saved, save
 from train.corpus import aiter
 
-OUT = Path(__file__).resolve().parents[1] / "bench" / "results" / "amd.json"
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "bench" / "results" / "amd.json"
+PAGE = ROOT / "docs" / "generated" / "amd.md"
 ORIGIN = "AITER's tuned kernels: attainable time"
 PROTOCOL = "cold"
 MOST_ROWS = 600
@@ -37,6 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--out", type=Path, default=corrections.SHIPPED)
     parser.add_argument("--json", type=Path, default=OUT)
+    parser.add_argument("--markdown", type=Path, default=PAGE)
     options = parser.parse_args(argv)
     given, table = tables(options.data), []
     for architecture, found in _by_architecture(given).items():
@@ -46,8 +49,23 @@ def main(argv: list[str] | None = None) -> None:
         table += [_line(architecture, key, one) for key, one in sorted(fits.items())]
     content = {"fits": table, "listed": _spread(given)}
     options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    print(pd.DataFrame(table).to_string(index=False))
-    print(pd.DataFrame(content["listed"]).to_string(index=False))
+    options.markdown.write_text(markdown(content), encoding="utf-8")
+    print(options.markdown.read_text(encoding="utf-8"))
+
+
+def markdown(content: Mapping[str, Any]) -> str:
+    """Both tables, between the marks that the page includes them by."""
+    parts = []
+    for name, rows in content.items():
+        head = list(rows[0])
+        lines = [head, ["---"] * len(head), *([_cell(row[key]) for key in head] for row in rows)]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        parts.append(f"--8<-- [start:{name}]\n{table}\n--8<-- [end:{name}]\n")
+    return "\n".join(parts)
+
+
+def _cell(value: Any) -> str:
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def tables(data: Path | None) -> dict[str, pd.DataFrame]:
@@ -119,7 +137,13 @@ def _spread(given: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
     """How much slower the slowest listed kernel of a shape is than the fastest, where several are listed."""
     several = {kernel: table.dropna(subset=["spread"]) for kernel, table in given.items()}
     return [
-        {"kernel": kernel, "gfx": gfx, "dtype": dtype, "shapes": len(some), "median ratio": round(some.spread.median(), 3)}
+        {
+            "kernel": kernel,
+            "gfx": gfx,
+            "dtype": dtype,
+            "shapes": len(some),
+            "median ratio": round(some.spread.median(), 3),
+        }
         for kernel, table in several.items()
         for (gfx, dtype), some in table.groupby(["gfx", "dtype"])
     ]

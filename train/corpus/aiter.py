@@ -1,12 +1,13 @@
 """AITER's tuned tables (MIT, ROCm/aiter): the fastest kernel of each shape of GEMM and fused MoE on AMD's Instinct.
 
 They are selected minima: what a call can take there, not what a framework's default takes. `min_us` of a shape is taken
-over all kernels that the tables list for it; `spread` is how much slower the slowest listed one is, the nearest thing to
-a measure of what is lost when another kernel runs.
+over all kernels that the tables list for it; `spread` is how much slower the slowest listed one is, the nearest thing
+to a measure of what is lost when another kernel runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,13 @@ from pipewave.gpus import GPU
 from train.corpus.sources import data_dir
 
 # gfx number and compute units → GPU; of the parts that have rows, the one that is sold under a datasheet. Rows of the
-# MI308X, 80 compute units of an MI300X with all its memory, are read as an MI300X with as many.
-PARTS = {("gfx942", 304): ("MI300X", {}), ("gfx942", 80): ("MI300X", {"sms": 80}), ("gfx950", 256): ("MI355X", {})}
+# MI308X are read as an MI300X with its 80 compute units and its clock; memory is the same.
+MI308X: Mapping[str, float] = {"sms": 80, "boost_clock_mhz": 1420}
+PARTS: Mapping[tuple[str, int], tuple[str, Mapping[str, float]]] = {
+    ("gfx942", 304): ("MI300X", {}),
+    ("gfx942", 80): ("MI300X", MI308X),
+    ("gfx950", 256): ("MI355X", {}),
+}
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5}
 LONGEST_US = 1e7
 MOST_ROWS = 12  # of one product, or of one set of experts: some files list nearly every m
@@ -27,7 +33,9 @@ MOST_ROWS = 12  # of one product, or of one set of experts: some files list near
 def gemms(folder: Path | None = None) -> pd.DataFrame:
     """Columns gfx, cu_num, m, n, k, dtype, us (fastest), spread, in no order; rows without a time are dropped."""
     raw = pd.read_parquet(data_dir(folder) / "aiter_amd" / "gemm.parquet")
-    found = pd.DataFrame({"gfx": raw.gfx, "dtype": [_product(*row) for row in zip(raw.file, raw.q_dtype_w, strict=True)]})
+    found = pd.DataFrame(
+        {"gfx": raw.gfx, "dtype": [_product(*row) for row in zip(raw.file, raw.q_dtype_w, strict=True)]}
+    )
     for name, column in {"cu_num": "cu_num", "m": "M", "n": "N", "k": "K", "us": "us"}.items():
         found[name] = pd.to_numeric(raw[column], errors="coerce")
     return _fastest(found, ["gfx", "cu_num", "dtype", "m", "n", "k"])
