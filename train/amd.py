@@ -142,11 +142,15 @@ def _spread(given: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
             "gfx": gfx,
             "dtype": dtype,
             "shapes": len(some),
-            "median ratio": round(some.spread.median(), 3),
+            "median ratio": _median(some),
         }
         for kernel, table in several.items()
         for (gfx, dtype), some in table.groupby(["gfx", "dtype"])
     ]
+
+
+def _median(rows: pd.DataFrame) -> float:
+    return round(float(rows.spread.median()), 3)
 
 
 if __name__ == "__main__":

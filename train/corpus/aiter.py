@@ -89,7 +89,7 @@ def _grouped(inputs: str, weights: str, scaling: str) -> str | None:
 
 
 def possible(rows: pd.DataFrame, gpu: GPU) -> pd.DataFrame:
-    """Rows that the part's types and rates allow: some tables hold copies of a smaller shape's time, or 1 µs throughout.
+    """Rows that the part's types and rates allow: some tables hold copies of a smaller shape's time, or 1 µs.
 
     Weights are counted once for every expert that uniform routing is expected to reach.
     """
