@@ -98,11 +98,34 @@ def estimate(
     moe_backend: str | None = None,
     images: int = 0,
 ) -> Estimate:
-    """Estimate a static batch. `output_len` 0: an embedding or a score of each prompt. `images`: of each prompt, each
-    of the size the model's tower is made for; their tokens come on top of `input_len`. `moe_backend`: what runs the
-    experts, in the engine's own words, such as `marlin`. `dp`: ranks that share the requests of the batch among them.
+    """Time and memory of a static batch: all prompts, then all output tokens.
 
-    Raises CannotShard, DoesNotFit, BadInput, UnknownGPU, UnknownModel.
+    Args:
+        model: as in `load_model`.
+        gpu: name, spec file or `GPU`.
+        batch: requests that run together.
+        input_len: prompt tokens of a request.
+        output_len: output tokens of a request; 0 asks for an embedding or a score.
+        tp: ranks that share each matrix.
+        pp: stages that share the layers.
+        ep: ranks that share the experts.
+        dp: ranks of attention data parallelism, which share the requests of the batch.
+        engine: `vllm`, `sglang`, `trtllm`, with or without version.
+        max_num_batched_tokens: tokens of a step at most; longer prompts are cut.
+        kv_dtype: type of the cache; the model's by default.
+        moe_backend: what runs the experts, in the engine's own words, such as `marlin`.
+        images: images of a request, each of the size that the model's tower is made for; their tokens come on top of
+            `input_len`.
+
+    Returns:
+        Times in ms with a 90 % interval, memory in GiB, time by kernel family.
+
+    Raises:
+        CannotShard: heads, experts or layers do not divide.
+        DoesNotFit: weights, cache and workspace exceed the memory.
+        UnknownGPU, UnknownModel, BadInput: an argument that cannot be.
+
+    Source: kernels as by `predict` under `serving`, gaps by engine (docs/how-it-works.md).
     """
     for name, value, low in (
         ("batch", batch, 1),

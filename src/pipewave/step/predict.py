@@ -147,7 +147,7 @@ class Runner:
         basis = _by_name([found.sources[g].basis for g in found.group], found, step, call, count, size)
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
-        evidence = {name: us / np.maximum(kernels, 1e-9) for name, us in basis.items()}
+        evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
         notes = notes_of(list(book.calls), found)
         return Steps(total, total / factor, total * factor, families, gaps, evidence, load, notes)
 
