@@ -22,7 +22,7 @@ class Deployment:
     """What turns a model into kernels besides the batch: the split, the cache's type and its page size.
 
     `nodes`: hosts one tensor group spans. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
-    streams activations. `apart`: attention runs prompts and decodes of one step as two kernels.
+    streams activations. `separate_attention`: attention runs prompts and decodes of one step as two kernels.
     """
 
     model: ModelSpec
@@ -31,7 +31,7 @@ class Deployment:
     page_size: int | None = None
     nodes: int = 1
     compiled: bool = False
-    apart: bool = False
+    separate_attention: bool = False
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
         """Every kernel one rank of pipeline stage `stage` launches for a batch, in order, equal layers counted once."""
@@ -62,7 +62,16 @@ class Deployment:
     def stage(self, batch: Batch) -> Stage:
         """One rank's view of a batch."""
         kv_dtype = self.kv_dtype or self.model.kv_dtype
-        return Stage(self.model, self.parallel, batch, kv_dtype, self.page_size, self.nodes, self.compiled, self.apart)
+        return Stage(
+            self.model,
+            self.parallel,
+            batch,
+            kv_dtype,
+            self.page_size,
+            self.nodes,
+            self.compiled,
+            self.separate_attention,
+        )
 
     def _grouped(self, stage: int) -> list[tuple[Layer, int]]:
         return self.model.grouped(*self.parallel.stages(len(self.model.layers))[stage])

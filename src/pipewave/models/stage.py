@@ -72,7 +72,7 @@ class Stage:
     page_size: int | None
     nodes: int
     compiled: bool
-    apart: bool
+    separate_attention: bool
 
     @property
     def rows(self) -> int:

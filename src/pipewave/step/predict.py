@@ -68,7 +68,11 @@ class Runner:
         tp = deployment.parallel.tp
         nodes = max(tp // gpu.gpus_per_node, 1) if tp > gpu.gpus_per_node else 1
         set_up = replace(
-            deployment, page_size=engine.page_size, nodes=nodes, compiled=engine.compiled, apart=engine.apart
+            deployment,
+            page_size=engine.page_size,
+            nodes=nodes,
+            compiled=engine.compiled,
+            separate_attention=engine.separate_attention,
         )
         return cls(set_up, gpu, engine)
 
