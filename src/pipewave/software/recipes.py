@@ -53,7 +53,7 @@ def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts, fl
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:
-    """A setting; a text is a sum of numbers and known sizes."""
-    if not isinstance(value, str):
+    """A setting; a text that names a known size is a sum of numbers and known sizes."""
+    if not isinstance(value, str) or not set(value.split(" + ")) & set(known):
         return value
     return sum(known[part] if part in known else int(part) for part in value.split(" + "))
