@@ -15,7 +15,7 @@ from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.recipes import find
-from pipewave.software.rules import Setting
+from pipewave.software.rules import DeploymentFacts
 
 SLOW = Front(request_us=50_000.0, stream_us=0.0, variation=0.0)
 
@@ -116,13 +116,13 @@ def test_reserved_outputs_bound_preemption(share: float) -> None:
 
 
 def test_recipes_fill_in_what_published_deployments_set() -> None:
-    plain = Setting()
+    plain = DeploymentFacts()
     assert not find("vllm", "0.22.1", plain, prompt=1000, flight=8).settings
     old = find("vllm", "0.12.0", plain, prompt=1000, flight=8)
     assert old.settings == {"max_batched_tokens": 1072}
     assert old.notes
     assert not old.without(frozenset(["max_batched_tokens"])).settings
-    latent = Setting(attention="mla", mma="tcgen05")
+    latent = DeploymentFacts(attention="mla", mma="tcgen05")
     looks = [find("sglang", "0.5.9", latent, prompt=1000, flight=n).settings["recv_interval"] for n in (4, 16)]
     assert looks == [10, 30]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.files import packaged
-from pipewave.software.rules import Setting, holds
+from pipewave.software.rules import DeploymentFacts, holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
 
@@ -32,7 +32,7 @@ def _recipes() -> tuple[Mapping[str, Any], ...]:
     return tuple(packaged.yaml(FILE))
 
 
-def find(engine: str, version: str, setting: Setting, *, prompt: int, flight: int) -> Recipe:
+def find(engine: str, version: str, setting: DeploymentFacts, *, prompt: int, flight: int) -> Recipe:
     """What deployments of an engine's version in a setting set, for prompts of up to `prompt` tokens and `flight`
     requests at once."""
     settings: dict[str, Any] = {}
@@ -45,7 +45,7 @@ def find(engine: str, version: str, setting: Setting, *, prompt: int, flight: in
     return Recipe(settings, notes)
 
 
-def _holds(recipe: Mapping[str, Any], version: str, setting: Setting, flight: int) -> bool:
+def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts, flight: int) -> bool:
     unless: Mapping[str, Any] | None = recipe.get("unless")
     left_out = unless is not None and holds(unless, version, setting)
     return holds(recipe.get("when", {}), version, setting) and not left_out and flight >= recipe.get("flight_from", 0)
