@@ -21,7 +21,7 @@ from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.front import of as front_of
-from pipewave.software.recipes import Recipe
+from pipewave.software.recipes import Recipe, Requests
 from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
@@ -29,7 +29,9 @@ from pipewave.step.setting import setting_of
 DIGITS = 4
 V0 = "V0"
 OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under that name were
-FIELDS = {"max_batched_tokens": "max_num_batched_tokens"}  # of a recipe, as Setup names them
+# Settings of a recipe, as Setup and as Case name them.
+FIELDS = {"max_batched_tokens": "max_num_batched_tokens", "memory_share": "gpu_memory_utilization"}
+SAID = {"max_batched_tokens": "max_num_batched_tokens", "memory_share": "memory_fraction", "kv_dtype": "kv_dtype"}
 
 
 def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     setup, assumed = setup_of(case, traffic, front)
     server = Server.of(case.model, case.gpu, setup, traffic.longest)
     record = server.run(traffic).record
-    seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic)
+    seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
     told = bool(numbered(version_of(case)))
     times = seen | sides(seen, server.table.spread, told=told)
     assumed += [] if told else ["version not given: its default is assumed, and the interval is wider"]
@@ -68,7 +70,7 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
         kv_dtype=cache_type(case.kv_dtype),
         front=(front or front_of(case.engine)) if case.mode == "serve" else INSIDE,
     )
-    recipe = _recipe(case, setup, traffic) if case.mode == "serve" else Recipe()
+    recipe = _recipe(case, setup, traffic)
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items()}
     return replace(setup, **chosen), list(recipe.notes.values())
 
@@ -84,15 +86,19 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     spec, parallel = load(case.model), Parallel(case.tp, case.pp, case.ep)
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
     longest, flight = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests
-    found = recipe_of(engine.name, engine.version, setting, prompt=longest, flight=flight)
-    said = {"max_batched_tokens"} if case.max_num_batched_tokens else set()
-    return found.without(frozenset(said))
+    found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, longest, flight))
+    return found.without(frozenset(name for name, field in SAID.items() if getattr(case, field) is not None))
 
 
-def client(record: Record, traffic: Traffic) -> dict[str, float]:
-    """Means over requests, and the slowest in a hundred. Requests of one token have no later ones."""
+def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, float]:
+    """Means over requests, and the slowest in a hundred. Requests of one token have no later ones.
+
+    together: tokens that the server sends at once; the first are seen when the last of them is made.
+    """
     ttft, e2e = (1e3 * (when - record.arrival_s) for when in (record.first_s, record.done_s))
     later = traffic.output_len > 1
+    held = np.minimum(together, traffic.output_len) - 1
+    ttft = ttft + held * (e2e - ttft) / np.maximum(traffic.output_len - 1, 1)
     tpot = (e2e - ttft)[later] / (traffic.output_len[later] - 1)
     span = float(record.done_s.max() - record.arrival_s.min())
     slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if len(tpot) else {}

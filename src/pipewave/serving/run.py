@@ -37,7 +37,7 @@ class Setup:
     """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
 
     front: what stands between clients and engine; nothing when it is called from its own process.
-    recv_interval: decode steps between two looks at new requests. mixes_phases: decode tokens ride along with prompts
+    recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once. mixes_phases: decode tokens ride along with prompts
     (SGLang's mixed chunks).
     """
 
@@ -55,6 +55,7 @@ class Setup:
     moe_backend: str | None = None
     front: Front = INSIDE
     recv_interval: int = 1
+    stream_interval: int = 1
     mixes_phases: bool | None = None
 
     def __post_init__(self) -> None:
