@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-
 from pipewave.serving.answers import client
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
@@ -140,9 +139,12 @@ def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
     assert recipe("trtllm:1.0.0", narrow).settings == {
         "max_batched_tokens": 1072,
         "kv_dtype": "fp8",
-        "memory_share": 0.8,
+        "gpu_memory_utilization": 0.8,
     }
-    assert recipe("trtllm:1.0.0", narrow, mode="offline").settings == {"kv_dtype": "fp8"}
+    assert recipe("trtllm:1.0.0", narrow, mode="offline").settings == {
+        "kv_dtype": "fp8",
+        "gpu_memory_utilization": 0.95,
+    }
     long = recipe("trtllm:1.0.0", narrow, mode="offline", prompt=20000)
     assert long.settings["max_batched_tokens"] > 20000
     assert not recipe("trtllm:1.0.0", narrow, mode="estimate", prompt=20000).settings

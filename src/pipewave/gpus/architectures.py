@@ -33,6 +33,7 @@ class Architecture:
     together (`wgmma`), through tensor memory, two SMs to a product (`tcgen05`). l2_partitions: pieces of the L2, each
     keeping its own copy of what several read. joules_per_flop: of a dense 16-bit FLOP at the power limit.
     nvlink_reduces: switches add up in flight. clock_drops_when_cold: a product after a pause brings the clock down.
+    stand_in: the stack whose kernels answer for all others, where no stack was measured on the architecture.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Architecture:
     joules_per_flop: float
     nvlink_reduces: bool = False
     clock_drops_when_cold: bool = False
+    stand_in: str = ""
 
     def __post_init__(self) -> None:
         if self.mma not in get_args(Mma):

@@ -24,9 +24,15 @@ def numeric_fields(family: Family) -> tuple[str, ...]:
 
 def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:
     """What calls must share to be analysed in one batch: type, software, options and the family's own variant."""
-    names, default = (*SHARED, *family.options), defaults(family.call)
-    shared = [case[name] if name in case else default.get(name) for name in names]
+    shared = [case.get(name, otherwise) for name, otherwise in _shared(family)]
     return (*shared, family.variant(case)) if family.variant else tuple(shared)
+
+
+@cache
+def _shared(family: Family) -> tuple[tuple[str, Any], ...]:
+    """Names and defaults of the fields that calls of a batch share."""
+    default = defaults(family.call)
+    return tuple((name, default.get(name)) for name in (*SHARED, *family.options))
 
 
 def options_of(family: Family, key: Sequence[Any]) -> tuple[tuple[str, Any], ...]:

@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
 
 SCHEMA = 1
-CALLS_AT_ONCE = 2048  # whose hidden layers stay in a core's own cache
+CALLS_AT_ONCE = 1024  # whose hidden layers stay in a core's own cache
 ZERO = np.zeros((), np.float32)  # a plain 0.0 costs numpy a conversion every time
 UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
 UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.dtypes import cache_type
-from pipewave.errors import BadInput
 from pipewave.gpus import find as find_gpu
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.serving.cases import Case
 from pipewave.serving.interval import sides
+from pipewave.serving.notation import read
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
@@ -29,9 +29,13 @@ from pipewave.step.setting import setting_of
 DIGITS = 4
 V0 = "V0"
 OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under that name were
-# Settings of a recipe, as Setup and as Case name them.
-FIELDS = {"max_batched_tokens": "max_num_batched_tokens", "memory_share": "gpu_memory_utilization"}
-SAID = {"max_batched_tokens": "max_num_batched_tokens", "memory_share": "memory_fraction", "kv_dtype": "kv_dtype"}
+# What a recipe leaves alone, and the field that says it.
+SAID = {
+    "max_batched_tokens": "max_num_batched_tokens",
+    "kv_dtype": "kv_dtype",
+    "gpu_memory_utilization": "memory_fraction",
+}
+FIELDS = {"max_batched_tokens": "max_num_batched_tokens"}  # of a recipe, as Setup names them
 
 
 def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
@@ -57,12 +61,12 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
 
 def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:
     """How a case's model is served, and what was assumed where it does not say."""
-    if case.dp > 1:
-        raise BadInput(f"dp = {case.dp}: attention data parallelism is not modelled yet", field="dp")
+    degrees = read(case.engine, case.tp, case.ep, case.dp, case.gpus)
     setup = Setup(
-        tp=case.tp,
+        tp=degrees.tp,
         pp=case.pp,
-        ep=case.ep,
+        ep=degrees.ep,
+        dp=degrees.dp,
         engine=f"{case.engine}:{version_of(case)}",
         max_num_batched_tokens=case.max_num_batched_tokens,
         max_num_seqs=case.max_num_seqs,
@@ -72,7 +76,8 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     )
     recipe = _recipe(case, setup, traffic)
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items()}
-    return replace(setup, **chosen), list(recipe.notes.values())
+    notes = [degrees.note] if degrees.note else []
+    return replace(setup, **chosen), [*notes, *recipe.notes.values()]
 
 
 def version_of(case: Case) -> str:
@@ -83,7 +88,7 @@ def version_of(case: Case) -> str:
 def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     """What published deployments set of what the case leaves out."""
     engine = find_engine(setup.engine)
-    spec, parallel = load(case.model), Parallel(case.tp, case.pp, case.ep)
+    spec, parallel = load(case.model), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
     longest, flight = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests
     found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, longest, flight))

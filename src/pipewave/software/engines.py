@@ -62,6 +62,8 @@ class Engine:
     shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
     fused_rope: the kernel that writes the cache turns queries and keys, too.
+    exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
+    `_narrow` at its end: quantised before they are sent.
     routing: how tokens spread over experts where a call does not say (empty: at random).
     kernels: which rows answer for which calls; moe_backend: the choice among those of experts, empty for the default.
     chosen: what the user set, which no rule overrides.
@@ -102,6 +104,7 @@ class Engine:
     shared_tokens: int = 0
     fused_norm_mib: float = 0.0
     fused_rope: bool = False
+    exchange: str = ""
     routing: str = ""
     moe_backend: str = ""
     kernels: tuple[KernelRule, ...] = ()
@@ -245,7 +248,7 @@ def static_share(engine: Engine, reserve: Reserve) -> float:
     """Share of the card that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
     setting = engine.setting
     kept = reserve.fixed + reserve.chunk_token * max(engine.max_batched_tokens, 2048)
-    kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.pp
+    kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.dp * setting.pp
     kept += reserve.dp_request * engine.graph_limit * setting.dp if setting.dp > 1 else 0.0
     total = setting.gib * 1024
     return round((total - max(kept, reserve.least)) / total, 3)

@@ -66,7 +66,7 @@ def _holds(recipe: Mapping[str, Any], version: str, setting: Setting) -> bool:
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:
-    """A setting; a text with a plus is a sum of numbers and known sizes."""
-    if not isinstance(value, str) or " + " not in value:
+    """A setting; a text that names a known size is a sum of numbers and known sizes."""
+    if not isinstance(value, str) or not set(value.split(" + ")) & set(known):
         return value
     return sum(known[part] if part in known else int(part) for part in value.split(" + "))

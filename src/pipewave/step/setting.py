@@ -11,8 +11,8 @@ from pipewave.models.spec import ModelSpec
 from pipewave.software.rules import Setting
 
 
-def setting_of(deployment: Deployment, gpu: GPU, dp: int = 1) -> Setting:
-    """The setting of a deployment on a card; `dp`: data parallelism of attention."""
+def setting_of(deployment: Deployment, gpu: GPU) -> Setting:
+    """The setting of a deployment on a card."""
     model, split = deployment.model, deployment.parallel
     experts = [moe for layer, _ in model.grouped() for moe in layer.moes]
     dense = _dense_dtype(model)
@@ -23,7 +23,7 @@ def setting_of(deployment: Deployment, gpu: GPU, dp: int = 1) -> Setting:
         tp=split.tp,
         pp=split.pp,
         ep=split.ep,
-        dp=dp,
+        dp=split.dp,
         attention="mla" if model.has(Mla) else "gqa",
         experts=bool(experts),
         shared_experts=any(moe.shared is not None for moe in experts),

@@ -48,11 +48,17 @@ class Correction:
     weights: Array
     settings: frozenset[Setting]
     width: float  # factor on the half-width of the interval, in log time
+    origin: str = ""  # whose rows they are, where not the user's own
 
     @property
     def rows(self) -> int:
         """Rows it was fitted to."""
         return len(self.weights)
+
+    @property
+    def note(self) -> str:
+        """What an answer that it moved says."""
+        return f"calibrated with {self.rows} rows{' of ' if self.origin else ''}{self.origin}"
 
     def log_factor(self, features: Mapping[str, Array], codes: Mapping[str, str], calls: int) -> Array:
         """Log of corrected over predicted latency, one a call."""
