@@ -18,7 +18,7 @@ from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.recipes import Recipe, Requests, find
-from pipewave.software.rules import Setting
+from pipewave.software.rules import DeploymentFacts
 
 SLOW = Front(request_us=50_000.0, stream_us=0.0, variation=0.0)
 
@@ -118,24 +118,26 @@ def test_reserved_outputs_bound_preemption(share: float) -> None:
         assert record.preemptions > 0
 
 
-def recipe(engine: str, setting: Setting, *, prompt: int = 1000, flight: int = 8, mode: str = "serve") -> Recipe:
+def recipe(
+    engine: str, setting: DeploymentFacts, *, prompt: int = 1000, flight: int = 8, mode: str = "serve"
+) -> Recipe:
     name, _, version = engine.partition(":")
     return find(name, version, setting, Requests(mode, prompt, flight))
 
 
 def test_recipes_fill_in_what_published_deployments_set() -> None:
-    plain = Setting()
+    plain = DeploymentFacts()
     assert not recipe("vllm:0.22.1", plain).settings
     old = recipe("vllm:0.12.0", plain)
     assert old.settings == {"max_batched_tokens": 1072}
     assert old.notes
     assert not old.without(frozenset(["max_batched_tokens"])).settings
-    latent = Setting(attention="mla", mma="tcgen05")
+    latent = DeploymentFacts(attention="mla", mma="tcgen05")
     assert [recipe("sglang:0.5.9", latent, flight=n).settings["recv_interval"] for n in (4, 16)] == [10, 30]
 
 
 def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
-    narrow = Setting(dtype="fp8")
+    narrow = DeploymentFacts(dtype="fp8")
     assert recipe("trtllm:1.0.0", narrow).settings == {
         "max_batched_tokens": 1072,
         "kv_dtype": "fp8",

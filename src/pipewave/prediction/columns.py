@@ -18,8 +18,8 @@ SHARED = ("dtype", "stack", "impl")  # fields that go to the context of every fa
 @cache
 def numeric_fields(family: Family) -> tuple[str, ...]:
     """Fields of the family that become plain columns."""
-    apart = {*family.options, *family.ragged, *SHARED}
-    return tuple(name for name in rules(family.call) if name not in apart)
+    others = {*family.options, *family.ragged, *SHARED}
+    return tuple(name for name in rules(family.call) if name not in others)
 
 
 def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pipewave.software.rules import Setting, holds
+from pipewave.software.rules import DeploymentFacts, holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
 
@@ -47,7 +47,7 @@ class Requests:
         return self.mode in recipe.get("modes", ("serve",)) and not few
 
 
-def find(engine: str, version: str, setting: Setting, requests: Requests) -> Recipe:
+def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests) -> Recipe:
     """What deployments of an engine's version in a setting set for such requests."""
     settings: dict[str, Any] = {}
     notes: dict[str, str] = {}
@@ -59,7 +59,7 @@ def find(engine: str, version: str, setting: Setting, requests: Requests) -> Rec
     return Recipe(settings, notes)
 
 
-def _holds(recipe: Mapping[str, Any], version: str, setting: Setting) -> bool:
+def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) -> bool:
     unless: Mapping[str, Any] | None = recipe.get("unless")
     left_out = unless is not None and holds(unless, version, setting)
     return holds(recipe.get("when", {}), version, setting) and not left_out
