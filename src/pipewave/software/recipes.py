@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from pipewave.files import packaged
 from pipewave.software.rules import DeploymentFacts, holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
@@ -30,7 +29,7 @@ class Recipe:
 
 @cache
 def _recipes() -> tuple[Mapping[str, Any], ...]:
-    return tuple(yaml.safe_load(FILE.read_text("utf-8")))
+    return tuple(packaged.yaml(FILE))
 
 
 @dataclass(frozen=True, slots=True)
