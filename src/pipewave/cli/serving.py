@@ -18,6 +18,10 @@ Model = Annotated[str, typer.Option("--model", help="config.json, a directory wi
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or spec file.")]
 Tp = Annotated[int, typer.Option("--tp", "--tp-size", "--tensor-parallel-size", "-tp", help="Tensor parallel GPUs.")]
 Pp = Annotated[int, typer.Option("--pp", "--pp-size", "--pipeline-parallel-size", "-pp", help="Pipeline stages.")]
+Dp = Annotated[
+    int,
+    typer.Option("--dp", "--dp-size", "--data-parallel-size", "-dp", help="Ranks of attention data parallelism."),
+]
 Ep = Annotated[int, typer.Option("--ep", "--ep-size", help="Expert parallel degree inside the tensor group.")]
 EngineName = Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm; a version: sglang:0.5.9.")]
 Backend = Annotated[str | None, typer.Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
@@ -54,6 +58,7 @@ def step_command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
+    dp: Dp = 1,
     engine: EngineName = "vllm",
     kv_cache_dtype: KvDtype = None,
     ignore: Ignore = [],  # noqa: B006
@@ -70,7 +75,7 @@ def step_command(
     from pipewave.step import Runner, find_engine
     from pipewave.step.detail import detail
 
-    spec, parallel = load(model, ignore=tuple(ignore)), Parallel(tp, pp, ep)
+    spec, parallel = load(model, ignore=tuple(ignore)), Parallel(tp, pp, ep, dp)
     parallel.check(spec)
     deployment = Deployment(spec, parallel, _kv(kv_cache_dtype))
     runner = Runner.of(deployment, find(gpu), find_engine(engine))
@@ -115,6 +120,7 @@ def estimate_command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
+    dp: Dp = 1,
     engine: EngineName = "vllm",
     max_num_batched_tokens: Tokens = 8192,
     kv_cache_dtype: KvDtype = None,
@@ -135,6 +141,7 @@ def estimate_command(
         tp=tp,
         pp=pp,
         ep=ep,
+        dp=dp,
         engine=engine,
         max_num_batched_tokens=max_num_batched_tokens,
         kv_dtype=_kv(kv_cache_dtype),
@@ -186,8 +193,9 @@ def serve_command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
+    dp: Dp = 1,
     engine: EngineName = "vllm",
-    replicas: Annotated[int, typer.Option("--replicas", "--dp", "--dp-size", help="Engines side by side.")] = 1,
+    replicas: Annotated[int, typer.Option("--replicas", help="Engines side by side.")] = 1,
     prefill: Annotated[int, typer.Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0,
     decode: Annotated[int, typer.Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0,
     max_num_batched_tokens: Budget = None,
@@ -224,6 +232,7 @@ def serve_command(
     traffic = _traffic(trace, requests, drawn, {"rate": rate, "concurrency": concurrency})
     sides: dict[str, Any] = {
         "replicas": replicas,
+        "dp": dp,
         "prefill": prefill,
         "decode": decode,
         "kv_dtype": _kv(kv_cache_dtype),

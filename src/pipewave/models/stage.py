@@ -72,12 +72,19 @@ class Stage:
     page_size: int | None
     nodes: int
     compiled: bool
-    apart: bool
+    separate_attention: bool
+    group_nodes: int = 1
+    exchange: str = ""
 
     @property
     def rows(self) -> int:
         """Tokens of the dense kernels."""
         return self.batch.rows
+
+    @property
+    def met(self) -> int:
+        """Tokens that the experts of a layer meet: those of all data-parallel ranks, each with as many as this one."""
+        return self.rows * self.parallel.dp
 
     @property
     def tp(self) -> int:

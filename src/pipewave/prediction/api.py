@@ -18,10 +18,10 @@ from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES, Array
 from pipewave.prediction import requests, tables
 from pipewave.prediction.arrays import TableBatch
-from pipewave.prediction.batch import US, Answers, answer
+from pipewave.prediction.batch import US, Answers
 from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.order import answer, answer_scalar
 from pipewave.prediction.resolve import Source
-from pipewave.prediction.scalar import answer_scalar
 from pipewave.prediction.tables import Table
 from pipewave.residual.card import BASES
 from pipewave.software.known import furthest
@@ -31,10 +31,21 @@ LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches.
+    """One answer.
 
-    `software`: whether rows of this stack and implementation on this GPU were trained on (`measured`), or which
-    stand in for them: `other_gpu`, `nearest_version`, `other_framework`.
+    Attributes:
+        latency_us: expected time, µs.
+        low_us: lower end of the 90 % interval, µs.
+        high_us: upper end of the 90 % interval, µs.
+        floor_us: time that no kernel can beat, µs: the busiest pipe at its highest rate.
+        ceiling_us: time that a well-made kernel reaches at this shape, µs.
+        bound: the pipe that sets the floor, such as `tensor` or `dram`.
+        basis: what was measured: `measured_gpu`, `same_architecture` or `new_architecture`.
+        impl: implementation that was assumed or asked for.
+        stack: software that was assumed or asked for.
+        notes: what was substituted, in sentences.
+        software: whether rows of this stack and implementation on this GPU were trained on (`measured`), or which stand
+            in for them: `other_gpu`, `nearest_version`, `other_framework`.
     """
 
     latency_us: float
@@ -76,7 +87,21 @@ def _shared(one: str, other: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Predictions(Sequence[Prediction]):
-    """Many answers as arrays, in the order of the calls."""
+    """Many answers as arrays, [call] each, in the order of the calls; a sequence of `Prediction`.
+
+    Attributes:
+        latency_us: expected times, µs.
+        low_us: lower ends of the 90 % intervals, µs.
+        high_us: upper ends of the 90 % intervals, µs.
+        floor_us: times that no kernel can beat, µs.
+        ceiling_us: times that well-made kernels reach, µs.
+        bound: pipe that sets each floor, index into `PIPES`.
+        group: what each answer rests on, index into `sources`.
+        sources: basis, implementation, stack and notes of each group.
+        joules: energy above what the idle board draws, J.
+        carried: columns of a DataFrame that are no fields.
+        index: of a DataFrame.
+    """
 
     latency_us: Array
     low_us: Array
@@ -168,14 +193,25 @@ def predict(
     stack: str | None = None,
     impl: str | None = None,
 ) -> Prediction | Predictions:
-    """Latency of one call or of many on a GPU, under a protocol of the contract (`cold` where none is named).
+    """Latency of one call or of many on a GPU.
 
-    Many calls are a list of calls or of dicts, a dict of columns or a DataFrame; names are the contract's fields,
-    sizes are elements, `bytes` is in bytes. A row that names its own `gpu` or `protocol` is answered for that one.
-    `stack` and `impl` stand in where a call names none. Answers are in µs, in the order of the calls; columns of a
-    DataFrame that are no fields, and its index, come back with `Predictions.to_pandas`.
+    Args:
+        calls: a call; or many, as a list of calls or of dicts, a dict of columns, or a DataFrame. Names are the
+            contract's fields; sizes are in elements, `bytes` in bytes. A row's own `gpu` or `protocol` comes first.
+        gpu: name, spec file or `GPU`. May be None where every row names one.
+        protocol: `cold` (default), `graph`, `profiler_warm` or `serving`.
+        stack: software for calls that name none, such as `vllm-0.22.1`.
+        impl: implementation for calls that name none, such as `cutlass`.
 
-    Raises UnknownGPU, UnsupportedDtype, MissingField, UnknownField or BadInput.
+    Returns:
+        A `Prediction` of one call, `Predictions` of many in their order; times in µs.
+
+    Raises:
+        UnknownGPU: no GPU of that name.
+        UnsupportedDtype: the GPU cannot run the type.
+        MissingField, UnknownField, BadInput: a call or an argument that cannot be.
+
+    Source: base estimate from physics times a learned correction (docs/how-it-works.md, "The learned correction").
     """
     requests.check_name("stack", stack)
     requests.check_name("impl", impl)

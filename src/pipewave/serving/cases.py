@@ -61,7 +61,8 @@ class Case:
     """A deployment under requests, as the contract names the fields; None = the engine's own default.
 
     isl, osl: mean tokens; spread: lengths are uniform within ± this share. arrivals: rows of (seconds, prompt tokens,
-    output tokens) instead. rate: requests a second. prefix_share: of a prompt, found in the cache.
+    output tokens) instead. rate: requests a second. prefix_share: of a prompt, found in the cache. gpus: of a replica,
+    where tables leave open what they count twice.
     """
 
     model: str = of("str")
@@ -72,6 +73,7 @@ class Case:
     pp: int = of("int", 1, **DEGREE)
     ep: int = of("int", 1, **DEGREE)
     dp: int = of("int", 1, **DEGREE)
+    gpus: int | None = of("int", None, **DEGREE)
     mode: str = of("str", "serve", choices=MODES)
     isl: float | None = of("float", None, low=1, high=LONGEST)
     osl: float | None = of("float", None, low=1, high=LONGEST)
@@ -90,7 +92,7 @@ class Case:
     @property
     def deployment(self) -> tuple[Any, ...]:
         """What cases must share to share their step times."""
-        split = (self.tp, self.pp, self.ep, self.dp)
+        split = (self.tp, self.pp, self.ep, self.dp, self.gpus)
         return (self.model, self.gpu, self.engine, self.version, *split, self.kv_dtype, self.max_num_batched_tokens)
 
     def traffic(self, seed: int = 0) -> Traffic:

@@ -37,8 +37,9 @@ class Setup:
     """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
 
     front: what stands between clients and engine; nothing when it is called from its own process.
-    recv_interval: decode steps between two looks at new requests. mixes_phases: decode tokens ride along with prompts
-    (SGLang's mixed chunks).
+    recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once.
+    mixes_phases: decode tokens ride along with prompts (SGLang's mixed chunks). dp: ranks of attention data parallelism
+    in an engine, each with limits and cache of its own; patience: steps that they hold prompts back until all have one.
     """
 
     tp: int = 1
@@ -46,6 +47,7 @@ class Setup:
     ep: int = 1
     engine: str | Engine = "vllm"
     replicas: int = 1
+    dp: int = 1
     prefill: int = 0
     decode: int = 0
     max_num_batched_tokens: int | None = None
@@ -55,7 +57,9 @@ class Setup:
     moe_backend: str | None = None
     front: Front = INSIDE
     recv_interval: int = 1
+    stream_interval: int = 1
     mixes_phases: bool | None = None
+    patience: int = 0
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -119,7 +123,8 @@ class Server:
         cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens."""
-        spec, program, parallel = load(model), setup.program(), Parallel(setup.tp, setup.pp, setup.ep)
+        spec, setup = load(model), _beside(setup, load(model))
+        program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
         memory = budget(runner.deployment, runner.gpu, runner.engine)
@@ -158,8 +163,10 @@ class Server:
         return replace(middle, answer={**middle.answer, **intervals})
 
     def _looks(self) -> dict[str, Any]:
-        """When the scheduler looks at new requests."""
-        return {"overlaps": self.runner.engine.overlaps, "interval": self.setup.recv_interval}
+        """When the scheduler looks at new requests, and over how many ranks it spreads them."""
+        setup = self.setup
+        looks = {"overlaps": self.runner.engine.overlaps, "interval": setup.recv_interval}
+        return {**looks, "ranks": setup.dp, "patience": setup.patience}
 
     def _pipeline_factor(self) -> float:
         """A full pipeline moves at the pace of its slowest stage."""
@@ -172,6 +179,11 @@ class Server:
         near = self.setup.engines * self.runner.deployment.parallel.world <= joined(gpu)
         link = gpu.link_gbps if near else network_gbps(gpu)
         return TRANSFER_S + size / (1e9 * min(link, gpu.link_gbps))
+
+
+def _beside(setup: Setup, model: ModelSpec) -> Setup:
+    """Data-parallel ranks of a model without experts share nothing: they are replicas."""
+    return setup if model.is_moe else replace(setup, replicas=setup.replicas * setup.dp, dp=1)
 
 
 @lru_cache(maxsize=TABLES)

@@ -12,6 +12,7 @@ import numpy as np
 from pipewave.physics.demand import Array
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
+from pipewave.serving.lockstep import Group
 from pipewave.serving.replica import Limits, Replica, Step
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
@@ -21,16 +22,21 @@ from pipewave.software.front import INSIDE, Front
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Engines of one kind: how many run side by side, what a step costs them, their limits, and when they look at new
-    requests (`overlaps`, `interval`: see Inbox)."""
+    requests (`overlaps`, `interval`: see Inbox). Each holds `ranks` data-parallel ranks (`patience`: see Group)."""
 
     table: StepTable
     limits: Limits
     engines: int = 1
     overlaps: bool = False
     interval: int = 1
+    ranks: int = 1
+    patience: int = 0
 
-    def replicas(self, traffic: Traffic, *, ready: bool = False) -> list[Replica]:
+    def replicas(self, traffic: Traffic, *, ready: bool = False) -> list[Replica] | list[Group]:
         """Fresh engines."""
+        if self.ranks > 1:
+            parts = (self.table, self.limits, traffic, self.ranks)
+            return [Group(*parts, ready=ready, patience=self.patience) for _ in range(self.engines)]
         return [Replica(self.table, self.limits, traffic, ready=ready) for _ in range(self.engines)]
 
     def inboxes(self) -> list[Inbox]:
@@ -76,7 +82,7 @@ class Simulation:
         prompts = replace(traffic, output_len=np.ones_like(traffic.output_len)) if decode else traffic
         self.front = pool.replicas(prompts)
         self.back = decode.replicas(traffic, ready=True) if decode else []
-        self.engines = self.front + self.back
+        self.engines: list[Replica | Group] = [*self.front, *self.back]
         self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
         self.began_s = [0.0] * len(self.engines)  # when the step before the next one began
         self.busy: list[Step | None] = [None] * len(self.engines)

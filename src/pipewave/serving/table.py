@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipewave.models.exchange import is_shared
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
@@ -54,12 +55,19 @@ class StepTable:
 
     def _predict(self, axes: Axes) -> None:
         """Price all points of the grids."""
-        parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
+        parts = [self._price(uses, batches) for uses, batches in [*axes.batches(self.runner), *self._group(axes)]]
         self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.time = Sums(axes, [part.us for part in parts])
         self.heat = Sums(axes, [part.heat_us for part in parts])
-        self.counts = {True: _launched(parts[0], parts[1], parts[2]), False: _launched(parts[0], parts[1], parts[3])}
+        rest = [parts[0], parts[1], *parts[4:]]
+        self.counts = {True: _launched(*rest, parts[2]), False: _launched(*rest, parts[3])}
         self.graph, self.pieces, self.eager = self._regimes()
+
+    def _group(self, axes: Axes) -> list[tuple[UsesOf, list[Batch]]]:
+        """Under attention data parallelism, the kernels that depend on the rows of all ranks: by the mean of a rank."""
+        if self.runner.deployment.parallel.dp == 1:
+            return []
+        return [(_only(self.runner.deployment.by_rows, shared=True), [Batch((n,), (n,)) for n in axes.rows])]
 
     def _regimes(self) -> list[Regime]:
         """A decode step that replays a graph, a small step with prompts, a large one."""
@@ -117,8 +125,9 @@ class Axes:
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points."""
         model = runner.deployment
+        by_rows = model.by_rows if model.parallel.dp == 1 else _only(model.by_rows, shared=False)
         return [
-            (model.by_rows, [Batch((n,), (n,)) for n in self.rows]),
+            (by_rows, [Batch((n,), (n,)) for n in self.rows]),
             (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
             (model.by_length, [Batch((1,) * n, (int(c),) * n) for n in self.counts for c in self.caches]),
             (model.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in self.prompts]),
@@ -129,8 +138,9 @@ class Sums:
     """One quantity that kernels add up to, such as µs, read between the points of the grids."""
 
     def __init__(self, axes: Axes, parts: Sequence[Array]) -> None:
-        body, head, decode, prompt = parts
+        body, head, decode, prompt, *group = parts
         self.axes = axes
+        self.group = _every(axes.rows, group[0]) if group else []
         self.body, self.head = _every(axes.rows, body), _every(axes.heads, head)
         every = np.arange(axes.counts[-1] + 1)
         columns = decode.reshape(len(axes.counts), len(axes.caches)).T
@@ -172,6 +182,11 @@ class Sums:
         chunks, prefixes = _around(self.axes.chunks, size), self.axes.prefixes
         row = [_between(prefixes, [self.prompt[count, q, p] for p in prefixes], before) for q in chunks]
         return _between(chunks, row, size)
+
+
+def _only(uses: UsesOf, *, shared: bool) -> UsesOf:
+    """The kernels that wait for a whole group of data-parallel ranks, or those that do not."""
+    return lambda batch, stage: [use for use in uses(batch, stage) if is_shared(use) == shared]
 
 
 def _launched(*grids: Priced) -> dict[str, float]:
