@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadInput, did_you_mean
+from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
@@ -218,7 +218,7 @@ NAMED = tuple(one.name for one in fields(Engine))
 
 @cache
 def _times() -> dict[str, dict[str, float]]:
-    return dict(json.loads(FILE.read_text("utf-8")))
+    return dict(packaged.document(FILE))
 
 
 @cache

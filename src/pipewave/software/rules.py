@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
@@ -68,8 +67,7 @@ class KernelRule:
 @cache
 def read(engine: str) -> Mapping[str, Any]:
     """The rules of an engine: `version` (its default), `rules` and `kernels`."""
-    found = yaml.safe_load((HERE / f"{engine}.yaml").read_text("utf-8"))
-    return dict(found)
+    return dict(packaged.yaml(HERE / f"{engine}.yaml"))
 
 
 def names() -> tuple[str, ...]:

@@ -138,6 +138,7 @@ RMSNORM = Family(
     example="pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
     faces=_norm_faces,
     reads="activations",
+    grows=("rows",),
 )
 SILU = Family(
     "silu_and_mul",
@@ -148,4 +149,5 @@ SILU = Family(
     example="pipewave predict silu_and_mul 2048 14336 --gpu H200",
     faces=_activation_faces,
     reads="activations",
+    grows=("rows",),
 )
