@@ -15,6 +15,15 @@ from pipewave.software.rules import Setting, holds
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
 
 
+ACCEPTANCE = FILE.with_name("acceptance.yaml")
+
+
+@cache
+def acceptance(method: str) -> float:
+    """Probability that a draft of a method of speculation is accepted, where nothing is said."""
+    return float(yaml.safe_load(ACCEPTANCE.read_text("utf-8"))[method]["acceptance"])
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Settings by field name, and a note on each that is no default of the engine."""
