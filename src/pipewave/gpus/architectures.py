@@ -6,7 +6,6 @@ never answered as some other: add a row, or `register` one (a GPU file does so w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pipewave.errors import BadInput, UnknownArchitecture
+from pipewave.files import packaged
 
 Mma = Literal["mma", "wgmma", "tcgen05"]
 _NUMBERS = (
@@ -75,7 +75,7 @@ _REGISTERED: dict[int, Architecture] = {}
 @cache
 def shipped() -> Mapping[int, Architecture]:
     """The rows of the data file by compute capability."""
-    rows = json.loads(_DATA.read_bytes())["capabilities"]
+    rows = packaged.document(_DATA)["capabilities"]
     return {int(capability): Architecture(**row) for capability, row in rows.items()}
 
 

@@ -148,7 +148,8 @@ class Family:
     `reads`: what a step leaves nearer than a cold call finds it, "operands" (weights, a cache) or "activations" of the
     kernel before. `example` is a command line; `faces` is what traces, measurements and pages
     need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
-    `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing.
+    `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing. `grows`: sizes
+    that halved cannot make the same kernel slower.
     """
 
     name: str
@@ -167,6 +168,7 @@ class Family:
     faces: Callable[[], Faces] | None = None
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None
     assumed: Callable[[Context], str] | None = None
+    grows: tuple[str, ...] = ()
 
     @property
     def profile(self) -> Profile:

@@ -23,7 +23,7 @@ class Deployment:
 
     `nodes`: hosts one tensor group spans; `group_nodes`: hosts that all data-parallel ranks span, among which
     `exchange` brings tokens to experts. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
-    streams activations. `apart`: attention runs prompts and decodes of one step as two kernels.
+    streams activations. `separate_attention`: attention runs prompts and decodes of one step as two kernels.
     """
 
     model: ModelSpec
@@ -33,7 +33,7 @@ class Deployment:
     nodes: int = 1
     group_nodes: int = 1
     compiled: bool = False
-    apart: bool = False
+    separate_attention: bool = False
     exchange: str = ""
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
@@ -65,7 +65,7 @@ class Deployment:
     def stage(self, batch: Batch) -> Stage:
         """One rank's view of a batch."""
         kv_dtype = self.kv_dtype or self.model.kv_dtype
-        layout = (self.page_size, self.nodes, self.compiled, self.apart, self.group_nodes, self.exchange)
+        layout = (self.page_size, self.nodes, self.compiled, self.separate_attention, self.group_nodes, self.exchange)
         return Stage(self.model, self.parallel, batch, kv_dtype, *layout)
 
     def _grouped(self, stage: int) -> list[tuple[Layer, int]]:

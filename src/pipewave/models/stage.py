@@ -81,7 +81,7 @@ class Stage:
     page_size: int | None
     nodes: int
     compiled: bool
-    apart: bool
+    separate_attention: bool
     group_nodes: int = 1
     exchange: str = ""
 

@@ -18,10 +18,10 @@ from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES, Array
 from pipewave.prediction import requests, tables
 from pipewave.prediction.arrays import TableBatch
-from pipewave.prediction.batch import US, Answers, answer
+from pipewave.prediction.batch import US, Answers
 from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.order import answer, answer_scalar
 from pipewave.prediction.resolve import Source
-from pipewave.prediction.scalar import answer_scalar
 from pipewave.prediction.tables import Table
 from pipewave.residual.card import BASES
 from pipewave.software.known import furthest

@@ -39,9 +39,10 @@ class Setup:
     """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
 
     front: what stands between clients and engine; nothing when it is called from its own process.
-    recv_interval: decode steps between two looks at new requests. mixes_phases: decode tokens ride along with prompts
-    (SGLang's mixed chunks). dp: ranks of attention data parallelism in an engine, each with limits and cache of its
-    own; patience: steps that they hold prompts back until all have one. speculative: how tokens are drafted.
+    recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once.
+    mixes_phases: decode tokens ride along with prompts (SGLang's mixed chunks). dp: ranks of attention data parallelism
+    in an engine, each with limits and cache of its own; patience: steps that they hold prompts back until all have one.
+    speculative: how tokens are drafted.
     """
 
     tp: int = 1
@@ -59,6 +60,7 @@ class Setup:
     moe_backend: str | None = None
     front: Front = INSIDE
     recv_interval: int = 1
+    stream_interval: int = 1
     mixes_phases: bool | None = None
     patience: int = 0
     speculative: Speculative | None = None

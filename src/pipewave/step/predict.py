@@ -72,7 +72,7 @@ class Runner:
             nodes=_hosts(split.tp, gpu),
             group_nodes=_hosts(split.group, gpu),
             compiled=engine.compiled,
-            apart=engine.apart,
+            separate_attention=engine.separate_attention,
             exchange=engine.exchange,
         )
         return cls(set_up, gpu, engine)

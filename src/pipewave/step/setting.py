@@ -8,15 +8,15 @@ from pipewave.gpus import GPU
 from pipewave.models.kernels import Deployment
 from pipewave.models.mixers import Mla
 from pipewave.models.spec import ModelSpec
-from pipewave.software.rules import Setting
+from pipewave.software.rules import DeploymentFacts
 
 
-def setting_of(deployment: Deployment, gpu: GPU) -> Setting:
+def setting_of(deployment: Deployment, gpu: GPU) -> DeploymentFacts:
     """The setting of a deployment on a card."""
     model, split = deployment.model, deployment.parallel
     experts = [moe for layer, _ in model.grouped() for moe in layer.moes]
     dense = _dense_dtype(model)
-    return Setting(
+    return DeploymentFacts(
         gpu=gpu.name,
         mma=gpu.traits.mma,
         gib=gpu.dram_gib,

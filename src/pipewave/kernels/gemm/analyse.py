@@ -9,7 +9,7 @@ from pipewave.calls.families import Gemm
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.kernels.gemm.cache_lines import unaligned
 from pipewave.kernels.gemm.clock import slowdown
-from pipewave.kernels.gemm.features import Times, features, times
+from pipewave.kernels.gemm.features import GemmTimes, features, times
 from pipewave.kernels.gemm.machine import GemmMachine, machine
 from pipewave.kernels.gemm.tiles import known_tile, tiling
 from pipewave.kernels.gemm.traffic import Traffic, quantize_s, traffic
@@ -54,7 +54,7 @@ def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
 
 def parts(
     m: Any, n: Any, k: Any, ctas: Any, tile: tuple[int, ...] | None, at: GemmMachine, xp: Arith
-) -> tuple[Traffic, Times, dict[str, Any]]:
+) -> tuple[Traffic, GemmTimes, dict[str, Any]]:
     """Traffic, times and features of one call (floats) or of many (arrays)."""
     moved, tiles = traffic(m, n, k, at, xp), tiling(m, n, k, at, xp)
     if tile is not None:
@@ -93,4 +93,5 @@ FAMILY = Family(
     example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     faces=faces,
     reads="operands",
+    grows=("m",),
 )

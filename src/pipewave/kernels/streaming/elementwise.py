@@ -63,4 +63,5 @@ FAMILY = Family(
     nets=("elementwise",),
     faces=faces,
     reads="activations",
+    grows=("bytes_read",),
 )
