@@ -20,7 +20,7 @@ ACCEPTANCE = FILE.with_name("acceptance.yaml")
 @cache
 def acceptance(method: str) -> float:
     """Probability that a draft of a method of speculation is accepted, where nothing is said."""
-    return float(yaml.safe_load(ACCEPTANCE.read_text("utf-8"))[method]["acceptance"])
+    return float(packaged.yaml(ACCEPTANCE)[method]["acceptance"])
 
 
 @dataclass(frozen=True, slots=True)
