@@ -21,8 +21,8 @@ from pipewave.models.kernels import Batch
 from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.serving.speculative import Speculative
-from pipewave.serving.table import CACHE_GRID, Pieces, StepTable
-from pipewave.serving.together import Work
+from pipewave.serving.table import CACHE_GRID, StepTable
+from pipewave.serving.together import Pieces, Work
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pipewave.serving.replica import Limits, Replica, Step
-from pipewave.serving.table import Pieces
-from pipewave.serving.together import Work
+from pipewave.serving.together import Pieces, Work
 from pipewave.serving.traffic import Traffic
 
 NOTHING: Work = (0, 0, ())

@@ -18,16 +18,13 @@ from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.serving.together import Work, group_seconds
+from pipewave.serving.together import Pieces, Work, group_seconds
 from pipewave.step import Engine, Priced, Regime, Runner
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
 PIECES = (1, 2, 4, 8, 16, 32, 64)
 PREFIXES = (0, 512, 2048, 8192, 32768, 131072, 524288)
 UsesOf = Callable[[Batch, int], list[Use]]
-
-
-Pieces = Sequence[tuple[int, int]]
 
 
 class StepTable:

@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
+from pipewave.step import Engine, Regime
 
-if TYPE_CHECKING:
-    from pipewave.serving.table import Pieces, StepTable, Sums
-
-Work = tuple[int, int, "Pieces"]  # decoding requests, tokens they hold together, prompt pieces
+Pieces = Sequence[tuple[int, int]]  # (tokens, tokens before them) of each prompt
+Work = tuple[int, int, Pieces]  # decoding requests, tokens they hold together, prompt pieces
 
 
-def group_seconds(table: StepTable, ranks: Sequence[Work]) -> float:
+class Sums(Protocol):
+    """One quantity that kernels add up to: a rank's own and the group's."""
+
+    @property
+    def group(self) -> Sequence[float]:
+        """By the mean of the ranks' rows."""
+        ...
+
+    def at(self, rows: int, requests: int, decoding: int, cached: int, pieces: Pieces) -> float:
+        """The sum over a rank's own kernels."""
+        ...
+
+
+class Grids(Protocol):
+    """A step table, as far as a group reads it."""
+
+    engine: Engine
+    verify: int
+    factor: float
+    most_requests: int
+    graph: Regime
+    pieces: Regime
+    eager: Regime
+
+    @property
+    def time(self) -> Sums:
+        """Microseconds."""
+        ...
+
+    @property
+    def heat(self) -> Sums:
+        """Microseconds at the power limit."""
+        ...
+
+
+def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
     """A step of all ranks: the longest of their own kernels, the group's kernels at the mean of their rows, the gaps.
 
     Decode steps replay graphs, padded to the size that the fullest rank needs; others are not padded.
