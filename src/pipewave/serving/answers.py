@@ -21,7 +21,7 @@ from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.front import of as front_of
-from pipewave.software.recipes import Recipe
+from pipewave.software.recipes import Recipe, Requests
 from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
@@ -47,7 +47,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     setup, assumed = setup_of(case, traffic, front)
     server = Server.of(case.model, case.gpu, setup, traffic.longest)
     record = server.run(traffic).record
-    seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic)
+    seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
     told = bool(numbered(version_of(case)))
     times = seen | sides(seen, server.table.spread, told=told)
     assumed += [] if told else ["version not given: its default is assumed, and the interval is wider"]
@@ -72,9 +72,10 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
         max_num_seqs=case.max_num_seqs,
         gpu_memory_utilization=case.memory_fraction,
         kv_dtype=cache_type(case.kv_dtype),
+        speculative=case.speculative,
         front=(front or front_of(case.engine)) if case.mode == "serve" else INSIDE,
     )
-    recipe = _recipe(case, setup, traffic) if case.mode == "serve" else Recipe()
+    recipe = _recipe(case, setup, traffic)
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items()}
     notes = [degrees.note] if degrees.note else []
     return replace(setup, **chosen), [*notes, *recipe.notes.values()]
@@ -91,14 +92,19 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     spec, parallel = load(case.model), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
     longest, flight = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests
-    found = recipe_of(engine.name, engine.version, setting, prompt=longest, flight=flight)
+    found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, longest, flight))
     return found.without(frozenset(name for name, field in SAID.items() if getattr(case, field) is not None))
 
 
-def client(record: Record, traffic: Traffic) -> dict[str, float]:
-    """Means over requests, and the slowest in a hundred. Requests of one token have no later ones."""
+def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, float]:
+    """Means over requests, and the slowest in a hundred. Requests of one token have no later ones.
+
+    together: tokens that the server sends at once; the first are seen when the last of them is made.
+    """
     ttft, e2e = (1e3 * (when - record.arrival_s) for when in (record.first_s, record.done_s))
     later = traffic.output_len > 1
+    held = np.minimum(together, traffic.output_len) - 1
+    ttft = ttft + held * (e2e - ttft) / np.maximum(traffic.output_len - 1, 1)
     tpot = (e2e - ttft)[later] / (traffic.output_len[later] - 1)
     span = float(record.done_s.max() - record.arrival_s.min())
     slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if len(tpot) else {}

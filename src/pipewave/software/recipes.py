@@ -14,6 +14,15 @@ from pipewave.software.rules import DeploymentFacts, holds
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
 
 
+ACCEPTANCE = FILE.with_name("acceptance.yaml")
+
+
+@cache
+def acceptance(method: str) -> float:
+    """Probability that a draft of a method of speculation is accepted, where nothing is said."""
+    return float(packaged.yaml(ACCEPTANCE)[method]["acceptance"])
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Settings by field name, and a note on each that is no default of the engine."""
@@ -32,23 +41,36 @@ def _recipes() -> tuple[Mapping[str, Any], ...]:
     return tuple(packaged.yaml(FILE))
 
 
-def find(engine: str, version: str, setting: DeploymentFacts, *, prompt: int, flight: int) -> Recipe:
-    """What deployments of an engine's version in a setting set, for prompts of up to `prompt` tokens and `flight`
-    requests at once."""
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What a deployment is sized for: how its requests are sent, its longest prompt, its requests at once."""
+
+    mode: str
+    prompt: int
+    flight: int
+
+    def suits(self, recipe: Mapping[str, Any]) -> bool:
+        """Whether a recipe is meant for such requests; one that names no mode is of servers."""
+        few = self.flight < recipe.get("flight_from", 0) or self.prompt < recipe.get("prompt_from", 0)
+        return self.mode in recipe.get("modes", ("serve",)) and not few
+
+
+def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests) -> Recipe:
+    """What deployments of an engine's version in a setting set for such requests."""
     settings: dict[str, Any] = {}
     notes: dict[str, str] = {}
     for recipe in _recipes():
-        if recipe["engine"] == engine and _holds(recipe, version, setting, flight):
+        if recipe["engine"] == engine and requests.suits(recipe) and _holds(recipe, version, setting):
             for name, value in recipe["set"].items():
-                settings[name] = _size(value, {"prompt": prompt, "flight": flight})
+                settings[name] = _size(value, {"prompt": requests.prompt, "flight": requests.flight})
                 notes[name] = recipe.get("note") or notes.get(name, "")
     return Recipe(settings, notes)
 
 
-def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts, flight: int) -> bool:
+def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) -> bool:
     unless: Mapping[str, Any] | None = recipe.get("unless")
     left_out = unless is not None and holds(unless, version, setting)
-    return holds(recipe.get("when", {}), version, setting) and not left_out and flight >= recipe.get("flight_from", 0)
+    return holds(recipe.get("when", {}), version, setting) and not left_out
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:
