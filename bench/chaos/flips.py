@@ -37,6 +37,7 @@ def readers() -> dict[str, Read]:
     from pipewave.planning import launch
     from pipewave.planning.prices import table as prices
     from pipewave.residual import nets
+    from pipewave.residual.calibration import file as calibration
     from pipewave.serving import interval
     from pipewave.software import engines, front, recipes, rules, stack_rules
     from pipewave.tune import table
@@ -44,6 +45,7 @@ def readers() -> dict[str, Read]:
     return {
         "data/accuracy/figures.json": figures.read,
         "data/accuracy/*.json.gz": pack.rows,
+        "data/corrections/*.safetensors": calibration.load,
         "data/models/*.json": lambda path: load(path.stem),
         "data/paper/collectives.safetensors": lambda _: collectives._tables(),
         "data/paper/*.safetensors": lambda path: estimator.trained(*_paper(path)),

@@ -29,6 +29,7 @@ from bench.chaos import made
 from bench.chaos.nasty import VALUES, changed, damaged, said
 
 LONGEST_S = 5.0
+MOST_BYTES = 4 << 30  # of address space: a MemoryError here, not the end of the machine
 Question = Callable[[], object]
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = {"predict": 12, "estimate": 2, "serve": 2, "replay": 2, "trace": 3, "gpu": 5, "calibration": 2, "table": 2}
@@ -271,6 +272,7 @@ def main() -> int:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
         answer, shown = ask(options.child, options.count, options.seed), sys.stdout
         sys.stdout = io.StringIO()
         shown.write(json.dumps(answer) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 VALUES: tuple[Any, ...] = (
@@ -38,7 +39,7 @@ def changed(document: Any, pick: random.Random, most: int = 3) -> Any:
         here, key = pick.choice(found)
         way = pick.random()
         if way < 0.7:
-            here[key] = pick.choice(VALUES)
+            here[key] = deepcopy(pick.choice(VALUES))
         elif way < 0.8:
             del here[key]
         elif way < 0.9 and isinstance(here, list):
