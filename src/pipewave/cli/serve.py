@@ -68,6 +68,13 @@ def serve_command(
     dp: Dp = 1,
     engine: EngineName = "vllm",
     replicas: Annotated[int, typer.Option("--replicas", help="Engines side by side.")] = 1,
+    prefill_pool: Annotated[
+        str | None, typer.Option("--prefill", help="Disaggregated: the prompts' engines, such as workers=2,tp=4.")
+    ] = None,
+    decode_pool: Annotated[
+        str | None,
+        typer.Option("--decode", help="Disaggregated: the later tokens' engines, such as workers=1,dp=8,ep=8."),
+    ] = None,
     prefill: Annotated[int, typer.Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0,
     decode: Annotated[int, typer.Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0,
     max_num_batched_tokens: Budget = None,
@@ -93,10 +100,11 @@ def serve_command(
         missing = "model" if model is None else "gpu"
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
     from pipewave.models import load
+    from pipewave.serving.disaggregated import Disaggregated, side_of
     from pipewave.serving.estimate import asked, image_tokens
     from pipewave.serving.perfetto import write
     from pipewave.serving.report import Sla
-    from pipewave.serving.run import Server, Setup
+    from pipewave.serving.run import Server, Setup, with_interval
     from pipewave.serving.speculative import of as speculative_of
 
     spec = asked(load(model, ignore=tuple(ignore)), osl)
@@ -114,9 +122,14 @@ def serve_command(
         "speculative": speculative_of(speculative) if speculative else None,
     }
     setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
-    server = Server.of(spec, gpu, setup, traffic.longest)
     sla = Sla(ttft, tpot, request_latency)
-    served = server.run_with_interval(traffic, sla) if interval else server.run(traffic, sla)
+    if prefill_pool or decode_pool:
+        pools = (side_of(prefill_pool or {}, "prefill"), side_of(decode_pool or {}, "decode"))
+        apart = Disaggregated.of(spec, gpu, setup, pools, traffic.longest)
+        served = with_interval(apart, traffic, sla) if interval else apart.run(traffic, sla)
+    else:
+        server = Server.of(spec, gpu, setup, traffic.longest)
+        served = with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
     if trace_out:
         write(trace_out, served.record, served.traffic)
     _served(served.to_dict(), as_json)
