@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-WORDS = ("engine", "version", "gpu", "mode", "kv_dtype")
+import yaml
+
+DAY = re.compile(r"20\d\d-\d\d-\d\d")
+RELEASES = Path(__file__).with_name("releases.yaml")
+WORDS = ("engine", "gpu", "mode", "kv_dtype")
 COUNTS = ("tp", "pp", "ep", "dp", "concurrency", "requests", "max_num_seqs", "max_num_batched_tokens")
 NUMBERS = ("isl", "osl", "spread", "rate", "memory_fraction")
 METRICS = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "e2e_ms")
@@ -65,5 +71,18 @@ def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
     config = folder / "configs" / line["config"]
     case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else line["config"]}
     case |= {name: line[name] for name in WORDS if line[name]}
+    case |= {"version": version} if (version := line["version"] or of_the_day(line["engine"], line["note"])) else {}
     case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
     return case | {name: float(line[name]) for name in NUMBERS if line[name]}
+
+
+def of_the_day(engine: str, note: str) -> str:
+    """The newest release of an engine on the day that a row's note tells; empty where it tells none."""
+    told = DAY.search(note)
+    out = [version for version, day in _releases()[engine].items() if told and str(day) <= told.group()]
+    return out[-1] if out else ""
+
+
+@cache
+def _releases() -> dict[str, dict[str, Any]]:
+    return dict(yaml.safe_load(RELEASES.read_text("utf-8")))

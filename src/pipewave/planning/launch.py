@@ -6,9 +6,8 @@ import shlex
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from pipewave.errors import CannotShard
+from pipewave.files import packaged
 from pipewave.models import ModelSpec
 from pipewave.models.ffns import Mlp
 from pipewave.planning.space import Split
@@ -46,7 +45,7 @@ def command(
 
 @cache
 def _repositories() -> dict[str, str]:
-    return dict(yaml.safe_load(REPOSITORIES.read_text("utf-8")))
+    return dict(packaged.yaml(REPOSITORIES))
 
 
 def repository(model: str) -> str:

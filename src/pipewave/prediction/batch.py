@@ -83,7 +83,7 @@ def _by_itself(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, prot
     correction = corrections.of(ctx, analysis.net)
     if correction is not None:
         seconds = correction.apply(seconds, coordinates(analysis, ctx), codes_of(ctx))
-        source = with_note(source, f"calibrated with {correction.rows} rows")
+        source = replace(with_note(source, correction.note), near=source.near or bool(correction.origin))
     return Answers(seconds, busiest(pipes), source, analysis, ctx)
 
 

@@ -12,15 +12,24 @@ finishes at which tick, and how many open a new page: its cost does not grow wit
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from pipewave.errors import DoesNotFit
-from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
 
 SETTLES = 600  # decode steps over which the share of outputs that an engine reserves falls to its least
+
+
+class Timed(Protocol):
+    """What tells how long a step takes."""
+
+    def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
+        """Seconds of a step of decoding requests that hold `cached` tokens together, and prompt pieces."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class Step:
 class Replica:
     """State of one engine; `ready` requests have their cache already (they come from a prefill engine)."""
 
-    def __init__(self, table: StepTable, limits: Limits, traffic: Traffic, *, ready: bool = False) -> None:
+    def __init__(self, table: Timed, limits: Limits, traffic: Traffic, *, ready: bool = False) -> None:
         self.table, self.limits, self.ready = table, limits, ready
         self.prompt: list[int] = traffic.input_len.tolist()
         self.output: list[int] = traffic.output_len.tolist()

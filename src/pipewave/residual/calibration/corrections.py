@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "PIPEWAVE_CALIBRATION"
 OFF = "off"
+SHIPPED = Path(__file__).resolve().parents[2] / "data" / "corrections"
 SUFFIX = ".safetensors"
 
 _suspended: ContextVar[bool] = ContextVar("calibration_suspended", default=False)
@@ -32,7 +33,7 @@ def of(ctx: Context, net: str) -> Correction | None:
     if _suspended.get():
         return None
     chosen = os.environ.get(VARIABLE, "")
-    known = _known(chosen, ctx.gpu.name) or _known(chosen, ctx.gpu.base_gpu)
+    known = _known(chosen, ctx.gpu.name) or _known(chosen, ctx.gpu.base_gpu) or _shipped(ctx.gpu.architecture)
     if not known:
         return None
     found = known.get((net, "cold" if ctx.protocol == "serving" else ctx.protocol))
@@ -63,6 +64,17 @@ def _known(setting: str, gpu: str) -> Mapping[tuple[str, str], Correction]:
 
     saved = load(path)
     return saved.corrections if saved.gpu == gpu else {}
+
+
+@cache
+def _shipped(architecture: str) -> Mapping[tuple[str, str], Correction]:
+    """The corrections that come with the package for GPUs of an architecture on which no net was trained."""
+    path = SHIPPED / f"{architecture}{SUFFIX}"
+    if not path.is_file():
+        return {}
+    from pipewave.residual.calibration.file import load
+
+    return load(path).corrections
 
 
 def _path(setting: str, gpu: str) -> Path | None:
