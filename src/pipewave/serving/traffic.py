@@ -60,6 +60,12 @@ class Traffic:
         found = np.minimum((share * self.input_len).astype(np.int64), self.input_len - 1)
         return replace(self, found_len=found)
 
+    def with_prefix_tokens(self, shared: int) -> Traffic:
+        """The same requests with a prefix of so many tokens more, which all but the first find in the cache."""
+        found = np.full(len(self), shared, np.int64)
+        found[0] = 0
+        return replace(self, input_len=self.input_len + shared, found_len=found)
+
     @property
     def longest(self) -> int:
         """Most tokens any request ends with."""

@@ -13,7 +13,7 @@ from pipewave.calls.families import Call
 from pipewave.gpus import GPU
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
-from pipewave.prediction.api import Predictions
+from pipewave.prediction.answers import Predictions
 from pipewave.software.engines import Engine, Load
 from pipewave.step.fusion import arranged, lanes, overlapped_us
 from pipewave.step.inside import Kernels, inside
@@ -124,7 +124,7 @@ class Runner:
         for stage in range(self.deployment.parallel.pp):
             parts = {
                 ("rows", stage, batch.rows): self.deployment.by_rows,
-                ("requests", stage, batch.rows, batch.requests): self.deployment.by_requests,
+                ("requests", stage, batch.rows, batch.sampled): self.deployment.by_requests,
             }
             for key, part in parts.items():
                 book.add(step, book.known.get(key) or book.learn(key, part(batch, stage)))
