@@ -17,12 +17,13 @@ from pipewave.models.shard import Parallel, kv_bytes_per_token, weight_bytes
 from pipewave.serving import estimate
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
-from pipewave.serving.lockstep import Group, group_seconds
+from pipewave.serving.lockstep import Group
 from pipewave.serving.notation import read
 from pipewave.serving.replica import Limits
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.simulate import Pool, Simulation
 from pipewave.serving.table import StepTable
+from pipewave.serving.together import group_seconds
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.step import Runner, find_engine
 

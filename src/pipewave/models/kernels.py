@@ -139,7 +139,7 @@ def _streams(stage: Stage, part: str) -> Iterator[Use]:
 
 
 def _head(stage: Stage) -> Iterator[Use]:
-    model, count, vocab = stage.model, stage.batch.requests, padded_vocab(stage.model)
+    model, count, vocab = stage.model, stage.batch.sampled, padded_vocab(stage.model)
     if model.final_norm:
         yield stage.norm("final_norm", model.hidden, fused_add=True)
     size = count * model.hidden * ACT

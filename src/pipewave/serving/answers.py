@@ -72,6 +72,7 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
         max_num_seqs=case.max_num_seqs,
         gpu_memory_utilization=case.memory_fraction,
         kv_dtype=cache_type(case.kv_dtype),
+        speculative=case.speculative,
         front=(front or front_of(case.engine)) if case.mode == "serve" else INSIDE,
     )
     recipe = _recipe(case, setup, traffic)

@@ -12,6 +12,8 @@ import numpy as np
 from pipewave.calls.fields import Rule, check_names, of, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.physics.demand import Array
+from pipewave.serving.speculative import Speculative
+from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import LONGEST, Traffic, synthetic
 
 MODES = ("serve", "estimate", "offline")
@@ -45,11 +47,11 @@ ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int"
 
 @dataclass(frozen=True, slots=True)
 class _Speculative:
-    """The rule of drafted tokens, which no deployment can be answered with yet."""
+    """The rule of drafted tokens: {method, tokens, acceptance}, or the same as text."""
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise BadInput."""
-        raise BadInput(f"{name} = {str(value)[:60]}: drafted tokens are not modelled yet; leave it out", field=name)
+    def check(self, name: str, value: Any) -> Speculative:
+        """Read it; BadInput or MissingField where it cannot be."""
+        return speculative_of(value)
 
 
 def _ruled(rule: Any) -> Any:
@@ -87,13 +89,14 @@ class Case:
     kv_dtype: str | None = of("str", None)
     prefix_share: float = of("float", 0.0, low=0, high=1)
     arrivals: tuple[tuple[float, int, int], ...] | None = _ruled(_Arrivals())
-    speculative: None = _ruled(_Speculative())
+    speculative: Speculative | None = field(default=None, metadata={"rule": _Speculative()}, kw_only=True)
 
     @property
     def deployment(self) -> tuple[Any, ...]:
         """What cases must share to share their step times."""
         split = (self.tp, self.pp, self.ep, self.dp, self.gpus)
-        return (self.model, self.gpu, self.engine, self.version, *split, self.kv_dtype, self.max_num_batched_tokens)
+        program = (self.engine, self.version, self.kv_dtype, self.max_num_batched_tokens, self.speculative)
+        return (self.model, self.gpu, *split, *program)
 
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""

@@ -7,16 +7,22 @@ without requests run along empty. New requests go to the rank with the fewest.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
-from pipewave.physics.arith import SCALAR
-from pipewave.physics.energy import limited_us
 from pipewave.serving.replica import Limits, Replica, Step
-from pipewave.serving.table import Pieces, StepTable
+from pipewave.serving.together import Pieces, Work
 from pipewave.serving.traffic import Traffic
 
-Work = tuple[int, int, Pieces]  # decoding requests, tokens they hold together, prompt pieces
 NOTHING: Work = (0, 0, ())
+
+
+class Timed(Protocol):
+    """What tells how long a step of all ranks takes."""
+
+    def together(self, ranks: Sequence[Work], /) -> float:
+        """Seconds."""
+        ...
 
 
 class Asked:
@@ -40,7 +46,7 @@ class Group:
 
     def __init__(
         self,
-        table: StepTable,
+        table: Timed,
         limits: Limits,
         traffic: Traffic,
         ranks: int,
@@ -106,33 +112,9 @@ class Group:
         whole.preempted = sum(step.preempted for step in steps)
         work = [asked.work for asked in self.asked]
         if any(decoding or pieces for decoding, _, pieces in work):
-            whole.seconds = group_seconds(self.table, work)
+            whole.seconds = self.table.together(work)
         return whole
 
 
 def _load(rank: Replica) -> int:
     return rank.load
-
-
-def group_seconds(table: StepTable, ranks: Sequence[Work]) -> float:
-    """A step of all ranks: the longest of their own kernels, the group's kernels at the mean of their rows, the gaps.
-
-    Decode steps replay graphs, padded to the size that the fullest rank needs; others are not padded.
-    """
-    engine = table.engine
-    most = max(decoding for decoding, _, _ in ranks)
-    if graph := most <= engine.graph_limit and not any(pieces for _, _, pieces in ranks):
-        rows = [engine.padded(max(most, 1))] * len(ranks)
-    else:
-        rows = [max(decoding + sum(tokens for tokens, _ in pieces), 1) for decoding, _, pieces in ranks]
-    requests = [decoding + len(pieces) for decoding, _, pieces in ranks]
-    small = table.pieces if max(rows) <= engine.graph_limit else table.eager
-    regime = table.graph if graph else small
-    mean = round(sum(rows) / len(rows))
-    own: Callable[..., float] = lambda sums, i: sums.at(rows[i], min(requests[i], table.most_requests), *ranks[i])  # noqa: E731
-    kernels, heat = (
-        max(own(sums, i) for i in range(len(ranks))) + sums.group[mean] for sums in (table.time, table.heat)
-    )
-    busy = max(kernels + regime.between_us, regime.beside_us)
-    whole = busy + regime.after_us + max(requests) * engine.request_host_us
-    return float(table.factor * limited_us(whole, heat, SCALAR))

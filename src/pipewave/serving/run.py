@@ -17,9 +17,11 @@ from pipewave.models import ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
+from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.simulate import Pool, Record, Simulation
+from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
@@ -40,6 +42,7 @@ class Setup:
     recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once.
     mixes_phases: decode tokens ride along with prompts (SGLang's mixed chunks). dp: ranks of attention data parallelism
     in an engine, each with limits and cache of its own; patience: steps that they hold prompts back until all have one.
+    speculative: how tokens are drafted.
     """
 
     tp: int = 1
@@ -60,6 +63,7 @@ class Setup:
     stream_interval: int = 1
     mixes_phases: bool | None = None
     patience: int = 0
+    speculative: Speculative | None = None
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -117,6 +121,7 @@ class Server:
     memory: Budget
     table: StepTable
     limits: Limits
+    drafted: Drafted | None = None
 
     @classmethod
     def of(
@@ -127,17 +132,17 @@ class Server:
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
-        memory = budget(runner.deployment, runner.gpu, runner.engine)
+        memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
         limits = _limits(runner, memory, longest)
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine))
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
-        table = _table(plain, *sizes, corrections.state(runner.gpu.name))
-        table = table.under(runner.engine.hosted(setup.front.host))
-        return cls(runner, setup, memory, table, limits)
+        state = corrections.state(runner.gpu.name)
+        table = _table(plain, *sizes, 1, state).under(runner.engine.hosted(setup.front.host))
+        return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
-        table = self.table.scaled(scale * self._pipeline_factor())
+        table = (self.drafted or self.table).scaled(scale * self._pipeline_factor())
         setup, lanes = self.setup, self.runner.deployment.parallel.pp
         pool = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes, **self._looks())
         decode = replace(pool, engines=setup.decode * lanes) if setup.decode else None
@@ -149,6 +154,7 @@ class Server:
             "engine": self.runner.engine.name,
             "gpus": gpus,
             "kv_tokens": self.memory.kv_tokens,
+            **self._speculation(traffic),
             **summary(record, traffic, gpus, sla),
         }
         return Served(answer, self.memory, traffic, record)
@@ -161,6 +167,13 @@ class Server:
         keys = [key for key in middle.answer if key.endswith("_ms")]
         intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
         return replace(middle, answer={**middle.answer, **intervals})
+
+    def _speculation(self, traffic: Traffic) -> dict[str, float]:
+        """Tokens a step makes for a request, and with how many requests of this traffic drafting stops paying."""
+        if self.drafted is None:
+            return {}
+        cache = int(traffic.input_len.mean() + traffic.output_len.mean() / 2)
+        return {"tokens_per_step": self.drafted.mean, "drafts_pay_until": pays_until(self.table, self.drafted, cache)}
 
     def _looks(self) -> dict[str, Any]:
         """When the scheduler looks at new requests, and over how many ranks it spreads them."""
@@ -187,10 +200,32 @@ def _beside(setup: Setup, model: ModelSpec) -> Setup:
 
 
 @lru_cache(maxsize=TABLES)
-def _table(runner: Runner, budget: int, requests: int, longest: int, calibrated: tuple[str, int]) -> StepTable:
+def _table(
+    runner: Runner, budget: int, requests: int, longest: int, verify: int, calibrated: tuple[str, int]
+) -> StepTable:
     """Step times of a deployment, kept for the next server that differs in its limits only; `calibrated` tells the
     calibration apart that they rest on."""
-    return StepTable(runner, budget=budget, requests=requests, longest=longest)
+    return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify)
+
+
+@lru_cache(maxsize=TABLES)
+def _drafter(runner: Runner, how: Speculative, requests: int, longest: int, calibrated: tuple[str, int]) -> Drafter:
+    """What drafting takes, kept like the tables."""
+    return Drafter(runner, how, requests, longest)
+
+
+def _drafted(
+    plain: Runner,
+    table: StepTable,
+    how: Speculative | None,
+    sizes: tuple[int, int, int],
+    calibrated: tuple[str, int],
+) -> Drafted | None:
+    """The step table under speculative decoding."""
+    if how is None:
+        return None
+    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine)
+    return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
 
 
 def _power(size: int) -> int:

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Protocol
 
 import numpy as np
 
@@ -13,10 +14,14 @@ from pipewave.physics.demand import Array
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
 from pipewave.serving.lockstep import Group
-from pipewave.serving.replica import Limits, Replica, Step
-from pipewave.serving.table import StepTable
+from pipewave.serving.lockstep import Timed as GroupTimed
+from pipewave.serving.replica import Limits, Replica, Step, Timed
 from pipewave.serving.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
+
+
+class Clock(Timed, GroupTimed, Protocol):
+    """What tells how long steps take, of one scheduler and of ranks in lock step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class Pool:
     """Engines of one kind: how many run side by side, what a step costs them, their limits, and when they look at new
     requests (`overlaps`, `interval`: see Inbox). Each holds `ranks` data-parallel ranks (`patience`: see Group)."""
 
-    table: StepTable
+    table: Clock
     limits: Limits
     engines: int = 1
     overlaps: bool = False

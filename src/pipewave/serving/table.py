@@ -18,6 +18,7 @@ from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
+from pipewave.serving.together import Pieces, Work, group_seconds
 from pipewave.step import Engine, Priced, Regime, Runner
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
@@ -26,28 +27,27 @@ PREFIXES = (0, 512, 2048, 8192, 32768, 131072, 524288)
 UsesOf = Callable[[Batch, int], list[Use]]
 
 
-Pieces = Sequence[tuple[int, int]]
-
-
 class StepTable:
     """Latency of any step of a deployment, in seconds, by reading tables.
 
-    budget: most tokens of a step; requests: most requests; longest: longest cache of a request.
+    budget: most tokens of a step; requests: most requests; longest: longest cache of a request; verify: tokens that a
+    decoding request brings: one, or those that were drafted for it and one more.
     """
 
-    def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int) -> None:
-        self.runner, self.engine, self.factor = runner, runner.engine, 1e-6
+    def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1) -> None:
+        self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
         self.most_requests = requests
         chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
         prefixes = [p for p in PREFIXES if p < longest] or [0]
         axes = Axes(
-            rows=_row_grid(max(budget, requests)),
-            heads=[n for n in _row_grid(requests) if n <= requests],
+            rows=_row_grid(max(budget, requests) if verify == 1 else budget + requests * verify),
+            heads=[n for n in _row_grid(requests * verify) if n <= requests * verify],
             counts=[1 << i for i in range(20) if 1 << i < requests] + [requests],
             caches=[c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1],
             chunks=chunks,
             prefixes=prefixes,
             prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
+            verify=verify,
         )
         self._predict(axes)
         self.shares = runner.stage_shares()
@@ -98,16 +98,20 @@ class StepTable:
     def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
         """A step with `decoding` requests that hold `cached` tokens together, and prompt pieces (tokens, before)."""
         if not pieces and decoding <= self.engine.graph_limit:
-            rows, regime = self.engine.padded(decoding), self.graph
+            rows, regime = self.engine.padded(decoding) * self.verify, self.graph
         else:
-            rows = decoding + sum(tokens for tokens, _ in pieces)
+            rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
             regime = self.pieces if rows <= self.engine.graph_limit else self.eager
         requests = decoding + len(pieces)
-        heads = min(requests, self.most_requests)
+        heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
         busy = max(kernels + regime.between_us, regime.beside_us)
         whole = busy + regime.after_us + requests * self.engine.request_host_us
         return float(self.factor * limited_us(whole, heat, SCALAR))
+
+    def together(self, ranks: Sequence[Work]) -> float:
+        """A step of data-parallel ranks, in seconds."""
+        return group_seconds(self, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,7 @@ class Axes:
     chunks: Sequence[int]
     prefixes: Sequence[int]
     prompts: Sequence[tuple[int, int, int]]
+    verify: int = 1
 
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points."""
@@ -129,9 +134,13 @@ class Axes:
         return [
             (by_rows, [Batch((n,), (n,)) for n in self.rows]),
             (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
-            (model.by_length, [Batch((1,) * n, (int(c),) * n) for n in self.counts for c in self.caches]),
+            (model.by_length, [self._decodes(n, int(c)) for n in self.counts for c in self.caches]),
             (model.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in self.prompts]),
         ]
+
+    def _decodes(self, count: int, cache: int) -> Batch:
+        """Requests that decode, each with the tokens it verifies."""
+        return Batch((self.verify,) * count, (cache + self.verify - 1,) * count, verify=self.verify)
 
 
 class Sums:

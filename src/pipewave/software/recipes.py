@@ -14,6 +14,15 @@ from pipewave.software.rules import DeploymentFacts, holds
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
 
 
+ACCEPTANCE = FILE.with_name("acceptance.yaml")
+
+
+@cache
+def acceptance(method: str) -> float:
+    """Probability that a draft of a method of speculation is accepted, where nothing is said."""
+    return float(packaged.yaml(ACCEPTANCE)[method]["acceptance"])
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Settings by field name, and a note on each that is no default of the engine."""

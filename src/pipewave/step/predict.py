@@ -124,7 +124,7 @@ class Runner:
         for stage in range(self.deployment.parallel.pp):
             parts = {
                 ("rows", stage, batch.rows): self.deployment.by_rows,
-                ("requests", stage, batch.rows, batch.requests): self.deployment.by_requests,
+                ("requests", stage, batch.rows, batch.sampled): self.deployment.by_requests,
             }
             for key, part in parts.items():
                 book.add(step, book.known.get(key) or book.learn(key, part(batch, stage)))
