@@ -35,8 +35,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published run: its group, its case, its measured means, what it `needs` that the case cannot say, and the newest
-    release of its engine on the day it was run, where one is told."""
+    """A published run: its group, its case, its measured means, what it `needs` that the case cannot say, and the
+    newest release of its engine on the day it was run, where one is told."""
 
     id: str
     group: Group
