@@ -30,9 +30,7 @@ Rows = Sequence[float] | Array  # of one call, or [row, call]
 LATENCY, FLOOR, CEILING = 0, 3, 4
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
 OWN_REPLAYED = "cold rows of this GPU are of another framework's kernel: answered as graph replays of its own"
-LIBRARY = {
-    "gemm": ("bf16", "fp16", "fp8", "int8")
-}  # cuBLAS and CUTLASS answer, whoever calls them
+LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer, whoever calls them
 
 
 def applies(family: Family, protocol: str) -> bool:
