@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.dtypes import cache_type
+from pipewave.errors import CannotShard, MissingField
 from pipewave.gpus import find as find_gpu
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
-from pipewave.models.shard import Parallel
+from pipewave.models.shard import ALONE, Parallel
 from pipewave.serving.cases import Case
+from pipewave.serving.disaggregated import Disaggregated
 from pipewave.serving.interval import sides
-from pipewave.serving.notation import read
+from pipewave.serving.matched import matched
+from pipewave.serving.notation import is_disaggregated, read
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
@@ -45,8 +48,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     """
     traffic = case.traffic()
     setup, assumed = setup_of(case, traffic, front)
-    server = Server.of(case.model, case.gpu, setup, traffic.longest)
-    record = server.run(traffic).record
+    record, server = _served(case, setup, traffic, assumed)
     seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
     told = bool(numbered(version_of(case)))
     times = seen | sides(seen, server.table.spread, told=told)
@@ -57,6 +59,23 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
         "basis": {name: round(share, DIGITS) for name, share in server.table.basis.items()},
         "notes": [*server.runner.deployment.model.notes, *server.table.notes, *assumed],
     }
+
+
+def _served(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> tuple[Record, Server]:
+    """What happens to the requests, and the server that makes most of their tokens; notes on what was assumed."""
+    if case.prefill or case.decode:
+        if not (case.prefill and case.decode):
+            raise MissingField(
+                "disaggregation needs both pools, prefill and decode", field="decode" if case.prefill else "prefill"
+            )
+        pools = Disaggregated.of(case.model, case.gpu, setup, (case.prefill, case.decode), traffic.longest)
+    elif is_disaggregated(case.engine, case.version) if case.disaggregated is None else case.disaggregated:
+        pools, note = matched(case.model, case.gpu, setup, case.tp, traffic)
+        assumed.append(note)
+    else:
+        server = Server.of(case.model, case.gpu, setup, traffic.longest)
+        return server.run(traffic).record, server
+    return pools.record(traffic), pools.decode
 
 
 def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:
@@ -89,7 +108,11 @@ def version_of(case: Case) -> str:
 def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     """What published deployments set of what the case leaves out."""
     engine = find_engine(setup.engine)
-    spec, parallel = load(case.model), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
+    spec = load(case.model)
+    try:
+        parallel = Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
+    except CannotShard:
+        parallel = ALONE
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
     longest, flight = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests
     found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, longest, flight))

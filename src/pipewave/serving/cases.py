@@ -12,6 +12,7 @@ import numpy as np
 from pipewave.calls.fields import Rule, check_names, of, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.physics.demand import Array
+from pipewave.serving.disaggregated import Side, side_of
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import LONGEST, Traffic, synthetic
@@ -54,6 +55,15 @@ class _Speculative:
         return speculative_of(value)
 
 
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The rule of a pool of disaggregated engines: {workers, tp, pp, ep, dp, ...}, or the same as text."""
+
+    def check(self, name: str, value: Any) -> Side:
+        """Read it; UnknownField or BadInput where it cannot be."""
+        return side_of(value, name)
+
+
 def _ruled(rule: Any) -> Any:
     return field(default=None, metadata={"rule": rule}, kw_only=True)
 
@@ -64,7 +74,8 @@ class Case:
 
     isl, osl: mean tokens; spread: lengths are uniform within ± this share. arrivals: rows of (seconds, prompt tokens,
     output tokens) instead. rate: requests a second. prefix_share: of a prompt, found in the cache. gpus: of a replica,
-    where tables leave open what they count twice.
+    where tables leave open what they count twice. prefill, decode: pools of a disaggregated deployment; disaggregated:
+    it is one whose pools nothing says.
     """
 
     model: str = of("str")
@@ -89,6 +100,9 @@ class Case:
     kv_dtype: str | None = of("str", None)
     prefix_share: float = of("float", 0.0, low=0, high=1)
     arrivals: tuple[tuple[float, int, int], ...] | None = _ruled(_Arrivals())
+    disaggregated: bool | None = of("bool", None)
+    prefill: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
+    decode: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
     speculative: Speculative | None = field(default=None, metadata={"rule": _Speculative()}, kw_only=True)
 
     @property
@@ -96,7 +110,8 @@ class Case:
         """What cases must share to share their step times."""
         split = (self.tp, self.pp, self.ep, self.dp, self.gpus)
         program = (self.engine, self.version, self.kv_dtype, self.max_num_batched_tokens, self.speculative)
-        return (self.model, self.gpu, *split, *program)
+        pools = (self.disaggregated, self.prefill, self.decode)
+        return (self.model, self.gpu, *split, *program, *pools)
 
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""

@@ -8,10 +8,13 @@ when the caches of those runs fill). A case that says `gpus` is taken by its wor
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 SQUARED = ("trtllm",)  # engines whose published rows square dp
 TWICE = ("vllm",)  # engines whose published rows state the group as tp, too
+
+DYNAMO = re.compile(r"0\.[5-9]\.\d+(\.post\d+|-rc.*)|1\.\d+\.\d+-dev\.\d+")
 
 
 class Degrees(NamedTuple):
@@ -39,3 +42,11 @@ def _note(written: str, group: int, literal: int) -> str:
         f"{written} read as one group of {group} GPUs, as published tables count it twice; "
         f"give gpus = {literal} to have it literally"
     )
+
+
+def is_disaggregated(engine: str, version: str | None) -> bool:
+    """Whether a version can only be Dynamo's own, as tables of its deployments write it: prefill and decode apart.
+
+    TensorRT-LLM counts 0.12 to 1.x and marks candidates `rc`; Dynamo counts 0.x with `.postN`, and candidates of it.
+    """
+    return engine == "trtllm" and bool(DYNAMO.fullmatch(version or ""))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
@@ -142,10 +142,9 @@ class Server:
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
-        table = (self.drafted or self.table).scaled(scale * self._pipeline_factor())
-        setup, lanes = self.setup, self.runner.deployment.parallel.pp
-        pool = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes, **self._looks())
-        decode = replace(pool, engines=setup.decode * lanes) if setup.decode else None
+        setup = self.setup
+        pool = self.pool(setup.prefill or setup.replicas, scale)
+        decode = self.pool(setup.decode, scale) if setup.decode else None
         record = Simulation(traffic, pool, decode=decode, transfer_s=self.transfer_s, front=setup.front).run()
         gpus = setup.engines * self.runner.deployment.parallel.world
         answer = {
@@ -159,14 +158,19 @@ class Server:
         }
         return Served(answer, self.memory, traffic, record)
 
+    def pool(self, engines: int, scale: float = 1.0) -> Pool:
+        """So many engines side by side; every step takes `scale` times its predicted time."""
+        table = (self.drafted or self.table).scaled(scale * self._pipeline_factor())
+        return Pool(table, self.limits, engines * self.runner.deployment.parallel.pp, **self._looks())
+
+    @property
+    def spread(self) -> float:
+        """Half the 90 % interval of a step's logarithm."""
+        return self.table.spread
+
     def run_with_interval(self, traffic: Traffic, sla: Sla = ANY) -> Served:
         """Serve three times, with steps at the middle and at both ends of their interval."""
-        middle = self.run(traffic, sla)
-        ends = {side: self.run(traffic, sla, scale=math.exp(sign * self.table.spread)).answer for side, sign in
-                (("low", -1.0), ("high", 1.0))}  # fmt: skip
-        keys = [key for key in middle.answer if key.endswith("_ms")]
-        intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
-        return replace(middle, answer={**middle.answer, **intervals})
+        return with_interval(self, traffic, sla)
 
     def _speculation(self, traffic: Traffic) -> dict[str, float]:
         """Tokens a step makes for a request, and with how many requests of this traffic drafting stops paying."""
@@ -192,6 +196,29 @@ class Server:
         near = self.setup.engines * self.runner.deployment.parallel.world <= joined(gpu)
         link = gpu.link_gbps if near else network_gbps(gpu)
         return TRANSFER_S + size / (1e9 * min(link, gpu.link_gbps))
+
+
+class Serves(Protocol):
+    """What serves traffic in steps whose logarithm is known to ± `spread`."""
+
+    @property
+    def spread(self) -> float:
+        """Half the 90 % interval of a step's logarithm."""
+        ...
+
+    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
+        """Serve `traffic`; every step takes `scale` times its predicted time."""
+        ...
+
+
+def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
+    """Serve three times, with steps at the middle and at both ends of their interval."""
+    middle = server.run(traffic, sla)
+    ends = {side: server.run(traffic, sla, scale=math.exp(sign * server.spread)).answer for side, sign in
+            (("low", -1.0), ("high", 1.0))}  # fmt: skip
+    keys = [key for key in middle.answer if key.endswith("_ms")]
+    intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
+    return replace(middle, answer={**middle.answer, **intervals})
 
 
 def _beside(setup: Setup, model: ModelSpec) -> Setup:

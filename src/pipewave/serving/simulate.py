@@ -134,10 +134,15 @@ class Simulation:
 
     def _send(self, now: float, request: int, among: Sequence[int]) -> None:
         """Queue a request at the engine with the fewest."""
-        which = min(among, key=lambda i: self.engines[i].load + len(self.inboxes[i]))
+        which = min(among, key=self._load)
         self.inboxes[which].put(now, request)
         if self.busy[which] is None:
             self._start(now, which)
+
+    def _load(self, which: int) -> int:
+        """Requests of an engine, those that end with the step it runs included."""
+        step = self.busy[which]
+        return self.engines[which].load + len(self.inboxes[which]) + (len(step.done) if step else 0)
 
     def _start(self, now: float, which: int) -> None:
         engine, inbox = self.engines[which], self.inboxes[which]

@@ -13,7 +13,7 @@ from pipewave.calls.families import Call
 from pipewave.gpus import GPU
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
-from pipewave.prediction.api import Predictions
+from pipewave.prediction.answers import Predictions
 from pipewave.software.engines import Engine, Load
 from pipewave.step.fusion import arranged, lanes, overlapped_us
 from pipewave.step.inside import Kernels, inside

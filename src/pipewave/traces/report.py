@@ -9,7 +9,8 @@ from typing import Any
 from pipewave.calls.families import Call, Collective, Elementwise
 from pipewave.gpus import GPU
 from pipewave.kernels.launched import Shaped
-from pipewave.prediction.api import Prediction, predict
+from pipewave.prediction.answers import Prediction
+from pipewave.prediction.api import predict
 from pipewave.traces.group import Group
 from pipewave.traces.names import short
 from pipewave.traces.pace import paced

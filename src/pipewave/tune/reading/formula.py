@@ -83,7 +83,7 @@ def formula(
     size = _grid(grid, given, numbers)
     outputs, unknown = _read(kernel, given, _tensors(named, numbers), size, trace)
     if trips is not None:
-        outputs[1] = outputs[2] = trips(given) if callable(trips) else trips
+        outputs[1] = outputs[2] = trips({**numbers, **given}) if callable(trips) else trips
     elif not isinstance(outputs[1], Traced) and not outputs[1]:
         outputs[1] = outputs[2] = outputs[4] / outputs[0] / TRIP_BYTES
     return Formula(*compiled(trace, outputs), unknown, (trace, tuple(outputs)))
