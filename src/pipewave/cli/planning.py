@@ -21,7 +21,7 @@ HEADINGS = {
     "tpot_ms_change_percent": "TPOT",
     "tokens_per_s_per_gpu_change_percent": "tok/s/GPU",
 }
-SAME_HIDDEN = ("engine", "kv_dtype", "tp", "pp", "ep")  # shown where the designs differ in them
+SAME_HIDDEN = ("engine", "kv_dtype", "tp", "pp", "ep", "dp", "drafts")  # shown where the designs differ in them
 HIDDEN = ("e2e_ms", "tpot_ms_low", "tpot_ms_high")
 
 

@@ -63,6 +63,8 @@ class Designs:
             "tp": split.tp,
             "pp": split.pp,
             "ep": split.ep,
+            "dp": split.dp,
+            "drafts": split.speculative or "none",
             "engine": split.engine,
             "kv_dtype": split.kv_dtype or "auto",
             "max_num_seqs": int(self.batch[index]),
@@ -97,7 +99,7 @@ class Plan:
         designs = self.designs
         reasons: dict[str, list[str]] = {}
         for split, reason in designs.refused:
-            reasons.setdefault(reason, []).append(f"{split.gpu} tp{split.tp} pp{split.pp} ep{split.ep}")
+            reasons.setdefault(reason, []).append(_words(split))
         used = {design["gpu"] for design in map(designs.row, self.front)}
         return {
             "model": self.model,
@@ -132,6 +134,12 @@ class Plan:
             length=length if most is None else min(length + MARGIN, most),
             engine=engine,
         )
+
+
+def _words(split: Split) -> str:
+    """A split in a few words."""
+    wide = f" dp{split.dp}" if split.dp > 1 else ""
+    return f"{split.gpu} tp{split.tp} pp{split.pp} ep{split.ep}{wide}"
 
 
 def _price_row(price: Price) -> dict[str, Any]:
@@ -234,7 +242,7 @@ def pareto(designs: Designs, among: np.ndarray[Any, np.dtype[np.bool_]]) -> tupl
 def elasticities(model: ModelSpec, question: Question, designs: Designs, index: int) -> tuple[dict[str, Any], ...]:
     """What 10 % more of each GPU property would do to a design, in percent."""
     split, setting = designs.splits[designs.split[index]], ([int(designs.budget[index])], [int(designs.batch[index])])
-    lane = [max(setting[1][0] // split.pp, 1)]
+    lane = [max(setting[1][0] // (split.pp * split.dp), 1)]
     gpu = find_gpu(split.gpu)
     base = evaluate(model, split, question, setting[0], lane, gpu)
     out = []
