@@ -14,6 +14,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
+from pipewave.planning.apart import designs as apart
 from pipewave.planning.launch import command
 from pipewave.planning.prices import Price, prices
 from pipewave.planning.space import Question, Space, Split
@@ -59,7 +60,8 @@ class Designs:
         cost = float(self.usd_per_million[index])
         return {
             "gpu": split.gpu,
-            "gpus": split.parallel.world,
+            "gpus": split.gpus,
+            "engines": _pools(split),
             "tp": split.tp,
             "pp": split.pp,
             "ep": split.ep,
@@ -105,16 +107,35 @@ class Plan:
             "model": self.model,
             "designs": len(designs),
             "meet_the_limits": int(self.meets.sum()),
+            "best_by_gpu": [self.marked(i) for i in self.best_by_gpu()],
             "shortest": designs.shortest(),
-            "winner": None if self.winner is None else designs.row(self.winner),
+            "winner": None if self.winner is None else self.marked(self.winner),
             "launch": None if self.winner is None else self.launch(self.winner),
             "elasticities": list(self.elasticities),
-            "front": [designs.row(i) for i in self.front[:most]],
+            "front": [self.marked(i) for i in self.front[:most]],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
             "too_large_batches": designs.crowded_out,
             "without_price": sorted(self._unpriced()),
             "prices": [_price_row(p) for name, p in self.prices.items() if name in used],
         }
+
+    def marked(self, index: int) -> dict[str, Any]:
+        """A design as a row, and whether it meets the limit on TPOT for sure: `yes`, or `perhaps` where its interval
+        straddles the limit."""
+        row, limit = self.designs.row(index), self.question.tpot_ms
+        straddles = limit is not None and row["tpot_ms_low"] <= limit < row["tpot_ms_high"]
+        return row | {"sure": "perhaps" if straddles else "yes"}
+
+    def best_by_gpu(self) -> tuple[int, ...]:
+        """The cheapest design of each GPU that meets the limits (most tokens a second and GPU), in order of the GPUs'
+        first designs."""
+        designs, best = self.designs, dict[str, int]()
+        rate = designs.columns["tokens_per_s_per_gpu"]
+        for index in np.flatnonzero(self.meets).tolist():
+            gpu = designs.splits[designs.split[index]].gpu
+            if gpu not in best or rate[index] > rate[best[gpu]]:
+                best[gpu] = index
+        return tuple(best.values())
 
     def _unpriced(self) -> set[str]:
         """GPUs that were left out of the front for want of a price."""
@@ -134,6 +155,14 @@ class Plan:
             length=length if most is None else min(length + MARGIN, most),
             engine=engine,
         )
+
+
+def _pools(split: Split) -> str:
+    """How many engines of which split: `one`, or `3 tp4 + 1 dp8` when prompts have their own."""
+    if split.prefill is None:
+        return "one"
+    sides = zip(split.workers, (split.prefill, split), strict=True)
+    return " + ".join(f"{n} " + (f"dp{s.dp}" if s.dp > 1 else f"tp{s.tp}") for n, s in sides)
 
 
 def _words(split: Split) -> str:
@@ -158,7 +187,9 @@ def plan(
     for gpu in space.gpus:
         find_gpu(gpu)
     known = prices(own_prices)
-    designs = _gather(_evaluate_all(model, question, space, executor), known)
+    evaluated = _evaluate_all(model, question, space, executor)
+    evaluated += apart(model, question, space) if space.disaggregated else []
+    designs = _gather(evaluated, known)
     meets = _meets(designs, question)
     front = pareto(designs, meets)
     winner = front[0] if front else None
@@ -242,6 +273,8 @@ def pareto(designs: Designs, among: np.ndarray[Any, np.dtype[np.bool_]]) -> tupl
 def elasticities(model: ModelSpec, question: Question, designs: Designs, index: int) -> tuple[dict[str, Any], ...]:
     """What 10 % more of each GPU property would do to a design, in percent."""
     split, setting = designs.splits[designs.split[index]], ([int(designs.budget[index])], [int(designs.batch[index])])
+    if split.prefill:
+        return ()
     lane = [max(setting[1][0] // (split.pp * split.dp), 1)]
     gpu = find_gpu(split.gpu)
     base = evaluate(model, split, question, setting[0], lane, gpu)

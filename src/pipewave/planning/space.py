@@ -47,6 +47,14 @@ class Split:
     engine: str = "vllm"
     dp: int = 1
     speculative: str | None = None
+    prefill: Split | None = None  # of the engines that run prompts, when this is that of the engines that decode
+    workers: tuple[int, int] = (0, 1)  # prefill engines, decode engines
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica, or of both pools."""
+        prompts = self.prefill.parallel.world if self.prefill else 0
+        return self.workers[0] * prompts + self.workers[1] * self.parallel.world
 
     @property
     def parallel(self) -> Parallel:
@@ -56,8 +64,12 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Everything to try. `gpus_most` bounds the GPUs of one replica. `dps`: ranks of data-parallel attention, of models
-    with experts, which are then spread over all of them. `speculative`: ways to draft (None: no drafts)."""
+    """Everything to try.
+
+    `gpus_most` bounds the GPUs of one replica. `dps`: ranks of data-parallel attention, of models with experts, which
+    are then spread over all of them. `speculative`: ways to draft (None: no drafts). `disaggregated`: also prefill and
+    decode engines apart.
+    """
 
     gpus: tuple[str, ...]
     tps: tuple[int, ...] = TPS
@@ -70,6 +82,7 @@ class Space:
     gpus_most: int = 64
     dps: tuple[int, ...] = (1,)
     speculative: tuple[str | None, ...] = (None,)
+    disaggregated: bool = False
 
     def __post_init__(self) -> None:
         for name in ("gpus", "tps", "pps", "dps", "kv_dtypes", "engines", "budgets", "batches", "speculative"):

@@ -52,12 +52,14 @@ def evaluate(
 ) -> Evaluated:
     """Evaluate every (token budget, batch) of a split; `gpu` stands in for the named one (what-if)."""
     try:
-        return _Steady(model, split, question, gpu or find_gpu(split.gpu)).all(budgets, batches)
+        return Steady(model, split, question, gpu or find_gpu(split.gpu)).all(budgets, batches)
     except PipewaveError as problem:
         return Evaluated(split, np.array([]), np.array([]), {}, refused=problem.message)
 
 
-class _Steady:
+class Steady:
+    """One split under full load. Raises what a deployment that cannot be raises."""
+
     def __init__(self, model: ModelSpec, split: Split, question: Question, gpu: GPU) -> None:
         parallel = split.parallel
         parallel.check(model)
@@ -71,14 +73,14 @@ class _Steady:
     def all(self, budgets: Sequence[int], batches: Sequence[int]) -> Evaluated:
         """Every setting that fits."""
         tokens, lanes = np.meshgrid(np.array(budgets, float), np.array(batches, float), indexing="ij")
-        fits = lanes <= self._capacity(budgets)[:, None]
+        fits = lanes <= self.capacity(budgets)[:, None]
         fits &= tokens > lanes
         tokens, lanes = tokens[fits], lanes[fits]
         refused = "" if len(tokens) else "the KV cache holds not even one such request with any of the settings"
         columns = self._columns(tokens, lanes) if len(tokens) else {}
         return Evaluated(self.split, tokens, lanes * self.lanes * self.ranks, columns, refused, int((~fits).sum()))
 
-    def _capacity(self, budgets: Sequence[int]) -> Array:
+    def capacity(self, budgets: Sequence[int]) -> Array:
         """Requests of full length the cache of one pipeline lane holds, by token budget."""
         deployment, length = self.runner.deployment, self.question.input_len + self.question.output_len
         memory: list[Budget] = [
