@@ -67,6 +67,9 @@ def plan_command(
     most: Annotated[int, typer.Option("--max-gpus", help="Most GPUs of one replica.")] = 64,
     price: Annotated[list[str], typer.Option(help="Your own price, such as H100=2.5 (USD an hour); repeatable.")] = [],  # noqa: B006
     executor: Annotated[str | None, typer.Option(help="processes://N or dask://HOST:PORT.")] = None,
+    launch_as: Annotated[
+        str, typer.Option("--launch-as", help="How to print the winner: shell, docker, kubernetes or dynamo.")
+    ] = "shell",
     rows: Annotated[int, typer.Option(help="Rows of the Pareto front to show.")] = 20,
     ignore: Annotated[list[str], typer.Option("--ignore-field", help="Config field known to change nothing.")] = [],  # noqa: B006
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
@@ -94,7 +97,7 @@ def plan_command(
     )
     with open_executor(executor) as pool:
         spec, question = load(model, ignore=tuple(ignore)), Question(isl, osl, ttft, tpot)
-        answer = plan(spec, question, space, own_prices=_prices(price), executor=pool).to_dict(rows)
+        answer = plan(spec, question, space, own_prices=_prices(price), executor=pool).to_dict(rows, launch_as)
     if as_json:
         print(json.dumps({"schema_version": 1, **answer}))
     else:
@@ -142,7 +145,8 @@ def _show(answer: dict[str, Any]) -> None:
             print("perhaps: the 90 % interval of TPOT straddles the limit")
         changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
         table(changes, title="what would move the winner: change in %")
-        print(f"launch: {answer['launch']}")
+        lines = str(answer["launch"]).split("\n")
+        print("launch: " + lines[0] if len(lines) == 1 else "launch:\n" + "\n".join(lines))
     elif shortest := answer["shortest"]:
         first, later = shortest["ttft_ms"], shortest["tpot_ms"]
         print(f"the shortest first token takes {first:.4g} ms, the shortest later token {later:.4g} ms")

@@ -15,7 +15,8 @@ from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
 from pipewave.planning.apart import designs as apart
-from pipewave.planning.launch import command
+from pipewave.planning.launch import pools
+from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
@@ -96,7 +97,7 @@ class Plan:
     prices: Mapping[str, Price]
     spec: ModelSpec
 
-    def to_dict(self, most: int = 30) -> dict[str, Any]:
+    def to_dict(self, most: int = 30, form: str = "shell") -> dict[str, Any]:
         """The plan as one JSON object; the front is thinned to `most` rows, cheapest first."""
         designs = self.designs
         reasons: dict[str, list[str]] = {}
@@ -110,7 +111,7 @@ class Plan:
             "best_by_gpu": [self.marked(i) for i in self.best_by_gpu()],
             "shortest": designs.shortest(),
             "winner": None if self.winner is None else self.marked(self.winner),
-            "launch": None if self.winner is None else self.launch(self.winner),
+            "launch": None if self.winner is None else self.launch(self.winner, form),
             "elasticities": list(self.elasticities),
             "front": [self.marked(i) for i in self.front[:most]],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
@@ -141,13 +142,13 @@ class Plan:
         """GPUs that were left out of the front for want of a price."""
         return {split.gpu for split in self.designs.splits if find_gpu(split.gpu).name not in self.prices}
 
-    def launch(self, index: int) -> str:
-        """The command that starts one replica of a design."""
+    def launch(self, index: int, form: str = "shell") -> str:
+        """What starts one replica of a design: its engine's command, a `docker run`, Kubernetes or Dynamo YAML."""
         designs = self.designs
         split = designs.splits[designs.split[index]]
         length, most = self.question.input_len + self.question.output_len, self.spec.max_length
         engine = Runner.of(Deployment(self.spec, split.parallel), find_gpu(split.gpu), find_engine(split.engine)).engine
-        return command(
+        engines = pools(
             self.model,
             split,
             int(designs.batch[index]),
@@ -155,6 +156,7 @@ class Plan:
             length=length if most is None else min(length + MARGIN, most),
             engine=engine,
         )
+        return render(form, engine.name, engine.version, engines)
 
 
 def _pools(split: Split) -> str:
