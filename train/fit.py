@@ -25,6 +25,7 @@ from torch import Tensor
 from train.ensemble import Ensemble, Shape
 from train.losses import Loss
 from train.predictions import save_predictions
+from train.record import commit, peak_mb, start_of
 from train.rows import Rows
 from train.rows import load as load_rows
 from train.splits import FEW_SHARE, HELD_OUT, Split, by_name, expand
@@ -93,6 +94,9 @@ class Fitted:
     members: tuple[str, ...]
     losses: tuple[tuple[float, ...], ...]
     seconds: float
+    device: str = "cpu"
+    start: str = ""  # hash of the weights that members start from
+    commit: str = ""  # of the code, when training began
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +127,21 @@ class Data:
             stacks=rows.columns["stack"].values if "stack" in rows.columns else (),
         )
 
+    def at(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Features, codes, target and weight of rows [member, size]; whole rows are copied, three times as fast."""
+        flat = batch.reshape(-1)
+        features, codes, target, weight = (
+            part.index_select(0, flat).unflatten(0, batch.shape)
+            for part in (self.features, self.codes, self.target, self.weight)
+        )
+        return features, codes, target, weight
+
 
 def fit(rows: Rows, plan: Plan, device: str = "cpu", start: Path | None = None) -> Fitted:
     """Train every split × seed of the plan and answer the rows each split scores; `start`: a card to start from."""
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
-    begun = time.monotonic()
+    begun, code = time.monotonic(), commit()
     data = Data.of(rows, plan, torch.device(device))
     parts = list(_parts(rows, plan))
     jobs = [job for part in parts for job in part.jobs]
@@ -145,6 +158,9 @@ def fit(rows: Rows, plan: Plan, device: str = "cpu", start: Path | None = None) 
         members=tuple(split.name for split, _ in jobs),
         losses=tuple(curve for _, curve in trained),
         seconds=time.monotonic() - begun,
+        device=device,
+        start=start_of(start),
+        commit=code,
     )
 
 
@@ -190,8 +206,8 @@ def _train(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
     loss, curve = Loss(plan.loss, plan.quantile), []
     for step, batch in zip(range(steps), _batches(index, plan.batch), strict=False):
-        codes = _hidden_at_random(data.codes[batch], plan)
-        each = loss(net(data.features[batch], codes), data.target[batch], data.weight[batch])
+        features, codes, target, weight = data.at(batch)
+        each = loss(net(features, _hidden_at_random(codes, plan)), target, weight)
         optimiser.zero_grad(set_to_none=True)
         strain = tension(net.tables[data.stack], tied).sum() if plan.tie and data.stack is not None else 0.0
         torch.autograd.backward(each.sum() + plan.tie * strain)
@@ -322,7 +338,8 @@ def save(fitted: Fitted, plan: Plan, rows: Rows, folder: Path) -> None:
     features = plan.features or rows.names
     categories = {name: rows.columns[name].values for name in plan.categories}
     log = {"plan": asdict(plan), "features": features, "categories": categories, "rows": len(rows)}
-    log |= {"seconds": round(fitted.seconds, 1), "losses": fitted.losses}
+    log |= {"seconds": round(fitted.seconds, 1), "peak_mb": peak_mb(), "threads": torch.get_num_threads()}
+    log |= {"device": fitted.device, "start": fitted.start, "commit": fitted.commit, "losses": fitted.losses}
     (folder / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
 
 

@@ -55,13 +55,13 @@ def _met(name: str, wanted: Any, facts: Facts) -> bool:
 
 
 @cache
-def table() -> Mapping[str, tuple[Case, ...]]:
+def table(file: Path = FILE) -> Mapping[str, tuple[Case, ...]]:
     """Every rule's cases in order. BadFile where the file is damaged or a rule has no source."""
     try:
-        read = json.loads(FILE.read_text("utf-8"))
+        read = json.loads(file.read_text("utf-8"))
         return {name: tuple(_case(rule, case) for case in rule["cases"]) for name, rule in read.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{FILE.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
+        raise BadFile(f"{file.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
 
 
 def _case(rule: Mapping[str, Any], case: Mapping[str, Any]) -> Case:
@@ -77,12 +77,12 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def answer(rule: str, facts: Facts) -> Any:
+def answer(rule: str, facts: Facts, file: Path = FILE) -> Any:
     """What the first case that holds says. BadFile where none does."""
-    for case in table().get(rule, ()):
+    for case in table(file).get(rule, ()):
         if case.holds(facts):
             return case.value
-    raise BadFile(f"{FILE.name}: no case of {rule!r} holds; reinstall pipewave", field="rules")
+    raise BadFile(f"{file.name}: no case of {rule!r} holds; reinstall pipewave", field="rules")
 
 
 @lru_cache(maxsize=4096)

@@ -67,4 +67,11 @@ def quantize_s(m: Any, k: Any, moved: Traffic, at: GemmMachine, xp: Arith) -> An
     passes = (library.quantize_kernels + 0.5) * moved.x
     missing = missing_share(at.misses, at.l2_bytes, 2.0 * moved.all, xp)
     streaming = passes * (library.from_l2 / at.l2 + library.from_dram / at.dram * missing)
-    return at.quantize_s + xp.maximum(rows, streaming)
+    found = at.quantize_s + xp.maximum(rows, streaming)
+    return found + unfused_s(m * k, at, xp) if at.unfused_bytes else found
+
+
+def unfused_s(elements: Any, at: GemmMachine, xp: Arith) -> Any:
+    """Seconds in which operation after operation walks over x in four bytes an element, read and written."""
+    missing = missing_share(at.misses, at.l2_bytes, 8.0 * elements, xp)
+    return at.unfused_bytes * elements * ((1.0 - missing) / at.l2 + missing / at.dram)
