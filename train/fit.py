@@ -24,6 +24,7 @@ from torch import Tensor
 
 from train.ensemble import Ensemble, Shape
 from train.losses import Loss
+from train.on_device import Data
 from train.predictions import save_predictions
 from train.record import commit, peak_mb, start_of
 from train.rows import Rows
@@ -99,50 +100,12 @@ class Fitted:
     commit: str = ""  # of the code, when training began
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """Rows on the device."""
-
-    features: Tensor
-    codes: Tensor
-    target: Tensor
-    weight: Tensor
-    counts: tuple[int, ...]
-    stack: int | None  # which of the categories it is
-    stacks: tuple[str, ...]
-
-    @classmethod
-    def of(cls, rows: Rows, plan: Plan, device: torch.device) -> Data:
-        """The plan's features and categories of these rows."""
-        wanted = [rows.names.index(name) for name in plan.features or rows.names]
-        columns = [rows.columns[name] for name in plan.categories]
-        codes = np.stack([column.codes for column in columns], 1) if columns else np.zeros((len(rows), 0), np.int64)
-        return cls(
-            features=torch.tensor(rows.features[:, wanted], dtype=torch.float32, device=device),
-            codes=torch.tensor(codes, device=device),
-            target=torch.tensor(rows.residual, dtype=torch.float32, device=device),
-            weight=torch.tensor(rows.weight, dtype=torch.float32, device=device),
-            counts=tuple(len(column.values) for column in columns),
-            stack=plan.categories.index("stack") if "stack" in plan.categories else None,
-            stacks=rows.columns["stack"].values if "stack" in rows.columns else (),
-        )
-
-    def at(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Features, codes, target and weight of rows [member, size]; whole rows are copied, three times as fast."""
-        flat = batch.reshape(-1)
-        features, codes, target, weight = (
-            part.index_select(0, flat).unflatten(0, batch.shape)
-            for part in (self.features, self.codes, self.target, self.weight)
-        )
-        return features, codes, target, weight
-
-
 def fit(rows: Rows, plan: Plan, device: str = "cpu", start: Path | None = None) -> Fitted:
     """Train every split × seed of the plan and answer the rows each split scores; `start`: a card to start from."""
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
     begun, code = time.monotonic(), commit()
-    data = Data.of(rows, plan, torch.device(device))
+    data = Data.of(rows, plan.features, plan.categories, torch.device(device))
     parts = list(_parts(rows, plan))
     jobs = [job for part in parts for job in part.jobs]
     categories = {name: rows.columns[name].values for name in plan.categories}
