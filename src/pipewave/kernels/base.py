@@ -55,7 +55,8 @@ Columns = Mapping[str, Any]  # name → float64 array [calls], or Ragged
 class Context:
     """What is the same for a batch of calls: the GPU, the operand type, the software, how it is measured.
 
-    `options` holds the non-numeric fields of the call (kv_dtype, routing, part, ...).
+    `options` holds the non-numeric fields of the call (kv_dtype, routing, part, ...). `stack` is whose rows answer,
+    `asked` another version of it that a caller named: what rules of software say is said of that one.
     """
 
     gpu: GPU
@@ -64,6 +65,7 @@ class Context:
     stack: str = ""
     impl: str = ""
     options: tuple[tuple[str, Any], ...] = ()
+    asked: str = ""
 
     @property
     def framework(self) -> str:
@@ -83,7 +85,7 @@ class Context:
 def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
     facts = {
         "framework": ctx.framework,
-        "version": stacks.version(ctx.stack),
+        "version": stacks.version(ctx.asked or ctx.stack),
         "architecture": ctx.gpu.architecture,
         "mma": ctx.gpu.traits.mma,
         "gpu": ctx.gpu.base_gpu,
