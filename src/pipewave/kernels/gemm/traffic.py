@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipewave.kernels.gemm.machine import GemmMachine
+from pipewave.kernels.gemm.machine import DRAM_SHARE, GemmMachine
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, SERVING, missing_share
 
@@ -68,10 +68,5 @@ def quantize_s(m: Any, k: Any, moved: Traffic, at: GemmMachine, xp: Arith) -> An
     missing = missing_share(at.misses, at.l2_bytes, 2.0 * moved.all, xp)
     streaming = passes * (library.from_l2 / at.l2 + library.from_dram / at.dram * missing)
     found = at.quantize_s + xp.maximum(rows, streaming)
-    return found + unfused_s(m * k, at, xp) if at.unfused_bytes else found
-
-
-def unfused_s(elements: Any, at: GemmMachine, xp: Arith) -> Any:
-    """Seconds in which operation after operation walks over x in four bytes an element, read and written."""
-    missing = missing_share(at.misses, at.l2_bytes, 8.0 * elements, xp)
-    return at.unfused_bytes * elements * ((1.0 - missing) / at.l2 + missing / at.dram)
+    # Operation after operation walks over x: as fast as DRAM streams, also where the L2 holds what they pass on.
+    return found + at.unfused_bytes * m * k * (1.0 / (DRAM_SHARE * at.dram)) if at.unfused_bytes else found
