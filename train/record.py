@@ -1,10 +1,15 @@
-"""What a card says of its training: the commit of the code, the data, the seed, the time and memory that it took."""
+"""What a card says of its training: the commit of the code, the data, the seed, the time and memory that it took.
+
+`python -m train.record` prints it of all nets that ship.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,3 +48,33 @@ def peak_mb() -> int:
 def start_of(card: Path | None) -> str:
     """The hash of the weights that members start from; empty where they start from nothing."""
     return str(json.loads(card.read_text(encoding="utf-8"))["sha256"]) if card else ""
+
+
+def table(weights: Path) -> str:
+    """What each card that ships says of its training, as Markdown; a dash where it does not say."""
+    lines = ["| net | rows | CPU or GPU | seconds | memory, MB | commit | data |", "|---|---:|---|---:|---:|---|---|"]
+    for path in sorted(weights.glob("*.json")):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        told = card.get("training", {})
+        where = f"{told['device']}, {told['threads']} threads" if "threads" in told else "–"
+        took = (f"{told.get(name, '–'):,}" if name in told else "–" for name in ("seconds", "peak_mb"))
+        from_ = (f"`{told[name][:8]}`" if told.get(name) else "–" for name in ("commit", "corpus_lock_sha256"))
+        lines.append(" | ".join((f"| {path.stem}", f"{card['rows']:,}", where, *took, *from_)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m train.record", description=__doc__)
+    parser.add_argument("--weights", type=Path, default=repository() / "src" / "pipewave" / "data" / "weights")
+    parser.add_argument("--markdown", type=Path, help="write the table there instead of printing it")
+    options = parser.parse_args(argv)
+    found = table(options.weights)
+    if options.markdown:
+        options.markdown.write_text(found, encoding="utf-8")
+    else:
+        print(found, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
