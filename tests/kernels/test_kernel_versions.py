@@ -14,6 +14,8 @@ from pipewave.kernels.gemm.analyse import analyse as products
 from pipewave.kernels.gemm.machine import DRAM_SHARE
 from pipewave.physics.launch import launch_s
 from pipewave.prediction.resolve import resolve
+from pipewave.software import stacks
+from pipewave.software.known import changes
 
 WRITES, READS = "vllm-0.24.0", "vllm-0.22.0"
 GPUS = ("H100", "H200", "B200")
@@ -73,3 +75,12 @@ def test_a_version_that_nobody_measured_keeps_its_own_rules() -> None:
     assert named.asked == "" and named.stack == ctx.stack
     unknown, _ = resolve(family, pw.find("H200"), "fp8", "graph", "vllm", None, options)
     assert unknown.asked == ""  # without a version no rule of one holds
+
+
+def test_a_version_is_answered_from_its_own_side_of_a_change() -> None:
+    known = ("vllm-0.19.0", "vllm-0.24.0")
+    assert stacks.nearest("vllm-0.22.0", known) == "vllm-0.24.0"
+    assert stacks.nearest("vllm-0.22.0", known, [(0, 24)]) == "vllm-0.19.0"
+    assert stacks.nearest("vllm-0.25.0", known, [(0, 24)]) == "vllm-0.24.0"
+    assert stacks.nearest("vllm-0.22.0", known[1:], [(0, 24)]) == "vllm-0.24.0"  # the only one there is
+    assert changes("vllm-0.22.0", "fp8") == ((0, 24),) and changes("vllm-0.22.0", "bf16") == ()

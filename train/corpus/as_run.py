@@ -16,7 +16,7 @@ from pipewave.kernels.moe.machine import engine
 from pipewave.software import stack_rules
 from pipewave.software.stacks import version_of
 
-RULES = Path(__file__).with_name("collected.json")
+RULES = stack_rules.read(Path(__file__).with_name("collected.json"))
 SAID_BY = ["protocol", "framework", "version", "impl"]
 
 
@@ -25,11 +25,15 @@ def as_run(rows: pd.DataFrame) -> pd.DataFrame:
     out = rows.copy()
     for key, at in rows.groupby(SAID_BY, observed=True).indices.items():
         facts, places = _facts(*map(str, key)), rows.index[at]
-        if stack_rules.answer("moe_ran_gated", facts, RULES):
+        if _answer("moe_ran_gated", facts):
             out.loc[places, "gated"] = True
-        unshared = _unshared(rows.loc[places], stack_rules.answer("moe_ran_unshared", facts, RULES))
+        unshared = _unshared(rows.loc[places], _answer("moe_ran_unshared", facts))
         out.loc[places[unshared], "flagged"] = True
     return out
+
+
+def _answer(rule: str, facts: stack_rules.Facts) -> Any:
+    return stack_rules.first(RULES[rule], facts, rule)
 
 
 def _facts(protocol: str, framework: str, version: str, impl: str) -> stack_rules.Facts:

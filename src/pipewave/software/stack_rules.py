@@ -10,7 +10,7 @@ JSON and not YAML: every command reads the file, and PyYAML takes longer to impo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -55,11 +55,16 @@ def _met(name: str, wanted: Any, facts: Facts) -> bool:
 
 
 @cache
-def table(file: Path = FILE) -> Mapping[str, tuple[Case, ...]]:
+def table() -> Mapping[str, tuple[Case, ...]]:
     """Every rule's cases in order. BadFile where the file is damaged or a rule has no source."""
+    return read(FILE)
+
+
+def read(file: Path) -> Mapping[str, tuple[Case, ...]]:
+    """The rules of a file of this form; other rooms keep rules of their own."""
     try:
-        read = json.loads(file.read_text("utf-8"))
-        return {name: tuple(_case(rule, case) for case in rule["cases"]) for name, rule in read.items()}
+        found = json.loads(file.read_text("utf-8"))
+        return {name: tuple(_case(rule, case) for case in rule["cases"]) for name, rule in found.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadFile(f"{file.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
 
@@ -77,12 +82,17 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def answer(rule: str, facts: Facts, file: Path = FILE) -> Any:
+def answer(rule: str, facts: Facts) -> Any:
     """What the first case that holds says. BadFile where none does."""
-    for case in table(file).get(rule, ()):
+    return first(table().get(rule, ()), facts, rule)
+
+
+def first(cases: Sequence[Case], facts: Facts, rule: str) -> Any:
+    """The same of the cases of a rule. BadFile where none holds."""
+    for case in cases:
         if case.holds(facts):
             return case.value
-    raise BadFile(f"{file.name}: no case of {rule!r} holds; reinstall pipewave", field="rules")
+    raise BadFile(f"{FILE.name}: no case of {rule!r} holds; reinstall pipewave", field="rules")
 
 
 @lru_cache(maxsize=4096)
