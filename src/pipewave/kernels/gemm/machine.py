@@ -95,7 +95,8 @@ class GemmMachine:
     all_rotate: bool  # activations and results rotate too
     fitted_copies: bool  # only as many copies as overflow the L2
     quantize_s: float
-    unfused_bytes: float  # that kernels besides the library's move for each element of x
+    unfused_s: float  # of kernels besides the library's that quantise x, and bytes they move for each element of x
+    unfused_bytes: float
     row_cycles: float
     row_slots: float  # rows that are quantised at a time
 
@@ -138,7 +139,8 @@ def machine(ctx: Context) -> GemmMachine:
         copies=ctx.rule("gemm_graph_copies") if ctx.protocol == "graph" else 1.0,
         all_rotate=ctx.rule("gemm_graph_all_rotate"),
         fitted_copies=ctx.rule("gemm_graph_fitted_copies"),
-        quantize_s=(library.quantize_s if quantize else 0.0) + (unfused["kernels"] * launch if unfused else 0.0),
+        quantize_s=library.quantize_s if quantize else 0.0,
+        unfused_s=unfused["kernels"] * launch if unfused else 0.0,
         unfused_bytes=unfused["bytes"] if unfused else 0.0,
         row_cycles=ctx.rule("gemm_quantize_row_cycles") or library.row_cycles,
         row_slots=float(gpu.sms * max(1, gpu.max_threads_per_sm // ROW_THREADS)),

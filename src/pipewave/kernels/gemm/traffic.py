@@ -67,6 +67,12 @@ def quantize_s(m: Any, k: Any, moved: Traffic, at: GemmMachine, xp: Arith) -> An
     passes = (library.quantize_kernels + 0.5) * moved.x
     missing = missing_share(at.misses, at.l2_bytes, 2.0 * moved.all, xp)
     streaming = passes * (library.from_l2 / at.l2 + library.from_dram / at.dram * missing)
-    found = at.quantize_s + xp.maximum(rows, streaming)
-    # Operation after operation walks over x: as fast as DRAM streams, also where the L2 holds what they pass on.
-    return found + at.unfused_bytes * m * k * (1.0 / (DRAM_SHARE * at.dram)) if at.unfused_bytes else found
+    return at.quantize_s + xp.maximum(rows, streaming)
+
+
+def unfused_s(m: Any, k: Any, at: GemmMachine) -> Any:
+    """Seconds of kernels that walk over x besides: as fast as DRAM streams, also where the L2 holds what they pass on.
+
+    No feature holds them: what a net learned of a library's quantisation says nothing about them.
+    """
+    return at.unfused_s + at.unfused_bytes * m * k * (1.0 / (DRAM_SHARE * at.dram))
