@@ -22,7 +22,8 @@ MEMORY_SHARE = 0.9  # of datasheet bandwidth that a streaming kernel reaches
 PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
 LOCAL = 8192.0  # keys of Llama 4's local attention
 # Longest cache over the mean of its batch, at most, in the rows that nets were trained on; those of others are even.
-UNEVEN = {"fa3": 24.0}
+# Rows of ragged batches are cold: under `graph` nets know even ones alone.
+UNEVEN, UNEVEN_WARM = {"fa3": 24.0}, {"fa3": 2.1}
 LONE = 0.4  # of the time of a block among many that it takes when the others are done
 
 
@@ -92,7 +93,7 @@ def _work(shape: Shape, setting: AttentionSetting) -> Work:
     windowed = 0.0 if layout.window is None else layout.window
     apart = alone if engine.windows_packed else alone | (windowed > 0)
     units = xp.where(apart, layout.heads, layout.kv_heads * row_tiles)
-    most = UNEVEN.get(engine.name, 1.0)
+    most = (UNEVEN_WARM if setting.warm else UNEVEN).get(engine.name, 1.0)
     longest = np.ceil(visible_keys(requests.q, requests.kv, _window(shape, setting)) * (1.0 / keys))
     stored = np.ceil(requests.kv * (1.0 / keys))
     visited, held = _evened(longest, requests, most), _evened(stored, requests, most)
