@@ -12,15 +12,25 @@ finishes at which tick, and how many open a new page: its cost does not grow wit
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from pipewave.errors import DoesNotFit
-from pipewave.serving.table import StepTable
+from pipewave.serving.prefix import PrefixCache
 from pipewave.serving.traffic import Traffic
 
 SETTLES = 600  # decode steps over which the share of outputs that an engine reserves falls to its least
+
+
+class Timed(Protocol):
+    """What tells how long a step takes."""
+
+    def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
+        """Seconds of a step of decoding requests that hold `cached` tokens together, and prompt pieces."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +73,14 @@ class Step:
 class Replica:
     """State of one engine; `ready` requests have their cache already (they come from a prefill engine)."""
 
-    def __init__(self, table: StepTable, limits: Limits, traffic: Traffic, *, ready: bool = False) -> None:
+    def __init__(self, table: Timed, limits: Limits, traffic: Traffic, *, ready: bool = False) -> None:
         self.table, self.limits, self.ready = table, limits, ready
         self.prompt: list[int] = traffic.input_len.tolist()
         self.output: list[int] = traffic.output_len.tolist()
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
         self.found: list[int] = found.tolist()
+        known = traffic.blocks is not None and not ready
+        self.cache = PrefixCache(traffic.blocks or (), traffic.block_tokens, limits.page_size) if known else None
         self.waiting: deque[int] = deque()
         self.free = limits.pages
         self.tick = 0
@@ -127,7 +139,7 @@ class Replica:
     def _evict(self, request: int) -> None:
         if self.partial is not None and self.partial[0] == request:
             self.partial = None
-            self.free += self.limits.pages_for(self._tokens(request))
+            self._give(request, self._tokens(request))
             self.owed -= self._left(request) + 1
         else:
             began, length = self.begun.pop(request)
@@ -145,7 +157,11 @@ class Replica:
         self.decoding -= 1
         self.cached -= now
         self.opens[self._opening(began, length)] -= 1
-        self.free += self.limits.pages_for(now)
+        self._give(request, now)
+
+    def _give(self, request: int, length: int) -> None:
+        """Free the pages of a request of `length` tokens, but for those that others share."""
+        self.free += self.limits.pages_for(length) - (self.cache.leave(request) if self.cache else 0)
 
     def _opening(self, began: int, length: int) -> int:
         """The tick, modulo the page size, at which a request that began so opens a page."""
@@ -167,12 +183,14 @@ class Replica:
             request = self.waiting[0]
             if not self._whole(request, room, step):
                 break
-            need = self.limits.pages_for(self._tokens(request))
+            need = self.limits.pages_for(self._tokens(request)) - (self.cache.shared(request) if self.cache else 0)
             if need + self._reserve(request) > self.free:
                 if not self.running and not step.pieces:
                     self._too_small(request)
                 break
             self.waiting.popleft()
+            if self.cache:
+                self.found[request] = self.cache.admit(request, self._tokens(request), self.free)
             self.free -= need
             self.running += 1
             self.owed += self._left(request) + 1
@@ -227,7 +245,7 @@ class Replica:
             length, left = self._tokens(request), self._left(request)
             self.owed -= 1
             if left <= 0:
-                self.free += self.limits.pages_for(length)
+                self._give(request, length)
                 self.running -= 1
                 step.done.append(request)
                 continue

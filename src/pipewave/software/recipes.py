@@ -8,11 +8,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pipewave.software.rules import Setting, holds
+from pipewave.files import packaged
+from pipewave.software.rules import DeploymentFacts, holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
+
+
+ACCEPTANCE = FILE.with_name("acceptance.yaml")
+
+
+@cache
+def acceptance(method: str) -> float:
+    """Probability that a draft of a method of speculation is accepted, where nothing is said."""
+    return float(packaged.yaml(ACCEPTANCE)[method]["acceptance"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +38,43 @@ class Recipe:
 
 @cache
 def _recipes() -> tuple[Mapping[str, Any], ...]:
-    return tuple(yaml.safe_load(FILE.read_text("utf-8")))
+    return tuple(packaged.yaml(FILE))
 
 
-def find(engine: str, version: str, setting: Setting, *, prompt: int, flight: int) -> Recipe:
-    """What deployments of an engine's version in a setting set, for prompts of up to `prompt` tokens and `flight`
-    requests at once."""
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What a deployment is sized for: how its requests are sent, its longest prompt, its requests at once."""
+
+    mode: str
+    prompt: int
+    flight: int
+
+    def suits(self, recipe: Mapping[str, Any]) -> bool:
+        """Whether a recipe is meant for such requests; one that names no mode is of servers."""
+        few = self.flight < recipe.get("flight_from", 0) or self.prompt < recipe.get("prompt_from", 0)
+        return self.mode in recipe.get("modes", ("serve",)) and not few
+
+
+def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests) -> Recipe:
+    """What deployments of an engine's version in a setting set for such requests."""
     settings: dict[str, Any] = {}
     notes: dict[str, str] = {}
     for recipe in _recipes():
-        if recipe["engine"] == engine and _holds(recipe, version, setting, flight):
+        if recipe["engine"] == engine and requests.suits(recipe) and _holds(recipe, version, setting):
             for name, value in recipe["set"].items():
-                settings[name] = _size(value, {"prompt": prompt, "flight": flight})
+                settings[name] = _size(value, {"prompt": requests.prompt, "flight": requests.flight})
                 notes[name] = recipe.get("note") or notes.get(name, "")
     return Recipe(settings, notes)
 
 
-def _holds(recipe: Mapping[str, Any], version: str, setting: Setting, flight: int) -> bool:
+def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) -> bool:
     unless: Mapping[str, Any] | None = recipe.get("unless")
     left_out = unless is not None and holds(unless, version, setting)
-    return holds(recipe.get("when", {}), version, setting) and not left_out and flight >= recipe.get("flight_from", 0)
+    return holds(recipe.get("when", {}), version, setting) and not left_out
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:
-    """A setting; a text is a sum of numbers and known sizes."""
-    if not isinstance(value, str):
+    """A setting; a text that names a known size is a sum of numbers and known sizes."""
+    if not isinstance(value, str) or not set(value.split(" + ")) & set(known):
         return value
     return sum(known[part] if part in known else int(part) for part in value.split(" + "))

@@ -9,7 +9,6 @@ JSON and not YAML: every command reads the file, and PyYAML takes longer to impo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile
+from pipewave.files import packaged
 
 FILE = Path(__file__).with_name("stack_rules.json")
 Facts = Mapping[str, Any]
@@ -63,7 +63,7 @@ def table() -> Mapping[str, tuple[Case, ...]]:
 def read(file: Path) -> Mapping[str, tuple[Case, ...]]:
     """The rules of a file of this form; other rooms keep rules of their own."""
     try:
-        found = json.loads(file.read_text("utf-8"))
+        found = packaged.document(file)
         return {name: tuple(_case(rule, case) for case in rule["cases"]) for name, rule in found.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadFile(f"{file.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
