@@ -40,7 +40,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     traffic = case.traffic()
     setup, assumed = setup_of(case, traffic, front)
     server = Server.of(case.model, case.gpu, setup, traffic.longest)
-    record = server.run(traffic).record
+    record = server.record(traffic)
     seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic)
     told = bool(numbered(version_of(case)))
     times = seen | sides(seen, server.table.spread, told=told)

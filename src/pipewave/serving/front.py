@@ -33,6 +33,13 @@ class Desk:
         self.free_s = begin + work_s
         return begin + 0.5 * work_s
 
+    def stream(self, ends: list[float], streamed: int) -> None:
+        """Steps that end so have each made `streamed` tokens, none of them a request's first or last."""
+        work_s, free_s = 1e-6 * self.front.stream_us * streamed / self.front.workers, self.free_s
+        for end in ends:
+            free_s = (end if end > free_s else free_s) + work_s
+        self.free_s = free_s
+
     def again(self, now: float) -> float:
         """When a client that has seen its last token now sends its next request."""
         return now + 1e-6 * self.front.think_us * self._draw()

@@ -109,6 +109,26 @@ class Replica:
         self._begin(step)
         return step
 
+    def coast(self, now: float, until: float, most: int) -> list[float]:
+        """Run steps from `now` in which every request that runs decodes and none begins or ends, at most so many and
+        while they end by `until`; returns when each ends."""
+        ends: list[float] = []
+        count, limits = self.decoding, self.limits
+        if not count or self.partial or (self.waiting and self.running < limits.requests):
+            return ends
+        seconds = self.table.decoder(count)
+        while len(ends) < most and self.tick + 1 not in self.finish:
+            opens = self.opens[self.tick % limits.page_size]
+            now += seconds(self.cached + count)
+            if now > until or opens > self.free:
+                break
+            ends.append(now)
+            self.free -= opens
+            self.tick += 1
+            self.cached += count
+        self.owed -= count * len(ends)
+        return ends
+
     def _make_room(self, step: Step) -> None:
         """Throw out the newest requests until every decoding one can write its next token."""
         while self.opens[self.tick % self.limits.page_size] > self.free and self.decoding:

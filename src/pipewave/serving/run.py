@@ -130,13 +130,19 @@ class Server:
         table = table.under(runner.engine.hosted(setup.front.host))
         return cls(runner, setup, memory, table, limits)
 
-    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
-        """Serve `traffic`; every step takes `scale` times its predicted time."""
+    def record(self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False) -> Record:
+        """What happens to each request of `traffic`, and on request in each step; every step takes `scale` times its
+        predicted time."""
         table = self.table.scaled(scale * self._pipeline_factor())
         setup, lanes = self.setup, self.runner.deployment.parallel.pp
         pool = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes, **self._looks())
         decode = replace(pool, engines=setup.decode * lanes) if setup.decode else None
-        record = Simulation(traffic, pool, decode=decode, transfer_s=self.transfer_s, front=setup.front).run()
+        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": setup.front}
+        return Simulation(traffic, pool, keep_steps=keep_steps, **more).run()
+
+    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
+        """Serve `traffic`; every step takes `scale` times its predicted time."""
+        record, setup = self.record(traffic, scale=scale, keep_steps=True), self.setup
         gpus = setup.engines * self.runner.deployment.parallel.world
         answer = {
             "model": self.runner.deployment.model.name,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -54,6 +56,7 @@ class Record:
         return sum(step.preempted for _, step in self.steps)
 
 
+MOST = sys.maxsize  # steps of one stretch
 Handler = Callable[[float, int], None]
 
 
@@ -130,6 +133,8 @@ class Simulation:
 
     def _start(self, now: float, which: int) -> None:
         engine, inbox = self.engines[which], self.inboxes[which]
+        if not self.keep_steps:
+            now = self._coast(now, which)
         engine.waiting.extend(inbox.take(now, self.began_s[which], idle=engine.idle))
         step = engine.step(now)
         inbox.ran(prompts=bool(step.pieces))
@@ -138,6 +143,19 @@ class Simulation:
         self._at(now + step.seconds, self._finish, which)
         if self.keep_steps and step.seconds:
             self.record.steps.append((which, step))
+
+    def _coast(self, now: float, which: int) -> float:
+        """Run the steps until something can happen at once; returns when the next one starts."""
+        engine, inbox = self.engines[which], self.inboxes[which]
+        until = self.events[0][0] if self.events else math.inf
+        count = engine.decoding
+        ends = engine.coast(now, until, int(min(inbox.blind, MOST)))
+        if not ends:
+            return now
+        self.desk.stream(ends, count)
+        inbox.coasted(len(ends))
+        self.began_s[which] = ends[-2] if len(ends) > 1 else now
+        return ends[-1]
 
     def _finish(self, now: float, which: int) -> None:
         step = self.busy[which]
