@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.published_fit import RESULTS as FITTED
-from bench.published_fit import Pair, with_pair
+from bench.published_fit import Constants, with_constants
 from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.serving.answers import answer
@@ -45,12 +45,12 @@ def answers(rows: Sequence[Row], workers: int) -> list[Answer]:
 
 def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> list[Answer]:
     """The same with the constants of each row's group fitted on the other groups (`bench.published_fit`)."""
-    pairs = _pairs()
-    again = [i for i, row in enumerate(rows) if _key(row) in pairs and row.case["mode"] == "serve"]
+    own = _constants()
+    again = [i for i, row in enumerate(rows) if _key(row) in own and row.case["mode"] == "serve"]
     found = list(shipped)
     with ProcessPoolExecutor(max(workers, 1)) as pool:
-        asked = [(rows[i].case, rows[i].group.engine, pairs[_key(rows[i])]) for i in again]
-        for i, answer in zip(again, pool.map(_with_pair, asked, chunksize=16), strict=True):
+        asked = [(rows[i].case, rows[i].group.engine, own[_key(rows[i])]) for i in again]
+        for i, answer in zip(again, pool.map(_with_constants, asked, chunksize=16), strict=True):
             found[i] = answer
     return found
 
@@ -59,21 +59,21 @@ def _key(row: Row) -> tuple[str, ...]:
     return tuple(asdict(row.group).values())
 
 
-def _pairs() -> dict[tuple[str, ...], Pair]:
+def _constants() -> dict[tuple[str, ...], Constants]:
     """Constants of groups whose own rows changed them; all others are as shipped."""
     table = json.loads(FITTED.read_text("utf-8"))
     return {
-        tuple(group[name] for name in Group.__slots__): tuple(group["pair"])
+        tuple(group[name] for name in Group.__slots__): tuple(group["constants"])
         for one in table.values()
         for group in one["groups"]
-        if group["pair"] != one["pair"]
+        if group["constants"] != one["constants"]
     }
 
 
-def _with_pair(asked: tuple[dict[str, Any], str, Pair]) -> Answer:
-    case, engine, pair = asked
+def _with_constants(asked: tuple[dict[str, Any], str, Constants]) -> Answer:
+    case, engine, constants = asked
     try:
-        return {"id": case["id"], **answer(from_dict(case), with_pair(engine, pair))}
+        return {"id": case["id"], **answer(from_dict(case), with_constants(engine, constants))}
     except PipewaveError as problem:
         return {"id": case["id"], **error(problem)}
 

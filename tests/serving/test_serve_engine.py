@@ -144,7 +144,9 @@ def test_same_times_as_the_plain_scheduler(drawn: list[tuple[int, int, int]], pa
 def test_stretches_of_steps_are_the_steps_one_by_one(
     drawn: list[tuple[int, int, int]], pages: int, mixed: bool, overlaps: bool, interval: int, flight: int
 ) -> None:
-    traffic = traffic_of([(gap + 0.123456, prompt, output) for gap, prompt, output in drawn], concurrency=flight or None)
+    traffic = traffic_of(
+        [(gap + 0.123456, prompt, output) for gap, prompt, output in drawn], concurrency=flight or None
+    )
     pool = Pool(Toy(), limits(pages, mixed), overlaps=overlaps, interval=interval)  # type: ignore[arg-type]
     front = Front(request_us=0.2e6, stream_us=0.4e6, transit_us=0.3e6, variation=0.5)
     one, other = (Simulation(traffic, pool, keep_steps=keep, front=front).run() for keep in (True, False))

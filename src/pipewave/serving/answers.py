@@ -21,7 +21,7 @@ from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.front import of as front_of
-from pipewave.software.recipes import Recipe
+from pipewave.software.recipes import Asked, Recipe, assumed_version
 from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
@@ -29,7 +29,8 @@ from pipewave.step.setting import setting_of
 DIGITS = 4
 V0 = "V0"
 OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under that name were
-FIELDS = {"max_batched_tokens": "max_num_batched_tokens"}  # of a recipe, as Setup names them
+FIELDS = {"max_batched_tokens": "max_num_batched_tokens", "memory_share": "gpu_memory_utilization"}  # as Setup's
+SAID = {"max_batched_tokens": "max_num_batched_tokens", "memory_share": "memory_fraction", "kv_dtype": "kv_dtype"}
 
 
 def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
@@ -42,9 +43,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     server = Server.of(case.model, case.gpu, setup, traffic.longest)
     record = server.record(traffic)
     seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic)
-    told = bool(numbered(version_of(case)))
-    times = seen | sides(seen, server.table.spread, told=told)
-    assumed += [] if told else ["version not given: its default is assumed, and the interval is wider"]
+    times = seen | sides(seen, server.table.spread, told=told(case))
     return {
         **{name: round(value, DIGITS) for name, value in times.items()},
         "kv_tokens": server.memory.kv_tokens,
@@ -57,25 +56,40 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     """How a case's model is served, and what was assumed where it does not say."""
     if case.dp > 1:
         raise BadInput(f"dp = {case.dp}: attention data parallelism is not modelled yet", field="dp")
+    served = case.mode == "serve"
+    version, notes = _version(case)
     setup = Setup(
         tp=case.tp,
         pp=case.pp,
         ep=case.ep,
-        engine=f"{case.engine}:{version_of(case)}",
+        engine=f"{case.engine}:{version}",
         max_num_batched_tokens=case.max_num_batched_tokens,
         max_num_seqs=case.max_num_seqs,
         gpu_memory_utilization=case.memory_fraction,
         kv_dtype=cache_type(case.kv_dtype),
-        front=(front or front_of(case.engine)) if case.mode == "serve" else INSIDE,
+        front=(front or front_of(case.engine)) if served else INSIDE,
     )
-    recipe = _recipe(case, setup, traffic) if case.mode == "serve" else Recipe()
+    recipe = _recipe(case, setup, traffic) if served else Recipe()
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items()}
-    return replace(setup, **chosen), list(recipe.notes.values())
+    return replace(setup, **chosen), [*dict.fromkeys(recipe.notes.values()), *notes]
 
 
-def version_of(case: Case) -> str:
+def told(case: Case) -> bool:
+    """Whether a case names its engine's version."""
+    return bool(numbered(_named(case)))
+
+
+def _named(case: Case) -> str:
     """The version by number; runs of vLLM's first engine are dated, not numbered."""
     return OLD_ENGINES.get(case.engine, "") if V0 in (case.version or "") else case.version or ""
+
+
+def _version(case: Case) -> tuple[str, list[str]]:
+    """The version a case is answered for, and a note where it names none."""
+    if told(case):
+        return _named(case), []
+    version, why = assumed_version(case.engine) if case.mode == "serve" else ("", "")
+    return version, [f"version not given: {why or 'its default is assumed'}, and the interval is wider"]
 
 
 def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
@@ -83,10 +97,9 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     engine = find_engine(setup.engine)
     spec, parallel = load(case.model), Parallel(case.tp, case.pp, case.ep)
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
-    longest, flight = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests
-    found = recipe_of(engine.name, engine.version, setting, prompt=longest, flight=flight)
-    said = {"max_batched_tokens"} if case.max_num_batched_tokens else set()
-    return found.without(frozenset(said))
+    sizes = int(traffic.input_len.max()), int(traffic.output_len.max()), traffic.concurrency or engine.max_requests
+    found = recipe_of(engine.name, engine.version, setting, Asked(*sizes, told=told(case)))
+    return found.without(frozenset(name for name, given in SAID.items() if getattr(case, given) is not None))
 
 
 def client(record: Record, traffic: Traffic) -> dict[str, float]:

@@ -12,6 +12,7 @@ import numpy as np
 from pipewave.calls.fields import Rule, check_names, of, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.physics.demand import Array
+from pipewave.prediction.jsonl import is_id
 from pipewave.serving.traffic import LONGEST, Traffic, synthetic
 
 MODES = ("serve", "estimate", "offline")
@@ -148,6 +149,8 @@ def _object(line: str) -> Mapping[str, Any]:
         raise BadInput(f"not JSON: {problem}", field=None) from problem
     if not isinstance(given, dict):
         raise BadInput("a case must be a JSON object on one line", field=None)
+    if not is_id(given.get("id")):
+        raise BadInput("id: must be a string or a finite number", field="id")
     return given
 
 

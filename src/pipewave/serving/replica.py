@@ -29,7 +29,8 @@ class Limits:
 
     mixed: decode tokens ride along with prompts. chunks: prompts may be cut. prompt_tokens: most prompt tokens of a
     step (0: whatever fits). reserve, reserve_least: share of the outputs still to come that must fit the cache when a
-    request is admitted, at first and once settled.
+    request is admitted, at first and once settled. wait_steps, wait_share: while others decode, prompts wait so many
+    steps for company, or until a step holds this share of its tokens.
     """
 
     tokens: int
@@ -41,6 +42,8 @@ class Limits:
     prompt_tokens: int = 0
     reserve: float = 0.0
     reserve_least: float = 0.0
+    wait_steps: int = 0
+    wait_share: float = 0.0
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold `tokens`."""
@@ -80,7 +83,7 @@ class Replica:
         self.begun: dict[int, tuple[int, int]] = {}  # decoding request → (tick, cache length) when it began
         self.made: dict[int, int] = {}  # tokens a preempted request had made
         self.partial: tuple[int, int] | None = None  # request in the middle of its prompt, tokens done
-        self.running = 0
+        self.running = self.waited = 0
 
     @property
     def idle(self) -> bool:
@@ -98,7 +101,7 @@ class Replica:
         self._make_room(step)
         room = self.limits.tokens - (self.decoding if self.limits.mixed else 0)
         room = min(room, self.limits.prompt_tokens or room)
-        if not step.preempted:
+        if not step.preempted and not self._waits(room):
             self._fill(step, room)
         decodes = self.decoding if self.limits.mixed or not step.pieces else 0
         step.decoding = decodes
@@ -137,6 +140,19 @@ class Replica:
                 self._too_small(victim)
             self._evict(victim)
             step.preempted += 1
+
+    def _waits(self, room: int) -> bool:
+        """Whether waiting prompts are held back for company."""
+        if not (self.limits.wait_steps and self.waiting and self.decoding):
+            return False
+        tokens = self.decoding
+        for request in self.waiting:
+            if tokens + self._tokens(request) > room:
+                break
+            tokens += self._tokens(request)
+        held = self.waited < self.limits.wait_steps and tokens < self.limits.wait_share * self.limits.tokens
+        self.waited = self.waited + 1 if held else 0
+        return held
 
     def _newest(self) -> int:
         while True:

@@ -38,7 +38,9 @@ class Setup:
 
     front: what stands between clients and engine; nothing when it is called from its own process.
     recv_interval: decode steps between two looks at new requests. mixes_phases: decode tokens ride along with prompts
-    (SGLang's mixed chunks).
+    (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of those names. wait_steps,
+    wait_share: prompts wait so many decode steps for company, or until a step holds this share of its tokens
+    (TensorRT-LLM's batch waiting).
     """
 
     tp: int = 1
@@ -56,6 +58,11 @@ class Setup:
     front: Front = INSIDE
     recv_interval: int = 1
     mixes_phases: bool | None = None
+    overlaps: bool | None = None
+    graph_limit: int | None = None
+    fused_norm_mib: float | None = None
+    wait_steps: int = 0
+    wait_share: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -84,10 +91,19 @@ class Setup:
             "max_batched_tokens": self.max_num_batched_tokens,
             "max_requests": self.max_num_seqs,
             "memory_share": self.gpu_memory_utilization,
-            "moe_backend": self.moe_backend,
             "mixes_phases": self.mixes_phases,
+            "overlaps": self.overlaps,
+            "graph_limit": self.graph_limit,
         }
-        return engine.what_if(**{name: value for name, value in chosen.items() if value is not None})
+        return engine.what_if(**_said(chosen), **self.kernels())
+
+    def kernels(self) -> dict[str, Any]:
+        """Choices that change which kernels run."""
+        return _said({"moe_backend": self.moe_backend, "fused_norm_mib": self.fused_norm_mib})
+
+
+def _said(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +140,11 @@ class Server:
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
         memory = budget(runner.deployment, runner.gpu, runner.engine)
         limits = _limits(runner, memory, longest)
-        plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine))
+        limits = replace(limits, wait_steps=setup.wait_steps, wait_share=setup.wait_share)
+        plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
         table = _table(plain, *sizes, corrections.state(runner.gpu.name))
-        table = table.under(runner.engine.hosted(setup.front.host))
+        table = table.under(runner.engine.hosted(setup.front.host, setup.front.launch))
         return cls(runner, setup, memory, table, limits)
 
     def record(self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False) -> Record:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pipewave.software.rules import Setting, holds
+from pipewave.software.rules import Setting, holds, meets
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
 
@@ -28,32 +28,59 @@ class Recipe:
         return Recipe(kept, {name: self.notes[name] for name in kept})
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a deployment is asked: its longest prompt and output, requests in flight, and whether its version is told
+    (0 or 1)."""
+
+    prompt: int
+    output: int
+    flight: int
+    told: int = 1
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """What the sums of a recipe may name."""
+        return {"prompt": self.prompt, "output": self.output, "flight": self.flight}
+
+
 @cache
-def _recipes() -> tuple[Mapping[str, Any], ...]:
-    return tuple(yaml.safe_load(FILE.read_text("utf-8")))
+def _recipes() -> Mapping[str, Any]:
+    return dict(yaml.safe_load(FILE.read_text("utf-8")))
 
 
-def find(engine: str, version: str, setting: Setting, *, prompt: int, flight: int) -> Recipe:
-    """What deployments of an engine's version in a setting set, for prompts of up to `prompt` tokens and `flight`
-    requests at once."""
+def assumed_version(engine: str) -> tuple[str, str]:
+    """The version of published deployments of an engine that do not tell theirs, and a note; empty for an engine
+    whose default version will do."""
+    found = _recipes()["untold"].get(engine)
+    return (found["version"], found["note"]) if found else ("", "")
+
+
+def find(engine: str, version: str, setting: Setting, asked: Asked) -> Recipe:
+    """What deployments of an engine's version in a setting set for what they are asked."""
     settings: dict[str, Any] = {}
     notes: dict[str, str] = {}
-    for recipe in _recipes():
-        if recipe["engine"] == engine and _holds(recipe, version, setting, flight):
+    for recipe in _recipes()["recipes"]:
+        if recipe["engine"] == engine and _holds(recipe, version, setting, asked):
             for name, value in recipe["set"].items():
-                settings[name] = _size(value, {"prompt": prompt, "flight": flight})
+                settings[name] = _size(value, asked.sizes)
                 notes[name] = recipe.get("note") or notes.get(name, "")
     return Recipe(settings, notes)
 
 
-def _holds(recipe: Mapping[str, Any], version: str, setting: Setting, flight: int) -> bool:
+def _holds(recipe: Mapping[str, Any], version: str, setting: Setting, asked: Asked) -> bool:
     unless: Mapping[str, Any] | None = recipe.get("unless")
-    left_out = unless is not None and holds(unless, version, setting)
-    return holds(recipe.get("when", {}), version, setting) and not left_out and flight >= recipe.get("flight_from", 0)
+    if unless is not None and holds(unless, version, setting):
+        return False
+    met = all(meets(asked, name, value) for name, value in recipe.get("asked", {}).items())
+    return met and holds(recipe.get("when", {}), version, setting)
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:
-    """A setting; a text is a sum of numbers and known sizes."""
+    """A setting; a text of numbers and known sizes is their sum, and of several sums the largest ("8192 or prompt")."""
     if not isinstance(value, str):
         return value
-    return sum(known[part] if part in known else int(part) for part in value.split(" + "))
+    sums = [part.split(" + ") for part in value.split(" or ")]
+    if not all(term in known or term.isdigit() for terms in sums for term in terms):
+        return value
+    return max(sum(known.get(term) or int(term) for term in terms) for terms in sums)
