@@ -2,7 +2,8 @@
 
 Every row without `doubt` is one case. Errors are means over groups (source, engine, GPU, model, precision) of the
 group's mean absolute error, so that a source with many rows counts no more than one with few. Argonne's runs (vLLM V0,
-TensorRT-LLM 0.x) and rows that need what a case cannot say are counted apart.
+TensorRT-LLM 0.x), rows that need what a case cannot say, and rows whose rates no such number of GPUs can reach are
+counted apart.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 
 from bench.published_fit import RESULTS as FITTED
 from bench.published_fit import Constants, with_constants
-from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
+from bench.published_rows import METRICS, OLD, Group, Row, corpus, of_peak, read
 from pipewave.errors import PipewaveError
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
@@ -99,6 +100,7 @@ def kind(row: Row) -> str:
         row.group.engine
         + old
         + (" (needs)" if row.needs else "")
+        + (" (beyond the GPUs it names)" if of_peak(row) > 1.0 else "")
         + (" (other modes)" if row.case["mode"] != "serve" and not old else "")
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.published_rows import OLD, Group, Row, corpus, read
+from bench.published_rows import OLD, Group, Row, corpus, of_peak, read
 from pipewave.serving import interval
 from pipewave.serving.answers import told
 from pipewave.serving.cases import from_dict
@@ -46,7 +46,11 @@ class Point:
 
 def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
     """Every scored mean of today's engines."""
-    good = [row for row in rows if not row.needs and row.group.source != OLD and "ttft_ms" in answers.get(row.id, {})]
+    good = [
+        row
+        for row in rows
+        if not row.needs and row.group.source != OLD and of_peak(row) <= 1.0 and "ttft_ms" in answers.get(row.id, {})
+    ]
     every = [_point(row, name, value, answers[row.id]) for row in good for name, value in row.measured.items()
              if name in answers[row.id]]  # fmt: skip
     sizes = Counter((point.group, point.metric) for point in every)

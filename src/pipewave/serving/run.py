@@ -40,7 +40,7 @@ class Setup:
     recv_interval: decode steps between two looks at new requests. mixes_phases: decode tokens ride along with prompts
     (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of those names. wait_steps,
     wait_share: prompts wait so many decode steps for company, or until a step holds this share of its tokens
-    (TensorRT-LLM's batch waiting).
+    (TensorRT-LLM's batch waiting). stream_interval: tokens of a request that go out together.
     """
 
     tp: int = 1
@@ -63,6 +63,7 @@ class Setup:
     fused_norm_mib: float | None = None
     wait_steps: int = 0
     wait_share: float = 0.0
+    stream_interval: int = 1
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -154,7 +155,8 @@ class Server:
         setup, lanes = self.setup, self.runner.deployment.parallel.pp
         pool = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes, **self._looks())
         decode = replace(pool, engines=setup.decode * lanes) if setup.decode else None
-        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": setup.front}
+        front = replace(setup.front, stream_us=setup.front.stream_us / setup.stream_interval)
+        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": front}
         return Simulation(traffic, pool, keep_steps=keep_steps, **more).run()
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
