@@ -36,7 +36,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "stream_us": (10.0, 20.0, 35.0, 50.0, 65.0),
     "request_us": (500.0, 2_000.0, 5_000.0, 10_000.0),
 }
-ROUNDS = 2
+ROUNDS = 1
 MOST = 1.0  # of an error that counts: rows that something else makes many times slower decide nothing
 LEAST = 3  # rows of a group that is asked
 SCORED = ("ttft_ms", "tpot_ms")
@@ -131,12 +131,13 @@ def fit(engine: str, rows: Sequence[Row], pool: Executor) -> dict[str, Any]:
     }
 
 
-def write(found: dict[str, Any]) -> None:
-    """Put the constants into the engines' front ends."""
+def write(engine: str, found: dict[str, Any]) -> None:
+    """Put the constants into an engine's front end, and what they rest on beside the other results."""
     table = json.loads(front.FILE.read_text("utf-8"))
-    for engine, one in found.items():
-        table[engine] |= dict(zip(GRID, one["constants"], strict=True))
-    front.FILE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
+    table[engine] |= dict(zip(GRID, found["constants"], strict=True))
+    front.FILE.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps(kept | {engine: found}, indent=1) + "\n", "utf-8")
 
 
 def main() -> None:
@@ -149,16 +150,13 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the constants that ship")
     asked = parser.parse_args()
     rows = sorted(chosen_rows(read(asked.data or corpus()), asked.rows), key=lambda row: str(row.group))
-    found: dict[str, Any] = {}
     with ProcessPoolExecutor(asked.workers) as pool:
         for engine in asked.engines:
-            found[engine] = fit(engine, [row for row in rows if row.group.engine == engine], pool)
-            chosen = dict(zip(GRID, found[engine]["constants"], strict=True))
-            print(f"{engine}: {chosen}: error {found[engine]['error']}, left out {found[engine]['left_out']}")
-    if asked.write:
-        write(found)
-        kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-        RESULTS.write_text(json.dumps(kept | found, indent=1) + "\n", "utf-8")
+            found = fit(engine, [row for row in rows if row.group.engine == engine], pool)
+            chosen = dict(zip(GRID, found["constants"], strict=True))
+            print(f"{engine}: {chosen}: error {found['error']}, left out {found['left_out']}", flush=True)
+            if asked.write:
+                write(engine, found)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def test_stretches_of_steps_are_the_steps_one_by_one(
         [(gap + 0.123456, prompt, output) for gap, prompt, output in drawn], concurrency=flight or None
     )
     pool = Pool(Toy(), limits(pages, mixed), overlaps=overlaps, interval=interval)  # type: ignore[arg-type]
-    front = Front(request_us=0.2e6, stream_us=0.4e6, transit_us=0.3e6, variation=0.5)
+    front = Front(request_us=0.2e6, stream_us=0.4e6, transit_us=0.3e6, variation=0.5, jitter=0.1)
     one, other = (Simulation(traffic, pool, keep_steps=keep, front=front).run() for keep in (True, False))
     assert other.first_s == pytest.approx(one.first_s, rel=1e-9)
     assert other.done_s == pytest.approx(one.done_s, rel=1e-9)

@@ -12,6 +12,7 @@ finishes at which tick, and how many open a new page: its cost does not grow wit
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,10 +65,20 @@ class Step:
 
 
 class Replica:
-    """State of one engine; `ready` requests have their cache already (they come from a prefill engine)."""
+    """State of one engine; `ready` requests have their cache already (they come from a prefill engine). `jitter`:
+    factors of steps' times, used in turn."""
 
-    def __init__(self, table: StepTable, limits: Limits, traffic: Traffic, *, ready: bool = False) -> None:
+    def __init__(
+        self,
+        table: StepTable,
+        limits: Limits,
+        traffic: Traffic,
+        *,
+        ready: bool = False,
+        jitter: Sequence[float] = (1.0,),
+    ) -> None:
         self.table, self.limits, self.ready = table, limits, ready
+        self.jitter, self.steps = jitter, 0
         self.prompt: list[int] = traffic.input_len.tolist()
         self.output: list[int] = traffic.output_len.tolist()
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
@@ -107,6 +118,8 @@ class Replica:
         step.decoding = decodes
         if decodes or step.pieces:
             step.seconds = self.table.seconds(decodes, self.cached + decodes, [(t, b) for _, t, b in step.pieces])
+            step.seconds *= self.jitter[self.steps % len(self.jitter)]
+            self.steps += 1
         if decodes:
             self._advance(step)
         self._begin(step)
@@ -119,15 +132,16 @@ class Replica:
         count, limits = self.decoding, self.limits
         if not count or self.partial or (self.waiting and self.running < limits.requests):
             return ends
-        seconds = self.table.decoder(count)
+        seconds, jitter = self.table.decoder(count), self.jitter
         while len(ends) < most and self.tick + 1 not in self.finish:
             opens = self.opens[self.tick % limits.page_size]
-            now += seconds(self.cached + count)
+            now += seconds(self.cached + count) * jitter[self.steps % len(jitter)]
             if now > until or opens > self.free:
                 break
             ends.append(now)
             self.free -= opens
             self.tick += 1
+            self.steps += 1
             self.cached += count
         self.owed -= count * len(ends)
         return ends

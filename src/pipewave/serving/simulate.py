@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import numpy as np
 
 from pipewave.physics.demand import Array
-from pipewave.serving.front import Desk
+from pipewave.serving.front import Desk, factors
 from pipewave.serving.inbox import Inbox
 from pipewave.serving.replica import Limits, Replica, Step
 from pipewave.serving.table import StepTable
@@ -31,9 +32,10 @@ class Pool:
     overlaps: bool = False
     interval: int = 1
 
-    def replicas(self, traffic: Traffic, *, ready: bool = False) -> list[Replica]:
-        """Fresh engines."""
-        return [Replica(self.table, self.limits, traffic, ready=ready) for _ in range(self.engines)]
+    def replicas(self, traffic: Traffic, *, ready: bool = False, jitter: float = 0.0, seed: int = 0) -> list[Replica]:
+        """Fresh engines, whose steps' times scatter by `jitter`."""
+        drawn = [factors(jitter, seed + 1 + which) for which in range(self.engines)]
+        return [Replica(self.table, self.limits, traffic, ready=ready, jitter=one) for one in drawn]
 
     def inboxes(self) -> list[Inbox]:
         """An empty inbox for each engine."""
@@ -77,8 +79,9 @@ class Simulation:
         self.traffic, self.keep_steps, self.desk = traffic, keep_steps, Desk(front, seed)
         self.transfer_s = transfer_s
         prompts = replace(traffic, output_len=np.ones_like(traffic.output_len)) if decode else traffic
-        self.front = pool.replicas(prompts)
-        self.back = decode.replicas(traffic, ready=True) if decode else []
+        scatter: dict[str, Any] = {"jitter": front.jitter, "seed": seed}
+        self.front = pool.replicas(prompts, **scatter)
+        self.back = decode.replicas(traffic, ready=True, **scatter) if decode else []
         self.engines = self.front + self.back
         self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
         self.began_s = [0.0] * len(self.engines)  # when the step before the next one began
