@@ -25,8 +25,8 @@ TITLES = {
 }
 
 
-# Bars of the project and AIConfigurator 0.12's errors on rows of the same sources (means over rows, on some of which its
-# factors were fitted): TTFT, TPOT.
+# Bars of the project and AIConfigurator 0.12's errors on rows of the same sources (means over rows, on some of which
+# its factors were fitted): TTFT, TPOT.
 BARS = {"vllm": (18, 8), "sglang": (25, 10), "trtllm": (30, 14)}
 RIVAL = {"vllm": ("33 dense, 32 MoE", "11, 15"), "sglang": ("83 dense, 65 MoE", "25, 24"), "trtllm": ("49", "21")}
 
