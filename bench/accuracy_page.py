@@ -24,7 +24,7 @@ from pipewave.evaluate.rows import cases, shipped, shipped_folder
 from pipewave.evaluate.score import Key, score
 from pipewave.evaluate.splits import ALL
 from pipewave.physics.demand import Array
-from pipewave.prediction.api import Predictions
+from pipewave.prediction.answers import Predictions
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, RESULTS = ROOT / "bench" / "pages", ROOT / "bench" / "results"

@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class RunTimes:
     """Predicted parts of a row in ms, and its decode steps."""
 
     prefill: float
@@ -104,14 +104,14 @@ def workload_of(folder: Path, row: Row) -> Workload:
     return read_workload(path, load(row.model))
 
 
-def ours(folder: Path, row: Row) -> Times:
+def ours(folder: Path, row: Row) -> RunTimes:
     """A row replayed."""
     work = workload_of(folder, row)
     answer = replay(work, row.card, "sglang")
-    return Times(answer.prefill_ms, answer.decode_ms_mean, len(work.batches) - 1)
+    return RunTimes(answer.prefill_ms, answer.decode_ms_mean, len(work.batches) - 1)
 
 
-def roofline(folder: Path, row: Row) -> Times:
+def roofline(folder: Path, row: Row) -> RunTimes:
     """The sum of all kernels' physical floors, nothing else: FLOPs over the peak or least bytes over the bandwidth."""
     work = workload_of(folder, row)
     runner = Runner.of(work.deployment(), find(row.card), find_engine("sglang"))
@@ -120,19 +120,19 @@ def roofline(folder: Path, row: Row) -> Times:
         uses = runner.deployment.kernels(batch)
         floors = predict([use.call for use in uses], runner.gpu, protocol="cold").floor_us
         times.append(float(np.dot(floors, [use.count for use in uses])) / 1e3)
-    return Times(times[0], times[1], len(work.batches) - 1)
+    return RunTimes(times[0], times[1], len(work.batches) - 1)
 
 
-def published(folder: Path, row: Row) -> Times:
+def published(folder: Path, row: Row) -> RunTimes:
     """PipeWeave's own prediction of a row."""
     with (folder / "e2e" / "pipeweave_comparison.csv").open() as file:
         table = {(r["Hardware"], int(r["TP"]), r["Model"], r["Workload"]): r for r in csv.DictReader(file)}
     found = table[row.gpu, row.tp, row.model, row.workload]
     prefill, decode, total = (float(found[f"pred_{metric}_ms"]) for metric in METRICS)
-    return Times(prefill, decode, round((total - prefill) / decode))
+    return RunTimes(prefill, decode, round((total - prefill) / decode))
 
 
-def fitted(rows: Sequence[Row], times: Sequence[Times]) -> list[Times]:
+def fitted(rows: Sequence[Row], times: Sequence[RunTimes]) -> list[RunTimes]:
     """Each row with the factors of the other GPUs."""
     out = []
     for row, own in zip(rows, times, strict=True):
@@ -141,11 +141,11 @@ def fitted(rows: Sequence[Row], times: Sequence[Times]) -> list[Times]:
         prefill, decode = (
             median(rows[i].measured[metric] / getattr(times[i], metric) for i in others) for metric in METRICS[:2]
         )
-        out.append(Times(own.prefill * prefill, own.decode * decode, own.steps))
+        out.append(RunTimes(own.prefill * prefill, own.decode * decode, own.steps))
     return out
 
 
-def errors(rows: Sequence[Row], times: Sequence[Times]) -> Errors:
+def errors(rows: Sequence[Row], times: Sequence[RunTimes]) -> Errors:
     """Signed relative errors [row, metric], percent."""
     pairs = zip(rows, times, strict=True)
     return np.array([[100 * (getattr(t, m) / row.measured[m] - 1) for m in METRICS] for row, t in pairs])

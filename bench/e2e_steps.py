@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -54,7 +54,7 @@ def points(folder: Path = FOLDER) -> list[Point]:
     and the time between the two too short (512 prompt tokens beside 32 decodes in 3 ms).
     """
     rows = (row for path in sorted((folder / "engine").glob("*.jsonl")) for row in _lines(path))
-    return [_point(row) for row in rows if _wanted(row)]
+    return [point_of(row) for row in rows if runs_of(row)]
 
 
 def engines(folder: Path = FOLDER) -> list[dict[str, Any]]:
@@ -67,12 +67,14 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     return (json.loads(line) for line in path.read_text().splitlines() if line)
 
 
-def _wanted(row: dict[str, Any]) -> bool:
+def runs_of(row: dict[str, Any]) -> bool:
+    """Whether a row times a prefill or decode step of a whole model under graphs."""
     whole = row["kind"] == "step" and row["mode"] == "graph" and row["layers"] is None
     return whole and row["status"] == "ok" and row["phase"] in PHASES
 
 
-def _point(row: dict[str, Any]) -> Point:
+def point_of(row: dict[str, Any]) -> Point:
+    """The point of a row."""
     context = round(row.get("mean_context", 0))
     chunks = tuple(row.get("chunk_tokens") or ())
     batch, distinct = row["batch"], round(row.get("distinct_tokens") or row["batch"])
@@ -132,7 +134,7 @@ class Measured:
         return Measured(chosen, _select(self.loads, steps), renumbered[self.owner[steps]])
 
 
-def measure_loads(chosen: Sequence[Point]) -> Measured:
+def measure_loads(chosen: Sequence[Point], runner_of: Callable[[str, int], Runner] = runner_of) -> Measured:
     """Predict the kernels of all steps of all points, one batch a deployment."""
     groups: dict[tuple[str, int], list[int]] = {}
     for index, point in enumerate(chosen):

@@ -173,11 +173,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="only groups with these words, such as 'vllm B200'")
     parser.add_argument("--needs", action="store_true", help="also rows that need what a case cannot say")
+    parser.add_argument("--dated", action="store_true", help="rows without a version run on the release of their day")
     parser.add_argument("--every", type=int, default=1, help="only one row in so many")
     parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
     parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
     asked = parser.parse_args()
-    every = [row for row in read(asked.data or corpus()) if _named(row, asked.only.split())]
+    every = [row for row in read(asked.data or corpus(), dated=asked.dated) if _named(row, asked.only.split())]
     rows = [row for row in every if asked.needs or not row.needs][:: asked.every]
     began = time.perf_counter()
     found = answers(rows, asked.workers)

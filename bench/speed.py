@@ -67,7 +67,7 @@ def scalar(scale: float) -> Iterator[Figure]:
     repeats = int(3000 * scale)
     shapes = iter([[rng.randrange(1, 8192) for _ in range(3)] for _ in range(repeats + 1)])
     seconds = best_of(lambda: pw.predict(pw.gemm(*next(shapes)), "H200"), repeats)
-    yield Figure("scalar GEMM", seconds * 1e6, "µs", "<=", 60)
+    yield Figure("scalar GEMM", seconds * 1e6, "µs", "<=", 45)
     lengths = iter([[rng.randrange(3000, 4000) for _ in range(8)] for _ in range(repeats + 1)])
 
     def prefill() -> object:

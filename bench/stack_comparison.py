@@ -1,4 +1,4 @@
-"""Who leaves what on the table: the public corpus against the shipped ceilings.
+"""Implementations against their ceilings: the public corpus and what ships.
 
     python -m bench.stack_comparison [--data DIR] [--json FILE] [--page FILE]
 

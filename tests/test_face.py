@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import pipewave as pw
 from pipewave.cli import build
@@ -17,8 +21,36 @@ TRACE = Path(__file__).parents[1] / "data/measured/h200/traces/trace-Llama-3.1-8
 
 
 @pytest.mark.parametrize("name", pw.__all__)
-def test_every_public_name_is_there_and_documented(name: str) -> None:
-    assert getattr(pw, name).__doc__
+def test_every_public_name_says_what_it_takes_gives_and_raises(name: str) -> None:
+    """Every parameter or attribute by its name; units are in names, and where a name has none, in the text."""
+    public = getattr(pw, name)
+    told = inspect.getdoc(public) or ""
+    if dataclasses.is_dataclass(public):
+        parts = {"Attributes": [field.name for field in dataclasses.fields(public)]}
+    elif inspect.isclass(public):
+        parts = {"Args": list(inspect.signature(public).parameters), "Attributes": ["code"]}
+    else:
+        starred = {inspect.Parameter.VAR_KEYWORD: "**"}
+        taken = inspect.signature(public).parameters.values()
+        parts = {"Args": [starred.get(each.kind, "") + each.name for each in taken], "Returns": [], "Raises": []}
+    for part, names in parts.items():
+        section = re.search(rf"^{part}:\n((?:    .*\n?|\n)+)", told, re.MULTILINE)
+        assert section is not None, f"{name} lacks the section {part}:"
+        assert [each for each in names if not re.search(rf"^    {re.escape(each)}: \S", section[1], re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("command", sorted(typer.main.get_command(build()).commands))  # type: ignore[attr-defined]
+def test_every_command_says_what_it_does_and_what_its_options_take(command: str) -> None:
+    """Commands of a group too; the kernels of `predict` take the fields of calls, which the contract describes."""
+    found = [typer.main.get_command(build()).commands[command]]  # type: ignore[attr-defined]
+    while found:
+        one = found.pop()
+        assert one.help, f"{one.name}: no description"
+        silent = [
+            each.name for each in one.params if not getattr(each, "help", "-") and not getattr(each, "hidden", False)
+        ]
+        assert silent == [], f"{one.name}: options without help"
+        found += list(getattr(one, "commands", {}).values()) if command != "predict" else []
 
 
 def test_rooms_never_hide_functions_of_the_face() -> None:

@@ -60,7 +60,7 @@ def by_name(name: str, rows: Rows, few_share: float = FEW_SHARE) -> Split:
         split = by_name(whole, rows.take(kept), few_share)
         return Split(name, kept[split.train], kept[split.score])
     kind, _, rest = name.partition(":")
-    makers: dict[str, Callable[[], Split]] = {
+    builders: dict[str, Callable[[], Split]] = {
         "fold": lambda: _held_out(name, rows.fold == int(rest)),
         "logo": lambda: _held_out(name, _is(rows, "gpu", twins(rest))),
         "lofo": lambda: _held_out(name, _is(rows, "family", (rest,))),
@@ -69,9 +69,9 @@ def by_name(name: str, rows: Rows, few_share: float = FEW_SHARE) -> Split:
         "ship": lambda: _held_out(name, rows.fold == HELD_OUT),
         "all": lambda: Split(name, np.arange(len(rows)), np.arange(0)),
     }
-    if kind not in makers:
-        raise ValueError(f"split {name!r}: must be one of {', '.join(makers)}")
-    split = makers[kind]()
+    if kind not in builders:
+        raise ValueError(f"split {name!r}: must be one of {', '.join(builders)}")
+    split = builders[kind]()
     if not len(split.train):
         raise ValueError(f"split {name!r}: leaves no rows to train on")
     return split

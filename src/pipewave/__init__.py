@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pipewave.errors import PipewaveError
     from pipewave.face import Model, estimate, load_model, plan, serve, trace
     from pipewave.gpus import GPU, find
-    from pipewave.prediction.api import Prediction, Predictions, predict
+    from pipewave.prediction.answers import Prediction, Predictions
+    from pipewave.prediction.api import predict
 
 __version__ = VERSION
 
@@ -64,7 +65,8 @@ __all__ = [
 
 _HOMES = (
     {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"}
-    | dict.fromkeys(("Prediction", "Predictions", "predict"), "prediction.api")
+    | dict.fromkeys(("Prediction", "Predictions"), "prediction.answers")
+    | {"predict": "prediction.api"}
     | dict.fromkeys(("Model", "estimate", "load_model", "plan", "serve", "trace"), "face")
 )
 

@@ -25,7 +25,15 @@ from collections.abc import Iterable
 
 
 class PipewaveError(Exception):
-    """Base of all errors raised on purpose; carries a stable `code` and the offending `field`."""
+    """Base of all errors raised on purpose.
+
+    Args:
+        message: names the field, the value and what would work.
+        field: the offending field, None where no field is at fault.
+
+    Attributes:
+        code: stable word for programs, such as `unknown_gpu`.
+    """
 
     code = "error"
 

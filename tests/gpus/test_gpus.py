@@ -28,6 +28,8 @@ _HALF_AD102 = {"bf16": 512, "fp16": 512, "tf32": 256, "fp8": 1024}
 _GH100 = {"bf16": 4096, "fp16": 4096, "tf32": 2048, "fp8": 8192, "int8": 8192}
 _GB100 = {"bf16": 8192, "fp16": 8192, "tf32": 4096, "fp8": 16384}
 _GB202 = {"bf16": 1024, "fp16": 1024, "tf32": 512, "fp8": 2048, "int8": 2048, "nvfp4": 4096}
+_CDNA3 = {"bf16": 2048, "fp16": 2048, "tf32": 1024, "fp8": 4096, "int8": 4096}
+_CDNA4 = {"bf16": 4096, "fp16": 4096, "fp8": 8192, "int8": 8192, "mxfp4": 16384}
 LANES = {
     **dict.fromkeys(("V100", "V100 PCIe"), _GV100),
     "T4": {"fp16": 1024, "int8": 2048, "fp32": 128},
@@ -44,6 +46,8 @@ LANES = {
     "GB300": _GB100 | {"nvfp4": 49152},
     "RTX 5090": {"bf16": 512, "fp16": 512, "tf32": 256, "fp8": 1024, "int8": 2048, "nvfp4": 4096},
     **dict.fromkeys(("RTX PRO 6000 Server", "RTX PRO 6000 Workstation"), _GB202 | {"fp32": 256}),
+    **dict.fromkeys(("MI300X", "MI325X"), _CDNA3 | {"fp32": 256}),
+    **dict.fromkeys(("MI350X", "MI355X"), _CDNA4 | {"fp32": 256}),
 }
 
 SPELLINGS = {
@@ -215,7 +219,9 @@ def test_unknown_names_say_what_would_work(word: str, meant: str) -> None:
     assert caught.value.field == "gpu"
 
 
-@pytest.mark.parametrize("word", ["", " ", "NVIDIA", "MI300X", "\0", "x" * 9999, "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"])
+@pytest.mark.parametrize(
+    "word", ["", " ", "NVIDIA", "AMD", "MI", "\0", "x" * 9999, "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"]
+)
 def test_what_is_no_gpu_is_never_taken_for_one(word: str) -> None:
     with pytest.raises(UnknownGPU, match="unknown GPU"):
         find(word)

@@ -126,7 +126,7 @@ def test_unknown_fields_get_a_hint() -> None:
     ("changes", "message"),
     [
         ({"sustained_clock_mhz": 2500}, "above boost_clock_mhz = 1980"),
-        ({"link": "ethernet"}, "give one of nvlink, pcie"),
+        ({"link": "ethernet"}, "give one of nvlink, xgmi, pcie"),
         ({"compute_capability": 100}, "cannot be a what-if"),
         ({"fp16_tflops": None}, "give a number from"),
     ],

@@ -17,7 +17,7 @@ import pytest
 from pipewave.errors import BadInput
 from pipewave.measure.engine import launch, points, timing, traces, worker
 from pipewave.measure.engine.__main__ import Run, Writer, options, setup_of
-from pipewave.measure.engine.drive import Driver, Engine
+from pipewave.measure.engine.drive import Driver, RunningEngine
 
 LAUNCH_S = 1e-4
 BUDGET = 8192
@@ -110,7 +110,7 @@ class FakeEngine:
 
 
 def driver_of(fake: FakeEngine, kv_tokens: int = 1 << 20) -> Driver:
-    parts = Engine(fake, fake.scheduler, lambda tokens: tokens, 1000, kv_tokens, BUDGET, 40960)  # type: ignore[arg-type]
+    parts = RunningEngine(fake, fake.scheduler, lambda tokens: tokens, 1000, kv_tokens, BUDGET, 40960)  # type: ignore[arg-type]
     return Driver(parts, fake.clock)
 
 

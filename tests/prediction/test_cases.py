@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.prediction import jsonl as cases
-from pipewave.prediction.api import Prediction
+from pipewave.prediction.answers import Prediction
 
 GOOD: list[dict[str, Any]] = [
     {"id": "a", "kernel": "gemm", "m": 16, "n": 4096, "k": 4096, "gpu": "H200"},

@@ -18,7 +18,7 @@ from pipewave.kernels import family_of
 from pipewave.prediction.api import as_case
 from pipewave.prediction.batch import US, answer
 from pipewave.prediction.columns import columns, group_key
-from pipewave.prediction.scalar import answer_scalar
+from pipewave.prediction.scalar import WRITTEN_OUT_AT, _scalar_context, answer_scalar
 from pipewave.residual.nets import trained
 from pipewave.residual.scalar import alike, scalar_net
 
@@ -63,6 +63,17 @@ def test_a_call_alone_answers_as_in_a_batch(call: Call, gpu: str, protocol: str)
     assert alone.seconds[3] == pytest.approx(batch.seconds[3, 1], rel=1e-12)  # the floor knows no net
     assert alone.source == batch.source
     assert pw.predict(call, gpu, protocol=protocol).latency_us == alone.seconds[0] * US
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_calls_asked_often_are_answered_the_same(dtype: str, quantize: bool) -> None:
+    """Formulas are written out after a while; a fresh context has not got so far."""
+    calls = [pw.gemm(m, 4096, 65 * m, dtype=dtype, quantize=quantize) for m in range(1, 8 * WRITTEN_OUT_AT, 4)]
+    often = [pw.predict(call, "H100") for call in calls]
+    for call, found in zip(calls, often, strict=True):
+        _scalar_context.cache_clear()
+        assert pw.predict(call, "H100") == found
 
 
 def test_other_families_are_left_to_the_batch() -> None:

@@ -58,7 +58,7 @@ def test_answers_come_in_order_with_errors_in_their_place() -> None:
         BASE | {"id": None, "gpu": "H2000"},
         BASE | {"id": 5, "tp": 0},
         BASE | {"id": 6, "arrivals": [[0.0, 10]]},
-        BASE | {"id": 7, "speculative": {"method": "eagle", "tokens": 3, "acceptance": 0.7}},
+        BASE | {"id": 7, "speculative": {"method": "magic", "tokens": 3, "acceptance": 0.7}},
     )
     assert [one["id"] for one in found] == ["first", None, 2, 3, None, 5, 6, 7]
     assert "error" not in found[0]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipewave.serving.answers import answer
+from pipewave.serving.answers import answer, client
 from pipewave.serving.cases import from_dict
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
@@ -19,8 +19,8 @@ from pipewave.serving.replica import Limits
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE, Front
-from pipewave.software.recipes import Asked, find
-from pipewave.software.rules import Setting
+from pipewave.software.recipes import Recipe, Requests, find
+from pipewave.software.rules import DeploymentFacts
 
 SLOW = Front(request_us=50_000.0, stream_us=0.0, variation=0.0)
 
@@ -34,8 +34,8 @@ class Toy:
     def seconds(self, decoding: int, cached: int, pieces: list[tuple[int, int]]) -> float:
         return 0.010 + 1e-5 * sum(tokens for tokens, _ in pieces)
 
-    def decoder(self, decoding: int) -> Callable[[int], float]:
-        return lambda cached: self.seconds(decoding, cached, [])
+    def decoder(self, decoding: int) -> Callable[[float], float]:
+        return lambda cached: 0.010
 
 
 def ran(traffic: Traffic, limits: Limits, *, front: Front = INSIDE, **looks: object) -> Record:
@@ -123,18 +123,49 @@ def test_reserved_outputs_bound_preemption(share: float) -> None:
         assert record.preemptions > 0
 
 
+def recipe(
+    engine: str, setting: DeploymentFacts, *, prompt: int = 1000, flight: int = 8, mode: str = "serve"
+) -> Recipe:
+    name, _, version = engine.partition(":")
+    return find(name, version, setting, Requests(mode, prompt, flight))
+
+
 def test_recipes_fill_in_what_published_deployments_set() -> None:
-    plain, asked = Setting(), Asked(1000, 200, 8)
-    assert not find("vllm", "0.22.1", plain, asked).settings
-    old = find("vllm", "0.12.0", plain, asked)
+    plain = DeploymentFacts()
+    assert not recipe("vllm:0.22.1", plain).settings
+    old = recipe("vllm:0.12.0", plain)
     assert old.settings == {"max_batched_tokens": 1072}
     assert old.notes
     assert not old.without(frozenset(["max_batched_tokens"])).settings
-    latent = Setting(attention="mla", mma="tcgen05")
-    looks = [find("sglang", "0.5.9", latent, Asked(1000, 200, n)).settings["recv_interval"] for n in (4, 16)]
-    assert looks == [10, 30]
-    sizes = [find("trtllm", "1.2.0", latent, Asked(n, 200, 8)).settings["max_batched_tokens"] for n in (1000, 9000)]
-    assert sizes == [8192, 9136]
+    latent = DeploymentFacts(attention="mla", mma="tcgen05")
+    assert [recipe("sglang:0.5.9", latent, flight=n).settings["recv_interval"] for n in (4, 16)] == [10, 30]
+
+
+def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
+    narrow = DeploymentFacts(dtype="fp8")
+    assert recipe("trtllm:1.0.0", narrow).settings == {
+        "max_batched_tokens": 1072,
+        "kv_dtype": "fp8",
+        "gpu_memory_utilization": 0.8,
+    }
+    assert recipe("trtllm:1.0.0", narrow, mode="offline").settings == {
+        "kv_dtype": "fp8",
+        "gpu_memory_utilization": 0.95,
+    }
+    long = recipe("trtllm:1.0.0", narrow, mode="offline", prompt=20000)
+    assert long.settings["max_batched_tokens"] > 20000
+    assert not recipe("trtllm:1.0.0", narrow, mode="estimate", prompt=20000).settings
+
+
+@given(st.integers(1, 40))
+def test_tokens_streamed_together_come_later_and_end_when_they_did(together: int) -> None:
+    traffic = synthetic(20, input_len=100, output_len=30, spread=0.5, rate=50.0)
+    first = traffic.arrival_s + 0.1
+    record = Record(first, first + 0.01 * (traffic.output_len - 1), traffic.arrival_s)
+    one, many = client(record, traffic), client(record, traffic, together)
+    held = 10.0 * (np.minimum(together, traffic.output_len) - 1).mean()
+    assert many["ttft_ms"] == pytest.approx(one["ttft_ms"] + held)
+    assert many["e2e_ms"] == one["e2e_ms"]
 
 
 def test_a_version_that_is_not_told_is_that_of_the_runs_that_kept_none() -> None:

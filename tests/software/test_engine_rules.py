@@ -14,7 +14,7 @@ from pipewave.models.shard import Parallel
 from pipewave.software import rules
 from pipewave.software.engines import Engine, numbered, resolve
 from pipewave.software.engines import find as find_engine
-from pipewave.software.rules import Setting
+from pipewave.software.rules import DeploymentFacts
 from pipewave.step import Runner
 from pipewave.step.fusion import fused_us
 from pipewave.step.memory import DRIVER_GIB, budget
@@ -78,10 +78,10 @@ def test_vllm_changes_its_defaults_with_the_card_and_the_version() -> None:
 
 def test_a_choice_by_hand_outlives_every_rule() -> None:
     chosen = find_engine("sglang").what_if(memory_share=0.7, max_batched_tokens=1000)
-    engine = chosen.on(Setting(gib=45.0, mma="mma"))
+    engine = chosen.on(DeploymentFacts(gib=45.0, mma="mma"))
     assert (engine.memory_share, engine.max_batched_tokens) == (0.7, 1000)
     assert engine.graph_limit == 32
-    few = find_engine("vllm").what_if(max_requests=4).on(Setting())
+    few = find_engine("vllm").what_if(max_requests=4).on(DeploymentFacts())
     assert few.graph_limit == 8  # twice max_num_seqs
 
 
@@ -111,7 +111,7 @@ def test_sglang_keeps_activations_out_of_its_static_share() -> None:
 
 
 def test_resolving_is_a_function_of_its_arguments() -> None:
-    assert resolve("vllm", "0.19.0", Setting(tp=2)) is resolve("vllm", "0.19.0", Setting(tp=2))
+    assert resolve("vllm", "0.19.0", DeploymentFacts(tp=2)) is resolve("vllm", "0.19.0", DeploymentFacts(tp=2))
 
 
 def deployment_of_experts() -> Deployment:

@@ -204,6 +204,12 @@ def test_the_parts_of_a_step_add_up(parallel: Parallel) -> None:
     assert sum(float(share[0]) for share in steps.basis.values()) == pytest.approx(1)
 
 
+def test_evidence_adds_up_where_kernels_run_beside_others() -> None:
+    steps = runner("DeepSeek-R1", parallel=Parallel(8)).steps([Batch((1,) * 8, (1024,) * 8)])
+    assert steps.families["shared_overlap"][0] < 0
+    assert sum(float(share[0]) for share in steps.basis.values()) == pytest.approx(1)
+
+
 def test_prompts_and_decodes_are_one_attention_kernel_but_where_the_engine_runs_two() -> None:
     def attention(gpu: str) -> list[tuple[int, ...]]:
         runner = Runner.of(Deployment(load("Llama-3.1-8B")), find(gpu), find_engine("vllm"))

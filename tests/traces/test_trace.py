@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -16,8 +17,10 @@ from bench.e2e_kernels import workload_of as workload
 from pipewave.cli import trace as command
 from pipewave.errors import BadInput, MissingField
 from pipewave.kernels.launched import Given
+from pipewave.kernels.streaming.argmax import blocks_of_a_row
 from pipewave.report import report as report_of
 from pipewave.traces import Report, Workload, compare, explain_trace
+from pipewave.traces.cached import in_a_row
 from pipewave.traces.reader import read
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +78,7 @@ def test_entries_obey_their_definitions(step: str) -> None:
         assert entry.floor_us <= entry.low_us <= entry.latency_us <= entry.high_us
         assert entry.floor_us <= entry.ceiling_us
         assert entry.total_measured_us == pytest.approx(entry.measured_us * entry.count)
-    ranks = [entry.total_recoverable_us for entry in entries]
+    ranks = [(entry.counted, entry.total_recoverable_us) for entry in entries]
     assert ranks == sorted(ranks, reverse=True)
 
 
@@ -218,7 +221,7 @@ def test_json_of_the_command(app: typer.Typer) -> None:
 
 def test_what_was_never_measured_says_so() -> None:
     notes = {entry.name: entry.note for entry in explained("Qwen3-30B-A3B-tp1-graph-decode").entries}
-    assert "no such kernel was measured" in notes["sample"]
+    assert "PyTorch's reduction kernel" in notes["sample"]
     assert "fitted to one router" in notes["topk"]
     assert notes["qkv_proj"] == ""
 
@@ -259,3 +262,51 @@ def test_table_page_and_comparison_of_the_command(app: typer.Typer, tmp_path: Pa
 def test_an_unknown_format_is_refused(app: typer.Typer) -> None:
     found = CliRunner().invoke(app, ["trace", str(path_of(PREFILL)), "--format", "yaml"])
     assert isinstance(found.exception, BadInput)
+
+
+GRAPHS = [step for step in STEPS if "graph" in step and "tp1" in step]
+
+
+@pytest.mark.parametrize("step", GRAPHS)
+def test_cache_lengths_are_read_off_the_time_of_attention(step: str) -> None:
+    model = step.partition("-tp1")[0]
+    report = explain_trace(path_of(step), workload=Workload(deployment=workload(step).deployment))
+    true = {entry.call["kv_lens"] for entry in explained(step).entries if entry.family == "attention"}
+    found = {entry.call["kv_lens"] for entry in report.entries if entry.family == "attention"}
+    assert max(map(max, found)) == pytest.approx(max(map(max, true)), rel=0.08), model
+    entries = [entry for entry in report.entries if entry.family == "attention"]
+    assert all("time of attention" in entry.note and not entry.counted for entry in entries)
+    assert report.recoverable_us == pytest.approx(
+        sum(entry.total_recoverable_us for entry in report.entries if entry.counted)
+    )
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_rests_on_an_assumption_is_never_in_the_headline(step: str) -> None:
+    report = explained(step)
+    shown = report.to_dict()
+    solid = [e for e in report.entries if e.shaped and "predicted as a copy" not in e.note]
+    assert report.recoverable_us == pytest.approx(sum(e.total_recoverable_us for e in solid))
+    assert shown["assumed_recoverable_us"] == pytest.approx(
+        sum(e.total_recoverable_us for e in report.entries) - report.recoverable_us
+    )
+    html = report_of(shown, "html")
+    assert ("not counted" in html) == (len(solid) < len(report.entries))
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if "Qwen3-32B" not in step])
+def test_argmax_runs_as_pytorch_lays_it_out(step: str) -> None:
+    (entry,) = [e for e in explained(step).entries if e.call.get("op") == "argmax"]
+    rows = entry.call["bytes_written"] / 8
+    values = entry.call["bytes_read"] / 4 / rows
+    shared = blocks_of_a_row(np.array([rows]), np.array([values]), 132)[0]
+    assert shared == (entry.grid[1] if len(entry.grid) > 1 else 1)
+    assert entry.latency_us == pytest.approx(entry.measured_us, rel=0.1)
+    assert entry.counted
+
+
+def test_steps_in_a_row_hold_the_same_requests_one_token_longer() -> None:
+    decode, other = (1,) * 8, (1,) * 9
+    requests = {0: decode, 1: decode, 2: decode, 4: decode, 5: other, 6: (512,)}
+    found = in_a_row({0: 1000, 1: 1100, 2: 1002, 4: 50, 5: 70, 6: 3}, requests)
+    assert found == {0: 1000, 1: 1001, 2: 1002, 4: 50, 5: 70, 6: 3}

@@ -80,7 +80,7 @@ def test_upstream_gets_the_same_arguments_and_the_kernel_still_runs(monkeypatch:
 
     monkeypatch.setattr(triton, "autotune", upstream)
     with pytest.warns(UserWarning, match="falling back"):
-        kernel = autotune(CONFIGS, ["count"], warmup=1, rep=2, reset_to_zero=["out"])(double)
+        kernel = autotune(CONFIGS, ["count"], shape={"count": "count"}, warmup=1, rep=2, reset_to_zero=["out"])(double)
     launch(kernel, 40)
     launch(kernel, 41)
     assert given == [(CONFIGS, ["count"], {"warmup": 1, "rep": 2, "reset_to_zero": ["out"]})]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.physics.demand import Array
-from pipewave.residual.calibration.correction import FARTHEST, Correction, Frame, Setting
+from pipewave.residual.calibration.correction import FARTHEST, Correction, Frame, SoftwareRan
 from pipewave.residual.calibration.process import left_out, likeliest
 
 MAX_ROWS = 1000
@@ -33,7 +33,7 @@ class Sample:
     log_ratio: Array
     half_width: Array
     group: NDArray[np.intp]
-    settings: frozenset[Setting]
+    settings: frozenset[SoftwareRan]
 
     def __len__(self) -> int:
         return len(self.log_ratio)

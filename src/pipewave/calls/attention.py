@@ -72,10 +72,47 @@ def listed(lens: Any) -> Any:
 def attention(
     q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, kv_heads: int, head_dim: int = 128, **options: Any
 ) -> Attention:
-    """Attention over a batch of requests; options are the fields of `Attention`."""
+    """Softmax attention over a batch of requests.
+
+    Args:
+        q_lens: new tokens of each request, [request].
+        kv_lens: keys of each request, new tokens included, [request].
+        heads: query heads.
+        kv_heads: heads of K and V; must divide `heads`.
+        head_dim: elements of a head.
+        **options: fields of `Attention`: `causal`, `window` (keys), `page_size` (tokens), `kv_dtype`, `head_dim_v`,
+            `sinks`, `softcap`, `dtype` (of operands), `stack` (such as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: 2·(head_dim + head_dim_v) FLOPs a visible query-key pair and head (`kernels/attention/tiles.py`).
+    """
     return Attention(listed(q_lens), listed(kv_lens), heads, kv_heads, head_dim, **options)
 
 
 def mla(q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, phase: str, **options: Any) -> Mla:
-    """Latent attention over a batch of requests; options are the fields of `Mla`."""
+    """Multi-head latent attention over a batch of requests.
+
+    Args:
+        q_lens: new tokens of each request, [request].
+        kv_lens: keys of each request, new tokens included, [request].
+        heads: query heads of this rank.
+        phase: `context` expands K and V from the latent; `generation` works on the latent itself.
+        **options: fields of `Mla`: `kv_lora_rank` and `rope_dim` (elements of the latent), `kv_dtype`, `dtype` (of
+            operands), `stack` (such as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: FLOPs of the visible pairs at the widths of the phase (`kernels/mla/analyse.py`).
+    """
     return Mla(listed(q_lens), listed(kv_lens), heads, phase, **options)

@@ -62,25 +62,105 @@ class SendRecv(Collective):
 
 
 def all_reduce(bytes: int, world: int, **options: Any) -> AllReduce:
-    """All-reduce of `bytes` per rank; options are the fields of `Collective`."""
+    """A sum over all ranks that every rank receives.
+
+    Args:
+        bytes: bytes on each rank, as nccl-tests counts size.
+        world: ranks.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
+            as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: 2·(world − 1)/world · bytes cross each link of a ring (`kernels/collective/algorithms.py`).
+    """
     return AllReduce(bytes, world, **options)
 
 
 def all_gather(bytes: int, world: int, **options: Any) -> AllGather:
-    """All-gather to an output of `bytes`; options are the fields of `Collective`."""
+    """A gather after which every rank holds all parts.
+
+    Args:
+        bytes: bytes of the gathered output, as nccl-tests counts size.
+        world: ranks.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
+            as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: (world − 1)/world · bytes cross each link of a ring (`kernels/collective/algorithms.py`).
+    """
     return AllGather(bytes, world, **options)
 
 
 def reduce_scatter(bytes: int, world: int, **options: Any) -> ReduceScatter:
-    """Reduce-scatter of an input of `bytes`; options are the fields of `Collective`."""
+    """A sum over all ranks of which every rank receives its part.
+
+    Args:
+        bytes: bytes of the input on each rank, as nccl-tests counts size.
+        world: ranks.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
+            as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: (world − 1)/world · bytes cross each link of a ring (`kernels/collective/algorithms.py`).
+    """
     return ReduceScatter(bytes, world, **options)
 
 
 def all_to_all(bytes: int, world: int, **options: Any) -> AllToAll:
-    """All-to-all of `bytes` per rank; options are the fields of `Collective`."""
+    """An exchange in which every rank sends a part to every other.
+
+    Args:
+        bytes: bytes on each rank, as nccl-tests counts size.
+        world: ranks.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
+            as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: (world − 1)/world · bytes leave each rank (`kernels/collective/algorithms.py`).
+    """
     return AllToAll(bytes, world, **options)
 
 
 def send_recv(bytes: int, world: int = 2, **options: Any) -> SendRecv:
-    """Point-to-point transfer of `bytes`; options are the fields of `Collective`."""
+    """A transfer from each rank to the next.
+
+    Args:
+        bytes: bytes on each rank, as nccl-tests counts size.
+        world: ranks.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
+            as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: all bytes cross one link (`kernels/collective/algorithms.py`).
+    """
     return SendRecv(bytes, world, **options)

@@ -31,5 +31,22 @@ class Gemm(Call):
 
 
 def gemm(m: int, n: int, k: int, **options: Any) -> Gemm:
-    """y[m,n] = x[m,k] · W[n,k]ᵀ; options are the fields of `Gemm`."""
+    """A matrix product y[m,n] = x[m,k] · W[n,k]ᵀ.
+
+    Args:
+        m: rows of x and y (tokens).
+        n: rows of W (output features).
+        k: columns of x and W (input features).
+        **options: fields of `Gemm`: `quantize` (the call quantises x too), `tile`, `ctas`, `sm_clock_mhz`, `dtype`
+            (of operands), `stack` (such as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: 2·m·n·k FLOPs; m·k + n·k + m·n elements in and out (`kernels/gemm/traffic.py`).
+    """
     return Gemm(m, n, k, **options)

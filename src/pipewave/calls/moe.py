@@ -57,5 +57,25 @@ class FusedMoe(Call):
 
 
 def fused_moe(tokens: int, experts: int, topk: int, hidden: int, inter: int, **options: Any) -> FusedMoe:
-    """The routed experts of a layer; options are the fields of `FusedMoe`."""
+    """The routed experts of one layer on one rank: sort, two grouped products, activation, sum.
+
+    Args:
+        tokens: tokens that enter the layer on this rank.
+        experts: experts of the model, before sharding.
+        topk: experts of a token.
+        hidden: width of the model, elements.
+        inter: width of one expert, elements, before sharding.
+        **options: fields of `FusedMoe`: `tp`, `ep`, `routing`, `part`, `gated`, `config`, `dtype` (of operands),
+            `stack` (such as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: 2·hidden·inter FLOPs for each of three matrices, token and expert (two where not gated)
+    (`kernels/moe/machine.py`).
+    """
     return FusedMoe(tokens, experts, topk, hidden, inter, **options)

@@ -53,15 +53,62 @@ class Elementwise(Call):
 
 
 def rmsnorm(rows: int, dim: int, **options: Any) -> RmsNorm:
-    """RMS normalisation of rows × dim; options are the fields of `RmsNorm`."""
+    """Root-mean-square normalisation of each row.
+
+    Args:
+        rows: rows (tokens).
+        dim: elements of a row.
+        **options: fields of `RmsNorm`: `fused_add` (adds the residual and writes it back), `dtype` (of operands),
+            `stack` (such as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: rows · dim elements in and out, twice each with `fused_add` (`kernels/streaming/norm.py`).
+    """
     return RmsNorm(rows, dim, **options)
 
 
 def silu_and_mul(rows: int, dim: int, **options: Any) -> SiluAndMul:
-    """Gated activation to rows × dim; options are the fields of `SiluAndMul`."""
+    """SiLU of one half of each row times the other half.
+
+    Args:
+        rows: rows (tokens).
+        dim: elements of an output row; an input row has twice as many.
+        **options: fields of `SiluAndMul`: `dtype` (of operands), `stack` (such as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: 3 · rows · dim elements in and out (`kernels/streaming/norm.py`).
+    """
     return SiluAndMul(rows, dim, **options)
 
 
 def elementwise(bytes_read: int, bytes_written: int, **options: Any) -> Elementwise:
-    """A memory-streaming kernel; options are the fields of `Elementwise`."""
+    """A kernel that only streams memory.
+
+    Args:
+        bytes_read: bytes in that the kernel before has just written.
+        bytes_written: bytes out.
+        **options: fields of `Elementwise`: `weight_bytes` (bytes in that come from DRAM), `op` (such as `rope`),
+            `rounds`, `dtype` (of operands), `stack` (such as `vllm-0.22.1`), `impl`.
+
+    Returns:
+        The call, for `predict`.
+
+    Raises:
+        BadInput: a value that cannot be; the message names the field and what it takes.
+        TypeError: an option that is no field.
+
+    Work: the bytes as named (`kernels/streaming/stream.py`).
+    """
     return Elementwise(bytes_read, bytes_written, **options)

@@ -49,6 +49,7 @@ GROUPS = (
     "gpus",
     "model",
     "serving",
+    "serve",
     "planning",
     "trace",
     "tune",

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+AMD_FROM = 900
 HEADING = "dense TFLOP/s by type; DRAM in GB and GB/s, L2 in MB, link in GB/s one way"
 
 
@@ -43,7 +44,7 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
     """The fields by which people tell cards apart, under headings that fit a terminal."""
     return {
         "GPU": row["name"],
-        "cc": f"{row['compute_capability'] / 10:.1f}",
+        "cc": _capability(row["compute_capability"]),
         "SMs": row["sms"],
         "16-bit": _whole(row["bf16_tflops"] or row["fp16_tflops"]),
         "fp8": _whole(row["fp8_tflops"]),
@@ -54,6 +55,11 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
         "link": row["link_gbps"],
         "W": row["tdp_w"],
     }
+
+
+def _capability(number: int) -> str:
+    """`9.0` of NVIDIA's 90; AMD's gfx numbers have three digits that are no tenths."""
+    return f"gfx{number}" if number > AMD_FROM else f"{number / 10:.1f}"
 
 
 def _whole(tflops: float | None) -> int | None:

@@ -1,23 +1,22 @@
-"""`pipewave model | step | estimate | replay | serve | workload`: models and what serving them takes."""
+"""`pipewave step | estimate | replay | workload`: models and what serving them takes."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-from pipewave.errors import MissingField
-
-if TYPE_CHECKING:
-    from pipewave.serving.traffic import Traffic
 
 Model = Annotated[str, typer.Option("--model", help="config.json, a directory with one, or a built-in name.")]
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or spec file.")]
 Tp = Annotated[int, typer.Option("--tp", "--tp-size", "--tensor-parallel-size", "-tp", help="Tensor parallel GPUs.")]
 Pp = Annotated[int, typer.Option("--pp", "--pp-size", "--pipeline-parallel-size", "-pp", help="Pipeline stages.")]
+Dp = Annotated[
+    int,
+    typer.Option("--dp", "--dp-size", "--data-parallel-size", "-dp", help="Ranks of attention data parallelism."),
+]
 Ep = Annotated[int, typer.Option("--ep", "--ep-size", help="Expert parallel degree inside the tensor group.")]
 EngineName = Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm; a version: sglang:0.5.9.")]
 Backend = Annotated[str | None, typer.Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
@@ -42,7 +41,6 @@ def register(app: typer.Typer) -> None:
     app.command("step")(step_command)
     app.command("estimate")(estimate_command)
     app.command("replay")(replay_command)
-    app.command("serve")(serve_command)
     app.command("workload")(workload_command)
 
 
@@ -54,6 +52,7 @@ def step_command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
+    dp: Dp = 1,
     engine: EngineName = "vllm",
     kv_cache_dtype: KvDtype = None,
     ignore: Ignore = [],  # noqa: B006
@@ -70,9 +69,9 @@ def step_command(
     from pipewave.step import Runner, find_engine
     from pipewave.step.detail import detail
 
-    spec, parallel = load(model, ignore=tuple(ignore)), Parallel(tp, pp, ep)
+    spec, parallel = load(model, ignore=tuple(ignore)), Parallel(tp, pp, ep, dp)
     parallel.check(spec)
-    deployment = Deployment(spec, parallel, _kv(kv_cache_dtype))
+    deployment = Deployment(spec, parallel, cache_word(kv_cache_dtype))
     runner = Runner.of(deployment, find(gpu), find_engine(engine))
     batch = runner.batch(integers(q_lens), integers(kv_lens))
     rows = [asdict(part) for part in detail(runner, batch)]
@@ -115,6 +114,7 @@ def estimate_command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
+    dp: Dp = 1,
     engine: EngineName = "vllm",
     max_num_batched_tokens: Tokens = 8192,
     kv_cache_dtype: KvDtype = None,
@@ -135,9 +135,10 @@ def estimate_command(
         tp=tp,
         pp=pp,
         ep=ep,
+        dp=dp,
         engine=engine,
         max_num_batched_tokens=max_num_batched_tokens,
-        kv_dtype=_kv(kv_cache_dtype),
+        kv_dtype=cache_word(kv_cache_dtype),
         moe_backend=moe_backend,
         images=images,
     ).to_dict()
@@ -161,118 +162,10 @@ def replay_command(
     _print(answer, as_json, f"{workload} on {answer['gpu']}, {engine}")
 
 
-def serve_command(
-    model: Annotated[str | None, typer.Option("--model", help="As of `estimate`.")] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU name or spec file.")] = None,
-    cases: Annotated[
-        str | None, typer.Option(help="JSON-lines file of deployments instead; - is standard input.")
-    ] = None,
-    out: Annotated[str, typer.Option(help="Where answers to --cases go; - is standard output.")] = "-",
-    executor: Annotated[
-        str | None, typer.Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
-    ] = None,
-    isl: Annotated[int, typer.Option("--isl", "--input-len", "--random-input-len", help="Mean prompt tokens.")] = 1024,
-    osl: Annotated[
-        int, typer.Option("--osl", "--output-len", "--random-output-len", help="Mean output tokens; 0: none.")
-    ] = 128,
-    images: Annotated[int, typer.Option(help="Images of each prompt: their tokens, without the tower's time.")] = 0,
-    requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None,
-    rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second.")] = None,
-    concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None,
-    burstiness: Annotated[float, typer.Option(help="1 = Poisson; smaller is burstier.")] = 1.0,
-    spread: Annotated[float, typer.Option("--spread", "--random-range-ratio", help="± share of the lengths.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the random requests.")] = 0,
-    trace: Annotated[str | None, typer.Option(help="CSV, JSON-lines or parquet trace instead.")] = None,
-    tp: Tp = 1,
-    pp: Pp = 1,
-    ep: Ep = 1,
-    engine: EngineName = "vllm",
-    replicas: Annotated[int, typer.Option("--replicas", "--dp", "--dp-size", help="Engines side by side.")] = 1,
-    prefill: Annotated[int, typer.Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0,
-    decode: Annotated[int, typer.Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0,
-    max_num_batched_tokens: Budget = None,
-    max_num_seqs: Most = None,
-    memory: Memory = None,
-    kv_cache_dtype: KvDtype = None,
-    moe_backend: Backend = None,
-    ttft: Annotated[float | None, typer.Option(help="Limit on time to first token, ms.")] = None,
-    tpot: Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")] = None,
-    request_latency: Annotated[float | None, typer.Option("--request-latency", help="Limit end to end, ms.")] = None,
-    trace_out: Annotated[str | None, typer.Option("--trace-out", help="Write a Perfetto trace here.")] = None,
-    interval: Annotated[bool, typer.Option(help="Serve three times for an interval.")] = True,
-    ignore: Ignore = [],  # noqa: B006
-    as_json: AsJson = False,
-) -> None:
-    """Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file."""
-    if cases is not None:
-        from pipewave.cli.serving_cases import answer_file
-
-        raise typer.Exit(answer_file(cases, out, executor))
-    if model is None or gpu is None:
-        missing = "model" if model is None else "gpu"
-        raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
-    from pipewave.models import load
-    from pipewave.serving.estimate import asked, image_tokens
-    from pipewave.serving.perfetto import write
-    from pipewave.serving.report import Sla
-    from pipewave.serving.run import Server, Setup
-
-    spec = asked(load(model, ignore=tuple(ignore)), osl)
-    prompt = isl + image_tokens(spec, images)
-    sizes: dict[str, Any] = {"input_len": prompt, "output_len": max(osl, 1), "spread": spread}
-    drawn = sizes | {"burstiness": burstiness, "seed": seed}
-    traffic = _traffic(trace, requests, drawn, {"rate": rate, "concurrency": concurrency})
-    sides: dict[str, Any] = {
-        "replicas": replicas,
-        "prefill": prefill,
-        "decode": decode,
-        "kv_dtype": _kv(kv_cache_dtype),
-        "moe_backend": moe_backend,
-    }
-    setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
-    server = Server.of(spec, gpu, setup, traffic.longest)
-    sla = Sla(ttft, tpot, request_latency)
-    served = server.run_with_interval(traffic, sla) if interval else server.run(traffic, sla)
-    if trace_out:
-        write(trace_out, served.record, served.traffic)
-    _served(served.to_dict(), as_json)
-
-
-def _traffic(trace: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]) -> Traffic:
-    """Requests of a trace file, or as many as asked for drawn at random."""
-    from pipewave.serving.traffic import read_trace, synthetic
-
-    if trace:
-        return read_trace(trace, requests=requests, **pace)
-    return synthetic(1000 if requests is None else requests, **drawn, **pace)
-
-
-def _limits(tokens: int | None, requests: int | None, memory: float | None) -> dict[str, Any]:
-    """The engine's own limits where they were given."""
-    return {"max_num_batched_tokens": tokens, "max_num_seqs": requests, "gpu_memory_utilization": memory}
-
-
-def _kv(dtype: str | None) -> str | None:
+def cache_word(dtype: str | None) -> str | None:
     from pipewave.calls.dtypes import cache_type
 
     return cache_type(dtype)
-
-
-def _served(answer: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"schema_version": 1, **answer}))
-        return
-    from pipewave.cli.render import table
-
-    columns = ("mean", "p50", "p90", "p95", "p99")
-    rows = [
-        {"": f"{name} ms", **{c: answer[f"{name}_{c}_ms"] for c in columns}}
-        for name in ("ttft", "tpot", "itl", "e2e")
-        if f"{name}_mean_ms" in answer
-    ]
-    table(rows, title=f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}")
-    rest = {k: v for k, v in answer.items() if not k.endswith(("_ms", "_low", "_high"))}
-    facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine")})
 
 
 def workload_command(

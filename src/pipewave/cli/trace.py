@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from pipewave.traces import Report, Workload
     from pipewave.traces.compare import Comparison
-    from pipewave.traces.report import UnpredictedKernel
+    from pipewave.traces.report import Entry, UnpredictedKernel
 
 FORMATS = ("table", "json", "html", "md")
 TOP = 25
@@ -126,10 +126,20 @@ def _write(text: str, out: str) -> None:
 
 
 def _table(report: Report, top: int) -> None:
+    counted, assumed = ([one for one in report.entries if one.counted is sure] for sure in (True, False))
+    title = f"{report.source} on {report.gpu} [{report.protocol}]: µs of one call; recoverable of all of them"
+    _entries(counted, report, top, title)
+    if assumed:
+        _entries(assumed, report, top, "resting on an assumption or a stand-in, not counted as recoverable")
+    _unpredicted("shape unknown", report.unshaped, report.gpu_us)
+    _unpredicted("not recognised", report.unknown, report.gpu_us)
+    _totals(report)
+
+
+def _entries(entries: Sequence[Entry], report: Report, top: int, title: str) -> None:
     from pipewave.cli.render import table
 
-    shown = report.entries[: top or None]
-    assumed = any(not entry.shaped for entry in shown)
+    shown = entries[: top or None]
     rows = [
         {
             "call": entry.name,
@@ -143,16 +153,11 @@ def _table(report: Report, top: int) -> None:
             "recoverable": entry.total_recoverable_us,
             "share": f"{entry.total_measured_us / report.gpu_us:5.1%}",
         }
-        | ({"shape": "" if entry.shaped else "assumed"} if assumed else {})
         for entry in shown
     ]
-    title = f"{report.source} on {report.gpu} [{report.protocol}]: µs of one call; recoverable of all of them"
     table(rows, title=title, droppable=("90 % interval", "bound", "floor", "share"))
-    if len(shown) < len(report.entries):
-        print(f"{len(report.entries) - len(shown)} more calls; --top 0 shows all")
-    _unpredicted("shape unknown", report.unshaped, report.gpu_us)
-    _unpredicted("not recognised", report.unknown, report.gpu_us)
-    _totals(report)
+    if len(shown) < len(entries):
+        print(f"{len(entries) - len(shown)} more calls; --top 0 shows all")
 
 
 def _unpredicted(title: str, rows: Sequence[UnpredictedKernel], whole: float) -> None:
@@ -167,12 +172,14 @@ def _totals(report: Report) -> None:
     facts = {
         "GPU time": f"{report.gpu_us / 1e3:,.3f} ms",
         "recoverable": f"{report.recoverable_us / 1e3:,.3f} ms ({report.recoverable_us / (report.gpu_us or 1.0):.1%})",
+        "if assumed holds": f"{report.assumed_us / 1e3:,.3f} ms more" if report.assumed_us else "",
         "recognised": f"{report.recognized_share:.1%} of GPU time",
         "with shapes": f"{report.shaped_share:.1%} of GPU time",
         "within 10 %": f"{report.close_share:.1%} of recognised time",
     }
     for name, value in facts.items():
-        print(f"{name:14} {value}")
+        if value:
+            print(f"{name:16} {value}")
     if report.shaped_share < LITTLE_SHAPED:
         print("hint: inside CUDA graphs no shapes are recorded; they come from the model: pass --model")
     for note in dict.fromkeys(entry.note for entry in report.entries if entry.note):

@@ -20,7 +20,7 @@ RECORDINGS = Path("data/recordings/h200")
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     group = typer.Typer(no_args_is_help=True, help="Choose Triton configurations: profile, table, explain, export, …")
-    for command in (inspect, profile, table, explain, export, check, reachable, evaluate):
+    for command in (inspect, profile, table, explain, export, engine, check, reachable, evaluate):
         group.command(command.__name__)(command)
     app.add_typer(group, name="tune")
 
@@ -155,6 +155,38 @@ def export(
     if sglang:
         for body, is_down in zip(exporting.sglang(up, down, layer, most), (False, True), strict=True):
             print(exporting.write(body, out / exporting.sglang_name(layer, device, triton, down=is_down)))
+
+
+def engine(
+    name: Annotated[str, typer.Argument(metavar="ENGINE", help="vllm or sglang.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="config.json, its directory, or a built-in name.")],
+    tp: Annotated[int, typer.Option(help="GPUs that share every layer.")] = 1,
+    ep: Annotated[int, typer.Option(help="GPUs that share the experts.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("configs"),
+    most: Annotated[int, typer.Option(help="Most tokens of a step.")] = 8192,
+    only_list: Annotated[bool, typer.Option("--list", help="Only say which files the engine looks up.")] = False,
+    gpu: Gpu = "NVIDIA H200",
+    as_json: AsJson = False,
+) -> None:
+    """Write every configuration file that an engine looks up for a model on this card, profiled on its own kernels."""
+    from pipewave.cli.render import show
+    from pipewave.cli.tuning import engine_rows, need_gpu
+    from pipewave.models import load
+    from pipewave.tune.engine.lookups import lookups
+
+    wanted = lookups(load(model), tp, name, ep)
+    if only_list:
+        rows = engine_rows(wanted, gpu)
+    else:
+        need_gpu()
+        from pipewave.tune.engine.deploying import write_all
+        from pipewave.tune.engine.gpu import GpuTimer
+
+        rows = write_all(wanted, GpuTimer(name), out, most, lambda text: typer.echo(text, err=True))
+    if as_json:
+        print(json.dumps({"schema_version": 1, "files": rows}))
+        return
+    show([{key: value for key, value in row.items() if not isinstance(value, list)} for row in rows], "table")
 
 
 def check(kernel: Kernel, gpu: Gpu = "H200", file: File = None, as_json: AsJson = False) -> None:

@@ -114,3 +114,11 @@ def pairs_line(found: Mapping[str, Any]) -> str:
 def _pairs_line(found: Mapping[str, float]) -> str:
     return (f"{found['shapes']:.0f} further shapes: {found['slower_share']:.1%} slower than the default by over 2 %, "
             f"at worst {found['worst_slowdown']:.1%}; speed-up {found['speed_up_geomean']:.2f}×")  # fmt: skip
+
+
+def engine_rows(wanted: Sequence[Any], gpu: str) -> list[dict[str, Any]]:
+    """Rows of the files that an engine looks up on a card."""
+    from pipewave.tune.engine.lookups import file_name, rules
+
+    return [{"used by": ", ".join(of.used_by), "file": file_name(of, gpu),
+             "found by": rules()[of.engine][of.kind]["found_by"]} for of in wanted]  # fmt: skip

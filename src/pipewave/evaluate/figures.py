@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipewave.errors import BadFile
 from pipewave.evaluate.score import Figures, Key
+from pipewave.files import packaged
 
 SCHEMA = 1
 POINTS = 0.3  # drift that is not rounding
@@ -24,7 +25,7 @@ def read(path: Path) -> dict[str, dict[Key, Figures]]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(packaged.content(path))
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}, this version reads {SCHEMA}")
         return {part: dict(map(_cell, cells)) for part, cells in content["parts"].items()}

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
+from pipewave.files import packaged
 
 Arrays = Mapping[str, NDArray[Any]]
 CARD, SEAL = "card", "sha256"
@@ -36,6 +37,7 @@ def read(path: Path, what: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]
     """The description and the arrays of a file. BadFile, calling it `what`, where it is not what was written."""
     from safetensors import SafetensorError, safe_open
 
+    packaged.check(path)
     try:
         if path.stat().st_size > MOST_BYTES:
             raise BadFile(f"{path}: larger than any {what}", field="path")

@@ -6,7 +6,6 @@ never answered as some other: add a row, or `register` one (a GPU file does so w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pipewave.errors import BadInput, UnknownArchitecture
+from pipewave.files import packaged
 
 Mma = Literal["mma", "wgmma", "tcgen05"]
 _NUMBERS = (
@@ -33,6 +33,7 @@ class Architecture:
     together (`wgmma`), through tensor memory, two SMs to a product (`tcgen05`). l2_partitions: pieces of the L2, each
     keeping its own copy of what several read. joules_per_flop: of a dense 16-bit FLOP at the power limit.
     nvlink_reduces: switches add up in flight. clock_drops_when_cold: a product after a pause brings the clock down.
+    stand_in: the stack whose kernels answer for all others, where no stack was measured on the architecture.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Architecture:
     joules_per_flop: float
     nvlink_reduces: bool = False
     clock_drops_when_cold: bool = False
+    stand_in: str = ""
 
     def __post_init__(self) -> None:
         if self.mma not in get_args(Mma):
@@ -73,7 +75,7 @@ _REGISTERED: dict[int, Architecture] = {}
 @cache
 def shipped() -> Mapping[int, Architecture]:
     """The rows of the data file by compute capability."""
-    rows = json.loads(_DATA.read_bytes())["capabilities"]
+    rows = packaged.document(_DATA)["capabilities"]
     return {int(capability): Architecture(**row) for capability, row in rows.items()}
 
 

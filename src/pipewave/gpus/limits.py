@@ -30,7 +30,7 @@ _CLOCK = Limit(100, 10_000)
 _GBPS = Limit(1, 1e6)
 
 LIMITS: Mapping[str, Limit] = {
-    "compute_capability": Limit(70, 200, whole=True),
+    "compute_capability": Limit(70, 999, whole=True),
     "sms": Limit(1, 4096, whole=True),
     "boost_clock_mhz": _CLOCK,
     "sustained_clock_mhz": _CLOCK,
@@ -60,7 +60,7 @@ LIMITS: Mapping[str, Limit] = {
     "tdp_w": Limit(1, 1e6),
     "gpus_per_node": Limit(1, 4096, whole=True),
 }
-LINKS = ("nvlink", "pcie")
+LINKS = ("nvlink", "xgmi", "pcie")
 
 
 def checked(field: str, value: Any) -> Any:

@@ -16,11 +16,19 @@ _FILE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def find(gpu: str | Path | GPU) -> GPU:
-    """Return the GPU of this name, alias or spec file (.yaml, .yml, .json); a `GPU` is returned as it is.
+    """A GPU by any of its names.
+
+    Args:
+        gpu: a name, an alias, a spec file (`.yaml`, `.yml`, `.json`), or a `GPU`, which is returned as it is.
+
+    Returns:
+        The GPU with its numbers and their sources.
 
     Raises:
         UnknownGPU: neither a known name nor a file; the message names the closest.
         BadFile, BadInput: the file cannot be read, or says something impossible.
+
+    Source: of each number, in `GPU.sources`.
     """
     if isinstance(gpu, GPU):
         return gpu

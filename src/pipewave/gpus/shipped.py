@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipewave.files import packaged
 from pipewave.gpus.complete import complete
 from pipewave.gpus.naming import key_of
 from pipewave.gpus.spec import GPU, Source
@@ -35,7 +35,7 @@ def shipped(stem: str) -> GPU:
 @cache
 def raw_specs() -> Mapping[str, Mapping[str, Any]]:
     """Return every data file by its stem, as parsed: building a `GPU` costs more and is done when one is asked for."""
-    return {path.stem: json.loads(path.read_bytes()) for path in sorted(_DATA.glob("*.json"))}
+    return {path.stem: packaged.document(path) for path in sorted(_DATA.glob("*.json"))}
 
 
 @cache

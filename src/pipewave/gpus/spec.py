@@ -75,13 +75,44 @@ class Sources(Mapping[str, Source]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPU:
-    """Specification of one GPU; a peak of None means that the tensor cores lack that type.
+    """Specification of one GPU. Peaks are dense, with fp32 accumulation; None says that the part lacks the type.
 
-    `dram_gb` is the size on the box, `dram_gib` what nvidia-smi reports (MiB / 1024), which memory budgets must use.
-    `dram_gbps` is the datasheet's bandwidth, `dram_pin_gbps` memory clock × bus width as the driver states them (may be
-    higher), `dram_measured_gbps` the highest seen in measured rows. `link_gbps` is per GPU and one direction, as is
-    `pcie_gbps`. `fma_per_clk_per_sm` counts fused multiply-adds (two FLOP each). `origin` names the card that a copy
-    with other numbers was made of.
+    Attributes:
+        name: its name.
+        aliases: other spellings.
+        origin: card that a copy with other numbers was made of.
+        architecture: such as `hopper`.
+        compute_capability: 90 for 9.0.
+        sms: streaming multiprocessors.
+        boost_clock_mhz: highest clock that the part can reach, MHz.
+        sustained_clock_mhz: clock at which the peaks are quoted, MHz.
+        fp32_tflops: peak of plain FMA units, TFLOP/s.
+        tf32_tflops: tensor peak, TFLOP/s; the next four likewise.
+        fp16_tflops: TFLOP/s.
+        bf16_tflops: TFLOP/s.
+        fp8_tflops: TFLOP/s.
+        int8_tops: Top/s.
+        fp4_tflops: TFLOP/s.
+        dram_gb: memory as on the box, 10⁹ bytes.
+        dram_gib: memory as nvidia-smi reports it, MiB / 1024; memory budgets use this one.
+        dram_gbps: bandwidth of the datasheet, GB/s.
+        dram_pin_gbps: memory clock × bus width as the driver states them, GB/s; may be higher.
+        dram_measured_gbps: highest bandwidth seen in measured rows, GB/s.
+        l2_mb: L2 cache, MiB.
+        l2_gbps: L2 to SM bandwidth, GB/s.
+        smem_kb_per_sm: shared memory of an SM, KiB.
+        smem_bytes_per_clk_per_sm: its bandwidth, bytes a clock.
+        registers_per_sm: 32-bit registers of an SM.
+        max_threads_per_sm: threads resident on an SM.
+        max_ctas_per_sm: thread blocks resident on an SM.
+        fma_per_clk_per_sm: fused multiply-adds a clock, two FLOP each.
+        xu_per_clk_per_sm: special functions a clock.
+        link: `nvlink` or `pcie`.
+        link_gbps: bandwidth to other GPUs, one direction, GB/s.
+        pcie_gbps: bandwidth to the host, one direction, GB/s.
+        tdp_w: power limit, W.
+        gpus_per_node: GPUs of a host.
+        sources: where each number comes from.
 
     Raises:
         BadInput: a value is impossible, or two contradict each other.

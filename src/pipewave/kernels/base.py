@@ -14,6 +14,7 @@ from pipewave.calls.families import CLASSES, Call
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.kernels.features import Features
+from pipewave.physics.arith import Arith
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
 from pipewave.software import stack_rules, stacks
@@ -138,15 +139,17 @@ class Family:
     """A kernel family: its call class and the function from columns and context to an analysis.
 
     `options` names the call's fields that go to `Context.options` instead of the columns; `variant` adds a key that
-    splits a batch (calls of different variants are analysed apart), from the fields of one case. `one` analyses a
-    single case without arrays, where the family knows how to: a call alone is then answered several times faster.
+    splits a batch (calls of different variants are analysed separately), from the fields of one case. `formula` takes
+    columns (or one call's numbers), a context and the arithmetic to use; `one` analyses a single case without arrays.
+    With either of them, a call alone is answered several times faster.
     `dtypes`: operand types that kernels exist for; empty means all that the GPU runs. `selected_by`: options by which a
     stack chooses among its implementations.
 
     `reads`: what a step leaves nearer than a cold call finds it, "operands" (weights, a cache) or "activations" of the
     kernel before. `example` is a command line; `faces` is what traces, measurements and pages
     need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
-    `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing.
+    `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing. `grows`: sizes
+    that halved cannot make the same kernel slower.
     """
 
     name: str
@@ -157,6 +160,7 @@ class Family:
     variant: Callable[[Mapping[str, Any]], str] | None = None
     nets: tuple[str, ...] = ()
     one: Callable[[Mapping[str, Any], Context], Sketch] | None = None
+    formula: Callable[[Columns, Context, Arith], Sketch] | None = None
     dtypes: tuple[str, ...] = ()
     selected_by: tuple[str, ...] = ()
     reads: str = ""
@@ -164,6 +168,7 @@ class Family:
     faces: Callable[[], Faces] | None = None
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None
     assumed: Callable[[Context], str] | None = None
+    grows: tuple[str, ...] = ()
 
     @property
     def profile(self) -> Profile:

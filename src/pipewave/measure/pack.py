@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.files import store
+from pipewave.files import packaged, store
 
 Row = dict[str, Any]
 FORMAT = "pipewave-rows-1"
@@ -79,7 +79,7 @@ def _named(row: Row, names: Mapping[str, str], gpus: Mapping[str, str]) -> Row:
 
 def _unpack(file: Path) -> Row:
     try:
-        packed = json.loads(gzip.decompress(file.read_bytes()))
+        packed = json.loads(gzip.decompress(packaged.content(file)))
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise BadFile(f"{file}: not a packed row file ({error})") from error
     if not isinstance(packed, dict) or packed.get("format") != FORMAT:

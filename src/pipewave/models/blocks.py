@@ -118,7 +118,7 @@ def _ffn(ffn: Ffn, parallel: Parallel) -> Part:
     if isinstance(ffn, Moe):
         name, shape = "experts", f"{ffn.topk} of {ffn.experts}, {ffn.inter} wide"
         active -= (ffn.experts - ffn.topk) * ffn.expert_params
-        weights += ffn.expert_bytes(parallel.tp)
+        weights += ffn.expert_bytes(parallel.group)
         facts = [f"shared {ffn.shared.inter} wide"] if ffn.shared else []
         facts += [f"at a latent width of {ffn.hidden}"] if ffn.into else []
         detail = ", ".join(facts + ([f"{ffn.idle} that return their input"] if ffn.idle else []))

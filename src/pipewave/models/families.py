@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-Setting = bool | str
+FlagOrField = bool | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,22 +17,22 @@ class Family:
     """Conventions of one architecture family."""
 
     # attention
-    qkv_bias: Setting = "attention_bias"
-    o_bias: Setting = "attention_bias"
-    qk_norm: Setting = "use_qk_norm"  # True: over each head; "full": over all heads together; "plain": no weights
+    qkv_bias: FlagOrField = "attention_bias"
+    o_bias: FlagOrField = "attention_bias"
+    qk_norm: FlagOrField = "use_qk_norm"  # True: over each head; "full": over all heads together; "plain": no weights
     heads_apart: bool = False  # the norm of each head has weights of its own
-    sinks: Setting = "use_sinks"
-    gate: Setting = "attn_output_gate"  # the output is multiplied by a gate that the input map gives
+    sinks: FlagOrField = "use_sinks"
+    gate: FlagOrField = "attn_output_gate"  # the output is multiplied by a gate that the input map gives
     window: str = "all"  # none, all, late (from max_window_layers), alternate, pattern (every n-th is full)
     window_pattern: int = 0
     rope_from: int = 1  # layers whose number this divides have no RoPE, counted from one (1 = all have it)
     # feed-forward
-    mlp_bias: Setting = "mlp_bias"
+    mlp_bias: FlagOrField = "mlp_bias"
     gated: bool | None = None  # None: the activation tells
     shared_gate: bool = False
     expert_bias: bool = False
     router_bias: bool = False
-    correction: Setting = False  # a learned score offset for each expert
+    correction: FlagOrField = False  # a learned score offset for each expert
     shared_default: int = 0  # shared experts where a config names none
     router_scales: bool = False  # the router scales its input and each expert's weight
     beside: bool = False  # the dense block runs beside the routed one, in every layer
@@ -41,7 +41,7 @@ class Family:
     mixers: tuple[str, ...] = ("attention",)  # of layers that no field describes
     ffns: tuple[str, ...] | None = None  # None: dense or sparse as fields say
     # whole
-    head_bias: Setting = "lm_head_bias"
+    head_bias: FlagOrField = "lm_head_bias"
     norms: str = "pre"
     norm_bias: bool = False
     more_norms: int = 0  # norms over the hidden size beside those of `norms`, a layer

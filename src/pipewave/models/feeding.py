@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipewave.calls.families import FusedMoe, SiluAndMul
+from pipewave.models.exchange import combine, dispatch
 from pipewave.models.ffns import Bypass, Mlp, Moe
 from pipewave.models.spec import Ffn
 from pipewave.models.stage import ACT, Stage, Use
@@ -42,8 +43,9 @@ def _moe(stage: Stage, spec: Moe) -> Iterator[Use]:
     yield stage.streaming("topk", stage.rows * spec.router.out * ACT, stage.rows * spec.topk * 8, rounds=spec.topk)
     if spec.into:
         yield stage.linear(spec.into)
+    yield from dispatch(stage, spec)
     call = FusedMoe(
-        stage.rows,
+        stage.met,
         spec.experts,
         spec.topk,
         spec.hidden,
@@ -54,6 +56,7 @@ def _moe(stage: Stage, spec: Moe) -> Iterator[Use]:
         dtype=spec.precision.dtype,
     )
     yield Use("fused_moe", call)
+    yield from combine(stage, spec)
     if spec.back:
         yield stage.linear(spec.back)
     if spec.shared:

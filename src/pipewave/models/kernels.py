@@ -21,8 +21,9 @@ __all__ = ["ACT", "COMPILED", "Batch", "Deployment", "Use", "merge"]
 class Deployment:
     """What turns a model into kernels besides the batch: the split, the cache's type and its page size.
 
-    `nodes`: hosts one tensor group spans. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
-    streams activations. `apart`: attention runs prompts and decodes of one step as two kernels.
+    `nodes`: hosts one tensor group spans; `group_nodes`: hosts that all data-parallel ranks span, among which
+    `exchange` brings tokens to experts. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
+    streams activations. `separate_attention`: attention runs prompts and decodes of one step as two kernels.
     """
 
     model: ModelSpec
@@ -30,8 +31,10 @@ class Deployment:
     kv_dtype: str | None = None
     page_size: int | None = None
     nodes: int = 1
+    group_nodes: int = 1
     compiled: bool = False
-    apart: bool = False
+    separate_attention: bool = False
+    exchange: str = ""
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
         """Every kernel one rank of pipeline stage `stage` launches for a batch, in order, equal layers counted once."""
@@ -62,7 +65,8 @@ class Deployment:
     def stage(self, batch: Batch) -> Stage:
         """One rank's view of a batch."""
         kv_dtype = self.kv_dtype or self.model.kv_dtype
-        return Stage(self.model, self.parallel, batch, kv_dtype, self.page_size, self.nodes, self.compiled, self.apart)
+        layout = (self.page_size, self.nodes, self.compiled, self.separate_attention, self.group_nodes, self.exchange)
+        return Stage(self.model, self.parallel, batch, kv_dtype, *layout)
 
     def _grouped(self, stage: int) -> list[tuple[Layer, int]]:
         return self.model.grouped(*self.parallel.stages(len(self.model.layers))[stage])
@@ -115,7 +119,8 @@ def _layer(stage: Stage, layer: Layer, *, lengthy: bool) -> Iterator[Use]:
             yield stage.norm("ffn_norm", hidden, fused_add=True)
         for part in layer.ffns:
             yield from feed(stage, part)
-        yield from stage.reduce("ffn_all_reduce")
+        if stage.parallel.dp == 1 or not layer.moes:  # else the exchange adds up
+            yield from stage.reduce("ffn_all_reduce")
         yield from _streams(stage, "post")
         if last:
             yield stage.norm("post_ffn_norm", hidden, fused_add=norms == "post")
@@ -134,7 +139,7 @@ def _streams(stage: Stage, part: str) -> Iterator[Use]:
 
 
 def _head(stage: Stage) -> Iterator[Use]:
-    model, count, vocab = stage.model, stage.batch.requests, padded_vocab(stage.model)
+    model, count, vocab = stage.model, stage.batch.sampled, padded_vocab(stage.model)
     if model.final_norm:
         yield stage.norm("final_norm", model.hidden, fused_add=True)
     size = count * model.hidden * ACT

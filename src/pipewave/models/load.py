@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile, UnknownModel, did_you_mean
+from pipewave.files import packaged
 from pipewave.models.config import parse
 from pipewave.models.hub import cached
 from pipewave.models.spec import ModelSpec
@@ -83,7 +84,7 @@ def _stem(name: str) -> str | None:
 
 @cache
 def _built_in_file(stem: str) -> ModelSpec:
-    return parse(json.loads((FOLDER / f"{stem}.json").read_text("utf-8")), stem)
+    return parse(packaged.document(FOLDER / f"{stem}.json"), stem)
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipewave.models.families import Family, Setting
+from pipewave.models.families import Family, FlagOrField
 from pipewave.models.fields import Fields
 from pipewave.models.kind import Kind
 from pipewave.models.precision import Linear, Precision
@@ -44,7 +44,7 @@ class Maker:
         """Width of the hidden states."""
         return self.fields.integer("hidden_size", high=1 << 20)
 
-    def setting(self, value: Setting) -> bool:
+    def setting(self, value: FlagOrField) -> bool:
         """A family's fixed choice, or the config field it defers to."""
         return value if isinstance(value, bool) else self.fields.flag(value, False)
 

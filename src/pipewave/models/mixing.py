@@ -91,7 +91,11 @@ def _gqa_lengths(stage: Stage, spec: Gqa) -> Iterator[Use]:
     if not spec.causal:
         yield Use("attention", _attention_call(stage, spec, _own_context(stage)))
         return
-    parts = (prompts, decodes) if stage.apart else (list(zip(stage.batch.q_lens, stage.batch.kv_lens, strict=True)),)
+    parts = (
+        (prompts, decodes)
+        if stage.separate_attention
+        else (list(zip(stage.batch.q_lens, stage.batch.kv_lens, strict=True)),)
+    )
     for part in parts:
         if part:
             yield Use("attention", _attention_call(stage, spec, _visible(spec, part)))

@@ -24,6 +24,7 @@ def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
     for pairs, phase in zip(stage.phases(), ("context", "generation"), strict=True):
         if pairs:
             q_lens = tuple(q for q, _ in pairs)
+            phase = "verify" if phase == "generation" and max(q_lens) > 1 else phase
             if spec.channels and spec.kernel > 1:
                 yield Use("causal_conv1d", _convolution(stage, spec, q_lens, phase))
             if spec.key_dim:

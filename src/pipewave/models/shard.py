@@ -16,29 +16,40 @@ VOCAB_BLOCK = 64  # engines pad the vocabulary to a multiple of this before they
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Tensor, pipeline and expert parallel degrees; experts are cut inside the tensor group, so world = tp × pp."""
+    """Tensor, pipeline, expert and attention data parallel degrees; world = tp × pp × dp.
+
+    `dp` ranks of a tensor group each hold requests of their own, with whole attention and dense parts; the experts of a
+    layer are cut over all tp × dp of them: `ep` ways between experts, the rest inside each.
+    """
 
     tp: int = 1
     pp: int = 1
     ep: int = 1
+    dp: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "ep"):
+        for name in ("tp", "pp", "ep", "dp"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 4096:
                 raise BadInput(f"{name} = {value!r}: must be an integer from 1 to 4096", field=name)
-        if self.tp % self.ep:
-            raise CannotShard(f"ep = {self.ep}: must divide tp = {self.tp}, as experts are cut inside it", field="ep")
+        if self.group % self.ep:
+            whole = f"tp = {self.tp}" if self.dp == 1 else f"tp × dp = {self.group}"
+            raise CannotShard(f"ep = {self.ep}: must divide {whole}, as experts are cut inside it", field="ep")
 
     @property
     def world(self) -> int:
         """GPUs of one replica."""
-        return self.tp * self.pp
+        return self.group * self.pp
+
+    @property
+    def group(self) -> int:
+        """GPUs that the experts of one layer are cut over."""
+        return self.tp * self.dp
 
     @property
     def moe_tp(self) -> int:
         """Tensor-parallel degree inside each expert."""
-        return self.tp // self.ep
+        return self.group // self.ep
 
     def check(self, model: ModelSpec) -> None:
         """Raise CannotShard unless heads, widths, experts, vocabulary and layers divide as the engines need."""
@@ -49,6 +60,11 @@ class Parallel:
         _divides("tp", self.tp, "vocabulary, padded to 64", padded_vocab(model))
         if self.ep > 1 and not model.is_moe:
             raise CannotShard(f"ep = {self.ep}: {model.name} has no experts", field="ep")
+        if self.dp > 1 and not model.is_moe:
+            raise CannotShard(
+                f"dp = {self.dp}: {model.name} has no experts that its ranks could share; they would be replicas",
+                field="dp",
+            )
 
     def _check_layer(self, layer: Layer) -> None:
         for part in layer.parts:
@@ -60,7 +76,8 @@ class Parallel:
                 self._check_shared(f"{part.kind} key heads", part.key_heads)
         for moe in layer.moes:
             _divides("ep", self.ep, "experts", moe.experts)
-            _divides("tp / ep", self.moe_tp, "expert width", moe.inter, field="tp")
+            whole = "tp / ep" if self.dp == 1 else "tp × dp / ep"
+            _divides(whole, self.moe_tp, "expert width", moe.inter, field="tp")
 
     def _check_shared(self, name: str, heads: int) -> None:
         """Heads that several query heads share are cut, or repeated where ranks outnumber them."""
@@ -96,7 +113,7 @@ def layer_bytes(layer: Layer, parallel: Parallel) -> float:
     """Weight bytes of one layer on one rank."""
     total = sum(linear.weight_bytes(parallel.tp) for linear in layer.linears())
     routed = sum(moe.experts * moe.expert_params for moe in layer.moes)
-    total += sum(moe.expert_bytes(parallel.tp) for moe in layer.moes)  # ep × (tp / ep) cuts
+    total += sum(moe.expert_bytes(parallel.group) for moe in layer.moes)  # ep × (group / ep) cuts
     return total + 2 * (layer.extra_params - routed)
 
 

@@ -93,11 +93,32 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A language model. `norms`: pre, post, sandwich (both) or parallel (one norm feeds both blocks).
+    """A language model as layers and their parts. Widths are in elements.
 
-    `tables`: rows × width of embedding tables beside the first; `front`: maps that run once before the layers.
-    `encoder`: every token sees every other and nothing is generated. `pooled`: the last hidden states are the answer
-    (embeddings, rerankers), so no head runs.
+    Attributes:
+        name: name of the model.
+        model_type: type that its configuration names.
+        hidden: width of the residual stream.
+        vocab: tokens of the vocabulary.
+        layers: the layers in their order.
+        lm_head: matrix from the last hidden state to the vocabulary.
+        tied: whether this matrix is the embedding's.
+        norms: `pre`, `post`, `sandwich` (both) or `parallel` (one norm feeds both blocks).
+        norm_bias: whether norms have a bias.
+        logit_softcap: cap of the logits.
+        learned_positions: rows of a table of positions, 0 where there is none.
+        max_length: tokens of a request at most.
+        dtype: type of activations.
+        kv_dtype: type of the cache, None where the engine decides.
+        tower: what turns images into tokens.
+        notes: what was read in an unusual way, in sentences.
+        tables: rows × width of embedding tables beside the first.
+        front: matrices that run once before the layers.
+        front_params: further parameters before the layers.
+        hyper: residual streams, where there are several.
+        encoder: every token sees every other, and nothing is generated.
+        pooled: the last hidden states are the answer (embeddings, rerankers), so no head runs.
+        final_norm: whether a norm follows the last layer.
     """
 
     name: str

@@ -29,11 +29,15 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Requests of one engine iteration; kv includes the new tokens. `padded`: tokens after padding to a CUDA graph."""
+    """Requests of one engine iteration; kv includes the new tokens. `padded`: tokens after padding to a CUDA graph.
+
+    `verify`: tokens that a decoding request brings, drafts included; who brings more is in its prompt.
+    """
 
     q_lens: tuple[int, ...]
     kv_lens: tuple[int, ...]
     padded: int | None = None
+    verify: int = 1
 
     def __post_init__(self) -> None:
         if not self.q_lens or min(self.q_lens) < 1:
@@ -47,13 +51,18 @@ class Batch:
 
     @property
     def requests(self) -> int:
-        """Requests in the batch, each of which samples one token."""
+        """Requests in the batch."""
         return len(self.q_lens)
 
     @property
+    def sampled(self) -> int:
+        """Rows of the head: a token of each prompt, every token that is verified."""
+        return sum(q if q <= self.verify else 1 for q in self.q_lens)
+
+    @property
     def is_decode(self) -> bool:
-        """True when every request brings one token."""
-        return max(self.q_lens) == 1
+        """True when no request brings a prompt."""
+        return max(self.q_lens) <= self.verify
 
     @classmethod
     def of(cls, q_lens: Sequence[int], kv_lens: Sequence[int], padded: int | None = None) -> Batch:
@@ -72,12 +81,19 @@ class Stage:
     page_size: int | None
     nodes: int
     compiled: bool
-    apart: bool
+    separate_attention: bool
+    group_nodes: int = 1
+    exchange: str = ""
 
     @property
     def rows(self) -> int:
         """Tokens of the dense kernels."""
         return self.batch.rows
+
+    @property
+    def met(self) -> int:
+        """Tokens that the experts of a layer meet: those of all data-parallel ranks, each with as many as this one."""
+        return self.rows * self.parallel.dp
 
     @property
     def tp(self) -> int:
@@ -102,7 +118,8 @@ class Stage:
     def phases(self) -> tuple[Pairs, Pairs]:
         """(q, kv) of the requests that bring prompts, and of those that decode."""
         pairs = list(zip(self.batch.q_lens, self.batch.kv_lens, strict=True))
-        return [pair for pair in pairs if pair[0] > 1], [pair for pair in pairs if pair[0] == 1]
+        few = self.batch.verify
+        return [pair for pair in pairs if pair[0] > few], [pair for pair in pairs if pair[0] <= few]
 
     def linear(self, matrix: Linear, rows: int | None = None) -> Use:
         """One matrix product over `rows` tokens; of a block-diagonal map, its blocks as one product of equal work."""

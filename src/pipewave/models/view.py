@@ -106,7 +106,7 @@ def _ffn(where: str, ffn: Ffn, count: int, parallel: Parallel) -> Iterator[dict[
         maps = 3 if ffn.gated else 2
         shape = f"{ffn.experts // parallel.ep} × {maps} × {ffn.inter // parallel.moe_tp} × {ffn.hidden}"
         yield _row(
-            where, "experts", count, shape, ffn.precision.dtype, ffn.extra_params, ffn.expert_bytes(parallel.tp),
+            where, "experts", count, shape, ffn.precision.dtype, ffn.extra_params, ffn.expert_bytes(parallel.group),
             f"{ffn.topk} of {ffn.experts} a token",
         )  # fmt: skip
 

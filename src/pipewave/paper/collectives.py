@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import as_file, files
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import safe_open
 
 from pipewave.errors import BadInput
+from pipewave.files import packaged
 from pipewave.paper.demand import Array
 from pipewave.paper.hardware import Hardware, find
 
@@ -56,8 +56,9 @@ def predict_collective(primitive: str, hardware: str | Hardware | GPU, *, size_b
 @lru_cache(maxsize=1)
 def _tables() -> dict[str, Steps]:
     """Steps by "primitive/GPU/workers"."""
-    shipped = files("pipewave").joinpath("data/paper/collectives.safetensors")
-    with as_file(shipped) as path, safe_open(path, framework="numpy") as archive:
+    path = packaged.ROOT / "data" / "paper" / "collectives.safetensors"
+    packaged.check(path)
+    with safe_open(path, framework="numpy") as archive:
         names = {key.rpartition(":")[0] for key in archive.keys()}  # noqa: SIM118  no iterator
         return {
             name: Steps(archive.get_tensor(f"{name}:edges"), archive.get_tensor(f"{name}:latency_us")) for name in names

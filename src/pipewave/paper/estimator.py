@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from pipewave.errors import BadFile, UnknownKernel
+from pipewave.files import packaged
 from pipewave.paper.demand import Array
 from pipewave.paper.hardware import Hardware, find
 from pipewave.paper.kernels import KERNELS, features, kernel, latency_us
@@ -26,6 +26,7 @@ from pipewave.paper.kernels import KERNELS, features, kernel, latency_us
 if TYPE_CHECKING:
     from pipewave.gpus import GPU
 
+FOLDER = packaged.ROOT / "data" / "paper"
 Weights = NDArray[np.float32]
 Model = Literal["mean", "p80", "public"]
 
@@ -55,11 +56,11 @@ def trained(name: str, model: Model = "mean") -> Mlp:
     "public" on other people's rows of the families whose rows the paper's authors never released.
     """
     wanted = kernel(name)
-    shipped = files("pipewave").joinpath(f"data/paper/{name}_{model}.safetensors")
+    shipped = FOLDER / f"{name}_{model}.safetensors"
     if not shipped.is_file():
         raise UnknownKernel(f"no {model!r} weights of the paper's estimator for {name!r}: {_choices()}", field="kernel")
-    with as_file(shipped) as path:
-        mlp = load(path)
+    packaged.check(shipped)
+    mlp = load(shipped)
     if mlp.order != wanted.order:
         raise BadFile(f"{shipped.name}: its features are not those of {name!r}")
     return mlp
@@ -79,7 +80,7 @@ def load(path: Path) -> Mlp:
 
 
 def _choices() -> str:
-    shipped = [path.name.removesuffix(".safetensors") for path in files("pipewave").joinpath("data/paper").iterdir()]
+    shipped = [path.name.removesuffix(".safetensors") for path in FOLDER.iterdir()]
     return "shipped are " + ", ".join(sorted(name for name in shipped if name.rpartition("_")[0] in KERNELS))
 
 

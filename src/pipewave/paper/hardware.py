@@ -7,12 +7,11 @@ registry.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from pipewave.errors import UnknownGPU, UnsupportedDtype, did_you_mean
+from pipewave.files import packaged
 
 if TYPE_CHECKING:
     from pipewave.gpus import GPU
@@ -92,7 +91,7 @@ def _plain(name: str) -> str:
 
 
 def _load() -> dict[str, Hardware]:
-    table: dict[str, Any] = json.loads(files("pipewave").joinpath("data/paper/hardware.json").read_text("utf-8"))
+    table: dict[str, Any] = packaged.document(packaged.ROOT / "data/paper/hardware.json")
     return {row["name"]: Hardware(**row) for row in table["gpus"]}
 
 

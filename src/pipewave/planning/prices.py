@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pipewave.errors import BadInput
+from pipewave.files import packaged
 from pipewave.gpus import find
 
 FILE = Path(__file__).parent.parent / "data" / "prices.json"
@@ -28,7 +28,7 @@ class Price:
 @cache
 def table() -> dict[str, Price]:
     """The shipped prices by GPU name."""
-    rows = json.loads(FILE.read_text("utf-8"))["rows"]
+    rows = packaged.document(FILE)["rows"]
     return {row["gpu"]: Price(**row) for row in rows}
 
 

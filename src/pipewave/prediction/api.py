@@ -2,144 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.calls.families import Call
 from pipewave.calls.fields import schema
-from pipewave.errors import MissingExtra
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES, Array
 from pipewave.prediction import requests, tables
+from pipewave.prediction.answers import Prediction, Predictions, joined
 from pipewave.prediction.arrays import TableBatch
-from pipewave.prediction.batch import US, Answers, answer
+from pipewave.prediction.batch import US, Answers
 from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.order import answer, answer_scalar
 from pipewave.prediction.resolve import Source
-from pipewave.prediction.scalar import answer_scalar
 from pipewave.prediction.tables import Table
-from pipewave.residual.card import BASES
-from pipewave.software.known import furthest
-
-LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """One answer: latencies in µs, a 90 % interval, the floor no kernel beats, the ceiling a good kernel reaches.
-
-    `software`: whether rows of this stack and implementation on this GPU were trained on (`measured`), or which
-    stand in for them: `other_gpu`, `nearest_version`, `other_framework`.
-    """
-
-    latency_us: float
-    low_us: float
-    high_us: float
-    floor_us: float
-    ceiling_us: float
-    bound: str
-    basis: str
-    impl: str
-    stack: str
-    notes: tuple[str, ...] = ()
-    software: str = "measured"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The answer of the contract, less its id."""
-        return asdict(self) | {"notes": list(self.notes)}
-
-    def __add__(self, other: Prediction) -> Prediction:
-        """One call after the other: times add up, ends of the interval too, as if both erred alike."""
-        if not isinstance(other, Prediction):
-            return NotImplemented
-        times: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in LATENCIES}
-        longer = self if self.latency_us >= other.latency_us else other
-        least = max(self.basis, other.basis, key=BASES.index)
-        software = furthest(self.software, other.software)
-        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
-        same: dict[str, Any] = {name: _shared(getattr(self, name), getattr(other, name)) for name in ("impl", "stack")}
-        return replace(longer, **times, **same, basis=least, notes=notes, software=software)
-
-    def __radd__(self, other: int) -> Prediction:
-        """So that `sum(predictions)` works."""
-        return self if other == 0 else NotImplemented
-
-
-def _shared(one: str, other: str) -> str:
-    return one if one == other else " + ".join(dict.fromkeys((*one.split(" + "), *other.split(" + "))))
-
-
-@dataclass(frozen=True, slots=True)
-class Predictions(Sequence[Prediction]):
-    """Many answers as arrays, in the order of the calls."""
-
-    latency_us: Array
-    low_us: Array
-    high_us: Array
-    floor_us: Array
-    ceiling_us: Array
-    bound: NDArray[np.intp]  # index into PIPES
-    group: NDArray[np.intp]  # index into `sources`
-    sources: tuple[Source, ...]
-    joules: Array  # of energy above what the idle board draws
-    carried: Mapping[str, Any] = field(default_factory=dict)  # columns of a DataFrame that are no fields
-    index: Any = None  # of a DataFrame
-
-    def __len__(self) -> int:
-        return len(self.latency_us)
-
-    @overload
-    def __getitem__(self, index: int) -> Prediction: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Prediction]: ...
-    def __getitem__(self, index: int | slice) -> Prediction | Sequence[Prediction]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        source = self.sources[self.group[index]]
-        return Prediction(
-            float(self.latency_us[index]),
-            float(self.low_us[index]),
-            float(self.high_us[index]),
-            float(self.floor_us[index]),
-            float(self.ceiling_us[index]),
-            PIPES[self.bound[index]],
-            source.basis,
-            source.impl,
-            source.stack,
-            source.notes,
-            source.software,
-        )
-
-    def __iter__(self) -> Iterator[Prediction]:
-        return (self[i] for i in range(len(self)))
-
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Lists by name, with the fields of the contract."""
-        told = ("basis", "impl", "stack", "notes", "software")
-        sources = [self.sources[group] for group in self.group.tolist()]
-        return (
-            {name: getattr(self, name).tolist() for name in LATENCIES}
-            | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
-            | {name: [getattr(source, name) for source in sources] for name in told}
-        )
-
-    def to_pandas(self) -> Any:
-        """A DataFrame, one row a call, with the index and the further columns of the one it was asked with.
-
-        Raises MissingExtra where pandas is not installed.
-        """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
-        answers = self.to_dict()
-        kept = {f"{name}_given" if name in answers else name: column for name, column in self.carried.items()}
-        return pd.DataFrame({name: np.asarray(column) for name, column in kept.items()} | answers, index=self.index)
 
 
 @overload
@@ -168,14 +50,25 @@ def predict(
     stack: str | None = None,
     impl: str | None = None,
 ) -> Prediction | Predictions:
-    """Latency of one call or of many on a GPU, under a protocol of the contract (`cold` where none is named).
+    """Latency of one call or of many on a GPU.
 
-    Many calls are a list of calls or of dicts, a dict of columns or a DataFrame; names are the contract's fields,
-    sizes are elements, `bytes` is in bytes. A row that names its own `gpu` or `protocol` is answered for that one.
-    `stack` and `impl` stand in where a call names none. Answers are in µs, in the order of the calls; columns of a
-    DataFrame that are no fields, and its index, come back with `Predictions.to_pandas`.
+    Args:
+        calls: a call; or many, as a list of calls or of dicts, a dict of columns, or a DataFrame. Names are the
+            contract's fields; sizes are in elements, `bytes` in bytes. A row's own `gpu` or `protocol` comes first.
+        gpu: name, spec file or `GPU`. May be None where every row names one.
+        protocol: `cold` (default), `graph`, `profiler_warm` or `serving`.
+        stack: software for calls that name none, such as `vllm-0.22.1`.
+        impl: implementation for calls that name none, such as `cutlass`.
 
-    Raises UnknownGPU, UnsupportedDtype, MissingField, UnknownField or BadInput.
+    Returns:
+        A `Prediction` of one call, `Predictions` of many in their order; times in µs.
+
+    Raises:
+        UnknownGPU: no GPU of that name.
+        UnsupportedDtype: the GPU cannot run the type.
+        MissingField, UnknownField, BadInput: a call or an argument that cannot be.
+
+    Source: base estimate from physics times a learned correction (docs/how-it-works.md, "The learned correction").
     """
     requests.check_name("stack", stack)
     requests.check_name("impl", impl)
@@ -199,20 +92,6 @@ def _part(part: requests.Part, stack: str | None, impl: str | None) -> Predictio
         return _uniform(rows, at.gpu, at.protocol, stack, impl)
     many = asked if isinstance(asked, Sequence) else tables.calls(asked)
     return predict_cases([as_case(call, stack, impl) for call in many], at.gpu, at.protocol)
-
-
-def joined(parts: Sequence[tuple[Sequence[int] | slice, Predictions]]) -> Predictions:
-    """Parts of a batch as one, each row at its number."""
-    size = sum(len(found) for _, found in parts)
-    columns, bound, group = np.empty((6, size)), np.empty(size, np.intp), np.empty(size, np.intp)
-    sources: list[Source] = []
-    for rows, found in parts:
-        columns[:, rows] = (*(getattr(found, name) for name in LATENCIES), found.joules)
-        bound[rows] = found.bound
-        group[rows] = found.group + len(sources)
-        sources += found.sources
-    latency, low, high, floor, ceiling, joules = columns
-    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
 
 
 @dataclass(frozen=True, slots=True)

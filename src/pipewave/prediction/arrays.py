@@ -17,7 +17,7 @@ from pipewave.kernels.base import Columns, Family
 from pipewave.physics.demand import Array
 from pipewave.prediction.columns import numeric_fields
 
-CHUNK_ROWS = 32_768  # features of a chunk stay in the caches
+CHUNK_ROWS = 8_192  # features of a chunk stay in the caches
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
 from pipewave.physics.demand import PIPES
-from pipewave.prediction.batch import US, Answers, answer
+from pipewave.prediction.batch import US, Answers
 from pipewave.prediction.columns import SHARED, columns, group_key, numeric_fields
+from pipewave.prediction.order import answer
 from pipewave.prediction.requests import check_protocol
 
 CHUNK_LINES = 32_768

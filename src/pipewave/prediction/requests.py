@@ -73,6 +73,9 @@ def parts(asked: Sequence[Any] | Table, gpu: Any, protocol: Any) -> list[Part]:
 
 
 def _of_list(asked: Sequence[Any], gpu: Any, protocol: Any) -> Iterator[Part]:
+    if asked and all(isinstance(item, Call) for item in asked):  # calls name no place
+        yield Part(where(gpu, protocol), slice(None), asked)
+        return
     places: dict[tuple[Any, Any], tuple[list[int], list[Call]]] = {}
     for i, item in enumerate(asked):
         named = item if isinstance(item, Mapping) else {}

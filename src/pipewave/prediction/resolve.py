@@ -50,6 +50,8 @@ def resolve(
 ) -> tuple[Context, Source]:
     """Decide which software a batch is answered from, and say what was substituted. Raises UnsupportedDtype."""
     gpu.peak_flops(dtype)
+    if gpu.traits.stand_in:
+        stack, impl = gpu.traits.stand_in, None
     if family.dtypes and dtype not in family.dtypes:
         runs = ", ".join(family.dtypes)
         raise UnsupportedDtype(f"{family.name} has no kernels of dtype {dtype!r}: it has {runs}", field="dtype")

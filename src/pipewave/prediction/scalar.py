@@ -1,8 +1,12 @@
-"""One call answered in plain floats: the formulas of a batch, without the price of arrays of length one."""
+"""One call answered in plain floats: the formulas of a batch, without the price of arrays of length one.
+
+Physics comes before the net, the interval after it. Once a context was asked for often, both are run as straight-line
+code (`physics/straight.py`): the same operations, a third of the time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -10,11 +14,12 @@ from typing import Any, NamedTuple
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family, Sketch
 from pipewave.physics import energy
-from pipewave.physics.arith import SCALAR
+from pipewave.physics.arith import SCALAR, Arith
 from pipewave.physics.demand import PIPES, pipe_rates
+from pipewave.physics.straight import RECORDED, straight
 from pipewave.prediction import in_step as serving
 from pipewave.prediction.batch import ceiling_s, combined
-from pipewave.prediction.columns import options_of
+from pipewave.prediction.columns import numeric_fields, options_of
 from pipewave.prediction.resolve import (
     Source,
     codes_of,
@@ -29,6 +34,8 @@ from pipewave.residual.card import Interval, intervals_of
 from pipewave.residual.nets import merged, trained
 from pipewave.residual.scalar import ScalarNet, alike, scalar_net
 
+WRITTEN_OUT_AT = 16  # calls of one context: writing its formulas out takes as long as a hundred
+
 
 class ScalarAnswer(NamedTuple):
     """One answer: seconds (latency, low, high, floor, ceiling), the pipe that bounds it, and what it rests on."""
@@ -41,10 +48,26 @@ class ScalarAnswer(NamedTuple):
     joules: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ScalarContext:
-    """What is the same for all calls of one context."""
+class Physics(NamedTuple):
+    """What is known of a call before its net is asked.
 
+    `seconds`: the base estimate, the floor, the DRAM pipe, and the base estimate that the ceiling is answered from.
+    `plain_inputs`: of the ceiling's net, where it is not asked together with the residual's.
+    """
+
+    seconds: tuple[Any, Any, Any, Any]
+    bound: Any
+    dram_bytes: Any
+    joules: Any
+    inputs: tuple[Any, ...]
+    plain_inputs: tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False)
+class ScalarContext:
+    """What is the same for all calls of one context, and the formulas before and after its nets."""
+
+    family: Family
     ctx: Context
     source: Source
     rates: Mapping[str, float]  # of each pipe
@@ -55,6 +78,9 @@ class ScalarContext:
     shift: float
     widths: tuple[Interval, ...]
     plain: Context  # that the ceiling is answered in
+    asked: int = 0  # so many calls
+    before: Callable[[Mapping[str, Any]], Sequence[Any] | None] | None = None  # once written out
+    after: Callable[..., tuple[float, ...]] | None = None
 
 
 def answer_scalar(
@@ -64,43 +90,102 @@ def answer_scalar(
     found = _by_itself(family, case, key, gpu, protocol)
     if found is None or not serving.applies(family, protocol):
         return found
-    if found.source.near:
+    note = serving.stand_in(family, key, gpu, found.source)
+    if not note:
         shorter = serving.in_step(found.seconds, found.dram_bytes, family, found.ctx, key[1], SCALAR)
         return found._replace(seconds=shorter)
     graph = _by_itself(family, case, serving.replay_key(key), gpu, "graph")
     if graph is None:
         return None
     seconds = serving.replayed(graph.seconds, found.seconds[serving.FLOOR], SCALAR)
-    return found._replace(seconds=seconds, source=with_note(graph.source, serving.REPLAYED))
+    return found._replace(seconds=seconds, source=with_note(graph.source, note))
 
 
 def _by_itself(
     family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> ScalarAnswer | None:
     """As a call that is measured by itself."""
-    if family.one is None:
+    if family.one is None and family.formula is None:
         return None
     at = _scalar_context(family, key, gpu, protocol)
     if at is None or corrections.of(at.ctx, at.net) is not None:
         return None
-    found = family.one(case, at.ctx)
-    if found.net != at.net:
-        return None
-    return _combined(found, found if at.plain is at.ctx else family.one(case, at.plain), at)
+    found = (at.before or _directly(at))(case)
+    return None if found is None else _combined(found, at)
 
 
-def _combined(found: Sketch, plain: Sketch, at: ScalarContext) -> ScalarAnswer:
+def _directly(at: ScalarContext) -> Callable[[Mapping[str, Any]], Physics | None]:
+    """Physics of a case, None where another net answers it."""
+
+    def before(case: Mapping[str, Any]) -> Physics | None:
+        found = _sketch(case, at, at.ctx)
+        if found.net != at.net:
+            return None
+        return _physics(found, found if at.plain is at.ctx else _sketch(case, at, at.plain), at, SCALAR)
+
+    return before
+
+
+def _sketch(case: Mapping[str, Any], at: ScalarContext, ctx: Context) -> Sketch:
+    if at.family.formula is None:
+        return at.family.one(case, ctx)  # type: ignore[misc]
+    numbers = {name: float(case.get(name) or 0.0) for name in numeric_fields(at.family)}
+    return at.family.formula(numbers, ctx, SCALAR)
+
+
+def _physics(found: Sketch, plain: Sketch, at: ScalarContext, xp: Arith) -> Physics:
     """`plain`: the sketch that the ceiling is answered from."""
     pipes = {pipe: amount / at.rates[pipe] for pipe, amount in found.amounts.items()}
-    bound = max(pipes, key=pipes.__getitem__)
-    floor = pipes[bound]
-    means, logs = at.nets(at.nets.inputs(found.features))
-    residual, dram_s = merged(means[: at.members], logs[: at.members], SCALAR), pipes.get("dram", 0.0)
-    latency, low, high = combined(found.base_s, residual, dram_s, floor, at.widths, at.ctx.protocol, SCALAR)
-    log_ceiling = means[at.members :] if at.ceiling is None else at.ceiling(at.ceiling.inputs(plain.features))[0]
-    ceiling = ceiling_s(plain.base_s, sum(log_ceiling) / len(log_ceiling) + at.shift, floor, high, SCALAR)
-    seconds, joules = (latency, low, high, floor, ceiling), energy.joules(at.ctx.gpu, at.ctx.dtype, found.work)
-    return ScalarAnswer(seconds, bound, at.source, at.ctx, found.amounts.get("dram", 0.0), joules)
+    (bound, floor), *others = pipes.items()
+    for pipe, seconds in others:
+        bound, floor = xp.where(seconds > floor, pipe, bound), xp.maximum(seconds, floor)
+    return Physics(
+        seconds=(found.base_s, floor, pipes.get("dram", 0.0), plain.base_s),
+        bound=bound,
+        dram_bytes=found.amounts.get("dram", 0.0),
+        joules=energy.joules(at.ctx.gpu, at.ctx.dtype, found.work),
+        inputs=at.nets.inputs(found.features),
+        plain_inputs=at.ceiling.inputs(plain.features) if at.ceiling else (),
+    )
+
+
+def _combined(found: Sequence[Any], at: ScalarContext) -> ScalarAnswer:
+    """With what the nets say of it."""
+    before, bound, dram_bytes, joules, inputs, plain_inputs = found
+    means, logs = at.nets(inputs)
+    ceiling = at.ceiling(plain_inputs)[0] if at.ceiling else means[at.members :]
+    known = (*before, *means[: at.members], *logs[: at.members], *ceiling)
+    seconds = at.after(*known) if at.after else _interval(known, at, SCALAR)
+    at.asked = asked = at.asked + 1
+    if asked == WRITTEN_OUT_AT:
+        _write_out(at, len(known))
+    return ScalarAnswer(seconds, bound, at.source, at.ctx, dram_bytes, joules)
+
+
+def _interval(known: Sequence[Any], at: ScalarContext, xp: Arith) -> tuple[Any, ...]:
+    """Latency, low, high, floor, ceiling: from the seconds of `Physics` and what the members of the nets answered."""
+    (base_s, floor, dram_s, plain_s), members = known[:4], known[4:]
+    means, logs, ceilings = members[: at.members], members[at.members : 2 * at.members], members[2 * at.members :]
+    residual = merged(means, logs, xp)
+    latency, low, high = combined(base_s, residual, dram_s, floor, at.widths, at.ctx.protocol, xp)
+    ceiling = ceiling_s(plain_s, sum(ceilings) / len(ceilings) + at.shift, floor, high, xp)
+    return latency, low, high, floor, ceiling
+
+
+def _write_out(at: ScalarContext, known: int) -> None:
+    """Both formulas as straight-line code, for all further calls."""
+    at.after = straight(lambda *values: _interval(values, at, RECORDED), known)
+    if (formula := at.family.formula) is None:
+        return
+    names = numeric_fields(at.family)
+
+    def recorded(*numbers: Any) -> Physics:
+        call = dict(zip(names, numbers, strict=True))
+        found = formula(call, at.ctx, RECORDED)
+        return _physics(found, found if at.plain is at.ctx else formula(call, at.plain, RECORDED), at, RECORDED)
+
+    line = straight(recorded, len(names))
+    at.before = lambda case: line(*[case.get(name) or 0.0 for name in names])
 
 
 @lru_cache(maxsize=4096)
@@ -116,6 +201,7 @@ def _scalar_context(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: st
     codes = codes_of(ctx), codes_of(plain)
     together = plain == ctx and alike(*nets)
     return ScalarContext(
+        family=family,
         ctx=ctx,
         source=source,
         rates=dict(zip(PIPES, pipe_rates(gpu, dtype)[:, 0].tolist(), strict=True)),

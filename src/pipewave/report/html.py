@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from pipewave.files import packaged
 from pipewave.report.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, number
 
+STYLE = Path(__file__).with_name("style.css")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a report can load nothing and run nothing
 
 
 def write(document: Document) -> str:
     """The whole file."""
-    style = files("pipewave.report").joinpath("style.css").read_text("utf-8")
+    style = packaged.text(STYLE)
     body = "".join(block(one) for one in document.blocks)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

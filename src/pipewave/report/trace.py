@@ -13,6 +13,7 @@ from pipewave.traces.shape_text import shape_text
 NOTHING = (
     "No call could be predicted: no shape was recorded. Inside CUDA graphs they come from the model: pass --model."
 )
+ASSUMED = "Resting on an assumption or a stand-in, not counted"
 BARS, ROWS, LEFT = 15, 60, 20
 
 
@@ -26,10 +27,13 @@ def document(answer: Mapping[str, Any]) -> Document:
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     calls = answer["calls"]
     yield _facts(answer)
-    if calls:
-        yield _chart(calls)
-        yield _table(calls)
-    else:
+    counted = [call for call in calls if call.get("counted", True)]
+    if counted:
+        yield _chart(counted)
+        yield _table("Calls", counted)
+    if len(counted) < len(calls):
+        yield _table(ASSUMED, [call for call in calls if not call.get("counted", True)])
+    if not calls:
         yield Notes((NOTHING,))
     for field, title in (("unshaped", "Recognised, shape unknown"), ("unrecognized", "Not recognised")):
         if answer[field]:
@@ -68,14 +72,14 @@ def _said(call: Mapping[str, Any]) -> str:
     return f"{number(lost)} of {number(whole)} µs" if lost else f"{number(whole)} µs"
 
 
-def _table(calls: Sequence[Mapping[str, Any]]) -> Table:
+def _table(title: str, calls: Sequence[Mapping[str, Any]]) -> Table:
     columns = ("call", "shape", "×", "measured", "predicted", "90 %", "ceiling", "floor", "bound by", "recoverable")
     rows = tuple((call["name"], _shape(call["call"]), call["count"], float(call["measured_us"]),
                   float(call["latency_us"]), f"{number(float(call['low_us']))} – {number(float(call['high_us']))}",
                   float(call["ceiling_us"]), float(call["floor_us"]), call["bound"],
                   float(call["total_recoverable_us"])) for call in calls[:ROWS])  # fmt: skip
     more = f"{number(len(calls) - ROWS)} smaller ones are left out." if len(calls) > ROWS else ""
-    return Table("Calls", columns, rows, f"µs of one call; recoverable of all of them. {more}".strip())
+    return Table(title, columns, rows, f"µs of one call; recoverable of all of them. {more}".strip())
 
 
 def _shape(call: Mapping[str, Any]) -> str:

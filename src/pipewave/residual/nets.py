@@ -6,7 +6,6 @@ second net of the same format, the ceiling, sees neither stack nor implementatio
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
+from pipewave.files import packaged
 from pipewave.kernels.features import Features
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.residual.card import Card, card_of
@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
 
 SCHEMA = 1
-CALLS_AT_ONCE = 2048  # whose hidden layers stay in a core's own cache
+CALLS_AT_ONCE = 1024  # whose hidden layers stay in a core's own cache
 ZERO = np.zeros((), np.float32)  # a plain 0.0 costs numpy a conversion every time
 UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
 UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile
@@ -197,9 +197,9 @@ def load(path: Path) -> Trained:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        card: dict[str, Any] = json.loads(path.read_text())
+        card: dict[str, Any] = json.loads(packaged.content(path))
         known = card["schema"] == SCHEMA
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise BadFile(f"{path.name}: not a weights card ({error}); reinstall pipewave", field="weights") from error
     if not known:
         raise BadFile(f"{path.name}: schema {card['schema']}, this version reads {SCHEMA}", field="weights")
@@ -209,11 +209,8 @@ def _json(path: Path) -> dict[str, Any]:
 def _tensors(path: Path, sha256: str) -> dict[str, Floats]:
     from safetensors.numpy import load as parse
 
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise BadFile(f"{path.name}: cannot be read ({error}); reinstall pipewave", field="weights") from error
-    if hashlib.sha256(raw).hexdigest() != sha256:
+    raw, found = packaged.hashed(path)
+    if found != sha256:
         raise BadFile(f"{path.name}: checksum differs from its card; reinstall pipewave", field="weights")
     return {name: np.asarray(tensor, np.float32) for name, tensor in parse(raw).items()}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -17,22 +18,22 @@ class ScalarNet:
     """The first weights are [feature, member · hidden], the others lead with the member axis unless there is one."""
 
     features: tuple[str, ...]
-    pick: Callable[[Mapping[str, float]], tuple[float, ...]]
+    pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     weights: tuple[Floats, ...]
     biases: tuple[Floats, ...]
     product: Callable[[Floats, Floats], Floats]
     activation: str
 
-    def inputs(self, features: Mapping[str, float]) -> Floats:
+    def inputs(self, features: Mapping[str, Any]) -> tuple[Any, ...]:
         """The features of these names in the net's order."""
         try:
-            return np.array(self.pick(features), np.float32)
+            return self.pick(features)
         except KeyError as missing:
             raise lacking(missing) from missing
 
-    def __call__(self, x: Floats) -> list[list[float]]:
+    def __call__(self, inputs: Sequence[float]) -> list[list[float]]:
         """Of each output, what each member answers."""
-        hidden = x.dot(self.weights[0]).reshape(self.biases[0].shape)
+        hidden = np.array(inputs, np.float32).dot(self.weights[0]).reshape(self.biases[0].shape)
         hidden += self.biases[0]
         for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
             hidden = self.product(activate(hidden, self.activation), weight)

@@ -8,20 +8,23 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.dtypes import cache_type
-from pipewave.errors import BadInput
+from pipewave.errors import CannotShard, MissingField
 from pipewave.gpus import find as find_gpu
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
-from pipewave.models.shard import Parallel
+from pipewave.models.shard import ALONE, Parallel
 from pipewave.serving.cases import Case
+from pipewave.serving.disaggregated import Disaggregated
 from pipewave.serving.interval import sides
+from pipewave.serving.matched import matched
+from pipewave.serving.notation import is_disaggregated, read
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.front import of as front_of
-from pipewave.software.recipes import Asked, Recipe, assumed_version
+from pipewave.software.recipes import Recipe, Requests, assumed_version
 from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
@@ -29,8 +32,13 @@ from pipewave.step.setting import setting_of
 DIGITS = 4
 V0 = "V0"
 OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under that name were
-FIELDS = {"max_batched_tokens": "max_num_batched_tokens", "memory_share": "gpu_memory_utilization"}  # as Setup's
-SAID = {"max_batched_tokens": "max_num_batched_tokens", "memory_share": "memory_fraction", "kv_dtype": "kv_dtype"}
+# What a recipe leaves alone, and the field that says it.
+SAID = {
+    "max_batched_tokens": "max_num_batched_tokens",
+    "kv_dtype": "kv_dtype",
+    "gpu_memory_utilization": "memory_fraction",
+}
+FIELDS = {"max_batched_tokens": "max_num_batched_tokens"}  # of a recipe, as Setup names them
 
 
 def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
@@ -40,9 +48,8 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     """
     traffic = case.traffic()
     setup, assumed = setup_of(case, traffic, front)
-    server = Server.of(case.model, case.gpu, setup, traffic.longest)
-    record = server.record(traffic)
-    seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic)
+    record, server = _served(case, setup, traffic, assumed)
+    seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
     times = seen | sides(seen, server.table.spread, told=told(case))
     return {
         **{name: round(value, DIGITS) for name, value in times.items()},
@@ -52,26 +59,44 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     }
 
 
+def _served(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> tuple[Record, Server]:
+    """What happens to the requests, and the server that makes most of their tokens; notes on what was assumed."""
+    if case.prefill or case.decode:
+        if not (case.prefill and case.decode):
+            raise MissingField(
+                "disaggregation needs both pools, prefill and decode", field="decode" if case.prefill else "prefill"
+            )
+        pools = Disaggregated.of(case.model, case.gpu, setup, (case.prefill, case.decode), traffic.longest)
+    elif is_disaggregated(case.engine, case.version) if case.disaggregated is None else case.disaggregated:
+        pools, note = matched(case.model, case.gpu, setup, case.tp, traffic)
+        assumed.append(note)
+    else:
+        server = Server.of(case.model, case.gpu, setup, traffic.longest)
+        return server.record(traffic), server
+    return pools.record(traffic), pools.decode
+
+
 def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:
     """How a case's model is served, and what was assumed where it does not say."""
-    if case.dp > 1:
-        raise BadInput(f"dp = {case.dp}: attention data parallelism is not modelled yet", field="dp")
-    served = case.mode == "serve"
-    version, notes = _version(case)
+    degrees = read(case.engine, case.tp, case.ep, case.dp, case.gpus)
+    version, unknown = _version(case)
     setup = Setup(
-        tp=case.tp,
+        tp=degrees.tp,
         pp=case.pp,
-        ep=case.ep,
+        ep=degrees.ep,
+        dp=degrees.dp,
         engine=f"{case.engine}:{version}",
         max_num_batched_tokens=case.max_num_batched_tokens,
         max_num_seqs=case.max_num_seqs,
         gpu_memory_utilization=case.memory_fraction,
         kv_dtype=cache_type(case.kv_dtype),
-        front=(front or front_of(case.engine)) if served else INSIDE,
+        speculative=case.speculative,
+        front=(front or front_of(case.engine)) if case.mode == "serve" else INSIDE,
     )
-    recipe = _recipe(case, setup, traffic) if served else Recipe()
+    recipe = _recipe(case, setup, traffic)
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items()}
-    return replace(setup, **chosen), [*dict.fromkeys(recipe.notes.values()), *notes]
+    notes = [degrees.note] if degrees.note else []
+    return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
 
 def told(case: Case) -> bool:
@@ -95,17 +120,26 @@ def _version(case: Case) -> tuple[str, list[str]]:
 def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     """What published deployments set of what the case leaves out."""
     engine = find_engine(setup.engine)
-    spec, parallel = load(case.model), Parallel(case.tp, case.pp, case.ep)
+    spec = load(case.model)
+    try:
+        parallel = Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
+    except CannotShard:
+        parallel = ALONE
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
-    sizes = int(traffic.input_len.max()), int(traffic.output_len.max()), traffic.concurrency or engine.max_requests
-    found = recipe_of(engine.name, engine.version, setting, Asked(*sizes, told=told(case)))
-    return found.without(frozenset(name for name, given in SAID.items() if getattr(case, given) is not None))
+    sizes = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests, int(traffic.output_len.max())
+    found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, *sizes, told=told(case)))
+    return found.without(frozenset(name for name, field in SAID.items() if getattr(case, field) is not None))
 
 
-def client(record: Record, traffic: Traffic) -> dict[str, float]:
-    """Means over requests, and the slowest in a hundred. Requests of one token have no later ones."""
+def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, float]:
+    """Means over requests, and the slowest in a hundred. Requests of one token have no later ones.
+
+    together: tokens that the server sends at once; the first are seen when the last of them is made.
+    """
     ttft, e2e = (1e3 * (when - record.arrival_s) for when in (record.first_s, record.done_s))
     later = traffic.output_len > 1
+    held = np.minimum(together, traffic.output_len) - 1
+    ttft = ttft + held * (e2e - ttft) / np.maximum(traffic.output_len - 1, 1)
     tpot = (e2e - ttft)[later] / (traffic.output_len[later] - 1)
     span = float(record.done_s.max() - record.arrival_s.min())
     slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if len(tpot) else {}

@@ -13,6 +13,9 @@ from pipewave.calls.fields import Rule, check_names, of, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.physics.demand import Array
 from pipewave.prediction.jsonl import is_id
+from pipewave.serving.disaggregated import Side, side_of
+from pipewave.serving.speculative import Speculative
+from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import LONGEST, Traffic, synthetic
 
 MODES = ("serve", "estimate", "offline")
@@ -46,11 +49,20 @@ ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int"
 
 @dataclass(frozen=True, slots=True)
 class _Speculative:
-    """The rule of drafted tokens, which no deployment can be answered with yet."""
+    """The rule of drafted tokens: {method, tokens, acceptance}, or the same as text."""
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise BadInput."""
-        raise BadInput(f"{name} = {str(value)[:60]}: drafted tokens are not modelled yet; leave it out", field=name)
+    def check(self, name: str, value: Any) -> Speculative:
+        """Read it; BadInput or MissingField where it cannot be."""
+        return speculative_of(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The rule of a pool of disaggregated engines: {workers, tp, pp, ep, dp, ...}, or the same as text."""
+
+    def check(self, name: str, value: Any) -> Side:
+        """Read it; UnknownField or BadInput where it cannot be."""
+        return side_of(value, name)
 
 
 def _ruled(rule: Any) -> Any:
@@ -62,7 +74,9 @@ class Case:
     """A deployment under requests, as the contract names the fields; None = the engine's own default.
 
     isl, osl: mean tokens; spread: lengths are uniform within ± this share. arrivals: rows of (seconds, prompt tokens,
-    output tokens) instead. rate: requests a second. prefix_share: of a prompt, found in the cache.
+    output tokens) instead. rate: requests a second. prefix_share: of a prompt, found in the cache. gpus: of a replica,
+    where tables leave open what they count twice. prefill, decode: pools of a disaggregated deployment; disaggregated:
+    it is one whose pools nothing says.
     """
 
     model: str = of("str")
@@ -73,6 +87,7 @@ class Case:
     pp: int = of("int", 1, **DEGREE)
     ep: int = of("int", 1, **DEGREE)
     dp: int = of("int", 1, **DEGREE)
+    gpus: int | None = of("int", None, **DEGREE)
     mode: str = of("str", "serve", choices=MODES)
     isl: float | None = of("float", None, low=1, high=LONGEST)
     osl: float | None = of("float", None, low=1, high=LONGEST)
@@ -86,13 +101,18 @@ class Case:
     kv_dtype: str | None = of("str", None)
     prefix_share: float = of("float", 0.0, low=0, high=1)
     arrivals: tuple[tuple[float, int, int], ...] | None = _ruled(_Arrivals())
-    speculative: None = _ruled(_Speculative())
+    disaggregated: bool | None = of("bool", None)
+    prefill: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
+    decode: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
+    speculative: Speculative | None = field(default=None, metadata={"rule": _Speculative()}, kw_only=True)
 
     @property
     def deployment(self) -> tuple[Any, ...]:
         """What cases must share to share their step times."""
-        split = (self.tp, self.pp, self.ep, self.dp)
-        return (self.model, self.gpu, self.engine, self.version, *split, self.kv_dtype, self.max_num_batched_tokens)
+        split = (self.tp, self.pp, self.ep, self.dp, self.gpus)
+        program = (self.engine, self.version, self.kv_dtype, self.max_num_batched_tokens, self.speculative)
+        pools = (self.disaggregated, self.prefill, self.decode)
+        return (self.model, self.gpu, *split, *program, *pools)
 
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""

@@ -91,17 +91,41 @@ def estimate(
     tp: int = 1,
     pp: int = 1,
     ep: int = 1,
+    dp: int = 1,
     engine: str | Engine = "vllm",
     max_num_batched_tokens: int = 8192,
     kv_dtype: str | None = None,
     moe_backend: str | None = None,
     images: int = 0,
 ) -> Estimate:
-    """Estimate a static batch. `output_len` 0: an embedding or a score of each prompt. `images`: of each prompt, each
-    of the size the model's tower is made for; their tokens come on top of `input_len`. `moe_backend`: what runs the
-    experts, in the engine's own words, such as `marlin`.
+    """Time and memory of a static batch: all prompts, then all output tokens.
 
-    Raises CannotShard, DoesNotFit, BadInput, UnknownGPU, UnknownModel.
+    Args:
+        model: as in `load_model`.
+        gpu: name, spec file or `GPU`.
+        batch: requests that run together.
+        input_len: prompt tokens of a request.
+        output_len: output tokens of a request; 0 asks for an embedding or a score.
+        tp: ranks that share each matrix.
+        pp: stages that share the layers.
+        ep: ranks that share the experts.
+        dp: ranks of attention data parallelism, which share the requests of the batch.
+        engine: `vllm`, `sglang`, `trtllm`, with or without version.
+        max_num_batched_tokens: tokens of a step at most; longer prompts are cut.
+        kv_dtype: type of the cache; the model's by default.
+        moe_backend: what runs the experts, in the engine's own words, such as `marlin`.
+        images: images of a request, each of the size that the model's tower is made for; their tokens come on top of
+            `input_len`.
+
+    Returns:
+        Times in ms with a 90 % interval, memory in GiB, time by kernel family.
+
+    Raises:
+        CannotShard: heads, experts or layers do not divide.
+        DoesNotFit: weights, cache and workspace exceed the memory.
+        UnknownGPU, UnknownModel, BadInput: an argument that cannot be.
+
+    Source: kernels as by `predict` under `serving`, gaps by engine (docs/how-it-works.md).
     """
     for name, value, low in (
         ("batch", batch, 1),
@@ -115,13 +139,14 @@ def estimate(
     spec, card, program = asked(load(model), output_len), find_gpu(gpu), find_engine(engine)
     program = program.what_if(moe_backend=moe_backend) if moe_backend else program
     input_len += image_tokens(spec, images)
-    parallel = Parallel(tp, pp, ep)
+    parallel = Parallel(tp, pp, ep, dp)
     parallel.check(spec)
     runner = Runner.of(Deployment(spec, parallel, kv_dtype), card, program)
     memory = budget(runner.deployment, card, program, max_batched_tokens=max_num_batched_tokens)
-    check_cache(runner.deployment, memory, batch, input_len + output_len, max_num_batched_tokens)
-    run = Uniform(batch, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
-    return _Timeline(runner, run.plan()).estimate(memory).with_images(runner, batch, images)
+    share = -(-batch // dp)  # of the fullest rank
+    check_cache(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens)
+    run = Uniform(share, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
+    return _Timeline(runner, run.plan(), batch).estimate(memory).with_images(runner, share, images)
 
 
 def asked(model: ModelSpec, output_len: int) -> ModelSpec:
@@ -152,8 +177,8 @@ def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int,
 class _Timeline:
     """Sampled steps of a plan, predicted at once, and every other step read between them."""
 
-    def __init__(self, runner: Runner, plan: Plan) -> None:
-        self.runner, self.plan, self.total = runner, plan, plan.total_steps
+    def __init__(self, runner: Runner, plan: Plan, batch: int) -> None:
+        self.runner, self.plan, self.total, self.requests = runner, plan, plan.total_steps, batch
         first, last = plan.full_range()
         spans = ((first, max(last, first)), (max(last, first), self.total))
         parts = [sample(0, plan.prompt_steps, PROMPT_SAMPLES), *(sample(*span, DECODE_SAMPLES) for span in spans)]
@@ -183,7 +208,7 @@ class _Timeline:
             engine=self.runner.engine.name,
             gpus=self.runner.deployment.parallel.world,
             **times,
-            output_tokens_per_s=0.0 if spec.pooled else 1e3 * run.batch * run.output_len / times["e2e_ms"],
+            output_tokens_per_s=0.0 if spec.pooled else 1e3 * self.requests * run.output_len / times["e2e_ms"],
             memory_gib=self._memory(memory),
             breakdown=self._breakdown(),
             basis=self._basis(),

@@ -7,11 +7,12 @@ called from its own process has the first part only, in `estimate`, `serve` and 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+
+from pipewave.files import packaged
 
 FILE = Path(__file__).with_name("interval.json")
 METRICS = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
@@ -21,7 +22,7 @@ Open = Mapping[str, Mapping[str, float]]
 @cache
 def left_open() -> Open:
     """Half-widths by what is told of the version (`told`, `untold`) and mean."""
-    return dict(json.loads(FILE.read_text("utf-8"))["half_widths"])
+    return dict(packaged.document(FILE)["half_widths"])
 
 
 def half_width(metric: str, kernels: float, *, told: bool) -> float:

@@ -12,16 +12,34 @@ finishes at which tick, and how many open a new page: its cost does not grow wit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from pipewave.errors import DoesNotFit
-from pipewave.serving.table import StepTable
+from pipewave.serving.prefix import PrefixCache
 from pipewave.serving.traffic import Traffic
 
 SETTLES = 600  # decode steps over which the share of outputs that an engine reserves falls to its least
+
+
+class Timed(Protocol):
+    """What tells how long a step takes."""
+
+    def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
+        """Seconds of a step of decoding requests that hold `cached` tokens together, and prompt pieces."""
+        ...
+
+
+@runtime_checkable
+class Paced(Timed, Protocol):
+    """What tells it for all steps of so many decoding requests at once."""
+
+    def decoder(self, decoding: int, /) -> Callable[[float], float]:
+        """Seconds of such a step by the tokens that the requests hold together."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +88,7 @@ class Replica:
 
     def __init__(
         self,
-        table: StepTable,
+        table: Timed,
         limits: Limits,
         traffic: Traffic,
         *,
@@ -83,6 +101,8 @@ class Replica:
         self.output: list[int] = traffic.output_len.tolist()
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
         self.found: list[int] = found.tolist()
+        known = traffic.blocks is not None and not ready
+        self.cache = PrefixCache(traffic.blocks or (), traffic.block_tokens, limits.page_size) if known else None
         self.waiting: deque[int] = deque()
         self.free = limits.pages
         self.tick = 0
@@ -132,6 +152,8 @@ class Replica:
         count, limits = self.decoding, self.limits
         if not count or self.partial or (self.waiting and self.running < limits.requests):
             return ends
+        if not isinstance(self.table, Paced):
+            return ends
         seconds, jitter = self.table.decoder(count), self.jitter
         while len(ends) < most and self.tick + 1 not in self.finish:
             opens = self.opens[self.tick % limits.page_size]
@@ -177,7 +199,7 @@ class Replica:
     def _evict(self, request: int) -> None:
         if self.partial is not None and self.partial[0] == request:
             self.partial = None
-            self.free += self.limits.pages_for(self._tokens(request))
+            self._give(request, self._tokens(request))
             self.owed -= self._left(request) + 1
         else:
             began, length = self.begun.pop(request)
@@ -195,7 +217,11 @@ class Replica:
         self.decoding -= 1
         self.cached -= now
         self.opens[self._opening(began, length)] -= 1
-        self.free += self.limits.pages_for(now)
+        self._give(request, now)
+
+    def _give(self, request: int, length: int) -> None:
+        """Free the pages of a request of `length` tokens, but for those that others share."""
+        self.free += self.limits.pages_for(length) - (self.cache.leave(request) if self.cache else 0)
 
     def _opening(self, began: int, length: int) -> int:
         """The tick, modulo the page size, at which a request that began so opens a page."""
@@ -217,12 +243,14 @@ class Replica:
             request = self.waiting[0]
             if not self._whole(request, room, step):
                 break
-            need = self.limits.pages_for(self._tokens(request))
+            need = self.limits.pages_for(self._tokens(request)) - (self.cache.shared(request) if self.cache else 0)
             if need + self._reserve(request) > self.free:
                 if not self.running and not step.pieces:
                     self._too_small(request)
                 break
             self.waiting.popleft()
+            if self.cache:
+                self.found[request] = self.cache.admit(request, self._tokens(request), self.free)
             self.free -= need
             self.running += 1
             self.owed += self._left(request) + 1
@@ -277,7 +305,7 @@ class Replica:
             length, left = self._tokens(request), self._left(request)
             self.owed -= 1
             if left <= 0:
-                self.free += self.limits.pages_for(length)
+                self._give(request, length)
                 self.running -= 1
                 step.done.append(request)
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
@@ -17,9 +17,11 @@ from pipewave.models import ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
+from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.simulate import Pool, Record, Simulation
+from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
@@ -37,10 +39,13 @@ class Setup:
     """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
 
     front: what stands between clients and engine; nothing when it is called from its own process.
-    recv_interval: decode steps between two looks at new requests. mixes_phases: decode tokens ride along with prompts
-    (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of those names. wait_steps,
-    wait_share: prompts wait so many decode steps for company, or until a step holds this share of its tokens
-    (TensorRT-LLM's batch waiting). stream_interval: tokens of a request that go out together.
+    recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once, the first
+    ones too; message_tokens: tokens of a request that go out in one message after its first. mixes_phases: decode
+    tokens ride along with prompts (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of
+    those names. wait_steps, wait_share: prompts wait so many decode steps for company, or until a step holds this share
+    of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
+    and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
+    drafted.
     """
 
     tp: int = 1
@@ -48,6 +53,7 @@ class Setup:
     ep: int = 1
     engine: str | Engine = "vllm"
     replicas: int = 1
+    dp: int = 1
     prefill: int = 0
     decode: int = 0
     max_num_batched_tokens: int | None = None
@@ -57,13 +63,16 @@ class Setup:
     moe_backend: str | None = None
     front: Front = INSIDE
     recv_interval: int = 1
+    stream_interval: int = 1
     mixes_phases: bool | None = None
+    message_tokens: int = 1
     overlaps: bool | None = None
     graph_limit: int | None = None
     fused_norm_mib: float | None = None
     wait_steps: int = 0
     wait_share: float = 0.0
-    stream_interval: int = 1
+    patience: int = 0
+    speculative: Speculative | None = None
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -130,32 +139,34 @@ class Server:
     memory: Budget
     table: StepTable
     limits: Limits
+    drafted: Drafted | None = None
 
     @classmethod
     def of(
         cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens."""
-        spec, program, parallel = load(model), setup.program(), Parallel(setup.tp, setup.pp, setup.ep)
+        spec, setup = load(model), _beside(setup, load(model))
+        program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
-        memory = budget(runner.deployment, runner.gpu, runner.engine)
+        memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
         limits = _limits(runner, memory, longest)
         limits = replace(limits, wait_steps=setup.wait_steps, wait_share=setup.wait_share)
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
-        table = _table(plain, *sizes, corrections.state(runner.gpu.name))
-        table = table.under(runner.engine.hosted(setup.front.host, setup.front.launch))
-        return cls(runner, setup, memory, table, limits)
+        state = corrections.state(runner.gpu.name)
+        table = _table(plain, *sizes, 1, state).under(runner.engine.hosted(setup.front.host, setup.front.launch))
+        return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
     def record(self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False) -> Record:
         """What happens to each request of `traffic`, and on request in each step; every step takes `scale` times its
         predicted time."""
-        table = self.table.scaled(scale * self._pipeline_factor())
-        setup, lanes = self.setup, self.runner.deployment.parallel.pp
-        pool = Pool(table, self.limits, (setup.prefill or setup.replicas) * lanes, **self._looks())
-        decode = replace(pool, engines=setup.decode * lanes) if setup.decode else None
-        front = replace(setup.front, stream_us=setup.front.stream_us / setup.stream_interval)
+        setup = self.setup
+        pool = self.pool(setup.prefill or setup.replicas, scale)
+        decode = self.pool(setup.decode, scale) if setup.decode else None
+        together = max(setup.message_tokens, setup.stream_interval)
+        front = replace(setup.front, stream_us=setup.front.stream_us / together)
         more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": front}
         return Simulation(traffic, pool, keep_steps=keep_steps, **more).run()
 
@@ -169,22 +180,37 @@ class Server:
             "engine": self.runner.engine.name,
             "gpus": gpus,
             "kv_tokens": self.memory.kv_tokens,
+            **self._speculation(traffic),
             **summary(record, traffic, gpus, sla),
         }
         return Served(answer, self.memory, traffic, record)
 
+    def pool(self, engines: int, scale: float = 1.0) -> Pool:
+        """So many engines side by side; every step takes `scale` times its predicted time."""
+        table = (self.drafted or self.table).scaled(scale * self._pipeline_factor())
+        return Pool(table, self.limits, engines * self.runner.deployment.parallel.pp, **self._looks())
+
+    @property
+    def spread(self) -> float:
+        """Half the 90 % interval of a step's logarithm."""
+        return self.table.spread
+
     def run_with_interval(self, traffic: Traffic, sla: Sla = ANY) -> Served:
         """Serve three times, with steps at the middle and at both ends of their interval."""
-        middle = self.run(traffic, sla)
-        ends = {side: self.run(traffic, sla, scale=math.exp(sign * self.table.spread)).answer for side, sign in
-                (("low", -1.0), ("high", 1.0))}  # fmt: skip
-        keys = [key for key in middle.answer if key.endswith("_ms")]
-        intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
-        return replace(middle, answer={**middle.answer, **intervals})
+        return with_interval(self, traffic, sla)
+
+    def _speculation(self, traffic: Traffic) -> dict[str, float]:
+        """Tokens a step makes for a request, and with how many requests of this traffic drafting stops paying."""
+        if self.drafted is None:
+            return {}
+        cache = int(traffic.input_len.mean() + traffic.output_len.mean() / 2)
+        return {"tokens_per_step": self.drafted.mean, "drafts_pay_until": pays_until(self.table, self.drafted, cache)}
 
     def _looks(self) -> dict[str, Any]:
-        """When the scheduler looks at new requests."""
-        return {"overlaps": self.runner.engine.overlaps, "interval": self.setup.recv_interval}
+        """When the scheduler looks at new requests, and over how many ranks it spreads them."""
+        setup = self.setup
+        looks = {"overlaps": self.runner.engine.overlaps, "interval": setup.recv_interval}
+        return {**looks, "ranks": setup.dp, "patience": setup.patience}
 
     def _pipeline_factor(self) -> float:
         """A full pipeline moves at the pace of its slowest stage."""
@@ -199,11 +225,61 @@ class Server:
         return TRANSFER_S + size / (1e9 * min(link, gpu.link_gbps))
 
 
+class Serves(Protocol):
+    """What serves traffic in steps whose logarithm is known to ± `spread`."""
+
+    @property
+    def spread(self) -> float:
+        """Half the 90 % interval of a step's logarithm."""
+        ...
+
+    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
+        """Serve `traffic`; every step takes `scale` times its predicted time."""
+        ...
+
+
+def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
+    """Serve three times, with steps at the middle and at both ends of their interval."""
+    middle = server.run(traffic, sla)
+    ends = {side: server.run(traffic, sla, scale=math.exp(sign * server.spread)).answer for side, sign in
+            (("low", -1.0), ("high", 1.0))}  # fmt: skip
+    keys = [key for key in middle.answer if key.endswith("_ms")]
+    intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
+    return replace(middle, answer={**middle.answer, **intervals})
+
+
+def _beside(setup: Setup, model: ModelSpec) -> Setup:
+    """Data-parallel ranks of a model without experts share nothing: they are replicas."""
+    return setup if model.is_moe else replace(setup, replicas=setup.replicas * setup.dp, dp=1)
+
+
 @lru_cache(maxsize=TABLES)
-def _table(runner: Runner, budget: int, requests: int, longest: int, calibrated: tuple[str, int]) -> StepTable:
+def _table(
+    runner: Runner, budget: int, requests: int, longest: int, verify: int, calibrated: tuple[str, int]
+) -> StepTable:
     """Step times of a deployment, kept for the next server that differs in its limits only; `calibrated` tells the
     calibration apart that they rest on."""
-    return StepTable(runner, budget=budget, requests=requests, longest=longest)
+    return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify)
+
+
+@lru_cache(maxsize=TABLES)
+def _drafter(runner: Runner, how: Speculative, requests: int, longest: int, calibrated: tuple[str, int]) -> Drafter:
+    """What drafting takes, kept like the tables."""
+    return Drafter(runner, how, requests, longest)
+
+
+def _drafted(
+    plain: Runner,
+    table: StepTable,
+    how: Speculative | None,
+    sizes: tuple[int, int, int],
+    calibrated: tuple[str, int],
+) -> Drafted | None:
+    """The step table under speculative decoding."""
+    if how is None:
+        return None
+    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine)
+    return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
 
 
 def _power(size: int) -> int:

@@ -8,32 +8,44 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from pipewave.physics.demand import Array
 from pipewave.serving.front import Desk, factors
 from pipewave.serving.inbox import Inbox
-from pipewave.serving.replica import Limits, Replica, Step
-from pipewave.serving.table import StepTable
+from pipewave.serving.lockstep import Group
+from pipewave.serving.lockstep import Timed as GroupTimed
+from pipewave.serving.replica import Limits, Replica, Step, Timed
 from pipewave.serving.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
+
+
+class Clock(Timed, GroupTimed, Protocol):
+    """What tells how long steps take, of one scheduler and of ranks in lock step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Engines of one kind: how many run side by side, what a step costs them, their limits, and when they look at new
-    requests (`overlaps`, `interval`: see Inbox)."""
+    requests (`overlaps`, `interval`: see Inbox). Each holds `ranks` data-parallel ranks (`patience`: see Group)."""
 
-    table: StepTable
+    table: Clock
     limits: Limits
     engines: int = 1
     overlaps: bool = False
     interval: int = 1
+    ranks: int = 1
+    patience: int = 0
 
-    def replicas(self, traffic: Traffic, *, ready: bool = False, jitter: float = 0.0, seed: int = 0) -> list[Replica]:
-        """Fresh engines, whose steps' times scatter by `jitter`."""
+    def replicas(
+        self, traffic: Traffic, *, ready: bool = False, jitter: float = 0.0, seed: int = 0
+    ) -> list[Replica] | list[Group]:
+        """Fresh engines; the times of steps of engines of one rank scatter by `jitter`."""
+        if self.ranks > 1:
+            parts = (self.table, self.limits, traffic, self.ranks)
+            return [Group(*parts, ready=ready, patience=self.patience) for _ in range(self.engines)]
         drawn = [factors(jitter, seed + 1 + which) for which in range(self.engines)]
         return [Replica(self.table, self.limits, traffic, ready=ready, jitter=one) for one in drawn]
 
@@ -82,7 +94,7 @@ class Simulation:
         scatter: dict[str, Any] = {"jitter": front.jitter, "seed": seed}
         self.front = pool.replicas(prompts, **scatter)
         self.back = decode.replicas(traffic, ready=True, **scatter) if decode else []
-        self.engines = self.front + self.back
+        self.engines: list[Replica | Group] = [*self.front, *self.back]
         self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
         self.began_s = [0.0] * len(self.engines)  # when the step before the next one began
         self.busy: list[Step | None] = [None] * len(self.engines)
@@ -129,10 +141,15 @@ class Simulation:
 
     def _send(self, now: float, request: int, among: Sequence[int]) -> None:
         """Queue a request at the engine with the fewest."""
-        which = min(among, key=lambda i: self.engines[i].load + len(self.inboxes[i]))
+        which = min(among, key=self._load)
         self.inboxes[which].put(now, request)
         if self.busy[which] is None:
             self._start(now, which)
+
+    def _load(self, which: int) -> int:
+        """Requests of an engine, those that end with the step it runs included."""
+        step = self.busy[which]
+        return self.engines[which].load + len(self.inboxes[which]) + (len(step.done) if step else 0)
 
     def _start(self, now: float, which: int) -> None:
         engine, inbox = self.engines[which], self.inboxes[which]
@@ -150,6 +167,8 @@ class Simulation:
     def _coast(self, now: float, which: int) -> float:
         """Run the steps until something can happen at once; returns when the next one starts."""
         engine, inbox = self.engines[which], self.inboxes[which]
+        if not isinstance(engine, Replica):
+            return now
         until = self.events[0][0] if self.events else math.inf
         count = engine.decoding
         ends = engine.coast(now, until, int(min(inbox.blind, MOST)))

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipewave.models.exchange import is_shared
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
+from pipewave.serving.together import Pieces, Work, group_seconds
 from pipewave.step import Engine, Priced, Regime, Runner
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
@@ -25,29 +27,28 @@ PREFIXES = (0, 512, 2048, 8192, 32768, 131072, 524288)
 UsesOf = Callable[[Batch, int], list[Use]]
 
 
-Pieces = Sequence[tuple[int, int]]
-
-
 class StepTable:
     """Latency of any step of a deployment, in seconds, by reading tables.
 
-    budget: most tokens of a step; requests: most requests; longest: longest cache of a request.
+    budget: most tokens of a step; requests: most requests; longest: longest cache of a request; verify: tokens that a
+    decoding request brings: one, or those that were drafted for it and one more.
     """
 
-    def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int) -> None:
-        self.runner, self.engine, self.factor = runner, runner.engine, 1e-6
+    def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1) -> None:
+        self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
         self.decoders: dict[int, Callable[[float], float]] = {}
         self.most_requests = requests
         chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
         prefixes = [p for p in PREFIXES if p < longest] or [0]
         axes = Axes(
-            rows=_row_grid(max(budget, requests)),
-            heads=[n for n in _row_grid(requests) if n <= requests],
+            rows=_row_grid(max(budget, requests) if verify == 1 else budget + requests * verify),
+            heads=[n for n in _row_grid(requests * verify) if n <= requests * verify],
             counts=[1 << i for i in range(20) if 1 << i < requests] + [requests],
             caches=[c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1],
             chunks=chunks,
             prefixes=prefixes,
             prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
+            verify=verify,
         )
         self.axes = axes
         self._predict(axes)
@@ -56,12 +57,19 @@ class StepTable:
 
     def _predict(self, axes: Axes) -> None:
         """Price all points of the grids."""
-        parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
+        parts = [self._price(uses, batches) for uses, batches in [*axes.batches(self.runner), *self._group(axes)]]
         self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.time = Sums(axes, [part.us for part in parts])
         self.heat = Sums(axes, [part.heat_us for part in parts])
-        self.counts = {True: _launched(parts[0], parts[1], parts[2]), False: _launched(parts[0], parts[1], parts[3])}
+        rest = [parts[0], parts[1], *parts[4:]]
+        self.counts = {True: _launched(*rest, parts[2]), False: _launched(*rest, parts[3])}
         self.graph, self.pieces, self.eager = self._regimes()
+
+    def _group(self, axes: Axes) -> list[tuple[UsesOf, list[Batch]]]:
+        """Under attention data parallelism, the kernels that depend on the rows of all ranks: by the mean of a rank."""
+        if self.runner.deployment.parallel.dp == 1:
+            return []
+        return [(_only(self.runner.deployment.by_rows, shared=True), [Batch((n,), (n,)) for n in axes.rows])]
 
     def _regimes(self) -> list[Regime]:
         """A decode step that replays a graph, a small step with prompts, a large one."""
@@ -109,16 +117,20 @@ class StepTable:
 
     def _whole(self, decoding: int, cached: float, pieces: Pieces) -> float:
         if not pieces and decoding <= self.engine.graph_limit:
-            rows, regime = self.engine.padded(decoding), self.graph
+            rows, regime = self.engine.padded(decoding) * self.verify, self.graph
         else:
-            rows = decoding + sum(tokens for tokens, _ in pieces)
+            rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
             regime = self.pieces if rows <= self.engine.graph_limit else self.eager
         requests = decoding + len(pieces)
-        heads = min(requests, self.most_requests)
+        heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
         busy = max(kernels + regime.between_us, regime.beside_us)
         whole = busy + regime.after_us + requests * self.engine.request_host_us
         return float(self.factor * limited_us(whole, heat, SCALAR))
+
+    def together(self, ranks: Sequence[Work]) -> float:
+        """A step of data-parallel ranks, in seconds."""
+        return group_seconds(self, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +144,31 @@ class Axes:
     chunks: Sequence[int]
     prefixes: Sequence[int]
     prompts: Sequence[tuple[int, int, int]]
+    verify: int = 1
 
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points."""
         model = runner.deployment
+        by_rows = model.by_rows if model.parallel.dp == 1 else _only(model.by_rows, shared=False)
         return [
-            (model.by_rows, [Batch((n,), (n,)) for n in self.rows]),
+            (by_rows, [Batch((n,), (n,)) for n in self.rows]),
             (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
-            (model.by_length, [Batch((1,) * n, (int(c),) * n) for n in self.counts for c in self.caches]),
+            (model.by_length, [self._decodes(n, int(c)) for n in self.counts for c in self.caches]),
             (model.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in self.prompts]),
         ]
+
+    def _decodes(self, count: int, cache: int) -> Batch:
+        """Requests that decode, each with the tokens it verifies."""
+        return Batch((self.verify,) * count, (cache + self.verify - 1,) * count, verify=self.verify)
 
 
 class Sums:
     """One quantity that kernels add up to, such as µs, read between the points of the grids."""
 
     def __init__(self, axes: Axes, parts: Sequence[Array]) -> None:
-        body, head, decode, prompt = parts
+        body, head, decode, prompt, *group = parts
         self.axes = axes
+        self.group = _every(axes.rows, group[0]) if group else []
         self.body, self.head = _every(axes.rows, body), _every(axes.heads, head)
         every = np.arange(axes.counts[-1] + 1)
         columns = decode.reshape(len(axes.counts), len(axes.caches)).T
@@ -191,6 +210,11 @@ class Sums:
         chunks, prefixes = _around(self.axes.chunks, size), self.axes.prefixes
         row = [_between(prefixes, [self.prompt[count, q, p] for p in prefixes], before) for q in chunks]
         return _between(chunks, row, size)
+
+
+def _only(uses: UsesOf, *, shared: bool) -> UsesOf:
+    """The kernels that wait for a whole group of data-parallel ranks, or those that do not."""
+    return lambda batch, stage: [use for use in uses(batch, stage) if is_shared(use) == shared]
 
 
 def _launched(*grids: Priced) -> dict[str, float]:

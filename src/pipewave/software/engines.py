@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -13,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadInput, did_you_mean
+from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
 from pipewave.software import rules
-from pipewave.software.rules import KernelRule, Setting
+from pipewave.software.rules import DeploymentFacts, KernelRule
 
 FILE = Path(__file__).with_name("times.json")
-LARGE = Setting()  # a card of 140 GiB and a dense model
+LARGE = DeploymentFacts()  # a card of 140 GiB and a dense model
 HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us")
 LAUNCH_TIMES = ("launch_us", "layer_us", "prefill_host_us")  # of them, those of steps that replay no whole graph
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
@@ -48,7 +48,7 @@ class Engine:
     launched one by one; layer_us: more for each layer of a step that replays a graph for all but attention.
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
-    apart: attention runs the prompts and the decodes of one step as two kernels.
+    separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     chunks: a prompt may be cut over steps. overlaps: the host schedules a step while the one before it runs.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
@@ -63,6 +63,8 @@ class Engine:
     shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
     fused_rope: the kernel that writes the cache turns queries and keys, too.
+    exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
+    `_narrow` at its end: quantised before they are sent.
     routing: how tokens spread over experts where a call does not say (empty: at random).
     kernels: which rows answer for which calls; moe_backend: the choice among those of experts, empty for the default.
     chosen: what the user set, which no rule overrides.
@@ -90,7 +92,7 @@ class Engine:
     mixes_phases: bool
     compiled: bool
     memory_of: str = "whole"
-    apart: bool = False
+    separate_attention: bool = False
     chunks: bool = True
     overlaps: bool = True
     prefix_cache: bool = True
@@ -103,10 +105,11 @@ class Engine:
     shared_tokens: int = 0
     fused_norm_mib: float = 0.0
     fused_rope: bool = False
+    exchange: str = ""
     routing: str = ""
     moe_backend: str = ""
     kernels: tuple[KernelRule, ...] = ()
-    setting: Setting = field(default_factory=Setting)
+    setting: DeploymentFacts = field(default_factory=DeploymentFacts)
     chosen: tuple[tuple[str, Any], ...] = ()
 
     def what_if(self, **changes: Any) -> Engine:
@@ -120,7 +123,7 @@ class Engine:
         factors = dict.fromkeys(HOST_TIMES, factor) | dict.fromkeys(LAUNCH_TIMES, launch)
         return replace(self, **{name: each * getattr(self, name) for name, each in factors.items()})
 
-    def on(self, setting: Setting) -> Engine:
+    def on(self, setting: DeploymentFacts) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""
         return resolve(self.name, self.version, setting, self.chosen)
 
@@ -218,11 +221,13 @@ NAMED = tuple(one.name for one in fields(Engine))
 
 @cache
 def _times() -> dict[str, dict[str, float]]:
-    return dict(json.loads(FILE.read_text("utf-8")))
+    return dict(packaged.document(FILE))
 
 
 @cache
-def resolve(name: str, version: str, setting: Setting = LARGE, chosen: tuple[tuple[str, Any], ...] = ()) -> Engine:
+def resolve(
+    name: str, version: str, setting: DeploymentFacts = LARGE, chosen: tuple[tuple[str, Any], ...] = ()
+) -> Engine:
     """A version of an engine in a setting: fitted times, then rules, then what was chosen, then what follows."""
     told = rules.fields(name, version, setting)
     values = {key: _frozen(value) for key, value in (_times()[name] | told).items()} | dict(chosen)
@@ -248,7 +253,7 @@ def static_share(engine: Engine, reserve: Reserve) -> float:
     """Share of the card that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
     setting = engine.setting
     kept = reserve.fixed + reserve.chunk_token * max(engine.max_batched_tokens, 2048)
-    kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.pp
+    kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.dp * setting.pp
     kept += reserve.dp_request * engine.graph_limit * setting.dp if setting.dp > 1 else 0.0
     total = setting.gib * 1024
     return round((total - max(kept, reserve.least)) / total, 3)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from pipewave.files import packaged
 
 FILE = Path(__file__).with_name("front.json")
 
@@ -40,7 +41,7 @@ INSIDE = Front(source="the engine called from the same process: nothing stands b
 
 @cache
 def _fronts() -> dict[str, Front]:
-    return {name: Front(**row) for name, row in json.loads(FILE.read_text("utf-8")).items()}
+    return {name: Front(**row) for name, row in packaged.document(FILE).items()}
 
 
 def of(engine: str) -> Front:

@@ -8,11 +8,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pipewave.software.rules import Setting, holds, meets
+from pipewave.files import packaged
+from pipewave.software.rules import DeploymentFacts, holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
+UNTOLD = FILE.with_name("untold.yaml")
+LONGEST = 1 << 30  # tokens
+
+
+ACCEPTANCE = FILE.with_name("acceptance.yaml")
+
+
+@cache
+def acceptance(method: str) -> float:
+    """Probability that a draft of a method of speculation is accepted, where nothing is said."""
+    return float(packaged.yaml(ACCEPTANCE)[method]["acceptance"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,59 +38,64 @@ class Recipe:
         return Recipe(kept, {name: self.notes[name] for name in kept})
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a deployment is asked: its longest prompt and output, requests in flight, and whether its version is told
-    (0 or 1)."""
+@cache
+def _recipes() -> tuple[Mapping[str, Any], ...]:
+    return tuple(packaged.yaml(FILE))
 
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What a deployment is sized for: how its requests are sent, its longest prompt, its requests at once, its longest
+    output; and whether its version is told."""
+
+    mode: str
     prompt: int
-    output: int
     flight: int
-    told: int = 1
+    output: int = 0
+    told: bool = True
 
     @property
     def sizes(self) -> Mapping[str, int]:
         """What the sums of a recipe may name."""
         return {"prompt": self.prompt, "output": self.output, "flight": self.flight}
 
+    def suits(self, recipe: Mapping[str, Any]) -> bool:
+        """Whether a recipe is meant for such requests; one that names no mode is of servers."""
+        few = self.flight < recipe.get("flight_from", 0) or self.prompt < recipe.get("prompt_from", 0)
+        below = max(self.prompt, self.output) < recipe.get("lengths_below", LONGEST)
+        known = self.told == recipe.get("told", self.told)
+        return self.mode in recipe.get("modes", ("serve",)) and below and known and not few
 
-@cache
-def _recipes() -> Mapping[str, Any]:
-    return dict(yaml.safe_load(FILE.read_text("utf-8")))
+
+def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests) -> Recipe:
+    """What deployments of an engine's version in a setting set for such requests."""
+    settings: dict[str, Any] = {}
+    notes: dict[str, str] = {}
+    for recipe in _recipes():
+        if recipe["engine"] == engine and requests.suits(recipe) and _holds(recipe, version, setting):
+            for name, value in recipe["set"].items():
+                settings[name] = _size(value, requests.sizes)
+                notes[name] = recipe.get("note") or notes.get(name, "")
+    return Recipe(settings, notes)
+
+
+def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) -> bool:
+    unless: Mapping[str, Any] | None = recipe.get("unless")
+    left_out = unless is not None and holds(unless, version, setting)
+    return holds(recipe.get("when", {}), version, setting) and not left_out
 
 
 def assumed_version(engine: str) -> tuple[str, str]:
     """The version of published deployments of an engine that do not tell theirs, and a note; empty for an engine
     whose default version will do."""
-    found = _recipes()["untold"].get(engine)
+    found = packaged.yaml(UNTOLD).get(engine)
     return (found["version"], found["note"]) if found else ("", "")
 
 
-def find(engine: str, version: str, setting: Setting, asked: Asked) -> Recipe:
-    """What deployments of an engine's version in a setting set for what they are asked."""
-    settings: dict[str, Any] = {}
-    notes: dict[str, str] = {}
-    for recipe in _recipes()["recipes"]:
-        if recipe["engine"] == engine and _holds(recipe, version, setting, asked):
-            for name, value in recipe["set"].items():
-                settings[name] = _size(value, asked.sizes)
-                notes[name] = recipe.get("note") or notes.get(name, "")
-    return Recipe(settings, notes)
-
-
-def _holds(recipe: Mapping[str, Any], version: str, setting: Setting, asked: Asked) -> bool:
-    unless: Mapping[str, Any] | None = recipe.get("unless")
-    if unless is not None and holds(unless, version, setting):
-        return False
-    met = all(meets(asked, name, value) for name, value in recipe.get("asked", {}).items())
-    return met and holds(recipe.get("when", {}), version, setting)
-
-
 def _size(value: Any, known: Mapping[str, int]) -> Any:
-    """A setting; a text of numbers and known sizes is their sum, and of several sums the largest ("8192 or prompt")."""
-    if not isinstance(value, str):
+    """A setting; a text that names a known size is a sum of numbers and known sizes, or of several sums the largest
+    ("8192 or prompt")."""
+    if not isinstance(value, str) or not set(value.split()) & set(known):
         return value
     sums = [part.split(" + ") for part in value.split(" or ")]
-    if not all(term in known or term.isdigit() for terms in sums for term in terms):
-        return value
-    return max(sum(known.get(term) or int(term) for term in terms) for terms in sums)
+    return max(sum(known[term] if term in known else int(term) for term in terms) for terms in sums)

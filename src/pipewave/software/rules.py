@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
@@ -23,7 +22,7 @@ FROM, BELOW = "_from", "_below"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DeploymentFacts:
     """What an engine chooses its defaults by: the card, the split and what kind of model it is.
 
     gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the card's memory as nvidia-smi states it;
@@ -68,8 +67,7 @@ class KernelRule:
 @cache
 def read(engine: str) -> Mapping[str, Any]:
     """The rules of an engine: `version` (its default), `rules` and `kernels`."""
-    found = yaml.safe_load((HERE / f"{engine}.yaml").read_text("utf-8"))
-    return dict(found)
+    return dict(packaged.yaml(HERE / f"{engine}.yaml"))
 
 
 def names() -> tuple[str, ...]:
@@ -78,7 +76,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(known, key=lambda name: (name != "vllm", name)))
 
 
-def fields(engine: str, version: str, setting: Setting) -> dict[str, Any]:
+def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any]:
     """Every field that the rules set for a version of an engine in a setting."""
     found: dict[str, Any] = {}
     for rule in _holding(read(engine)["rules"], version, setting):
@@ -86,7 +84,7 @@ def fields(engine: str, version: str, setting: Setting) -> dict[str, Any]:
     return found
 
 
-def kernels(engine: str, version: str, setting: Setting) -> tuple[KernelRule, ...]:
+def kernels(engine: str, version: str, setting: DeploymentFacts) -> tuple[KernelRule, ...]:
     """The kernel rules that hold, first match first."""
     listed = _holding(read(engine).get("kernels", ()), version, setting)
     return tuple(
@@ -101,16 +99,16 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _holding(rules: Any, version: str, setting: Setting) -> Iterator[Mapping[str, Any]]:
+def _holding(rules: Any, version: str, setting: DeploymentFacts) -> Iterator[Mapping[str, Any]]:
     return (rule for rule in rules if holds(rule.get("when", {}), version, setting))
 
 
-def holds(when: Mapping[str, Any], version: str, setting: Setting) -> bool:
+def holds(when: Mapping[str, Any], version: str, setting: DeploymentFacts) -> bool:
     """Whether every condition of a rule is met."""
     return all(_meets(name, value, version, setting) for name, value in when.items())
 
 
-def _meets(name: str, value: Any, version: str, setting: Setting) -> bool:
+def _meets(name: str, value: Any, version: str, setting: DeploymentFacts) -> bool:
     if name == "since":
         return version_of(version) >= version_of(value)
     if name == "before":

@@ -9,7 +9,6 @@ JSON and not YAML: every command reads the file, and PyYAML takes longer to impo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile
+from pipewave.files import packaged
 
 FILE = Path(__file__).with_name("stack_rules.json")
 Facts = Mapping[str, Any]
@@ -58,7 +58,7 @@ def _met(name: str, wanted: Any, facts: Facts) -> bool:
 def table() -> Mapping[str, tuple[Case, ...]]:
     """Every rule's cases in order. BadFile where the file is damaged or a rule has no source."""
     try:
-        read = json.loads(FILE.read_text("utf-8"))
+        read = packaged.document(FILE)
         return {name: tuple(_case(rule, case) for case in rule["cases"]) for name, rule in read.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadFile(f"{FILE.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error

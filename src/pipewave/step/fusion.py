@@ -21,7 +21,7 @@ from pipewave.calls.families import Call, Collective, FusedMoe, RmsNorm
 from pipewave.gpus import GPU
 from pipewave.models.kernels import Use
 from pipewave.physics.demand import Array
-from pipewave.prediction.api import Predictions
+from pipewave.prediction.answers import Predictions
 from pipewave.software.engines import Engine
 
 START_US = {"wgmma": 2.5, "tcgen05": 4.7}  # of the fused kernel, by the GPU's tensor instruction

@@ -10,7 +10,8 @@ import numpy as np
 from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, Mla
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
-from pipewave.prediction.api import Predictions, predict
+from pipewave.prediction.answers import Predictions
+from pipewave.prediction.api import predict
 from pipewave.software.engines import Engine
 from pipewave.step.fusion import with_fused_norms
 from pipewave.step.power import heat_us

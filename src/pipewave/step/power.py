@@ -10,7 +10,7 @@ from pipewave.calls.families import Call, Collective
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import delivered_us
-from pipewave.prediction.api import Predictions
+from pipewave.prediction.answers import Predictions
 
 COLLECTIVE_SHARE = 0.8  # of what the board can deliver, drawn while a collective copies and spins
 

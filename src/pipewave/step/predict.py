@@ -13,7 +13,7 @@ from pipewave.calls.families import Call
 from pipewave.gpus import GPU
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
-from pipewave.prediction.api import Predictions
+from pipewave.prediction.answers import Predictions
 from pipewave.software.engines import Engine, Load
 from pipewave.step.fusion import arranged, lanes, overlapped_us
 from pipewave.step.inside import Kernels, inside
@@ -65,10 +65,15 @@ class Runner:
         the GPU."""
         engine = engine.on(setting_of(deployment, gpu))
         engine.check_backend()
-        tp = deployment.parallel.tp
-        nodes = max(tp // gpu.gpus_per_node, 1) if tp > gpu.gpus_per_node else 1
+        split = deployment.parallel
         set_up = replace(
-            deployment, page_size=engine.page_size, nodes=nodes, compiled=engine.compiled, apart=engine.apart
+            deployment,
+            page_size=engine.page_size,
+            nodes=_hosts(split.tp, gpu),
+            group_nodes=_hosts(split.group, gpu),
+            compiled=engine.compiled,
+            separate_attention=engine.separate_attention,
+            exchange=engine.exchange,
         )
         return cls(set_up, gpu, engine)
 
@@ -119,7 +124,7 @@ class Runner:
         for stage in range(self.deployment.parallel.pp):
             parts = {
                 ("rows", stage, batch.rows): self.deployment.by_rows,
-                ("requests", stage, batch.rows, batch.requests): self.deployment.by_requests,
+                ("requests", stage, batch.rows, batch.sampled): self.deployment.by_requests,
             }
             for key, part in parts.items():
                 book.add(step, book.known.get(key) or book.learn(key, part(batch, stage)))
@@ -142,7 +147,7 @@ class Runner:
         basis = _by_name([found.sources[g].basis for g in found.group], found, step, call, count, size)
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
-        evidence = {name: us / np.maximum(kernels, 1e-9) for name, us in basis.items()}
+        evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
         notes = notes_of(list(book.calls), found)
         return Steps(total, total / factor, total * factor, families, gaps, evidence, load, notes)
 
@@ -153,6 +158,11 @@ class Runner:
         kernels, heat, nodes, launches = sums
         layers = np.full_like(rows, len(self.deployment.model.layers))
         return Load(kernels, heat, nodes, launches, requests, rows, graph, layers)
+
+
+def _hosts(ranks: int, gpu: GPU) -> int:
+    """Hosts that a group of ranks spans."""
+    return max(ranks // gpu.gpus_per_node, 1)
 
 
 class Book:

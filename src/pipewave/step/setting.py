@@ -8,22 +8,22 @@ from pipewave.gpus import GPU
 from pipewave.models.kernels import Deployment
 from pipewave.models.mixers import Mla
 from pipewave.models.spec import ModelSpec
-from pipewave.software.rules import Setting
+from pipewave.software.rules import DeploymentFacts
 
 
-def setting_of(deployment: Deployment, gpu: GPU, dp: int = 1) -> Setting:
-    """The setting of a deployment on a card; `dp`: data parallelism of attention."""
+def setting_of(deployment: Deployment, gpu: GPU) -> DeploymentFacts:
+    """The setting of a deployment on a card."""
     model, split = deployment.model, deployment.parallel
     experts = [moe for layer, _ in model.grouped() for moe in layer.moes]
     dense = _dense_dtype(model)
-    return Setting(
+    return DeploymentFacts(
         gpu=gpu.name,
         mma=gpu.traits.mma,
         gib=gpu.dram_gib,
         tp=split.tp,
         pp=split.pp,
         ep=split.ep,
-        dp=dp,
+        dp=split.dp,
         attention="mla" if model.has(Mla) else "gqa",
         experts=bool(experts),
         shared_experts=any(moe.shared is not None for moe in experts),

@@ -11,7 +11,7 @@ from pipewave.calls.families import Call
 from pipewave.gpus import GPU
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
-from pipewave.prediction.api import Prediction, Predictions
+from pipewave.prediction.answers import Prediction, Predictions
 from pipewave.step.power import heat_us
 from pipewave.traces.group import Group, by_step
 

@@ -9,7 +9,8 @@ from typing import Any
 from pipewave.calls.families import Call, Collective, Elementwise
 from pipewave.gpus import GPU
 from pipewave.kernels.launched import Shaped
-from pipewave.prediction.api import Prediction, predict
+from pipewave.prediction.answers import Prediction
+from pipewave.prediction.api import predict
 from pipewave.traces.group import Group
 from pipewave.traces.names import short
 from pipewave.traces.pace import paced
@@ -18,8 +19,10 @@ from pipewave.traces.trace import Dims, Trace
 CLOSE = 0.10  # a prediction within a tenth of the measurement
 CAVEATS = {
     "sample": "sampling is predicted as a copy of its size: no such kernel was measured",
+    "argmax": "argmax follows PyTorch's reduction kernel, fitted to four calls",
     "topk": "top-k was fitted to one router, which picks 8 of 128 experts",
 }
+STAND_INS = ("sample",)
 WAITING = "the measured time of a collective includes waiting for the slowest rank"
 
 
@@ -28,7 +31,8 @@ class Entry:
     """`count` equal calls. Times in µs are of one call (measured: their mean); `total_*` of all of them.
 
     recoverable = measured − ceiling, never negative. `shaped`: the shape was read, not assumed. `note`: what was
-    assumed, or what else the times hold.
+    assumed, or what else the times hold. `counted`: it rests on no assumption and no stand-in, so that its recoverable
+    time counts.
     """
 
     family: str
@@ -51,6 +55,7 @@ class Entry:
     kernels: tuple[str, ...]
     tile: Dims | None
     grid: Dims
+    counted: bool = True
 
     @property
     def error(self) -> float:
@@ -70,7 +75,10 @@ class UnpredictedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A trace explained. Shares are of `gpu_us`, the sum of all durations; entries are ranked by recoverable time.
+    """A trace explained. Shares are of `gpu_us`, the sum of all durations; entries are ranked by recoverable time,
+    those that do not count after the others.
+
+    recoverable_us: of the calls that count. assumed_us: what the others would add if their assumptions held.
 
     `steps`: engine steps that ran kernels, as the trace names them; 1 where it names none.
     """
@@ -83,6 +91,7 @@ class Report:
     shaped_share: float
     close_share: float
     recoverable_us: float
+    assumed_us: float
     entries: tuple[Entry, ...]
     unshaped: tuple[UnpredictedKernel, ...]
     unknown: tuple[UnpredictedKernel, ...]
@@ -95,6 +104,7 @@ class Report:
             "schema_version": 1,
             **{name: getattr(self, name) for name in scalars},
             "recoverable_us": self.recoverable_us,
+            "assumed_recoverable_us": self.assumed_us,
             "steps": self.steps,
             "calls": [asdict(entry) for entry in self.entries],
             "unshaped": [asdict(left) for left in self.unshaped],
@@ -115,7 +125,7 @@ def report(
             alike.setdefault((shape, short(one.head.name)), (shape, []))[1].append(one)
     found = _predicted(list(alike.values()), groups, gpu, protocol, stack) if alike else []
     entries = [_entry(shape, members, one) for (shape, members), one in zip(alike.values(), found, strict=True)]
-    entries.sort(key=lambda entry: -entry.total_recoverable_us)
+    entries.sort(key=lambda entry: (not entry.counted, -entry.total_recoverable_us))
     return _totals(trace, gpu.name, protocol, entries, _unpredicted(bare))
 
 
@@ -154,7 +164,13 @@ def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
         tuple(dict.fromkeys(short(kernel.name) for one in members for kernel in one.kernels)),
         first.tile,
         first.head.grid,
+        shape.read and not _stand_in(shape.call),
     )
+
+
+def _stand_in(call: Call) -> bool:
+    """Whether another kernel is predicted in the place of this one."""
+    return isinstance(call, Elementwise) and call.op in STAND_INS
 
 
 def _caveat(call: Call) -> str:
@@ -194,7 +210,8 @@ def _totals(
         min(max(recognised / whole, 0.0), 1.0),
         min(shaped / whole, 1.0),
         min(close / recognised, 1.0) if recognised > 0 else 0.0,
-        sum(entry.total_recoverable_us for entry in entries),
+        sum(entry.total_recoverable_us for entry in entries if entry.counted),
+        sum(entry.total_recoverable_us for entry in entries if not entry.counted),
         tuple(entries),
         tuple(one for one in left if one.family is not None),
         unknown,

@@ -6,23 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pipewave.calls.families import Elementwise
 from pipewave.errors import MissingField
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.attention.lengths import Lengths, of_step
 from pipewave.kernels.launched import Given, Shaped
+from pipewave.kernels.streaming.argmax import OP as ARGMAX
 from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.software.engines import Engine
 from pipewave.software.engines import find as find_engine
 from pipewave.traces import operators
 from pipewave.traces.align import align
+from pipewave.traces.cached import Where, cached_tokens, in_a_row, told
 from pipewave.traces.expected import sequence
 from pipewave.traces.group import Group, by_step, group
 from pipewave.traces.reader import read
 from pipewave.traces.report import Report, report
 from pipewave.traces.trace import Step, Trace
 
+ARGMAX_KERNEL = "ArgMaxOps"
 NOTHING = Given()
 
 
@@ -54,25 +58,28 @@ def explain_trace(
         raise MissingField(f"{trace.source} does not name its GPU: pass --gpu", field="gpu")
     if known.deployment is not None and not trace.steps and not known.given.q_lens:
         raise MissingField(f"{trace.source} does not name its steps: pass --q-lens and --kv-lens", field="q_lens")
-    groups = group(trace.kernels)
-    shapes = shaped(trace, groups, known)
-    return report(trace, groups, shapes, find(name), protocol or trace.protocol, stack)
+    groups, where = group(trace.kernels), Where(find(name), protocol or trace.protocol, stack)
+    shapes = shaped(trace, groups, known, where)
+    return report(trace, groups, shapes, where.gpu, where.protocol, stack)
 
 
-def shaped(trace: Trace, groups: Sequence[Group], known: Workload) -> list[Shaped | None]:
+def shaped(trace: Trace, groups: Sequence[Group], known: Workload, where: Where) -> list[Shaped | None]:
     """The call of each group: from its operators, else from the model, else none."""
     found = {id(one): operators.read(one, _step(trace, one), known.given) for one in groups}
     if known.deployment is not None:
+        lengths = _lengths(trace, groups, known.deployment, known, where)
         for number, members in by_step(groups).items():
-            modelled = _from_model(trace, number, members, known.deployment, known)
+            modelled = _from_model(lengths[number], members, known.deployment, known)
             for one, guess in zip(members, modelled, strict=True):
                 found[id(one)] = _better(found[id(one)], guess)
     return [_written_by(one, found[id(one)]) for one in groups]
 
 
 def _written_by(one: Group, shape: Shaped | None) -> Shaped | None:
-    """A kernel that torch.compile generated, by its name, is predicted as such."""
+    """A kernel that torch.compile generated is predicted as such, and so is sampling by argmax, both by their names."""
     written = one.family is not None and family_of(one.family).profile.generated
+    if shape is not None and ARGMAX_KERNEL in one.head.name and isinstance(shape.call, Elementwise):
+        return replace(shape, call=replace(shape.call, op=ARGMAX))
     if shape is None or not written or not one.head.name.startswith("triton_"):
         return shape
     if not family_of(shape.call.kernel).profile.generated:
@@ -91,10 +98,31 @@ def _better(mine: Shaped | None, guess: Shaped | None) -> Shaped | None:
     return replace(mine, name=guess.name) if guess is not None and guess.call.kernel == mine.call.kernel else mine
 
 
+def _lengths(
+    trace: Trace, groups: Sequence[Group], deployment: Deployment, known: Workload, where: Where
+) -> dict[int, Lengths | None]:
+    """Lengths of each step's requests: named, given, or read off the time of its attention."""
+    steps = by_step(groups)
+    found = {number: of_step(trace.steps[number] if number >= 0 else None, known.given) for number in steps}
+    cached: dict[int, int] = {}
+    for number, one in found.items():
+        if one is not None and one.note and not known.given.kv_lens:
+            uses = sequence(deployment, Batch.of(one.q_lens, one.kv_lens))
+            if (length := cached_tokens(one, uses, steps[number], where)) is not None:
+                cached[number] = length
+    requests = {number: one.q_lens for number, one in found.items() if one is not None}
+    return found | {number: told(_of(found, number), length) for number, length in in_a_row(cached, requests).items()}
+
+
+def _of(found: dict[int, Lengths | None], number: int) -> Lengths:
+    one = found[number]
+    assert one is not None
+    return one
+
+
 def _from_model(
-    trace: Trace, number: int, members: Sequence[Group], deployment: Deployment, known: Workload
+    found: Lengths | None, members: Sequence[Group], deployment: Deployment, known: Workload
 ) -> list[Shaped | None]:
-    found = of_step(trace.steps[number] if number >= 0 else None, known.given)
     if found is None:
         return [None] * len(members)
     uses = sequence(deployment, _batch(found, members, find_engine(known.engine)))

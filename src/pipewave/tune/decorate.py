@@ -9,9 +9,13 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from pipewave.errors import PipewaveError
+from pipewave.errors import BadInput, PipewaveError
+from pipewave.tune.own.described import jit
+from pipewave.tune.own.tuned import BUDGET_S, Options, TunedKernel
+from pipewave.tune.reading.formula import constants_of
 
 ARGUMENTS: dict[str, dict[str, str]] = {  # shape field → argument of our kernels, by function name
     "gemm": {"m": "M", "n": "N", "k": "K"},
@@ -20,15 +24,43 @@ ARGUMENTS: dict[str, dict[str, str]] = {  # shape field → argument of our kern
 
 def autotune(configs: Sequence[Any], key: Sequence[str], *args: Any, table: Any = None,
              shape: Mapping[str, str] | Callable[[Mapping[str, Any]], Mapping[str, int]] | None = None,
-             **upstream: Any) -> Callable[[Any], Tuned]:  # fmt: skip
-    """Decorate a Triton kernel.
+             budget_s: float = BUDGET_S, trips: Any = None, cache: str | Path | bool = True, device: Any = None,
+             **upstream: Any) -> Callable[[Any], Any]:  # fmt: skip
+    """Decorate any Triton kernel: what it does is read from its source, and its first launches are measured.
 
     Args:
-        configs, key, *args, **upstream: exactly what `triton.autotune` takes; used when no table fits.
-        table: a kernel name, a table file, or anything with `select(**shape)`; default: the function's own name.
-        shape: shape field → argument name, or a function of the launch's arguments by name.
+        configs, key, *args, **upstream: exactly what `triton.autotune` takes. The first configuration is the default,
+            which is left only for a gain that exceeds the error.
+        table: a table file to choose by (`pipewave tune profile FILE.py:kernel`), then nothing is measured; for the
+            kernels that pipewave ships tables of, also a name, or anything with `select(**shape)`.
+        shape: for those, shape field → argument name, or a function of the launch's arguments by name.
+        budget_s: seconds of timing at first use, in all, compilation apart; 0 measures nothing.
+        trips: loop trips of a block, mean, where the source does not tell them: a number, or a function of the
+            arguments by name.
+        cache: folder of what was measured instead of the user's own; False keeps nothing.
+        device: what measures (`own.device.Device`); default: the GPU in use.
     """
-    return lambda fn: Tuned(fn, configs, (key, *args), upstream, table, shape)
+
+    def decorate(fn: Any) -> Any:
+        ours = shape is not None or hasattr(table, "select") or getattr(fn, "__name__", "") in ARGUMENTS
+        options = Options(budget_s, trips, table, cache, device)
+        own = None if ours else _own(fn, configs, (key, *args), upstream, options)
+        return own or Tuned(fn, configs, (key, *args), upstream, table, shape)
+
+    return decorate
+
+
+def _own(fn: Any, configs: Sequence[Any], positional: tuple[Any, ...], keywords: Mapping[str, Any],
+         options: Options) -> TunedKernel | None:  # fmt: skip
+    """A kernel of the user's own; None where its source cannot be read."""
+    try:
+        import triton
+
+        constants_of(jit(fn))  # before upstream is asked: a source that cannot be read is not ours
+        upstream = triton.autotune(configs, *positional, **keywords)(fn)
+        return TunedKernel(fn, upstream, upstream.configs, positional[0], options)
+    except (ImportError, AttributeError, BadInput):
+        return None
 
 
 class Tuned:

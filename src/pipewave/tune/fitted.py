@@ -126,13 +126,16 @@ def _without_margins(
     ]
     law = wave.fit(weighed, options.keep or wave.terms_of(anchors.kernel))
     residual = np.log(anchors.us / np.maximum(np.einsum("scp,cp->sc", parts[0][0], law), 1e-3))
-    smooth, left, found = _smooth(anchors, residual, known) if options.smoothing else (None, residual, {})
+    at = logs(anchors.kernel, anchors.columns())
+    smooth, left, found = (
+        smoothed(at, anchors.us, anchors.config, residual, known) if options.smoothing else (None, residual, {})
+    )
     law = law * np.exp(found.pop("shared", 0.0))
     notes = found | {"left_out_regret": float(regret(anchors.us, anchors.us * np.exp(-left)).mean()),
                      "anchors": float(len(anchors.us)), "waves": float(len(waves.us))}  # fmt: skip
     loads = held(anchors) if options.load else None
-    return Fitted(anchors.kernel, sms, anchors.config, resident, law, smooth, _sigma(anchors, left), loads, (0.0, 0.0),
-                  notes)  # fmt: skip
+    sigma = spread(anchors.us, left)
+    return Fitted(anchors.kernel, sms, anchors.config, resident, law, smooth, sigma, loads, (0.0, 0.0), notes)
 
 
 def _margins(made: Fitted, anchors: Measured, waves: Measured, options: Options) -> tuple[float, float]:
@@ -174,28 +177,32 @@ def soft_regret(us: Floats, log_off: Floats) -> float:
     return float(np.mean(np.sum(weight * lost, axis=1) / weight.sum(axis=1)))
 
 
-def _smooth(
-    anchors: Measured, residual: Floats, known: Mapping[str, float]
+def smoothed(
+    at: Floats, us: Floats, config: Mapping[str, NDArray[np.int64]], residual: Floats, known: Mapping[str, float]
 ) -> tuple[Smoother, Floats, dict[str, float]]:
-    at, shared = logs(anchors.kernel, anchors.columns()), float(residual.mean())
+    """Smooth log residuals [s, c] at log coordinates [s, d], as left-out regret says it is done best.
+
+    Returns the smoother, what is left of anchors left out, and how it was done.
+    """
+    shared = float(residual.mean())
     tried: Iterable[tuple[float, float, float]] = product(range(len(ALIKE)), LENGTHS, NOISES)
     if "alike" in known:
         tried = [(known["alike"], known["length"], known["noise"])]
     best: tuple[float, Smoother, Floats, dict[str, float]] | None = None
     for number, every in groupby(tried, key=lambda one: one[0]):
-        of = alike(anchors.config, *ALIKE[int(number)])
+        of = alike(config, *ALIKE[int(number)])
         for _, length, noise in every:
             made, left = smoother(at, residual - shared, length, noise, of)
-            score = soft_regret(anchors.us, left)
+            score = soft_regret(us, left)
             if best is None or score < best[0]:
                 best = score, made, left, {"length": length, "noise": noise, "alike": float(number), "shared": shared}
     assert best is not None
     return best[1:]
 
 
-def _sigma(anchors: Measured, left: Floats) -> Floats:
+def spread(us: Floats, left: Floats) -> Floats:
     """Spread of the residuals of near-best configurations, less what all share at a shape (it moves no choice)."""
-    near = anchors.us < NEAR * anchors.us.min(axis=1, keepdims=True)
+    near = us < NEAR * us.min(axis=1, keepdims=True)
     shared = np.nanmedian(np.where(near, left, np.nan), axis=1, keepdims=True)
     off = np.where(near, left - shared, np.nan)
     every = float(np.sqrt(np.nanmean(off**2)))

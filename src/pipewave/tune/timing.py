@@ -23,7 +23,10 @@ class ColdTimer:
         self.events = [(_event(), _event()) for _ in range(POOL)]
 
     def __call__(self, calls: Sequence[Sequence[Call]]) -> list[float]:
-        """Return the µs of each entry; an entry's launches are timed together."""
+        """Return the µs of each entry; an entry's launches are timed together.
+
+        An entry may bring `before` and `after`: they run around its launches, outside their time.
+        """
         times: list[float] = []
         for start in range(0, len(calls), POOL):
             times += self._batch(calls[start : start + POOL])
@@ -31,17 +34,23 @@ class ColdTimer:
 
     def _batch(self, calls: Sequence[Sequence[Call]]) -> list[float]:
         for (before, after), launches in zip(self.events, calls, strict=False):
+            getattr(launches, "before", _nothing)()
             self.flush.zero_()
             before.record()
             for launch in launches:
                 launch()
             after.record()
+            getattr(launches, "after", _nothing)()
         torch.cuda.synchronize()
         return [before.elapsed_time(after) * 1e3 for before, after in self.events[: len(calls)]]
 
     def empty_us(self, launch: Call, count: int = 200) -> float:
         """Median µs of a launch that does nothing."""
         return sorted(self([[launch]] * count))[count // 2]
+
+
+def _nothing() -> None:
+    """Run around launches that need nothing."""
 
 
 def _event() -> Any:

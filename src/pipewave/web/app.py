@@ -16,6 +16,7 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from pipewave.errors import PipewaveError
+from pipewave.files import packaged
 from pipewave.report import report as write_report
 from pipewave.version import VERSION
 from pipewave.web import catalogue, serving
@@ -164,6 +165,8 @@ def _file(path: Path) -> Callable[[Request], Awaitable[Response]]:
 def _page(app: FastAPI, static: Path) -> None:
     """The built page; its views share one document."""
     index = static / "index.html"
+    for file in static.rglob("*"):
+        packaged.check(file)
 
     async def document() -> Response:
         if index.is_file():

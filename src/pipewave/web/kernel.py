@@ -14,8 +14,9 @@ from pipewave.errors import BadInput, PipewaveError
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
 from pipewave.physics.demand import PIPES
-from pipewave.prediction.batch import US, answer
+from pipewave.prediction.batch import US
 from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.order import answer
 from pipewave.prediction.requests import check_protocol
 from pipewave.web import limits, tuner, waves
 from pipewave.web.forms import Form, Name, WhatIf, gpu_of, query_command

@@ -13,7 +13,7 @@ from pipewave.gpus import GPU
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import Parallel
-from pipewave.prediction.api import Prediction
+from pipewave.prediction.answers import Prediction
 from pipewave.serving import estimate
 from pipewave.serving.uniform import Uniform
 from pipewave.step import Runner, Steps, find_engine

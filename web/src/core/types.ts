@@ -227,6 +227,7 @@ export interface TraceCall {
   basis: string;
   shaped: boolean;
   note: string;
+  counted: boolean;
   call: Record<string, unknown>;
   kernels: string[];
 }
@@ -247,6 +248,7 @@ export interface TraceAnswer extends Answer {
   shaped_share: number;
   close_share: number;
   recoverable_us: number;
+  assumed_recoverable_us: number;
   calls: TraceCall[];
   unshaped: LeftOver[];
   unrecognized: LeftOver[];

@@ -6,10 +6,15 @@ import { Card } from "../ui/copy";
 import { type Column, Table } from "../ui/table";
 
 export function TraceResults({ answer }: { answer: TraceAnswer }) {
+  const counted = answer.calls.filter((one) => one.counted);
+  const assumed = answer.calls.filter((one) => !one.counted);
   return (
     <>
       <Totals answer={answer} />
-      {answer.calls.length ? <Ranked answer={answer} /> : <NoCalls answer={answer} />}
+      {counted.length > 0 && <Ranked title="Recoverable time, call by call" answer={answer} calls={counted} />}
+      {assumed.length > 0 && <Ranked title="Resting on an assumption or a stand-in, not counted" answer={answer} calls={assumed} />}
+      {answer.calls.length === 0 && <NoCalls answer={answer} />}
+      <Notes calls={answer.calls} />
       <Left title="Shape unknown" rows={answer.unshaped} answer={answer} />
       <Left title="Not recognised" rows={answer.unrecognized} answer={answer} />
     </>
@@ -18,13 +23,15 @@ export function TraceResults({ answer }: { answer: TraceAnswer }) {
 
 function Totals({ answer }: { answer: TraceAnswer }) {
   const { source, gpu, protocol, gpu_us, recoverable_us, recognized_share, shaped_share, close_share } = answer;
-  const json = { source, gpu, protocol, gpu_us, recoverable_us, recognized_share, shaped_share, close_share };
+  const assumed = answer.assumed_recoverable_us;
+  const json = { source, gpu, protocol, gpu_us, recoverable_us, assumed_recoverable_us: assumed, recognized_share, shaped_share, close_share };
   return (
     <Card title="Totals" json={json} command={answer.command} note={`${source} on ${gpu}, predicted as ${word(protocol)}`}>
       <div class="totals">
         <p class="big">
           {time(recoverable_us)} <small>could be won back of {time(gpu_us)} GPU time ({percent(recoverable_us / (gpu_us || 1))})</small>
         </p>
+        {assumed > 0 && <p class="aside">{time(assumed)} more if what is assumed holds: see the calls that are not counted.</p>}
         <ul class="shares">
           <Share name="recognised" value={recognized_share} says="of GPU time is of a known kernel family" />
           <Share name="shapes read" value={shaped_share} says="of GPU time has shapes read, not assumed" />
@@ -47,8 +54,25 @@ function Share({ name, value, says }: { name: string; value: number; says: strin
   );
 }
 
-function Ranked({ answer }: { answer: TraceAnswer }) {
-  const most = Math.max(...answer.calls.map((one) => one.total_recoverable_us), 1e-9);
+/** What the predictions of a trace assume or stand for, each once. */
+function Notes({ calls }: { calls: readonly TraceCall[] }) {
+  const notes = [...new Set(calls.map((one) => one.note).filter(Boolean))];
+  if (!notes.length) return null;
+  return (
+    <Card title="Notes" json={notes}>
+      <ul class="notes">
+        {notes.map((note) => (
+          <li key={note}>{note.replace(/--(\S+)/g, (_, name: string) => `“${OPTIONS[name] ?? name}”`)}</li>
+        ))}
+      </ul>
+    </Card>
+  );
+}
+
+const OPTIONS: Record<string, string> = { "kv-lens": "Cache lengths", "q-lens": "New tokens", model: "Model", gpu: "GPU" };
+
+function Ranked({ title, answer, calls }: { title: string; answer: TraceAnswer; calls: readonly TraceCall[] }) {
+  const most = Math.max(...calls.map((one) => one.total_recoverable_us), 1e-9);
   const columns: Column<TraceCall>[] = [
     { key: "name", title: "Call", value: (one) => one.name, show: (one) => <CallName call={one} /> },
     { key: "recoverable", title: "Recoverable", value: (one) => one.total_recoverable_us, show: (one) => <Recoverable call={one} most={most} of={answer.gpu_us || 1} />, hint: "measured − ceiling, of all these calls; and its share of GPU time" },
@@ -60,8 +84,8 @@ function Ranked({ answer }: { answer: TraceAnswer }) {
     { key: "floor", title: "Floor", value: (one) => one.floor_us, show: (one) => time(one.floor_us), hint: "no kernel can be faster" },
   ];
   return (
-    <Card title="Recoverable time, call by call" json={answer.calls} command={answer.command}>
-      <Table label="Calls ranked by recoverable time" rows={answer.calls} columns={columns} sort="-recoverable" most={25} />
+    <Card title={title} json={calls} command={answer.command}>
+      <Table label={`${title}: calls ranked by recoverable time`} rows={calls} columns={columns} sort="-recoverable" most={25} />
     </Card>
   );
 }

@@ -26,7 +26,7 @@ UNEVEN = {"fa3": 2.1}
 LONE = 0.4  # of the time of a block among many that it takes when the others are done
 
 
-class Work(NamedTuple):
+class DecodeWork(NamedTuple):
     """Thread blocks of all heads per call; KV tiles are the engine's."""
 
     alone: Amount  # 1 where heads are taken one by one
@@ -40,7 +40,7 @@ class Work(NamedTuple):
     merged: Amount  # 1 where a second kernel merges parts, if only parts of one
 
 
-class Times(NamedTuple):
+class DecodeTimes(NamedTuple):
     """Seconds by cause; `unsplit` is what `stream` would be with one block a request and KV head."""
 
     stream: Amount
@@ -83,7 +83,7 @@ def _evened(tiles: Array, requests: Requests, most: float) -> Array:
     return np.asarray(middle + (tiles - middle) * requests.spread(share))
 
 
-def _work(shape: Shape, setting: AttentionSetting) -> Work:
+def _work(shape: Shape, setting: AttentionSetting) -> DecodeWork:
     engine, requests, layout, xp = setting.engine, shape.requests, shape.layout, shape.requests.xp
     keys, rows = engine.decode.keys, engine.decode.rows
     alone = (shape.group < engine.groups[0]) | (shape.group > engine.groups[1])
@@ -104,7 +104,7 @@ def _work(shape: Shape, setting: AttentionSetting) -> Work:
     if engine.split == "xqa":  # it cuts before it applies a window
         cut = np.where(requests.spread(alone), visited, held)
     blocks = requests.total(np.ceil(cut / requests.spread(part))) * units
-    return Work(
+    return DecodeWork(
         alone=alone * 1.0,
         row_fill=shape.group / (row_tiles * rows),
         whole=grid.tasks,
@@ -130,7 +130,7 @@ def _window(shape: Shape, setting: AttentionSetting) -> Array | float | None:
     return np.where(np.asarray(shape.window) >= LOCAL, 0.0, shape.window)
 
 
-def _times(shape: Shape, work: Work, setting: AttentionSetting) -> Times:
+def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> DecodeTimes:
     tile, layout, sms, hertz = setting.engine.decode, shape.layout, setting.sms, setting.hertz
     xp, ctas = shape.requests.xp, float(tile.ctas)
     block_s = _block_s(setting, shape)
@@ -139,7 +139,7 @@ def _times(shape: Shape, work: Work, setting: AttentionSetting) -> Times:
     partial = work.blocks / work.whole * shape.batch * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
     dram = shape.moved * setting.missing(shape.moved, xp)
     cycles = tile.fixed_cycles + work.alone * (ALONE_CYCLES - tile.fixed_cycles)
-    return Times(
+    return DecodeTimes(
         stream=xp.maximum(load, busiest) * block_s,
         unsplit=xp.maximum(load, work.deepest) * block_s,
         fixed=per_sm * cycles / hertz,
@@ -149,7 +149,9 @@ def _times(shape: Shape, work: Work, setting: AttentionSetting) -> Times:
     )
 
 
-def _sizes(shape: Shape, work: Work, times: Times, setting: AttentionSetting, base: Amount) -> dict[str, Amount]:
+def _sizes(
+    shape: Shape, work: DecodeWork, times: DecodeTimes, setting: AttentionSetting, base: Amount
+) -> dict[str, Amount]:
     """What the net sees as logarithms: times in launches, counts, lengths."""
     layout, launches, tile = shape.layout, 1.0 / setting.launch_s, setting.engine.decode
     keys = shape.keys / shape.batch
@@ -178,7 +180,7 @@ def _sizes(shape: Shape, work: Work, times: Times, setting: AttentionSetting, ba
     }
 
 
-def _plain(work: Work, setting: AttentionSetting, xp: Arith) -> dict[str, Amount]:
+def _plain(work: DecodeWork, setting: AttentionSetting, xp: Arith) -> dict[str, Amount]:
     sms = setting.sms
     return {
         "merged": work.merged,

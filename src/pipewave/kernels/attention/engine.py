@@ -14,7 +14,7 @@ LINEAGES = {"flash": ("fa2", "fa3", "fa4"), "nvidia": ("trtllm_gen", "fmha"), "o
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class AttentionTile:
     """A thread block's work: `rows` of queries against `keys` at a time, `ctas` blocks to an SM.
 
     `fixed_cycles` is what an SM spends on a block besides its steps: first loads, the pipeline's fill, last stores.
@@ -34,8 +34,8 @@ class AttentionKernel:
 
     name: str
     dim: int  # head dimension its tiles are padded to
-    prefill: Tile
-    decode: Tile
+    prefill: AttentionTile
+    decode: AttentionTile
     packs: bool  # grouped query heads share the rows of a prefill tile (in decode they always do)
     sorts: bool  # longest tiles first, so that the last wave is short
     split: str  # rule of `attention_split` for decode

@@ -25,7 +25,7 @@ TAIL_SORTED, TAIL = 0.3, 0.6  # share of the longest block that the last SM runs
 ALIKE = 0.3  # relative difference of blocks up to which they share waves
 
 
-class Work(NamedTuple):
+class PrefillWork(NamedTuple):
     """Thread blocks of all heads per call."""
 
     rows: Amount  # of a query tile
@@ -38,7 +38,7 @@ class Work(NamedTuple):
     merges: Amount  # whether a second kernel merges parts, if only parts of one
 
 
-class Times(NamedTuple):
+class PrefillTimes(NamedTuple):
     """Seconds by cause. `span`: steps on the busiest place over the mean."""
 
     compute: Amount
@@ -62,7 +62,7 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     return Estimate(base, _sizes(shape, work, times, setting, base), plain)
 
 
-def _work(shape: Shape, setting: AttentionSetting) -> Work:
+def _work(shape: Shape, setting: AttentionSetting) -> PrefillWork:
     engine, requests, layout = setting.engine, shape.requests, shape.layout
     height = _tile_rows(engine, shape)
     queries = height / shape.group if engine.packs else height  # packed rows of a query may straddle tiles
@@ -74,7 +74,7 @@ def _work(shape: Shape, setting: AttentionSetting) -> Work:
     parts, merges = _parts(shape, setting, tiles, units, longest) if engine.splits else (None, False)
     grid, deepest = (tiles, longest) if parts is None else (tiles * parts, np.ceil(longest / parts))
     blocks = whole if parts is None else requests.total(grid) * units
-    return Work(
+    return PrefillWork(
         rows=height,
         blocks=blocks,
         steps=requests.total(steps) * units,
@@ -136,14 +136,14 @@ def _tile_rows(engine: AttentionKernel, shape: Shape) -> Amount:
     return rows
 
 
-def _times(shape: Shape, work: Work, setting: AttentionSetting) -> Times:
+def _times(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> PrefillTimes:
     engine, layout, sms, xp = setting.engine, shape.layout, setting.sms, shape.requests.xp
     slots = sms * engine.prefill.ctas
     waves, load = work.blocks / slots, work.steps / slots
     rounds, span = waves_of(waves, xp), xp.maximum(work.span, load)
     shared = xp.minimum(xp.maximum(work.blocks / sms, 1.0), float(engine.prefill.ctas))
     partial = work.parts * shape.tokens * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
-    return Times(
+    return PrefillTimes(
         compute=span * shared * work.rows * (setting.row_step_cycles / setting.hertz),
         fixed=rounds * (engine.prefill.fixed_cycles / setting.hertz),
         memory=shape.moved / (MEMORY_SHARE * setting.dram_rate),
@@ -168,7 +168,9 @@ def _around(shape: Shape, setting: AttentionSetting) -> Amount:
     return moved.bytes(queries, keys) * (copying + 0.5 * missing / (MEMORY_SHARE * setting.dram_rate))
 
 
-def _sizes(shape: Shape, work: Work, times: Times, setting: AttentionSetting, base: Amount) -> dict[str, Amount]:
+def _sizes(
+    shape: Shape, work: PrefillWork, times: PrefillTimes, setting: AttentionSetting, base: Amount
+) -> dict[str, Amount]:
     """What the net sees as logarithms: times in launches, counts, lengths."""
     layout, keys, xp = shape.layout, setting.engine.prefill.keys, shape.requests.xp
     launches = 1.0 / setting.launch_s
@@ -199,7 +201,7 @@ def _sizes(shape: Shape, work: Work, times: Times, setting: AttentionSetting, ba
     }
 
 
-def _plain(shape: Shape, work: Work, times: Times) -> dict[str, Amount]:
+def _plain(shape: Shape, work: PrefillWork, times: PrefillTimes) -> dict[str, Amount]:
     return {
         "round_off": shape.requests.xp.minimum(times.rounds / times.waves, 4.0),
         "even": work.steps / (work.blocks * work.longest),

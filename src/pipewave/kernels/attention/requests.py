@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,16 +35,12 @@ class Requests:
     batch: Amount
     starts: NDArray[np.intp]
     owner: NDArray[np.intp] | None
+    calls: int = field(init=False)
+    xp: Arith = field(init=False)  # of amounts per call
 
-    @property
-    def calls(self) -> int:
-        """Length of the batch."""
-        return len(self.starts)
-
-    @property
-    def xp(self) -> Arith:
-        """Arithmetic of per-call amounts."""
-        return SCALAR if self.calls == 1 else ARRAY
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calls", len(self.starts))
+        object.__setattr__(self, "xp", SCALAR if len(self.starts) == 1 else ARRAY)
 
     def per_call(self, column: Array) -> Amount:
         """A column of the calls as an amount."""

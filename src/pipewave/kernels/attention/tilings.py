@@ -11,8 +11,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from pipewave.kernels.attention.engine import AttentionKernel, Case, Tile
+from pipewave.kernels.attention.engine import AttentionKernel, AttentionTile, Case
+
+Blocks = tuple[int, int, int]  # rows of queries, keys at a time, blocks to an SM
+
+
+def _kernel(
+    case: Case, name: str, dim: int, prefill: Blocks, decode: Blocks, products: float = 1.0, **how: Any
+) -> AttentionKernel:
+    """An engine of these tiles at its costs; `products`: their time over that of the costs. `how`: other fields."""
+    costs = case.costs(name)
+    return AttentionKernel(
+        name=name,
+        dim=dim,
+        prefill=AttentionTile(*prefill, costs.prefill(dim)),
+        decode=AttentionTile(*decode, costs.decode(dim), costs.bytes_per_clk),
+        tensor_cost=costs.tensor * products,
+        exp_cost=costs.exp,
+        **how,
+    )
 
 
 def fa2(case: Case) -> AttentionKernel:
@@ -20,19 +39,13 @@ def fa2(case: Case) -> AttentionKernel:
     dim = case.padded(32, 64, 96, 128, 160, 192, 256)
     split_keys = 256 if dim <= 64 else (128 if dim <= 128 else 64)
     rows, keys = (64, split_keys) if case.paged else _fa2_contiguous(case, dim)
-    costs, ctas = case.costs("fa2"), case.resident(64, split_keys, dim, 2)
-    return AttentionKernel(
-        name="fa2",
-        dim=dim,
-        prefill=Tile(rows, keys, case.resident(rows, keys, dim, 2), costs.prefill(dim)),
-        decode=Tile(64, split_keys, ctas, costs.decode(dim) / ctas, costs.bytes_per_clk * ctas),
-        packs=False,
-        sorts=False,
-        split="fa2",
-        tensor_cost=costs.tensor,
-        exp_cost=costs.exp,
-        windows_packed=False,
+    prefill, ctas = (rows, keys, case.resident(rows, keys, dim, 2)), case.resident(64, split_keys, dim, 2)
+    engine = _kernel(
+        case, "fa2", dim, prefill, (64, split_keys, ctas), packs=False, sorts=False, split="fa2", windows_packed=False
     )
+    one = engine.decode  # costs are those of a block that has its SM to itself
+    shared = replace(one, fixed_cycles=one.fixed_cycles / ctas, bytes_per_clk=one.bytes_per_clk * ctas)
+    return replace(engine, decode=shared)
 
 
 def _fa2_contiguous(case: Case, dim: int) -> tuple[int, int]:
@@ -48,121 +61,59 @@ _FA3_KEYS_CONTIGUOUS = {64: 192, 96: 144, 128: 176, 192: 112, 256: 80}
 
 def fa3(case: Case) -> AttentionKernel:
     """FlashAttention 3 on Hopper; its package also builds for Ampere, with tiles of its own."""
-    if case.gpu.traits.mma != "wgmma":
-        return _fa3_ampere(case)
-    dim = case.padded(64, 96, 128, 192, 256)
-    rows = 192 if dim <= 96 else 128
+    dim, hopper = case.padded(64, 96, 128, 192, 256), case.gpu.traits.mma == "wgmma"
+    prefill, decode = _fa3_hopper(case, dim) if hopper else _fa3_ampere(case, dim)
+    return _kernel(case, "fa3", dim, prefill, decode, packs=True, sorts=hopper, split="fa3", splits=case.paged)
+
+
+def _fa3_hopper(case: Case, dim: int) -> tuple[Blocks, Blocks]:
+    rows = 192 if dim <= 96 else (128 if dim <= 256 else 64)
     keys = (_FA3_KEYS if case.paged or case.causal else _FA3_KEYS_CONTIGUOUS).get(dim, 64)
     if case.fp8:
         keys = 160 if dim <= 192 else 128
-    if dim > 256:
-        rows = 64
-    costs = case.costs("fa3")
-    return AttentionKernel(
-        name="fa3",
-        dim=dim,
-        prefill=Tile(rows, keys, 1, costs.prefill(dim)),
-        decode=Tile(64, 192 if dim == 64 else keys, 1, costs.decode(dim), costs.bytes_per_clk),
-        packs=True,
-        sorts=True,
-        split="fa3",
-        tensor_cost=costs.tensor,
-        exp_cost=costs.exp,
-        splits=case.paged,
-    )
+    return (rows, keys, 1), (64, 192 if dim == 64 else keys, 1)
 
 
-def _fa3_ampere(case: Case) -> AttentionKernel:
-    dim = case.padded(64, 96, 128, 192, 256)
-    keys, costs = 112 if dim <= 64 else 64, case.costs("fa3")
-    return AttentionKernel(
-        name="fa3",
-        dim=dim,
-        prefill=Tile(128, keys, case.resident(128, keys, dim, 2), costs.prefill(dim)),
-        decode=Tile(64, keys, 1, costs.decode(dim), costs.bytes_per_clk),
-        packs=True,
-        sorts=False,
-        split="fa3",
-        tensor_cost=costs.tensor,
-        exp_cost=costs.exp,
-        splits=case.paged,
-    )
+def _fa3_ampere(case: Case, dim: int) -> tuple[Blocks, Blocks]:
+    keys = 112 if dim <= 64 else 64
+    return (128, keys, case.resident(128, keys, dim, 2)), (64, keys, 1)
 
 
 def fa4(case: Case) -> AttentionKernel:
     """FlashAttention 4: two query tiles in flight on data-centre Blackwell; a plain kernel on Hopper for wide heads."""
     dim = -(-case.head_dim // 16) * 16
-    costs = case.costs("fa4")
-    return AttentionKernel(
-        name="fa4",
-        dim=dim,
-        prefill=Tile(256 if dim <= 128 else 128, 128, 1, costs.prefill(dim)),
-        decode=Tile(128, 128, 1, costs.decode(dim), costs.bytes_per_clk),
-        packs=True,
-        sorts=True,
-        split="even",
-        tensor_cost=costs.tensor,
-        exp_cost=costs.exp,
-    )
+    prefill = (256 if dim <= 128 else 128, 128, 1)
+    return _kernel(case, "fa4", dim, prefill, (128, 128, 1), packs=True, sorts=True, split="even")
 
 
 def flashinfer(case: Case) -> AttentionKernel:
     """FlashInfer's FA2 template; decode with few heads a group takes its CUDA-core kernel in SGLang."""
-    dim, costs = case.head_dim, case.costs("flashinfer")
+    dim, sglang = case.head_dim, case.framework == "sglang"
     rows = 128 if dim < 256 else 64
     room = case.gpu.smem_kb_per_sm * 1024
     ctas = 2 if room >= 2 * (2 * rows * dim + 64 * dim) else 1
     keys = 16 * max(1, min(int((room / ctas - 2 * rows * dim) // (64 * dim)), 4 if rows == 128 else 8))
-    return AttentionKernel(
-        name="flashinfer",
-        dim=dim,
-        prefill=Tile(rows, keys, ctas, costs.prefill(dim)),
-        decode=Tile(16, 64, 4, costs.decode(dim), costs.bytes_per_clk),
-        packs=True,
-        sorts=False,
-        split="flashinfer",
-        tensor_cost=costs.tensor,
-        exp_cost=costs.exp,
-        groups=(4.0, math.inf) if case.framework == "sglang" else (1.0, math.inf),
-        skips=case.framework != "sglang",
-        splits=True,
-    )
+    how: dict[str, Any] = {"packs": True, "sorts": False, "split": "flashinfer", "skips": not sglang, "splits": True}
+    groups = (4.0 if sglang else 1.0, math.inf)
+    return _kernel(case, "flashinfer", dim, (rows, keys, ctas), (16, 64, 4), groups=groups, **how)
 
 
 def trtllm_gen(case: Case) -> AttentionKernel:
     """TensorRT-LLM's generated kernels for data-centre Blackwell."""
-    dim, costs = -(-case.head_dim // 16) * 16, case.costs("trtllm_gen")
-    return AttentionKernel(
-        name="trtllm_gen",
-        dim=dim,
-        prefill=Tile(256 if dim <= 128 else 128, 128, 1, costs.prefill(dim)),
-        decode=Tile(16, 128, 1, costs.decode(dim), costs.bytes_per_clk),
-        packs=False,
-        sorts=True,
-        split="even",
-        tensor_cost=costs.tensor,
-        exp_cost=costs.exp,
-        groups=(1.0, 32.0) if case.framework == "trtllm" and not case.latent else (1.0, math.inf),
-    )
+    dim = -(-case.head_dim // 16) * 16
+    prefill = (256 if dim <= 128 else 128, 128, 1)
+    groups = (1.0, 32.0 if case.framework == "trtllm" and not case.latent else math.inf)
+    how: dict[str, Any] = {"packs": False, "sorts": True, "split": "even", "groups": groups}
+    return _kernel(case, "trtllm_gen", dim, prefill, (16, 128, 1), **how)
 
 
 def fmha(case: Case) -> AttentionKernel:
     """TensorRT-LLM elsewhere: FMHA v2 for prompts, XQA for decode, a kernel per head for groups XQA does not take."""
-    dim, costs = -(-case.head_dim // 16) * 16, case.costs("fmha")
-    hopper = case.gpu.traits.mma == "wgmma"
+    dim, hopper = -(-case.head_dim // 16) * 16, case.gpu.traits.mma == "wgmma"
     rows, keys = (128, 128 if dim <= 128 else 64) if hopper or dim <= 64 else (64, 64)
-    engine = AttentionKernel(
-        name="fmha",
-        dim=dim,
-        prefill=Tile(rows, keys, 1 if hopper else case.resident(rows, keys, dim, 2), costs.prefill(dim)),
-        decode=Tile(16, 64, 1, costs.decode(dim), costs.bytes_per_clk),
-        packs=False,
-        sorts=hopper,
-        split="xqa",
-        tensor_cost=costs.tensor,
-        exp_cost=costs.exp,
-        groups=(2.0, 32.0),
-    )
+    prefill = (rows, keys, 1 if hopper else case.resident(rows, keys, dim, 2))
+    how: dict[str, Any] = {"packs": False, "sorts": hopper, "split": "xqa", "groups": (2.0, 32.0)}
+    engine = _kernel(case, "fmha", dim, prefill, (16, 64, 1), **how)
     return _latent(engine, hopper) if case.latent else engine
 
 
@@ -176,58 +127,31 @@ def _latent(engine: AttentionKernel, hopper: bool) -> AttentionKernel:
 def triton(case: Case) -> AttentionKernel:
     """SGLang's Triton kernels."""
     dim = 192 if case.head_dim == 192 else case.padded(16, 32, 64, 128, 256, 512)
-    costs = case.costs("triton")
+    rows, keys = _triton_tile(case, dim)
+    prefill = (rows, keys, case.resident(rows, keys, dim, 2))
+    how: dict[str, Any] = {"packs": False, "sorts": False, "split": "triton", "skips": False}
+    return _kernel(case, "triton", dim, prefill, (16, 32, 2), case.legacy, **how)
+
+
+def _triton_tile(case: Case, dim: int) -> tuple[int, int]:
     if not case.paged:
-        rows = keys = 128 if case.gpu.compute_capability >= 90 else 64  # its own rule asks for the number
-    elif case.gpu.smem_kb_per_sm > 200:
-        rows, keys = (128, 64) if dim <= 256 else (32, 64)
-    else:
-        rows, keys = (64, 128) if dim <= 128 else ((64, 64) if dim <= 256 else (32, 32))
-    return AttentionKernel(
-        name="triton",
-        dim=dim,
-        prefill=Tile(rows, keys, case.resident(rows, keys, dim, 2), costs.prefill(dim)),
-        decode=Tile(16, 32, 2, costs.decode(dim), costs.bytes_per_clk),
-        packs=False,
-        sorts=False,
-        split="triton",
-        tensor_cost=costs.tensor * case.legacy,
-        exp_cost=costs.exp,
-        skips=False,
-    )
+        return (128, 128) if case.gpu.compute_capability >= 90 else (64, 64)  # its own rule asks for the number
+    if case.gpu.smem_kb_per_sm > 200:
+        return (128, 64) if dim <= 256 else (32, 64)
+    return (64, 128) if dim <= 128 else ((64, 64) if dim <= 256 else (32, 32))
 
 
 def unified(case: Case) -> AttentionKernel:
     """vLLM's Triton kernel for every phase."""
     dim = case.padded(16, 32, 64, 128, 256, 512)
-    costs = case.costs("unified")
-    return AttentionKernel(
-        name="unified",
-        dim=dim,
-        prefill=Tile(16, 32, 4, costs.prefill(dim)),
-        decode=Tile(16, 32, 2, costs.decode(dim), costs.bytes_per_clk),
-        packs=True,
-        sorts=False,
-        split="unified",
-        tensor_cost=costs.tensor * case.legacy,
-        exp_cost=costs.exp,
-    )
+    how: dict[str, Any] = {"packs": True, "sorts": False, "split": "unified"}
+    return _kernel(case, "unified", dim, (16, 32, 4), (16, 32, 2), case.legacy, **how)
 
 
 def cudnn(case: Case) -> AttentionKernel:
     """cuDNN behind PyTorch's scaled-dot-product attention."""
-    dim, costs = case.head_dim, case.costs("cudnn")
-    return AttentionKernel(
-        name="cudnn",
-        dim=dim,
-        prefill=Tile(128, 128, 1, costs.prefill(dim)),
-        decode=Tile(64, 128, 1, costs.decode(dim), costs.bytes_per_clk),
-        packs=False,
-        sorts=True,
-        split="even",
-        tensor_cost=costs.tensor,
-        exp_cost=costs.exp,
-    )
+    how: dict[str, Any] = {"packs": False, "sorts": True, "split": "even"}
+    return _kernel(case, "cudnn", case.head_dim, (128, 128, 1), (64, 128, 1), **how)
 
 
 TILINGS: dict[str, Callable[[Case], AttentionKernel]] = {

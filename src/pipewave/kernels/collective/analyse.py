@@ -135,7 +135,12 @@ def faces(op: str) -> Faces:
 
 
 def _family(call: type[Collective], **own: Any) -> Family:
-    given: dict[str, Any] = {"nets": (call.kernel,), "faces": partial(faces, call.kernel), "variant": reach}
+    given: dict[str, Any] = {
+        "nets": (call.kernel,),
+        "faces": partial(faces, call.kernel),
+        "variant": reach,
+        "grows": ("bytes",),
+    }
     given |= {"check_on": check_reach, "assumed": assumed}
     return Family(call.kernel, call, _analyse(call.kernel), **given | own)
 

@@ -61,8 +61,8 @@ def network_gbps(gpu: GPU) -> float:
 def link(gpu: GPU, world: Array, nodes: Array) -> Link:
     """The slowest link that a ring over `world` ranks on `nodes` islands must cross."""
     local, outside = world / nodes, nodes > 1.0
-    direct = (local <= (2.0 if bridged(gpu) else np.inf)) & (gpu.link == "nvlink")
-    inside = np.where(direct, gpu.link_gbps, gpu.pcie_gbps * _crowding(gpu, local))
+    direct = (local <= (2.0 if bridged(gpu) else np.inf)) & (gpu.link != "pcie")
+    inside = np.where(direct, _reached_gbps(gpu, local), gpu.pcie_gbps * _crowding(gpu, local))
     network = network_gbps(gpu)
     times = {over: constant("link_times", over=over) for over in ("network", "nvlink", "pcie")}
 
@@ -76,6 +76,14 @@ def link(gpu: GPU, world: Array, nodes: Array) -> Link:
         start_s=slowest("start_s"),
         direct=direct.astype(float),
     )
+
+
+def _reached_gbps(gpu: GPU, local: Array) -> Array | float:
+    """GB/s to the other ranks of a host: the whole port through a switch, or the links that lead to them in a mesh."""
+    if gpu.link != "xgmi":
+        return gpu.link_gbps
+    others = max(gpu.gpus_per_node - 1.0, 1.0)
+    return np.asarray(gpu.link_gbps * np.clip(local - 1.0, 1.0, others) / others)
 
 
 def _crowding(gpu: GPU, local: Array) -> Array:

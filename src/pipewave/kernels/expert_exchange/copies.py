@@ -44,5 +44,5 @@ def _reached(parts: Array, topk: Array) -> Array:
 
 def rates(gpu: GPU) -> tuple[float, float]:
     """Bytes/s a rank sends inside the island and over the network."""
-    inside = gpu.link_gbps if gpu.link == "nvlink" else gpu.pcie_gbps
+    inside = gpu.pcie_gbps if gpu.link == "pcie" else gpu.link_gbps
     return 1e9 * inside, 1e9 * network_gbps(gpu)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipewave.calls.families import Gemm
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
 from pipewave.kernels.gemm.cache_lines import unaligned
 from pipewave.kernels.gemm.clock import slowdown
-from pipewave.kernels.gemm.features import Times, features, times
+from pipewave.kernels.gemm.features import GemmTimes, features, times
 from pipewave.kernels.gemm.machine import GemmMachine, machine
 from pipewave.kernels.gemm.tiles import known_tile, tiling
 from pipewave.kernels.gemm.traffic import Traffic, quantize_s, traffic
@@ -35,23 +35,17 @@ def net_of(case: Mapping[str, Any]) -> str:
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
     """Demand, base estimate and features of a batch of GEMMs."""
-    m, n, k = cols["m"], cols["n"], cols["k"]
+    calls = len(cols["m"])
+    if calls == 1:
+        return formula({name: float(column[0]) for name, column in cols.items()}, ctx, SCALAR).analysis(1)
+    return formula(cols, ctx, ARRAY).analysis(calls)
+
+
+def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
+    """The same from numbers of one call (floats) or of many (arrays)."""
+    m, n, k = call["m"], call["n"], call["k"]
     none = 0.0 * m
-    ctas, clock = cols["ctas"] if ctx.option("tile") else none, cols.get("sm_clock_mhz", none)
-    if len(m) == 1:
-        return _analysed([float(column[0]) for column in (m, n, k, ctas, clock)], ctx, SCALAR).analysis(1)
-    return _analysed((m, n, k, ctas, clock), ctx, ARRAY).analysis(len(m))
-
-
-def one(case: Mapping[str, Any], ctx: Context) -> Sketch:
-    """The same of one GEMM."""
-    ctas, clock = float(case.get("ctas") or 0.0), float(case.get("sm_clock_mhz") or 0.0)
-    return _analysed((float(case["m"]), float(case["n"]), float(case["k"]), ctas, clock), ctx, SCALAR)
-
-
-def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
-    """Of m, n, k, CTAs and clock (MHz) of one call (floats) or of many (arrays)."""
-    m, n, k, ctas, clock_mhz = call
+    ctas, clock_mhz = call["ctas"] if ctx.option("tile") else none, call.get("sm_clock_mhz", none)
     at, net = machine(ctx), NET_OF[ctx.dtype]
     moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
     base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx, xp)
@@ -60,7 +54,7 @@ def _analysed(call: Sequence[Any], ctx: Context, xp: Arith) -> Sketch:
 
 def parts(
     m: Any, n: Any, k: Any, ctas: Any, tile: tuple[int, ...] | None, at: GemmMachine, xp: Arith
-) -> tuple[Traffic, Times, dict[str, Any]]:
+) -> tuple[Traffic, GemmTimes, dict[str, Any]]:
     """Traffic, times and features of one call (floats) or of many (arrays)."""
     moved, tiles = traffic(m, n, k, at, xp), tiling(m, n, k, at, xp)
     if tile is not None:
@@ -95,8 +89,9 @@ FAMILY = Family(
     options=("quantize", "tile"),
     variant=net_of,
     nets=tuple(dict.fromkeys(NET_OF.values())),
-    one=one,
+    formula=formula,
     example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     faces=faces,
     reads="operands",
+    grows=("m",),
 )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.kernels.base import Context
-from pipewave.physics.arith import SCALAR, Arith
+from pipewave.physics.arith import ARRAY, Arith
 from pipewave.software.stack_rules import constant
 
 LINE = 128
@@ -30,10 +30,13 @@ def unaligned(m: Any, k: Any, element_bytes: float, ctx: Context, xp: Arith) -> 
     lost = losses(ctx.protocol, ctx.dtype)
     if not lost:
         return 1.0
-    if xp is SCALAR:
-        rest = int(k * element_bytes) % LINE
-        return _factor(m, lost[rest & -rest], xp) if rest & -rest in lost else 1.0
-    return _of_many(m, (k * element_bytes).astype(np.int64) % LINE, lost, xp)
+    if xp is ARRAY:
+        return _of_many(m, (k * element_bytes).astype(np.int64) % LINE, lost, xp)
+    least, more, row = 0.0, 0.0, xp.floor(k * element_bytes)
+    for unit, cost in lost.items():
+        start = row % (2.0 * unit) == unit  # the largest power of two that divides the row
+        least, more = xp.where(start, cost[0], least), xp.where(start, cost[1], more)
+    return _factor(m, (least, more), xp)
 
 
 @cache
@@ -52,6 +55,6 @@ def _of_many(m: Any, rest: NDArray[np.int64], lost: Mapping[int, tuple[float, fl
     return found
 
 
-def _factor(m: Any, lost: tuple[float, float], xp: Arith) -> Any:
+def _factor(m: Any, lost: tuple[Any, Any], xp: Arith) -> Any:
     least, more = lost
     return xp.exp(least + more * xp.log2(xp.minimum(xp.maximum(m, FEWEST), MOST) / FEWEST))

@@ -22,7 +22,7 @@ MORE_WAVES = tuple(f"waves_{rows}x{columns}" for rows, columns in MORE_TILES)
 FRAMEWORKS = ("sglang", "trtllm", "vllm")
 
 
-class Times(NamedTuple):
+class GemmTimes(NamedTuple):
     """Seconds of the parts of a GEMM and of the whole."""
 
     tensor: Any  # at the datasheet peak
@@ -34,18 +34,18 @@ class Times(NamedTuple):
     base: Any
 
 
-def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: GemmMachine, xp: Arith) -> Times:
+def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: GemmMachine, xp: Arith) -> GemmTimes:
     """Parts overlap as far as a p-norm lets them; launch and quantisation do not overlap."""
     power = (flops * at.joules_per_flop + moved.dram * at.joules_per_byte) * (1.0 / at.watts)
     memory = moved.dram * (1.0 / (DRAM_SHARE * at.dram))
     through = moved.all * (1.0 / at.l2)
     on_sms = overlapped(4, tiles.best, power, xp=xp)
     base = at.launch_s + overlapped(2, on_sms, memory, through, xp=xp) + quantize
-    return Times(flops * (1.0 / at.peak), tiles.best, power, memory, through, quantize, base)
+    return GemmTimes(flops * (1.0 / at.peak), tiles.best, power, memory, through, quantize, base)
 
 
 def features(
-    m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, t: Times, at: GemmMachine, xp: Arith
+    m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, t: GemmTimes, at: GemmMachine, xp: Arith
 ) -> dict[str, Any]:
     """By name; logarithms are base 2, of seconds or of bytes over the size of the L2."""
     return _sizes(m, n, k, moved, tiles, at, xp) | _parts(moved, t, at, xp) | _tiles(tiles, at, xp)
@@ -71,7 +71,7 @@ def _sizes(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, at: GemmMachin
     return out | {name: float(at.framework == name) for name in FRAMEWORKS}
 
 
-def _parts(moved: Traffic, t: Times, at: GemmMachine, xp: Arith) -> dict[str, Any]:
+def _parts(moved: Traffic, t: GemmTimes, at: GemmMachine, xp: Arith) -> dict[str, Any]:
     whole = 1.0 / t.base
     return {
         "log_base": xp.log2(t.base),

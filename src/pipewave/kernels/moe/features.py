@@ -28,7 +28,7 @@ PARTS = (*SUMMED, "all_activate", "all_reduce")
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class MoeTimes:
     """Parts of the base estimate in seconds, and the whole.
 
     Launches, choosing experts, arithmetic without padding, weights, and what passes between kernels: activated pairs
@@ -46,7 +46,7 @@ class Times:
     base: Array
 
 
-def times(work: Layer, tiles: Tiling, weights_s: Array, at: MoeMachine) -> Times:
+def times(work: Layer, tiles: Tiling, weights_s: Array, at: MoeMachine) -> MoeTimes:
     """The whole: kernels follow one another, weights stream while tiles compute."""
     cost, chosen = at.costs, work.carried
     launch = np.full_like(weights_s, KERNELS[work.part] * at.launch_s) * cost.launch
@@ -57,7 +57,7 @@ def times(work: Layer, tiles: Tiling, weights_s: Array, at: MoeMachine) -> Times
     tensor = work.flops / (at.flops_per_sm * at.sms)
     between = all_activate + all_reduce if at.carries else activate + reduce
     base = launch + route + overlapped(3, cost.tiles * tiles.best, cost.weights * weights_s) + between
-    return Times(launch, route, tensor, weights_s, activate, reduce, all_activate, all_reduce, base)
+    return MoeTimes(launch, route, tensor, weights_s, activate, reduce, all_activate, all_reduce, base)
 
 
 def _between_s(work: Layer, pairs: Array, at: MoeMachine) -> tuple[Array, Array]:
@@ -86,7 +86,7 @@ def missed_between(size: Array, at: MoeMachine) -> Array:
     return np.asarray(missing_share(MISSES["between_kernels"], at.l2_bytes, size))
 
 
-def features(work: Layer, tiles: Tiling, spent: Times, at: MoeMachine, ruled: Blocks) -> dict[str, Array]:
+def features(work: Layer, tiles: Tiling, spent: MoeTimes, at: MoeMachine, ruled: Blocks) -> dict[str, Array]:
     """Named features of a batch."""
     parts = {name: getattr(spent, name) / spent.base for name in PARTS}
     tried = {f"tile{i}": tile.seconds / spent.base for i, tile in enumerate(tiles.candidates)}
@@ -126,7 +126,7 @@ def _spread(work: Layer) -> dict[str, Array]:
     }
 
 
-def _memory(work: Layer, spent: Times, at: MoeMachine) -> dict[str, Array]:
+def _memory(work: Layer, spent: MoeTimes, at: MoeMachine) -> dict[str, Array]:
     routed = work.routing
     expert = at.weight * work.matrices
     between = 2.0 * routed.pairs * (work.inter * (1.0 + work.up) + work.hidden)

@@ -25,7 +25,7 @@ SERIAL_PASSES, SERIAL_TENSOR = 1.5, 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class MoeTile:
     """One tile size for a batch: seconds of all waves over the products, and tiles of the first product an SM."""
 
     seconds: Array
@@ -37,8 +37,8 @@ class Tile:
 class Tiling:
     """The candidates, the tile of the stack's rule (or the call's own configuration), and the estimate."""
 
-    candidates: tuple[Tile, ...]
-    ruled: Tile
+    candidates: tuple[MoeTile, ...]
+    ruled: MoeTile
     best: Array
 
 
@@ -50,13 +50,13 @@ def tiling(work: Layer, at: MoeMachine, ruled: Blocks) -> Tiling:
     return Tiling(candidates, own, best)
 
 
-def _tile(work: Layer, rows: Array, columns: Array | float, at: MoeMachine) -> Tile:
+def _tile(work: Layer, rows: Array, columns: Array | float, at: MoeMachine) -> MoeTile:
     blocks = work.routing.blocks(rows)
     padding = blocks * rows / work.routing.pairs
     if at.carries == "all":
         blocks = blocks * (work.carried / work.routing.pairs)
     seconds = sum(_waves_s(product, blocks, rows, columns, at) for product in work.products)
-    return Tile(np.asarray(seconds), blocks * np.ceil(work.products[0].n / columns) / at.sms, padding)
+    return MoeTile(np.asarray(seconds), blocks * np.ceil(work.products[0].n / columns) / at.sms, padding)
 
 
 def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | float, at: MoeMachine) -> Array:

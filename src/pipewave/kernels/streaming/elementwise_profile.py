@@ -8,6 +8,8 @@ from pipewave.calls.base import Call
 from pipewave.calls.streaming import Elementwise
 from pipewave.kernels.faces import KernelName, OperatorReader, Profile
 from pipewave.kernels.launched import Given, Launched, Op, Shaped, Step
+from pipewave.kernels.streaming.argmax import INDEX_BYTES
+from pipewave.kernels.streaming.argmax import OP as ARGMAX
 
 BINARY = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum")
 UNARY = (
@@ -90,6 +92,10 @@ def _topk(op: Op, launched: Launched) -> Call:
     return Elementwise(op.bytes(3), op.bytes(0) + op.bytes(1), op="topk", rounds=picks)
 
 
+def _argmax(op: Op, launched: Launched) -> Call:
+    return Elementwise(op.bytes(0), INDEX_BYTES * prod(op.shape(0)[:-1]), op=ARGMAX)
+
+
 def _rows_of_table(op: Op, launched: Launched) -> Call:
     """aten::embedding and friends: chosen rows of a table, which come from DRAM."""
     table, index = op.shape(0), max(op.shape(1), op.shape(2), key=prod)
@@ -141,7 +147,7 @@ PROFILE = Profile(
         "aten::index_select": _rows_of_table,
         "aten::copy_": _stream((1,), 0, "copy"),
         "aten::fill_": _stream((), 0, "fill"),
-        "aten::argmax": _stream((0,), None, "sample"),
+        "aten::argmax": _argmax,
         "aten::_softmax": _stream((0,), 0, "softmax"),
         **dict.fromkeys(("aten::sum", "aten::mean", "aten::amax"), _stream((0,), None, "sum")),
         **{f"aten::{name}": _binary for name in BINARY},

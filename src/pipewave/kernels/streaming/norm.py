@@ -15,7 +15,7 @@ from pipewave.kernels.streaming.stream import (
     GENERATED,
     LOG_TIME,
     Stream,
-    Times,
+    StreamTimes,
     describe,
     done,
     generated,
@@ -62,7 +62,7 @@ def blocks(gpu: GPU, rows: Array, dim: Array, smaller: bool) -> Blocks:
     return Blocks(threads, np.ceil(vectors / threads), per_sm, rounds, wave_efficiency(rows / places))
 
 
-def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: Times) -> Array:
+def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: StreamTimes) -> Array:
     """Start, then memory or the lives of blocks in each place, whichever is longer; the start covers the first."""
     life = row_s + shape.loops * LOOP_CYCLES / (gpu.sustained_clock_mhz * 1e6)
     return np.asarray(moving.start + overlapped(3, moving.base - moving.start, shape.rounds * shape.fill * life))
@@ -138,6 +138,7 @@ RMSNORM = Family(
     example="pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
     faces=_norm_faces,
     reads="activations",
+    grows=("rows",),
 )
 SILU = Family(
     "silu_and_mul",
@@ -148,4 +149,5 @@ SILU = Family(
     example="pipewave predict silu_and_mul 2048 14336 --gpu H200",
     faces=_activation_faces,
     reads="activations",
+    grows=("rows",),
 )

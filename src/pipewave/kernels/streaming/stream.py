@@ -46,7 +46,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class StreamTimes:
     """Seconds a batch needs for its start, its DRAM traffic and its L2 traffic."""
 
     start: float
@@ -82,10 +82,10 @@ def done(ctx: Context, work: Stream) -> Work:
     return Work(0.0 * work.moved, dram_bytes(ctx.gpu, ctx.protocol, work), work.moved)
 
 
-def times(ctx: Context, work: Stream, l2_share: float = L2_SHARE) -> Times:
+def times(ctx: Context, work: Stream, l2_share: float = L2_SHARE) -> StreamTimes:
     """Start, DRAM and L2 time of each call; `l2_share` of the peak is what such a kernel draws from L2."""
     gpu = ctx.gpu
-    return Times(
+    return StreamTimes(
         launch_s(gpu, "copy"),
         dram_bytes(gpu, ctx.protocol, work) / (DRAM_SHARE * 1e9 * gpu.dram_gbps),
         work.moved / (l2_share * 1e9 * gpu.l2_peak_gbps),
@@ -98,7 +98,7 @@ def generated(least: Demand, ctx: Context, work: Stream) -> Analysis:
     return Analysis(least, took.start + np.maximum(took.dram, took.through), {}, "", done(ctx, work))
 
 
-def describe(ctx: Context, work: Stream, took: Times) -> dict[str, Array]:
+def describe(ctx: Context, work: Stream, took: StreamTimes) -> dict[str, Array]:
     """Features every streaming kernel has: sizes, residency, shares of the base estimate; all bounded."""
     base = took.base
     return {

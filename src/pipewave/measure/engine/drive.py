@@ -27,7 +27,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class RunningEngine:
     """What is needed of a running engine. `engine` steps; `sampling(n)` are parameters for n new tokens."""
 
     engine: Any
@@ -42,7 +42,7 @@ class Engine:
 class Driver:
     """Adds requests of random tokens and steps the engine."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, engine: RunningEngine, clock: Callable[[], float] = time.perf_counter) -> None:
         self.limits = engine
         self.clock = clock
         self._engine = engine.engine

@@ -16,7 +16,7 @@ from typing import Any
 
 from pipewave.errors import BadInput
 from pipewave.measure.engine import worker
-from pipewave.measure.engine.drive import Engine
+from pipewave.measure.engine.drive import RunningEngine
 
 BUILT_IN = Path(__file__).parents[2] / "data" / "models"
 # the engine must run in this process to be stepped by hand; NVLink multicast and its users stay off
@@ -175,7 +175,7 @@ def start(setup: Setup) -> tuple[Any, Told]:
     return LLM(**arguments(setup, folder)), told
 
 
-def engine_of(llm: Any, *, own_tokens: bool = False) -> Engine:
+def engine_of(llm: Any, *, own_tokens: bool = False) -> RunningEngine:
     """The parts of a running `vllm.LLM` that are driven by hand.
 
     `own_tokens`: every request decodes a token of its own, by a bias on its logits. With random weights all requests
@@ -194,7 +194,7 @@ def engine_of(llm: Any, *, own_tokens: bool = False) -> Engine:
         return SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True, detokenize=False,
                               output_kind=kind, logit_bias=bias)  # fmt: skip
 
-    return Engine(
+    return RunningEngine(
         engine=llm.llm_engine,
         scheduler=llm.llm_engine.engine_core.engine_core.scheduler,
         sampling=sampling,

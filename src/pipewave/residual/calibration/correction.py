@@ -14,7 +14,7 @@ FARTHEST = 3.0  # standard deviations of the rows beyond which a coordinate coun
 CHUNK_CALLS = 20_000
 CODES = ("stack", "impl", "dtype")
 
-Setting = tuple[str, str]  # stack and implementation, as the rows carry them
+SoftwareRan = tuple[str, str]  # stack and implementation, as the rows carry them
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,19 @@ class Correction:
     scales: Scales
     points: Array
     weights: Array
-    settings: frozenset[Setting]
+    settings: frozenset[SoftwareRan]
     width: float  # factor on the half-width of the interval, in log time
+    origin: str = ""  # whose rows they are, where not the user's own
 
     @property
     def rows(self) -> int:
         """Rows it was fitted to."""
         return len(self.weights)
+
+    @property
+    def note(self) -> str:
+        """What an answer that it moved says."""
+        return f"calibrated with {self.rows} rows{' of ' if self.origin else ''}{self.origin}"
 
     def log_factor(self, features: Mapping[str, Array], codes: Mapping[str, str], calls: int) -> Array:
         """Log of corrected over predicted latency, one a call."""

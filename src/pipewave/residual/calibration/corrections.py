@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 VARIABLE = "PIPEWAVE_CALIBRATION"
 OFF = "off"
+SHIPPED = Path(__file__).resolve().parents[2] / "data" / "corrections"
 SUFFIX = ".safetensors"
+LONGEST = 120  # characters
 
 _suspended: ContextVar[bool] = ContextVar("calibration_suspended", default=False)
 
@@ -32,7 +35,7 @@ def of(ctx: Context, net: str) -> Correction | None:
     if _suspended.get():
         return None
     chosen = os.environ.get(VARIABLE, "")
-    known = _known(chosen, ctx.gpu.name) or _known(chosen, ctx.gpu.base_gpu)
+    known = _known(chosen, ctx.gpu.name) or _known(chosen, ctx.gpu.base_gpu) or _shipped(ctx.gpu.architecture)
     if not known:
         return None
     found = known.get((net, "cold" if ctx.protocol == "serving" else ctx.protocol))
@@ -63,6 +66,17 @@ def _known(setting: str, gpu: str) -> Mapping[tuple[str, str], Correction]:
 
     saved = load(path)
     return saved.corrections if saved.gpu == gpu else {}
+
+
+@cache
+def _shipped(architecture: str) -> Mapping[tuple[str, str], Correction]:
+    """The corrections that come with the package for GPUs of an architecture on which no net was trained."""
+    path = SHIPPED / file_name(architecture)
+    if not path.is_file():
+        return {}
+    from pipewave.residual.calibration.file import load
+
+    return load(path).corrections
 
 
 def _path(setting: str, gpu: str) -> Path | None:
@@ -107,5 +121,8 @@ def folder() -> Path:
 
 
 def file_name(gpu: str) -> str:
-    """`rtx_4090.safetensors` of `RTX 4090`."""
-    return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_") + SUFFIX
+    """`rtx_4090.safetensors` of `RTX 4090`; what would be too long for a file's name ends in a checksum."""
+    plain = re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_")
+    if len(plain) > LONGEST:
+        plain = f"{plain[:LONGEST]}_{hashlib.sha256(gpu.encode()).hexdigest()[:16]}"
+    return plain + SUFFIX

@@ -36,6 +36,7 @@ def save(saved: Saved, path: Path) -> None:
         parts = (found.frame.middle, found.frame.spread, found.points, found.weights)
         arrays |= {f"{number}/{name}": part for name, part in zip(ARRAYS, parts, strict=True)}
         cards.append({"net": net, "protocol": protocol, "settings": sorted(found.settings), "width": found.width})
+        cards[-1]["origin"] = found.origin
         cards[-1]["weights"] = _weights(net)
         cards[-1] |= {"names": found.frame.names, "scales": asdict(found.scales)}
     card = {"schema": SCHEMA, "gpu": saved.gpu, "corrections": cards, "environments": list(saved.environments)}
@@ -74,5 +75,6 @@ def _parsed(card: Mapping[str, Any], arrays: Mapping[str, Array]) -> Saved:
             weights=weights,
             settings=frozenset((stack, impl) for stack, impl in one["settings"]),
             width=float(one["width"]),
+            origin=str(one.get("origin", "")),
         )
     return Saved(card["gpu"], found, tuple(card["environments"]))

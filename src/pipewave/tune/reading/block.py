@@ -16,8 +16,8 @@ class Counts:
 
     read: dict[str, float] = field(default_factory=dict)  # bytes by argument
     written: dict[str, float] = field(default_factory=dict)
-    flops: float = 0.0
-    trips: float = 0.0
+    flops: Any = 0
+    trips: Any = 0
     loops: dict[int, float] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)  # why → line
 
@@ -26,24 +26,24 @@ class Counts:
 class Block:
     """Where a block stands: its program ids and the grid; `functions` gives the source of a kernel function by name."""
 
-    ids: tuple[int, ...]
-    grid: tuple[int, ...]
+    ids: tuple[Any, ...]
+    grid: tuple[Any, ...]
     tensors: Mapping[str, Tensor]
     functions: Callable[[str], tuple[ast.FunctionDef, Mapping[str, Any]] | None]
     constants: Mapping[str, Any]
     counts: Counts = field(default_factory=Counts)
-    weight: float = 1.0
+    weight: Any = 1
     depth: int = 0
 
     def moved(self, into: dict[str, float], address: Address) -> None:
         """Count the bytes of a tile of addresses that is read or written."""
         tensor = self.tensors.get(address.base)
         size = elements(address.shape) * (tensor.element_bytes if tensor else 2)
-        into[address.base] = into.get(address.base, 0.0) + self.weight * size
+        into[address.base] = into.get(address.base, 0) + self.weight * size
 
-    def looped(self, line: int, turns: float) -> None:
+    def looped(self, line: int, turns: Any) -> None:
         """Count the turns of a loop."""
-        self.counts.loops[line] = self.counts.loops.get(line, 0.0) + self.weight * turns
+        self.counts.loops[line] = self.counts.loops.get(line, 0) + self.weight * turns
 
     def tell(self, why: str, line: int) -> None:
         """Note what the source does not tell."""

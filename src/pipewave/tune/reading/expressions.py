@@ -10,6 +10,7 @@ from typing import Any
 from pipewave.tune.reading import language
 from pipewave.tune.reading.block import Block
 from pipewave.tune.reading.calls import LanguageCalls
+from pipewave.tune.reading.traced import Traced, same
 from pipewave.tune.reading.values import Address, Tile, Unknown, combined, is_number, shape_of
 
 OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -84,6 +85,8 @@ class Expressions(LanguageCalls):
     def _value_compare(self, node: ast.Compare) -> Any:
         sides = [self.value(side) for side in (node.left, *node.comparators)]
         results = [self._compared(op, a, b) for op, a, b in zip(node.ops, sides, sides[1:], strict=False)]
+        if len(results) == 1 and isinstance(results[0], Traced):
+            return results[0]
         if all(is_number(result) for result in results):
             return all(results)
         return combined(*results)
@@ -128,7 +131,7 @@ class Expressions(LanguageCalls):
 
 
 def either(one: Any, other: Any) -> Any:
-    if type(one) is type(other) and one == other:
+    if type(one) is type(other) and same(one, other):
         return one
     if isinstance(one, Tile | Address) and not isinstance(other, Tile | Address):
         return one

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+from pipewave.tune.reading.block import Block
 from pipewave.tune.reading.expressions import Expressions, either, name_of
+from pipewave.tune.reading.traced import Traced, greatest, same
 from pipewave.tune.reading.values import Unknown, is_number
 
 DEEPEST = 24  # calls of one kernel function by another
+SIXTH = Fraction(1, 6)
 MOST_TURNS = 100_000  # of a while loop whose counter is followed
 
 
@@ -101,17 +106,17 @@ class Reader(Expressions):
         turns = self._turns(node.iter)
         if turns is None:
             self.block.tell(f"bounds of the loop: {ast.unparse(node.iter)}", node.lineno)
-            turns = range(1)
+            turns = Turns(0, 1, 1)
         self._loop(node, turns)
 
-    def _loop(self, node: ast.For, turns: range) -> None:
-        counts, before = self.block.counts, self.block.counts.trips
-        self.block.looped(node.lineno, len(turns))
-        for turn, share in _sampled(turns):
+    def _loop(self, node: ast.For, turns: Turns) -> None:
+        counts, before, count = self.block.counts, self.block.counts.trips, turns.count
+        self.block.looped(node.lineno, count)
+        for turn, share in turns.sampled():
             self._bind(node.target, turn)
             self._weighted(node.body, share)
-        if counts.trips == before:
-            counts.trips += self.block.weight * len(turns)
+        if same(counts.trips, before):
+            counts.trips += self.block.weight * count
 
     def _weighted(self, body: Sequence[ast.stmt], times: float) -> None:
         outer, self.block.weight = self.block.weight, self.block.weight * times
@@ -128,6 +133,9 @@ class Reader(Expressions):
             self.block.tell(f"condition of the loop: {ast.unparse(node.test)}", node.lineno)
             self._weighted(node.body, 1.0)
             return
+        if isinstance(counter, Traced):
+            self._steady(node)
+            return
         while is_number(again := self.value(node.test)) and again and turns < MOST_TURNS:
             self._weighted(node.body, 1.0)
             turns += 1
@@ -135,14 +143,43 @@ class Reader(Expressions):
         if self.block.counts.trips == outer:
             self.block.counts.trips += self.block.weight * turns
 
-    def _turns(self, node: ast.AST) -> range | None:
+    def _steady(self, node: ast.While) -> None:
+        """A while loop over a counter that every turn moves by as much: read once, for all of its turns."""
+        gap, outer = self._gap(node.test), self.block.counts.trips
+        trial = Reader(Block(self.block.ids, self.block.grid, {}, lambda _: None, {}), dict(self.names))
+        trial.statements([part for part in node.body if isinstance(part, ast.Assign | ast.AugAssign)])
+        step = gap - trial._gap(node.test) if is_number(gap) else 0
+        if not is_number(step) or same(step, 0):
+            self.block.tell(f"condition of the loop: {ast.unparse(node.test)}", node.lineno)
+            step = gap = 1
+        turns = greatest(-(-gap // step), 0)
+        self._weighted(node.body, turns)
+        self.block.looped(node.lineno, turns)
+        if same(self.block.counts.trips, outer):
+            self.block.counts.trips += self.block.weight * turns
+
+    def _gap(self, test: ast.expr) -> Any:
+        """How far a loop's condition is from failing, None where it is no comparison of sizes."""
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            return None
+        left, right = self.value(test.left), self.value(test.comparators[0])
+        if not is_number(left) or not is_number(right):
+            return None
+        equal = int(isinstance(test.ops[0], ast.LtE | ast.GtE))
+        if isinstance(test.ops[0], ast.Lt | ast.LtE):
+            return right - left + equal
+        return left - right + equal if isinstance(test.ops[0], ast.Gt | ast.GtE) else None
+
+    def _turns(self, node: ast.AST) -> Turns | None:
         """The range of a loop, None where a bound is not known."""
         if not isinstance(node, ast.Call) or name_of(node.func).rpartition(".")[2] not in ("range", "static_range"):
             return None
         bounds = [self.value(argument) for argument in node.args]
         if not bounds or not all(is_number(bound) for bound in bounds) or (len(bounds) == 3 and not bounds[2]):
             return None
-        return range(*(int(bound) for bound in bounds))
+        whole = [bound if isinstance(bound, Traced) else int(bound) for bound in bounds]
+        start, stop, step = (0, whole[0], 1) if len(whole) == 1 else (*whole, 1)[:3]
+        return Turns(start, stop, step)
 
     def _called(self, function: tuple[ast.FunctionDef, Mapping[str, Any]], given: list[Any], named: Any) -> Any:
         """A kernel function called by this one."""
@@ -173,13 +210,32 @@ def _literal(node: ast.AST) -> Any:
         return Unknown("a default")
 
 
-def _sampled(turns: range) -> Iterator[tuple[int, float]]:
-    """Turns to read and how many each stands for: all of few, else the first, the middle and the last (Simpson)."""
-    if len(turns) <= 3:
-        yield from ((turn, 1.0) for turn in turns)
-        return
-    for at, share in ((0, 1 / 6), (len(turns) // 2, 4 / 6), (-1, 1 / 6)):
-        yield turns[at], share * len(turns)
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The range of a loop; bounds may be traced."""
+
+    start: Any
+    stop: Any
+    step: Any
+
+    @property
+    def count(self) -> Any:
+        """Turns. From zero to a size there are none too few, so nothing is clipped."""
+        turns = -(-(self.stop - self.start) // self.step)
+        return turns if self._from_zero() else greatest(turns, 0)
+
+    def _from_zero(self) -> bool:
+        plain = isinstance(self.stop, Traced) and not isinstance(self.step, Traced) and same(self.start, 0)
+        return plain and self.stop.is_size() and self.step > 0
+
+    def sampled(self) -> Iterator[tuple[Any, Any]]:
+        """Turns to read and how many each stands for: all of few, else the first, the middle and the last (Simpson)."""
+        count = self.count
+        if not isinstance(count, Traced) and count <= 3:
+            yield from ((self.start + turn * self.step, 1.0) for turn in range(count))
+            return
+        for turn, share in ((0, SIXTH), (count // 2, 4 * SIXTH), (count - 1, SIXTH)):
+            yield self.start + turn * self.step, count * share
 
 
 def _loaded(node: ast.AST) -> ast.AST:

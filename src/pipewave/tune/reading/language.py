@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipewave.tune.reading.traced import Traced, chosen, greatest, least, next_power_of_2
 from pipewave.tune.reading.values import Address, Tile, Unknown, broadcast, combined, elements, is_number, shape_of
 
 NUMBERS: Mapping[str, Callable[..., Any]] = {
     "cdiv": lambda x, div: -(-x // div),
-    "next_power_of_2": lambda n: 1 << max(int(n) - 1, 0).bit_length(),
-    "minimum": min, "maximum": max, "min": min, "max": max, "abs": abs, "int": int, "float": float, "bool": bool,
+    "next_power_of_2": next_power_of_2, "minimum": least, "maximum": greatest, "min": least, "max": greatest,
+    "abs": abs, "int": lambda x: x if isinstance(x, Traced) else int(x),
+    "float": lambda x: x if isinstance(x, Traced) else float(x), "bool": bool,
     "exp2": lambda x: 2.0**x, "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan, "log2": math.log2, "len": len,
 }  # fmt: skip
 SAME = frozenset(
@@ -50,7 +52,7 @@ def dot(a: Any, b: Any) -> tuple[Any, float]:
     one, other = shape_of(a), shape_of(b)
     if one is None or other is None or len(one) < 2 or len(other) < 2:
         return Unknown("operands of a dot"), 0.0
-    return Tile((*one[:-1], other[-1])), 2.0 * elements(one) * other[-1]
+    return Tile((*one[:-1], other[-1])), 2 * elements(one) * other[-1]
 
 
 def reduced(value: Any, axis: Any) -> Any:
@@ -131,6 +133,8 @@ def number(name: str, values: Sequence[Any]) -> Any:
 
 def where(condition: Any, yes: Any, no: Any) -> Any:
     """One of two values."""
+    if isinstance(condition, Traced) and is_number(yes) and is_number(no):
+        return chosen(condition, yes, no)
     if is_number(condition):
         return yes if condition else no
     known = shape_of(yes), shape_of(no), shape_of(condition)

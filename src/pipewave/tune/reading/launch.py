@@ -18,7 +18,9 @@ import numpy as np
 
 from pipewave.errors import BadInput
 from pipewave.tune.reading.block import Block, Counts
+from pipewave.tune.reading.expressions import name_of
 from pipewave.tune.reading.interpreter import Reader, bound
+from pipewave.tune.reading.traced import Traced
 from pipewave.tune.reading.values import Address, Tensor, Unknown
 
 MOST_BLOCKS = 40  # read of a launch; more where fewer would not end at the last
@@ -58,9 +60,9 @@ def count(kernel: Any, grid: Grid, arguments: Mapping[str, Any], config: Mapping
     given = {**arguments, **config}
     size = _grid(grid, given)
     code, constants = source(kernel)
-    tensors = {name: tensor for name, value in given.items() if (tensor := _tensor(value)) is not None}
-    names = bound(code, (), {name: _seen(name, value) for name, value in given.items()})
-    read = [_read(code, constants, names, tensors, ids, size) for ids in _sample(size)]
+    tensors = {name: tensor for name, value in given.items() if (tensor := tensor_of(value)) is not None}
+    names = bound(code, (), {name: seen(name, value) for name, value in given.items()})
+    read = [reading_of(code, constants, names, tensors, ids, size) for ids in _sample(size)]
     return _launch(read, int(np.prod(size)), tensors)
 
 
@@ -92,10 +94,12 @@ def _globals(function: Any) -> Mapping[str, Any]:
     return {**getattr(function, "__globals__", {}), **closed}
 
 
-def _read(
+def reading_of(
     code: ast.FunctionDef, constants: Mapping[str, Any], names: Mapping[str, Any],
-    tensors: Mapping[str, Tensor], ids: tuple[int, ...], grid: tuple[int, ...],
+    tensors: Mapping[str, Tensor], ids: tuple[Any, ...], grid: tuple[Any, ...],
 ) -> Counts:  # fmt: skip
+    """Counts of the block at one place of the grid."""
+
     def functions(name: str) -> tuple[ast.FunctionDef, Mapping[str, Any]] | None:
         return _function(name, block.constants)
 
@@ -105,14 +109,22 @@ def _read(
 
 
 def _function(name: str, constants: Mapping[str, Any]) -> tuple[ast.FunctionDef, Mapping[str, Any]] | None:
-    """Another kernel function by the name it is called by, None for functions of the language and of Python."""
+    found = _named(name, constants)
+    return None if found is None else source(found)
+
+
+def called_of(node: ast.Call, constants: Mapping[str, Any]) -> Any:
+    """The kernel function that a call names, None for functions of the language and of Python."""
+    return _named(name_of(node.func), constants)
+
+
+def _named(name: str, constants: Mapping[str, Any]) -> Any:
     first, *rest = name.split(".")
     found: Any = constants.get(first)
     for part in rest:
         found = getattr(found, part, None)
-    if not hasattr(found, "fn") or not callable(getattr(found, "fn", None)) or _is_language(found):
-        return None
-    return source(found)
+    is_kernel = hasattr(found, "fn") and callable(getattr(found, "fn", None)) and not _is_language(found)
+    return found if is_kernel else None
 
 
 def _is_language(function: Any) -> bool:
@@ -120,17 +132,17 @@ def _is_language(function: Any) -> bool:
     return module.startswith("triton.")
 
 
-def _seen(name: str, value: Any) -> Any:
+def seen(name: str, value: Any) -> Any:
     """An argument as the source sees it."""
     if hasattr(value, "block_shape") and hasattr(value, "base"):
         return Address(name, tuple(int(extent) for extent in value.block_shape))
-    if _tensor(value) is not None:
+    if tensor_of(value) is not None:
         return Address(name)
-    plain = isinstance(value, int | float | bool | str | tuple | list) or value is None
+    plain = isinstance(value, int | float | bool | str | tuple | list | Traced) or value is None
     return value if plain else Unknown(f"the argument {name}")
 
 
-def _tensor(value: Any) -> Tensor | None:
+def tensor_of(value: Any) -> Tensor | None:
     """Extent of a tensor argument, of a descriptor's tensor, or None for anything else."""
     value = getattr(value, "base", value) if hasattr(value, "block_shape") else value
     if not (hasattr(value, "data_ptr") and hasattr(value, "element_size")):
@@ -158,11 +170,11 @@ def _launch(read: Sequence[Counts], blocks: int, tensors: Mapping[str, Tensor]) 
         return Launch(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}, {})
     lines = {line for counts in read for line in counts.loops}
     unknown = {why: line for counts in read for why, line in counts.unknown.items()}
-    trips = [counts.trips for counts in read]
+    trips = [float(counts.trips) for counts in read]
     return Launch(
         blocks=blocks,
         trips=float(np.mean(trips)),
-        longest=max(trips),
+        longest=float(max(trips)),
         read_bytes=float(np.mean([sum(counts.read.values()) for counts in read])),
         written_bytes=float(np.mean([sum(counts.written.values()) for counts in read])),
         flops=float(np.mean([counts.flops for counts in read])),

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pipewave.tune.reading.traced import Traced
+
 Shape = tuple[int, ...]
 
 
@@ -43,7 +45,7 @@ class Tensor:
 
 def is_number(value: Any) -> bool:
     """Whether a value is known."""
-    return isinstance(value, int | float | bool)
+    return isinstance(value, int | float | bool | Traced)
 
 
 def shape_of(value: Any) -> Shape | None:

@@ -1,0 +1,1 @@
+"""What breaks it: damaged files, wrong inputs, killed processes and many users at once (`make chaos`)."""

@@ -1,0 +1,56 @@
+"""The manifest of packaged files: `python -m pipewave.files.manifest [--write]` checks it, or makes it anew.
+
+Without `--write` it prints every file that differs and ends with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pipewave.files import packaged
+from pipewave.files.sealed import replace
+
+
+def files() -> Iterator[Path]:
+    """Every file of the package that is not code."""
+    for path in sorted(packaged.ROOT.rglob("*")):
+        made = path.suffix in (".py", ".pyc") or any(part.startswith(".") for part in path.parts[-3:])
+        if path.is_file() and not made and path != packaged.MANIFEST:
+            yield path
+
+
+def today() -> dict[str, str]:
+    """Checksums of the files as they lie there, by name."""
+    return {
+        path.relative_to(packaged.ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files()
+    }
+
+
+def differing(said: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """Names whose checksums differ, and those of one side only."""
+    return sorted(name for name in {*said, *found} if said.get(name) != found.get(name))
+
+
+def write() -> None:
+    """Put today's checksums into the manifest, whole or not at all."""
+    replace(packaged.MANIFEST, "".join(f"{digest}  {name}\n" for name, digest in today().items()).encode())
+    packaged.known.cache_clear()
+
+
+def main() -> int:
+    """Check or write; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="take the files as they are")
+    if parser.parse_args().write:
+        write()
+    wrong = differing(packaged.known(), today())
+    sys.stdout.write("".join(f"{name} differs from the manifest; {packaged.REMEDY}\n" for name in wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""What `predict` answers: one prediction, or many as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.errors import MissingExtra
+from pipewave.physics.demand import PIPES, Array
+from pipewave.prediction.resolve import Source
+from pipewave.residual.card import BASES
+from pipewave.software.known import furthest
+
+LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One answer.
+
+    Attributes:
+        latency_us: expected time, µs.
+        low_us: lower end of the 90 % interval, µs.
+        high_us: upper end of the 90 % interval, µs.
+        floor_us: time that no kernel can beat, µs: the busiest pipe at its highest rate.
+        ceiling_us: time that a well-made kernel reaches at this shape, µs.
+        bound: the pipe that sets the floor, such as `tensor` or `dram`.
+        basis: what was measured: `measured_gpu`, `same_architecture` or `new_architecture`.
+        impl: implementation that was assumed or asked for.
+        stack: software that was assumed or asked for.
+        notes: what was substituted, in sentences.
+        software: whether rows of this stack and implementation on this GPU were trained on (`measured`), or which stand
+            in for them: `other_gpu`, `nearest_version`, `other_framework`.
+    """
+
+    latency_us: float
+    low_us: float
+    high_us: float
+    floor_us: float
+    ceiling_us: float
+    bound: str
+    basis: str
+    impl: str
+    stack: str
+    notes: tuple[str, ...] = ()
+    software: str = "measured"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer of the contract, less its id."""
+        return asdict(self) | {"notes": list(self.notes)}
+
+    def __add__(self, other: Prediction) -> Prediction:
+        """One call after the other: times add up, ends of the interval too, as if both erred alike."""
+        if not isinstance(other, Prediction):
+            return NotImplemented
+        times: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in LATENCIES}
+        longer = self if self.latency_us >= other.latency_us else other
+        least = max(self.basis, other.basis, key=BASES.index)
+        software = furthest(self.software, other.software)
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        same: dict[str, Any] = {name: _shared(getattr(self, name), getattr(other, name)) for name in ("impl", "stack")}
+        return replace(longer, **times, **same, basis=least, notes=notes, software=software)
+
+    def __radd__(self, other: int) -> Prediction:
+        """So that `sum(predictions)` works."""
+        return self if other == 0 else NotImplemented
+
+
+def _shared(one: str, other: str) -> str:
+    return one if one == other else " + ".join(dict.fromkeys((*one.split(" + "), *other.split(" + "))))
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions(Sequence[Prediction]):
+    """Many answers as arrays, [call] each, in the order of the calls; a sequence of `Prediction`.
+
+    Attributes:
+        latency_us: expected times, µs.
+        low_us: lower ends of the 90 % intervals, µs.
+        high_us: upper ends of the 90 % intervals, µs.
+        floor_us: times that no kernel can beat, µs.
+        ceiling_us: times that well-made kernels reach, µs.
+        bound: pipe that sets each floor, index into `PIPES`.
+        group: what each answer rests on, index into `sources`.
+        sources: basis, implementation, stack and notes of each group.
+        joules: energy above what the idle board draws, J.
+        carried: columns of a DataFrame that are no fields.
+        index: of a DataFrame.
+    """
+
+    latency_us: Array
+    low_us: Array
+    high_us: Array
+    floor_us: Array
+    ceiling_us: Array
+    bound: NDArray[np.intp]  # index into PIPES
+    group: NDArray[np.intp]  # index into `sources`
+    sources: tuple[Source, ...]
+    joules: Array  # of energy above what the idle board draws
+    carried: Mapping[str, Any] = field(default_factory=dict)  # columns of a DataFrame that are no fields
+    index: Any = None  # of a DataFrame
+
+    def __len__(self) -> int:
+        return len(self.latency_us)
+
+    @overload
+    def __getitem__(self, index: int) -> Prediction: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Prediction]: ...
+    def __getitem__(self, index: int | slice) -> Prediction | Sequence[Prediction]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        source = self.sources[self.group[index]]
+        return Prediction(
+            float(self.latency_us[index]),
+            float(self.low_us[index]),
+            float(self.high_us[index]),
+            float(self.floor_us[index]),
+            float(self.ceiling_us[index]),
+            PIPES[self.bound[index]],
+            source.basis,
+            source.impl,
+            source.stack,
+            source.notes,
+            source.software,
+        )
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return (self[i] for i in range(len(self)))
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Lists by name, with the fields of the contract."""
+        told = ("basis", "impl", "stack", "notes", "software")
+        sources = [self.sources[group] for group in self.group.tolist()]
+        return (
+            {name: getattr(self, name).tolist() for name in LATENCIES}
+            | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
+            | {name: [getattr(source, name) for source in sources] for name in told}
+        )
+
+    def to_pandas(self) -> Any:
+        """A DataFrame, one row a call, with the index and the further columns of the one it was asked with.
+
+        Raises MissingExtra where pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
+        answers = self.to_dict()
+        kept = {f"{name}_given" if name in answers else name: column for name, column in self.carried.items()}
+        return pd.DataFrame({name: np.asarray(column) for name, column in kept.items()} | answers, index=self.index)
+
+
+def joined(parts: Sequence[tuple[Sequence[int] | slice, Predictions]]) -> Predictions:
+    """Parts of a batch as one, each row at its number."""
+    size = sum(len(found) for _, found in parts)
+    columns, bound, group = np.empty((6, size)), np.empty(size, np.intp), np.empty(size, np.intp)
+    sources: list[Source] = []
+    for rows, found in parts:
+        columns[:, rows] = (*(getattr(found, name) for name in LATENCIES), found.joules)
+        bound[rows] = found.bound
+        group[rows] = found.group + len(sources)
+        sources += found.sources
+    latency, low, high, floor, ceiling, joules = columns
+    return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)

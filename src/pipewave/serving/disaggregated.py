@@ -1,0 +1,144 @@
+"""Prefill and decode engines apart (xPyD): two pools with a split of their own each, and caches handed from one to the
+other.
+
+A prompt runs on the least loaded prefill engine, which makes the first token; its cache then moves, each rank sending
+or taking its own part over its own link, and the least loaded decode engine makes the rest. Transfers overlap with
+steps and do not queue for links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from pipewave.errors import BadInput, UnknownField, did_you_mean
+from pipewave.gpus import GPU
+from pipewave.kernels.collective.links import joined, network_gbps
+from pipewave.models import ModelSpec
+from pipewave.serving.report import ANY, Sla, summary
+from pipewave.serving.run import Served, Server, Setup
+from pipewave.serving.simulate import Record, Simulation
+from pipewave.serving.traffic import Traffic
+from pipewave.step.memory import cache_bytes
+
+HANDOVER_S = 1e-3  # set-up of a cache transfer: a message each way and the first descriptors
+LARGEST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One pool: `workers` equal engines, each split and limited as it says; None as the other settings say."""
+
+    workers: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the pool."""
+        return self.workers * self.tp * self.pp * self.dp
+
+    def of(self, setup: Setup) -> Setup:
+        """A set-up with this side's split and limits."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "workers"}
+        return replace(setup, replicas=1, prefill=0, decode=0, **{k: v for k, v in named.items() if v is not None})
+
+
+def side_of(given: Any, name: str) -> Side:
+    """From a mapping or `workers=2,tp=4`. Raises UnknownField or BadInput."""
+    if isinstance(given, Side):
+        return given
+    said = _words(given, name) if isinstance(given, str) else given
+    if not isinstance(said, Mapping):
+        raise BadInput(f"{name} = {given!r}: give workers, tp, pp, ep, dp, such as workers=2,tp=4", field=name)
+    known = [field.name for field in fields(Side)]
+    if unknown := [key for key in said if key not in known]:
+        raise UnknownField(f"{name}: unknown field {unknown[0]!r};{did_you_mean(str(unknown[0]), known)}", field=name)
+    for key, value in said.items():
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not 1 <= value <= (1 << 20 if "max" in key else LARGEST)
+        ):
+            raise BadInput(f"{name}.{key} = {value!r}: must be a positive integer", field=name)
+    return Side(**said)
+
+
+def _words(text: str, name: str) -> dict[str, int]:
+    parts = [part.partition("=") for part in text.split(",") if part.strip()]
+    try:
+        return {key.strip(): int(value) for key, _, value in parts}
+    except ValueError as problem:
+        raise BadInput(f"{name} = {text!r}: must look like workers=2,tp=4", field=name) from problem
+
+
+@dataclass(frozen=True, slots=True)
+class Disaggregated:
+    """A prefill pool and a decode pool, ready to serve."""
+
+    prefill: Server
+    decode: Server
+    workers: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls,
+        model: str | Path | Mapping[str, Any] | ModelSpec,
+        gpu: str | GPU,
+        setup: Setup,
+        sides: tuple[Side, Side],
+        longest: int,
+    ) -> Disaggregated:
+        """Both pools of a model. Raises what `Server.of` raises, for either."""
+        prompts, tokens = sides
+        first = Server.of(model, gpu, replace(prompts.of(setup), speculative=None), longest)
+        return cls(first, Server.of(model, gpu, tokens.of(setup), longest), (prompts.workers, tokens.workers))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of both pools."""
+        return sum(
+            n * s.runner.deployment.parallel.world
+            for n, s in zip(self.workers, (self.prefill, self.decode), strict=True)
+        )
+
+    @property
+    def spread(self) -> float:
+        """Half the 90 % interval of a step's logarithm, of the wider side."""
+        return max(self.prefill.spread, self.decode.spread)
+
+    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
+        """Serve `traffic`; every step takes `scale` times its predicted time."""
+        record = self.record(traffic, scale=scale)
+        deployment = self.decode.runner.deployment
+        answer = {
+            "model": deployment.model.name,
+            "gpu": self.decode.runner.gpu.name,
+            "engine": self.decode.runner.engine.name,
+            "gpus": self.gpus,
+            "kv_tokens": self.decode.memory.kv_tokens,
+            **summary(record, traffic, self.gpus, sla),
+        }
+        return Served(answer, self.decode.memory, traffic, record)
+
+    def record(self, traffic: Traffic, *, scale: float = 1.0) -> Record:
+        """What happens to the requests."""
+        prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
+        front = self.decode.setup.front
+        return Simulation(traffic, prompts, decode=tokens, transfer_s=self.transfer_s, front=front).run()
+
+    def transfer_s(self, tokens: int) -> float:
+        """Seconds to move a prompt's cache: the side whose ranks hold more of it each is the slower one."""
+        size = max(cache_bytes(server.runner.deployment, tokens) for server in (self.prefill, self.decode))
+        return HANDOVER_S + size / (1e9 * link_gbps(self.decode.runner.gpu, self.gpus))
+
+
+def link_gbps(gpu: GPU, gpus: int) -> float:
+    """GB/s between two GPUs of a deployment: NVLink while it joins them all, else the network."""
+    return gpu.link_gbps if gpus <= joined(gpu) else min(network_gbps(gpu), gpu.link_gbps)

@@ -1,0 +1,120 @@
+"""Data-parallel ranks of one engine: a scheduler, a cache and requests each, and one step for all of them.
+
+Attention and dense parts of a step wait for the fullest rank; experts and the exchange work on the tokens of all. Ranks
+without requests run along empty. New requests go to the rank with the fewest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from pipewave.serving.replica import Limits, Replica, Step
+from pipewave.serving.together import Pieces, Work
+from pipewave.serving.traffic import Traffic
+
+NOTHING: Work = (0, 0, ())
+
+
+class Timed(Protocol):
+    """What tells how long a step of all ranks takes."""
+
+    def together(self, ranks: Sequence[Work], /) -> float:
+        """Seconds."""
+        ...
+
+
+class Asked:
+    """Stands in for a table: keeps what a rank's step would hold, for the group to price."""
+
+    def __init__(self) -> None:
+        self.work = NOTHING
+
+    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
+        """Remember the step; it takes no time of its own."""
+        self.work = (decoding, cached, list(pieces))
+        return 0.0
+
+
+class Group:
+    """`ranks` replicas in lock step, with the face of one replica.
+
+    patience: steps that prompts are held back until every rank has one (0: none), where ranks are decoding: what
+    TensorRT-LLM's `attention_dp_config` calls enable_balance and timeout_iters.
+    """
+
+    def __init__(
+        self,
+        table: Timed,
+        limits: Limits,
+        traffic: Traffic,
+        ranks: int,
+        *,
+        ready: bool = False,
+        patience: int = 0,
+    ) -> None:
+        self.table, self.patience, self.held = table, 0 if ready else patience, 0
+        self.asked = [Asked() for _ in range(ranks)]
+        self.ranks = [Replica(asked, limits, traffic, ready=ready) for asked in self.asked]
+        self.waiting: deque[int] = deque()
+
+    @property
+    def idle(self) -> bool:
+        """True when there is nothing to do."""
+        return not self.waiting and all(rank.idle for rank in self.ranks)
+
+    @property
+    def load(self) -> int:
+        """Requests that run or wait."""
+        return len(self.waiting) + sum(rank.load for rank in self.ranks)
+
+    def step(self, now: float) -> Step:
+        """Schedule and run one step of every rank."""
+        self._deal()
+        kept = [self._hold(rank) for rank in self.ranks] if self._holds() else []
+        steps = []
+        for rank, asked in zip(self.ranks, self.asked, strict=True):
+            asked.work = NOTHING
+            steps.append(rank.step(now))
+        for rank, waiting in zip(self.ranks, kept, strict=False):
+            rank.waiting = waiting
+        return self._joined(now, steps)
+
+    def _deal(self) -> None:
+        """Give each new request to the rank with the fewest."""
+        while self.waiting:
+            min(self.ranks, key=_load).waiting.append(self.waiting.popleft())
+
+    def _holds(self) -> bool:
+        """Whether prompts wait for ranks that have none."""
+        if not self.patience or not any(rank.waiting for rank in self.ranks):
+            return False
+        if all(rank.waiting for rank in self.ranks) or not all(rank.decoding for rank in self.ranks):
+            self.held = 0
+            return False
+        self.held += 1
+        if self.held < self.patience:
+            return True
+        self.held = 0
+        return False
+
+    @staticmethod
+    def _hold(rank: Replica) -> deque[int]:
+        """Take the waiting requests off a rank for one step."""
+        waiting, rank.waiting = rank.waiting, deque()
+        return waiting
+
+    def _joined(self, now: float, steps: Sequence[Step]) -> Step:
+        whole = Step(now, 0.0, sum(step.decoding for step in steps), [p for step in steps for p in step.pieces])
+        whole.first = [request for step in steps for request in step.first]
+        whole.done = [request for step in steps for request in step.done]
+        whole.preempted = sum(step.preempted for step in steps)
+        work = [asked.work for asked in self.asked]
+        if any(decoding or pieces for decoding, _, pieces in work):
+            whole.seconds = self.table.together(work)
+        return whole
+
+
+def _load(rank: Replica) -> int:
+    return rank.load

@@ -1,0 +1,52 @@
+"""How published tables write attention data parallelism: one group of GPUs counted twice.
+
+A group of G GPUs whose attention is data parallel and whose experts lie on all of them is dp = G, ep = G. Tables
+made from launch arguments that hold G in one field and "attention DP: yes" in another write dp = G², ep = G (the same
+measurements stand in the corpus once as dp = 8 and once as dp = 64), or tp = G, dp = G, ep = G² (only G GPUs explain
+when the caches of those runs fill). A case that says `gpus` is taken by its word.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+SQUARED = ("trtllm",)  # engines whose published rows square dp
+TWICE = ("vllm",)  # engines whose published rows state the group as tp, too
+
+DYNAMO = re.compile(r"0\.[5-9]\.\d+(\.post\d+|-rc.*)|1\.\d+\.\d+-dev\.\d+")
+
+
+class Degrees(NamedTuple):
+    """Parallel degrees, and how they were read where that is not as written."""
+
+    tp: int
+    ep: int
+    dp: int
+    note: str = ""
+
+
+def read(engine: str, tp: int, ep: int, dp: int, gpus: int | None) -> Degrees:
+    """The degrees of one group; `gpus`: its size, where told."""
+    if gpus == tp * dp:
+        return Degrees(tp, ep, dp)
+    if engine in SQUARED and tp == 1 and ep > 1 and dp == ep**2:
+        return Degrees(1, ep, ep, _note(f"dp {dp} with ep {ep}", ep, dp))
+    if engine in TWICE and tp > 1 and dp == tp and ep == tp * dp:
+        return Degrees(1, dp, dp, _note(f"tp {tp}, dp {dp} with ep {ep}", dp, tp * dp))
+    return Degrees(tp, ep, dp)
+
+
+def _note(written: str, group: int, literal: int) -> str:
+    return (
+        f"{written} read as one group of {group} GPUs, as published tables count it twice; "
+        f"give gpus = {literal} to have it literally"
+    )
+
+
+def is_disaggregated(engine: str, version: str | None) -> bool:
+    """Whether a version can only be Dynamo's own, as tables of its deployments write it: prefill and decode apart.
+
+    TensorRT-LLM counts 0.12 to 1.x and marks candidates `rc`; Dynamo counts 0.x with `.postN`, and candidates of it.
+    """
+    return engine == "trtllm" and bool(DYNAMO.fullmatch(version or ""))

@@ -1,0 +1,100 @@
+"""Speculative decoding as a deployment states it: who drafts, how many tokens, and how many of them are accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from pipewave.errors import BadInput, MissingField
+from pipewave.software.recipes import acceptance as usual
+
+METHODS = ("mtp", "eagle3", "ngram", "draft")
+ALIASES = {
+    "deepseek_mtp": "mtp", "nextn": "mtp", "eagle": "eagle3", "lookahead": "ngram", "draft_model": "draft",
+    "standalone": "draft", "prompt_lookup": "ngram",
+}  # fmt: skip
+NAMES = ("method", "tokens", "acceptance", "model")
+MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Speculative:
+    """`tokens` drafted a step; `accepted[i]`: probability that draft i is accepted when those before it were.
+
+    model: the draft model of method `draft`.
+    """
+
+    method: str
+    tokens: int
+    accepted: tuple[float, ...]
+    model: str | None = None
+
+    @property
+    def mean(self) -> float:
+        """Tokens a step makes on average: 1 + a₁ + a₁a₂ + …, for equal a: (1 − a^(k+1)) / (1 − a)."""
+        return 1.0 + sum(accumulate(self.accepted, lambda a, b: a * b))
+
+    @property
+    def verified(self) -> int:
+        """Tokens of a request that a step verifies: the drafts, and the one before them."""
+        return self.tokens + 1
+
+
+def of(given: Any) -> Speculative:
+    """From `method=mtp,tokens=3,acceptance=0.8`, a method's name, or a mapping. Raises BadInput or MissingField.
+
+    acceptance: one number for all positions, or one a position (in text separated by `/`).
+    """
+    if isinstance(given, Speculative):
+        return given
+    said = _words(given) if isinstance(given, str) else given
+    if not isinstance(said, Mapping) or not set(said) <= set(NAMES):
+        raise _bad(f"{given!r}: give {', '.join(NAMES)}, such as method=mtp,tokens=3,acceptance=0.8")
+    method = ALIASES.get(str(said.get("method", "")).lower(), str(said.get("method", "")).lower())
+    if method not in METHODS:
+        raise _bad(f"method = {said.get('method')!r}: must be one of {', '.join(METHODS)}")
+    if method == "draft" and not said.get("model"):
+        raise MissingField(
+            "speculative: method draft needs a model: the name or folder of the draft model", field="speculative"
+        )
+    tokens = _tokens(said.get("tokens", 1 if method == "mtp" else 3))
+    return Speculative(method, tokens, _accepted(said.get("acceptance"), method, tokens), said.get("model"))
+
+
+def _words(text: str) -> dict[str, str]:
+    """The parts of name=value,name=value; a lone word is the method."""
+    parts = [part.partition("=") for part in text.split(",") if part.strip()]
+    return {
+        (name if equals else "method").strip(): (value if equals else name).strip() for name, equals, value in parts
+    }
+
+
+def _tokens(given: Any) -> int:
+    try:
+        tokens = int(given)
+    except (TypeError, ValueError):
+        tokens = 0
+    if not 1 <= tokens <= MOST or isinstance(given, bool):
+        raise _bad(f"tokens = {given!r}: must be an integer from 1 to {MOST}")
+    return tokens
+
+
+def _accepted(given: Any, method: str, tokens: int) -> tuple[float, ...]:
+    """One probability a position; a list ends with the value that further positions take."""
+    if given is None:
+        return (usual(method),) * tokens
+    listed = given.split("/") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else [given]
+    try:
+        rates = [float(rate) for rate in listed]
+    except (TypeError, ValueError):
+        rates = []
+    if not rates or not all(math.isfinite(rate) and 0 <= rate <= 1 for rate in rates):
+        raise _bad(f"acceptance = {given!r}: must be from 0 to 1, one for all positions or one a position")
+    return tuple([*rates, *[rates[-1]] * tokens][:tokens])
+
+
+def _bad(text: str) -> BadInput:
+    return BadInput(f"speculative: {text}", field="speculative")

@@ -1,0 +1,133 @@
+"""What is kept of kernels of the user's own: measured launches in an append-only store, fitted tables in sealed files.
+
+Both lie under the user's cache, named by card and by the kernel's source; every record names configurations, driver and
+Triton, so that what was measured otherwise is not read. Several processes append to one store; a table is replaced in
+one step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+
+from pipewave.errors import BadFile
+from pipewave.files import sealed
+from pipewave.files.store import Store, read
+from pipewave.tune.own.anchors import Floats
+from pipewave.tune.own.card import Card
+from pipewave.tune.own.described import Described, Kind, config_hash
+from pipewave.tune.own.device import Built
+from pipewave.tune.own.model import Model
+from pipewave.tune.smooth import Smoother
+from pipewave.tune.table import TableMismatch, slug
+
+SCHEMA = 1
+NOT_BUILT = 2  # in place of an error
+ENVIRONMENT = ("gpu", "driver", "triton")
+Record = Mapping[str, Any]
+Fitted = Mapping[Kind, tuple[Model, Sequence[Any]]]  # kind → its model, numbers of launches like those to choose for
+
+
+def folder() -> Path:
+    """Where stores and tables of the user's own kernels lie."""
+    return Path(platformdirs.user_cache_dir("pipewave")) / "own"
+
+
+def stem(of: Described, gpu: str, base: Path | None = None) -> Path:
+    """Path of a kernel's files on a card, without suffix."""
+    return (base or folder()) / slug(gpu) / f"{of.name}-{of.source_sha256[:16]}"
+
+
+def append(path: Path, of: Described, env: Mapping[str, Any], kind: Kind, numbers: Mapping[str, Any], counts: Floats,
+           us: Floats, built: Sequence[Sequence[int]], seconds: float) -> None:  # fmt: skip
+    """Add a measured launch. OSError where the disk is full."""
+    record = {"t": "launch", "schema": SCHEMA, "configs": config_hash(of.configs), "env": _environment(env),
+              "kind": [list(pair) for pair in kind], "numbers": dict(numbers), "counts": counts.tolist(),
+              "us": [None if np.isnan(value) else float(value) for value in us], "built": [list(one) for one in built],
+              "seconds": seconds}  # fmt: skip
+    with Store(path.with_suffix(".launches")) as store:
+        store.append(record)
+
+
+def _environment(env: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(env.get(name, "")) for name in ENVIRONMENT}
+
+
+def launches(path: Path, of: Described, env: Mapping[str, Any] | None) -> list[Record]:
+    """Launches measured with these configurations, driver and Triton; `env` None takes any card's."""
+    wanted = config_hash(of.configs), None if env is None else _environment(env)
+    return [record for record in read(path.with_suffix(".launches")).of("launch")
+            if record["schema"] == SCHEMA and record["configs"] == wanted[0]
+            and wanted[1] in (None, record["env"])]  # fmt: skip
+
+
+def numbers_of(record: Record) -> tuple[Kind, Mapping[str, Any], Floats, Floats]:
+    """Kind, numbers, counts [c, 6] and µs [c] of a record."""
+    kind = tuple((name, text) for name, text in record["kind"])
+    us = np.array([np.nan if value is None else value for value in record["us"]], float)
+    return kind, record["numbers"], np.array(record["counts"], float), us
+
+
+def built_of(record: Record) -> dict[int, Built]:
+    """What the compiler said of the configurations that were compiled by then."""
+    errors = "", "did not compile"
+    return {i: Built(smem, registers, errors[error]) for i, (smem, registers, error) in enumerate(record["built"])
+            if error < NOT_BUILT}  # fmt: skip
+
+
+def write_table(path: Path, of: Described, env: Mapping[str, Any], models: Fitted,
+                canary: Sequence[Any] = ()) -> Path:  # fmt: skip
+    """Write fitted kinds of one kernel as one sealed file, whole or not at all."""
+    card: dict[str, Any] = {"schema": SCHEMA, "kernel": {"name": of.name, "source_sha256": of.source_sha256,
+                            "configs_sha256": config_hash(of.configs), "key": list(of.key)},
+                            "env": {**env}, "kinds": [], "canary": list(canary)}  # fmt: skip
+    arrays: dict[str, Any] = {}
+    for i, (kind, (model, seen)) in enumerate(models.items()):
+        card["kinds"].append({"kind": [list(pair) for pair in kind], "launches": [dict(one) for one in seen],
+                              "margin": model.margin, "measured": model.launches, "card": asdict(model.card),
+                              "lengths": [each.length for each in model.smooth]})  # fmt: skip
+        arrays |= {f"{i}_law": model.law, f"{i}_sigma": model.sigma, f"{i}_resident": model.resident}
+        for j, each in enumerate(model.smooth):
+            arrays |= {f"{i}_{j}_{name}": getattr(each, name) for name in ("mean", "spread", "at", "weights")}
+    target = path.with_suffix(".safetensors")
+    sealed.write(target, card, arrays)
+    return target
+
+
+def read_table(path: Path, of: Described) -> tuple[dict[str, Any], dict[Kind, tuple[Model, list[Any]]]]:
+    """A table's description and its kinds.
+
+    Raises:
+        BadFile: damaged, or no such table. TableMismatch: of another kernel source or other configurations.
+    """
+    meta, arrays = sealed.read(path, "kernel table")
+    if meta.get("schema") != SCHEMA or "kinds" not in meta:
+        raise BadFile(f"{path} is no table of a kernel of one's own, or of another version", field="table")
+    for what, wanted in (("source_sha256", of.source_sha256), ("configs_sha256", config_hash(of.configs))):
+        if meta["kernel"][what] != wanted:
+            raise TableMismatch(f"{path} was made for another {what.partition('_')[0]} of {of.name}; measure anew: "
+                                f"`pipewave tune profile FILE.py:{of.name}`", field="table")  # fmt: skip
+    return meta, {_kind(each): _model(i, each, arrays) for i, each in enumerate(meta["kinds"])}
+
+
+def _kind(of: Mapping[str, Any]) -> Kind:
+    return tuple((name, text) for name, text in of["kind"])
+
+
+def _model(i: int, of: Mapping[str, Any], a: Mapping[str, Any]) -> tuple[Model, list[Any]]:
+    smooth = tuple(Smoother(a[f"{i}_{j}_mean"], a[f"{i}_{j}_spread"], length, a[f"{i}_{j}_at"], a[f"{i}_{j}_weights"])
+                   for j, length in enumerate(of["lengths"]))  # fmt: skip
+    model = Model(Card(**of["card"]), a[f"{i}_resident"], a[f"{i}_law"], smooth, a[f"{i}_sigma"], of["margin"],
+                  of["measured"])  # fmt: skip
+    return model, list(of["launches"])
+
+
+def dumps(value: Any) -> str:
+    """One line of JSON."""
+    return json.dumps(value, separators=(",", ":"), default=str)

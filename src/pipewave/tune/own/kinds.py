@@ -1,0 +1,80 @@
+"""One kind of launch of a kernel: what was measured of it, the model fitted to that, and the choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipewave.tune.own import measuring
+from pipewave.tune.own.anchors import Anchors, Floats, Ints, columns
+from pipewave.tune.own.card import Card
+from pipewave.tune.own.chooser import SAMPLES, Chooser
+from pipewave.tune.own.device import Built
+from pipewave.tune.own.model import Model, fit, physics, timed_everywhere
+from pipewave.tune.own.sizes import Sizes, drawn, sizes
+from pipewave.tune.own.works import Works
+
+ELSEWHERE = 128  # launches drawn that the pooled law is asked for
+
+
+@dataclass(slots=True)
+class KindState:
+    """`numbers`, `counts`, `us`: launches measured; `built` by configuration; `model` and `chooser` once there are."""
+
+    works: Works
+    numbers: list[Mapping[str, Any]] = field(default_factory=list)
+    counts: list[Floats] = field(default_factory=list)
+    us: list[Floats] = field(default_factory=list)
+    built: dict[int, Built] = field(default_factory=dict)
+    model: Model | None = None
+    prior: Model | None = None
+    chooser: Chooser | None = None
+
+    def add(self, numbers: Mapping[str, Any], counts: Floats, us: Floats, built: Mapping[int, Built]) -> None:
+        """Take a measured launch in."""
+        self.numbers.append(numbers)
+        self.counts.append(counts)
+        self.us.append(us)
+        self.built |= built
+
+    def sizes(self) -> Sizes:
+        """Which numbers of the launches are sizes of their own."""
+        return sizes(self.works.inputs, self.works.of.key, self.numbers)
+
+    def anchors(self, of: Sizes, card: Card) -> Anchors:
+        """Everything measured, to fit to."""
+        config = columns(self.works.of.configs)
+        built = [self.built.get(i, Built()) for i in range(len(self.works.of.configs))]
+        resident = measuring.resident(built, config.get("num_warps", np.full(len(built), 4)), card)
+        return Anchors(of.at(self.numbers), np.stack(self.counts), np.stack(self.us), config, resident)
+
+    def fit(self, card: Card) -> None:
+        """Fit to what was measured, and work out short lists."""
+        of = self.sizes()
+        anchors = self.anchors(of, card)
+        elsewhere = self.works.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1)))
+        prior = None if self.prior is None else self.prior.law_us
+        base = () if self.prior is None else self.prior.smooth
+        self.model = fit(anchors, card, elsewhere, prior, base)
+        self.chooser = Chooser(self.works, of, self.model, timed_everywhere(anchors.us), anchors.at)
+        for numbers, us in zip(self.numbers, self.us, strict=True):
+            key = tuple(numbers[name] for name in self.chooser.inputs)
+            self.chooser.remember(key, int(np.nanargmin(us)))
+
+    def adopt(self, model: Model, seen: Sequence[Mapping[str, Any]], samples: int = SAMPLES) -> None:
+        """Choose by a table's model, fitted to launches of these numbers. The kind must have been read."""
+        of = sizes(self.works.inputs, self.works.of.key, seen)
+        usable: Ints = np.flatnonzero(np.isfinite(model.sigma))
+        self.model = model
+        self.chooser = Chooser(self.works, of, model, usable, of.at(seen) if samples else np.zeros((0, len(of.names))))
+
+    def expected_us(self, counts: Floats, card: Card) -> Floats:
+        """µs [c] to expect of a launch before it is measured: by the model or the prior, else by physics."""
+        model = self.model or self.prior
+        if model is not None:
+            return np.asarray(model.law_us(counts[None])[0])
+        of = physics(card, len(counts))
+        return np.asarray(of.us(counts[None], np.full(len(counts), 2))[0])

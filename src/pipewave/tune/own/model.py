@@ -1,0 +1,188 @@
+"""Laws of all configurations of a kernel of the user's own, from as few launches as there are.
+
+Each configuration has the law of `wave`. Few launches do not determine it, so that it leans on a `Prior`: times at
+launches nobody measured, which count as much as `LEAN` measured ones together. A prior is one law for all
+configurations (`Pooled`: what a trip, a byte and a wave cost, whatever the tile), fitted to the same launches; the
+physics of the card alone, where nothing was measured; or the table of another card, carried over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.tune import wave
+from pipewave.tune.fitted import smoothed, spread
+from pipewave.tune.margin import MARGINS, folds, is_slower, margin, with_margin
+from pipewave.tune.own.anchors import Anchors, Floats, Ints, work
+from pipewave.tune.own.card import Card
+from pipewave.tune.smooth import Smoother
+
+LEAN = 6.0  # measured launches that a prior counts for
+PHYSICS = 0.2  # of a measured launch: what the physics of the card counts for, at each
+SHRINK = 1.0  # launches that "like all others" counts for, in how much slower a configuration is than the pooled law
+SMOOTHED = 6  # launches from which on residuals are smoothed over sizes
+JUDGED = 20  # launches from which on the margin is found by leaving some out
+SIGMA = 0.1  # relative error to expect of a law that nothing was measured for
+TERMS = tuple(i for i in range(len(wave.TERMS)) if i not in wave.STEPS)
+Times = Callable[[Floats], Floats]  # counts [s, c, 6] → µs [s, c]
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """One law over what hardware does, [8], and how much slower [c] each configuration is than it says (log)."""
+
+    card: Card
+    law: Floats
+    offset: Floats
+
+    def us(self, counts: Floats, resident: Ints) -> Floats:
+        """Predict launches [s, c, 6]: [s, c] µs."""
+        return np.asarray(pooled_terms(counts, resident, self.card) @ self.law * np.exp(self.offset))
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`law` [c, terms]; `smooth`: corrections, in turn (of the prior's card, then of this one); `sigma` [c] relative
+    error; `margin`: log µs that a choice has to gain over the first configuration."""  # fmt: skip
+
+    card: Card
+    resident: Ints
+    law: Floats
+    smooth: tuple[Smoother, ...]
+    sigma: Floats
+    margin: float
+    launches: int
+
+    def law_us(self, counts: Floats) -> Floats:
+        """Predict launches [s, c, 6] by the laws alone: [s, c] µs."""
+        return np.asarray(np.einsum("scp,cp->sc", wave.design(work(counts), self.card.sms, self.resident), self.law))
+
+    def log_factor(self, logs: Floats) -> Floats:
+        """Return the log of the correction [s, c] at log sizes [s, d]."""
+        out = np.zeros((len(logs), len(self.law)))
+        for each in self.smooth:
+            out += each.log_factor(logs)
+        return out
+
+    def us(self, counts: Floats, logs: Floats) -> Floats:
+        """Predict launches: [s, c] µs."""
+        return np.asarray(self.law_us(counts) * np.exp(self.log_factor(logs)))
+
+    def ranked(self, counts: Floats, logs: Floats, default: int = 0) -> Floats:
+        """Log µs [s, c] that choices go by: one sigma up, the default lowered by the margin."""
+        log_us = np.log(self.us(counts, logs)) + self.sigma
+        return with_margin(log_us, np.full(len(log_us), default), self.margin)
+
+
+def pooled_terms(counts: Floats, resident: Ints, card: Card) -> Floats:
+    """Terms of the pooled law [s, c, 8], in µs at the card's peaks: launch, a block's chain of trips, compute and bytes
+    of the busiest SM and of all SMs together, memory. Ceilings alone would be the physics of the card."""  # fmt: skip
+    blocks, trips, longest, least_bytes, moved_bytes, flops = (counts[..., i] for i in range(6))
+    blocks = np.maximum(blocks, 1.0)
+    busiest = np.ceil(blocks / card.sms)
+    waves = np.ceil(busiest / resident)
+    each_flops, each_bytes = flops / blocks / card.sm_flops_us, moved_bytes / blocks / card.sm_bytes_us
+    one = np.ones(np.broadcast_shapes(blocks.shape, resident.shape))
+    return np.stack([one * x for x in (1.0, longest, waves * trips, busiest * each_flops, busiest * each_bytes,
+                                       flops / card.sm_flops_us / card.sms, moved_bytes / card.sm_bytes_us / card.sms,
+                                       least_bytes / card.bytes_us)], axis=-1)  # fmt: skip
+
+
+# µs of each pooled term where nothing was measured: a launch, a trip's latency, and peaks as they are usually reached.
+USUAL = np.array([2.5, 0.25, 0.1, 1.2, 0.3, 0.2, 0.1, 1.15])
+
+
+def physics(card: Card, configurations: int) -> Pooled:
+    """The law of a card before anything was measured on it."""
+    return Pooled(card, USUAL, np.zeros(configurations))
+
+
+def pooled(anchors: Anchors, card: Card) -> Pooled:
+    """Fit the pooled law, leaning on the physics of the card, and the offset of each configuration."""
+    terms = pooled_terms(anchors.counts, anchors.resident, card)
+    timed = np.isfinite(anchors.us)
+    x, us = terms[timed][:, None, :], anchors.us[timed][:, None]
+    lean = (terms[timed] @ USUAL)[:, None], np.sqrt(PHYSICS)
+    sums = [wave.moments(x, us), wave.moments(x, *lean)]
+    gram, right = (np.sum([pair[i] for pair in sums], axis=0) for i in (0, 1))
+    law = wave.nonnegative(gram, right)[0]
+    off = np.where(timed, np.log(np.where(timed, anchors.us, 1.0) / np.maximum(terms @ law, 1e-3)), 0.0)
+    return Pooled(card, law, off.sum(axis=0) / (timed.sum(axis=0) + SHRINK))
+
+
+def fit(anchors: Anchors, card: Card, elsewhere: Floats | None = None, prior: Times | None = None,
+        base: tuple[Smoother, ...] = ()) -> Model:  # fmt: skip
+    """Fit everything.
+
+    Args:
+        anchors: launches measured; may be none, with a prior.
+        card: where they were measured.
+        elsewhere: counts [v, c, 6] of launches like those to choose for; default: the anchors'.
+        prior: times to expect there; default: the pooled law of the anchors.
+        base: corrections that the prior brings, which predictions keep.
+    """
+    made = _without_margin(anchors, card, elsewhere, prior, base)
+    if len(anchors.us) < JUDGED:
+        return made
+    predicted = np.empty_like(anchors.us)
+    for out, rest in folds(len(anchors.us)):
+        fitted, test = _without_margin(anchors.take(rest), card, elsewhere, prior, base), anchors.take(out)
+        predicted[out] = np.log(fitted.us(test.counts, test.logs)) + fitted.sigma
+    default = np.zeros(len(anchors.us), np.int64)
+    predicted = np.where(np.isfinite(anchors.us), predicted, np.inf)
+    predicted[:, 0] = np.where(np.isfinite(predicted[:, 0]), predicted[:, 0], 1e3)
+    return replace(made, margin=margin(is_slower(anchors.us, default), predicted, default))
+
+
+def _without_margin(
+    anchors: Anchors, card: Card, elsewhere: Floats | None, prior: Times | None, base: tuple[Smoother, ...]
+) -> Model:
+    if prior is None:
+        of = pooled(anchors, card)
+        prior = lambda counts: of.us(counts, anchors.resident)  # noqa: E731
+    there = anchors.counts if elsewhere is None or not len(elsewhere) else elsewhere
+    shift = _shift(anchors, prior)
+    parts = [(_design(there, card, anchors.resident), prior(there) * np.exp(shift), np.sqrt(LEAN / len(there)))]
+    us = anchors.us / np.exp(_carried(base, anchors))
+    if len(anchors.us):
+        parts.append((_design(anchors.counts, card, anchors.resident), us, 1.0))
+    law = wave.fit(parts, TERMS)
+    made = Model(card, anchors.resident, law, base, np.full(len(law), SIGMA), MARGINS[0], len(anchors.us))
+    return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
+
+
+def _shift(anchors: Anchors, prior: Times) -> float:
+    """Log factor by which all launches measured are off the prior: clocks, mostly."""
+    if not len(anchors.us):
+        return 0.0
+    return float(np.nanmedian(np.log(anchors.us / np.maximum(prior(anchors.counts), 1e-3))))
+
+
+def _design(counts: Floats, card: Card, resident: Ints) -> Floats:
+    return wave.design(work(counts), card.sms, resident)
+
+
+def _carried(base: tuple[Smoother, ...], anchors: Anchors) -> Floats:
+    return np.asarray(sum((each.log_factor(anchors.logs) for each in base), np.zeros_like(anchors.us)))
+
+
+def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
+    """Smooth what the laws leave over sizes; where a launch was not timed it is as all others of its size."""
+    timed = np.isfinite(us)
+    residual = np.log(np.where(timed, us, 1.0) / np.maximum(made.law_us(anchors.counts), 1e-3))
+    usual = np.nanmedian(np.where(timed, residual, np.nan), axis=1, keepdims=True)
+    residual = np.where(timed, residual, np.nan_to_num(usual))
+    filled = np.where(timed, us, 3.0 * np.nanmin(np.where(timed, us, np.inf), axis=1, keepdims=True))
+    known = {} if len(us) >= JUDGED else {"alike": 0.0, "length": 1.5, "noise": 1.0}
+    smooth, left, found = smoothed(anchors.logs, filled, anchors.config, residual, known)
+    law = made.law * np.exp(found["shared"])
+    return replace(made, law=law, smooth=(*made.smooth, smooth), sigma=spread(filled, left))
+
+
+def timed_everywhere(us: NDArray[np.float64]) -> Ints:
+    """Configurations that were timed at some launch: only those can be chosen."""
+    return np.flatnonzero(np.isfinite(us).any(axis=0))

@@ -1,0 +1,279 @@
+"""A `triton.jit` kernel whose configuration is chosen by what was measured of it: at first use, or in a table.
+
+The first launches are measured within a budget; later ones are chosen for by the laws. Nothing is measured while a CUDA
+graph is captured. Where there is no GPU, or the source cannot be read, `triton.autotune` or the first configuration
+takes over: a missing table never stops a launch.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipewave.tune.own import kept, log, measuring
+from pipewave.tune.own.anchors import Floats
+from pipewave.tune.own.chooser import Chooser
+from pipewave.tune.own.described import Described, Kind, described
+from pipewave.tune.own.device import Device, Launch
+from pipewave.tune.own.kinds import KindState
+from pipewave.tune.own.sites import kind_picker, named, site_of, size_picker
+from pipewave.tune.own.works import Works
+from pipewave.tune.reading.formula import inputs_of
+
+BUDGET_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`budget_s`: seconds of timing at first use, in all; `trips`: loop trips where the source does not tell them;
+    `table`: a table to choose by, which is never written; `cache`: a folder instead of the user's, False for none;
+    `device`: what measures, default: the GPU in use."""  # fmt: skip
+
+    budget_s: float = BUDGET_S
+    trips: Any = None
+    table: str | Path | None = None
+    cache: str | Path | bool = True
+    device: Device | None = None
+
+
+class TunedKernel:
+    """Stands where `triton.autotune` stood. `provenance` counts where choices came from; `reason` says why not ours."""
+
+    def __init__(self, fn: Any, upstream: Any, configs: Sequence[Any], key: Sequence[str], options: Options) -> None:
+        self.fn, self.upstream, self.options = fn, upstream, options
+        self.configs = list(configs)
+        self.of: Described = described(fn, [_keywords(config) for config in configs], key, options.trips)
+        self.arg_names = list(self.of.arg_names)
+        self.provenance: Counter[str] = Counter()
+        self.reason, self.spent_s, self.best_config = "", 0.0, self.configs[0]
+        self.kinds: dict[Kind, KindState] = {}
+        self._pickers: dict[Any, Any] = {}
+        self._entries: dict[Any, tuple[Chooser, Any]] = {}
+        self._lock = threading.RLock()
+        self._device: Device | None = options.device
+        self._looked = options.device is not None
+        self._table: Mapping[Kind, Any] = {}
+        self._hooks = [config.pre_hook for config in self.configs]
+        self._log = log.path()
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """Return the launcher of a grid, as a Triton kernel does."""
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        """Launch, or compile where `warmup`, with the configuration chosen for these arguments."""
+        index = self.choose(args, kwargs, grid)
+        if index is None:
+            return self.upstream.run(*args, grid=grid, warmup=warmup, **kwargs)
+        config, hook = self.of.configs[index], self._hooks[index]
+        self.best_config = self.configs[index]
+        if hook is not None and not warmup:
+            hook({**named(self.of, args, kwargs), **config})
+        return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **config)
+
+    def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        """Compile what a launch would run."""
+        return self.run(*args, grid=grid, warmup=True, **kwargs)
+
+    def choose(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> int | None:
+        """Number of the configuration for a launch; None where upstream must decide."""
+        if self.reason:
+            self.provenance["upstream"] += 1
+            return None
+        try:
+            site = site_of(args, kwargs, grid)
+            entry = self._entries.get((site, self._pickers[site](args, kwargs, grid)))
+        except (KeyError, AttributeError, TypeError):
+            entry = None
+        if entry is not None:
+            chooser, pick = entry
+            key = pick(args, kwargs, grid)
+            found = chooser.memo.get(key)
+            if found is not None:
+                return found
+            if not self._measures() and self._log is None and not self._prunes():
+                self.provenance["model"] += 1
+                return chooser.remember(key, chooser.decide(key))
+        return self._slow(args, kwargs, grid)
+
+    def _prunes(self) -> bool:
+        return bool(getattr(self.upstream, "early_config_prune", None) or getattr(self.upstream, "perf_model", None))
+
+    def _measures(self) -> bool:
+        """Whether a launch not seen before is to be measured."""
+        if self.options.table is not None or self.spent_s >= self.options.budget_s:
+            return False
+        device = self.device()
+        return device is not None and device.idle()
+
+    def device(self) -> Device | None:
+        """What measures; looked for once."""
+        if not self._looked:
+            from pipewave.tune.own import gpu
+
+            self._device, self._looked = gpu.current(), True
+        return self._device
+
+    def _slow(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> int | None:
+        """Read the launch, then measure it or choose for it. What cannot be read goes to upstream, with the reason."""
+        with self._lock:
+            try:
+                return self._chosen(args, kwargs, grid)
+            except Exception as problem:  # noqa: BLE001  whatever goes wrong here must not stop the user's launch
+                self.reason = f"{type(problem).__name__}: {problem}"
+                warnings.warn(f"{self.of.name}: falling back to triton.autotune: {self.reason}", stacklevel=5)
+                return None
+
+    def _chosen(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> int:
+        by_name = named(self.of, args, kwargs)
+        numbers = inputs_of(grid, by_name, self.of.constants)
+        state = self.state(self.of.kind(by_name), grid, by_name, numbers)
+        counts = state.works.counts(numbers)
+        if self._log is not None:
+            log.write(self._log, self.of, by_name, numbers, counts)
+        allowed = self._allowed(args, kwargs)
+        index = self._pick(state, args, kwargs, grid, numbers, counts, allowed)
+        if state.chooser is not None:
+            self._enter(state.chooser, args, kwargs, grid, index)
+        return index
+
+    def state(self, kind: Kind, grid: Any, by_name: Mapping[str, Any], numbers: Mapping[str, Any]) -> KindState:
+        """A kind of launch, read and with what the cache or the table has of it."""
+        new = kind not in self.kinds
+        state = self.kinds.setdefault(kind, KindState(Works(self.of)))
+        state.works.read(grid, by_name, numbers)
+        if new:
+            self._recall(kind, state)
+        return state
+
+    def _recall(self, kind: Kind, state: KindState) -> None:
+        if self.options.table is not None:
+            self._table = self._table or kept.read_table(Path(self.options.table), self.of)[1]
+            if kind in self._table:
+                state.adopt(*self._table[kind])
+            return
+        device, path = self.device(), self.path()
+        if device is None or path is None:
+            return
+        for record in kept.launches(path, self.of, device.env):
+            record_kind, numbers, counts, us = kept.numbers_of(record)
+            if record_kind == kind:
+                state.add(numbers, counts, us, kept.built_of(record))
+                self.spent_s += float(record["seconds"])
+        if state.us:
+            state.fit(device.card)
+
+    def path(self) -> Path | None:
+        """Where what is measured is kept, without suffix."""
+        device = self.device()
+        if device is None or self.options.cache is False:
+            return None
+        base = None if self.options.cache is True else Path(self.options.cache)
+        return kept.stem(self.of, str(device.env.get("gpu", device.card.gpu)), base)
+
+    def _allowed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
+        """Configurations that the user's own pruning leaves."""
+        if not self._prunes():
+            return list(range(len(self.configs)))
+        self.upstream.nargs = dict(zip(self.arg_names, args, strict=False))
+        left = self.upstream.prune_configs(dict(kwargs))
+        return [i for i, config in enumerate(self.configs) if any(config is one or config == one for one in left)]
+
+    def _pick(self, state: KindState, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any,
+              numbers: Mapping[str, Any], counts: Floats, allowed: Sequence[int]) -> int:  # fmt: skip
+        if state.chooser is not None:
+            known = state.chooser.memo.get(tuple(numbers[name] for name in state.chooser.inputs))
+            if known is not None and known in allowed:
+                return known
+        if len(allowed) > 1 and self._measures():
+            device = self.device()
+            assert device is not None
+            launch = self.launch(args, kwargs, grid)
+            us = self.measure(state, device, launch, numbers, counts, allowed)
+            if us is not None:
+                self.provenance["measured"] += 1
+                return us
+        if state.chooser is not None and state.model is not None:
+            self.provenance["model"] += 1
+            return self._by_model(state.chooser, numbers, allowed)
+        self.provenance["default"] += 1
+        return allowed[0]
+
+    @staticmethod
+    def _by_model(chooser: Chooser, numbers: Mapping[str, Any], allowed: Sequence[int]) -> int:
+        key = tuple(numbers[name] for name in chooser.inputs)
+        index = chooser.choose(key)
+        if index in allowed:
+            return index
+        usable = [i for i in allowed if i in chooser.usable] or list(allowed)
+        expected = chooser.expected_us(key)
+        return chooser.remember(key, min(usable, key=lambda i: float(expected[i])))
+
+    def launch(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> Launch:
+        """A launch to measure, with the hooks that upstream runs around each."""
+
+        def full(index: int) -> dict[str, Any]:
+            return {**named(self.of, args, kwargs), **self.of.configs[index]}
+
+        def before(index: int) -> None:
+            hook = self._hooks[index]
+            if hook is not None:
+                hook(full(index))
+            self.upstream.pre_hook(full(index))
+
+        def after(index: int) -> None:
+            self.upstream.post_hook(full(index), exception=None)
+
+        return Launch(self.fn, grid, args, kwargs, self.of.configs, before, after)
+
+    def measure(self, state: KindState, device: Device, launch: Launch, numbers: Mapping[str, Any], counts: Floats,
+                allowed: Sequence[int]) -> int | None:  # fmt: skip
+        """Time a launch under the configurations allowed, keep it, fit anew; the fastest, None where none ran."""
+        narrow = any("8" in text for _, text in self.of.kind(named(self.of, launch.args, launch.kwargs)))
+        timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.card), narrow)
+        self.upstream.pre_hook({**named(self.of, launch.args, launch.kwargs), **self.of.configs[allowed[0]]},
+                               reset_only=True)  # fmt: skip
+        self.spent_s += timed.seconds
+        if not (timed.us == timed.us).any():
+            return None
+        state.add(numbers, counts, timed.us, timed.built)
+        self._keep(state, numbers, counts, timed, named(self.of, launch.args, launch.kwargs))
+        state.fit(device.card)
+        self._entries = {}  # choosers are new
+        return int(min((i for i in allowed if timed.us[i] == timed.us[i]), key=lambda i: float(timed.us[i])))
+
+    def _keep(self, state: KindState, numbers: Mapping[str, Any], counts: Floats, timed: measuring.Timed,
+              by_name: Mapping[str, Any]) -> None:  # fmt: skip
+        path, device = self.path(), self.device()
+        if path is None or device is None:
+            return
+        built = [state.built.get(i) for i in range(len(self.configs))]
+        rows = [
+            [one.smem_bytes, one.registers, int(bool(one.error))] if one else [0, 0, kept.NOT_BUILT] for one in built
+        ]
+        try:
+            kept.append(
+                path, self.of, device.env, self.of.kind(by_name), numbers, counts, timed.us, rows, timed.seconds
+            )
+        except OSError as problem:
+            warnings.warn(f"{self.of.name}: what was measured is not kept: {problem}", stacklevel=2)
+
+    def _enter(self, chooser: Chooser, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any, index: int) -> None:
+        """Remember the choice, and how to come to it fast from this place in the program."""
+        site = site_of(args, kwargs, grid)
+        if site not in self._pickers:
+            self.of.held.append(getattr(grid, "__code__", None))  # its id names the place: it must live
+            self._pickers[site] = kind_picker(self.of, args, kwargs)
+        pick = size_picker(self.of, args, grid, chooser.inputs)
+        chooser.remember(pick(args, kwargs, grid), index)
+        self._entries[site, self._pickers[site](args, kwargs, grid)] = chooser, pick
+
+
+def _keywords(config: Any) -> dict[str, Any]:
+    """A `triton.Config` as the keyword arguments that it launches with."""
+    return dict(config.all_kwargs())

@@ -1,0 +1,96 @@
+"""More work takes no less time, a faster card no more; measured contexts stay as their rows have them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pipewave as pw
+from bench import monotone
+from pipewave.gpus import find
+from pipewave.kernels import family_of
+from pipewave.prediction import batch, order
+from pipewave.prediction.columns import columns, group_key, taken
+
+GPUS = ("H200", "A10", "L4", "B300", "RTX 4090", "H20")
+CASES: dict[str, dict[str, Any]] = {
+    "gemm": {"kernel": "gemm", "m": 48, "n": 4096, "k": 4096},
+    "attention": {
+        "kernel": "attention",
+        "q_lens": [1] * 8,
+        "kv_lens": [3000] * 8,
+        "heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+    },
+    "fused_moe": {"kernel": "fused_moe", "tokens": 40, "experts": 64, "topk": 6, "hidden": 2048, "inter": 1408},
+    "rmsnorm": {"kernel": "rmsnorm", "rows": 500, "dim": 4096},
+    "all_reduce": {"kernel": "all_reduce", "bytes": 1 << 20, "world": 4},
+}
+
+
+def latency(case: dict[str, Any], gpu: Any) -> float:
+    return float(pw.predict([case], gpu).latency_us[0])
+
+
+@given(st.sampled_from(sorted(CASES)), st.sampled_from(GPUS),
+       st.sampled_from(("dram_gbps", "boost_clock_mhz", "link_gbps", "l2_gbps")), st.floats(1.05, 3.0))  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_a_card_with_one_rate_raised_is_never_slower(family: str, name: str, rate: str, factor: float) -> None:
+    card, case = find(name), CASES[family]
+    base = latency(case, card)
+    assert latency(case, card.what_if(**{rate: getattr(card, rate) * factor})) <= base * (1 + 1e-9)
+    assert latency(case, card.what_if(**{rate: getattr(card, rate) / factor})) >= base * (1 - 1e-9)
+
+
+def test_pairs_are_in_order() -> None:
+    """A subset of what `make chaos` asks; 225 of 16,141 pairs were out of order before, 32 by more than 20 %."""
+    rows = monotone.table(1_500, seed=11)
+    total, out, far = (sum(row[name] for row in rows) for name in ("pairs", "out_of_order", "beyond_20_percent"))
+    assert total > 1_000
+    assert out <= 0.01 * total
+    assert far <= 0.002 * total
+    assert all(row["beyond_20_percent"] == 0 for row in rows if row["change"] in monotone.LESS)
+
+
+@pytest.mark.parametrize("family", ["gemm", "mla", "fused_moe", "rmsnorm", "all_gather"])
+def test_no_short_call_beyond_the_rows_is_faster_than_half_of_it(family: str) -> None:
+    rng = np.random.default_rng(0)
+    of, gpu = family_of(family), find("A10")
+    (name,) = of.grows
+    base = {"gemm": {"n": 128, "k": 1664}, "mla": {"q_lens": (1,), "kv_lens": (4000,), "phase": "generation"},
+            "fused_moe": CASES["fused_moe"], "rmsnorm": {"dim": 4096}, "all_gather": {"world": 4}}[family]  # fmt: skip
+    for size in (2 * rng.integers(1, 60, 12)).tolist():
+        case = base | {"kernel": family, "dtype": "bf16", name: size}
+        half = case | {name: size // 2}
+        raw = batch.answer(of, columns(of, [half]), group_key(of, half), gpu, "graph").seconds[0, 0]
+        kept = order.answer(of, columns(of, [case]), group_key(of, case), gpu, "graph")
+        assert kept.seconds[0, 0] >= raw * (1 - 1e-9)
+        assert np.all(np.diff(kept.seconds[[1, 0, 2], 0]) >= 0)
+        assert kept.seconds[1, 0] >= kept.seconds[3, 0]
+
+
+def test_measured_answers_stay_as_they_are() -> None:
+    of, gpu, case = family_of("gemm"), find("H200"), {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096}
+    key = group_key(of, case)
+    raw, kept = (way(of, columns(of, [case]), key, gpu, "cold") for way in (batch.answer, order.answer))
+    assert raw.source.basis == "measured_gpu"
+    assert np.array_equal(raw.seconds, kept.seconds)
+
+
+def test_one_call_and_many_are_put_in_the_same_order() -> None:
+    calls = [{"kernel": "gemm", "m": m, "n": 128, "k": 1664, "dtype": "bf16"} for m in (2, 4, 8, 16, 24, 32)]
+    many = pw.predict(calls, "A10", protocol="graph").latency_us
+    one = [pw.predict(pw.gemm(call["m"], 128, 1664), "A10", protocol="graph").latency_us for call in calls]
+    assert np.allclose(many, one, rtol=1e-5)
+
+
+def test_taken_columns_are_those_of_the_calls_alone() -> None:
+    of = family_of("attention")
+    cases = [CASES["attention"] | {"q_lens": [1] * n, "kv_lens": list(range(n, 2 * n))} for n in (3, 1, 4)]
+    some, alone = taken(columns(of, cases), np.array([2, 0])), columns(of, [cases[2], cases[0]])
+    assert np.array_equal(some["heads"], alone["heads"])
+    assert np.array_equal(some["kv_lens"].values, alone["kv_lens"].values)
+    assert np.array_equal(some["kv_lens"].offsets, alone["kv_lens"].offsets)

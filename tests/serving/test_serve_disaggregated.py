@@ -1,0 +1,164 @@
+"""Prefill and decode pools: a plain simulator of both, splits of their own, transfers, and how cases name them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+
+from pipewave.errors import BadInput, MissingField, UnknownField
+from pipewave.gpus import find
+from pipewave.kernels.collective.links import network_gbps
+from pipewave.serving.answers import answer
+from pipewave.serving.cases import from_dict
+from pipewave.serving.disaggregated import HANDOVER_S, Disaggregated, Side, link_gbps, side_of
+from pipewave.serving.matched import SPARE, matched
+from pipewave.serving.notation import is_disaggregated
+from pipewave.serving.run import Setup
+from pipewave.serving.traffic import Traffic, synthetic
+from pipewave.step.memory import cache_bytes
+
+MODEL = "Llama-3.1-8B"
+
+
+def _pools(prefill: Side, decode: Side) -> Disaggregated:
+    return Disaggregated.of(MODEL, "H200", Setup(max_num_batched_tokens=2048), (prefill, decode), 2048)
+
+
+def _plain(pools: Disaggregated, traffic: Traffic) -> tuple[list[float], list[float]]:
+    """Two prefill engines in turn of arrival, a wire, one decode engine: every request walked, step by step."""
+    prompts, outputs = traffic.input_len.tolist(), traffic.output_len.tolist()
+    table, later = pools.prefill.table, pools.decode.table
+    ends: list[list[float]] = [[0.0] for _ in range(pools.workers[0])]
+    first, ready = [0.0] * len(prompts), []
+    for request, come in enumerate(traffic.arrival_s.tolist()):
+        queued = [sum(end > come for end in listed) for listed in ends]
+        own = ends[queued.index(min(queued))]
+        own.append(max(own[-1], come) + table.seconds(0, 0, [(prompts[request], 0)]))
+        first[request] = own[-1]
+        ready.append((own[-1] + pools.transfer_s(prompts[request]), request))
+    queue, running, now, done = deque(sorted(ready)), {}, 0.0, [0.0] * len(prompts)
+    while queue or running:
+        if not running:
+            now = max(now, queue[0][0])
+        while queue and queue[0][0] <= now:
+            running[queue.popleft()[1]] = 1
+        now += later.seconds(len(running), sum(prompts[r] + made for r, made in running.items()), [])
+        for request in list(running):
+            running[request] += 1
+            if running[request] == outputs[request]:
+                done[request] = now
+                del running[request]
+    return first, done
+
+
+def test_pools_are_those_of_a_plain_simulator() -> None:
+    """Prompts of a whole step's budget, so that each runs alone; engines without overlapped scheduling."""
+    pools = Disaggregated.of(
+        MODEL, "H200", Setup(engine="vllm:0.11.0", max_num_batched_tokens=1024), (Side(2), Side(1)), 2048
+    )
+    traffic = synthetic(40, input_len=1024, output_len=40, rate=40, seed=2)
+    record = pools.record(traffic)
+    first, done = _plain(pools, traffic)
+    assert record.first_s == pytest.approx(np.array(first), rel=1e-3)
+    # A cache that comes while others decode joins them one step later here than in the plain simulator.
+    step = pools.decode.table.seconds(8, 8 * 1060, [])
+    assert record.done_s == pytest.approx(np.array(done), abs=2 * step)
+
+
+def test_each_side_has_its_own_split() -> None:
+    pools = _pools(Side(workers=3), Side(workers=1, tp=4))
+    assert (pools.gpus, pools.prefill.runner.deployment.parallel.tp, pools.decode.runner.deployment.parallel.tp) == (
+        7,
+        1,
+        4,
+    )
+    alike = _pools(Side(workers=3), Side(workers=1))
+    traffic = synthetic(60, input_len=512, output_len=64, concurrency=16)
+    fast, slow = pools.run(traffic).answer, alike.run(traffic).answer
+    assert fast["tpot_mean_ms"] < slow["tpot_mean_ms"]
+    assert fast["kv_tokens"] > slow["kv_tokens"]
+    assert fast["gpus"] == 7
+
+
+def test_prompts_do_not_disturb_decoding() -> None:
+    """What disaggregation is for: the longest gap between tokens holds no prompt."""
+    from pipewave.serving.run import Server
+
+    traffic = synthetic(60, input_len=2000, output_len=64, concurrency=8)
+    apart = _pools(Side(workers=2), Side()).run(traffic).answer
+    together = Server.of(MODEL, "H200", Setup(max_num_batched_tokens=2048), 2100).run(traffic).answer
+    assert apart["itl_p99_ms"] < 0.3 * together["itl_p99_ms"]
+
+
+def test_more_prefill_engines_shorten_the_wait() -> None:
+    traffic = synthetic(80, input_len=2000, output_len=32, rate=30)
+    waits = [_pools(Side(workers=n), Side()).run(traffic).answer["ttft_mean_ms"] for n in (1, 2, 4)]
+    assert waits == sorted(waits, reverse=True)
+
+
+def test_caches_cross_the_slower_link() -> None:
+    """Bytes of the fuller rank over NVLink inside an island, over the network beyond."""
+    gpu = find("H200")
+    near, far = _pools(Side(4), Side(4)), _pools(Side(8), Side(4))
+    size = cache_bytes(near.decode.runner.deployment, 1000)
+    assert near.transfer_s(1000) == pytest.approx(HANDOVER_S + size / (1e9 * gpu.link_gbps))
+    assert far.transfer_s(1000) == pytest.approx(HANDOVER_S + size / (1e9 * network_gbps(gpu)))
+    assert link_gbps(find("GB200"), 64) == find("GB200").link_gbps  # a rack is one island
+    assert _pools(Side(tp=2), Side(tp=2)).transfer_s(1000) - HANDOVER_S == pytest.approx(
+        (near.transfer_s(1000) - HANDOVER_S) / 2
+    )
+
+
+def test_a_case_names_its_pools() -> None:
+    case = {"model": MODEL, "gpu": "H200", "isl": 512, "osl": 32, "concurrency": 8, "requests": 24}
+    named = answer(from_dict(case | {"prefill": {"workers": 2}, "decode": {"workers": 1, "tp": 2}}))
+    words = answer(from_dict(case | {"prefill": "workers=2", "decode": "workers=1,tp=2"}))
+    assert named["ttft_ms"] == words["ttft_ms"] > 0
+    with pytest.raises(MissingField, match="both pools"):
+        answer(from_dict(case | {"prefill": {"workers": 2}}))
+    with pytest.raises(UnknownField, match="workers"):
+        from_dict(case | {"prefill": {"worker": 2}})
+    with pytest.raises(BadInput, match="positive"):
+        from_dict(case | {"decode": {"workers": 0}})
+
+
+def test_pools_that_nothing_says_are_matched() -> None:
+    case = {
+        "model": MODEL,
+        "gpu": "H200",
+        "isl": 2000,
+        "osl": 64,
+        "concurrency": 32,
+        "requests": 96,
+        "disaggregated": True,
+    }
+    found = answer(from_dict(case))
+    assert any("match the rate of one decode engine" in note for note in found["notes"])
+    traffic = synthetic(96, input_len=2000, output_len=64, concurrency=32)
+    pools, _ = matched(MODEL, "H200", Setup(), 1, traffic)
+    record = pools.record(traffic)
+    # Enough prefill engines that most requests in flight are decoding, and not twice as many as that takes.
+    prefill = float((record.first_s - record.arrival_s).mean())
+    whole = float((record.done_s - record.arrival_s).mean())
+    assert prefill < 0.5 * whole
+    assert 1 < SPARE < 2
+    assert pools.workers[0] > 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "is_so"),
+    [
+        ("trtllm", "0.8.1.post2", True), ("trtllm", "1.1.0-dev.2", True), ("trtllm", "0.5.1-rc0.pre3", True),
+        ("trtllm", "1.2.0rc6.post2", False), ("trtllm", "0.12.0", False), ("trtllm", None, False), ("sglang", "0.5.8.post1", False),
+    ],
+)  # fmt: skip
+def test_versions_that_are_dynamos(engine: str, version: str | None, is_so: bool) -> None:
+    assert is_disaggregated(engine, version) is is_so
+
+
+def test_sides_as_words() -> None:
+    assert side_of("workers=2, tp=4", "prefill") == Side(workers=2, tp=4)
+    with pytest.raises(BadInput, match="must look like"):
+        side_of("workers=two", "prefill")

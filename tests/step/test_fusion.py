@@ -1,0 +1,79 @@
+"""Fused kernels of a step: the law beside measured rows, and what is charged where they run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipewave as pw
+from pipewave.calls.families import Call
+from pipewave.gpus import find
+from pipewave.models import load
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.software.engines import Engine
+from pipewave.step import Runner, find_engine
+from pipewave.step.fusion import MIB, fused_us, overlapped_us, with_fused_norms
+
+EACH = 0.06  # mean error of the law on either GPU
+
+
+def engine_of(tp: int = 8, mib: float = 1.0) -> Engine:
+    runner = Runner.of(Deployment(load("Llama-3.1-70B"), Parallel(tp)), find("H200"), find_engine("vllm"))
+    return runner.engine.what_if(fused_norm_mib=mib).on(runner.engine.setting)
+
+
+def test_the_law_agrees_with_measured_rows(corpus: Path) -> None:
+    pytest.importorskip("pandas")
+    from bench.fused_norm import compared
+
+    table = compared(corpus)
+    off = (table.law_us / table.us - 1).abs()
+    assert off.mean() < 0.04
+    for gpu, rows in off.groupby(table.gpu):
+        assert rows.mean() < EACH, gpu
+
+
+def test_norms_go_into_the_all_reduce_before_them() -> None:
+    """Up to the engine's limit, inside one host, and never slower than alone."""
+    gpu, rows = find("H200"), int(MIB) // (2 * 8192)  # of 1 MiB in bf16
+    calls: list[Call] = [
+        pw.all_reduce(1 << 18, 8), pw.rmsnorm(16, 8192, fused_add=True), pw.all_reduce(1 << 21, 8),
+        pw.rmsnorm(rows, 8192, fused_add=True), pw.rmsnorm(rows + 1, 8192, fused_add=True), pw.rmsnorm(16, 8192),
+        pw.all_reduce(1 << 18, 16, nodes=2), pw.all_gather(1 << 18, 8), pw.gemm(16, 8192, 8192),
+    ]  # fmt: skip
+    alone = pw.predict(calls, gpu, protocol="serving")
+    fused, gone = with_fused_norms(calls, alone, gpu, engine_of())
+    assert gone.tolist() == [False, True, False, True, False, False, False, False, False]
+    assert fused.latency_us[0] == pytest.approx(min(alone.latency_us[0], fused_us(1 << 18, 8, gpu)))
+    assert (fused.latency_us[gone] < 1e-3).all() and (fused.high_us[gone] < 1e-3).all()
+    kept = ~gone & (np.arange(len(calls)) > 0)
+    assert (fused.latency_us[kept] == alone.latency_us[kept]).all()
+    ratio = fused.latency_us[0] / alone.latency_us[0]
+    assert fused.low_us[0] / alone.low_us[0] == pytest.approx(ratio)
+    assert fused.high_us[0] / alone.high_us[0] == pytest.approx(ratio)
+
+
+def test_a_slow_prediction_becomes_the_fused_kernels_time_and_a_fast_one_stays() -> None:
+    gpu, calls = find("H200"), [pw.all_reduce(1 << 18, 8)]
+    alone, law = pw.predict(calls, gpu, protocol="serving"), fused_us(1 << 18, 8, gpu)
+    for factor, expected in ((3.0, law), (0.5, 0.5 * law)):
+        found, _ = with_fused_norms(calls, replace(alone, latency_us=np.array([factor * law])), gpu, engine_of())
+        assert found.latency_us[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("tp", "mib"), [(1, 1.0), (8, 0.0)])
+def test_nothing_is_fused_on_one_gpu_or_where_the_engine_does_not(tp: int, mib: float) -> None:
+    calls = [pw.all_reduce(1 << 18, 8), pw.rmsnorm(16, 8192, fused_add=True)]
+    alone = pw.predict(calls, "H200", protocol="serving")
+    found, gone = with_fused_norms(calls, alone, find("H200"), engine_of(tp, mib))
+    assert found is alone and not gone.any()
+
+
+def test_the_shorter_lane_hides_behind_the_longer() -> None:
+    us, lane = np.array([5.0, 3.0, 2.0, 7.0, 1.0, 9.0]), np.array([0, 1, 2, 1, 2, 2], np.intp)
+    step = np.array([0, 0, 0, 1, 1, 1], np.intp)
+    assert overlapped_us(us, lane, step, 2).tolist() == [min(3.0, 2.0), min(7.0, 1.0 + 9.0)]

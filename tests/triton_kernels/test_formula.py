@@ -1,0 +1,142 @@
+"""Formulas read from a kernel's source at one launch, beside counting other launches anew."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+import triton.language as tl  # noqa: E402
+
+from pipewave.triton_kernels import gemm, prefill  # noqa: E402
+from pipewave.tune.mapping import mapper  # noqa: E402
+from pipewave.tune.reading.formula import Formula, constants_of, formula, inputs_of, values_of  # noqa: E402
+from pipewave.tune.reading.inspect import Shaped  # noqa: E402
+from pipewave.tune.reading.launch import count  # noqa: E402
+
+CDIV = triton.cdiv
+
+
+@triton.jit
+def persistent(x, out, M, N, SMS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
+    for tile in range(tl.program_id(0), tiles, SMS):
+        at = tile * BM * BN + tl.arange(0, BM * BN)
+        tl.store(out + at, tl.load(x + at))
+
+
+@triton.jit
+def counted_down(x, n, BLOCK: tl.constexpr):
+    left = n
+    while left > 0:
+        tl.load(x + tl.arange(0, BLOCK))
+        left -= BLOCK
+
+
+@triton.jit
+def two_ways(x, n, BLOCK: tl.constexpr):
+    if n > 100:
+        for _ in range(0, n, BLOCK):
+            tl.load(x + tl.arange(0, BLOCK))
+    else:
+        tl.load(x + tl.arange(0, BLOCK))
+
+
+@triton.jit
+def by_data(x, ends, BLOCK: tl.constexpr):
+    for _ in range(tl.load(ends)):
+        tl.load(x + tl.arange(0, BLOCK))
+
+
+def dense(m: int, n: int, k: int) -> tuple[Any, dict[str, Any]]:
+    named = {"a": Shaped(m * k, 2), "w": Shaped(n * k, 2), "c": Shaped(m * n, 2), "scale": 1.0, "M": m, "N": n, "K": k,
+             "GROUP_M": 4}  # fmt: skip
+    return lambda c: (CDIV(m, c["BLOCK_M"]) * CDIV(n, c["BLOCK_N"]),), named
+
+
+def worked_out(of: Formula, grid: Any, named: dict[str, Any], kernel: Any) -> tuple[Any, ...] | None:
+    return of.one(*values_of(of.inputs, inputs_of(grid, named, constants_of(kernel))))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_formula_read_once_counts_any_other_size_as_reading_it_anew_does(seed: int) -> None:
+    pick = random.Random(seed)
+    c = {"BLOCK_M": pick.choice((16, 128)), "BLOCK_N": pick.choice((32, 256)), "BLOCK_K": pick.choice((32, 64))}
+    made = formula(gemm.gemm, *dense(512, 1024, 2048), c, constants_of(gemm.gemm))
+    for _ in range(5):
+        grid, named = dense(pick.randint(1, 5000), pick.randint(1, 9000), pick.randint(1, 9000))
+        found = worked_out(made, grid, named, gemm.gemm)
+        again = count(gemm.gemm, grid, named, c)
+        assert found is not None
+        wanted = again.blocks, again.trips, again.longest, again.least, again.moved, again.flops * again.blocks
+        assert found == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_causal_rows_are_counted_whichever_way_blocks_are_numbered(first: int) -> None:
+    c, shape = {"BLOCK_M": 64, "BLOCK_N": 64}, {"batch": 3, "q_len": 4096, "kv_len": 4096, "heads": 8, "kv_heads": 2}
+
+    def launch(s: dict[str, int]) -> tuple[Any, dict[str, Any]]:
+        q, kv = s["batch"] * s["q_len"] * s["heads"] * 128, s["batch"] * s["kv_len"] * s["kv_heads"] * 128
+        named = {"q": Shaped(q, 2), "k": Shaped(kv, 2), "v": Shaped(kv, 2), "o": Shaped(q, 2), "scale": 0.1,
+                 "HEADS_FIRST": first, "HEAD_DIM": 128, "CAUSAL": True}  # fmt: skip
+        batch, heads, rows = s["batch"], s["heads"], s["q_len"]
+        return lambda c: (batch * heads * CDIV(rows, c["BLOCK_M"]),), named | {
+            n: s[n] for n in ("q_len", "kv_len", "heads", "kv_heads")
+        }
+
+    made = formula(prefill.prefill, *launch(shape), c, constants_of(prefill.prefill))
+    for q in (640, 2048, 9000):
+        s = shape | {"q_len": q, "kv_len": q + 320}
+        found, wanted = worked_out(made, *launch(s), prefill.prefill), mapper("prefill_causal_128")(s, c)
+        assert found is not None
+        assert found[0] == wanted.blocks
+        assert found[1] == pytest.approx(wanted.trips, rel=0.1)
+        assert found[2] == pytest.approx(wanted.longest, rel=0.1)
+
+
+def test_tiles_dealt_to_a_fixed_number_of_blocks() -> None:
+    named = {"x": Shaped(1 << 22, 2), "out": Shaped(1 << 22, 2), "M": 2048, "N": 2048}
+    made = formula(persistent, (132,), named, {"SMS": 132, "BM": 64, "BN": 64}, constants_of(persistent))
+    found = worked_out(made, (132,), named | {"M": 4096, "N": 1024}, persistent)
+    assert found is not None
+    assert found[1] == pytest.approx(64 * 16 / 132, rel=0.03)
+    assert found[2] == 8
+
+
+def test_a_counter_that_runs_down_is_a_quotient() -> None:
+    made = formula(counted_down, (4,), {"x": Shaped(999, 2), "n": 500}, {"BLOCK": 32}, ("BLOCK",))
+    for n in (1, 32, 33, 1000):
+        found = worked_out(made, (4,), {"x": Shaped(999, 2), "n": n}, counted_down)
+        assert found is not None
+        assert found[1] == -(-n // 32)
+
+
+def test_a_launch_that_takes_another_turn_is_refused_not_guessed() -> None:
+    made = formula(two_ways, (4,), {"x": Shaped(999, 2), "n": 500}, {"BLOCK": 32}, ("BLOCK",))
+    assert worked_out(made, (4,), {"x": Shaped(999, 2), "n": 320}, two_ways)[1] == 10  # type: ignore[index]
+    assert worked_out(made, (4,), {"x": Shaped(999, 2), "n": 99}, two_ways) is None
+
+
+def test_trips_that_depend_on_data_can_be_stated() -> None:
+    named = {"x": Shaped(999, 2), "ends": Shaped(8, 4), "rows": 7}
+    silent = formula(by_data, (4,), named, {"BLOCK": 32}, ("BLOCK",))
+    assert any("range(tl.load(ends))" in why for why in silent.unknown)
+    stated = formula(by_data, (4,), named, {"BLOCK": 32}, ("BLOCK",), trips=lambda given: given["rows"] * 3)
+    assert worked_out(stated, (4,), named | {"rows": 11}, by_data)[1] == 33  # type: ignore[index]
+
+
+def test_arrays_in_arrays_out() -> None:
+    c = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
+    made = formula(gemm.gemm, *dense(512, 1024, 2048), c, constants_of(gemm.gemm))
+    launches = [dense(m, n, k) for m, n, k in ((1, 64, 32), (777, 999, 1234), (4096, 128, 8192))]
+    numbers = [inputs_of(grid, named, ("BLOCK_M",)) for grid, named in launches]
+    columns = [np.array([each[name] for each in numbers]) for name in made.inputs]
+    for i, (grid, named) in enumerate(launches):
+        one = worked_out(made, grid, named, gemm.gemm)
+        assert one is not None
+        assert [float(values[i]) for values in made.many(*columns)] == pytest.approx(one)
