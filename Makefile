@@ -93,10 +93,11 @@ train: $(VENV)/.train
 	$(BIN)/python -m train all
 	$(BIN)/python -m train.cold
 
-# Do the tests notice a changed law? A sample of mutants of physics/, step/ and prediction/.
+# Do the tests notice a changed law? A sample of mutants of physics/, step/ and prediction/, and those that have names.
 mutate: $(VENV)/.dev
 	$(PIP) -e '.[mutate]'
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m bench.mutate --json bench/results/mutants.json
+	$(BIN)/python -m bench.mutate --named --json bench/results/mutants_named.json
 
 bench: $(VENV)/.core
 	$(BIN)/python -m bench

@@ -23,6 +23,7 @@ TITLES = {
     "output_tokens_per_s": "output tokens/s",
     "e2e_ms": "end to end, ms",
 }
+APART = ("needs", "attention DP", "disaggregated", "speculative")  # kinds of rows that --needs adds
 
 
 # Bars of the project and AIConfigurator 0.12's errors on rows of the same sources (means over rows, on some of which
@@ -78,7 +79,7 @@ def _cell(apart: dict[str, Any] | None, shipped: dict[str, Any] | None) -> str:
 def picture(rows: list[dict[str, str]]) -> None:
     """Predicted over measured, one panel a mean, one colour a kind."""
     figure, panels = plt.subplots(1, 4, figsize=(15, 4))
-    kinds = [kind for kind in dict.fromkeys(row["kind"] for row in rows) if "needs" not in kind]
+    kinds = [kind for kind in dict.fromkeys(row["kind"] for row in rows) if not any(word in kind for word in APART)]
     for panel, name in zip(panels, METRICS, strict=True):
         for kind in kinds:
             pairs = [(float(row[f"{name}_measured"]), float(row[f"{name}_predicted"])) for row in rows
