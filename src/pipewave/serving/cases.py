@@ -171,6 +171,8 @@ def _object(line: str) -> Mapping[str, Any]:
         raise BadInput(f"not JSON: {problem}", field=None) from problem
     if not isinstance(given, dict):
         raise BadInput("a case must be a JSON object on one line", field=None)
+    if not is_id(given.get("id")):
+        raise BadInput("id: must be a string or a finite number", field="id")
     return given
 
 
