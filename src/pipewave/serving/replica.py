@@ -51,6 +51,8 @@ class Limits:
     prompt_tokens: int = 0
     reserve: float = 0.0
     reserve_least: float = 0.0
+    host_pages: int = 0
+    load_s: float = 0.0
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold `tokens`."""
@@ -80,7 +82,8 @@ class Replica:
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
         self.found: list[int] = found.tolist()
         known = traffic.blocks is not None and not ready
-        self.cache = PrefixCache(traffic.blocks or (), traffic.block_tokens, limits.page_size) if known else None
+        sizes = (traffic.block_tokens, limits.page_size, limits.host_pages)
+        self.cache = PrefixCache(traffic.blocks or (), *sizes) if known else None
         self.waiting: deque[int] = deque()
         self.free = limits.pages
         self.tick = 0
@@ -116,6 +119,8 @@ class Replica:
         step.decoding = decodes
         if decodes or step.pieces:
             step.seconds = self.table.seconds(decodes, self.cached + decodes, [(t, b) for _, t, b in step.pieces])
+        if self.cache:
+            step.seconds += self.cache.loaded() * self.limits.load_s
         if decodes:
             self._advance(step)
         self._begin(step)

@@ -14,9 +14,11 @@ from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec, load
+from pipewave.models.adapters import Lora
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
+from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
@@ -42,7 +44,7 @@ class Setup:
     recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once.
     mixes_phases: decode tokens ride along with prompts (SGLang's mixed chunks). dp: ranks of attention data parallelism
     in an engine, each with limits and cache of its own; patience: steps that they hold prompts back until all have one.
-    speculative: how tokens are drafted.
+    speculative: how tokens are drafted. lora: adapters. kv_offload_gib: host memory a GPU for idle blocks of prompts.
     """
 
     tp: int = 1
@@ -64,6 +66,8 @@ class Setup:
     mixes_phases: bool | None = None
     patience: int = 0
     speculative: Speculative | None = None
+    lora: Lora | None = None
+    kv_offload_gib: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -131,9 +135,10 @@ class Server:
         spec, setup = load(model), _beside(setup, load(model))
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
-        runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
+        runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
         memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
-        limits = _limits(runner, memory, longest)
+        memory = with_adapters(memory, runner)
+        limits = offloaded(_limits(runner, memory, longest), runner, setup.kv_offload_gib)
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine))
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
         state = corrections.state(runner.gpu.name)
