@@ -113,15 +113,20 @@ def run_named() -> list[Mutant]:
             if text.count(one.old) != 1 or not _passes(folder, one.tests):
                 raise ValueError(f"{one.what}: {one.old!r} is not once in {one.path}, or {one.tests} fail without it")
             path.write_text(text.replace(one.old, one.new), "utf-8")
+            _run(folder, "pipewave.files.manifest", "--write")  # else a checksum would notice, and no test
             found.append(Mutant("named", one.path, one.what, not _passes(folder, one.tests), f"{one.old} → {one.new}"))
             path.write_text(text, "utf-8")
+            _run(folder, "pipewave.files.manifest", "--write")
     return found
 
 
 def _passes(folder: Path, tests: str) -> bool:
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests.split()]
-    done = subprocess.run(["env", f"PYTHONPATH={folder / 'src'}:{folder}", *words], cwd=folder, capture_output=True)
-    return done.returncode == 0
+    return _run(folder, "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests.split()) == 0
+
+
+def _run(folder: Path, *words: str) -> int:
+    command = ["env", f"PYTHONPATH={folder / 'src'}:{folder}", sys.executable, "-m", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True).returncode
 
 
 def _copied(folder: Path) -> Path:
