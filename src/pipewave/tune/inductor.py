@@ -66,7 +66,10 @@ def fewer(keep: int = KEEP, table: Any = None, gpu: str | None = None) -> Any:
         def _finalize_template_configs(self, template_choices: Any, kernel_inputs: Any, *args: Any, **more: Any) -> Any:
             found = super()._finalize_template_configs(template_choices, kernel_inputs, *args, **more)
             sizes = getattr(kernel_inputs, "mnk_hinted", None)
-            return found if sizes is None else cut(found, *(int(size) for size in sizes()), used, keep)
+            if sizes is None:
+                return found
+            m, n, k = (int(size) for size in sizes())
+            return cut(found, m, n, k, used, keep)
 
         def uuid(self) -> str:
             """Names what is chosen by, so that compiled graphs are not shared with other choices."""
