@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; see the module's description."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", default=",".join(KERNELS))
-    parser.add_argument("--anchors", default="5,10,20,50,100")
+    parser.add_argument("--anchors", default="5,10,20,50")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
     found = {
