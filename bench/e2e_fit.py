@@ -31,7 +31,7 @@ RANGES = {
     "prefill_host_us": (200.0, 4000.0),
     "request_host_us": (0.1, 10.0),
 }
-# SGLang's scheduler runs a step ahead in every version: small models decode in steps of 2 ms. Results are copied on a
+# SGLang schedules a step ahead: small models decode in steps of 2 ms. Results are copied on a
 # stream of their own, and kernels of its graphs start before the last one ends. Its measured steps all replay graphs, so
 # that kernels launched one by one (before 0.5.10) keep an assumed time.
 SGLANG = RANGES | {

@@ -95,12 +95,15 @@ def inside(row: Row, answer: Answer) -> dict[str, bool]:
 def kind(row: Row) -> str:
     """What a row is counted with: its engine, or apart."""
     old = " (Argonne)" if row.group.source == OLD else ""
-    return (
-        row.group.engine
-        + old
-        + (" (needs)" if row.needs else "")
-        + (" (other modes)" if row.case["mode"] != "serve" and not old else "")
-    )
+    return row.group.engine + old + _need(row) + (" (other modes)" if row.case["mode"] != "serve" and not old else "")
+
+
+def _need(row: Row) -> str:
+    """What a row needs beyond one plain engine: data-parallel attention, pools apart, drafts, or something else."""
+    if row.case.get("dp", 1) > 1:
+        return " (attention DP)"
+    named = next((word for word in ("disaggregated", "speculative") if word in row.needs), "needs")
+    return f" ({named})" if row.needs else ""
 
 
 def by_group(rows: Sequence[Row], found: Sequence[Answer]) -> list[dict[str, Any]]:

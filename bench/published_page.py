@@ -22,6 +22,7 @@ TITLES = {
     "output_tokens_per_s": "output tokens/s",
     "e2e_ms": "end to end, ms",
 }
+APART = ("needs", "attention DP", "disaggregated", "speculative")  # kinds of rows that --needs adds
 
 
 def table(scores: dict[str, Any]) -> str:
@@ -53,7 +54,7 @@ def _cell(apart: dict[str, Any] | None, shipped: dict[str, Any] | None) -> str:
 def picture(rows: list[dict[str, str]]) -> None:
     """Predicted over measured, one panel a mean, one colour a kind."""
     figure, panels = plt.subplots(1, 4, figsize=(15, 4))
-    kinds = [kind for kind in dict.fromkeys(row["kind"] for row in rows) if "needs" not in kind]
+    kinds = [kind for kind in dict.fromkeys(row["kind"] for row in rows) if not any(word in kind for word in APART)]
     for panel, name in zip(panels, METRICS, strict=True):
         for kind in kinds:
             pairs = [(float(row[f"{name}_measured"]), float(row[f"{name}_predicted"])) for row in rows

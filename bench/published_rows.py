@@ -80,7 +80,8 @@ def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
     case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else line["config"]}
     case |= {name: line[name] for name in WORDS if line[name]}
     case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
-    return case | {name: float(line[name]) for name in NUMBERS if line[name]}
+    apart = {"disaggregated": True} if "disaggregated" in line["needs"] else {}
+    return case | apart | {name: float(line[name]) for name in NUMBERS if line[name]}
 
 
 def of_the_day(engine: str, note: str) -> str:

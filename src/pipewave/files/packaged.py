@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,10 @@ def yaml(path: Path) -> Any:
 
 def name_of(path: Path) -> str | None:
     """A path below the package's root as the manifest writes it, None for one elsewhere."""
-    try:
-        return path.relative_to(ROOT).as_posix()
-    except ValueError:
-        return None
+    for root in (ROOT, ROOT.resolve()):
+        with suppress(ValueError):
+            return path.relative_to(root).as_posix()
+    return None
 
 
 def _compare(name: str, found: str) -> None:

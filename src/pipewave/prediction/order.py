@@ -2,8 +2,8 @@
 
 A net that answers beyond its rows may say otherwise, so there an answer is held against its neighbours: the same call
 with one size halved (`Family.grows`), answered by the same kernel, is a least; the card that a what-if was made of is a
-least or a most where all its changed rates point one way. Where the card and its software were measured, nothing
-is compared: rows decide there, and a call costs no more than before.
+least or a most where all its changed rates point one way. Where the card was measured, nothing is compared: rows
+decide there, and a call costs no more than before.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def answer_scalar(
 
 
 def _measured(source: Source) -> bool:
-    return source.software == "measured" and source.basis == "measured_gpu"
+    return source.basis == "measured_gpu"
 
 
 def _sizes(family: Family, key: Sequence[Any]) -> tuple[str, ...]:

@@ -255,6 +255,12 @@ def _drafted(
     return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
 
 
+def table_of(runner: Runner, budget: int, requests: int, longest: int) -> StepTable:
+    """Step times of a deployment for up to so many tokens a step, requests, and tokens of a request; kept."""
+    sizes = _power(budget), _power(max(requests, FEWEST)), _power(max(longest, SHORTEST))
+    return _table(runner, *sizes, 1, corrections.state(runner.gpu.name))
+
+
 def _power(size: int) -> int:
     """The next power of two: tables of like sizes are one."""
     return 1 << (size - 1).bit_length()

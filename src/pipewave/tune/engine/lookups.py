@@ -5,18 +5,17 @@ The rules are rows of `lookups.json`, each with the version and the function it 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pipewave.calls.gemm import Gemm
 from pipewave.calls.moe import FusedMoe
 from pipewave.errors import BadInput
+from pipewave.files import packaged
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
@@ -52,7 +51,7 @@ class Lookup:
 @cache
 def rules() -> Mapping[str, Any]:
     """The rows of `lookups.json`."""
-    found: Mapping[str, Any] = json.loads(files("pipewave.tune.engine").joinpath("lookups.json").read_text())
+    found: Mapping[str, Any] = packaged.document(Path(__file__).with_name("lookups.json"))
     return found
 
 
