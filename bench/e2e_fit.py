@@ -31,9 +31,9 @@ RANGES = {
     "prefill_host_us": (200.0, 4000.0),
     "request_host_us": (0.1, 10.0),
 }
-# SGLang schedules a step ahead: small models decode in steps of 2 ms. Results are copied on a
-# stream of their own, and kernels of its graphs start before the last one ends. Its measured steps all replay graphs, so
-# that kernels launched one by one (before 0.5.10) keep an assumed time.
+# SGLang schedules a step ahead: small models decode in steps of 2 ms. Results are copied on a stream of their own, and
+# kernels of its graphs start before the last one ends. Its measured steps all replay graphs, so that kernels launched
+# one by one (before 0.5.10) keep an assumed time.
 SGLANG = RANGES | {
     "node_us": (0.2, 0.8),
     "stream_us": (1.8, 1.8),
