@@ -41,6 +41,13 @@ def test_an_answer_holds_what_the_contract_names() -> None:
     assert sum(found["basis"].values()) == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("name", ["NaN", "Infinity", "[1]", "{}"])
+def test_an_id_that_cannot_be_echoed_is_an_error(name: str) -> None:
+    found = stream(json.dumps(BASE)[:-1] + f', "id": {name}}}')
+    assert found[0]["id"] is None
+    assert found[0]["error"]["field"] == "id"
+
+
 def test_answers_come_in_order_with_errors_in_their_place() -> None:
     found = stream(
         BASE | {"id": "first"},

@@ -22,6 +22,7 @@ from pipewave.software.rules import DeploymentFacts, KernelRule
 FILE = Path(__file__).with_name("times.json")
 LARGE = DeploymentFacts()  # a card of 140 GiB and a dense model
 HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us")
+LAUNCH_TIMES = ("launch_us", "layer_us", "prefill_host_us")  # of them, those of steps that replay no whole graph
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
 
 
@@ -118,9 +119,11 @@ class Engine:
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
 
-    def hosted(self, factor: float) -> Engine:
-        """The same engine on a host whose own work takes `factor` times as long."""
-        return replace(self, **{name: factor * getattr(self, name) for name in HOST_TIMES}) if factor != 1.0 else self
+    def hosted(self, factor: float, launch: float = 1.0) -> Engine:
+        """The same engine on a host whose own work takes `factor` times as long, and what it launches kernel by kernel
+        `launch` times."""
+        factors = dict.fromkeys(HOST_TIMES, factor) | dict.fromkeys(LAUNCH_TIMES, launch)
+        return replace(self, **{name: each * getattr(self, name) for name, each in factors.items()})
 
     def on(self, setting: DeploymentFacts) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""
