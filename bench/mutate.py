@@ -60,7 +60,7 @@ NAMED = (
     ),
     Named(
         "the rule of the A40 is gone", "software/stack_rules.json", '{"when": {"gpu": "A40"}, "value": false},', "",
-        "tests/software/test_stack_rules.py tests/kernels/test_kernel_collective.py",
+        "tests/kernels/test_kernel_collective_rows.py",
     ),
     Named(
         "the rule of the MoE collector is off", "kernels/moe/collected.py", 'if ctx.rule("moe_ran_gated") else',
