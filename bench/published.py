@@ -2,7 +2,8 @@
 
 Every row without `doubt` is one case. Errors are means over groups (source, engine, GPU, model, precision) of the
 group's mean absolute error, so that a source with many rows counts no more than one with few. Argonne's runs (vLLM V0,
-TensorRT-LLM 0.x) and rows that need what a case cannot say are counted apart.
+TensorRT-LLM 0.x), rows that need what a case cannot say, and rows whose rates no such number of GPUs can reach are
+counted apart.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from bench.published_fit import RESULTS as FITTED
-from bench.published_fit import Pair, with_pair
-from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
+from bench.published_fit import Constants, with_constants
+from bench.published_rows import METRICS, OLD, Group, Row, corpus, of_peak, read
 from pipewave.errors import PipewaveError
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
@@ -45,12 +46,12 @@ def answers(rows: Sequence[Row], workers: int) -> list[Answer]:
 
 def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> list[Answer]:
     """The same with the constants of each row's group fitted on the other groups (`bench.published_fit`)."""
-    pairs = _pairs()
-    again = [i for i, row in enumerate(rows) if _key(row) in pairs and row.case["mode"] == "serve"]
+    own = _constants()
+    again = [i for i, row in enumerate(rows) if _key(row) in own and row.case["mode"] == "serve"]
     found = list(shipped)
     with ProcessPoolExecutor(max(workers, 1)) as pool:
-        asked = [(rows[i].case, rows[i].group.engine, pairs[_key(rows[i])]) for i in again]
-        for i, answer in zip(again, pool.map(_with_pair, asked, chunksize=16), strict=True):
+        asked = [(rows[i].case, rows[i].group.engine, own[_key(rows[i])]) for i in again]
+        for i, answer in zip(again, pool.map(_with_constants, asked, chunksize=16), strict=True):
             found[i] = answer
     return found
 
@@ -59,21 +60,21 @@ def _key(row: Row) -> tuple[str, ...]:
     return tuple(asdict(row.group).values())
 
 
-def _pairs() -> dict[tuple[str, ...], Pair]:
+def _constants() -> dict[tuple[str, ...], Constants]:
     """Constants of groups whose own rows changed them; all others are as shipped."""
     table = json.loads(FITTED.read_text("utf-8"))
     return {
-        tuple(group[name] for name in Group.__slots__): tuple(group["pair"])
+        tuple(group[name] for name in Group.__slots__): tuple(group["constants"])
         for one in table.values()
         for group in one["groups"]
-        if group["pair"] != one["pair"]
+        if group["constants"] != one["constants"]
     }
 
 
-def _with_pair(asked: tuple[dict[str, Any], str, Pair]) -> Answer:
-    case, engine, pair = asked
+def _with_constants(asked: tuple[dict[str, Any], str, Constants]) -> Answer:
+    case, engine, constants = asked
     try:
-        return {"id": case["id"], **answer(from_dict(case), with_pair(engine, pair))}
+        return {"id": case["id"], **answer(from_dict(case), with_constants(engine, constants))}
     except PipewaveError as problem:
         return {"id": case["id"], **error(problem)}
 
@@ -102,6 +103,8 @@ def _need(row: Row) -> str:
     """What a row needs beyond one plain engine: data-parallel attention, pools apart, drafts, or something else."""
     if row.case.get("dp", 1) > 1:
         return " (attention DP)"
+    if of_peak(row) > 1.0:
+        return " (beyond the GPUs it names)"
     named = next((word for word in ("disaggregated", "speculative") if word in row.needs), "needs")
     return f" ({named})" if row.needs else ""
 

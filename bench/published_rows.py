@@ -13,6 +13,10 @@ from typing import Any
 
 import yaml
 
+from pipewave.gpus import find
+from pipewave.models import load
+from pipewave.models.shard import active_parameters
+
 DAY = re.compile(r"20\d\d-\d\d-\d\d")
 RELEASES = Path(__file__).with_name("releases.yaml")
 WORDS = ("engine", "version", "gpu", "mode", "kv_dtype")
@@ -82,6 +86,19 @@ def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
     case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
     apart = {"disaggregated": True} if "disaggregated" in line["needs"] else {}
     return case | apart | {name: float(line[name]) for name in NUMBERS if line[name]}
+
+
+def of_peak(row: Row) -> float:
+    """The products that a closed loop's measured means imply, over the dense peak (of the narrowest type) of the GPUs
+    that the row names. Above one the row cannot be of that many GPUs: rates of several replicas, or of other models."""
+    case, measured = row.case, row.measured
+    if row.needs or case["mode"] != "serve" or "concurrency" not in case or not {"ttft_ms", "tpot_ms"} <= set(measured):
+        return 0.0
+    card = find(case["gpu"])
+    peak = max(card.peak_flops(dtype) for dtype in ("bf16", "fp8", "nvfp4") if card.supports(dtype))
+    each_s = 1e-3 * (measured["ttft_ms"] + (case["osl"] - 1) * measured["tpot_ms"])
+    flops = 2.0 * active_parameters(load(case["model"])) * (case["isl"] + case["osl"]) * case["concurrency"] / each_s
+    return flops / (peak * case.get("tp", 1) * case.get("pp", 1))
 
 
 def of_the_day(engine: str, note: str) -> str:
