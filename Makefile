@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: accuracy demo test test-lowest test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison manifest moe-loop pictures web clean
+.PHONY: accuracy demo test test-lowest test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison chaos manifest moe-loop pictures web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -93,10 +93,11 @@ train: $(VENV)/.train
 	$(BIN)/python -m train all
 	$(BIN)/python -m train.cold
 
-# Do the tests notice a changed law? A sample of mutants of physics/, step/ and prediction/.
+# Do the tests notice a changed law? A sample of mutants of physics/, step/ and prediction/, and those that have names.
 mutate: $(VENV)/.dev
 	$(PIP) -e '.[mutate]'
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m bench.mutate --json bench/results/mutants.json
+	$(BIN)/python -m bench.mutate --named --json bench/results/mutants_named.json
 
 bench: $(VENV)/.core
 	$(BIN)/python -m bench
@@ -107,6 +108,10 @@ e2e: $(VENV)/.core
 	$(BIN)/python -m bench.e2e_vllm --rival bench/results/e2e_aiconfigurator.json --json bench/results/e2e_vllm.json
 	$(BIN)/python -m bench.e2e_pipeweave --json bench/results/e2e_pipeweave.json
 	$(BIN)/python -m bench.e2e_kernels --json bench/results/e2e_kernels.json --markdown docs/generated/traces.md
+
+# Half an hour of what breaks it: 30,000 wrong inputs, 5,000 flipped bytes, 20,000 pairs in order, 300 kills, 200 users.
+chaos: $(VENV)/.dev
+	$(BIN)/python -m bench.chaos --json bench/results/chaos.json
 
 # After any packaged file that is not code was changed: its checksum. Reading refuses what the manifest does not know.
 manifest: $(VENV)/.core

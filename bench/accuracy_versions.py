@@ -1,9 +1,9 @@
 """`python -m bench.accuracy_versions [--runs DIR] [--json FILE]`: errors version by version, every version alike.
 
 Rows of the public corpus on shapes that shipped weights never saw, of every version of every framework on every GPU,
-asked by stack, without the implementation's name. A cell is a GPU, framework and version; means are over cells, by what
-`software` says of the answer. With `--runs`, what members trained without a version say of it as well (`python -m train
-versions`): `left out`.
+asked by stack, without the implementation's name, and (`named`) with it. A cell is a GPU, framework and version; means
+are over cells, by what `software` says of the answer. With `--runs`, what members trained without a version say of it
+as well (`python -m train versions`): `left out`.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     tables = options.table or list(TABLES)
     frames = {table: rows(table, None, [HELD_OUT], options.each) for table in tables}
     parts = {"shipped": cells(by_weights(options.weights, frames))}
+    parts["named"] = cells(by_weights(options.weights, frames, told=True))
     if options.runs:
         parts["left out"] = cells([*left_out(options.runs, frames)])
     for title, found in parts.items():

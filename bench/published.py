@@ -2,7 +2,8 @@
 
 Every row without `doubt` is one case. Errors are means over groups (source, engine, GPU, model, precision) of the
 group's mean absolute error, so that a source with many rows counts no more than one with few. Argonne's runs (vLLM V0,
-TensorRT-LLM 0.x) and rows that need what a case cannot say are counted apart.
+TensorRT-LLM 0.x), rows that need what a case cannot say, and rows whose rates no such number of GPUs can reach are
+counted apart.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from bench.published_fit import RESULTS as FITTED
-from bench.published_fit import Pair, with_pair
-from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
+from bench.published_fit import Constants, with_constants
+from bench.published_rows import METRICS, OLD, Group, Row, corpus, of_peak, read
 from pipewave.errors import PipewaveError
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
@@ -45,12 +46,12 @@ def answers(rows: Sequence[Row], workers: int) -> list[Answer]:
 
 def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> list[Answer]:
     """The same with the constants of each row's group fitted on the other groups (`bench.published_fit`)."""
-    pairs = _pairs()
-    again = [i for i, row in enumerate(rows) if _key(row) in pairs and row.case["mode"] == "serve"]
+    own = _constants()
+    again = [i for i, row in enumerate(rows) if _key(row) in own and row.case["mode"] == "serve"]
     found = list(shipped)
     with ProcessPoolExecutor(max(workers, 1)) as pool:
-        asked = [(rows[i].case, rows[i].group.engine, pairs[_key(rows[i])]) for i in again]
-        for i, answer in zip(again, pool.map(_with_pair, asked, chunksize=16), strict=True):
+        asked = [(rows[i].case, rows[i].group.engine, own[_key(rows[i])]) for i in again]
+        for i, answer in zip(again, pool.map(_with_constants, asked, chunksize=16), strict=True):
             found[i] = answer
     return found
 
@@ -59,21 +60,21 @@ def _key(row: Row) -> tuple[str, ...]:
     return tuple(asdict(row.group).values())
 
 
-def _pairs() -> dict[tuple[str, ...], Pair]:
+def _constants() -> dict[tuple[str, ...], Constants]:
     """Constants of groups whose own rows changed them; all others are as shipped."""
     table = json.loads(FITTED.read_text("utf-8"))
     return {
-        tuple(group[name] for name in Group.__slots__): tuple(group["pair"])
+        tuple(group[name] for name in Group.__slots__): tuple(group["constants"])
         for one in table.values()
         for group in one["groups"]
-        if group["pair"] != one["pair"]
+        if group["constants"] != one["constants"]
     }
 
 
-def _with_pair(asked: tuple[dict[str, Any], str, Pair]) -> Answer:
-    case, engine, pair = asked
+def _with_constants(asked: tuple[dict[str, Any], str, Constants]) -> Answer:
+    case, engine, constants = asked
     try:
-        return {"id": case["id"], **answer(from_dict(case), with_pair(engine, pair))}
+        return {"id": case["id"], **answer(from_dict(case), with_constants(engine, constants))}
     except PipewaveError as problem:
         return {"id": case["id"], **error(problem)}
 
@@ -95,12 +96,17 @@ def inside(row: Row, answer: Answer) -> dict[str, bool]:
 def kind(row: Row) -> str:
     """What a row is counted with: its engine, or apart."""
     old = " (Argonne)" if row.group.source == OLD else ""
-    return (
-        row.group.engine
-        + old
-        + (" (needs)" if row.needs else "")
-        + (" (other modes)" if row.case["mode"] != "serve" and not old else "")
-    )
+    return row.group.engine + old + _need(row) + (" (other modes)" if row.case["mode"] != "serve" and not old else "")
+
+
+def _need(row: Row) -> str:
+    """What a row needs beyond one plain engine: data-parallel attention, pools apart, drafts, or something else."""
+    if row.case.get("dp", 1) > 1:
+        return " (attention DP)"
+    if of_peak(row) > 1.0:
+        return " (beyond the GPUs it names)"
+    named = next((word for word in ("disaggregated", "speculative") if word in row.needs), "needs")
+    return f" ({named})" if row.needs else ""
 
 
 def by_group(rows: Sequence[Row], found: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -171,11 +177,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="only groups with these words, such as 'vllm B200'")
     parser.add_argument("--needs", action="store_true", help="also rows that need what a case cannot say")
+    parser.add_argument("--dated", action="store_true", help="rows without a version run on the release of their day")
     parser.add_argument("--every", type=int, default=1, help="only one row in so many")
     parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
     parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
     asked = parser.parse_args()
-    every = [row for row in read(asked.data or corpus()) if _named(row, asked.only.split())]
+    every = [row for row in read(asked.data or corpus(), dated=asked.dated) if _named(row, asked.only.split())]
     rows = [row for row in every if asked.needs or not row.needs][:: asked.every]
     began = time.perf_counter()
     found = answers(rows, asked.workers)

@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.published_rows import OLD, Group, Row, corpus, read
+from bench.published_rows import OLD, Group, Row, corpus, of_peak, read
 from pipewave.serving import interval
-from pipewave.serving.answers import version_of
+from pipewave.serving.answers import told
 from pipewave.serving.cases import from_dict
-from pipewave.software.engines import numbered
 
 HELD = 0.9
 LEAST_GROUPS = 3  # that a half-width is read off, or that of TPOT stands in
@@ -47,7 +46,11 @@ class Point:
 
 def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
     """Every scored mean of today's engines."""
-    good = [row for row in rows if not row.needs and row.group.source != OLD and "ttft_ms" in answers.get(row.id, {})]
+    good = [
+        row
+        for row in rows
+        if not row.needs and row.group.source != OLD and of_peak(row) <= 1.0 and "ttft_ms" in answers.get(row.id, {})
+    ]
     every = [_point(row, name, value, answers[row.id]) for row in good for name, value in row.measured.items()
              if name in answers[row.id]]  # fmt: skip
     sizes = Counter((point.group, point.metric) for point in every)
@@ -55,10 +58,10 @@ def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Poin
 
 
 def _point(row: Row, name: str, value: float, answer: dict[str, Any]) -> Point:
-    told = bool(numbered(version_of(from_dict(row.case))))
+    known = told(from_dict(row.case))
     half = math.log(answer[f"{name}_high"] / answer[name])
-    kernels = math.sqrt(max(half**2 - interval.half_width(name, 0.0, told=told) ** 2, 0.0))
-    return Point(row.group, name, told, abs(math.log(answer[name] / value)), kernels)
+    kernels = math.sqrt(max(half**2 - interval.half_width(name, 0.0, told=known) ** 2, 0.0))
+    return Point(row.group, name, known, abs(math.log(answer[name] / value)), kernels)
 
 
 def quantile(found: Sequence[Point]) -> float:

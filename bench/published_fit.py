@@ -1,10 +1,11 @@
 """Constants of published servers, fitted on groups other than those they score: `python -m bench.published_fit`.
 
-A server's front end (`software/front.json`) has two constants that no source states: how long a request is on its way
-to the engine (`transit_us`), and how fast the engine's host is beside the one that engine times were measured on
-(`host`). Every candidate pair answers a few rows of each group; a group's constants are the pair with the least error
-on all other groups of its engine, error being the mean over groups of |log(predicted / measured)| of TTFT and TPOT.
-`--write` puts the pair that is best on all groups into `software/front.json`.
+What no source states of a server (`software/front.json`): how fast its host is beside the one that engine times were
+measured on, for whole graphs (`host`) and for what it launches kernel by kernel (`launch`); how long a request is on
+its way (`transit_us`), and what its front end takes for a request and a token. Sets of these answer a few rows of each
+group, changed one at a time from where they are; a group's constants are the set tried with the least error on all
+other groups of its engine, error being the mean over groups of that of TTFT and TPOT. `--write` puts the set that is
+best on all groups into `software/front.json`.
 """
 
 from __future__ import annotations
@@ -14,26 +15,32 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.published_rows import OLD, Row, corpus, read
+from bench.published_rows import OLD, Row, corpus, of_peak, read
 from pipewave.errors import PipewaveError
+from pipewave.physics.demand import Array
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.software import front
 
-HOSTS = (1.0, 0.5)
-TRANSITS_US = (2_000.0, 12_000.0)
+GRID: dict[str, tuple[float, ...]] = {
+    "launch": (0.3, 0.5, 1.0, 2.0, 3.0),
+    "host": (0.5, 1.0, 1.5),
+    "transit_us": (7_000.0, 12_000.0, 20_000.0, 35_000.0),
+    "stream_us": (20.0, 50.0),
+    "request_us": (1_000.0, 2_000.0, 5_000.0),
+}
+ROUNDS = 1
+MOST = 1.0  # of an error that counts: rows that something else makes many times slower decide nothing
 LEAST = 3  # rows of a group that is asked
 SCORED = ("ttft_ms", "tpot_ms")
-Pair = tuple[float, float]
-PAIRS: tuple[Pair, ...] = tuple(product(HOSTS, TRANSITS_US))
+Constants = tuple[float, ...]  # in the order of GRID
 RESULTS = Path(__file__).parent / "results" / "published_fit.json"
 
 
@@ -41,63 +48,96 @@ def chosen_rows(rows: Sequence[Row], most: int) -> list[Row]:
     """Served rows of today's engines, at most so many of each group, spread over it."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
-        if row.case["mode"] == "serve" and not row.needs and row.group.source != OLD:
+        if row.case["mode"] == "serve" and not row.needs and row.group.source != OLD and of_peak(row) <= 1.0:
             groups.setdefault(row.group, []).append(row)
     large = [group for group in groups.values() if len(group) >= LEAST]
     spread = [np.unique(np.linspace(0, len(group) - 1, most).astype(int)) for group in large]
     return [group[i] for group, picks in zip(large, spread, strict=True) for i in picks]
 
 
-def errors(row: Row) -> list[float] | None:
-    """Mean |log error| of a row under each pair; None where it cannot be answered."""
-    try:
-        return [_error(row, pair) for pair in PAIRS]
-    except PipewaveError:
-        return None
-
-
-def _error(row: Row, pair: Pair) -> float:
-    found = answer(from_dict(row.case), with_pair(row.group.engine, pair))
-    logs = [abs(math.log(found[name] / row.measured[name])) for name in SCORED if name in row.measured]
-    return float(np.mean(logs)) if logs else 0.0
-
-
-def with_pair(engine: str, pair: Pair) -> front.Front:
+def with_constants(engine: str, constants: Constants) -> front.Front:
     """The front end of an engine with other fitted constants."""
-    host, transit_us = pair
-    return replace(front.of(engine), host=host, transit_us=transit_us)
+    return replace(front.of(engine), **dict(zip(GRID, constants, strict=True)))
 
 
-def fit(rows: Sequence[Row], found: Sequence[list[float] | None]) -> dict[str, Any]:
-    """For each engine the best pair on all groups, and for each group the best pair on the others."""
-    table: dict[str, dict[Any, list[list[float]]]] = {}
-    for row, error in zip(rows, found, strict=True):
-        if error is not None:
-            table.setdefault(row.group.engine, {}).setdefault(row.group, []).append(error)
-    return {engine: _fit(groups) for engine, groups in table.items()}
+def _error(asked: tuple[Row, Constants]) -> float:
+    """Mean error of a row's TTFT and TPOT; nan where it cannot be answered."""
+    row, constants = asked
+    try:
+        found = answer(from_dict(row.case), with_constants(row.group.engine, constants))
+    except PipewaveError:
+        return math.nan
+    errors = [min(abs(found[name] / row.measured[name] - 1.0), MOST) for name in SCORED if name in row.measured]
+    return float(np.mean(errors)) if errors else math.nan
 
 
-def _fit(groups: dict[Any, list[list[float]]]) -> dict[str, Any]:
-    means = {group: np.mean(errors, axis=0) for group, errors in groups.items()}
-    everywhere = np.mean(list(means.values()), axis=0)
-    out = []
-    for group, own in means.items():
-        others = np.mean([mean for key, mean in means.items() if key != group] or [own], axis=0)
-        pair = int(np.argmin(others))
-        out.append(asdict(group) | {"pair": PAIRS[pair], "error": round(float(own[pair]), 4)})
-    best = int(np.argmin(everywhere))
-    left_out = float(np.mean([row["error"] for row in out]))
-    each = dict(zip(map(str, PAIRS), np.round(everywhere, 4).tolist(), strict=True))
-    error = round(float(everywhere[best]), 4)
-    return {"pair": PAIRS[best], "error": error, "left_out": round(left_out, 4), "every_pair": each, "groups": out}
+class Search:
+    """Errors of one engine's groups under every set of constants tried, by descent along one constant at a time."""
+
+    def __init__(self, rows: Sequence[Row], pool: Executor) -> None:
+        self.rows, self.pool = rows, pool
+        self.groups = list(dict.fromkeys(row.group for row in rows))
+        self.tried: dict[Constants, Array] = {}
+
+    def run(self, start: Constants) -> Constants:
+        """Go from `start` to a set that no single change improves, or for `ROUNDS` rounds."""
+        best = start
+        for _ in range(ROUNDS):
+            before = best
+            for place, values in enumerate(GRID.values()):
+                line = [(*best[:place], value, *best[place + 1 :]) for value in values]
+                self._try([best, *line])
+                best = min([best, *line], key=lambda one: float(self.tried[one].mean()))
+            if best == before:
+                break
+        return best
+
+    def _try(self, many: Sequence[Constants]) -> None:
+        fresh = [one for one in dict.fromkeys(many) if one not in self.tried]
+        asked = [(row, one) for row in self.rows for one in fresh]
+        table = np.array(list(self.pool.map(_error, asked, chunksize=8 * max(len(fresh), 1))))
+        for column, one in enumerate(fresh):
+            self.tried[one] = self._by_group(table.reshape(len(self.rows), len(fresh))[:, column])
+
+    def _by_group(self, errors: Array) -> Array:
+        owner = np.array([self.groups.index(row.group) for row in self.rows])
+        return np.array([np.nanmean(errors[owner == i]) if np.isfinite(errors[owner == i]).any() else 0.0
+                         for i in range(len(self.groups))])  # fmt: skip
+
+    def left_out(self) -> list[Constants]:
+        """For each group the set with the least error on all others."""
+        sets = list(self.tried)
+        table = np.array([self.tried[one] for one in sets])
+        others = (table.sum(axis=1, keepdims=True) - table) / max(len(self.groups) - 1, 1)
+        return [sets[i] for i in others.argmin(axis=0)]
 
 
-def write(found: dict[str, Any]) -> None:
-    """Put the pairs into the engines' front ends."""
+def fit(engine: str, rows: Sequence[Row], pool: Executor) -> dict[str, Any]:
+    """The best constants of an engine on all groups, and for each group the best on the others."""
+    now = front.of(engine)
+    search = Search(rows, pool)
+    best = search.run(tuple(getattr(now, name) for name in GRID))
+    groups = [
+        asdict(group) | {"constants": chosen, "error": round(float(search.tried[chosen][i]), 4)}
+        for i, (group, chosen) in enumerate(zip(search.groups, search.left_out(), strict=True))
+    ]
+    return {
+        "names": list(GRID),
+        "constants": best,
+        "error": round(float(search.tried[best].mean()), 4),
+        "left_out": round(float(np.mean([group["error"] for group in groups])), 4),
+        "tried": len(search.tried),
+        "groups": groups,
+    }
+
+
+def write(engine: str, found: dict[str, Any]) -> None:
+    """Put the constants into an engine's front end, and what they rest on beside the other results."""
     table = json.loads(front.FILE.read_text("utf-8"))
-    for engine, one in found.items():
-        table[engine] |= dict(zip(("host", "transit_us"), one["pair"], strict=True))
-    front.FILE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
+    table[engine] |= dict(zip(GRID, found["constants"], strict=True))
+    front.FILE.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps(kept | {engine: found}, indent=1) + "\n", "utf-8")
 
 
 def main() -> None:
@@ -106,17 +146,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
     parser.add_argument("--rows", type=int, default=4, help="of each group, at most")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--engines", nargs="+", default=["vllm", "sglang", "trtllm"])
     parser.add_argument("--write", action="store_true", help="write the constants that ship")
     asked = parser.parse_args()
     rows = sorted(chosen_rows(read(asked.data or corpus()), asked.rows), key=lambda row: str(row.group))
     with ProcessPoolExecutor(asked.workers) as pool:
-        found = fit(rows, list(pool.map(errors, rows, chunksize=asked.rows)))
-    for engine, one in found.items():
-        print(f"{engine}: host, transit {one['pair']}: error {one['error']}, left out {one['left_out']}")
-        print("   ", one["every_pair"])
-    if asked.write:
-        write(found)
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        for engine in asked.engines:
+            found = fit(engine, [row for row in rows if row.group.engine == engine], pool)
+            chosen = dict(zip(GRID, found["constants"], strict=True))
+            print(f"{engine}: {chosen}: error {found['error']}, left out {found['left_out']}", flush=True)
+            if asked.write:
+                write(engine, found)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,20 @@ import csv
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pipewave.gpus import find
+from pipewave.models import load
+from pipewave.models.shard import active_parameters
+
 DAY = re.compile(r"20\d\d-\d\d-\d\d")
 RELEASES = Path(__file__).with_name("releases.yaml")
-WORDS = ("engine", "gpu", "mode", "kv_dtype")
+WORDS = ("engine", "version", "gpu", "mode", "kv_dtype")
 COUNTS = ("tp", "pp", "ep", "dp", "concurrency", "requests", "max_num_seqs", "max_num_batched_tokens")
 NUMBERS = ("isl", "osl", "spread", "rate", "memory_fraction")
 METRICS = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "e2e_ms")
@@ -35,13 +39,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published run: its group, its case, its measured means, and what it `needs` that the case cannot say."""
+    """A published run: its group, its case, its measured means, what it `needs` that the case cannot say, and the
+    newest release of its engine on the day it was run, where one is told."""
 
     id: str
     group: Group
     case: dict[str, Any]
     measured: dict[str, float]
     needs: str
+    release: str = ""
 
 
 def corpus() -> Path:
@@ -49,9 +55,9 @@ def corpus() -> Path:
     return Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
-def read(folder: Path) -> list[Row]:
-    """Every row without `doubt` whose lengths are known."""
-    return list(_rows(folder / "serving"))
+def read(folder: Path, *, dated: bool = False) -> list[Row]:
+    """Every row without `doubt` whose lengths are known; `dated`: with the version of its day where it names none."""
+    return [_dated(row) if dated else row for row in _rows(folder / "serving")]
 
 
 def _rows(folder: Path) -> Iterator[Row]:
@@ -64,16 +70,35 @@ def _rows(folder: Path) -> Iterator[Row]:
 def _row(folder: Path, line: dict[str, str]) -> Row:
     group = Group(*(line[name] for name in Group.__slots__))
     measured = {name: float(line[name]) for name in METRICS if line[name]}
-    return Row(line["id"], group, _case(folder, line), measured, line["needs"])
+    release = of_the_day(line["engine"], line["note"])
+    return Row(line["id"], group, _case(folder, line), measured, line["needs"], release)
+
+
+def _dated(row: Row) -> Row:
+    """The row with the release of its day where it names no version."""
+    return replace(row, case={"version": row.release} | row.case) if row.release else row
 
 
 def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
     config = folder / "configs" / line["config"]
     case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else line["config"]}
     case |= {name: line[name] for name in WORDS if line[name]}
-    case |= {"version": version} if (version := line["version"] or of_the_day(line["engine"], line["note"])) else {}
     case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
-    return case | {name: float(line[name]) for name in NUMBERS if line[name]}
+    apart = {"disaggregated": True} if "disaggregated" in line["needs"] else {}
+    return case | apart | {name: float(line[name]) for name in NUMBERS if line[name]}
+
+
+def of_peak(row: Row) -> float:
+    """The products that a closed loop's measured means imply, over the dense peak (of the narrowest type) of the GPUs
+    that the row names. Above one the row cannot be of that many GPUs: rates of several replicas, or of other models."""
+    case, measured = row.case, row.measured
+    if row.needs or case["mode"] != "serve" or "concurrency" not in case or not {"ttft_ms", "tpot_ms"} <= set(measured):
+        return 0.0
+    card = find(case["gpu"])
+    peak = max(card.peak_flops(dtype) for dtype in ("bf16", "fp8", "nvfp4") if card.supports(dtype))
+    each_s = 1e-3 * (measured["ttft_ms"] + (case["osl"] - 1) * measured["tpot_ms"])
+    flops = 2.0 * active_parameters(load(case["model"])) * (case["isl"] + case["osl"]) * case["concurrency"] / each_s
+    return flops / (peak * case.get("tp", 1) * case.get("pp", 1))
 
 
 def of_the_day(engine: str, note: str) -> str:

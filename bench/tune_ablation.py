@@ -8,8 +8,6 @@ the published law by macro and wave, and how often our stated regret bound held.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from bench.tune_kernels import each_kernel
 from pipewave.tune import cells, published, selectors
-from pipewave.tune.evaluate import noise, recorded, regrets
+from pipewave.tune.evaluate import noise, regrets
 from pipewave.tune.explain import bound
 from pipewave.tune.fitted import Fitted, Options, fit, fit_to
 from pipewave.tune.lookup import lookup
@@ -124,15 +123,7 @@ def ablate(recording: Recording, kernel: str) -> dict[str, Any]:
 
 def main() -> None:
     """Print one line a step and kernel; write the whole as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recordings", type=Path, default=Path("data/recordings/h200"))
-    parser.add_argument("--kernels", default="")
-    parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args()
-    found = json.loads(options.out.read_text())["kernels"] if options.out.exists() else {}
-    for kernel in options.kernels.split(",") if options.kernels else recorded(options.recordings):
-        found[kernel] = ablate(Recording.load(options.recordings / f"{kernel}.npz"), kernel)
-        options.out.write_text(json.dumps({"schema_version": 1, "kernels": found}, indent=1) + "\n")
+    each_kernel(__doc__, OUT, ablate)
 
 
 if __name__ == "__main__":

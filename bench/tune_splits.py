@@ -8,13 +8,13 @@ configurations. The same shapes answer, by replay, how often the choice is slowe
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 
-from pipewave.tune.evaluate import noise, recorded, regrets
+from bench.tune_kernels import each_kernel
+from pipewave.tune.evaluate import noise, regrets
 from pipewave.tune.fitted import fit_to
 from pipewave.tune.margin import defaults
 from pipewave.tune.measured import Measured, measured
@@ -59,18 +59,15 @@ def study(recording: Recording) -> dict[str, float]:
             "slower_than_default_share_load_unknown": float(np.mean(slower_unknown > 0.02))}  # fmt: skip
 
 
+def _printed(recording: Recording, kernel: str) -> dict[str, float]:
+    found = study(recording)
+    print(kernel, json.dumps(found), flush=True)
+    return found
+
+
 def main() -> None:
     """Print one line a kernel and write the whole as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recordings", type=Path, default=Path("data/recordings/h200"))
-    parser.add_argument("--kernels", default="")
-    parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args()
-    found = json.loads(options.out.read_text())["kernels"] if options.out.exists() else {}
-    for kernel in options.kernels.split(",") if options.kernels else recorded(options.recordings):
-        found[kernel] = study(Recording.load(options.recordings / f"{kernel}.npz"))
-        print(kernel, json.dumps(found[kernel]), flush=True)
-        options.out.write_text(json.dumps({"schema_version": 1, "kernels": found}, indent=1) + "\n")
+    each_kernel(__doc__, OUT, _printed)
 
 
 if __name__ == "__main__":

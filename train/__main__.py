@@ -64,10 +64,11 @@ def versions(net: str, options: argparse.Namespace) -> None:
     from train.registry import further
 
     folder, card = options.runs / net, options.weights / f"{net}.json"
+    start = (options.start or options.weights) / card.name
     rows = load(folder / "rows.npz")
     plan, run = folder / "versions.json", folder / "versions"
-    plan.write_text(json.dumps(further(net, rows, card), indent=1) + "\n", encoding="utf-8")
-    train(["--in", str(folder / "rows.npz"), "--plan", str(plan), "--out", str(run), "--start", str(card)])
+    plan.write_text(json.dumps(further(net, rows, start), indent=1) + "\n", encoding="utf-8")
+    train(["--in", str(folder / "rows.npz"), "--plan", str(plan), "--out", str(run), "--start", str(start)])
     extra = json.loads((folder / "card.json").read_text(encoding="utf-8"))
     for split in json.loads(plan.read_text(encoding="utf-8"))["splits"]:
         print(replace_net(card, rows, run, options.runs / "weights" / split, split=split, **extra), flush=True)
@@ -158,6 +159,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=RUNS)
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
     parser.add_argument("--tables", type=Path, default=TABLES)
+    parser.add_argument(
+        "--start", type=Path, help="versions: weights of newest versions to start from (those that ship)"
+    )
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
     options = parser.parse_args(argv)
     nets = options.net or _default_nets(options)

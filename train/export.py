@@ -28,6 +28,7 @@ from train.ceilings import shipped_shifts
 from train.evaluate import held_out
 from train.intervals import calibrated, telling
 from train.predictions import load_predictions
+from train.record import of_run
 from train.rows import Ints, Rows
 from train.rows import load as load_rows
 from train.splits import HELD_OUT, by_name
@@ -97,7 +98,8 @@ def export(
     card = {"schema": SCHEMA, "name": name, "sha256": hashlib.sha256(raw).hexdigest()}
     card |= {"target": "log(latency / base)", "net": net.spec()}
     card |= {"ceiling": low.spec() | held_to(rows, ceiling, ceiling_rows) if low and ceiling else None}
-    card |= {"intervals": intervals(rows, run), "rows": len(shipped), **told(rows), **extra}
+    card |= {"intervals": intervals(rows, run), "rows": len(shipped), "training": of_run(net.log)}
+    card |= told(rows) | extra
     path = folder / f"{name}.json"
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
@@ -113,7 +115,8 @@ def replace_net(card_path: Path, rows: Rows, run: Path, folder: Path, *, split: 
     kept = {name: tensor for name, tensor in weights.items() if name.startswith("ceiling/")}
     raw = to_safetensors(kept | net.named("net"))
     seen = rows.take(by_name(split, rows).train)
-    card |= {"net": net.spec(), "sha256": hashlib.sha256(raw).hexdigest(), "rows": len(seen)} | told(rows) | extra
+    card |= {"net": net.spec(), "sha256": hashlib.sha256(raw).hexdigest(), "rows": len(seen)}
+    card |= {"training": of_run(net.log)} | told(rows) | extra
     if split != SHIPPED:
         card |= {"software": ran(seen), "stacks": software(seen)["stacks"]}
         card["default_impl"] = _without(card["default_impl"], rows, by_name(split, rows).score)

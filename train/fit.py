@@ -24,7 +24,9 @@ from torch import Tensor
 
 from train.ensemble import Ensemble, Shape
 from train.losses import Loss
+from train.on_device import Data
 from train.predictions import save_predictions
+from train.record import commit, peak_mb, start_of
 from train.rows import Rows
 from train.rows import load as load_rows
 from train.splits import FEW_SHARE, HELD_OUT, Split, by_name, expand
@@ -93,43 +95,17 @@ class Fitted:
     members: tuple[str, ...]
     losses: tuple[tuple[float, ...], ...]
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """Rows on the device."""
-
-    features: Tensor
-    codes: Tensor
-    target: Tensor
-    weight: Tensor
-    counts: tuple[int, ...]
-    stack: int | None  # which of the categories it is
-    stacks: tuple[str, ...]
-
-    @classmethod
-    def of(cls, rows: Rows, plan: Plan, device: torch.device) -> Data:
-        """The plan's features and categories of these rows."""
-        wanted = [rows.names.index(name) for name in plan.features or rows.names]
-        columns = [rows.columns[name] for name in plan.categories]
-        codes = np.stack([column.codes for column in columns], 1) if columns else np.zeros((len(rows), 0), np.int64)
-        return cls(
-            features=torch.tensor(rows.features[:, wanted], dtype=torch.float32, device=device),
-            codes=torch.tensor(codes, device=device),
-            target=torch.tensor(rows.residual, dtype=torch.float32, device=device),
-            weight=torch.tensor(rows.weight, dtype=torch.float32, device=device),
-            counts=tuple(len(column.values) for column in columns),
-            stack=plan.categories.index("stack") if "stack" in plan.categories else None,
-            stacks=rows.columns["stack"].values if "stack" in rows.columns else (),
-        )
+    device: str = "cpu"
+    start: str = ""  # hash of the weights that members start from
+    commit: str = ""  # of the code, when training began
 
 
 def fit(rows: Rows, plan: Plan, device: str = "cpu", start: Path | None = None) -> Fitted:
     """Train every split × seed of the plan and answer the rows each split scores; `start`: a card to start from."""
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
-    begun = time.monotonic()
-    data = Data.of(rows, plan, torch.device(device))
+    begun, code = time.monotonic(), commit()
+    data = Data.of(rows, plan.features, plan.categories, torch.device(device))
     parts = list(_parts(rows, plan))
     jobs = [job for part in parts for job in part.jobs]
     categories = {name: rows.columns[name].values for name in plan.categories}
@@ -145,6 +121,9 @@ def fit(rows: Rows, plan: Plan, device: str = "cpu", start: Path | None = None) 
         members=tuple(split.name for split, _ in jobs),
         losses=tuple(curve for _, curve in trained),
         seconds=time.monotonic() - begun,
+        device=device,
+        start=start_of(start),
+        commit=code,
     )
 
 
@@ -190,8 +169,8 @@ def _train(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
     loss, curve = Loss(plan.loss, plan.quantile), []
     for step, batch in zip(range(steps), _batches(index, plan.batch), strict=False):
-        codes = _hidden_at_random(data.codes[batch], plan)
-        each = loss(net(data.features[batch], codes), data.target[batch], data.weight[batch])
+        features, codes, target, weight = data.at(batch)
+        each = loss(net(features, _hidden_at_random(codes, plan)), target, weight)
         optimiser.zero_grad(set_to_none=True)
         strain = tension(net.tables[data.stack], tied).sum() if plan.tie and data.stack is not None else 0.0
         torch.autograd.backward(each.sum() + plan.tie * strain)
@@ -322,7 +301,8 @@ def save(fitted: Fitted, plan: Plan, rows: Rows, folder: Path) -> None:
     features = plan.features or rows.names
     categories = {name: rows.columns[name].values for name in plan.categories}
     log = {"plan": asdict(plan), "features": features, "categories": categories, "rows": len(rows)}
-    log |= {"seconds": round(fitted.seconds, 1), "losses": fitted.losses}
+    log |= {"seconds": round(fitted.seconds, 1), "peak_mb": peak_mb(), "threads": torch.get_num_threads()}
+    log |= {"device": fitted.device, "start": fitted.start, "commit": fitted.commit, "losses": fitted.losses}
     (folder / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
 
 

@@ -14,8 +14,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import pandas as pd
 
 from pipewave.residual.card import Interval
 from pipewave.software.known import LEVELS
@@ -24,7 +26,7 @@ from train.asked import KNOWN, TABLES, Outcome, by_weights, rows
 from train.intervals import LEVEL, POWERS, TOLERANCE, balance, weighted_quantile
 from train.splits import FOLDS, HELD_OUT
 
-EACH = 8  # rows of a GPU, version and type
+EACH = 24  # rows of a GPU, version and type
 ENOUGH = 100  # of a level for an interval of its own; levels share their rows below that
 CALIBRATED = ("other_gpu", "nearest_version")
 BASIS, PROTOCOL = "measured_gpu", "graph"
@@ -60,8 +62,19 @@ def left_out(runs: Path, tables: Sequence[str]) -> dict[str, list[Outcome]]:
     """What members without some software say of it, by the folder of their weights; and those that ship."""
     frames = {table: rows(table, None, SHAPES, EACH) for table in tables}
     folders = sorted(folder for folder in (runs / "weights").glob("ver:*") if folder.is_dir())
-    shipped = {"shipped": [*_unknown(by_weights(None, frames), WEIGHTS)]}
-    return shipped | {folder.name: [*_unknown(by_weights(folder, frames), folder)] for folder in folders}
+    return {folder.name: [*_answered(folder, frames)] for folder in (WEIGHTS, *folders)}
+
+
+def _answered(folder: Path, frames: Mapping[str, pd.DataFrame]) -> Iterator[Outcome]:
+    """Outcomes with the intervals of known software, as if none had been settled for other."""
+    with TemporaryDirectory() as name:
+        for path in folder.glob("*.json"):
+            card = json.loads(path.read_text(encoding="utf-8"))
+            card["intervals"] = {key: one for key, one in card["intervals"].items() if key not in CALIBRATED}
+            (Path(name) / path.name).write_text(json.dumps(card), encoding="utf-8")
+            weights = path.with_suffix(".safetensors")
+            (Path(name) / weights.name).symlink_to(weights.resolve())
+        yield from _unknown(by_weights(Path(name), frames), folder)
 
 
 def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:

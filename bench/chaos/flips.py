@@ -37,6 +37,7 @@ def readers() -> dict[str, Read]:
     from pipewave.planning import launch
     from pipewave.planning.prices import table as prices
     from pipewave.residual import nets
+    from pipewave.residual.calibration import file as calibration
     from pipewave.serving import interval
     from pipewave.software import engines, front, recipes, rules, stack_rules
     from pipewave.tune import table
@@ -44,6 +45,7 @@ def readers() -> dict[str, Read]:
     return {
         "data/accuracy/figures.json": figures.read,
         "data/accuracy/*.json.gz": pack.rows,
+        "data/corrections/*.safetensors": calibration.load,
         "data/models/*.json": lambda path: load(path.stem),
         "data/paper/collectives.safetensors": lambda _: collectives._tables(),
         "data/paper/*.safetensors": lambda path: estimator.trained(*_paper(path)),
@@ -56,6 +58,8 @@ def readers() -> dict[str, Read]:
         "planning/repositories.yaml": lambda _: launch._repositories(),
         "serving/interval.json": lambda _: interval.left_open(),
         "software/deployments/recipes.yaml": lambda _: recipes._recipes(),
+        "software/deployments/*.yaml": packaged.yaml,
+        "tune/engine/lookups.json": packaged.document,
         "software/front.json": lambda _: front._fronts(),
         "software/stack_rules.json": lambda _: stack_rules.table(),
         "software/times.json": lambda _: engines._times(),

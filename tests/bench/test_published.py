@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bench import published, published_cover, published_fit
-from bench.published_rows import Group, Row, corpus, read
+from bench.published_rows import Group, Row, corpus, of_peak, read
 
 GROUPS = [Group("s", "vllm", gpu, "m", "fp8") for gpu in ("H100", "H200", "B200", "L40S")]
 
@@ -41,14 +44,29 @@ def test_an_error_is_counted_and_named() -> None:
 
 
 def test_no_group_is_scored_with_constants_of_its_own() -> None:
-    # The first group alone would choose the first pair; all others choose the last.
-    count = len(published_fit.PAIRS)
-    first = [0.0] + [1.0] * (count - 1)
-    last = [1.0] * (count - 1) + [0.0]
-    fitted = published_fit.fit([row(group, 1.0) for group in GROUPS], [first, last, last, last])["vllm"]
-    assert fitted["pair"] == published_fit.PAIRS[-1]
-    assert fitted["groups"][0]["pair"] == published_fit.PAIRS[-1]
-    assert fitted["groups"][0]["error"] == 1.0
+    # The first group alone would choose the first set; all others choose the second.
+    first, second = (1.0,), (2.0,)
+    with ThreadPoolExecutor(1) as pool:
+        search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
+    search.tried = {first: np.array([0.0, 1.0, 1.0, 1.0]), second: np.array([1.0, 0.0, 0.0, 0.0])}
+    assert search.left_out() == [second] * 4
+
+
+def test_the_search_finds_a_least_error_along_each_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    aim = tuple(values[-1] for values in published_fit.GRID.values())
+    monkeypatch.setattr(
+        published_fit, "_error", lambda asked: sum(abs(a - b) / b for a, b in zip(asked[1], aim, strict=True))
+    )
+    with ThreadPoolExecutor(2) as pool:
+        search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
+        assert search.run(tuple(values[0] for values in published_fit.GRID.values())) == aim
+
+
+def test_a_rate_beyond_the_peak_of_its_gpus_is_seen() -> None:
+    case = {"mode": "serve", "model": "Llama-3.1-8B", "gpu": "H100", "isl": 4000, "osl": 100, "concurrency": 64}
+    slow, fast = (Row("r", GROUPS[0], case, {"ttft_ms": ms, "tpot_ms": ms / 50}, "") for ms in (5000.0, 50.0))
+    assert of_peak(slow) < 1.0 < of_peak(fast)
+    assert of_peak(replace(fast, case=case | {"tp": 64})) == pytest.approx(of_peak(fast) / 64)
 
 
 def test_a_half_width_holds_nine_in_ten_of_other_groups() -> None:

@@ -225,3 +225,12 @@ def test_estimates_and_runs_name_the_calibration_that_moved_them(tmp_path: Path)
     case = {"id": 1, "model": "Llama-3.1-8B", "gpu": GPU, "engine": "vllm", "mode": "estimate", "isl": 64, "osl": 4}
     (served,) = answer_lines([json.dumps(case | {"concurrency": 2})])
     assert any("calibrated" in note for note in served["notes"])
+
+
+def test_a_gpu_with_a_very_long_name_is_predicted_and_calibrated(tmp_path: Path) -> None:
+    long = pw.find(GPU).what_if(name="x" * 400)
+    other = pw.find(GPU).what_if(name="x" * 401)
+    assert pw.predict(pw.gemm(64, 64, 64), long).latency_us > 0
+    assert corrections.target(long.name).name != corrections.target(other.name).name
+    made = calibrate(store_of(tmp_path / "rows", 1.5, gpu="x" * 400), long)
+    assert made.path.is_file()

@@ -1,5 +1,7 @@
 """Packaged files: the manifest knows each of them, and no damaged byte is read as an answer."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,42 @@ def test_flipped_bytes_of_packaged_and_user_files_are_noticed() -> None:
     found = flips.run(700, seed=1)
     assert found["noticed"] == found["flips"], found["examples"]
     assert found["files"] > 200
+
+
+WATCHED = """
+import sys
+from pathlib import Path
+from pipewave.files import packaged
+
+unchecked = []
+
+def watch(event, arguments):
+    path = str(arguments[0]) if event == "open" else ""
+    if not path.startswith(str(packaged.ROOT)) or path.endswith((".py", ".pyc", ".so")) or "manifest" in path:
+        return
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != packaged.__file__:
+        frame = frame.f_back
+    if frame is None:
+        unchecked.append(path)
+
+sys.addaudithook(watch)
+import pipewave as pw
+from pipewave.traces import explain_trace
+from pipewave.tune.load import load_table
+for gpu in ("H200", "MI300X"):
+    pw.predict([pw.gemm(64, 4096, 4096), pw.attention([1], [900], 32, 8, 128)], gpu)
+pw.estimate("Mixtral-8x7B", "H200", batch=4, input_len=64, output_len=4, tp=2, engine="sglang").to_dict()
+pw.serve("Llama-3.1-8B", "H100", isl=64, osl=4, concurrency=2, requests=4)
+pw.plan("Llama-3.1-8B", "H100", isl=64, osl=4)
+load_table("gemm", gpu="H200", env={})
+assert not unchecked, unchecked
+"""
+
+
+def test_nothing_of_the_package_is_read_past_the_manifest() -> None:
+    done = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-1500:]
 
 
 def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -66,6 +104,14 @@ def test_a_file_that_the_manifest_does_not_know_is_refused(tmp_path: Path, monke
 def test_a_damaged_manifest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
     path = small(tmp_path, monkeypatch)
     packaged.MANIFEST.write_bytes(damage)
+    packaged.known.cache_clear()
+    with pytest.raises(BadFile, match="manifest"):
+        packaged.document(path)
+
+
+def test_a_package_without_its_manifest_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = small(tmp_path, monkeypatch)
+    packaged.MANIFEST.unlink()
     packaged.known.cache_clear()
     with pytest.raises(BadFile, match="manifest"):
         packaged.document(path)

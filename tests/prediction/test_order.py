@@ -76,7 +76,7 @@ def test_measured_answers_stay_as_they_are() -> None:
     of, gpu, case = family_of("gemm"), find("H200"), {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096}
     key = group_key(of, case)
     raw, kept = (way(of, columns(of, [case]), key, gpu, "cold") for way in (batch.answer, order.answer))
-    assert raw.source.software == "measured"
+    assert raw.source.basis == "measured_gpu"
     assert np.array_equal(raw.seconds, kept.seconds)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ import pipewave as pw
 from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.physics.arith import SCALAR
-from pipewave.prediction.in_step import REPLAYED, write_back_s
+from pipewave.prediction.in_step import OWN_REPLAYED, REPLAYED, write_back_s
 from pipewave.software.stack_rules import constant
 
 STREAMING = (pw.gemm(1, 14336, 4096), pw.fused_moe(32, 128, 8, 2048, 768), pw.attention((1,) * 8, (16384,) * 8, 32, 8))
@@ -65,3 +67,31 @@ def test_in_a_step_a_well_made_streaming_kernel_gains_what_the_predicted_one_doe
     cold, serving = (pw.predict(call, gpu, protocol=protocol) for protocol in ("cold", "serving"))
     assert serving.latency_us < cold.latency_us
     assert serving.ceiling_us / serving.latency_us == pytest.approx(cold.ceiling_us / cold.latency_us)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pw.attention((1,) * 64, (2048,) * 64, 32, 8, kv_dtype="fp8"),
+        pw.gemm(64, 8192, 8192, dtype="fp8_block"),
+        pw.fused_moe(64, 128, 8, 2048, 768),
+    ],
+)
+@pytest.mark.parametrize("stack", ["trtllm-1.3.0rc20", "sglang-0.5.14"])
+def test_replays_of_an_engines_own_kernel_come_before_cold_calls_of_another(call: pw.Call, stack: str) -> None:
+    own = replace(call, stack=stack)
+    serving, graph = (pw.predict(own, "H200", protocol=protocol) for protocol in ("serving", "graph"))
+    cold = pw.predict(call, "H200", protocol="serving")
+    if graph.impl == cold.impl:
+        assert serving.impl == cold.impl
+        assert OWN_REPLAYED not in serving.notes
+    else:
+        assert serving.latency_us == pytest.approx(graph.latency_us)
+        assert OWN_REPLAYED in serving.notes
+    many = pw.predict([own, own], "H200", protocol="serving")
+    assert many.latency_us == pytest.approx([serving.latency_us] * 2)
+
+
+def test_products_of_libraries_keep_their_cold_rows() -> None:
+    call = pw.gemm(64, 8192, 8192, stack="trtllm-1.3.0rc20")
+    assert OWN_REPLAYED not in pw.predict(call, "H200", protocol="serving").notes

@@ -65,7 +65,7 @@ def test_breakdown_is_the_whole() -> None:
         ({"pp": 40}, CannotShard, "pp"),
         ({"gpu": "H201"}, UnknownGPU, "gpu"),
         ({"engine": "tgi"}, BadInput, "engine"),
-        ({"batch": 8000, "input_len": 8000}, DoesNotFit, "batch"),
+        ({"batch": 200_000, "input_len": 8000}, DoesNotFit, "batch"),
         ({"model": "Llama-3.1-405B"}, DoesNotFit, "gpu"),
         ({"batch": 20_000, "input_len": 1, "output_len": 1}, BadInput, "batch"),
     ],

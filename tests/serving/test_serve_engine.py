@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from pipewave.serving.replica import Limits, Replica
 from pipewave.serving.report import Sla, summary
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic
+from pipewave.software.front import Front
 
 
 class Toy:
@@ -24,6 +26,9 @@ class Toy:
 
     def seconds(self, decoding: int, cached: int, pieces: list[tuple[int, int]]) -> float:
         return 1.0 + 0.01 * decoding + 0.0001 * cached + sum(0.001 * t * (t + 2 * b) for t, b in pieces)
+
+    def decoder(self, decoding: int) -> Callable[[int], float]:
+        return lambda cached: self.seconds(decoding, cached, [])
 
 
 @dataclass
@@ -132,6 +137,21 @@ def test_same_times_as_the_plain_scheduler(drawn: list[tuple[int, int, int]], pa
     _, record = simulate(traffic, limits(pages))
     assert record.first_s == pytest.approx(first, rel=1e-9)
     assert record.done_s == pytest.approx(done, rel=1e-9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(requests, st.integers(16, 60), st.booleans(), st.booleans(), st.integers(1, 4), st.integers(0, 3))
+def test_stretches_of_steps_are_the_steps_one_by_one(
+    drawn: list[tuple[int, int, int]], pages: int, mixed: bool, overlaps: bool, interval: int, flight: int
+) -> None:
+    traffic = traffic_of(
+        [(gap + 0.123456, prompt, output) for gap, prompt, output in drawn], concurrency=flight or None
+    )
+    pool = Pool(Toy(), limits(pages, mixed), overlaps=overlaps, interval=interval)  # type: ignore[arg-type]
+    front = Front(request_us=0.2e6, stream_us=0.4e6, transit_us=0.3e6, variation=0.5, jitter=0.1)
+    one, other = (Simulation(traffic, pool, keep_steps=keep, front=front).run() for keep in (True, False))
+    assert other.first_s == pytest.approx(one.first_s, rel=1e-9)
+    assert other.done_s == pytest.approx(one.done_s, rel=1e-9)
 
 
 @settings(max_examples=200, deadline=None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipewave.serving.answers import client
+from pipewave.serving.answers import answer, client
+from pipewave.serving.cases import from_dict
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
 from pipewave.serving.interval import METRICS, half_width, sides
@@ -31,6 +33,9 @@ class Toy:
 
     def seconds(self, decoding: int, cached: int, pieces: list[tuple[int, int]]) -> float:
         return 0.010 + 1e-5 * sum(tokens for tokens, _ in pieces)
+
+    def decoder(self, decoding: int) -> Callable[[float], float]:
+        return lambda cached: 0.010
 
 
 def ran(traffic: Traffic, limits: Limits, *, front: Front = INSIDE, **looks: object) -> Record:
@@ -161,6 +166,26 @@ def test_tokens_streamed_together_come_later_and_end_when_they_did(together: int
     held = 10.0 * (np.minimum(together, traffic.output_len) - 1).mean()
     assert many["ttft_ms"] == pytest.approx(one["ttft_ms"] + held)
     assert many["e2e_ms"] == one["e2e_ms"]
+
+
+def test_a_version_that_is_not_told_is_that_of_the_runs_that_kept_none() -> None:
+    case = {"model": "Llama-3.1-70B", "gpu": "H100", "tp": 4, "isl": 500, "osl": 20, "concurrency": 4}
+    untold, told = (answer(from_dict(case | more)) for more in ({}, {"version": "0.11.0"}))
+    assert any("version not given: 0.11.0" in note for note in untold["notes"])
+    assert untold["tpot_ms_high"] / untold["tpot_ms"] >= told["tpot_ms_high"] / told["tpot_ms"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 12), st.integers(0, 30), st.floats(0.0, 1.0))
+def test_prompts_that_wait_for_company_come_later_and_all_come(flight: int, steps: int, share: float) -> None:
+    traffic = synthetic(4 * flight, input_len=10, output_len=20, concurrency=flight, spread=0.3)
+    limit = Limits(40, 64, 1000, 4, True, chunks=False, wait_steps=steps, wait_share=share)
+    plain, waits = (Simulation(traffic, Pool(Toy(), one)).run() for one in (replace(limit, wait_steps=0), limit))  # type: ignore[arg-type]
+    assert np.isfinite(waits.done_s).all()
+    if not steps:
+        assert np.array_equal(plain.first_s, waits.first_s)
+    longest = (waits.first_s - waits.arrival_s).max()
+    assert longest <= (plain.first_s - plain.arrival_s).max() + 4 * (steps + 1) * flight
 
 
 def test_intervals_widen_with_what_is_not_known() -> None:

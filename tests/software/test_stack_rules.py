@@ -23,7 +23,7 @@ from pipewave.prediction.in_step import write_back_s
 from pipewave.software import stack_rules as rules
 from pipewave.software.stack_rules import Case, answer, table
 
-STACKS = (None, "vllm-0.14.0", "vllm-0.22.1", "vllm-0.24.0", "sglang-0.5.9", "sglang-0.5.12", "sglang-0.5.14",
+STACKS = (None, "vllm-0.14.0", "vllm-0.22.1", "vllm-0.24.0", "sglang-0.5.6", "sglang-0.5.9", "sglang-0.5.12", "sglang-0.5.14",
           "trtllm-1.2.0", "trtllm-1.3.0rc20")  # fmt: skip
 GPUS = (
     "H200",
@@ -41,7 +41,7 @@ GPUS = (
 PROTOCOLS = ("cold", "serving", "graph", "profiler_warm")
 IMPLS = {
     "attention": (None, "triton", "vllm_triton_attn", "vllm_flash_attn", "vllm_flashinfer", "vllm_flashinfer_trtllm", "fa4",
-                  "cudnn", "flashinfer", "trtllm_mha", "sdpa_flash", "vllm_fa2", "flashinfer_trtllm"),
+                  "cudnn", "flashinfer", "trtllm_mha", "flash_attention", "fa3", "sdpa_flash", "vllm_fa2", "flashinfer_trtllm"),
     "fused_moe": (None, "vllm_fused_moe", "sglang_fused_moe_triton", "sglang_marlin_moe", "vllm_marlin",
                   "flashinfer_cutlass", "vllm_mxfp4_moe", "flashinfer_trtllm_moe", "x_triton_oaitriton", "some:mxfp8",
                   "some_w4afp8", "moe_torch_flow_triton_fp8_block", "moe_torch_flow_cutlass"),
@@ -50,6 +50,21 @@ IMPLS = {
 TYPES = {
     "gemm": ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4"),
     "fused_moe": ("bf16", "fp8", "fp8_block", "mxfp4", "int4"), "attention": ("bf16", "fp8"), "mla": ("bf16", "fp8"),
+}  # fmt: skip
+PRODUCT = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096, "quantize": True, "stack": "vllm-0.14.0"}
+DECODE = {"kernel": "attention", "q_lens": [1] * 64, "kv_lens": [512] * 64, "heads": 32, "kv_heads": 8, "head_dim": 128}
+PROMPT = DECODE | {"q_lens": [512] * 64}
+# Rows of one version that few random calls meet: GPU, protocol, case.
+VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+    "gemm": [("H200", "graph", PRODUCT | {"dtype": dtype}) for dtype in ("fp8", "fp8_block")],
+    "attention": [
+        ("H200", "graph", DECODE | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),
+        ("H200", "graph", PROMPT | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),
+        ("H200", "graph", DECODE | {"stack": "sglang-0.5.9", "impl": "flash_attention"}),
+        ("H200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "fa3", "kv_dtype": "fp8"}),
+        ("B200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "trtllm_mha", "kv_dtype": "fp8"}),
+        ("B200", "graph", PROMPT | {"stack": "sglang-0.5.14", "impl": "trtllm_mha", "kv_dtype": "fp8"}),
+    ],
 }  # fmt: skip
 FAMILY = {"gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
           "module": "attention_module"}  # fmt: skip
@@ -62,6 +77,7 @@ def probes(family: str, count: int = 300) -> Iterator[tuple[str, str, dict[str, 
     if family == "layers":
         yield from _layers()
         return
+    yield from VERSIONS.get(family, ())
     pick = random.Random(family)
     for _ in range(2 * count if family == "fused_moe" else count):
         gpu, protocol, stack = pick.choice(GPUS), pick.choice(PROTOCOLS), pick.choice(STACKS)
@@ -173,7 +189,7 @@ def forget() -> None:
 
 def family_of(rule: str) -> str:
     """The probes that a rule may move."""
-    own = {"attention_setup_saved": "steps", "moe_model": "layers"}
+    own = {"attention_setup_saved": "steps", "moe_model": "layers", "changed_in": "gemm"}
     return own.get(rule) or FAMILY.get(rule.partition("_")[0], "collective")
 
 

@@ -7,7 +7,7 @@ import pytest
 pd = pytest.importorskip("pandas")
 as_run = pytest.importorskip("train.corpus.as_run").as_run
 
-ROW = {"protocol": "graph", "stack": "sglang-0.5.12", "impl": "sglang_fused_moe_triton", "gated": False, "flagged": False,
+ROW = {"protocol": "graph", "framework": "sglang", "version": "0.5.12", "impl": "sglang_fused_moe_triton", "gated": False, "flagged": False,
        "ep": 4, "experts": 128, "inter": 768}  # fmt: skip
 
 
@@ -15,13 +15,13 @@ ROW = {"protocol": "graph", "stack": "sglang-0.5.12", "impl": "sglang_fused_moe_
     ("change", "gated", "flagged"),
     [
         ({}, True, True),
-        ({"stack": "sglang-0.5.14"}, False, False),
-        ({"stack": "sglang-0.5.14", "experts": 8}, False, True),  # later rows of some models are still of that kind
-        ({"stack": "sglang-0.5.14", "experts": 8, "ep": 1}, False, False),
-        ({"stack": "sglang-0.5.12", "ep": 1}, True, False),
-        ({"stack": "vllm-0.22.0", "impl": "vllm_fused_moe"}, True, False),
-        ({"stack": "vllm-0.24.0", "impl": "vllm_fused_moe"}, False, False),
-        ({"protocol": "cold", "stack": "vllm-0.22.1", "impl": "triton"}, False, False),
+        ({"version": "0.5.14"}, False, False),
+        ({"version": "0.5.14", "experts": 8}, False, True),  # later rows of some models are still of that kind
+        ({"version": "0.5.14", "experts": 8, "ep": 1}, False, False),
+        ({"ep": 1}, True, False),
+        ({"framework": "vllm", "version": "0.22.0", "impl": "vllm_fused_moe"}, True, False),
+        ({"framework": "vllm", "version": "0.24.0", "impl": "vllm_fused_moe"}, False, False),
+        ({"protocol": "cold", "framework": "vllm", "version": "0.22.1", "impl": "triton"}, False, False),
     ],
 )
 def test_rows_as_they_ran(change: dict[str, object], gated: bool, flagged: bool) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
 from pipewave.tune.mapping import mapper  # noqa: E402
-from pipewave.tune.reading.formula import Formula, constants_of, formula, inputs_of, values_of  # noqa: E402
+from pipewave.tune.reading.formula import Formula, constants_of, follows, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.reading.inspect import Shaped  # noqa: E402
 from pipewave.tune.reading.launch import count  # noqa: E402
 
@@ -128,6 +128,28 @@ def test_trips_that_depend_on_data_can_be_stated() -> None:
     assert any("range(tl.load(ends))" in why for why in silent.unknown)
     stated = formula(by_data, (4,), named, {"BLOCK": 32}, ("BLOCK",), trips=lambda given: given["rows"] * 3)
     assert worked_out(stated, (4,), named | {"rows": 11}, by_data)[1] == 33  # type: ignore[index]
+
+
+class Sizes:
+    rows = 640
+
+
+@pytest.mark.parametrize("kind", ["closure", "default", "tensor", "object"])
+def test_grids_are_followed_however_they_come_by_their_sizes(kind: str) -> None:
+    c, made = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}, None
+    for m in (512, 4096):
+        _, named = dense(m, 64, 64)
+        x, sizes = torch.empty(m, 3, device="meta"), Sizes()
+        sizes.rows = m
+        grid = {
+            "closure": lambda meta: (CDIV(m, meta["BLOCK_M"]),),  # noqa: B023
+            "default": lambda meta, rows=m: (CDIV(rows, meta["BLOCK_M"]),),
+            "tensor": lambda meta: (CDIV(x.shape[0], meta["BLOCK_M"]),),  # noqa: B023
+            "object": lambda meta: (CDIV(sizes.rows, meta["BLOCK_M"]),),  # noqa: B023
+        }[kind]
+        assert follows(grid) == (kind != "object")
+        made = made if made is not None and follows(grid) else formula(gemm.gemm, grid, named, c, ("BLOCK_M",))
+        assert worked_out(made, grid, named, gemm.gemm)[0] == m // 64  # type: ignore[index]
 
 
 def test_arrays_in_arrays_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import math
 import threading
 from collections.abc import Sequence
@@ -17,11 +18,14 @@ triton = pytest.importorskip("triton")
 
 import triton.language as tl  # noqa: E402
 
+from pipewave.errors import BadFile  # noqa: E402
 from pipewave.tune import autotune  # noqa: E402
 from pipewave.tune.own import card as cards  # noqa: E402
+from pipewave.tune.own import kept, log, offline  # noqa: E402
 from pipewave.tune.own.device import Built, Launch  # noqa: E402
 from pipewave.tune.own.sites import named  # noqa: E402
-from pipewave.tune.own.tuned import TunedKernel  # noqa: E402
+from pipewave.tune.own.tuned import Options, TunedKernel  # noqa: E402
+from pipewave.tune.table import TableMismatch  # noqa: E402
 
 CONFIGS = [triton.Config({"BM": m, "BN": n, "BK": k}, num_warps=w, num_stages=3)
            for m, n, k, w in ((64, 64, 32, 4), (16, 64, 64, 4), (32, 32, 32, 2), (128, 64, 32, 8), (128, 128, 32, 8))]  # fmt: skip
@@ -251,8 +255,6 @@ def test_what_cannot_win_is_not_compiled() -> None:
 
 
 def test_launches_of_a_real_run_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipewave.tune.own import log
-
     monkeypatch.setenv("PIPEWAVE_TUNE_LOG", str(tmp_path / "log.jsonl"))
     kernel = tuned(None)
     for m in (64, 32, 64):
@@ -260,7 +262,7 @@ def test_launches_of_a_real_run_are_noted(tmp_path: Path, monkeypatch: pytest.Mo
     found = log.read(tmp_path / "log.jsonl", "matmul")
     assert [record["args"]["M"] for record in found] == [64, 32]
     assert found[0]["args"]["a"] == {"tensor": "torch.float32", "shape": [64, 64], "strides": [64, 1]}
-    assert found[0]["blocks"] == [1, 4, 4, 1, 1]
+    assert found[0]["grids"] == [[1], [4], [4], [1], [1]]
     assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["kernel"] == "matmul"
 
 
@@ -271,3 +273,97 @@ def test_a_source_that_cannot_be_read_goes_upstream_with_the_reason(monkeypatch:
     with pytest.warns(UserWarning, match="ZeroDivisionError"):
         assert kernel[(1,)](1, 2) == "upstream"
     assert kernel[(1,)](1, 2) == "upstream"
+
+
+KERNEL_FILE = """
+import triton, triton.language as tl
+from pipewave.tune import autotune
+CONFIGS = [triton.Config({"BM": m}, num_warps=w) for m, w in ((16, 1), (64, 4), (128, 4))]
+
+@autotune(CONFIGS, key=["N"], cache=False)
+@triton.jit
+def scale(x, out, N, BM: tl.constexpr):
+    at = tl.program_id(0) * BM + tl.arange(0, BM)
+    tl.store(out + at, 2 * tl.load(x + at, mask=at < N), mask=at < N)
+"""
+
+
+class Rows(Device):
+    def us(self, launch: Launch, index: int) -> float:
+        n, block = launch.kwargs["N"], launch.configs[index]["BM"]
+        return 2 + math.ceil(math.ceil(n / block) / 132) * (1 + block / 20)
+
+
+def made(told: Any) -> Any:
+    return torch.empty(told.numel())
+
+
+def noted_kernel(tmp_path: Path) -> tuple[str, Path]:
+    (tmp_path / "mine.py").write_text(KERNEL_FILE)
+    sizes = [round(100 * 1.4**step) for step in range(30)]
+    rows = [{"N": n, "x": f"fp32[{n}]", "out": f"fp32[{n}]"} for n in sizes]
+    (tmp_path / "shapes.json").write_text(json.dumps({"grid": "cdiv(N, BM)", "launches": rows}))
+    return f"{tmp_path / 'mine.py'}:scale", tmp_path / "shapes.json"
+
+
+def test_a_table_made_ahead_is_resumed_pinned_and_checked(tmp_path: Path) -> None:
+    named_kernel, shapes = noted_kernel(tmp_path)
+    device = Rows()
+    first = offline.kernel_of(named_kernel, device, tmp_path)
+    clock = iter(range(100))
+    offline.measure_all(first, offline.from_shapes(shapes), device, made, 3.0, clock=lambda: float(next(clock)))
+    some = len(device.timed)
+    device = Rows()
+    again = offline.kernel_of(named_kernel, device, tmp_path)
+    path = offline.measure_all(again, offline.from_shapes(shapes), device, made)
+    assert path is not None
+    assert path.is_file()
+    assert sum(len(state.us) for state in again.kinds.values()) == 30
+    assert len(device.timed) > 0
+    assert some > 0
+    pinned = TunedKernel(again.fn, again.upstream, again.configs, again.of.key, Options(table=path, device=Rows()))
+    lost = []
+    for n in (300, 20_000, 1_000_000):
+        x = torch.empty(n)
+        index = pinned.choose((x, x, n), {}, lambda meta, n=n: (triton.cdiv(n, meta["BM"]),))
+        times = [device.us(Launch(None, None, (), {"N": n}, again.of.configs), i) for i in range(3)]
+        lost.append(times[index] / min(times) - 1)
+    assert pinned.provenance == {"model": 3}
+    assert sum(lost) / len(lost) < 0.1
+    verdict = offline.check(again, path, offline.from_shapes(shapes), Rows(), made)
+    assert (verdict.answer, len(verdict.ratios)) == ("valid", 10)
+    slower = Rows()
+    slower.us = lambda launch, index: 2 * Rows.us(slower, launch, index)  # type: ignore[method-assign]
+    assert offline.check(again, path, offline.from_shapes(shapes), slower, made).answer == "rescale"
+
+
+def test_a_table_of_another_source_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    named_kernel, shapes = noted_kernel(tmp_path)
+    kernel = offline.kernel_of(named_kernel, Rows(), tmp_path)
+    path = offline.measure_all(kernel, offline.from_shapes(shapes), Rows(), made)
+    assert path is not None
+    (tmp_path / "mine.py").write_text(KERNEL_FILE.replace("2 * tl.load", "3 * tl.load"))
+    linecache.checkcache()
+    with pytest.raises(TableMismatch, match="another source"):
+        kept.read_table(path, offline.kernel_of(named_kernel, Rows(), tmp_path).of)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(BadFile):
+        kept.read_table(path, kernel.of)
+
+
+def test_a_log_of_a_real_run_is_measured_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named_kernel, _ = noted_kernel(tmp_path)
+    monkeypatch.setenv("PIPEWAVE_TUNE_LOG", str(tmp_path / "log.jsonl"))
+    run = offline.kernel_of(named_kernel, Rows(), False)
+    for n in (100, 5000, 70_000):
+        x = torch.empty(n)
+        run.choose((x, x, n), {}, lambda meta, n=n: (triton.cdiv(n, meta["BM"]),))
+    monkeypatch.delenv("PIPEWAVE_TUNE_LOG")
+    device = Rows()
+    kernel = offline.kernel_of(named_kernel, device, tmp_path)
+    launches = offline.from_log(tmp_path / "log.jsonl", kernel)
+    path = offline.measure_all(kernel, launches, device, lambda told: torch.empty(told["shape"]))
+    assert path is not None
+    assert len(kept.launches(path.with_suffix(""), kernel.of, device.env)) == 3
+    with pytest.raises(BadFile, match="PIPEWAVE_TUNE_LOG"):
+        log.read(tmp_path / "log.jsonl", "other")

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from train.corpus import rules
+from train.corpus.as_run import as_run
 from train.corpus.frame import DTYPES, Table
 
 NAME = "aiconfigurator"
@@ -102,20 +103,21 @@ def mla(phase: str) -> Callable[[Path, Path], pd.DataFrame]:
 
 
 def moe(file: Path, data_dir: Path) -> pd.DataFrame:
-    """Whole fused MoE of one rank without communication; equal keys in a file are honest repeats and stay."""
+    """Whole fused MoE of one rank without communication, as it ran; equal keys in a file are repeats and stay."""
     rows = raw(file, data_dir).rename(
         columns={"num_tokens": "tokens", "hidden_size": "hidden", "inter_size": "inter", "num_experts": "experts"}
     )
     nongated = pd.MultiIndex.from_frame(rows[["hidden", "inter", "topk", "experts"]]).isin(
         list(rules.nongated_shapes(data_dir))
     )
-    return rows.assign(
+    said = rows.assign(
         tp=rows["moe_tp_size"],
         ep=rows["moe_ep_size"],
         routing=rows["distribution"],
         gated=~nongated & (rows["impl"] != "moe_torch_flow_nongated").to_numpy(),
         dtype=rows["moe_dtype"].replace(DTYPES),
     )
+    return as_run(said)
 
 
 def quantize(file: Path, data_dir: Path) -> pd.DataFrame:

@@ -1,38 +1,43 @@
-"""Rows of routed experts as their collector ran them, where that is not what they say.
+"""Rows of routed experts as their collector ran them, where that is not what they say (rules in `collected.json`).
 
-The rules `moe_ran_gated` and `moe_ran_unshared` of `pipewave.software` say which. Shipped nets were trained on the rows
-as they are, with the same rules applied to every call that is predicted; nets that are trained on the rows as they ran
-need neither, and a call is then answered as it is named.
+Some collectors ran ungated experts with three matrices, or gave a rank's experts all choices of its tokens. Such rows
+are read as what they are, or flagged where no call describes them, so that a call is answered as it is named.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pipewave.kernels.moe.machine import engine
-from pipewave.software import stack_rules, stacks
+from pipewave.software import stack_rules
+from pipewave.software.stacks import version_of
 
-SAID_BY = ["protocol", "stack", "impl"]
+RULES = stack_rules.read(Path(__file__).with_name("collected.json"))
+SAID_BY = ["protocol", "framework", "version", "impl"]
 
 
 def as_run(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of `fused_moe` with `gated` as measured; those that no call describes are flagged."""
     out = rows.copy()
-    for (protocol, stack, impl), at in rows.groupby(SAID_BY, observed=True).indices.items():
-        facts = _facts(str(protocol), str(stack), str(impl))
-        places = rows.index[at]
-        if stack_rules.answer("moe_ran_gated", facts):
+    for key, at in rows.groupby(SAID_BY, observed=True).indices.items():
+        facts, places = _facts(*map(str, key)), rows.index[at]
+        if _answer("moe_ran_gated", facts):
             out.loc[places, "gated"] = True
-        unshared = _unshared(rows.loc[places], stack_rules.answer("moe_ran_unshared", facts))
+        unshared = _unshared(rows.loc[places], _answer("moe_ran_unshared", facts))
         out.loc[places[unshared], "flagged"] = True
     return out
 
 
-def _facts(protocol: str, stack: str, impl: str) -> stack_rules.Facts:
-    software = {"framework": stacks.framework(stack), "version": stacks.version(stack)}
+def _answer(rule: str, facts: stack_rules.Facts) -> Any:
+    return stack_rules.first(RULES[rule], facts, rule)
+
+
+def _facts(protocol: str, framework: str, version: str, impl: str) -> stack_rules.Facts:
+    software = {"framework": framework, "version": version_of(version)}
     return software | {"protocol": protocol, "engine": engine(impl)}
 
 

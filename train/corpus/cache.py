@@ -90,6 +90,7 @@ def _key(table: Table, folder: Path) -> str:
         here / "frame.py",
         here / "rules.py",
         here / "rules.json",
+        *((here / "as_run.py", here / "collected.json") if table.family == "fused_moe" else ()),
         here / f"{table.read.__module__.rsplit('.', 1)[-1]}.py",
     ]
     digest = hashlib.sha256(file_hash(folder / "CLEAN_RULES.json").encode())

@@ -53,6 +53,7 @@ GROUPS = (
     "planning",
     "trace",
     "tune",
+    "export",
     "measure",
     "calibrate",
     "accuracy",

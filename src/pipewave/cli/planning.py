@@ -21,7 +21,17 @@ HEADINGS = {
     "tpot_ms_change_percent": "TPOT",
     "tokens_per_s_per_gpu_change_percent": "tok/s/GPU",
 }
-SAME_HIDDEN = ("engine", "kv_dtype", "tp", "pp", "ep")  # shown where the designs differ in them
+SAME_HIDDEN = (
+    "engine",
+    "kv_dtype",
+    "tp",
+    "pp",
+    "ep",
+    "dp",
+    "drafts",
+    "engines",
+    "sure",
+)  # shown where the designs differ in them
 HIDDEN = ("e2e_ms", "tpot_ms_low", "tpot_ms_high")
 
 
@@ -39,6 +49,13 @@ def plan_command(
     tpot: Annotated[float | None, typer.Option(help="Limit on mean time per later token, ms.")] = None,
     tp: Annotated[str, typer.Option("--tp", "--tp-size", "--tensor-parallel-size", help="Degrees to try.")] = "1,2,4,8",
     pp: Annotated[str, typer.Option("--pp", "--pp-size", "--pipeline-parallel-size", help="Degrees to try.")] = "1",
+    dp: Annotated[
+        str, typer.Option("--dp", "--dp-size", "--data-parallel-size", help="Ranks of data-parallel attention to try.")
+    ] = "1",
+    speculative: Annotated[
+        list[str], typer.Option("--speculative", help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
+    ] = [],  # noqa: B006
+    disaggregated: Annotated[bool, typer.Option(help="Also prefill and decode engines apart, rates matched.")] = False,
     engine: Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm, or several.")] = "vllm",
     kv_cache_dtype: Annotated[str, typer.Option("--kv-cache-dtype", help="auto, fp8 or both.")] = "auto",
     max_num_seqs: Annotated[
@@ -50,6 +67,9 @@ def plan_command(
     most: Annotated[int, typer.Option("--max-gpus", help="Most GPUs of one replica.")] = 64,
     price: Annotated[list[str], typer.Option(help="Your own price, such as H100=2.5 (USD an hour); repeatable.")] = [],  # noqa: B006
     executor: Annotated[str | None, typer.Option(help="processes://N or dask://HOST:PORT.")] = None,
+    launch_as: Annotated[
+        str, typer.Option("--launch-as", help="How to print the winner: shell, docker, kubernetes or dynamo.")
+    ] = "shell",
     rows: Annotated[int, typer.Option(help="Rows of the Pareto front to show.")] = 20,
     ignore: Annotated[list[str], typer.Option("--ignore-field", help="Config field known to change nothing.")] = [],  # noqa: B006
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
@@ -66,6 +86,9 @@ def plan_command(
         tuple(names()) if gpus == "all" else _words(gpus),
         tps=_numbers("tp", tp),
         pps=_numbers("pp", pp),
+        dps=_numbers("dp", dp),
+        speculative=(None, *speculative),
+        disaggregated=disaggregated,
         engines=_words(engine),
         kv_dtypes=tuple(cache_type(word) for word in _words(kv_cache_dtype)),
         budgets=_numbers("max_num_batched_tokens", max_num_batched_tokens) if max_num_batched_tokens else BUDGETS,
@@ -74,7 +97,7 @@ def plan_command(
     )
     with open_executor(executor) as pool:
         spec, question = load(model, ignore=tuple(ignore)), Question(isl, osl, ttft, tpot)
-        answer = plan(spec, question, space, own_prices=_prices(price), executor=pool).to_dict(rows)
+        answer = plan(spec, question, space, own_prices=_prices(price), executor=pool).to_dict(rows, launch_as)
     if as_json:
         print(json.dumps({"schema_version": 1, **answer}))
     else:
@@ -116,9 +139,14 @@ def _show(answer: dict[str, Any]) -> None:
     print(f"{answer['designs']:,} designs of {answer['model']}, {answer['meet_the_limits']:,} meet the limits")
     if answer["front"]:
         table(_front(answer["front"]), title="Pareto front, cheapest first")
+        if len(answer["best_by_gpu"]) > 1:
+            table(_front(answer["best_by_gpu"]), title="best of each GPU, by tokens a second and GPU")
+        if any(row["sure"] == "perhaps" for row in answer["front"]):
+            print("perhaps: the 90 % interval of TPOT straddles the limit")
         changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
         table(changes, title="what would move the winner: change in %")
-        print(f"launch: {answer['launch']}")
+        lines = str(answer["launch"]).split("\n")
+        print("launch: " + lines[0] if len(lines) == 1 else "launch:\n" + "\n".join(lines))
     elif shortest := answer["shortest"]:
         first, later = shortest["ttft_ms"], shortest["tpot_ms"]
         print(f"the shortest first token takes {first:.4g} ms, the shortest later token {later:.4g} ms")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,8 @@ from pipewave.cli.serving import (
 from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
+    from pipewave.serving.client_command import Asked
+    from pipewave.serving.server_command import Deployed
     from pipewave.serving.traffic import Traffic
 
 Speculation = Annotated[
@@ -50,16 +53,29 @@ def serve_command(
     executor: Annotated[
         str | None, typer.Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
     ] = None,
+    from_command: Annotated[
+        str | None, typer.Option("--from-command", help="A server's own command line, quoted, instead of its options.")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", help="A benchmark's own command line, quoted: vllm bench serve ...")
+    ] = None,
     isl: Annotated[int, typer.Option("--isl", "--input-len", "--random-input-len", help="Mean prompt tokens.")] = 1024,
     osl: Annotated[
         int, typer.Option("--osl", "--output-len", "--random-output-len", help="Mean output tokens; 0: none.")
     ] = 128,
     images: Annotated[int, typer.Option(help="Images of each prompt: their tokens, without the tower's time.")] = 0,
     requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None,
-    rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second.")] = None,
+    rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second; inf: all at once.")] = None,
     concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None,
     burstiness: Annotated[float, typer.Option(help="1 = Poisson; smaller is burstier.")] = 1.0,
-    spread: Annotated[float, typer.Option("--spread", "--random-range-ratio", help="± share of the lengths.")] = 0.0,
+    spread: Annotated[float, typer.Option("--spread", help="Lengths are uniform within ± this share.")] = 0.0,
+    ratio: Annotated[
+        float | None,
+        typer.Option(
+            "--random-range-ratio",
+            help="Lengths from this share of isl and osl up to them, as InferenceX and SGLang mean it.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the random requests.")] = 0,
     trace: Annotated[str | None, typer.Option(help="CSV, JSON-lines or parquet trace instead.")] = None,
     tp: Tp = 1,
@@ -83,6 +99,10 @@ def serve_command(
     kv_cache_dtype: KvDtype = None,
     moe_backend: Backend = None,
     speculative: Speculation = None,
+    lora: Annotated[str | None, typer.Option("--lora", help="Adapters: rank=16,adapters=4.")] = None,
+    offload: Annotated[
+        float, typer.Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
+    ] = 0.0,
     ttft: Annotated[float | None, typer.Option(help="Limit on time to first token, ms.")] = None,
     tpot: Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")] = None,
     request_latency: Annotated[float | None, typer.Option("--request-latency", help="Limit end to end, ms.")] = None,
@@ -91,15 +111,25 @@ def serve_command(
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file."""
+    """Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file.
+
+    \b
+    pipewave serve --model Llama-3.1-8B --gpu H200 --request-rate 10 --ttft 500 --tpot 30
+    pipewave serve --model DeepSeek-V3 --gpu H200 --dp 8 --ep 8 --speculative method=mtp,tokens=1
+    pipewave serve --model Llama-3.1-8B --gpu H200 --prefill workers=2 --decode tp=2 --concurrency 32
+    pipewave serve --gpu H200 --from-command 'vllm serve ... -tp 4' --client 'vllm bench serve --max-concurrency 64'
+    """
     if cases is not None:
         from pipewave.cli.serving_cases import answer_file
 
         raise typer.Exit(answer_file(cases, out, executor))
+    pasted = _deployed(from_command, engine)
+    model = pasted.model if pasted else model
     if model is None or gpu is None:
         missing = "model" if model is None else "gpu"
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
     from pipewave.models import load
+    from pipewave.models.adapters import lora_of
     from pipewave.serving.disaggregated import Disaggregated, side_of
     from pipewave.serving.estimate import asked, image_tokens
     from pipewave.serving.perfetto import write
@@ -111,7 +141,11 @@ def serve_command(
     prompt = isl + image_tokens(spec, images)
     sizes: dict[str, Any] = {"input_len": prompt, "output_len": max(osl, 1), "spread": spread}
     drawn = sizes | {"burstiness": burstiness, "seed": seed}
-    traffic = _traffic(trace, requests, drawn, {"rate": rate, "concurrency": concurrency})
+    if ratio is not None:
+        drawn |= _below(prompt, max(osl, 1), ratio)
+    steady = {"rate": None if rate == math.inf else rate, "concurrency": concurrency}
+    asking = _asked(client)
+    traffic = asking.traffic if asking else _traffic(trace, requests, drawn, steady)
     sides: dict[str, Any] = {
         "replicas": replicas,
         "dp": dp,
@@ -120,9 +154,13 @@ def serve_command(
         "kv_dtype": cache_word(kv_cache_dtype),
         "moe_backend": moe_backend,
         "speculative": speculative_of(speculative) if speculative else None,
+        "lora": lora_of(lora) if lora else None,
+        "kv_offload_gib": offload,
     }
     setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
+    setup = pasted.setup if pasted else setup
     sla = Sla(ttft, tpot, request_latency)
+    sla = asking.sla if asking and sla == Sla() else sla
     if prefill_pool or decode_pool:
         pools = (side_of(prefill_pool or {}, "prefill"), side_of(decode_pool or {}, "decode"))
         apart = Disaggregated.of(spec, gpu, setup, pools, traffic.longest)
@@ -132,7 +170,30 @@ def serve_command(
         served = with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
     if trace_out:
         write(trace_out, served.record, served.traffic)
-    _served(served.to_dict(), as_json)
+    notes = [note for one in (pasted, asking) if one for note in one.notes]
+    _served(served.to_dict() | ({"notes": notes} if notes else {}), as_json)
+
+
+def _deployed(command: str | None, engine: str) -> Deployed | None:
+    """The deployment of a server's own command line; its version as `--engine name:version` says it."""
+    from pipewave.serving.server_command import read
+
+    return read(command, engine.partition(":")[2] or None) if command else None
+
+
+def _asked(command: str | None) -> Asked | None:
+    """The traffic of a client's own command line."""
+    from pipewave.serving.client_command import read
+
+    return read(command) if command else None
+
+
+def _below(prompt: int, output: int, ratio: float) -> dict[str, Any]:
+    """Lengths from a share of the nominal ones up to them, as mean and spread."""
+    from pipewave.serving.client_command import below
+
+    mean, spread = below(prompt, ratio)
+    return {"input_len": max(round(mean), 1), "output_len": max(round(below(output, ratio)[0]), 1), "spread": spread}
 
 
 def _traffic(trace: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]) -> Traffic:

@@ -20,7 +20,7 @@ RECORDINGS = Path("data/recordings/h200")
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     group = typer.Typer(no_args_is_help=True, help="Choose Triton configurations: profile, table, explain, export, …")
-    for command in (inspect, profile, table, explain, export, check, reachable, evaluate):
+    for command in (inspect, profile, table, explain, export, engine, check, reachable, evaluate):
         group.command(command.__name__)(command)
     app.add_typer(group, name="tune")
 
@@ -56,9 +56,18 @@ def profile(
     kernel: Kernel,
     out: Annotated[Path | None, typer.Option(help="Folder of tables; default: your own.")] = None,
     seconds: Annotated[float, typer.Option(help="Seconds of timing, earlier runs of the same store included.")] = 120.0,
+    shapes: Annotated[Path | None, typer.Option(help="Launches of a kernel of your own, as JSON.")] = None,
+    log: Annotated[Path | None, typer.Option("--from-log", help="Launches noted under PIPEWAVE_TUNE_LOG.")] = None,
 ) -> None:
-    """Measure anchors on this GPU, resumable, and make the table (needs torch, triton and a GPU)."""
-    from pipewave.cli.tuning import need_gpu
+    """Measure anchors on this GPU, resumable, and make the table (needs torch, triton and a GPU).
+
+    KERNEL is one of ours, or FILE.py:kernel for a kernel of your own, then with --shapes or --from-log.
+    """
+    from pipewave.cli.tuning import need_gpu, own_profile
+
+    if ":" in kernel:
+        print(own_profile(kernel, shapes, log, out, seconds))
+        return
     from pipewave.tune import profile as profiling
     from pipewave.tune.making import write_table
     from pipewave.tune.space import space
@@ -157,11 +166,54 @@ def export(
             print(exporting.write(body, out / exporting.sglang_name(layer, device, triton, down=is_down)))
 
 
-def check(kernel: Kernel, gpu: Gpu = "H200", file: File = None, as_json: AsJson = False) -> None:
-    """Time ten anchors again on this GPU: valid, rescale or re-profile."""
+def engine(
+    name: Annotated[str, typer.Argument(metavar="ENGINE", help="vllm or sglang.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="config.json, its directory, or a built-in name.")],
+    tp: Annotated[int, typer.Option(help="GPUs that share every layer.")] = 1,
+    ep: Annotated[int, typer.Option(help="GPUs that share the experts.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("configs"),
+    most: Annotated[int, typer.Option(help="Most tokens of a step.")] = 8192,
+    only_list: Annotated[bool, typer.Option("--list", help="Only say which files the engine looks up.")] = False,
+    gpu: Gpu = "NVIDIA H200",
+    as_json: AsJson = False,
+) -> None:
+    """Write every configuration file that an engine looks up for a model on this card, profiled on its own kernels."""
+    from pipewave.cli.render import show
+    from pipewave.cli.tuning import engine_rows, need_gpu
+    from pipewave.models import load
+    from pipewave.tune.engine.lookups import lookups
+
+    wanted = lookups(load(model), tp, name, ep)
+    if only_list:
+        rows = engine_rows(wanted, gpu)
+    else:
+        need_gpu()
+        from pipewave.tune.engine.deploying import write_all
+        from pipewave.tune.engine.gpu import GpuTimer
+
+        rows = write_all(wanted, GpuTimer(name), out, most, lambda text: typer.echo(text, err=True))
+    if as_json:
+        print(json.dumps({"schema_version": 1, "files": rows}))
+        return
+    show([{key: value for key, value in row.items() if not isinstance(value, list)} for row in rows], "table")
+
+
+def check(
+    kernel: Kernel,
+    gpu: Gpu = "H200",
+    file: File = None,
+    log: Annotated[Path | None, typer.Option("--from-log", help="Launches of a kernel of your own.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time ten anchors again on this GPU: valid, rescale or re-profile; also FILE.py:kernel, with --from-log."""
     from dataclasses import asdict
 
-    from pipewave.cli.tuning import need_gpu
+    from pipewave.cli.tuning import need_gpu, own_check, verdict_text
+
+    if ":" in kernel:
+        own = own_check(kernel, file, log)
+        print(json.dumps({"schema_version": 1, **asdict(own)}) if as_json else verdict_text(own))
+        return
     from pipewave.tune.check import check as canary
     from pipewave.tune.check import gpu_timer
     from pipewave.tune.record import environment
@@ -171,8 +223,7 @@ def check(kernel: Kernel, gpu: Gpu = "H200", file: File = None, as_json: AsJson 
     need_gpu()
     check_environment(loaded, environment())
     verdict = canary(loaded, gpu_timer(loaded.kernel))
-    print(json.dumps({"schema_version": 1, **asdict(verdict)}) if as_json else
-          f"{verdict.answer}: new times are {verdict.factor:.3f} of the old, spread {verdict.spread:.1%}")  # fmt: skip
+    print(json.dumps({"schema_version": 1, **asdict(verdict)}) if as_json else verdict_text(verdict))
 
 
 def reachable(
@@ -202,10 +253,22 @@ def evaluate(
     kernels: Annotated[str, typer.Option("--kernels", help="Kernels, or all that are recorded.")] = "all",
     selectors: Annotated[str, typer.Option(help="Selectors, separated by commas, or all.")] = "all",
     recordings: Annotated[Path, typer.Option(help="Folder of recordings.")] = RECORDINGS,
+    spaces: Annotated[Path | None, typer.Option(help="Folder of spaces of any kernel (T4 JSON), instead.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay recorded spaces: regret of every selector against the exhaustive optimum. No GPU."""
     from pipewave.cli.render import show
+
+    if spaces is not None:
+        from pipewave.tune.own.leaderboard import leaderboard
+
+        board = leaderboard(spaces, None if selectors == "all" else selectors.split(","))
+        if as_json:
+            print(json.dumps({"schema_version": 1, **board}))
+            return
+        for space, figures in board["spaces"].items():
+            show([{"selector": each, **row} for each, row in figures.items()], "table", title=space)
+        return
     from pipewave.cli.tuning import pairs_line, regret_rows
     from pipewave.tune.evaluate import evaluate_all, recorded
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,3 +115,56 @@ def pairs_line(found: Mapping[str, Any]) -> str:
 def _pairs_line(found: Mapping[str, float]) -> str:
     return (f"{found['shapes']:.0f} further shapes: {found['slower_share']:.1%} slower than the default by over 2 %, "
             f"at worst {found['worst_slowdown']:.1%}; speed-up {found['speed_up_geomean']:.2f}×")  # fmt: skip
+
+
+def engine_rows(wanted: Sequence[Any], gpu: str) -> list[dict[str, Any]]:
+    """Rows of the files that an engine looks up on a card."""
+    from pipewave.tune.engine.lookups import file_name, rules
+
+    return [{"used by": ", ".join(of.used_by), "file": file_name(of, gpu),
+             "found by": rules()[of.engine][of.kind]["found_by"]} for of in wanted]  # fmt: skip
+
+
+def own_profile(kernel: str, shapes: Path | None, log: Path | None, out: Path | None, seconds: float) -> str:
+    """Measure a kernel of the user's own, and say where its table is.
+
+    Raises:
+        BadInput: neither shapes nor a log. MissingExtra: no GPU. BadFile: what is named cannot be read.
+    """
+    from pipewave.tune.own import offline
+
+    device = _device()
+    found = offline.kernel_of(kernel, device, out or True)
+    path = offline.measure_all(found, _launches(found, shapes, log), device, offline.on_cuda, seconds)
+    return str(path) if path else "nothing could be measured"
+
+
+def own_check(kernel: str, table: Path | None, log: Path | None) -> Any:
+    """Time a few launches of a table of the user's own again; raises as `own_profile` does."""
+    from pipewave.tune.own import offline
+
+    device = _device()
+    found = offline.kernel_of(kernel, device)
+    beside = found.path()
+    where = table or (beside.with_suffix(".safetensors") if beside else Path())
+    return offline.check(found, where, _launches(found, None, log), device, offline.on_cuda)
+
+
+def _device() -> Any:
+    need_gpu()
+    from pipewave.tune.own import gpu
+
+    return gpu.current()
+
+
+def _launches(kernel: Any, shapes: Path | None, log: Path | None) -> list[Any]:
+    from pipewave.tune.own import offline
+
+    if (shapes is None) == (log is None):
+        raise BadInput("say --shapes FILE or --from-log FILE: which launches to measure", field="shapes")
+    return offline.from_shapes(shapes) if shapes else offline.from_log(Path(str(log)), kernel)
+
+
+def verdict_text(verdict: Any) -> str:
+    """What a canary found, in a line."""
+    return f"{verdict.answer}: new times are {verdict.factor:.3f} of the old, spread {verdict.spread:.1%}"

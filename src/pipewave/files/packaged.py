@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,15 +75,15 @@ def yaml(path: Path) -> Any:
 
 def name_of(path: Path) -> str | None:
     """A path below the package's root as the manifest writes it, None for one elsewhere."""
-    try:
-        return path.relative_to(ROOT).as_posix()
-    except ValueError:
-        return None
+    for root in (ROOT, ROOT.resolve()):
+        with suppress(ValueError):
+            return path.relative_to(root).as_posix()
+    return None
 
 
 def _compare(name: str, found: str) -> None:
     said = known()
-    if said and said.get(name) != found:
+    if said.get(name) != found:
         wrong = "its checksum is not the manifest's" if name in said else "not in the manifest"
         raise BadFile(f"{name}: {wrong}; {REMEDY}", field="path")
 
@@ -90,8 +91,6 @@ def _compare(name: str, found: str) -> None:
 @cache
 def known() -> Mapping[str, str]:
     """Checksums by name. BadFile where the manifest is damaged."""
-    if not MANIFEST.exists():
-        return {}
     try:
         rows = [_LINE.fullmatch(line) for line in MANIFEST.read_bytes().decode("ascii").removesuffix("\n").split("\n")]
     except (OSError, ValueError) as error:

@@ -40,23 +40,33 @@ class Store:
     """A file open for appending. `append` returns once the operating system holds the record."""
 
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
-        """Open or create `path`; `fsync=True` also survives power loss, at a few milliseconds a record."""
+        """Open or create `path`, or BadFile; `fsync=True` also survives power loss, at some milliseconds a record."""
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._fsync = fsync
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._fsync, self._fd = fsync, -1
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise BadFile(f"{path}: cannot be written ({error.strerror})", field="store") from error
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Append one record; raises OSError when the file system took only part of it (a full disk)."""
+        """Append one record; raises BadFile when the file system took only part of it (a full disk)."""
         self.extend([record])
 
     def extend(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Append several records with one write; a kill in between keeps a prefix of them."""
         data = b"".join(map(encode, records))
-        if data and (written := os.write(self._fd, data)) != len(data):
-            raise OSError(f"{self.path}: wrote {written} of {len(data)} bytes")
-        if self._fsync:
-            os.fsync(self._fd)
+        try:
+            written = os.write(self._fd, data) if data else 0
+            if self._fsync:
+                os.fsync(self._fd)
+        except OSError as error:
+            raise self._full(str(error.strerror)) from error
+        if written != len(data):
+            raise self._full(f"{written} of {len(data)} bytes written")
+
+    def _full(self, why: str) -> BadFile:
+        return BadFile(f"{self.path}: cannot be written ({why}); run again once it can: nothing is lost", field="store")
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""

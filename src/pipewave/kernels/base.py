@@ -56,7 +56,8 @@ Columns = Mapping[str, Any]  # name → float64 array [calls], or Ragged
 class Context:
     """What is the same for a batch of calls: the GPU, the operand type, the software, how it is measured.
 
-    `options` holds the non-numeric fields of the call (kv_dtype, routing, part, ...).
+    `options` holds the non-numeric fields of the call (kv_dtype, routing, part, ...). `stack` is whose rows answer,
+    `asked` another version of it that a caller named: what rules of software say is said of that one.
     """
 
     gpu: GPU
@@ -65,6 +66,7 @@ class Context:
     stack: str = ""
     impl: str = ""
     options: tuple[tuple[str, Any], ...] = ()
+    asked: str = ""
 
     @property
     def framework(self) -> str:
@@ -84,7 +86,7 @@ class Context:
 def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
     facts = {
         "framework": ctx.framework,
-        "version": stacks.version(ctx.stack),
+        "version": stacks.version(ctx.asked or ctx.stack),
         "architecture": ctx.gpu.architecture,
         "mma": ctx.gpu.traits.mma,
         "gpu": ctx.gpu.base_gpu,

@@ -45,6 +45,11 @@ MISSES: Mapping[str, Misses] = MappingProxyType(
 )  # fmt: skip
 
 
+# How often one read of an operand tile serves, by tensor instruction: clusters share what one SM loads (TMA multicast),
+# and `tcgen05` pairs SMs into one product. Robust fit of GEMM rows of five architectures (`python -m bench.gemm_base`).
+MULTICAST: Mapping[str, float] = MappingProxyType({"mma": 1.0, "wgmma": 1.45, "tcgen05": 2.1})
+
+
 def missing_share(law: Misses, capacity: float, footprint: Any, xp: Arith = ARRAY) -> Any:
     """Share of `footprint` bytes (between two uses of each) that an L2 of `capacity` bytes does not hold."""
     if law.half is not None:

@@ -10,6 +10,8 @@ from pipewave.errors import CannotShard
 from pipewave.files import packaged
 from pipewave.models import ModelSpec
 from pipewave.models.ffns import Mlp
+from pipewave.planning.launch_options import DECODE, PREFILL, in_place, options, yaml_lines
+from pipewave.planning.manifests import Pool
 from pipewave.planning.space import Split
 from pipewave.step import Engine, find_engine
 
@@ -28,19 +30,39 @@ def command(
     *,
     length: int | None = None,
     engine: Engine | None = None,
+    role: str = "",
 ) -> str:
     """Shell command for one replica of a design, or several where the engine runs them behind one port.
 
     length: the longest request in tokens, None for the model's own limit. engine: the resolved profile, for the share
-    of memory that it would choose on this card.
+    of memory that it would choose on this card. role: prefill or decode, where these engines are apart.
     """
     engine = engine or find_engine(split.engine)
     words = _WORDS[engine.name](repository(model), split, batch, budget, engine)
     if length is not None:
         words += [_LENGTH[engine.name], str(-(-length // LENGTH_STEP) * LENGTH_STEP)]
-    if replicas > 1 and engine.name in _REPLICAS:  # TensorRT-LLM: one server a replica
+    if replicas > 1 and split.dp == 1 and engine.name in _REPLICAS:  # TensorRT-LLM: one server a replica
         words += [_REPLICAS[engine.name], str(replicas)]
-    return shlex.join(words)
+    words += options(engine.name, split, role)
+    return shlex.join(words) + (in_place(yaml_lines(split, role)) if engine.name == "trtllm" else "")
+
+
+def pools(model: str, split: Split, batch: int, budget: int, *, length: int | None, engine: Engine) -> list[Pool]:
+    """The engines of a design: one server, or those of prompts and those of later tokens. `batch`: of all of them."""
+    if split.prefill is None:
+        line = command(model, split, batch, budget, length=length, engine=engine)
+        return [Pool("server", 1, split.parallel.world, line)]
+    each = -(-batch // split.workers[1])
+    sides = ((PREFILL, split.prefill, split.workers[0]), (DECODE, split, split.workers[1]))
+    return [
+        Pool(
+            role,
+            count,
+            side.parallel.world,
+            command(model, side, each, budget, length=length, engine=engine, role=role),
+        )
+        for role, side, count in sides
+    ]
 
 
 @cache
@@ -76,13 +98,14 @@ def _vllm(model: str, split: Split, batch: int, budget: int, engine: Engine) -> 
     words = ["vllm", "serve", model, "--tensor-parallel-size", str(split.tp)]
     words += ["--pipeline-parallel-size", str(split.pp)] if split.pp > 1 else []
     words += ["--enable-expert-parallel"] if split.ep > 1 else []
-    words += ["--max-num-seqs", str(batch), "--max-num-batched-tokens", str(budget)]
+    seqs = -(-batch // split.dp)  # of a data-parallel rank
+    words += ["--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(budget)]
     words += ["--gpu-memory-utilization", f"{engine.memory_share:g}"]
     return words + (["--kv-cache-dtype", split.kv_dtype] if split.kv_dtype else [])
 
 
 def _sglang(model: str, split: Split, batch: int, budget: int, engine: Engine) -> list[str]:
-    words = ["python", "-m", "sglang.launch_server", "--model-path", model, "--tp-size", str(split.tp)]
+    words = ["python", "-m", "sglang.launch_server", "--model-path", model, "--tp-size", str(split.tp * split.dp)]
     words += ["--pp-size", str(split.pp)] if split.pp > 1 else []
     words += ["--ep-size", str(split.ep)] if split.ep > 1 else []
     words += ["--max-running-requests", str(batch), "--chunked-prefill-size", str(budget)]
@@ -91,10 +114,10 @@ def _sglang(model: str, split: Split, batch: int, budget: int, engine: Engine) -
 
 
 def _trtllm(model: str, split: Split, batch: int, budget: int, engine: Engine) -> list[str]:
-    words = ["trtllm-serve", "serve", model, *PYTORCH, "--tp_size", str(split.tp)]
+    words = ["trtllm-serve", "serve", model, *PYTORCH, "--tp_size", str(split.tp * split.dp)]
     words += ["--pp_size", str(split.pp)] if split.pp > 1 else []
     words += ["--ep_size", str(split.ep)] if split.ep > 1 else []
-    words += ["--max_batch_size", str(batch), "--max_num_tokens", str(budget)]
+    words += ["--max_batch_size", str(-(-batch // split.dp)), "--max_num_tokens", str(budget)]
     return [*words, "--kv_cache_free_gpu_memory_fraction", f"{engine.memory_share:g}"]
 
 

@@ -14,7 +14,9 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
-from pipewave.planning.launch import command
+from pipewave.planning.apart import designs as apart
+from pipewave.planning.launch import pools
+from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
@@ -59,10 +61,13 @@ class Designs:
         cost = float(self.usd_per_million[index])
         return {
             "gpu": split.gpu,
-            "gpus": split.parallel.world,
+            "gpus": split.gpus,
+            "engines": _pools(split),
             "tp": split.tp,
             "pp": split.pp,
             "ep": split.ep,
+            "dp": split.dp,
+            "drafts": split.speculative or "none",
             "engine": split.engine,
             "kv_dtype": split.kv_dtype or "auto",
             "max_num_seqs": int(self.batch[index]),
@@ -92,39 +97,58 @@ class Plan:
     prices: Mapping[str, Price]
     spec: ModelSpec
 
-    def to_dict(self, most: int = 30) -> dict[str, Any]:
+    def to_dict(self, most: int = 30, form: str = "shell") -> dict[str, Any]:
         """The plan as one JSON object; the front is thinned to `most` rows, cheapest first."""
         designs = self.designs
         reasons: dict[str, list[str]] = {}
         for split, reason in designs.refused:
-            reasons.setdefault(reason, []).append(f"{split.gpu} tp{split.tp} pp{split.pp} ep{split.ep}")
+            reasons.setdefault(reason, []).append(_words(split))
         used = {design["gpu"] for design in map(designs.row, self.front)}
         return {
             "model": self.model,
             "designs": len(designs),
             "meet_the_limits": int(self.meets.sum()),
+            "best_by_gpu": [self.marked(i) for i in self.best_by_gpu()],
             "shortest": designs.shortest(),
-            "winner": None if self.winner is None else designs.row(self.winner),
-            "launch": None if self.winner is None else self.launch(self.winner),
+            "winner": None if self.winner is None else self.marked(self.winner),
+            "launch": None if self.winner is None else self.launch(self.winner, form),
             "elasticities": list(self.elasticities),
-            "front": [designs.row(i) for i in self.front[:most]],
+            "front": [self.marked(i) for i in self.front[:most]],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
             "too_large_batches": designs.crowded_out,
             "without_price": sorted(self._unpriced()),
             "prices": [_price_row(p) for name, p in self.prices.items() if name in used],
         }
 
+    def marked(self, index: int) -> dict[str, Any]:
+        """A design as a row, and whether it meets the limit on TPOT for sure: `yes`, or `perhaps` where its interval
+        straddles the limit."""
+        row, limit = self.designs.row(index), self.question.tpot_ms
+        straddles = limit is not None and row["tpot_ms_low"] <= limit < row["tpot_ms_high"]
+        return row | {"sure": "perhaps" if straddles else "yes"}
+
+    def best_by_gpu(self) -> tuple[int, ...]:
+        """The cheapest design of each GPU that meets the limits (most tokens a second and GPU), in order of the GPUs'
+        first designs."""
+        designs, best = self.designs, dict[str, int]()
+        rate = designs.columns["tokens_per_s_per_gpu"]
+        for index in np.flatnonzero(self.meets).tolist():
+            gpu = designs.splits[designs.split[index]].gpu
+            if gpu not in best or rate[index] > rate[best[gpu]]:
+                best[gpu] = index
+        return tuple(best.values())
+
     def _unpriced(self) -> set[str]:
         """GPUs that were left out of the front for want of a price."""
         return {split.gpu for split in self.designs.splits if find_gpu(split.gpu).name not in self.prices}
 
-    def launch(self, index: int) -> str:
-        """The command that starts one replica of a design."""
+    def launch(self, index: int, form: str = "shell") -> str:
+        """What starts one replica of a design: its engine's command, a `docker run`, Kubernetes or Dynamo YAML."""
         designs = self.designs
         split = designs.splits[designs.split[index]]
         length, most = self.question.input_len + self.question.output_len, self.spec.max_length
         engine = Runner.of(Deployment(self.spec, split.parallel), find_gpu(split.gpu), find_engine(split.engine)).engine
-        return command(
+        engines = pools(
             self.model,
             split,
             int(designs.batch[index]),
@@ -132,6 +156,21 @@ class Plan:
             length=length if most is None else min(length + MARGIN, most),
             engine=engine,
         )
+        return render(form, engine.name, engine.version, engines)
+
+
+def _pools(split: Split) -> str:
+    """How many engines of which split: `one`, or `3 tp4 + 1 dp8` when prompts have their own."""
+    if split.prefill is None:
+        return "one"
+    sides = zip(split.workers, (split.prefill, split), strict=True)
+    return " + ".join(f"{n} " + (f"dp{s.dp}" if s.dp > 1 else f"tp{s.tp}") for n, s in sides)
+
+
+def _words(split: Split) -> str:
+    """A split in a few words."""
+    wide = f" dp{split.dp}" if split.dp > 1 else ""
+    return f"{split.gpu} tp{split.tp} pp{split.pp} ep{split.ep}{wide}"
 
 
 def _price_row(price: Price) -> dict[str, Any]:
@@ -150,7 +189,9 @@ def plan(
     for gpu in space.gpus:
         find_gpu(gpu)
     known = prices(own_prices)
-    designs = _gather(_evaluate_all(model, question, space, executor), known)
+    evaluated = _evaluate_all(model, question, space, executor)
+    evaluated += apart(model, question, space) if space.disaggregated else []
+    designs = _gather(evaluated, known)
     meets = _meets(designs, question)
     front = pareto(designs, meets)
     winner = front[0] if front else None
@@ -234,7 +275,9 @@ def pareto(designs: Designs, among: np.ndarray[Any, np.dtype[np.bool_]]) -> tupl
 def elasticities(model: ModelSpec, question: Question, designs: Designs, index: int) -> tuple[dict[str, Any], ...]:
     """What 10 % more of each GPU property would do to a design, in percent."""
     split, setting = designs.splits[designs.split[index]], ([int(designs.budget[index])], [int(designs.batch[index])])
-    lane = [max(setting[1][0] // split.pp, 1)]
+    if split.prefill:
+        return ()
+    lane = [max(setting[1][0] // (split.pp * split.dp), 1)]
     gpu = find_gpu(split.gpu)
     base = evaluate(model, split, question, setting[0], lane, gpu)
     out = []

@@ -45,16 +45,31 @@ class Split:
     ep: int = 1
     kv_dtype: str | None = None
     engine: str = "vllm"
+    dp: int = 1
+    speculative: str | None = None
+    prefill: Split | None = None  # of the engines that run prompts, when this is that of the engines that decode
+    workers: tuple[int, int] = (0, 1)  # prefill engines, decode engines
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica, or of both pools."""
+        prompts = self.prefill.parallel.world if self.prefill else 0
+        return self.workers[0] * prompts + self.workers[1] * self.parallel.world
 
     @property
     def parallel(self) -> Parallel:
         """The split without the GPU."""
-        return Parallel(self.tp, self.pp, self.ep)
+        return Parallel(self.tp, self.pp, self.ep, self.dp)
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Everything to try. `gpus_most` bounds the GPUs of one replica."""
+    """Everything to try.
+
+    `gpus_most` bounds the GPUs of one replica. `dps`: ranks of data-parallel attention, of models with experts, which
+    are then spread over all of them. `speculative`: ways to draft (None: no drafts). `disaggregated`: also prefill and
+    decode engines apart.
+    """
 
     gpus: tuple[str, ...]
     tps: tuple[int, ...] = TPS
@@ -65,12 +80,15 @@ class Space:
     budgets: tuple[int, ...] = BUDGETS
     batches: tuple[int, ...] = BATCHES
     gpus_most: int = 64
+    dps: tuple[int, ...] = (1,)
+    speculative: tuple[str | None, ...] = (None,)
+    disaggregated: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "tps", "pps", "kv_dtypes", "engines", "budgets", "batches"):
+        for name in ("gpus", "tps", "pps", "dps", "kv_dtypes", "engines", "budgets", "batches", "speculative"):
             if not getattr(self, name):
                 raise BadInput(f"{name}: must not be empty", field=name)
-        for name in ("tps", "pps", "budgets", "batches"):
+        for name in ("tps", "pps", "dps", "budgets", "batches"):
             wrong = [v for v in getattr(self, name) if isinstance(v, bool) or not isinstance(v, int) or v < 1]
             if wrong:
                 raise BadInput(f"{name} = {wrong[0]!r}: must be positive integers", field=name)
@@ -78,12 +96,13 @@ class Space:
     def splits(self, model: ModelSpec) -> Iterator[Split]:
         """Every split worth a look; whether it divides and fits is found out when it is evaluated."""
         for gpu, engine, kv_dtype, tp, pp in product(self.gpus, self.engines, self.kv_dtypes, self.tps, self.pps):
-            if tp * pp <= self.gpus_most:
-                for ep in self._eps(model, tp):
-                    yield Split(gpu, tp, pp, ep, kv_dtype, engine)
+            for dp in self.dps if model.is_moe else (1,):
+                if tp * pp * dp <= self.gpus_most:
+                    for ep, drafts in product(self._eps(model, tp * dp), self.speculative):
+                        yield Split(gpu, tp, pp, ep, kv_dtype, engine, dp, drafts)
 
-    def _eps(self, model: ModelSpec, tp: int) -> Sequence[int]:
-        return sorted({1, tp}) if self.experts and model.is_moe else (1,)
+    def _eps(self, model: ModelSpec, group: int) -> Sequence[int]:
+        return sorted({1, group}) if self.experts and model.is_moe else (1,)
 
     def size(self, model: ModelSpec) -> int:
         """Designs in all."""

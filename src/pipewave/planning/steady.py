@@ -11,18 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.errors import PipewaveError
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
-from pipewave.models.kernels import Batch, Deployment
+from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
 from pipewave.planning.arrivals import Groups
 from pipewave.planning.launch import check_blocks
+from pipewave.planning.parts import Parts
 from pipewave.planning.space import Question, Split
-from pipewave.step import Engine, Load, Runner, find_engine
+from pipewave.serving.drafting import with_drafter
+from pipewave.serving.speculative import of as speculative_of
+from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
 
 COLUMNS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "spread")
@@ -50,12 +52,14 @@ def evaluate(
 ) -> Evaluated:
     """Evaluate every (token budget, batch) of a split; `gpu` stands in for the named one (what-if)."""
     try:
-        return _Steady(model, split, question, gpu or find_gpu(split.gpu)).all(budgets, batches)
+        return Steady(model, split, question, gpu or find_gpu(split.gpu)).all(budgets, batches)
     except PipewaveError as problem:
         return Evaluated(split, np.array([]), np.array([]), {}, refused=problem.message)
 
 
-class _Steady:
+class Steady:
+    """One split under full load. Raises what a deployment that cannot be raises."""
+
     def __init__(self, model: ModelSpec, split: Split, question: Question, gpu: GPU) -> None:
         parallel = split.parallel
         parallel.check(model)
@@ -63,42 +67,48 @@ class _Steady:
         self.split, self.question = split, question
         self.runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, find_engine(split.engine))
         self.engine: Engine = self.runner.engine
-        self.lanes = parallel.pp
+        self.lanes, self.ranks = parallel.pp, parallel.dp
+        self.drafts = speculative_of(split.speculative) if split.speculative else None
 
     def all(self, budgets: Sequence[int], batches: Sequence[int]) -> Evaluated:
         """Every setting that fits."""
         tokens, lanes = np.meshgrid(np.array(budgets, float), np.array(batches, float), indexing="ij")
-        fits = lanes <= self._capacity(budgets)[:, None]
+        fits = lanes <= self.capacity(budgets)[:, None]
         fits &= tokens > lanes
         tokens, lanes = tokens[fits], lanes[fits]
         refused = "" if len(tokens) else "the KV cache holds not even one such request with any of the settings"
         columns = self._columns(tokens, lanes) if len(tokens) else {}
-        return Evaluated(self.split, tokens, lanes * self.lanes, columns, refused, int((~fits).sum()))
+        return Evaluated(self.split, tokens, lanes * self.lanes * self.ranks, columns, refused, int((~fits).sum()))
 
-    def _capacity(self, budgets: Sequence[int]) -> Array:
+    def capacity(self, budgets: Sequence[int]) -> Array:
         """Requests of full length the cache of one pipeline lane holds, by token budget."""
         deployment, length = self.runner.deployment, self.question.input_len + self.question.output_len
         memory: list[Budget] = [
-            budget(deployment, self.runner.gpu, self.engine, max_batched_tokens=tokens) for tokens in budgets
+            with_drafter(
+                budget(deployment, self.runner.gpu, self.engine, max_batched_tokens=tokens), self.runner, self.drafts
+            )
+            for tokens in budgets
         ]
         each = [cache_bytes(deployment, length, chunk=tokens) / GIB for tokens in budgets]
         return np.array([m.kv / e // self.lanes for m, e in zip(memory, each, strict=True)])
 
     def _columns(self, tokens: Array, lane: Array) -> dict[str, Array]:
-        parts = _Parts(self.runner, self.question, tokens, lane)
+        parts = Parts(self.runner, self.question, tokens, lane, self.drafts)
         pace = self._pace(tokens, lane)
-        groups = Groups.at(pace.rate)
-        work = groups.prompts * groups.length * self.question.input_len
+        groups = Groups.at(pace.rate * self.ranks)  # a prompt of any rank holds up all
+        fullest = np.maximum(groups.prompts / self.ranks, 1.0)  # prompts of the rank with most
+        even = groups.prompts / self.ranks / fullest
+        work = fullest * groups.length * self.question.input_len
         steps = np.ceil(work / pace.room)
         if pace.mixes:  # groups that overlap share steps
             steps = steps / np.maximum(groups.share * steps.mean(axis=0), 1.0)
         beside = pace.decoding if pace.mixes else np.zeros_like(lane)
-        each = parts.prompt_s(np.minimum(work / steps, pace.room), np.broadcast_to(beside, work.shape))
+        each = parts.prompt_s(np.minimum(work / steps, pace.room), np.broadcast_to(beside, work.shape), even)
         decode = parts.decode_s(np.maximum(pace.decoding, 1.0)) * (pace.later > 0)
         tpot = decode + groups.share * (steps * (each - decode * pace.mixes)).mean(axis=0)
         # A prompt is one of a group, more likely of a large one, and on average in its middle. It has come while a
         # step was running.
-        until = np.maximum(steps * (groups.prompts + 1.0) / (2.0 * groups.prompts), 1.0) * each
+        until = np.maximum(steps * (fullest + 1.0) / (2.0 * fullest), 1.0) * each
         first = tpot + (groups.prompts * until).mean(axis=0) / groups.prompts.mean(axis=0) + pace.queued * tpot
         return self._named(lane, first, tpot, first + pace.later * tpot, parts.spread)
 
@@ -117,7 +127,7 @@ class _Steady:
     def _named(self, lane: Array, first: Array, tpot: Array, cycle: Array, spread: float) -> dict[str, Array]:
         pace = max(self.runner.stage_shares()) * self.lanes  # a full pipeline runs at its slowest stage
         first, tpot, cycle = first * pace, tpot * pace, cycle * pace
-        per_gpu = lane * self.question.output_len / cycle * self.lanes / self.split.parallel.world
+        per_gpu = lane * self.question.output_len / cycle * self.lanes * self.ranks / self.split.parallel.world
         values = (1e3 * first, 1e3 * tpot, 1e3 * cycle, per_gpu, 1 / tpot, np.full_like(tpot, spread))
         return dict(zip(COLUMNS, values, strict=True))
 
@@ -134,76 +144,3 @@ class _Pace:
     queued: Array
     later: int
     mixes: bool
-
-
-class _Parts:
-    """Step times of a split, predicted at once on the points its settings need."""
-
-    def __init__(self, runner: Runner, question: Question, tokens: Array, lane: Array) -> None:
-        self.runner, self.engine = runner, runner.engine
-        self.rows = sorted(_grid(int((tokens + lane).max())))
-        self.counts = sorted(n for n in _grid(int(lane.max())) if n <= lane.max())
-        self.mean = question.input_len + (question.output_len + 1) // 2
-        self.prompt = question.input_len
-        self.pieces = [q for q in _grid(self.prompt) if q >= min(16, self.prompt)]
-        self._predict()
-
-    def _predict(self) -> None:
-        deployment, stages = self.runner.deployment, range(self.runner.deployment.parallel.pp)
-        single = [Batch((n,), (n,)) for n in self.rows]
-        head = [Batch((1,) * n, (1,) * n) for n in self.counts]
-        decode = [Batch((1,) * n, (self.mean,) * n) for n in self.counts]
-        prompt = [Batch((q,), (self.prompt,)) for q in self.pieces]
-        kinds = [(deployment.by_rows, single), (deployment.by_requests, head), (deployment.by_length, decode + prompt)]
-        lists = [[use for s in stages for use in part(batch, s)] for part, batches in kinds for batch in batches]
-        priced = self.runner.price(lists)
-        ends = np.cumsum([len(single), len(head), len(decode)])
-        self.time, self.heat = (_Sums(*np.split(values, ends)) for values in (priced.us, priced.heat_us))
-        first = [0, ends[0], ends[1]]
-        self.nodes, self.launches = float(priced.nodes[first].sum()), float(priced.launches[first].sum())
-        self.spread, _ = self.runner.usual()
-
-    def decode_s(self, requests: Array) -> Array:
-        """A decode step: replayed from a graph where one was captured, launched one by one beyond."""
-        padded = np.array([self.engine.padded(int(np.ceil(n))) for n in requests], float)
-        kernels, heat = (
-            np.interp(padded, self.rows, table.body) + np.interp(requests, self.counts, table.head + table.attend)
-            for table in (self.time, self.heat)
-        )
-        return self._with_gaps(kernels, heat, requests, padded, requests <= self.engine.graph_limit)
-
-    def prompt_s(self, chunk: Array, decoding: Array) -> Array:
-        """A step with `chunk` prompt tokens beside `decoding` requests."""
-        kernels, heat = (self._prompt_sum(table, chunk, decoding) for table in (self.time, self.heat))
-        return self._with_gaps(kernels, heat, decoding + 1, chunk + decoding, np.zeros(kernels.shape, bool))
-
-    def _prompt_sum(self, table: _Sums, chunk: Array, decoding: Array) -> Array:
-        total = np.interp(chunk + decoding, self.rows, table.body)
-        total += np.interp(decoding + 1, self.counts, table.head)
-        total += np.where(decoding > 0, np.interp(decoding, self.counts, table.attend), 0.0)
-        # A chunk is part of a prompt (its mean cost over the prompt) or several whole prompts.
-        whole = np.interp(self.prompt, self.pieces, table.prompt)
-        return np.asarray(total + whole * chunk / self.prompt)
-
-    def _with_gaps(self, kernels: Array, heat: Array, requests: Array, rows: Array, graph: NDArray[np.bool_]) -> Array:
-        nodes, launches = np.full_like(kernels, self.nodes), np.full_like(kernels, self.launches)
-        layers = np.full_like(kernels, len(self.runner.deployment.model.layers))
-        gaps = self.engine.gaps_us(Load(kernels, heat, nodes, launches, requests, rows, graph, layers))
-        return np.asarray(1e-6 * (kernels + sum(gaps.values())))
-
-
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """One quantity of kernels on the grids: dense kernels, head, decode attention, prompt attention."""
-
-    body: Array
-    head: Array
-    attend: Array
-    prompt: Array
-
-
-def _grid(most: int) -> set[int]:
-    """Points up to `most`: dense where tiles and graphs step, then a few an octave."""
-    dense = {1, 2, 4, *range(8, min(most, 256) + 1, 16)}
-    octaves = {int(2 ** (k / 3)) // 8 * 8 for k in range(24, 3 * max(most, 2).bit_length() + 1)}
-    return {n for n in dense | octaves if 1 <= n <= most} | {most}

@@ -58,13 +58,14 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
         found.seconds[serving.CEILING] = serving.ceiling_in_step(found.seconds, cold)
     if not serving.applies(family, protocol):
         return found
-    if found.source.near:
+    note = serving.stand_in(family, key, gpu, found.source)
+    if not note:
         dram_bytes = found.analysis.demand.dram
         shorter = serving.in_step(found.seconds, dram_bytes, family, found.ctx, key[1], ARRAY)
         return replace(found, seconds=np.array(shorter))
     graph = _by_itself(family, cols, serving.replay_key(key), gpu, "graph")
     seconds = np.array(serving.replayed(graph.seconds, found.seconds[FLOOR], ARRAY))
-    return replace(found, seconds=seconds, source=with_note(graph.source, serving.REPLAYED))
+    return replace(found, seconds=seconds, source=with_note(graph.source, note))
 
 
 def _by_itself(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:

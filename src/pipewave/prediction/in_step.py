@@ -20,12 +20,17 @@ from pipewave.kernels.base import Context, Family
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import SERVING
 from pipewave.physics.demand import Array
+from pipewave.prediction.columns import options_of
+from pipewave.prediction.resolve import Source, resolve
 from pipewave.software import stacks
+from pipewave.software.known import LEVELS
 from pipewave.software.stack_rules import constant
 
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 LATENCY, FLOOR, CEILING = 0, 3, 4
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
+OWN_REPLAYED = "cold rows of this GPU are of another framework's kernel: answered as graph replays of its own"
+LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer, whoever calls them
 
 
 def applies(family: Family, protocol: str) -> bool:
@@ -42,6 +47,20 @@ def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
     """The group key that stands in where no cold rows were measured: of most GPUs there are graph replays over rotating
     weights only, which come closer than other GPUs' cold rows."""
     return key[0], key[1] or stacks.DEFAULT[SERVING], *key[2:]
+
+
+def stand_in(family: Family, key: Sequence[Any], gpu: GPU, cold: Source) -> str:
+    """What to say of graph replays that answer in the place of cold calls; empty where cold rows answer.
+
+    A framework's own kernels, of which there are replays on the GPU, come before another framework's cold ones.
+    """
+    if not cold.near:
+        return REPLAYED
+    dtype, stack, impl = replay_key(key)[:3]
+    if cold.software != LEVELS[-1] or dtype in LIBRARY.get(family.name, ()):
+        return ""
+    own = resolve(family, gpu, dtype, "graph", stack, impl, options_of(family, key))[1]
+    return OWN_REPLAYED if own.software == LEVELS[0] and own.impl != cold.impl else ""
 
 
 def in_step(

@@ -66,7 +66,14 @@ def resolve(
     basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.base_gpu))
     notes = tuple(filter(None, (choice.note, ran.note)))
     source = Source(basis, ran.impl, choice.stack, ran.level, notes, nearest == "measured_gpu")
-    return Context(gpu, dtype, protocol, choice.measured_as, ran.impl, options), source
+    used = choice.measured_as
+    return Context(gpu, dtype, protocol, used, ran.impl, options, _other_version(stack, used)), source
+
+
+def _other_version(asked: str | None, used: str) -> str:
+    """The version asked for, where another of the framework answers: what is known of it by rule still holds."""
+    same = asked and asked != used and stacks.framework(asked) == stacks.framework(used)
+    return asked if asked and same and stacks.version(asked) else ""
 
 
 def _by_name(card: Card, dtype: str, protocol: str) -> frozenset[str]:
@@ -159,7 +166,7 @@ def plain_context(ctx: Context, net: str) -> Context:
     known = learned.ceiling.plain
     stack, impl = known.plain(measured_protocol(ctx.protocol), ctx.gpu.compute_capability, ctx.dtype)
     options = tuple((name, None if name in REVEALING else value) for name, value in ctx.options)
-    return replace(ctx, stack=stack, impl=impl, options=options)
+    return replace(ctx, stack=stack, impl=impl, options=options, asked="")
 
 
 def measured_protocol(protocol: str) -> str:

@@ -90,14 +90,15 @@ def answer_scalar(
     found = _by_itself(family, case, key, gpu, protocol)
     if found is None or not serving.applies(family, protocol):
         return found
-    if found.source.near:
+    note = serving.stand_in(family, key, gpu, found.source)
+    if not note:
         shorter = serving.in_step(found.seconds, found.dram_bytes, family, found.ctx, key[1], SCALAR)
         return found._replace(seconds=shorter)
     graph = _by_itself(family, case, serving.replay_key(key), gpu, "graph")
     if graph is None:
         return None
     seconds = serving.replayed(graph.seconds, found.seconds[serving.FLOOR], SCALAR)
-    return found._replace(seconds=seconds, source=with_note(graph.source, serving.REPLAYED))
+    return found._replace(seconds=seconds, source=with_note(graph.source, note))
 
 
 def _by_itself(

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.software import stacks
-from pipewave.software.known import LEVELS, SIXTEEN_BIT, Known, known_of
+from pipewave.software.known import LEVELS, SIXTEEN_BIT, Known, changes, known_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Card:
             for name, cc, *kind in found
             if cc.isdigit() and _generation(int(cc)) == _generation(capability) and (not kinds or kind[0] in kinds)
         ]
-        version = stacks.nearest(stack, [name for name, _ in known])
+        version = stacks.nearest(stack, [name for name, _ in known], changes(stack, kinds[0]) if kinds else ())
         ccs = [cc for name, cc in known if name == version]
         return f"{version}|{min(ccs, key=lambda cc: (abs(cc - capability), cc))}" if ccs else ""
 

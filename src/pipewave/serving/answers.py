@@ -24,7 +24,7 @@ from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.front import of as front_of
-from pipewave.software.recipes import Recipe, Requests
+from pipewave.software.recipes import Recipe, Requests, assumed_version
 from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
@@ -50,9 +50,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     setup, assumed = setup_of(case, traffic, front)
     record, server = _served(case, setup, traffic, assumed)
     seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
-    told = bool(numbered(version_of(case)))
-    times = seen | sides(seen, server.table.spread, told=told)
-    assumed += [] if told else ["version not given: its default is assumed, and the interval is wider"]
+    times = seen | sides(seen, server.table.spread, told=told(case))
     return {
         **{name: round(value, DIGITS) for name, value in times.items()},
         "kv_tokens": server.memory.kv_tokens,
@@ -74,19 +72,20 @@ def _served(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> t
         assumed.append(note)
     else:
         server = Server.of(case.model, case.gpu, setup, traffic.longest)
-        return server.run(traffic).record, server
+        return server.record(traffic), server
     return pools.record(traffic), pools.decode
 
 
 def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:
     """How a case's model is served, and what was assumed where it does not say."""
     degrees = read(case.engine, case.tp, case.ep, case.dp, case.gpus)
+    version, unknown = _version(case)
     setup = Setup(
         tp=degrees.tp,
         pp=case.pp,
         ep=degrees.ep,
         dp=degrees.dp,
-        engine=f"{case.engine}:{version_of(case)}",
+        engine=f"{case.engine}:{version}",
         max_num_batched_tokens=case.max_num_batched_tokens,
         max_num_seqs=case.max_num_seqs,
         gpu_memory_utilization=case.memory_fraction,
@@ -97,12 +96,25 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     recipe = _recipe(case, setup, traffic)
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items()}
     notes = [degrees.note] if degrees.note else []
-    return replace(setup, **chosen), [*notes, *recipe.notes.values()]
+    return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
 
-def version_of(case: Case) -> str:
+def told(case: Case) -> bool:
+    """Whether a case names its engine's version."""
+    return bool(numbered(_named(case)))
+
+
+def _named(case: Case) -> str:
     """The version by number; runs of vLLM's first engine are dated, not numbered."""
     return OLD_ENGINES.get(case.engine, "") if V0 in (case.version or "") else case.version or ""
+
+
+def _version(case: Case) -> tuple[str, list[str]]:
+    """The version a case is answered for, and a note where it names none."""
+    if told(case):
+        return _named(case), []
+    version, why = assumed_version(case.engine) if case.mode == "serve" else ("", "")
+    return version, [f"version not given: {why or 'its default is assumed'}, and the interval is wider"]
 
 
 def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
@@ -114,8 +126,8 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     except CannotShard:
         parallel = ALONE
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
-    longest, flight = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests
-    found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, longest, flight))
+    sizes = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests, int(traffic.output_len.max())
+    found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, *sizes, told=told(case)))
     return found.without(frozenset(name for name, field in SAID.items() if getattr(case, field) is not None))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from pipewave.calls.fields import Rule, check_names, of, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.physics.demand import Array
+from pipewave.prediction.jsonl import is_id
 from pipewave.serving.disaggregated import Side, side_of
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
@@ -153,6 +154,8 @@ def parse(line: str) -> tuple[Any, Case | BadInput]:
         given = _object(line)
     except BadInput as problem:
         return None, problem
+    if not is_id(given.get("id")):
+        return None, BadInput("id: must be a string or a finite number", field="id")
     try:
         return given.get("id"), from_dict(given)
     except BadInput as problem:
@@ -168,6 +171,8 @@ def _object(line: str) -> Mapping[str, Any]:
         raise BadInput(f"not JSON: {problem}", field=None) from problem
     if not isinstance(given, dict):
         raise BadInput("a case must be a JSON object on one line", field=None)
+    if not is_id(given.get("id")):
+        raise BadInput("id: must be a string or a finite number", field="id")
     return given
 
 

@@ -20,12 +20,14 @@ from pipewave.models import ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
+from pipewave.serving import queued
 from pipewave.serving.uniform import Plan, Uniform, sample
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes
 
 PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
 LARGEST = 1 << 22
+MOST_QUEUED = 100_000  # requests of a batch of which only a part fits at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,17 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
+
+    def queued(self, runner: Runner, memory: Budget, share: queued.Batch, batch: int) -> Estimate:
+        """The same with the times of all of `batch` requests, of which the cache holds a part at once."""
+        times: dict[str, Any] = dict(queued.times(runner, memory, share))
+        fits = room(runner.deployment, memory, share.requests, share.input_len + share.output_len, share.budget)
+        note = (
+            f"{fits} of {share.requests} requests a rank fit the KV cache at once: the others wait their turn; "
+            "breakdown and memory are those of a full cache"
+        )
+        rate = 1e3 * batch * share.output_len / times["e2e_ms"] if self.output_tokens_per_s else 0.0
+        return replace(self, **times, output_tokens_per_s=rate, notes=(*self.notes, note))
 
     def with_images(self, runner: Runner, batch: int, images: int) -> Estimate:
         """The same with the images of each prompt encoded before it, one prompt after the other."""
@@ -144,9 +157,13 @@ def estimate(
     runner = Runner.of(Deployment(spec, parallel, kv_dtype), card, program)
     memory = budget(runner.deployment, card, program, max_batched_tokens=max_num_batched_tokens)
     share = -(-batch // dp)  # of the fullest rank
-    check_cache(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens)
-    run = Uniform(share, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
-    return _Timeline(runner, run.plan(), batch).estimate(memory).with_images(runner, share, images)
+    together = min(share, room(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens))
+    run = Uniform(together, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
+    found = _Timeline(runner, run.plan(), batch).estimate(memory)
+    if together < share:
+        waiting = queued.Batch(share, input_len, run.output_len, max_num_batched_tokens)
+        found = found.queued(runner, memory, waiting, batch)
+    return found.with_images(runner, share, images)
 
 
 def asked(model: ModelSpec, output_len: int) -> ModelSpec:
@@ -161,6 +178,18 @@ def image_tokens(model: ModelSpec, images: int) -> int:
     if images and model.tower is None:
         raise BadInput(f"images = {images}: {model.name} has no vision tower", field="images")
     return images * model.tower.tokens if model.tower else 0
+
+
+def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> int:
+    """Requests of `length` tokens that the KV cache holds together, up to `batch`.
+
+    Raises DoesNotFit for not one, and for more waiting ones than can be walked through.
+    """
+    each = cache_bytes(deployment, length, chunk=chunk)
+    fits = int(min(memory.kv * GIB // each, batch)) if each else batch
+    if not fits or (fits < batch and batch > MOST_QUEUED):
+        check_cache(deployment, memory, batch if fits else 1, length, chunk)
+    return fits
 
 
 def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:

@@ -11,13 +11,15 @@ import numpy as np
 
 from pipewave.software.front import Front
 
+FACTORS = 4093  # drawn; a prime, so that they keep no step with anything
+
 
 class Desk:
     """The queue in front of one engine. Times in seconds; `seed` draws the service times."""
 
     def __init__(self, front: Front, seed: int = 0) -> None:
         self.front, self.free_s = front, 0.0
-        self.draws = _draws(front.variation, np.random.default_rng(seed))
+        self.draws = factors(front.variation, seed)
         self.drawn = 0
 
     def enter(self, now: float, tokens: int) -> float:
@@ -33,16 +35,25 @@ class Desk:
         self.free_s = begin + work_s
         return begin + 0.5 * work_s
 
+    def stream(self, ends: list[float], streamed: int) -> None:
+        """Steps that end so have each made `streamed` tokens, none of them a request's first or last."""
+        work_s, free_s = 1e-6 * self.front.stream_us * streamed / self.front.workers, self.free_s
+        for end in ends:
+            free_s = (end if end > free_s else free_s) + work_s
+        self.free_s = free_s
+
     def again(self, now: float) -> float:
         """When a client that has seen its last token now sends its next request."""
         return now + 1e-6 * self.front.think_us * self._draw()
 
     def _draw(self) -> float:
         self.drawn += 1
-        return float(self.draws[self.drawn % len(self.draws)])
+        return self.draws[self.drawn % len(self.draws)]
 
 
-def _draws(variation: float, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Log-normal factors of mean one; `variation` is their standard deviation."""
+def factors(variation: float, seed: int) -> list[float]:
+    """Log-normal factors of mean one, to be used in turn; `variation` is their standard deviation."""
+    if not variation:
+        return [1.0]
     sigma = float(np.sqrt(np.log1p(variation**2)))
-    return np.exp(rng.normal(-0.5 * sigma**2, sigma, 4093))
+    return [float(one) for one in np.exp(np.random.default_rng(seed).normal(-0.5 * sigma**2, sigma, FACTORS))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 
@@ -33,6 +34,16 @@ class Inbox:
         while self.mail and self.mail[0][0] <= seen_s:
             found.append(self.mail.popleft()[1])
         return found
+
+    @property
+    def blind(self) -> float:
+        """Decode steps that no new request can join: all of them while there is none."""
+        return max(self.interval - self.since, 0) if self.mail else math.inf
+
+    def coasted(self, steps: int) -> None:
+        """So many decode steps were run, none of which a new request joined."""
+        begun = self.since if self.since < self.interval else 0
+        self.since = (begun + steps - 1) % self.interval + 1
 
     def ran(self, *, prompts: bool) -> None:
         """A step was run."""

@@ -12,13 +12,14 @@ finishes at which tick, and how many open a new page: its cost does not grow wit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from pipewave.errors import DoesNotFit
+from pipewave.serving.prefix import PrefixCache
 from pipewave.serving.traffic import Traffic
 
 SETTLES = 600  # decode steps over which the share of outputs that an engine reserves falls to its least
@@ -32,13 +33,23 @@ class Timed(Protocol):
         ...
 
 
+@runtime_checkable
+class Paced(Timed, Protocol):
+    """What tells it for all steps of so many decoding requests at once."""
+
+    def decoder(self, decoding: int, /) -> Callable[[float], float]:
+        """Seconds of such a step by the tokens that the requests hold together."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Scheduler limits of one engine: tokens a step, requests at once, cache pages, tokens a page.
 
     mixed: decode tokens ride along with prompts. chunks: prompts may be cut. prompt_tokens: most prompt tokens of a
     step (0: whatever fits). reserve, reserve_least: share of the outputs still to come that must fit the cache when a
-    request is admitted, at first and once settled.
+    request is admitted, at first and once settled. wait_steps, wait_share: while others decode, prompts wait so many
+    steps for company, or until a step holds this share of its tokens.
     """
 
     tokens: int
@@ -50,6 +61,10 @@ class Limits:
     prompt_tokens: int = 0
     reserve: float = 0.0
     reserve_least: float = 0.0
+    host_pages: int = 0
+    load_s: float = 0.0
+    wait_steps: int = 0
+    wait_share: float = 0.0
 
     def pages_for(self, tokens: int) -> int:
         """Pages that hold `tokens`."""
@@ -70,14 +85,27 @@ class Step:
 
 
 class Replica:
-    """State of one engine; `ready` requests have their cache already (they come from a prefill engine)."""
+    """State of one engine; `ready` requests have their cache already (they come from a prefill engine). `jitter`:
+    factors of steps' times, used in turn."""
 
-    def __init__(self, table: Timed, limits: Limits, traffic: Traffic, *, ready: bool = False) -> None:
+    def __init__(
+        self,
+        table: Timed,
+        limits: Limits,
+        traffic: Traffic,
+        *,
+        ready: bool = False,
+        jitter: Sequence[float] = (1.0,),
+    ) -> None:
         self.table, self.limits, self.ready = table, limits, ready
+        self.jitter, self.steps = jitter, 0
         self.prompt: list[int] = traffic.input_len.tolist()
         self.output: list[int] = traffic.output_len.tolist()
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
         self.found: list[int] = found.tolist()
+        known = traffic.blocks is not None and not ready
+        sizes = (traffic.block_tokens, limits.page_size, limits.host_pages)
+        self.cache = PrefixCache(traffic.blocks or (), *sizes) if known else None
         self.waiting: deque[int] = deque()
         self.free = limits.pages
         self.tick = 0
@@ -89,7 +117,7 @@ class Replica:
         self.begun: dict[int, tuple[int, int]] = {}  # decoding request → (tick, cache length) when it began
         self.made: dict[int, int] = {}  # tokens a preempted request had made
         self.partial: tuple[int, int] | None = None  # request in the middle of its prompt, tokens done
-        self.running = 0
+        self.running = self.waited = 0
 
     @property
     def idle(self) -> bool:
@@ -107,16 +135,43 @@ class Replica:
         self._make_room(step)
         room = self.limits.tokens - (self.decoding if self.limits.mixed else 0)
         room = min(room, self.limits.prompt_tokens or room)
-        if not step.preempted:
+        if not step.preempted and not self._waits(room):
             self._fill(step, room)
         decodes = self.decoding if self.limits.mixed or not step.pieces else 0
         step.decoding = decodes
         if decodes or step.pieces:
             step.seconds = self.table.seconds(decodes, self.cached + decodes, [(t, b) for _, t, b in step.pieces])
+            step.seconds *= self.jitter[self.steps % len(self.jitter)]
+            self.steps += 1
+        if self.cache:
+            step.seconds += self.cache.loaded() * self.limits.load_s
         if decodes:
             self._advance(step)
         self._begin(step)
         return step
+
+    def coast(self, now: float, until: float, most: int) -> list[float]:
+        """Run steps from `now` in which every request that runs decodes and none begins or ends, at most so many and
+        while they end by `until`; returns when each ends."""
+        ends: list[float] = []
+        count, limits = self.decoding, self.limits
+        if not count or self.partial or (self.waiting and self.running < limits.requests):
+            return ends
+        if not isinstance(self.table, Paced):
+            return ends
+        seconds, jitter = self.table.decoder(count), self.jitter
+        while len(ends) < most and self.tick + 1 not in self.finish:
+            opens = self.opens[self.tick % limits.page_size]
+            now += seconds(self.cached + count) * jitter[self.steps % len(jitter)]
+            if now > until or opens > self.free:
+                break
+            ends.append(now)
+            self.free -= opens
+            self.tick += 1
+            self.steps += 1
+            self.cached += count
+        self.owed -= count * len(ends)
+        return ends
 
     def _make_room(self, step: Step) -> None:
         """Throw out the newest requests until every decoding one can write its next token."""
@@ -127,6 +182,19 @@ class Replica:
             self._evict(victim)
             step.preempted += 1
 
+    def _waits(self, room: int) -> bool:
+        """Whether waiting prompts are held back for company."""
+        if not (self.limits.wait_steps and self.waiting and self.decoding):
+            return False
+        tokens = self.decoding
+        for request in self.waiting:
+            if tokens + self._tokens(request) > room:
+                break
+            tokens += self._tokens(request)
+        held = self.waited < self.limits.wait_steps and tokens < self.limits.wait_share * self.limits.tokens
+        self.waited = self.waited + 1 if held else 0
+        return held
+
     def _newest(self) -> int:
         while True:
             request = self.order.pop()
@@ -136,7 +204,7 @@ class Replica:
     def _evict(self, request: int) -> None:
         if self.partial is not None and self.partial[0] == request:
             self.partial = None
-            self.free += self.limits.pages_for(self._tokens(request))
+            self._give(request, self._tokens(request))
             self.owed -= self._left(request) + 1
         else:
             began, length = self.begun.pop(request)
@@ -154,7 +222,11 @@ class Replica:
         self.decoding -= 1
         self.cached -= now
         self.opens[self._opening(began, length)] -= 1
-        self.free += self.limits.pages_for(now)
+        self._give(request, now)
+
+    def _give(self, request: int, length: int) -> None:
+        """Free the pages of a request of `length` tokens, but for those that others share."""
+        self.free += self.limits.pages_for(length) - (self.cache.leave(request) if self.cache else 0)
 
     def _opening(self, began: int, length: int) -> int:
         """The tick, modulo the page size, at which a request that began so opens a page."""
@@ -176,12 +248,14 @@ class Replica:
             request = self.waiting[0]
             if not self._whole(request, room, step):
                 break
-            need = self.limits.pages_for(self._tokens(request))
+            need = self.limits.pages_for(self._tokens(request)) - (self.cache.shared(request) if self.cache else 0)
             if need + self._reserve(request) > self.free:
                 if not self.running and not step.pieces:
                     self._too_small(request)
                 break
             self.waiting.popleft()
+            if self.cache:
+                self.found[request] = self.cache.admit(request, self._tokens(request), self.free)
             self.free -= need
             self.running += 1
             self.owed += self._left(request) + 1
@@ -236,7 +310,7 @@ class Replica:
             length, left = self._tokens(request), self._left(request)
             self.owed -= 1
             if left <= 0:
-                self.free += self.limits.pages_for(length)
+                self._give(request, length)
                 self.running -= 1
                 step.done.append(request)
                 continue

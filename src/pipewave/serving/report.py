@@ -59,6 +59,7 @@ def summary(record: Record, traffic: Traffic, gpus: int, sla: Sla = ANY) -> dict
         **rates,
         "preemptions": record.preemptions,
         "steps": len(record.steps),
+        **_found(record, traffic),
         "busy_share": _busy(record, span),
     }
 
@@ -88,6 +89,17 @@ def _itl(record: Record) -> dict[str, float]:
     reached = np.cumsum(weight[order]) / weight.sum()
     points = {f"itl_p{p}_ms": 1e3 * float(seconds[order][np.searchsorted(reached, p / 100)]) for p in PERCENTILES}
     return {"itl_mean_ms": 1e3 * float(seconds @ weight / weight.sum())} | points
+
+
+def _found(record: Record, traffic: Traffic) -> dict[str, float]:
+    """Share of the prompts' tokens that a cache of prefixes held when each first ran."""
+    if traffic.blocks is None and traffic.found_len is None:
+        return {}
+    first: dict[int, int] = {}
+    for _, step in record.steps:
+        for request, _, before in step.pieces:
+            first.setdefault(request, before)
+    return {"prefix_found_share": sum(first.values()) / float(traffic.input_len.sum())}
 
 
 def _busy(record: Record, span: float) -> float:

@@ -14,9 +14,11 @@ from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec, load
+from pipewave.models.adapters import Lora
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
+from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
@@ -39,10 +41,13 @@ class Setup:
     """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
 
     front: what stands between clients and engine; nothing when it is called from its own process.
-    recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once.
-    mixes_phases: decode tokens ride along with prompts (SGLang's mixed chunks). dp: ranks of attention data parallelism
-    in an engine, each with limits and cache of its own; patience: steps that they hold prompts back until all have one.
-    speculative: how tokens are drafted.
+    recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once, the first
+    ones too; message_tokens: tokens of a request that go out in one message after its first. mixes_phases: decode
+    tokens ride along with prompts (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of
+    those names. wait_steps, wait_share: prompts wait so many decode steps for company, or until a step holds this share
+    of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
+    and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
+    drafted. lora: adapters. kv_offload_gib: host memory a GPU for idle blocks of prompts.
     """
 
     tp: int = 1
@@ -62,8 +67,16 @@ class Setup:
     recv_interval: int = 1
     stream_interval: int = 1
     mixes_phases: bool | None = None
+    message_tokens: int = 1
+    overlaps: bool | None = None
+    graph_limit: int | None = None
+    fused_norm_mib: float | None = None
+    wait_steps: int = 0
+    wait_share: float = 0.0
     patience: int = 0
     speculative: Speculative | None = None
+    lora: Lora | None = None
+    kv_offload_gib: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -92,10 +105,19 @@ class Setup:
             "max_batched_tokens": self.max_num_batched_tokens,
             "max_requests": self.max_num_seqs,
             "memory_share": self.gpu_memory_utilization,
-            "moe_backend": self.moe_backend,
             "mixes_phases": self.mixes_phases,
+            "overlaps": self.overlaps,
+            "graph_limit": self.graph_limit,
         }
-        return engine.what_if(**{name: value for name, value in chosen.items() if value is not None})
+        return engine.what_if(**_said(chosen), **self.kernels())
+
+    def kernels(self) -> dict[str, Any]:
+        """Choices that change which kernels run."""
+        return _said({"moe_backend": self.moe_backend, "fused_norm_mib": self.fused_norm_mib})
+
+
+def _said(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +153,31 @@ class Server:
         spec, setup = load(model), _beside(setup, load(model))
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
-        runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
+        runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
         memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
-        limits = _limits(runner, memory, longest)
-        plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine))
+        memory = with_adapters(memory, runner)
+        limits = offloaded(_limits(runner, memory, longest), runner, setup.kv_offload_gib)
+        limits = replace(limits, wait_steps=setup.wait_steps, wait_share=setup.wait_share)
+        plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
         state = corrections.state(runner.gpu.name)
-        table = _table(plain, *sizes, 1, state).under(runner.engine.hosted(setup.front.host))
+        table = _table(plain, *sizes, 1, state).under(runner.engine.hosted(setup.front.host, setup.front.launch))
         return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
-    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
-        """Serve `traffic`; every step takes `scale` times its predicted time."""
+    def record(self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False) -> Record:
+        """What happens to each request of `traffic`, and on request in each step; every step takes `scale` times its
+        predicted time."""
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
-        record = Simulation(traffic, pool, decode=decode, transfer_s=self.transfer_s, front=setup.front).run()
+        together = max(setup.message_tokens, setup.stream_interval)
+        front = replace(setup.front, stream_us=setup.front.stream_us / together)
+        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": front}
+        return Simulation(traffic, pool, keep_steps=keep_steps, **more).run()
+
+    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
+        """Serve `traffic`; every step takes `scale` times its predicted time."""
+        record, setup = self.record(traffic, scale=scale, keep_steps=True), self.setup
         gpus = setup.engines * self.runner.deployment.parallel.world
         answer = {
             "model": self.runner.deployment.model.name,
@@ -253,6 +285,12 @@ def _drafted(
         return None
     verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine)
     return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
+
+
+def table_of(runner: Runner, budget: int, requests: int, longest: int) -> StepTable:
+    """Step times of a deployment for up to so many tokens a step, requests, and tokens of a request; kept."""
+    sizes = _power(budget), _power(max(requests, FEWEST)), _power(max(longest, SHORTEST))
+    return _table(runner, *sizes, 1, corrections.state(runner.gpu.name))
 
 
 def _power(size: int) -> int:

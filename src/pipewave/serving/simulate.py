@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import heapq
+import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from pipewave.physics.demand import Array
-from pipewave.serving.front import Desk
+from pipewave.serving.front import Desk, factors
 from pipewave.serving.inbox import Inbox
 from pipewave.serving.lockstep import Group
 from pipewave.serving.lockstep import Timed as GroupTimed
@@ -37,12 +39,15 @@ class Pool:
     ranks: int = 1
     patience: int = 0
 
-    def replicas(self, traffic: Traffic, *, ready: bool = False) -> list[Replica] | list[Group]:
-        """Fresh engines."""
+    def replicas(
+        self, traffic: Traffic, *, ready: bool = False, jitter: float = 0.0, seed: int = 0
+    ) -> list[Replica] | list[Group]:
+        """Fresh engines; the times of steps of engines of one rank scatter by `jitter`."""
         if self.ranks > 1:
             parts = (self.table, self.limits, traffic, self.ranks)
             return [Group(*parts, ready=ready, patience=self.patience) for _ in range(self.engines)]
-        return [Replica(self.table, self.limits, traffic, ready=ready) for _ in range(self.engines)]
+        drawn = [factors(jitter, seed + 1 + which) for which in range(self.engines)]
+        return [Replica(self.table, self.limits, traffic, ready=ready, jitter=one) for one in drawn]
 
     def inboxes(self) -> list[Inbox]:
         """An empty inbox for each engine."""
@@ -65,6 +70,7 @@ class Record:
         return sum(step.preempted for _, step in self.steps)
 
 
+MOST = sys.maxsize  # steps of one stretch
 Handler = Callable[[float, int], None]
 
 
@@ -85,8 +91,9 @@ class Simulation:
         self.traffic, self.keep_steps, self.desk = traffic, keep_steps, Desk(front, seed)
         self.transfer_s = transfer_s
         prompts = replace(traffic, output_len=np.ones_like(traffic.output_len)) if decode else traffic
-        self.front = pool.replicas(prompts)
-        self.back = decode.replicas(traffic, ready=True) if decode else []
+        scatter: dict[str, Any] = {"jitter": front.jitter, "seed": seed}
+        self.front = pool.replicas(prompts, **scatter)
+        self.back = decode.replicas(traffic, ready=True, **scatter) if decode else []
         self.engines: list[Replica | Group] = [*self.front, *self.back]
         self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
         self.began_s = [0.0] * len(self.engines)  # when the step before the next one began
@@ -146,6 +153,8 @@ class Simulation:
 
     def _start(self, now: float, which: int) -> None:
         engine, inbox = self.engines[which], self.inboxes[which]
+        if not self.keep_steps:
+            now = self._coast(now, which)
         engine.waiting.extend(inbox.take(now, self.began_s[which], idle=engine.idle))
         step = engine.step(now)
         inbox.ran(prompts=bool(step.pieces))
@@ -154,6 +163,21 @@ class Simulation:
         self._at(now + step.seconds, self._finish, which)
         if self.keep_steps and step.seconds:
             self.record.steps.append((which, step))
+
+    def _coast(self, now: float, which: int) -> float:
+        """Run the steps until something can happen at once; returns when the next one starts."""
+        engine, inbox = self.engines[which], self.inboxes[which]
+        if not isinstance(engine, Replica):
+            return now
+        until = self.events[0][0] if self.events else math.inf
+        count = engine.decoding
+        ends = engine.coast(now, until, int(min(inbox.blind, MOST)))
+        if not ends:
+            return now
+        self.desk.stream(ends, count)
+        inbox.coasted(len(ends))
+        self.began_s[which] = ends[-2] if len(ends) > 1 else now
+        return ends[-1]
 
     def _finish(self, now: float, which: int) -> None:
         step = self.busy[which]

@@ -36,6 +36,7 @@ class StepTable:
 
     def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1) -> None:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
+        self.decoders: dict[int, Callable[[float], float]] = {}
         self.most_requests = requests
         chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
         prefixes = [p for p in PREFIXES if p < longest] or [0]
@@ -49,6 +50,7 @@ class StepTable:
             prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
             verify=verify,
         )
+        self.axes = axes
         self._predict(axes)
         self.shares = runner.stage_shares()
         self.spread, self.basis = runner.usual()
@@ -71,7 +73,7 @@ class StepTable:
 
     def _regimes(self) -> list[Regime]:
         """A decode step that replays a graph, a small step with prompts, a large one."""
-        layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.graph_limit
+        layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.pieces_limit
         kinds = ((True, limit), (False, limit), (False, limit + 1))
         return [
             self.engine.regime(graph=graph, rows=rows, layers=layers, **self.counts[graph]) for graph, rows in kinds
@@ -84,24 +86,41 @@ class StepTable:
 
     def under(self, engine: Engine) -> StepTable:
         """The same kernels under an engine with other limits or times."""
-        other = copy(self)
+        other = self._copy()
         other.engine = engine
         other.graph, other.pieces, other.eager = other._regimes()
         return other
 
     def scaled(self, factor: float) -> StepTable:
         """The same table with every step `factor` times as long."""
-        other = copy(self)
+        other = self._copy()
         other.factor = self.factor * factor
         return other
 
+    def _copy(self) -> StepTable:
+        other = copy(self)
+        other.decoders = {}
+        return other
+
+    def decoder(self, decoding: int) -> Callable[[float], float]:
+        """Seconds of a step in which so many requests decode and nothing else runs, by the tokens they hold
+        together: linear between the points of the cache's grid."""
+        known = self.decoders.get(decoding)
+        if known is None:
+            held = [cache * decoding for cache in self.axes.caches]
+            known = self.decoders[decoding] = _reader(held, [self._whole(decoding, cached, ()) for cached in held])
+        return known
+
     def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
         """A step with `decoding` requests that hold `cached` tokens together, and prompt pieces (tokens, before)."""
+        return self._whole(decoding, cached, pieces) if pieces else self.decoder(decoding)(cached)
+
+    def _whole(self, decoding: int, cached: float, pieces: Pieces) -> float:
         if not pieces and decoding <= self.engine.graph_limit:
             rows, regime = self.engine.padded(decoding) * self.verify, self.graph
         else:
             rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
-            regime = self.pieces if rows <= self.engine.graph_limit else self.eager
+            regime = self.pieces if rows <= self.engine.pieces_limit else self.eager
         requests = decoding + len(pieces)
         heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
@@ -164,7 +183,7 @@ class Sums:
                     known.setdefault((k, q, p), 2.0 * known.get((k // 2, q, p), 0.0))
         return known
 
-    def at(self, rows: int, requests: int, decoding: int, cached: int, pieces: Pieces) -> float:
+    def at(self, rows: int, requests: int, decoding: int, cached: float, pieces: Pieces) -> float:
         """The sum over the kernels of a step."""
         total = self.body[rows] + self.head[requests]
         if decoding:
@@ -210,6 +229,20 @@ def _around(grid: Sequence[int], value: float) -> list[int]:
     """The grid points on both sides of a value."""
     high = min(max(bisect_right(grid, value), 1), len(grid) - 1)
     return [grid[high - 1], grid[high]] if len(grid) > 1 else [grid[0]]
+
+
+def _reader(grid: Sequence[float], values: Sequence[float]) -> Callable[[float], float]:
+    """`_between` of one grid, with its slopes worked out: the inner loop of a simulation calls little else."""
+    slopes = [(high - low) / (b - a) for a, b, low, high in zip(grid, grid[1:], values, values[1:], strict=False)]
+    first, last = grid[0], len(slopes) - 1
+
+    def read(at: float) -> float:
+        if at <= first or last < 0:
+            return values[0]
+        low = min(bisect_right(grid, at) - 1, last)
+        return values[low] + slopes[low] * (at - grid[low])
+
+    return read
 
 
 def _between(grid: Sequence[float], values: Sequence[float], at: float) -> float:

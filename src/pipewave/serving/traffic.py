@@ -17,13 +17,32 @@ from pipewave.physics.demand import Array
 
 Ints = NDArray[np.int64]
 MOST = 10_000_000
+BLOCK = 512  # tokens of a hashed block in Mooncake's traces
 LONGEST = 1 << 24
 
-# What traces in the wild call their columns: Azure/Splitwise, Vidur, Mooncake, SGLang, ShareGPT dumps.
-ARRIVAL = ("arrived_at", "arrival", "arrival_s", "arrival_time", "timestamp", "TIMESTAMP")
-INPUT = ("num_prefill_tokens", "input_length", "input_len", "prompt_len", "prompt_tokens", "ContextTokens", "isl")
+# What traces in the wild call their columns: Azure/Splitwise, Vidur, Mooncake, SGLang, BurstGPT, ShareGPT dumps.
+HASHES = "hash_ids"
+ARRIVAL = ("arrived_at", "arrival", "arrival_s", "arrival_time", "timestamp", "TIMESTAMP", "Timestamp")
+INPUT = (
+    "num_prefill_tokens",
+    "input_length",
+    "input_len",
+    "prompt_len",
+    "prompt_tokens",
+    "ContextTokens",
+    "Request tokens",
+    "isl",
+)
 # PipeWeave's tables hold both a request's own output and the one its batch ran; the latter comes first.
-OUTPUT = ("output_tokens", "num_decode_tokens", "output_length", "output_len", "GeneratedTokens", "osl")
+OUTPUT = (
+    "output_tokens",
+    "num_decode_tokens",
+    "output_length",
+    "output_len",
+    "GeneratedTokens",
+    "Response tokens",
+    "osl",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +50,8 @@ class Traffic:
     """Requests in order of arrival: seconds, prompt tokens, generated tokens.
 
     `concurrency`: instead of at their own time, requests arrive when an earlier one of as many is done.
-    `found_len`: tokens of each prompt that the engine's cache holds already; None = none.
+    `found_len`: tokens of each prompt that the engine's cache holds already; None = none. `blocks`: hashes of each
+    prompt's blocks of `block_tokens` tokens, by which the engine finds what it holds.
     """
 
     arrival_s: Array
@@ -39,6 +59,8 @@ class Traffic:
     output_len: Ints
     concurrency: int | None = None
     found_len: Ints | None = None
+    blocks: tuple[tuple[int, ...], ...] | None = None
+    block_tokens: int = BLOCK
 
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):
@@ -59,6 +81,12 @@ class Traffic:
             raise BadInput(f"prefix_share = {share!r}: must be from 0 to 1", field="prefix_share")
         found = np.minimum((share * self.input_len).astype(np.int64), self.input_len - 1)
         return replace(self, found_len=found)
+
+    def with_prefix_tokens(self, shared: int) -> Traffic:
+        """The same requests with a prefix of so many tokens more, which all but the first find in the cache."""
+        found = np.full(len(self), shared, np.int64)
+        found[0] = 0
+        return replace(self, input_len=self.input_len + shared, found_len=found)
 
     @property
     def longest(self) -> int:
@@ -120,8 +148,17 @@ def read_trace(
     prompt, answer = (_numbers(columns, names, what) for names, what in ((INPUT, "prompt"), (OUTPUT, "output")))
     times = _times(columns, len(prompt))
     order = np.argsort(times, kind="stable")[:requests]
-    traffic = Traffic(times[order] - times[order].min(), prompt[order], answer[order], concurrency)
+    blocks = _blocks(columns, order)
+    traffic = Traffic(times[order] - times[order].min(), prompt[order], answer[order], concurrency, blocks=blocks)
     return _rescaled(traffic, rate) if rate is not None else traffic
+
+
+def _blocks(columns: Mapping[str, list[Any]], order: NDArray[np.intp]) -> tuple[tuple[int, ...], ...] | None:
+    """Hashes of each prompt's blocks, where every request has a list of them."""
+    listed = columns.get(HASHES)
+    if listed is None or not all(isinstance(row, list) for row in listed):
+        return None
+    return tuple(tuple(listed[i]) for i in order.tolist())
 
 
 def _rescaled(traffic: Traffic, rate: float) -> Traffic:

@@ -18,7 +18,9 @@ class Front:
 
     transit_us: a request is under way this long without keeping the process busy. workers: processes side by side.
     think_us: a client that has its answer sends the next request after this long. variation: standard deviation of a
-    service time over its mean. host: times of the engine's own host, over those of the host they were measured on.
+    service time over its mean. host: times of the engine's own host, over those of the host they were measured on;
+    launch: the same of steps with prompts, whose kernels it launches one by one. jitter: standard deviation of a step's
+    time over its mean (`python -m bench.step_jitter`).
     """
 
     request_us: float = 0.0
@@ -29,6 +31,8 @@ class Front:
     workers: float = 1.0
     variation: float = 0.0
     host: float = 1.0
+    launch: float = 1.0
+    jitter: float = 0.0
     source: str = ""
 
 

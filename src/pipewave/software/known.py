@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipewave.software import stacks
+from pipewave.software.stack_rules import constant
 
 LEVELS = ("measured", "other_gpu", "nearest_version", "other_framework")  # from what was asked to what is furthest
 SIXTEEN_BIT = {"bf16": ("fp16",), "fp16": ("bf16",)}  # types that the same kernels take
@@ -152,10 +153,17 @@ def _own_of_other_types(known: Known, of_type: Sequence[str], asked: Asked) -> C
 def _substituted(pool: Known, known: Sequence[str], asked: Asked, usual: str | None) -> Choice:
     """The nearest version, on this GPU if any is measured there; else another framework."""
     here, name = pool.stacks(asked.gpu), str(asked.stack)
-    near = stacks.nearest(name, here) or stacks.nearest(name, known)
+    changed = changes(name, asked.dtype)
+    near = stacks.nearest(name, here, changed) or stacks.nearest(name, known, changed)
     used = near or (usual if usual in known else None) or (here or known)[-1]
     text = used if asked.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
     return Choice(used, used, LEVELS[2] if near else LEVELS[3], _note(asked, text))
+
+
+def changes(stack: str, dtype: str) -> tuple[tuple[int, ...], ...]:
+    """Versions of the stack's framework from which on it runs other kernels of a type."""
+    found: tuple[tuple[int, ...], ...] = constant("changed_in", framework=stacks.framework(stack), dtype=dtype)
+    return found
 
 
 def _note(asked: Asked, answered: str) -> str:

@@ -12,6 +12,8 @@ from pipewave.files import packaged
 from pipewave.software.rules import DeploymentFacts, holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
+UNTOLD = FILE.with_name("untold.yaml")
+LONGEST = 1 << 30  # tokens
 
 
 ACCEPTANCE = FILE.with_name("acceptance.yaml")
@@ -43,16 +45,26 @@ def _recipes() -> tuple[Mapping[str, Any], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What a deployment is sized for: how its requests are sent, its longest prompt, its requests at once."""
+    """What a deployment is sized for: how its requests are sent, its longest prompt, its requests at once, its longest
+    output; and whether its version is told."""
 
     mode: str
     prompt: int
     flight: int
+    output: int = 0
+    told: bool = True
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """What the sums of a recipe may name."""
+        return {"prompt": self.prompt, "output": self.output, "flight": self.flight}
 
     def suits(self, recipe: Mapping[str, Any]) -> bool:
         """Whether a recipe is meant for such requests; one that names no mode is of servers."""
         few = self.flight < recipe.get("flight_from", 0) or self.prompt < recipe.get("prompt_from", 0)
-        return self.mode in recipe.get("modes", ("serve",)) and not few
+        below = max(self.prompt, self.output) < recipe.get("lengths_below", LONGEST)
+        known = self.told == recipe.get("told", self.told)
+        return self.mode in recipe.get("modes", ("serve",)) and below and known and not few
 
 
 def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests) -> Recipe:
@@ -62,7 +74,7 @@ def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests
     for recipe in _recipes():
         if recipe["engine"] == engine and requests.suits(recipe) and _holds(recipe, version, setting):
             for name, value in recipe["set"].items():
-                settings[name] = _size(value, {"prompt": requests.prompt, "flight": requests.flight})
+                settings[name] = _size(value, requests.sizes)
                 notes[name] = recipe.get("note") or notes.get(name, "")
     return Recipe(settings, notes)
 
@@ -73,8 +85,17 @@ def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) ->
     return holds(recipe.get("when", {}), version, setting) and not left_out
 
 
+def assumed_version(engine: str) -> tuple[str, str]:
+    """The version of published deployments of an engine that do not tell theirs, and a note; empty for an engine
+    whose default version will do."""
+    found = packaged.yaml(UNTOLD).get(engine)
+    return (found["version"], found["note"]) if found else ("", "")
+
+
 def _size(value: Any, known: Mapping[str, int]) -> Any:
-    """A setting; a text that names a known size is a sum of numbers and known sizes."""
-    if not isinstance(value, str) or not set(value.split(" + ")) & set(known):
+    """A setting; a text that names a known size is a sum of numbers and known sizes, or of several sums the largest
+    ("8192 or prompt")."""
+    if not isinstance(value, str) or not set(value.split()) & set(known):
         return value
-    return sum(known[part] if part in known else int(part) for part in value.split(" + "))
+    sums = [part.split(" + ") for part in value.split(" or ")]
+    return max(sum(known[term] if term in known else int(term) for term in terms) for terms in sums)

@@ -113,8 +113,13 @@ def _meets(name: str, value: Any, version: str, setting: DeploymentFacts) -> boo
         return version_of(version) >= version_of(value)
     if name == "before":
         return version_of(version) < version_of(value)
+    return meets(setting, name, value)
+
+
+def meets(fields: Any, name: str, value: Any) -> bool:
+    """Whether a field of an object meets a condition of a rule."""
     if name.endswith(FROM):
-        return bool(getattr(setting, name.removesuffix(FROM)) >= value)
+        return bool(getattr(fields, name.removesuffix(FROM)) >= value)
     if name.endswith(BELOW):
-        return bool(getattr(setting, name.removesuffix(BELOW)) < value)
-    return getattr(setting, name) in _list(value)
+        return bool(getattr(fields, name.removesuffix(BELOW)) < value)
+    return getattr(fields, name) in _list(value)

@@ -9,7 +9,7 @@ JSON and not YAML: every command reads the file, and PyYAML takes longer to impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -57,11 +57,16 @@ def _met(name: str, wanted: Any, facts: Facts) -> bool:
 @cache
 def table() -> Mapping[str, tuple[Case, ...]]:
     """Every rule's cases in order. BadFile where the file is damaged or a rule has no source."""
+    return read(FILE)
+
+
+def read(file: Path) -> Mapping[str, tuple[Case, ...]]:
+    """The rules of a file of this form; other rooms keep rules of their own."""
     try:
-        read = packaged.document(FILE)
-        return {name: tuple(_case(rule, case) for case in rule["cases"]) for name, rule in read.items()}
+        found = packaged.document(file)
+        return {name: tuple(_case(rule, case) for case in rule["cases"]) for name, rule in found.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{FILE.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
+        raise BadFile(f"{file.name}: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
 
 
 def _case(rule: Mapping[str, Any], case: Mapping[str, Any]) -> Case:
@@ -79,7 +84,12 @@ def _frozen(value: Any) -> Any:
 
 def answer(rule: str, facts: Facts) -> Any:
     """What the first case that holds says. BadFile where none does."""
-    for case in table().get(rule, ()):
+    return first(table().get(rule, ()), facts, rule)
+
+
+def first(cases: Sequence[Case], facts: Facts, rule: str) -> Any:
+    """The same of the cases of a rule. BadFile where none holds."""
+    for case in cases:
         if case.holds(facts):
             return case.value
     raise BadFile(f"{FILE.name}: no case of {rule!r} holds; reinstall pipewave", field="rules")

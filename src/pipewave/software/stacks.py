@@ -26,10 +26,19 @@ def version_of(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
-def nearest(stack: str, known: Sequence[str]) -> str | None:
-    """The known stack closest to `stack`: the same framework and the nearest version, or None."""
+def nearest(stack: str, known: Sequence[str], changed: Sequence[tuple[int, ...]] = ()) -> str | None:
+    """The known stack closest to `stack`: the same framework and the nearest version, or None.
+
+    `changed`: versions from which on other kernels run; one on the same side of them all is closer than any other.
+    """
     same = [name for name in known if framework(name) == framework(stack)]
-    return min(same, key=lambda name: (_distance(version(name), version(stack)), name)) if same else None
+    asked = version(stack)
+
+    def far(name: str) -> tuple[bool, tuple[int, ...], str]:
+        across = any((version(name) < change) != (asked < change) for change in changed)
+        return across, _distance(version(name), asked), name
+
+    return min(same, key=far) if same else None
 
 
 def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ optimum apart from scoring it.
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
+from pipewave.files.sealed import replace
 
 TEST, ANCHOR, WAVE = 0, 1, 2  # roles of a shape: scored only, fitted (random), fitted (placed on waves)
 
@@ -40,11 +42,11 @@ class Recording:
     row_us: NDArray[np.float32]
 
     def save(self, path: Path) -> None:
-        """Write the file whole: to a neighbour first, then renamed over the target."""
+        """Write the file whole: to a neighbour first, then renamed over the target. BadFile if it cannot."""
         arrays = {name: getattr(self, name) for name in self.__slots__ if name != "meta"}
-        part = path.with_suffix(".part.npz")
-        np.savez_compressed(part, meta=np.frombuffer(json.dumps(self.meta).encode(), np.uint8), **arrays)
-        part.replace(path)
+        packed = io.BytesIO()
+        np.savez_compressed(packed, meta=np.frombuffer(json.dumps(self.meta).encode(), np.uint8), **arrays)
+        replace(path, packed.getvalue())
 
     @staticmethod
     def load(path: Path) -> Recording:

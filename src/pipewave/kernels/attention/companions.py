@@ -1,7 +1,8 @@
 """Kernels that a framework runs beside attention, and that its measured operator holds: cache writes, rotations, casts.
 
 They walk over the new tokens once or twice. That is little beside long prompts and beside a launch, but half of the
-time of many short ones. The rule `attention_companions` says how many run.
+time of many short ones. The rules `attention_companions` and
+`attention_decode_companions` say how many run.
 """
 
 from __future__ import annotations
@@ -31,3 +32,8 @@ class Companions:
 def companions_of(ctx: Context, *, causal: bool, fp8: bool) -> Companions:
     """What runs beside an implementation; a kernel that was measured alone has nothing beside it."""
     return Companions(**ctx.rule("attention_companions", causal=causal, fp8=fp8))
+
+
+def of_decode(ctx: Context, *, fp8: bool, latent: bool) -> Companions:
+    """The same where every request brings one query."""
+    return Companions(**ctx.rule("attention_decode_companions", fp8=fp8, latent=latent))

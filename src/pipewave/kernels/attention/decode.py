@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.requests import Amount, Requests
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.shape import Shape
@@ -16,13 +17,13 @@ from pipewave.physics.arith import Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
 
-LAUNCHES = 3.2
 ALONE_CYCLES = 2400.0  # of SM time for one head in a kernel that takes heads one by one
 MEMORY_SHARE = 0.9  # of datasheet bandwidth that a streaming kernel reaches
 PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
 LOCAL = 8192.0  # keys of Llama 4's local attention
 # Longest cache over the mean of its batch, at most, in the rows that nets were trained on; those of others are even.
-UNEVEN = {"fa3": 2.1}
+# Rows of ragged batches are cold: under `graph` nets know even ones alone.
+UNEVEN, UNEVEN_WARM = {"fa3": 24.0}, {"fa3": 2.1}
 LONE = 0.4  # of the time of a block among many that it takes when the others are done
 
 
@@ -49,6 +50,7 @@ class DecodeTimes(NamedTuple):
     dram: Amount
     compute: Amount
     merge: Amount
+    around: Amount  # copies beside the kernel
 
 
 def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
@@ -56,7 +58,7 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     work = _work(shape, setting)
     times = _times(shape, work, setting)
     busy = overlapped(3, times.dram, times.stream, times.compute)
-    base = LAUNCHES * setting.launch_s + busy + times.fixed + times.merge
+    base = setting.decode_companions.launches * setting.launch_s + busy + times.fixed + times.merge + times.around
     sizes, plain = _sizes(shape, work, times, setting, base), _plain(work, setting, shape.requests.xp)
     longest = LONE * work.beyond * _block_s(setting, shape)
     return Estimate(shape.requests.xp.maximum(base, longest), sizes, plain)
@@ -91,7 +93,7 @@ def _work(shape: Shape, setting: AttentionSetting) -> DecodeWork:
     windowed = 0.0 if layout.window is None else layout.window
     apart = alone if engine.windows_packed else alone | (windowed > 0)
     units = xp.where(apart, layout.heads, layout.kv_heads * row_tiles)
-    most = UNEVEN.get(engine.name, 1.0)
+    most = (UNEVEN_WARM if setting.warm else UNEVEN).get(engine.name, 1.0)
     longest = np.ceil(visible_keys(requests.q, requests.kv, _window(shape, setting)) * (1.0 / keys))
     stored = np.ceil(requests.kv * (1.0 / keys))
     visited, held = _evened(longest, requests, most), _evened(stored, requests, most)
@@ -146,7 +148,16 @@ def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> DecodeT
         dram=dram / (MEMORY_SHARE * setting.dram_rate),
         compute=work.steps * (setting.block_cycles / (sms * hertz)),
         merge=work.merged * setting.launch_s + (work.blocks > work.whole) * partial,
+        around=_around(shape, setting),
     )
+
+
+def _around(shape: Shape, setting: AttentionSetting) -> Amount:
+    """Seconds of copies beside the kernel, in passes over what is new at the rate of DRAM."""
+    layout, moved = shape.layout, setting.decode_companions
+    queries = shape.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)
+    keys = shape.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
+    return moved.bytes(queries, keys) * (1.0 / setting.dram_rate)
 
 
 def _sizes(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.gpus import GPU
-from pipewave.kernels.attention.companions import Companions, companions_of
+from pipewave.kernels.attention.companions import Companions, companions_of, of_decode
 from pipewave.kernels.attention.engine import ENGINES, LINEAGES, AttentionKernel
 from pipewave.kernels.attention.engines import engine_of
 from pipewave.kernels.attention.requests import Amount
@@ -32,6 +32,7 @@ class AttentionSetting:
     gpu: GPU
     engine: AttentionKernel
     companions: Companions
+    decode_companions: Companions
     framework: str
     sms: float
     hertz: float
@@ -71,6 +72,7 @@ def _setting(
         gpu=gpu,
         engine=engine,
         companions=companions_of(ctx, causal=causal, fp8=fp8),
+        decode_companions=of_decode(ctx, fp8=fp8, latent=latent),
         framework=ctx.framework,
         sms=float(gpu.sms),
         hertz=gpu.sustained_clock_mhz * 1e6,

@@ -12,7 +12,7 @@ from pipewave.kernels.gemm.clock import slowdown
 from pipewave.kernels.gemm.features import GemmTimes, features, times
 from pipewave.kernels.gemm.machine import GemmMachine, machine
 from pipewave.kernels.gemm.tiles import known_tile, tiling
-from pipewave.kernels.gemm.traffic import Traffic, quantize_s, traffic
+from pipewave.kernels.gemm.traffic import Traffic, quantize_s, traffic, unfused_s
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.energy import Work
 
@@ -49,6 +49,7 @@ def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     at, net = machine(ctx), NET_OF[ctx.dtype]
     moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
     base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx, xp)
+    base = base + unfused_s(m, k, at) if at.unfused_s else base
     return Sketch(least(m, n, k, moved, at), base, named, net, work(m, n, k, moved, at))
 
 

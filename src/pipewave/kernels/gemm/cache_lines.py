@@ -3,8 +3,7 @@
 A tile then fetches parts of lines on both edges of every row, at 16 bytes even parts of sectors. Our cold rows with
 random k take 2 to 3 % longer where rows start at multiples of 64 or 32 bytes, and 5 to 16 % at odd multiples of 16,
 the more the more rows of x there are (`python -m bench.gemm_lines`). Rows of the graph protocol have few such k, each
-many times: their nets know them. The weights that ship were trained before this factor was found and are multiplied
-by it.
+many times: their nets know them. The factor is part of the base estimate that nets are trained over.
 """
 
 from __future__ import annotations

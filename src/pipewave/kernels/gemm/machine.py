@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.kernels.base import Context
-from pipewave.physics.cache import COLD, SERVING, Misses, l2_bytes, walked
+from pipewave.physics.cache import COLD, MULTICAST, SERVING, Misses, l2_bytes, walked
 from pipewave.physics.energy import DRAWS, joules_per_flop, watts
 from pipewave.physics.launch import launch_s
 
@@ -21,8 +21,6 @@ L2_GAIN = 1.85  # SMs next to one another share lines, so operands arrive faster
 SPLIT_CYCLES = 3700.0  # second pass of a split-K product
 DRAIN, MERGE = 18.0, 12.0  # bytes an output element costs when a tile ends, and when a slice is added to another
 
-# Clusters read an operand tile once for several SMs (TMA multicast); `tcgen05` also pairs SMs into one product.
-MULTICAST = {"mma": 1.0, "wgmma": 1.45, "tcgen05": 2.1}
 BURST = 0.85  # a single flushed call draws on the thermal and electrical slack that back-to-back ones have used up
 
 UNLIMITED = math.inf
@@ -97,6 +95,8 @@ class GemmMachine:
     all_rotate: bool  # activations and results rotate too
     fitted_copies: bool  # only as many copies as overflow the L2
     quantize_s: float
+    unfused_s: float  # of kernels besides the library's that quantise x, and bytes they move for each element of x
+    unfused_bytes: float
     row_cycles: float
     row_slots: float  # rows that are quantised at a time
 
@@ -110,6 +110,8 @@ def machine(ctx: Context) -> GemmMachine:
     weight = OPERAND_BYTES[ctx.dtype]
     operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
     near = L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms
+    unfused = ctx.rule("gemm_quantize_unfused") if quantize else None
+    launch = launch_s(gpu, "product")
     burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
     return GemmMachine(
         library=library,
@@ -125,7 +127,7 @@ def machine(ctx: Context) -> GemmMachine:
         misses=walked(gpu),
         dram=gpu.dram_gbps * 1e9,
         clock_hz=clock_hz,
-        launch_s=launch_s(gpu, "product"),
+        launch_s=launch,
         tile_s=library.tile_cycles / clock_hz,
         split_s=SPLIT_CYCLES / clock_hz,
         watts=watts(gpu, "product"),
@@ -138,6 +140,8 @@ def machine(ctx: Context) -> GemmMachine:
         all_rotate=ctx.rule("gemm_graph_all_rotate"),
         fitted_copies=ctx.rule("gemm_graph_fitted_copies"),
         quantize_s=library.quantize_s if quantize else 0.0,
+        unfused_s=unfused["kernels"] * launch if unfused else 0.0,
+        unfused_bytes=unfused["bytes"] if unfused else 0.0,
         row_cycles=ctx.rule("gemm_quantize_row_cycles") or library.row_cycles,
         row_slots=float(gpu.sms * max(1, gpu.max_threads_per_sm // ROW_THREADS)),
     )

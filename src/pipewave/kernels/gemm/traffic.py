@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipewave.kernels.gemm.machine import GemmMachine
+from pipewave.kernels.gemm.machine import DRAM_SHARE, GemmMachine
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, SERVING, missing_share
 
@@ -68,3 +68,11 @@ def quantize_s(m: Any, k: Any, moved: Traffic, at: GemmMachine, xp: Arith) -> An
     missing = missing_share(at.misses, at.l2_bytes, 2.0 * moved.all, xp)
     streaming = passes * (library.from_l2 / at.l2 + library.from_dram / at.dram * missing)
     return at.quantize_s + xp.maximum(rows, streaming)
+
+
+def unfused_s(m: Any, k: Any, at: GemmMachine) -> Any:
+    """Seconds of kernels that walk over x besides: as fast as DRAM streams, also where the L2 holds what they pass on.
+
+    No feature holds them: what a net learned of a library's quantisation says nothing about them.
+    """
+    return at.unfused_s + at.unfused_bytes * m * k * (1.0 / (DRAM_SHARE * at.dram))

@@ -60,13 +60,12 @@ def weights_of(work: Layer, ctx: Context, at: MoeMachine) -> Weights:
 def analyse(cols: Columns, ctx: Context) -> Analysis:
     """Demand, base estimate and features of a batch of fused-MoE calls."""
     at, work = machine(ctx), layer(cols, ctx)
-    needed = layer(cols, ctx, named=True) if ctx.protocol == "graph" else work
     ruled = blocks(cols, ctx)
     tiles = tiling(work, at, ruled)
     weights = weights_of(work, ctx, at)
     spent = times(work, tiles, weights.seconds(at), at)
     named = features(work, tiles, spent, at, ruled)
-    return Analysis(least(needed, ctx, at), spent.base, named, "fused_moe", done(work, weights, ctx, at))
+    return Analysis(least(work, ctx, at), spent.base, named, "fused_moe", done(work, weights, ctx, at))
 
 
 def done(work: Layer, weights: Weights, ctx: Context, at: MoeMachine) -> Work:

@@ -8,8 +8,6 @@ import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.base import Columns, Context
-from pipewave.kernels.moe import collected
-from pipewave.kernels.moe.machine import engine
 from pipewave.kernels.moe.routing import Routing, routing
 from pipewave.physics.cache import PROFILER_WARM
 from pipewave.physics.demand import Array
@@ -70,8 +68,8 @@ class Layer:
         return ACTIVATION_BYTES * (self.tokens * self.hidden if per_pair is None else self.routing.pairs * per_pair)
 
 
-def layer(cols: Columns, ctx: Context, *, named: bool = False) -> Layer:
-    """Numbers of a batch of calls as they were measured, or (`named`) as their fields say.
+def layer(cols: Columns, ctx: Context) -> Layer:
+    """Numbers of a batch of calls.
 
     PipeWeave's rows, which define `profiler_warm`, were routed evenly.
     """
@@ -79,14 +77,10 @@ def layer(cols: Columns, ctx: Context, *, named: bool = False) -> Layer:
     if ctx.protocol == PROFILER_WARM and kind == "random":
         kind = "balanced"
     inter = cols["inter"] / cols["tp"]
-    up = np.where((cols["gated"] if named else collected.gated(cols, ctx)) > 0, 2.0, 1.0)
+    up = np.where(cols["gated"] > 0, 2.0, 1.0)
     first, second = Product(up * inter, cols["hidden"]), Product(cols["hidden"], inter)
     products = {"w13": (first,), "w2": (second,)}.get(part, (first, second))
     sizes = {name: cols[name] for name in ("tokens", "experts", "topk", "hidden")}
     routed = routing(cols, kind)
     carried = sizes["tokens"] * sizes["topk"]
-    alone = collected.unshared(cols, ctx, engine(ctx.impl))
-    if alone.any() and not named:
-        routed = routed.all_local(sizes["tokens"], sizes["topk"], alone)
-        carried = np.where(alone, routed.pairs, carried)
     return Layer(part=part, inter=inter, up=up, routing=routed, products=products, carried=carried, **sizes)

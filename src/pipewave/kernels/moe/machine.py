@@ -7,14 +7,13 @@ from functools import lru_cache
 
 from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.kernels.base import Context
-from pipewave.physics.cache import l2_bytes
+from pipewave.physics.cache import MULTICAST, l2_bytes
 from pipewave.physics.launch import launch_s
 from pipewave.software.stack_rules import constant
 
 TENSOR_SHARE = 0.75  # of the datasheet peak that a well fed grouped GEMM sustains
 DRAM_SHARE = 0.88
 L2_GAIN = 1.45  # what SMs draw from L2 and their neighbours, over what a plain copy kernel measures
-MULTICAST = {"mma": 1.0, "wgmma": 2.0**0.5, "tcgen05": 2.0}  # operand tiles read once for several SMs
 TILE_CYCLES = 1500.0  # filling the pipeline of a tile and draining it
 # 16-bit operations a cycle and SM of the instructions that warps issue themselves; Hopper and Blackwell reach their
 # peak only with asynchronous ones.

@@ -15,7 +15,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.physics.demand import Array
 
@@ -48,13 +47,6 @@ class Routing:
         """Expected blocks of `rows` tokens ([call] or [1]), every expert's share padded to whole blocks."""
         more = np.maximum(np.ceil(self.loads / rows[:, None]) - 1.0, 0.0)
         return np.asarray(self.active + self.local * (more @ self.weight))
-
-    def all_local(self, tokens: Array, topk: Array, where: NDArray[np.bool_]) -> Routing:
-        """The routing in which (`where`) a token that enters the rank spends all its choices on experts hit there."""
-        entering = np.minimum(tokens, self.pairs)
-        more = np.where(where, entering * topk / self.pairs, 1.0)
-        scaled = {"pairs": self.pairs * more, "busiest": self.busiest * more, "skew": self.skew * more}
-        return replace(self, loads=self.loads * more[:, None], **scaled)
 
 
 def routing(cols: Any, kind: str | tuple[int, ...]) -> Routing:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ VARIABLE = "PIPEWAVE_CALIBRATION"
 OFF = "off"
 SHIPPED = Path(__file__).resolve().parents[2] / "data" / "corrections"
 SUFFIX = ".safetensors"
+LONGEST = 120  # characters
 
 _suspended: ContextVar[bool] = ContextVar("calibration_suspended", default=False)
 
@@ -69,7 +71,7 @@ def _known(setting: str, gpu: str) -> Mapping[tuple[str, str], Correction]:
 @cache
 def _shipped(architecture: str) -> Mapping[tuple[str, str], Correction]:
     """The corrections that come with the package for GPUs of an architecture on which no net was trained."""
-    path = SHIPPED / f"{architecture}{SUFFIX}"
+    path = SHIPPED / file_name(architecture)
     if not path.is_file():
         return {}
     from pipewave.residual.calibration.file import load
@@ -119,5 +121,8 @@ def folder() -> Path:
 
 
 def file_name(gpu: str) -> str:
-    """`rtx_4090.safetensors` of `RTX 4090`."""
-    return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_") + SUFFIX
+    """`rtx_4090.safetensors` of `RTX 4090`; what would be too long for a file's name ends in a checksum."""
+    plain = re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_")
+    if len(plain) > LONGEST:
+        plain = f"{plain[:LONGEST]}_{hashlib.sha256(gpu.encode()).hexdigest()[:16]}"
+    return plain + SUFFIX

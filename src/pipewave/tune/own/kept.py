@@ -81,16 +81,17 @@ def built_of(record: Record) -> dict[int, Built]:
             if error < NOT_BUILT}  # fmt: skip
 
 
-def write_table(path: Path, of: Described, env: Mapping[str, Any], models: Fitted,
+def write_table(path: Path, of: Described, env: Mapping[str, Any], models: Fitted, sizes: Mapping[Kind, Sequence[str]],
                 canary: Sequence[Any] = ()) -> Path:  # fmt: skip
-    """Write fitted kinds of one kernel as one sealed file, whole or not at all."""
+    """Write fitted kinds of a kernel as one sealed file, whole or not at all. `sizes`: what launches are placed by."""
     card: dict[str, Any] = {"schema": SCHEMA, "kernel": {"name": of.name, "source_sha256": of.source_sha256,
                             "configs_sha256": config_hash(of.configs), "key": list(of.key)},
                             "env": {**env}, "kinds": [], "canary": list(canary)}  # fmt: skip
     arrays: dict[str, Any] = {}
     for i, (kind, (model, seen)) in enumerate(models.items()):
         card["kinds"].append({"kind": [list(pair) for pair in kind], "launches": [dict(one) for one in seen],
-                              "margin": model.margin, "measured": model.launches, "card": asdict(model.card),
+                              "sizes": list(sizes[kind]), "margin": model.margin, "measured": model.launches,
+                              "card": asdict(model.card),
                               "lengths": [each.length for each in model.smooth]})  # fmt: skip
         arrays |= {f"{i}_law": model.law, f"{i}_sigma": model.sigma, f"{i}_resident": model.resident}
         for j, each in enumerate(model.smooth):
@@ -100,7 +101,7 @@ def write_table(path: Path, of: Described, env: Mapping[str, Any], models: Fitte
     return target
 
 
-def read_table(path: Path, of: Described) -> tuple[dict[str, Any], dict[Kind, tuple[Model, list[Any]]]]:
+def read_table(path: Path, of: Described) -> tuple[dict[str, Any], dict[Kind, tuple[Model, list[Any], list[str]]]]:
     """A table's description and its kinds.
 
     Raises:
@@ -120,12 +121,12 @@ def _kind(of: Mapping[str, Any]) -> Kind:
     return tuple((name, text) for name, text in of["kind"])
 
 
-def _model(i: int, of: Mapping[str, Any], a: Mapping[str, Any]) -> tuple[Model, list[Any]]:
+def _model(i: int, of: Mapping[str, Any], a: Mapping[str, Any]) -> tuple[Model, list[Any], list[str]]:
     smooth = tuple(Smoother(a[f"{i}_{j}_mean"], a[f"{i}_{j}_spread"], length, a[f"{i}_{j}_at"], a[f"{i}_{j}_weights"])
                    for j, length in enumerate(of["lengths"]))  # fmt: skip
     model = Model(Card(**of["card"]), a[f"{i}_resident"], a[f"{i}_law"], smooth, a[f"{i}_sigma"], of["margin"],
                   of["measured"])  # fmt: skip
-    return model, list(of["launches"])
+    return model, list(of["launches"]), list(of["sizes"])
 
 
 def dumps(value: Any) -> str:

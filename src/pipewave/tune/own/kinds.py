@@ -11,11 +11,12 @@ import numpy as np
 from pipewave.tune.own import measuring
 from pipewave.tune.own.anchors import Anchors, Floats, Ints, columns
 from pipewave.tune.own.card import Card
-from pipewave.tune.own.chooser import SAMPLES, Chooser
+from pipewave.tune.own.chooser import Chooser
 from pipewave.tune.own.device import Built
 from pipewave.tune.own.model import Model, fit, physics, timed_everywhere
 from pipewave.tune.own.sizes import Sizes, drawn, sizes
 from pipewave.tune.own.works import Works
+from pipewave.tune.reading.formula import GRID
 
 ELSEWHERE = 128  # launches drawn that the pooled law is asked for
 
@@ -51,25 +52,36 @@ class KindState:
         resident = measuring.resident(built, config.get("num_warps", np.full(len(built), 4)), card)
         return Anchors(of.at(self.numbers), np.stack(self.counts), np.stack(self.us), config, resident)
 
+    def fitted(self, card: Card) -> Model:
+        """Fit to what was measured."""
+        of = self.sizes()
+        anchors = self.anchors(of, card)
+        elsewhere = self.works.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1))) if self.works.formulas else None
+        prior = None if self.prior is None else self.prior.law_us
+        base = () if self.prior is None else self.prior.smooth
+        return fit(anchors, card, elsewhere, prior, base)
+
     def fit(self, card: Card) -> None:
         """Fit to what was measured, and work out short lists."""
         of = self.sizes()
         anchors = self.anchors(of, card)
-        elsewhere = self.works.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1)))
-        prior = None if self.prior is None else self.prior.law_us
-        base = () if self.prior is None else self.prior.smooth
-        self.model = fit(anchors, card, elsewhere, prior, base)
+        self.model = self.fitted(card)
         self.chooser = Chooser(self.works, of, self.model, timed_everywhere(anchors.us), anchors.at)
         for numbers, us in zip(self.numbers, self.us, strict=True):
             key = tuple(numbers[name] for name in self.chooser.inputs)
             self.chooser.remember(key, int(np.nanargmin(us)))
 
-    def adopt(self, model: Model, seen: Sequence[Mapping[str, Any]], samples: int = SAMPLES) -> None:
-        """Choose by a table's model, fitted to launches of these numbers. The kind must have been read."""
-        of = sizes(self.works.inputs, self.works.of.key, seen)
+    def adopt(self, model: Model, seen: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+        """Choose by a table's model, fitted to launches of these numbers. The kind must have been read.
+
+        Where the launches at hand have numbers that the table's lack, short lists are worked out as launches come.
+        """
+        told = [_with_enclosed(one, self.works.inputs) for one in seen]
         usable: Ints = np.flatnonzero(np.isfinite(model.sigma))
+        whole = all(name in told[0] for name in self.works.inputs)
+        of = sizes(self.works.inputs, names, told) if whole else Sizes(tuple(names), {})
         self.model = model
-        self.chooser = Chooser(self.works, of, model, usable, of.at(seen) if samples else np.zeros((0, len(of.names))))
+        self.chooser = Chooser(self.works, of, model, usable, of.at(told) if whole else np.zeros((0, len(names))))
 
     def expected_us(self, counts: Floats, card: Card) -> Floats:
         """µs [c] to expect of a launch before it is measured: by the model or the prior, else by physics."""
@@ -78,3 +90,10 @@ class KindState:
             return np.asarray(model.law_us(counts[None])[0])
         of = physics(card, len(counts))
         return np.asarray(of.us(counts[None], np.full(len(counts), 2))[0])
+
+
+def _with_enclosed(numbers: Mapping[str, Any], inputs: Sequence[str]) -> dict[str, Any]:
+    """Numbers of a launch, with what a grid encloses under an argument's name taken from that argument."""
+    more = {name: numbers[name.removeprefix(GRID)] for name in inputs
+            if name not in numbers and name.startswith(GRID) and name.removeprefix(GRID) in numbers}  # fmt: skip
+    return {**numbers, **more}

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipewave.errors import BadFile
 from pipewave.tune.own.anchors import Floats
 from pipewave.tune.own.described import Described
@@ -25,11 +27,13 @@ def path() -> Path | None:
     return Path(named) if named else None
 
 
-def write(target: Path, of: Described, named: Mapping[str, Any], numbers: Mapping[str, Any], counts: Floats) -> None:
+def write(target: Path, of: Described, named: Mapping[str, Any], grid: Any, numbers: Mapping[str, Any],
+          counts: Floats) -> None:  # fmt: skip
     """Append a launch as one line, in one write, so that processes do not mix theirs."""
-    blocks = [int(value) for value in counts[:, 0]]
+    given = [{**named, **config} for config in of.configs]
+    grids = [_extents(grid(each) if callable(grid) else grid) for each in given]
     record = {"kernel": of.name, "source_sha256": of.source_sha256, "args": {n: _told(v) for n, v in named.items()},
-              "numbers": dict(numbers), "blocks": blocks}  # fmt: skip
+              "grids": grids, "numbers": dict(numbers), "counts": np.round(counts, 6).tolist()}  # fmt: skip
     line = json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -37,6 +41,10 @@ def write(target: Path, of: Described, named: Mapping[str, Any], numbers: Mappin
         os.write(descriptor, line)
     finally:
         os.close(descriptor)
+
+
+def _extents(size: Any) -> list[int]:
+    return [int(extent) for extent in (size if isinstance(size, tuple | list) else (size,))]
 
 
 def _told(value: Any) -> Any:

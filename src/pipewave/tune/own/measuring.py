@@ -21,6 +21,7 @@ from pipewave.tune.own.device import Built, Device, Launch
 
 FIRST = 8  # configurations compiled and timed before bounds leave any out
 STAGES = ((1, math.inf), (1, 2.0), (3, 1.3), (4, 1.08))  # (rounds, of those within this factor of the fastest)
+Timer = Callable[[Sequence[int]], list[float]]  # numbers of configurations, in this order → µs of each
 NARROW = 2.0  # times the FLOPs of bf16 that one-byte operands may reach
 
 
@@ -67,10 +68,14 @@ def measure(
 
 
 def _rounds(device: Device, launch: Launch, usable: Sequence[int], taken: dict[int, list[float]]) -> None:
-    """Time in rounds, each in another order; a first round, not counted, loads binaries."""
-    if not usable:
-        return
-    device.time(launch, usable)
+    """Time in rounds; a first one, not counted, loads binaries."""
+    if usable:
+        device.time(launch, usable)
+        staged(lambda order: device.time(launch, order), usable, taken)
+
+
+def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]]) -> None:
+    """Time configurations in rounds, each in another order: all of them, then the close ones again and again."""
     shuffle = random.Random(len(usable)).sample
     near = [index for index in usable if index not in taken]
     for rounds, within in STAGES:
@@ -79,7 +84,7 @@ def _rounds(device: Device, launch: Launch, usable: Sequence[int], taken: dict[i
             near = [index for index, values in taken.items() if min(values) <= limit]
         for _ in range(rounds):
             order = shuffle(near, len(near))
-            for index, value in zip(order, device.time(launch, order), strict=True):
+            for index, value in zip(order, timed(order), strict=True):
                 taken.setdefault(index, []).append(value)
 
 

@@ -54,8 +54,16 @@ def _input(of: Described, args: Sequence[Any], grid: Any, name: str) -> str:
         return _where(of, args, name)
     part = name.removeprefix(GRID)
     if callable(grid):
-        return f"g.__closure__[{grid.__code__.co_freevars.index(part)}].cell_contents"
+        name, _, axis = part.partition(".")
+        return _enclosed(grid, name) + (f".shape[{axis}]" if axis else "")
     return f"int(g[{part}])" if isinstance(grid, tuple | list) else "int(g)"
+
+
+def _enclosed(grid: Any, name: str) -> str:
+    code = grid.__code__
+    if name in code.co_freevars:
+        return f"g.__closure__[{code.co_freevars.index(name)}].cell_contents"
+    return f"g.__defaults__[{code.co_varnames.index(name) - code.co_argcount}]"
 
 
 def _has_numel(of: Described, args: Sequence[Any], name: str) -> bool:

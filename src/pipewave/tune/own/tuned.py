@@ -135,10 +135,10 @@ class TunedKernel:
         state = self.state(self.of.kind(by_name), grid, by_name, numbers)
         counts = state.works.counts(numbers)
         if self._log is not None:
-            log.write(self._log, self.of, by_name, numbers, counts)
+            log.write(self._log, self.of, by_name, grid, numbers, counts)
         allowed = self._allowed(args, kwargs)
         index = self._pick(state, args, kwargs, grid, numbers, counts, allowed)
-        if state.chooser is not None:
+        if state.chooser is not None and state.works.is_followed:
             self._enter(state.chooser, args, kwargs, grid, index)
         return index
 
@@ -242,13 +242,14 @@ class TunedKernel:
         if not (timed.us == timed.us).any():
             return None
         state.add(numbers, counts, timed.us, timed.built)
-        self._keep(state, numbers, counts, timed, named(self.of, launch.args, launch.kwargs))
+        self.keep(state, numbers, counts, timed, named(self.of, launch.args, launch.kwargs))
         state.fit(device.card)
         self._entries = {}  # choosers are new
         return int(min((i for i in allowed if timed.us[i] == timed.us[i]), key=lambda i: float(timed.us[i])))
 
-    def _keep(self, state: KindState, numbers: Mapping[str, Any], counts: Floats, timed: measuring.Timed,
+    def keep(self, state: KindState, numbers: Mapping[str, Any], counts: Floats, timed: measuring.Timed,
               by_name: Mapping[str, Any]) -> None:  # fmt: skip
+        """Append a measured launch to the store; a full disk costs the record, not the launch."""
         path, device = self.path(), self.device()
         if path is None or device is None:
             return

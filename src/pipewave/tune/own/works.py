@@ -9,7 +9,7 @@ import numpy as np
 
 from pipewave.tune.own.anchors import COUNTS, Floats
 from pipewave.tune.own.described import Described, jit
-from pipewave.tune.reading.formula import Formula, formula, values_of
+from pipewave.tune.reading.formula import Formula, follows, formula, values_of
 
 MOST_TURNS = 6  # formulas of a configuration, for launches that take other turns; then the first stands for the rest
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")  # that no source reads
@@ -26,9 +26,13 @@ class Works:
         self.group = np.array([number[part] for part in parts])
         self._first = [parts.index(part) for part in self._distinct]
         self.formulas: list[list[Formula]] = [[] for _ in self._distinct]
+        self.is_followed = True
 
     def read(self, grid: Any, named: Mapping[str, Any], numbers: Mapping[str, Any]) -> None:
-        """Make the formulas that a launch needs."""
+        """Make the formulas that a launch needs; anew for each where its grid cannot be followed."""
+        self.is_followed = follows(grid)
+        if not self.is_followed:
+            self.formulas = [[] for _ in self._distinct]
         for made, first in zip(self.formulas, self._first, strict=True):
             if self._one(made, numbers) is None and len(made) < MOST_TURNS:
                 config = self.of.configs[first]

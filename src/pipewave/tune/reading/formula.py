@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CellType, FunctionType, MappingProxyType
+from types import CellType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from pipewave.errors import BadInput
@@ -57,13 +57,59 @@ def inputs_of(grid: Any, named: Mapping[str, Any], constants: Sequence[str]) -> 
 
 
 def enclosed(grid: Any) -> dict[str, Any]:
-    """Integers that a grid function closes over, or those of a grid that is written out."""
+    """Integers that a grid function encloses, in closures, defaults and shapes of tensors; or a grid written out."""
     if not callable(grid):
         extents = grid if isinstance(grid, tuple | list) else (grid,)
         return {f"{GRID}{at}": int(extent) for at, extent in enumerate(extents)}
-    names = getattr(getattr(grid, "__code__", None), "co_freevars", ())
-    cells = zip(names, getattr(grid, "__closure__", None) or (), strict=False)
-    return {GRID + name: cell.cell_contents for name, cell in cells if type(cell.cell_contents) is int}
+    found: dict[str, Any] = {}
+    for name, value in held(grid).items():
+        if type(value) is int:
+            found[GRID + name] = value
+        elif tensor_of(value) is not None:
+            found |= {f"{GRID}{name}.{axis}": int(extent) for axis, extent in enumerate(value.shape)}
+    return found
+
+
+def held(grid: Any) -> dict[str, Any]:
+    """Everything that a grid function encloses, by name."""
+    code = getattr(grid, "__code__", None)
+    if code is None:
+        return {}
+    cells = zip(code.co_freevars, grid.__closure__ or (), strict=False)
+    defaults = grid.__defaults__ or ()
+    last = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return {name: cell.cell_contents for name, cell in cells} | dict(zip(last, defaults, strict=True))
+
+
+def follows(grid: Any) -> bool:
+    """Whether a grid can be traced: a function of what it is given, of numbers and of tensors; or written out."""
+    if not callable(grid):
+        return True
+    return hasattr(grid, "__code__") and all(map(_followed, held(grid).values()))
+
+
+def _followed(value: Any) -> bool:
+    plain_value = isinstance(value, int | float | str | ModuleType) or value is None or callable(value)
+    return plain_value or tensor_of(value) is not None
+
+
+class _Extents:
+    """A tensor that a grid encloses, as far as its extents go."""
+
+    def __init__(self, extents: tuple[Any, ...], of: Any) -> None:
+        self.shape, self._of = extents, of
+
+    def size(self, axis: int | None = None) -> Any:
+        return self.shape if axis is None else self.shape[axis]
+
+    def numel(self) -> Any:
+        total: Any = 1
+        for extent in self.shape:
+            total = total * extent
+        return total
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
 
 
 def formula(
@@ -83,7 +129,7 @@ def formula(
     size = _grid(grid, given, numbers)
     outputs, unknown = _read(kernel, given, _tensors(named, numbers), size, trace)
     if trips is not None:
-        outputs[1] = outputs[2] = trips(given) if callable(trips) else trips
+        outputs[1] = outputs[2] = trips({**numbers, **given}) if callable(trips) else trips
     elif not isinstance(outputs[1], Traced) and not outputs[1]:
         outputs[1] = outputs[2] = outputs[4] / outputs[0] / TRIP_BYTES
     return Formula(*compiled(trace, outputs), unknown, (trace, tuple(outputs)))
@@ -106,15 +152,23 @@ def _grid(grid: Any, given: Mapping[str, Any], numbers: Mapping[str, Any]) -> tu
 
 
 def _traced(grid: Any, numbers: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Any]:
-    """A grid function that closes over traced numbers, and rounds up as Triton does."""
+    """A grid function that encloses traced numbers, and rounds up as Triton does."""
     code = getattr(grid, "__code__", None)
-    if code is None:
+    if code is None or not follows(grid):
         return grid  # type: ignore[no-any-return]
-    cells = zip(code.co_freevars, grid.__closure__ or (), strict=False)
-    traced = tuple(CellType(numbers.get(GRID + name, cell.cell_contents)) for name, cell in cells)
+    instead = {name: _instead(name, value, numbers) for name, value in held(grid).items()}
+    cells = tuple(CellType(instead[name]) for name in code.co_freevars)
+    defaults = code.co_varnames[code.co_argcount - len(grid.__defaults__ or ()) : code.co_argcount]
     names = {**grid.__globals__, "min": least, "max": greatest, "triton": _Rounding(grid.__globals__.get("triton"))}
     names |= {name: Rounded.cdiv for name, value in grid.__globals__.items() if _is_cdiv(value)}
-    return FunctionType(code, names, grid.__name__, grid.__defaults__, traced)
+    return FunctionType(code, names, grid.__name__, tuple(instead[name] for name in defaults), cells)
+
+
+def _instead(name: str, value: Any, numbers: Mapping[str, Any]) -> Any:
+    """What stands for something enclosed while a grid is traced."""
+    if tensor_of(value) is not None:
+        return _Extents(tuple(numbers[f"{GRID}{name}.{axis}"] for axis in range(len(value.shape))), value)
+    return Rounded.cdiv if _is_cdiv(value) else numbers.get(GRID + name, value)
 
 
 def _is_cdiv(value: Any) -> bool:

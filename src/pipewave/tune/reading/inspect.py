@@ -10,7 +10,7 @@ import ast
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Shaped:
 
     elements: int
     width: int
+    of: str = ""
 
     def numel(self) -> int:
         """Elements."""
@@ -99,7 +100,7 @@ def _tensor(name: str, dtype: str, extents: list[int]) -> Shaped:
     elements = 1
     for extent in extents:
         elements *= extent
-    return Shaped(elements, ELEMENT_BYTES[dtype])
+    return Shaped(elements, ELEMENT_BYTES[dtype], dtype)
 
 
 def grid_of(expression: str, values: Mapping[str, Any]) -> tuple[int, ...]:
@@ -110,6 +111,20 @@ def grid_of(expression: str, values: Mapping[str, Any]) -> tuple[int, ...]:
         text = f"grid = {expression!r}: must be an expression over arguments ({problem})"
         raise BadInput(text, field="grid") from problem
     return tuple(int(extent) for extent in (found if isinstance(found, tuple) else (found,)))
+
+
+def expression_grid(expression: str) -> Callable[[Mapping[str, Any]], Any]:
+    """A grid function of an expression over arguments and configuration. BadInput where it is none."""
+    try:
+        body = ast.parse(expression, mode="eval").body
+    except SyntaxError as problem:
+        raise BadInput(f"grid = {expression!r}: must be an expression ({problem})", field="grid") from problem
+
+    def grid(values: Mapping[str, Any]) -> Any:
+        found = _evaluated(body, values)
+        return found if isinstance(found, tuple) else (found,)
+
+    return grid
 
 
 def _evaluated(node: ast.AST, values: Mapping[str, Any]) -> Any:

@@ -1,0 +1,124 @@
+"""Time one kernel under all of its configurations on the current GPU, and what first use costs there."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from bench.any_kernel.subjects import Call, Shape, Subject
+from pipewave.tune import autotune
+from pipewave.tune.own import measuring
+from pipewave.tune.own.anchors import columns
+from pipewave.tune.own.described import described, jit
+from pipewave.tune.own.device import Built, Device, Launch
+from pipewave.tune.own.spaces import Space
+from pipewave.tune.own.works import Works
+from pipewave.tune.reading.formula import inputs_of
+
+ANCHORS, TESTS = 40, 24
+ANCHOR_SEED, TEST_SEED = 20_260_101, 77_000_009
+METHOD = "cuda events, cold L2, shuffled"
+ROUNDS, NEAR_ROUNDS, NEAR = 6, 10, 1.15  # rounds of all configurations; more of those near the best
+
+
+def record(subject: Subject, device: Device, torch: Any, budget_s: float) -> Space:
+    """A space, tests first, until the budget is spent."""
+    tests = subject.shapes(TESTS, TEST_SEED)
+    known = [tuple(shape.values()) for shape in tests]
+    anchors = [shape for shape in subject.shapes(ANCHORS, ANCHOR_SEED) if tuple(shape.values()) not in known]
+    of, end = described(subject.kernel(), subject.configs, subject.key, subject.trips), time.monotonic() + budget_s
+    works, built, done = dict[Any, Works](), dict[int, Built](), list[tuple[Shape, bool, Any, Any]]()
+    for shape, is_test in [(s, True) for s in tests] + [(s, False) for s in anchors]:
+        if time.monotonic() > end:
+            break
+        call = subject.launch(torch, shape)
+        named = {**dict(zip(of.arg_names, call[1], strict=False)), **call[2]}
+        kind = works.setdefault(of.kind(named), Works(of))
+        numbers = inputs_of(call[0], named, of.constants)
+        kind.read(call[0], named, numbers)
+        launch = Launch(of.fn, call[0], call[1], call[2], of.configs)
+        reports = device.build(launch, range(len(of.configs)))
+        built |= {i: one for i, one in reports.items() if i not in built or built[i].error}
+        runs = timed(device, launch, [i for i, one in reports.items() if not one.error])
+        done.append((shape, is_test, kind.counts(numbers), runs))
+    return _space(subject, device, built, done)
+
+
+def timed(device: Device, launch: Launch, usable: Sequence[int]) -> dict[int, list[float]]:
+    """µs of each round, configurations in another order each time; one round before does not count."""
+    shuffle = random.Random(len(usable)).sample
+    device.time(launch, usable)
+    runs: dict[int, list[float]] = {index: [] for index in usable}
+    near = list(usable)
+    for number in range(ROUNDS + NEAR_ROUNDS):
+        if number == ROUNDS:
+            best = min(float(np.median(values)) for values in runs.values())
+            near = [index for index in usable if np.median(runs[index]) <= NEAR * best]
+        order = shuffle(near, len(near))
+        for index, us in zip(order, device.time(launch, order), strict=True):
+            runs[index].append(us)
+    return runs
+
+
+def _space(subject: Subject, device: Device, built: dict[int, Built], done: Sequence[Any]) -> Space:
+    config = columns(subject.configs)
+    reports = [built.get(i, Built()) for i in range(len(subject.configs))]
+    warps = config.get("num_warps", np.full(len(reports), 4))
+    runs = tuple(tuple(tuple(one.get(i, ())) for i in range(len(reports))) for *_, one in done)
+    meta = {"kernel": subject.name, "project": subject.project, "env": dict(device.env), "key": list(subject.key),
+            "recorded": datetime.now(UTC).isoformat(timespec="seconds"), "method": METHOD}  # fmt: skip
+    return Space(meta, tuple(shape for shape, *_ in done), subject.configs, runs,
+                 np.stack([counts for _, _, counts, _ in done]), measuring.resident(reports, warps, device.card),
+                 np.array([subject.author(shape) for shape, *_ in done]),
+                 tuple(test for _, test, *_ in done))  # fmt: skip
+
+
+def first_use(subject: Subject, device: Device, torch: Any, space: Space, budget_s: float = 2.0) -> dict[str, float]:
+    """Use the decorator as a newcomer would: launch at the anchors, then at the tests, with a budget of its own.
+
+    Choices are scored by the recorded times: `measured` where the budget paid for a look, `unseen` where it did not.
+    """
+    import triton
+
+    options = "num_warps", "num_stages"
+    configs = [triton.Config({name: value for name, value in one.items() if name not in options},
+                             **{name: one[name] for name in options if name in one})
+               for one in subject.configs]  # fmt: skip
+    key = [name for name in subject.key if name in jit(subject.kernel()).arg_names]
+    kernel = autotune(configs, key, budget_s=budget_s, trips=subject.trips, cache=False, device=device)(
+        subject.kernel()
+    )
+    lost: dict[str, list[float]] = {"measured": [], "unseen": []}
+    us = space.us()
+    order = [*np.flatnonzero(~np.array(space.is_test)), *np.flatnonzero(space.is_test)]
+    start = time.monotonic()
+    for i in order:
+        grid, args, kwargs = subject.launch(torch, dict(space.shapes[i]))
+        before = kernel.provenance["measured"]
+        chosen = kernel.choose(args, kwargs, grid)
+        kind = "measured" if kernel.provenance["measured"] > before else "unseen"
+        if chosen is not None and np.isfinite(us[i, chosen]):
+            lost[kind].append(float(us[i, chosen] / np.nanmin(us[i]) - 1))
+    found = {f"{kind}_regret": float(np.mean(values)) for kind, values in lost.items() if values}
+    return found | {"measured": len(lost["measured"]), "timing_s": kernel.spent_s,
+                    "wall_s": time.monotonic() - start, "upstream": float(bool(kernel.reason))}  # fmt: skip
+
+
+def decision_us(subject: Subject, torch: Any, kernel: Any, shapes: Sequence[Shape]) -> dict[str, float]:
+    """Median µs of a decision for sizes not seen, and for sizes seen, with the kernel's model as it is."""
+    calls: list[Call] = [subject.launch(torch, shape) for shape in shapes]
+    unseen, repeated = [], []
+    for grid, args, kwargs in calls:
+        start = time.perf_counter_ns()
+        kernel.choose(args, kwargs, grid)
+        unseen.append(time.perf_counter_ns() - start)
+        start = time.perf_counter_ns()
+        for _ in range(100):
+            kernel.choose(args, kwargs, grid)
+        repeated.append((time.perf_counter_ns() - start) / 100)
+    return {"unseen_us": float(np.median(unseen)) / 1e3, "repeated_us": float(np.median(repeated)) / 1e3}

@@ -1,0 +1,65 @@
+"""`python -m bench.chaos [--json FILE] [--only PART]`: every part of `make chaos`, its figures in one file.
+
+A part that is run alone replaces its own figures in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import monotone
+from bench.chaos import flips, inputs, kills, users
+
+PAIRS, OUT, FAR = 20_000, 0.01, 0.001  # of the pairs: out of order by more than 2 %, by more than 20 %
+
+
+def ordered() -> dict[str, Any]:
+    """Pairs of which one cannot be faster."""
+    rows = monotone.table(PAIRS, seed=5)
+    names = ("pairs", "out_of_order", "beyond_20_percent")
+    specs = [row for row in rows if row["change"] in monotone.LESS]
+    of_specs = {f"{name}_of_specs": sum(row[name] for row in specs) for name in names}
+    return {name: sum(row[name] for row in rows) for name in names} | of_specs
+
+
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "inputs": lambda: inputs.run(30_000, 9, list(inputs.AREAS)),
+    "flips": lambda: flips.run(5_000, 7),
+    "order": ordered,
+    "kills": lambda: kills.run(300, 3),
+    "users": lambda: users.run(200, 30.0),
+}
+HOLDS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "inputs": lambda found: not inputs.failed(found),
+    "flips": lambda found: bool(found["noticed"] == found["flips"]),
+    "order": lambda found: bool(
+        found["out_of_order"] <= OUT * found["pairs"] and found["beyond_20_percent"] <= FAR * found["pairs"]
+    ),
+    "kills": lambda found: not any(one["lost"] for one in found.values()),
+    "users": lambda found: bool(not found["refused"] and found["p99_ms"] <= 500),
+}
+
+
+def main() -> int:
+    """Run the parts; 1 where one does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", action="append", choices=sorted(PARTS))
+    options = parser.parse_args()
+    found = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    for name in options.only or PARTS:
+        found[name] = PARTS[name]() | {}
+        found[name]["holds"] = HOLDS[name](found[name])
+        print(f"{name}: {'holds' if found[name]['holds'] else 'DOES NOT HOLD'}", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if all(found[name]["holds"] for name in options.only or PARTS) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""How long whole deployments take to answer: `python -m bench.deployments`.
+
+1,000 requests of Llama-3.1-70B that share prefixes, with drafts, through the simulator (its step tables made before, as
+a server keeps them), and a plan of DeepSeek-V3 over four GPUs with aggregated and disaggregated designs. CPU seconds of
+this process, the best of three.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from pipewave.models import load
+from pipewave.planning import Question, Space, plan
+from pipewave.serving.run import Server, Setup
+from pipewave.serving.speculative import of
+from pipewave.serving.traffic import Traffic
+
+GPUS = ("H200", "B200", "GB200", "MI355X")
+BARS = {"serve_s": 1.0, "plan_s": 20.0}
+
+
+def shared_prefixes(requests: int, blocks: int = 4, families: int = 20) -> Traffic:
+    """Requests in families that share all blocks of their prompts but the last, 40 ms apart."""
+    rng = np.random.default_rng(0)
+    family = rng.integers(0, families, requests)
+    listed = tuple((*(1000 * int(f) + b for b in range(blocks - 1)), 10**6 + i) for i, f in enumerate(family))
+    sizes = np.full(requests, 512 * blocks)
+    return Traffic(0.04 * np.arange(requests), sizes, rng.integers(64, 192, requests), blocks=listed)
+
+
+def serve_s() -> float:
+    """1,000 requests of Llama-3.1-70B on four H200s."""
+    traffic = shared_prefixes(1000)
+    server = Server.of("Llama-3.1-70B", "H200", Setup(tp=4, speculative=of("mtp,tokens=3")), traffic.longest)
+    return _best(lambda: server.run(traffic))
+
+
+def plan_s() -> float:
+    """DeepSeek-V3 on `GPUS`, one engine or two kinds, tensor or data-parallel attention."""
+    space = Space(GPUS, (8,), dps=(1, 8), gpus_most=64, disaggregated=True)
+    model = load("DeepSeek-V3")
+    return _best(lambda: plan(model, Question(2000, 500, tpot_ms=40), space), rounds=1)
+
+
+def _best(run: Callable[[], object], rounds: int = 3) -> float:
+    took = []
+    for _ in range(rounds):
+        began = time.process_time()
+        run()
+        took.append(time.process_time() - began)
+    return round(min(took), 2)
+
+
+def main() -> None:
+    """Print both figures beside their bars."""
+    for name, figure in (("serve_s", serve_s()), ("plan_s", plan_s())):
+        print(json.dumps({"figure": name, "cpu_s": figure, "bar": BARS[name]}))
+
+
+if __name__ == "__main__":
+    main()

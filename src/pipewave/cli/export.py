@@ -1,0 +1,41 @@
+"""`pipewave export`: predictions in the form that other simulators read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    group = typer.Typer(no_args_is_help=True, help="Write predictions in the form that other simulators read.")
+    group.callback()(_group)
+    group.command("vidur")(vidur)
+    app.add_typer(group, name="export")
+
+
+def _group() -> None:
+    """Write predictions in the form that other simulators read."""
+
+
+def vidur(
+    model: Annotated[str, typer.Option(help="config.json, directory or built-in name of a dense model.")],
+    gpu: Annotated[str, typer.Option(help="GPU name or spec file.")],
+    tp: Annotated[str, typer.Option(help="Tensor-parallel degrees, such as 1,2,4.")] = "1",
+    out: Annotated[
+        Path, typer.Option(help="Folder for mlp.csv, attention.csv, all_reduce.csv and send_recv.csv.")
+    ] = Path("vidur-profiles"),
+) -> None:
+    """Profiles of a model on a GPU as Vidur's own profiler would write them.
+
+    Example: `pipewave export vidur --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiles`.
+    """
+    from pipewave.calls.lists import integers
+    from pipewave.gpus import find
+    from pipewave.models import load
+    from pipewave.serving.vidur import export
+
+    for path in export(load(model), find(gpu), out, tps=integers(tp)):
+        print(path)

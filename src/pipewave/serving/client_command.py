@@ -1,0 +1,128 @@
+"""A benchmark client's own command line (`vllm bench serve …`, `sglang.bench_serving …`) as traffic and limits.
+
+The same words mean different lengths: `--random-range-ratio R` is L × (1 ± R) for `vllm bench serve`, and R × L to L
+for SGLang's client and for `benchmark_serving.py`, the fork that InferenceX runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipewave.errors import BadInput
+from pipewave.serving.report import Sla
+from pipewave.serving.server_command import Words, options, split
+from pipewave.serving.traffic import Traffic, synthetic
+
+NAMES: Mapping[str, str] = {
+    "--random-input-len": "input",
+    "--random-input": "input",
+    "--input-len": "input",
+    "--isl": "input",
+    "--random-output-len": "output",
+    "--random-output": "output",
+    "--output-len": "output",
+    "--osl": "output",
+    "--random-range-ratio": "ratio",
+    "--random-prefix-len": "prefix",
+    "--num-prompts": "requests",
+    "--num-prompt": "requests",
+    "--max-concurrency": "concurrency",
+    "--concurrency": "concurrency",
+    "--request-rate": "rate",
+    "--burstiness": "burstiness",
+    "--seed": "seed",
+    "--dataset-name": "dataset",
+}
+AROUND, BELOW = "around", "below"
+# (words of the program, meaning of the ratio, prompts, prompt tokens, output tokens) by default.
+CLIENTS = (
+    ("vllm bench serve", AROUND, 1000, 1024, 128),
+    ("sglang.bench_serving", BELOW, 1000, 1024, 1024),
+    ("benchmark_serving", BELOW, 1000, 1024, 128),
+)
+MADE = ("random", "random-ids", "synthetic")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client asks: requests, limits that count as good, and what was left out."""
+
+    traffic: Traffic
+    sla: Sla
+    notes: tuple[str, ...] = ()
+
+
+def read(command: str) -> Asked:
+    """The traffic of a command line, as pasted. Raises BadInput."""
+    words = split(command)
+    text = " ".join(word.rpartition("/")[2].removesuffix(".py") for word in words)
+    client = next((one for one in CLIENTS if one[0] in text), None)
+    if client is None:
+        raise BadInput(
+            f"client: no benchmark in {command[:80]!r}; known: {', '.join(c[0] for c in CLIENTS)}", field="client"
+        )
+    goals, words = _goodput(words)
+    taken = options(words, NAMES)
+    return Asked(_traffic(client, taken), Sla(**goals), _notes(taken))
+
+
+def below(nominal: float, ratio: float) -> tuple[float, float]:
+    """(mean, spread) of lengths uniform from ratio × nominal to nominal."""
+    if not 0 <= ratio <= 1:
+        raise BadInput(f"random_range_ratio = {ratio}: must be from 0 to 1", field="random_range_ratio")
+    return nominal * (1 + ratio) / 2, (1 - ratio) / (1 + ratio)
+
+
+def _traffic(client: tuple[str, str, int, int, int], taken: Words) -> Traffic:
+    _, meaning, count, prompt, output = client
+    said = {name: _number(name, word) for name, word in taken.said.items() if name != "dataset"}
+    sizes = (said.get("input", prompt), said.get("output", output))
+    ratio, spread = said.get("ratio", 0.0), said.get("ratio", 0.0)
+    if meaning == BELOW and ("ratio" in said or client[0].startswith("sglang")):
+        (mean, spread), (answer, _) = (below(size, ratio) for size in sizes)
+        sizes = (mean, answer)
+    rate, flight = said.get("rate", math.inf), said.get("concurrency")
+    pace: dict[str, Any] = {"concurrency": int(flight)} if flight else {"rate": rate if math.isfinite(rate) else None}
+    traffic = synthetic(
+        int(said.get("requests", count)), input_len=max(round(sizes[0]), 1), output_len=max(round(sizes[1]), 1),
+        burstiness=said.get("burstiness", 1.0), spread=min(spread, 0.999), seed=int(said.get("seed", 0)), **pace,
+    )  # fmt: skip
+    shared = int(said.get("prefix", 0))
+    return traffic.with_prefix_tokens(shared) if shared else traffic
+
+
+def _goodput(words: list[str]) -> tuple[dict[str, float], list[str]]:
+    """Limits of `--goodput ttft:500 tpot:30`, and the other words."""
+    if "--goodput" not in words:
+        return {}, words
+    at = words.index("--goodput")
+    pairs = [word for word in words[at + 1 : at + 4] if ":" in word]
+    limits = {}
+    for pair in pairs:
+        name, _, value = pair.partition(":")
+        if name not in ("ttft", "tpot", "e2el"):
+            raise BadInput(f"goodput = {pair!r}: must name ttft, tpot or e2el", field="goodput")
+        limits[{"e2el": "e2e"}.get(name, name) + "_ms"] = _number("goodput", value)
+    return limits, words[:at] + words[at + 1 + len(pairs) :]
+
+
+def _notes(taken: Words) -> tuple[str, ...]:
+    notes = []
+    if taken.said.get("dataset", "random") not in MADE:
+        notes.append(f"dataset {taken.said['dataset']}: its lengths are not known here; those of the options are taken")
+    finite = math.isfinite(_number("rate", taken.said.get("rate", "inf")))
+    if finite and "concurrency" in taken.said:
+        notes.append(
+            "request-rate beside max-concurrency: the concurrency is kept, requests come as soon as one is done"
+        )
+    return tuple(notes)
+
+
+def _number(name: str, word: str) -> float:
+    try:
+        return float(word)
+    except ValueError as problem:
+        raise BadInput(f"client: {name} = {word!r}: must be a number", field="client") from problem

@@ -1,0 +1,65 @@
+"""A static batch of which the cache holds only a part at once: the others wait, as the engine would have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipewave.serving.replica import Limits
+from pipewave.serving.run import table_of
+from pipewave.serving.simulate import Pool, Simulation
+from pipewave.serving.traffic import synthetic
+from pipewave.step import Runner
+from pipewave.step.memory import GIB, Budget, cache_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Equal requests of one data-parallel rank that arrive together, under a token budget a step."""
+
+    requests: int
+    input_len: int
+    output_len: int
+    budget: int
+
+
+def times(runner: Runner, memory: Budget, batch: Batch) -> Mapping[str, float]:
+    """`prefill_ms`, `tpot_ms` and `e2e_ms` with both ends of their interval.
+
+    `prefill_ms`: until the last request has its first token; `tpot_ms`: mean over requests, waits after preemption
+    included. Raises DoesNotFit when not even one request fits.
+    """
+    traffic = synthetic(batch.requests, input_len=batch.input_len, output_len=batch.output_len)
+    table = table_of(runner, batch.budget, min(batch.requests, runner.engine.max_requests), traffic.longest)
+    pool = Pool(table, _limits(runner, memory, batch), runner.deployment.parallel.pp)
+    record = Simulation(traffic, pool, keep_steps=False).run()
+    later = max(batch.output_len - 1, 1)
+    middle = {
+        "prefill_ms": 1e3 * float(record.first_s.max()),
+        "tpot_ms": 1e3 * float(np.mean(record.done_s - record.first_s)) / later if batch.output_len > 1 else 0.0,
+        "e2e_ms": 1e3 * float(record.done_s.max()),
+    }
+    factor = math.exp(table.spread)
+    sides: dict[str, Any] = {"": 1.0, "_low": 1.0 / factor, "_high": factor}
+    return {name + side: ms * scale for name, ms in middle.items() for side, scale in sides.items()}
+
+
+def _limits(runner: Runner, memory: Budget, batch: Batch) -> Limits:
+    """The scheduler's limits; windows and states count through what a request of this length takes."""
+    engine, length = runner.engine, batch.input_len + batch.output_len
+    each = cache_bytes(runner.deployment, length, chunk=batch.budget) / length
+    pages = int(memory.kv * GIB / each) // engine.page_size // runner.deployment.parallel.pp
+    return Limits(
+        batch.budget,
+        min(engine.max_requests, pages),
+        pages,
+        engine.page_size,
+        engine.mixes_phases,
+        chunks=engine.chunks,
+        reserve=engine.output_reserve,
+        reserve_least=engine.output_reserve_least,
+    )

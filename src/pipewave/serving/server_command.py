@@ -1,0 +1,226 @@
+"""A server's own command line (`vllm serve …`, `sglang.launch_server …`, `trtllm-serve …`) as a deployment.
+
+Options that do not move times (ports, names, logs) are passed over; those that do and are not modelled come back as
+notes. Values are the engine's own words: `--data-parallel-size` is attention data parallelism for a model with experts,
+`--enable-dp-attention` divides SGLang's tensor group by `--dp-size`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipewave.calls.dtypes import cache_type
+from pipewave.errors import BadInput, MissingField
+from pipewave.models import ModelSpec, load
+from pipewave.serving.run import Setup
+from pipewave.serving.speculative import Speculative
+from pipewave.serving.speculative import of as speculative_of
+
+SWITCH = "on"
+NAMES: Mapping[str, str] = {
+    "--tensor-parallel-size": "tp",
+    "-tp": "tp",
+    "--tp": "tp",
+    "--tp-size": "tp",
+    "--tp_size": "tp",
+    "--pipeline-parallel-size": "pp",
+    "-pp": "pp",
+    "--pp-size": "pp",
+    "--pp_size": "pp",
+    "--pp": "pp",
+    "--data-parallel-size": "dp",
+    "-dp": "dp",
+    "--dp-size": "dp",
+    "--dp": "dp",
+    "--ep-size": "ep",
+    "--ep_size": "ep",
+    "--ep": "ep",
+    "--expert-parallel-size": "ep",
+    "--enable-expert-parallel": "experts",
+    "--enable-dp-attention": "dp_attention",
+    "--max-num-seqs": "requests",
+    "--max-running-requests": "requests",
+    "--max_batch_size": "requests",
+    "--max-num-batched-tokens": "tokens",
+    "--chunked-prefill-size": "tokens",
+    "--max_num_tokens": "tokens",
+    "--gpu-memory-utilization": "memory",
+    "--mem-fraction-static": "memory",
+    "--kv_cache_free_gpu_memory_fraction": "memory",
+    "--kv-cache-dtype": "kv",
+    "--moe-backend": "moe",
+    "--moe-runner-backend": "moe",
+    "--speculative-config": "drafts",
+    "--speculative-algorithm": "algorithm",
+    "--speculative-num-steps": "steps",
+    "--speculative-num-draft-tokens": "draft_tokens",
+    "--speculative-draft-model-path": "draft_model",
+    "--enable-mixed-chunk": "mixed",
+    "--scheduler-recv-interval": "looks",
+    "--model": "model",
+    "--model-path": "model",
+    "--stream-interval": "stream",
+}
+# Options that move times and are not modelled from a command line.
+UNMODELLED = (
+    "--enable-two-batch-overlap",
+    "--enable-eplb",
+    "--extra_llm_api_options",
+    "--config",
+    "--enable-lora",
+    "--cpu-offload-gb",
+    "--quantization",
+    "--decode-context-parallel-size",
+    "--moe-a2a-backend",
+    "--all2all-backend",
+    "--disaggregation-mode",
+)
+PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What a command line deploys: the engine, the model by name, the set-up, and what was left out."""
+
+    engine: str
+    model: str
+    setup: Setup
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Words:
+    """A command line taken apart: options by our names, the first word that is none, options not understood."""
+
+    said: dict[str, str] = field(default_factory=dict)
+    alone: list[str] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+
+
+def read(command: str, version: str | None = None) -> Deployed:
+    """The deployment of a command line, as pasted. Raises BadInput or MissingField, and what `load` raises."""
+    words = split(command)
+    engine, rest = _engine(words)
+    taken = options(rest, NAMES)
+    model = taken.said.get("model") or next(iter(taken.alone), None)
+    if model is None:
+        raise MissingField(f"from_command: no model in {command[:80]!r}", field="from_command")
+    spec = load(model)
+    name = f"{engine}:{version}" if version else engine
+    setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
+    notes = [f"{option}: not modelled" for option in taken.other if option in UNMODELLED]
+    return Deployed(engine, model, setup, tuple(notes))
+
+
+def split(command: str) -> list[str]:
+    """Words of a command line, continued lines joined."""
+    try:
+        return shlex.split(command.replace("\\\n", " "))
+    except ValueError as problem:
+        raise BadInput(f"from_command: cannot be read as a command line ({problem})", field="from_command") from problem
+
+
+def options(words: Sequence[str], names: Mapping[str, str]) -> Words:
+    """Options with their values, `--name value` or `--name=value`; a name without one is a switch."""
+    taken, rest = Words(), list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            taken.alone.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if not equals:
+            value = rest.pop(0) if rest and not _is_option(rest[0]) else SWITCH
+        key = names.get(name) or names.get(name.replace("_", "-"))
+        if key is None:
+            taken.other.append(name)
+        else:
+            taken.said[key] = value
+    return taken
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("--") or (word.startswith("-") and not word[1:2].isdigit())
+
+
+def _engine(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The engine, and the words after its program."""
+    for index, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        if name in ("vllm", "trtllm-serve") or (name == "sglang" and words[index + 1 : index + 2] == ["serve"]):
+            rest = words[index + 1 :]
+            return PROGRAMS[name], rest[1:] if rest[:1] == ["serve"] else rest
+        if name.startswith(("sglang.launch_server", "vllm.entrypoints")):
+            return name.partition(".")[0], words[index + 1 :]
+    known = "vllm serve, python -m sglang.launch_server, trtllm-serve"
+    raise BadInput(f"from_command: no server in {shlex.join(words)[:80]!r}; known: {known}", field="from_command")
+
+
+def _parallel(engine: str, said: Mapping[str, str], spec: ModelSpec) -> dict[str, Any]:
+    """Degrees as the engine means them."""
+    tp, pp, dp, ep = (_whole(said.get(name, "1"), name) for name in ("tp", "pp", "dp", "ep"))
+    if engine == "sglang":
+        if "dp_attention" not in said:
+            return {"tp": tp, "pp": pp, "ep": ep, "replicas": dp}
+        if tp % dp:
+            raise BadInput(f"dp-size = {dp}: must divide tp-size = {tp}", field="dp")
+        return {"tp": tp // dp, "pp": pp, "ep": ep, "dp": dp}
+    if engine == "vllm":
+        ep = tp * dp if "experts" in said and spec.is_moe else 1
+    return {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
+
+
+def _limits(said: Mapping[str, str]) -> dict[str, Any]:
+    """Limits of the scheduler, the cache and what drafts."""
+    readers: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "requests": ("max_num_seqs", lambda word: _whole(word, "max_num_seqs")),
+        "tokens": ("max_num_batched_tokens", lambda word: _whole(word, "max_num_batched_tokens")),
+        "memory": ("gpu_memory_utilization", lambda word: _number(word, "gpu_memory_utilization")),
+        "kv": ("kv_dtype", lambda word: None if word == "auto" else cache_type(word)),
+        "moe": ("moe_backend", lambda word: None if word == "auto" else word),
+        "looks": ("recv_interval", lambda word: _whole(word, "recv_interval")),
+        "stream": ("stream_interval", lambda word: _whole(word, "stream_interval")),
+        "mixed": ("mixes_phases", lambda word: word == SWITCH),
+    }
+    found = {named: reader(said[key]) for key, (named, reader) in readers.items() if key in said}
+    drafts = _drafts(said)
+    return found | ({"speculative": drafts} if drafts else {})
+
+
+def _drafts(said: Mapping[str, str]) -> Speculative | None:
+    """vLLM's JSON, or SGLang's algorithm and steps."""
+    if "drafts" in said:
+        try:
+            given = dict(json.loads(said["drafts"]))
+        except (ValueError, TypeError) as problem:
+            raise BadInput(f"speculative-config: not a JSON object ({problem})", field="speculative") from problem
+        method = given.get("method") or ("draft" if given.get("model") else "ngram")
+        return _speculative(str(method), given.get("num_speculative_tokens"), given.get("model"))
+    if "algorithm" in said:
+        return _speculative(said["algorithm"], said.get("steps") or said.get("draft_tokens"), said.get("draft_model"))
+    return None
+
+
+def _speculative(method: str, tokens: Any, model: Any) -> Speculative:
+    known = {"method": method.lower()} | ({"tokens": tokens} if tokens is not None else {})
+    if known["method"] in ("draft_model", "standalone", "draft") and model:
+        known["model"] = model
+    return speculative_of(known)
+
+
+def _whole(word: str, name: str) -> int:
+    try:
+        return int(word)
+    except ValueError as problem:
+        raise BadInput(f"{name} = {word!r}: must be an integer", field=name) from problem
+
+
+def _number(word: str, name: str) -> float:
+    try:
+        return float(word)
+    except ValueError as problem:
+        raise BadInput(f"{name} = {word!r}: must be a number", field=name) from problem

@@ -1,0 +1,146 @@
+"""Profiles of a model as Vidur reads them: what its profiler would have measured, as predicted.
+
+Vidur learns the time of each operator from CSV tables of one GPU: `mlp.csv` over tokens, `attention.csv` over batches,
+`all_reduce.csv` and `send_recv.csv` over bytes, times in ms. Columns are those of the profiles that Vidur publishes.
+The interval of a prediction fills `min` and `max`, and `std` as that of a normal law. A sum that an engine fuses into
+the norm after it is 0 here.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.collective import AllReduce, SendRecv
+from pipewave.errors import BadInput
+from pipewave.files.sealed import replace
+from pipewave.gpus import GPU
+from pipewave.models import Gqa, Mlp, ModelSpec
+from pipewave.models.kernels import Batch, Deployment
+from pipewave.models.shard import Parallel
+from pipewave.prediction.answers import Predictions
+from pipewave.prediction.api import predict
+
+Row = dict[str, Any]
+OPERATORS = {
+    "emb": "embedding", "input_layernorm": "input_norm", "attn_pre_proj": "qkv_proj", "attn_rope": "rope",
+    "attn_post_proj": "o_proj", "post_attention_layernorm": "ffn_norm", "mlp_up_proj": "gate_up_proj",
+    "mlp_act": "silu_and_mul", "mlp_down_proj": "down_proj",
+}  # fmt: skip
+TOKENS = tuple(sorted({1, *range(8, 257, 8), *range(288, 1025, 32), *range(1152, 4097, 128), *range(4608, 16385, 512)}))
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CACHED = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+CHUNKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+SIZES = tuple(2048 * 2**i for i in range(18))
+BLOCK, SIGMAS = 16, 3.29  # page of the cache; standard deviations across a 90 % interval
+PROTOCOL = "serving"
+
+
+def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,)) -> tuple[Path, ...]:
+    """Write the tables of a model on a GPU, for each tensor-parallel degree; the files.
+
+    Raises BadInput for a model that Vidur cannot describe, CannotShard where a degree does not divide it, BadFile where
+    the folder cannot be written.
+    """
+    _check(model)
+    for tp in tps:
+        Parallel(tp).check(model)
+    tables = {
+        "mlp": [row for tp in tps for row in mlp(model, gpu, tp)],
+        "attention": [row for tp in tps for row in attention(model, gpu, tp)],
+        "all_reduce": [row for tp in tps if tp > 1 for row in collective("all_reduce", gpu, tp)],
+        "send_recv": list(collective("send_recv", gpu, 2)),
+    }
+    return tuple(_written(folder / f"{name}.csv", rows) for name, rows in tables.items() if rows)
+
+
+def _check(model: ModelSpec) -> None:
+    """Vidur knows one kind of model: equal layers of grouped attention and a gated dense part."""
+    layer = model.layers[0]
+    plain = isinstance(layer.mixer, Gqa) and isinstance(layer.ffn, Mlp) and layer.ffn.gated
+    if not plain or len(model.grouped()) != 1:
+        raise BadInput(f"model = {model.name}: Vidur describes dense models with equal layers only", field="model")
+
+
+def mlp(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
+    """One row a number of tokens: every operator but attention."""
+    deployment = Deployment(model, Parallel(tp), None, BLOCK)
+    steps = [{use.name: use.call for use in deployment.kernels(Batch.of([n], [n]))} for n in TOKENS]
+    found = {ours: _ask([step[ours] for step in steps], gpu) for ours in OPERATORS.values()}
+    for at, tokens in enumerate(TOKENS):
+        times = {name: value for op, ours in OPERATORS.items() for name, value in _stats(op, found[ours], at).items()}
+        nothing = {f"time_stats.add.{stat}": 0.0 for stat in ("min", "max", "mean", "median", "std")}
+        yield times | nothing | _shape(model) | {"num_tokens": tokens, "num_tensor_parallel_workers": tp}
+
+
+def _shape(model: ModelSpec) -> Row:
+    mixer, ffn = model.layers[0].mixer, model.layers[0].ffn
+    assert isinstance(mixer, Gqa)
+    assert isinstance(ffn, Mlp)
+    return {"n_head": mixer.heads, "n_kv_head": mixer.kv_heads, "n_embd": model.hidden, "n_expanded_embd": ffn.inter,
+            "vocab_size": model.vocab, "use_gated_mlp": ffn.gated}  # fmt: skip
+
+
+def attention(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
+    """One row a batch: a chunk of one prompt over cached tokens, or decodes of equal caches."""
+    mixer = model.layers[0].mixer
+    assert isinstance(mixer, Gqa)
+    chunks = [(1, chunk, cached) for chunk in CHUNKS for cached in (0, *CACHED)]
+    asked = [*chunks, *((batch, 0, cached) for batch in BATCHES for cached in CACHED)]
+    deployment = Deployment(model, Parallel(tp), None, BLOCK)
+    uses = [{use.name: use.call for use in deployment.kernels(_batch(*one))} for one in asked]
+    ran, saved = (_ask([use[name] for use in uses], gpu) for name in ("attention", "kv_write"))
+    for at, (batch, chunk, cached) in enumerate(asked):
+        kinds = {"attn_prefill": chunk > 0, "attn_decode": chunk == 0}
+        times = {k: v for op, is_it in kinds.items() for k, v in _stats(op, ran if is_it else None, at).items()}
+        yield times | _stats("attn_kv_cache_save", saved, at) | {
+            "n_embd": model.hidden, "n_q_head": mixer.heads, "n_kv_head": mixer.kv_heads, "block_size": BLOCK,
+            "num_tensor_parallel_workers": tp, "max_model_len": model.max_length, "batch_size": batch,
+            "prefill_chunk_size": chunk, "kv_cache_size": cached, "is_prefill": chunk > 0,
+            "attention_backend": "predicted",
+        }  # fmt: skip
+
+
+def _batch(batch: int, chunk: int, cached: int) -> Batch:
+    new = chunk or 1
+    return Batch.of([new] * batch, [cached + new] * batch)
+
+
+def collective(name: str, gpu: GPU, workers: int) -> Iterator[Row]:
+    """One row a message size."""
+    call = {"all_reduce": AllReduce, "send_recv": SendRecv}[name]
+    found = _ask([call(size, workers) for size in SIZES], gpu)
+    for at, size in enumerate(SIZES):
+        yield _stats(name, found, at) | {
+            "rank": 0, "num_workers": workers, "size": size, "collective": name, "devices_per_node": workers,
+            "max_devices_per_node": gpu.gpus_per_node,
+        }  # fmt: skip
+
+
+def _ask(calls: Sequence[Any], gpu: GPU) -> Predictions:
+    return predict(calls, gpu, protocol=PROTOCOL)
+
+
+def _stats(op: str, found: Predictions | None, at: int) -> Row:
+    """The five columns of an operator, ms; empty where it does not run."""
+    if found is None:
+        return {f"time_stats.{op}.{stat}": "" for stat in ("min", "max", "mean", "median", "std")}
+    low, high, mean = (float(np.round(part[at] / 1e3, 6)) for part in (found.low_us, found.high_us, found.latency_us))
+    values: Mapping[str, float] = {"min": low, "max": high, "mean": mean, "median": mean,
+                                   "std": round((high - low) / SIGMAS, 6)}  # fmt: skip
+    return {f"time_stats.{op}.{stat}": value for stat, value in values.items()}
+
+
+def _written(path: Path, rows: Iterable[Row]) -> Path:
+    rows = list(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    replace(path, text.getvalue().encode())
+    return path

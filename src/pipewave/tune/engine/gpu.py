@@ -1,0 +1,178 @@
+"""An engine's own kernels on the current GPU, called as the engine calls them. Needs that engine, torch and a GPU.
+
+A configuration is put where the engine would have found a file's: `override_config` for routed experts, the function
+that reads the file for block-scaled products. So all that an engine runs around its kernel is timed as it runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from pipewave.errors import MissingExtra
+from pipewave.tune import machine
+from pipewave.tune.engine.lookups import BLOCK, Lookup
+from pipewave.tune.own.card import card
+
+KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
+USUAL = {"num_warps": 4, "num_stages": 3, "GROUP_SIZE_M": 1}  # where an engine's rule leaves them to Triton
+MODULES = {
+    ("vllm", "moe"): "vllm.model_executor.layers.fused_moe.fused_moe",
+    ("vllm", "block_fp8"): "vllm.model_executor.layers.quantization.utils.fp8_utils",
+    ("sglang", "moe"): "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe",
+    ("sglang", "block_fp8"): "sglang.srt.layers.quantization.fp8_kernel",
+}
+OVERRIDES = {"vllm": "vllm.model_executor.layers.fused_moe", "sglang": "sglang.srt.layers.moe.moe_runner.triton_utils"}
+MATMULS = {"vllm": "w8a8_triton_block_scaled_mm", "sglang": "w8a8_block_fp8_matmul_triton"}
+
+
+class GpuTimer:
+    """Times an engine's kernels with a cold L2; one product a kernel, all of it."""
+
+    def __init__(self, engine: str) -> None:
+        """MissingExtra where the engine is not installed."""
+        try:
+            import torch
+
+            import_module(engine)
+        except ImportError as problem:
+            raise MissingExtra(f"{problem.name} is not installed: profiling runs the engine's own kernels",
+                               field="engine") from None  # fmt: skip
+        from pipewave.tune.timing import ColdTimer
+
+        self._torch, self._engine = torch, engine
+        torch.cuda.init()
+        self.env: Mapping[str, Any] = machine.current()
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self.card = card(properties.name, properties.multi_processor_count)
+        self._timer, self._made = ColdTimer(), dict[Any, Callable[[], Any]]()
+        self._weights: tuple[Any, Any] = (None, None)
+
+    def default(self, of: Lookup, m: int) -> dict[str, int]:
+        """What the engine runs without a file."""
+        if of.kind == "block_fp8":
+            stages = 2 if of.engine == "vllm" else 3
+            return dict(zip(KEYS, (64, BLOCK, BLOCK, 32, 4, stages), strict=True))
+        name = "fp8_w8a8" if of.dtype.startswith("fp8") else None
+        blocks = [BLOCK, BLOCK] if of.blocks else None
+        if of.engine == "vllm":
+            found = import_module(MODULES["vllm", "moe"]).get_default_config(
+                m, of.e, of.n, of.k, of.top_k, name, blocks
+            )
+        else:
+            rules = import_module(f"{OVERRIDES['sglang']}.fused_moe_triton_config")
+            found = rules.get_default_config(m, of.e, of.n, of.k, of.top_k, name, False, blocks)
+        return {key: int({**USUAL, **found}[key]) for key in KEYS}
+
+    def time(self, of: Lookup, m: int, configs: Sequence[Mapping[str, int]]) -> list[tuple[float, ...]]:
+        """µs of each configuration in this order, NaN where it does not run."""
+        call = self._call(of, m)
+        launches = [self._launch(of, m, dict(config), call) for config in configs]
+        running = [i for i, launch in enumerate(launches) if self._runs(launch)]
+        us = self._timer([[launches[i]] for i in running])
+        found = dict(zip(running, us, strict=True))
+        return [(found.get(i, float("nan")),) for i in range(len(configs))]
+
+    @staticmethod
+    def _runs(launch: Callable[[], Any]) -> bool:
+        try:
+            launch()
+        except Exception:  # noqa: BLE001  the compiler raises whatever its passes raise: such a configuration is out
+            return False
+        return True
+
+    def _launch(self, of: Lookup, m: int, config: dict[str, int], call: Callable[[], Any]) -> Callable[[], Any]:
+        return partial(_under, self._override(of, m, config), call)
+
+    def _override(self, of: Lookup, m: int, config: dict[str, int]) -> Callable[[], AbstractContextManager[Any]]:
+        """What puts a configuration where the engine would have found a file's."""
+        if of.kind == "moe":
+            return partial(import_module(OVERRIDES[of.engine]).override_config, config)
+        module = import_module(MODULES[of.engine, of.kind])
+        return partial(_Replaced, module, "get_w8a8_block_fp8_configs", lambda *_: {m: config})
+
+    def _call(self, of: Lookup, m: int) -> Callable[[], Any]:
+        """The engine's call for m tokens, on random values."""
+        if (of, m) not in self._made:
+            self._made = {(of, m): (self._experts if of.kind == "moe" else self._matmul)(of, m)}
+        return self._made[of, m]
+
+    def _matmul(self, of: Lookup, m: int) -> Callable[[], Any]:
+        torch, run = self._torch, getattr(import_module(MODULES[of.engine, of.kind]), MATMULS[of.engine])
+        a, b = self._fp8(m, of.k), self._kept(of, lambda: self._fp8(of.n, of.k))
+        scales = [torch.ones(*size, device="cuda") for size in ((m, -(-of.k // BLOCK)), _scales(of.n, of.k))]
+        return partial(run, a, b, *scales, [BLOCK, BLOCK], torch.bfloat16)
+
+    def _experts(self, of: Lookup, m: int) -> Callable[[], Any]:
+        from pipewave.tune.operands import routing
+
+        torch = self._torch
+        shape = {"m": m, "e": of.e, "top_k": of.top_k, "skew": 0, "seed": m}
+        ids, x = routing(shape, "cuda").to(torch.int32), torch.randn(m, of.k, dtype=torch.bfloat16, device="cuda")
+        weights = torch.rand(m, of.top_k, device="cuda")
+        w13, w2, scales = self._kept(of, lambda: self._expert_weights(of))
+        run = import_module(MODULES[of.engine, "moe"])
+        if of.engine == "vllm":
+            quantised = {"quant_config": _vllm_quantised(of, *scales)} if scales else {}
+            return partial(run.fused_experts, x, w13, w2, weights, ids, **quantised)
+        blocks = [BLOCK, BLOCK] if of.blocks else None
+        more = (
+            {"use_fp8_w8a8": True, "w1_scale": scales[0], "w2_scale": scales[1], "block_shape": blocks}
+            if scales
+            else {}
+        )
+        return partial(run.outplace_fused_experts, x, w13, w2, weights, ids, **more)
+
+    def _expert_weights(self, of: Lookup) -> tuple[Any, Any, tuple[Any, ...]]:
+        torch, sizes = self._torch, ((of.e, 2 * of.n, of.k), (of.e, of.k, of.n))
+        if not of.dtype.startswith("fp8"):
+            w13, w2 = (torch.randn(*size, dtype=torch.bfloat16, device="cuda") for size in sizes)
+            return w13, w2, ()
+        by_block = of.blocks is not None
+        scales = tuple(torch.ones(e, *_scales(n, k), device="cuda") if by_block else torch.ones(e, device="cuda")
+                       for e, n, k in sizes)  # fmt: skip
+        w13, w2 = (self._fp8(*size) for size in sizes)
+        return w13, w2, scales
+
+    def _kept(self, of: Lookup, make: Callable[[], Any]) -> Any:
+        """The weights of a kernel, made once for all numbers of tokens."""
+        if self._weights[0] != of:
+            self._made, self._weights = {}, (None, None)
+            self._torch.cuda.empty_cache()
+            self._weights = of, make()
+        return self._weights[1]
+
+    def _fp8(self, *size: int) -> Any:
+        torch = self._torch
+        return torch.randn(*size, dtype=torch.bfloat16, device="cuda").to(torch.float8_e4m3fn)
+
+
+def _scales(n: int, k: int) -> tuple[int, int]:
+    return -(-n // BLOCK), -(-k // BLOCK)
+
+
+def _vllm_quantised(of: Lookup, w13: Any, w2: Any) -> Any:
+    make = import_module("vllm.model_executor.layers.fused_moe.config").fp8_w8a8_moe_quant_config
+    return make(w1_scale=w13, w2_scale=w2, block_shape=[BLOCK, BLOCK] if of.blocks else None)
+
+
+def _under(context: Callable[[], AbstractContextManager[Any]], call: Callable[[], Any]) -> Any:
+    with context():
+        return call()
+
+
+class _Replaced:
+    """A function of a module, replaced for a while."""
+
+    def __init__(self, module: Any, name: str, by: Any) -> None:
+        self._module, self._name, self._by = module, name, by
+
+    def __enter__(self) -> None:
+        self._old = getattr(self._module, self._name)
+        setattr(self._module, self._name, self._by)
+
+    def __exit__(self, *_: object) -> None:
+        setattr(self._module, self._name, self._old)

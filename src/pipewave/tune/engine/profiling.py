@@ -1,0 +1,205 @@
+"""Measure an engine's own kernels at a few numbers of tokens, and make the file that is right at every number.
+
+A seam: `Timer` runs the engine's kernel (`engine.gpu`), or is made up in tests. Each product of a kernel (both of
+routed experts, the one of a dense layer) gets laws of its own over the launches measured; their sum chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.tune import mapping
+from pipewave.tune.engine.lookups import Lookup, rules
+from pipewave.tune.export import entries, steady, tokens
+from pipewave.tune.own.anchors import Anchors, Floats, columns
+from pipewave.tune.own.card import Card
+from pipewave.tune.own.measuring import staged
+from pipewave.tune.own.model import fit
+
+Config = Mapping[str, int]
+ANCHORS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)
+SLOWER = 0.02  # than the default: not at any launch that was measured
+REPAIRS = 8
+Bodies = tuple[dict[str, Any], dict[str, Any] | None]  # of the file, and of the second product's where it has one
+
+
+class Timer(Protocol):
+    """An engine's kernels on a card."""
+
+    card: Card
+    env: Mapping[str, Any]
+
+    def default(self, of: Lookup, m: int) -> Config:
+        """What the engine runs without a file."""
+
+    def time(self, of: Lookup, m: int, configs: Sequence[Config]) -> list[tuple[float, ...]]:
+        """µs of each product, for each configuration in this order; NaN where it cannot run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """`us` [anchors, c, products] µs; `default` [anchors] number of the engine's own; `body`, `down`: file contents."""
+
+    of: Lookup
+    anchors: tuple[int, ...]
+    configs: tuple[Config, ...]
+    us: Floats
+    default: NDArray[np.int64]
+    body: Mapping[str, Any]
+    down: Mapping[str, Any] | None
+
+    def gain(self) -> Floats:
+        """Default µs over ours at each anchor, by the times measured and the file's own look-up."""
+        total = self.us.sum(axis=2)
+        at = np.arange(len(total))
+        chosen = [self.configs.index(_looked_up(self.body, m)) for m in self.anchors]
+        return np.asarray(total[at, self.default] / total[at, chosen])
+
+
+def _looked_up(body: Mapping[str, Any], m: int) -> Config:
+    """What an engine finds for m tokens: the nearest key, the first of equals."""
+    keys = [int(key) for key in body if key.isdigit()]
+    found: Config = body[str(min(keys, key=lambda key: abs(key - m)))]
+    return found
+
+
+def profile(of: Lookup, candidates: Sequence[Config], timer: Timer, most: int = 8192,
+            anchors: Sequence[int] = ANCHORS) -> Profiled:  # fmt: skip
+    """Time the candidates and the engine's defaults, fit, and make the contents of the file."""
+    anchors = tuple(m for m in anchors if m <= most)
+    defaults = [dict(timer.default(of, m)) for m in anchors]
+    configs = [dict(one) for one in candidates]
+    configs += [one for i, one in enumerate(defaults) if one not in configs and one not in defaults[:i]]
+    us = np.stack([_timed(of, m, configs, timer) for m in anchors])
+    default = np.array([configs.index(one) for one in defaults])
+    m = tokens(most)
+    products = [_predicted(of, product, anchors, configs, us[..., product], timer.card, m, whole=us.shape[2] == 1)
+                for product in range(us.shape[2])]  # fmt: skip
+    up, down = _bodies(of, products, configs, m, us, default, anchors)
+    if rules()[of.engine][of.kind]["keeps_triton_version"]:
+        up = {"triton_version": str(timer.env.get("triton", "")), **up}
+    return Profiled(of, anchors, tuple(configs), us, default, up, down)
+
+
+def _timed(of: Lookup, m: int, configs: Sequence[Config], timer: Timer) -> Floats:
+    """µs [c, products] at one number of tokens: in rounds, the close ones again and again."""
+    parts: dict[int, list[tuple[float, ...]]] = {}
+
+    def sums(order: Sequence[int]) -> list[float]:
+        found = timer.time(of, m, [configs[index] for index in order])
+        for index, one in zip(order, found, strict=True):
+            parts.setdefault(index, []).append(one)
+        return [sum(one) for one in found]
+
+    first = sums(range(len(configs)))
+    usable = [index for index, value in enumerate(first) if np.isfinite(value)]
+    staged(sums, usable, {})
+    width = max(len(one) for many in parts.values() for one in many)
+    out = np.full((len(configs), width), np.nan)
+    for index in usable:
+        out[index] = np.median(parts[index][1:] or parts[index], axis=0)
+    return out
+
+
+def counts(of: Lookup, product: int, m: NDArray[np.int64], configs: Sequence[Config]) -> Floats:
+    """Counts [m, c, 6] of one product at numbers of tokens, as `own.anchors` has them."""
+    config = {name.replace("SIZE_", ""): values for name, values in columns(configs).items()}
+    if of.kind == "moe":
+        shape = {"m": m[:, None], "e": of.e, "top_k": of.top_k, "hidden": of.k, "inter": of.n}
+        work, width, depth = mapping.moe(shape, config, up=product == 0), *((2 * of.n, of.k), (of.k, of.n))[product]
+        rows = m[:, None] * of.top_k
+    else:
+        work = mapping.gemm({"m": m[:, None], "n": of.n, "k": of.k}, config, 1)
+        width, depth, rows = of.n, of.k, m[:, None]
+    flops = 2.0 * np.maximum(rows, work.blocks * config["BLOCK_M"] / -(-width // config["BLOCK_N"])) * width * depth
+    every = (work.blocks, work.trips, work.longest, work.dram, work.l2, flops)
+    return np.stack([np.broadcast_to(np.asarray(x, float), (len(m), len(configs))) for x in every], axis=-1)
+
+
+def product_counts(of: Lookup, product: int, m: NDArray[np.int64], configs: Sequence[Config], *, whole: bool) -> Floats:
+    """As `counts`; where routed experts were timed as a whole, with the bytes and FLOPs of both products."""
+    found = counts(of, product, m, configs)
+    if whole and of.kind == "moe":
+        found[..., 3:] += counts(of, 1, m, configs)[..., 3:]
+    return found
+
+
+def _predicted(of: Lookup, product: int, anchors: Sequence[int], configs: Sequence[Config], us: Floats, card: Card,
+               m: NDArray[np.int64], *, whole: bool) -> Floats:  # fmt: skip
+    """Predict a product at all numbers of tokens, one sigma up: [m, c] µs, inf where it cannot run."""
+    at = np.array(anchors, np.int64)
+    config, there = columns(configs), product_counts(of, product, m, configs, whole=whole)
+    resident = np.maximum(1, 8 // config["num_warps"])  # not told by engines' launchers; laws bend to what is measured
+    model = fit(Anchors(at[:, None].astype(float), product_counts(of, product, at, configs, whole=whole), us, config,
+                        resident), card, there[:: max(1, len(m) // 128)])  # fmt: skip
+    predicted = model.us(there, np.log(m[:, None].astype(float))) * np.exp(model.sigma)
+    return np.asarray(np.where(np.isfinite(us).all(axis=0), predicted, np.inf))
+
+
+def _bodies(of: Lookup, products: Sequence[Floats], configs: Sequence[Config], m: NDArray[np.int64], us: Floats,
+            default: NDArray[np.int64], anchors: Sequence[int]) -> Bodies:  # fmt: skip
+    """File contents; where a choice would be slower than the default at a launch measured, it is taken out there."""
+    block = columns(configs)["BLOCK_SIZE_M"]
+    apart = of.engine == "sglang" and of.kind == "moe" and len(products) > 1
+    partner = np.arange(len(configs))[None].repeat(len(m), axis=0)
+    total = np.sum(products, axis=0)
+    if apart:  # the second product may have a configuration of its own, with the same rows
+        partner = np.stack([np.where(block == size, products[1], np.inf).argmin(axis=1) for size in block], axis=1)
+        total = products[0] + np.take_along_axis(products[1], partner, axis=1)
+    region = np.abs(np.log(m[:, None]) - np.log(anchors)).argmin(axis=1)
+    measured = us.sum(axis=2)
+    for _ in range(REPAIRS):
+        picked = steady(total)
+        wrong = _wrong(picked, m, measured, default, anchors)
+        if not wrong:
+            break
+        for row, config in wrong:
+            total[region == row, config] = np.inf
+    up = _entries(picked, m, configs)
+    if not apart:
+        return up, None
+    follow = [(a, b, int(partner[a, c])) for a, b, c in picked]
+    return up, _entries(follow, m, configs)
+
+
+def _wrong(picked: Sequence[tuple[int, int, int]], m: NDArray[np.int64], measured: Floats,
+           default: NDArray[np.int64], anchors: Sequence[int]) -> list[tuple[int, int]]:  # fmt: skip
+    """(anchor, configuration) of choices that were measured slower than the default."""
+    chosen = {int(m[row]): column for a, b, column in picked for row in range(a, b + 1)}
+    found = [(row, chosen[tokens_of]) for row, tokens_of in enumerate(anchors) if tokens_of in chosen]
+    most = (1 + SLOWER) * measured[np.arange(len(measured)), default]
+    return [(row, config) for row, config in found if measured[row, config] > most[row]]
+
+
+def _entries(picked: Sequence[tuple[int, int, int]], m: NDArray[np.int64], configs: Sequence[Config]) -> dict[str, Any]:
+    """Two keys a switch point, so that the nearest key is always of a number's own run."""
+    numbered: Callable[[int], dict[str, int]] = lambda column: dict(configs[column])  # noqa: E731
+    plain = entries(m, list(picked), {"BLOCK_M": np.arange(len(configs))})
+    return {key: numbered(value["BLOCK_SIZE_M"]) for key, value in plain.items()}
+
+
+def candidates(of: Lookup) -> tuple[Config, ...]:
+    """Configurations to try: tiles that the scales allow and that fit, few enough for seconds a kernel."""
+    block_scaled = of.blocks is not None
+    wide = (32, 64, 128) if block_scaled else (32, 64, 128, 256)
+    deep = (128,) if block_scaled else (64, 128)
+    each = 1 if of.dtype.startswith(("fp8", "int8")) else 2
+    found = []
+    for rows in (16, 32, 64, 128):
+        for cols in wide:
+            for depth in deep:
+                for stages in (3, 4):
+                    if stages * (rows + cols) * depth * each <= 200_000:
+                        found += [_config(rows, cols, depth, group, stages) for group in (1, 16)]
+    return tuple(found)
+
+
+def _config(rows: int, cols: int, depth: int, group: int, stages: int) -> Config:
+    warps = 8 if rows * cols >= 128 * 128 else 4
+    return {"BLOCK_SIZE_M": rows, "BLOCK_SIZE_N": cols, "BLOCK_SIZE_K": depth, "GROUP_SIZE_M": group,
+            "num_warps": warps, "num_stages": stages}  # fmt: skip

@@ -1,0 +1,177 @@
+"""The kernels of `bench.any_kernel`: read from their source without surprises, and compiled for a card nobody needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+from bench.any_kernel import record  # noqa: E402
+from bench.any_kernel.__main__ import scored, table  # noqa: E402
+from bench.any_kernel.subjects import Subject, subjects  # noqa: E402
+from bench.any_kernel.wheels import CACHE  # noqa: E402
+from pipewave.tune.own import spaces  # noqa: E402
+from pipewave.tune.own.card import card  # noqa: E402
+from pipewave.tune.own.described import described, jit  # noqa: E402
+from pipewave.tune.own.device import Built, Launch  # noqa: E402
+from pipewave.tune.own.works import Works  # noqa: E402
+from pipewave.tune.reading.formula import inputs_of  # noqa: E402
+
+TYPES = {
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.float8_e4m3fn: "*fp8e4nv",
+}
+
+
+def on_paper() -> Any:
+    """torch whose tensors have extents and no memory."""
+
+    def made(name: str) -> Any:
+        def make(*size: Any, device: str = "", **more: Any) -> Any:
+            return getattr(torch, name)(*size, device="meta", **more)
+
+        return make
+
+    names = {name: made(name) for name in ("empty", "zeros", "ones", "rand", "randint")}
+    types = {name: getattr(torch, name) for name in ("bfloat16", "float32", "int32", "int64", "float8_e4m3fn")}
+    return SimpleNamespace(
+        **names,
+        **types,
+        tensor=lambda value, dtype=None, device="": Held(value, dtype),
+        from_numpy=lambda array: Held(array.tolist(), torch.int32),
+    )
+
+
+class Held:
+    """A small tensor of which only type and extent are asked."""
+
+    def __init__(self, value: Any, dtype: Any = None) -> None:
+        self._of = torch.empty(torch.tensor(value).shape, dtype=dtype or torch.int64, device="meta")
+
+    def cuda(self) -> Held:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_of"], name)
+
+
+def here() -> list[Subject]:
+    return [one for one in subjects() if one.project == "tutorials" or (CACHE / "vllm_block_fp8.py").is_file()]
+
+
+def launch_of(subject: Subject, seed: int) -> tuple[Any, dict[str, Any], dict[str, int]]:
+    shape = subject.shapes(6, seed)[seed]
+    if subject.name == "vllm_fused_moe":
+        shape["m"] = min(shape["m"], 256)
+    grid, args, kwargs = subject.launch(on_paper(), shape)
+    names = jit(subject.kernel()).arg_names
+    return grid, {**dict(zip(names, args, strict=False)), **kwargs}, shape
+
+
+@pytest.mark.parametrize("subject", here(), ids=lambda one: one.name)
+def test_every_kernel_is_read_and_its_work_is_plausible(subject: Subject) -> None:
+    of = described(subject.kernel(), subject.configs, subject.key, subject.trips)
+    works = Works(of)
+    for seed in range(3):
+        grid, named, _ = launch_of(subject, seed)
+        numbers = inputs_of(grid, named, of.constants)
+        works.read(grid, named, numbers)
+        counts = works.counts(numbers)
+        assert (counts[:, 0] >= 1).all()
+        assert (counts[:, 1] > 0).all()
+        assert (counts[:, 2] >= counts[:, 1] * (1 - 1e-9)).all()
+        assert (counts[:, 3] > 0).all()
+    loops = [why for why in works.unknown if "loop" in why]
+    assert not loops or subject.trips is not None
+
+
+def test_a_products_flops_are_those_of_its_formula() -> None:
+    for subject in here():
+        if subject.name in ("matmul", "flag_gems_mm", "vllm_block_fp8", "persistent_matmul"):
+            of = described(subject.kernel(), subject.configs, subject.key, subject.trips)
+            grid, named, s = launch_of(subject, 1)
+            works = Works(of)
+            numbers = inputs_of(grid, named, of.constants)
+            works.read(grid, named, numbers)
+            flops = works.counts(numbers)[:, 5]
+            assert (flops >= 2 * s["m"] * s["n"] * s["k"] * 0.99).all(), subject.name
+            padded = [
+                math.prod(
+                    -(-s[x] // c.get(f"BLOCK_{x.upper()}", c.get(f"BLOCK_SIZE_{x.upper()}")))
+                    * c.get(f"BLOCK_{x.upper()}", c.get(f"BLOCK_SIZE_{x.upper()}"))
+                    for x in "mnk"
+                )
+                for c in subject.configs
+            ]  # type: ignore[arg-type,operator]
+            assert flops == pytest.approx([2 * each for each in padded], rel=0.1), subject.name
+
+
+@pytest.mark.parametrize("subject", here(), ids=lambda one: one.name)
+def test_every_kernel_compiles(subject: Subject) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    code = jit(subject.kernel())
+    if not hasattr(code, "params"):
+        pytest.skip("kernels run in the interpreter here; TRITON_INTERPRET=0 compiles them")
+    _, named, _ = launch_of(subject, 0)
+    config = dict(subject.configs[0])
+    options = {name: config.pop(name) for name in ("num_warps", "num_stages") if name in config}
+    named |= config
+    if hasattr(subject.kernel(), "values"):
+        named |= {name: of(named) for name, of in subject.kernel().values.items()}
+    constants = {p.name: named[p.name] for p in code.params if p.is_constexpr or named.get(p.name) is None}
+    signature = {
+        name: "constexpr"
+        if name in constants
+        else TYPES.get(getattr(named[name], "dtype", None)) or ("fp32" if isinstance(named[name], float) else "i32")
+        for name in code.arg_names
+    }
+    made = triton.compile(ASTSource(code, signature, constants, {}), target=GPUTarget("cuda", 90, 32), options=options)
+    assert made.metadata.shared < 232_448
+
+
+class MadeUp:
+    """A card whose times grow with a configuration's number; one configuration does not compile."""
+
+    def __init__(self) -> None:
+        self.card, self.env = card("NVIDIA H200"), {"gpu": "NVIDIA H200", "driver": "1", "triton": "3", "sm_count": 132}
+
+    def idle(self) -> bool:
+        return True
+
+    def build(self, launch: Launch, configs: Sequence[int]) -> dict[int, Built]:
+        return {index: Built(1000, 64, "no" if index == 1 else "") for index in configs}
+
+    def time(self, launch: Launch, order: Sequence[int]) -> list[float]:
+        return [10.0 + index for index in order]
+
+
+@pytest.mark.parametrize("name", ["matmul", "layer_norm"])
+def test_recording_and_scoring_run_through(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "ANCHORS", 9)
+    monkeypatch.setattr(record, "TESTS", 4)
+    subject = next(one for one in subjects() if one.name == name)
+    made = record.record(subject, MadeUp(), on_paper(), 60.0)
+    assert (len(made.shapes), sum(made.is_test)) == (13, 4)
+    assert np.isnan(made.us()[:, 1]).all()
+    assert np.isfinite(np.delete(made.us(), 1, axis=1)).all()
+    spaces.write(made, tmp_path / f"{name}{spaces.SUFFIX}")
+    used = record.first_use(subject, MadeUp(), on_paper(), made, budget_s=1e-4)
+    assert not used["upstream"]
+    assert used["measured"] >= 1
+    assert used["measured_regret"] == 0
+    found = scored(tmp_path, None, 20)
+    assert found[name]["selectors"]["pipewave"]["mean_regret"] < 0.05
+    assert name in table(found)

@@ -1,0 +1,179 @@
+"""Recorded spaces of any kernel: nothing is lost in T4, selectors are ranked as they deserve, cards carry over."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipewave.errors import BadFile, BadInput
+from pipewave.tune.own import leaderboard, spaces
+from pipewave.tune.own.anchors import Floats, work
+from pipewave.tune.own.card import Card, card
+from pipewave.tune.own.leaderboard import SELECTORS, Pipewave, SpaceSelector, card_of, score
+from pipewave.tune.own.model import fit
+from pipewave.tune.own.transfer import carried, ratios
+from pipewave.tune.wave import TERMS, terms
+
+H200 = card("NVIDIA H200")
+TILES = [(m, n) for m in (16, 64, 128) for n in (32, 128, 256)]
+
+
+def counted(m: int, n: int, k: int) -> Floats:
+    """Counts [c, 6] of a product."""
+    rows = []
+    for bm, bn in TILES:
+        high, wide, trips = -(-m // bm), -(-n // bn), -(-k // 64)
+        moved = high * wide * trips * (bm + bn) * 128
+        rows.append(
+            [high * wide, trips, trips, 2.0 * (m * k + n * k + m * n), moved, 128.0 * high * wide * bm * bn * trips]
+        )
+    return np.array(rows)
+
+
+def truth_us(counts: Floats, of: Card, resident: Floats, slow: float = 1.0) -> Floats:
+    """A made-up card: launch, waves of trips as costly as their tile, memory, L2."""
+    each = np.array([0.05 + slow * bm * bn / 40_000 * (1.6 if bm == 16 else 1.0) for bm, bn in TILES])
+    t = terms(work(counts), of.sms, resident)
+    named = dict(zip(TERMS, t, strict=True))
+    return np.asarray(3 + each * (named["waves"] + 1) * counts[..., 1] * resident + counts[..., 3] / of.bytes_us
+                      + counts[..., 4] / (of.sm_bytes_us * of.sms) * 0.5)  # fmt: skip
+
+
+def space(of: Card = H200, slow: float = 1.0, seed: int = 0, noise: float = 0.01) -> spaces.Space:
+    """Eighty launches of a product, half of them to test on."""
+    rng = np.random.default_rng(seed)
+    shapes = [{"m": int(m), "n": 64 * int(n), "k": 64 * int(k)}
+              for m, n, k in np.exp(rng.uniform(np.log([16, 8, 8]), np.log([4096, 200, 200]), (80, 3)))]  # fmt: skip
+    counts = np.stack([counted(**shape) for shape in shapes])
+    resident = np.array([2 if bm * bn < 20_000 else 1 for bm, bn in TILES])
+    us = truth_us(counts, of, resident, slow)[..., None] * np.exp(rng.normal(0, noise, (80, len(TILES), 6)))
+    runs = tuple(tuple(tuple(float(v) for v in values) for values in row) for row in us)
+    configs = tuple({"BLOCK_M": m, "BLOCK_N": n, "num_warps": 4} for m, n in TILES)
+    meta = {
+        "kernel": "product",
+        "project": "made up",
+        "env": {"gpu": of.gpu, "sm_count": of.sms},
+        "recorded": "2026-01-01",
+    }
+    return spaces.Space(meta, tuple(shapes), configs, runs, counts, resident, np.full(80, 4), (True, False) * 40)
+
+
+def test_writing_and_reading_loses_nothing(tmp_path: Path) -> None:
+    made = space()
+    broken = spaces.Space(made.meta, made.shapes, made.configs, (((), *made.runs[0][1:]), *made.runs[1:]), made.counts,
+                          made.resident, made.default, made.is_test)  # fmt: skip
+    path = spaces.write(broken, tmp_path / f"product{spaces.SUFFIX}")
+    again = spaces.read(path)
+    assert (again.meta, again.shapes, again.configs, again.is_test) == (
+        made.meta,
+        made.shapes,
+        made.configs,
+        made.is_test,
+    )
+    assert again.runs[0][0] == ()
+    np.testing.assert_allclose(
+        [r for row in again.runs[1:] for r in row], [r for row in made.runs[1:] for r in row], rtol=1e-12
+    )
+    np.testing.assert_allclose(again.counts, made.counts, rtol=1e-9)
+    assert np.isnan(again.us()[0, 0])
+
+
+def test_the_file_is_t4(tmp_path: Path) -> None:
+    body = json.loads(gzip.decompress(spaces.write(space(), tmp_path / f"p{spaces.SUFFIX}").read_bytes()))
+    assert body["schema_version"] == "1.0.0"
+    entry = body["results"][0]
+    assert set(entry) == {
+        "timestamp",
+        "configuration",
+        "times",
+        "invalidity",
+        "correctness",
+        "measurements",
+        "objectives",
+    }
+    assert entry["configuration"] == {
+        "BLOCK_M": 16,
+        "BLOCK_N": 32,
+        "num_warps": 4,
+        **{f"shape.{n}": v for n, v in space().shapes[0].items()},
+    }
+    assert entry["measurements"][0]["value"] == pytest.approx(np.median(entry["times"]["runtimes"]))
+    assert entry["invalidity"] == "correct"
+
+
+@pytest.mark.parametrize("damage", [b"", b"not gzip", gzip.compress(b"{}"), gzip.compress(b'{"metadata": {}}')])
+def test_a_damaged_file_is_refused(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / f"x{spaces.SUFFIX}"
+    path.write_bytes(damage)
+    with pytest.raises(BadFile, match="space"):
+        spaces.read(path)
+    with pytest.raises(BadFile, match="holds no space"):
+        spaces.found(tmp_path / "nowhere")
+
+
+def test_our_choices_lose_little_and_less_than_the_nearest_key() -> None:
+    of = space()
+    ours, nearest, author = (score(of, SELECTORS[name]()) for name in ("pipewave", "nearest_key", "default"))
+    assert ours["mean_regret"] < 0.02
+    assert ours["mean_regret"] < nearest["mean_regret"] < author["mean_regret"]
+    assert author["speed_up"] == 1.0
+
+
+def test_a_few_launches_on_a_new_card_do_with_another_cards_model() -> None:
+    slower = Card("half", 66, H200.sm_flops_us / 2, H200.sm_bytes_us, H200.bytes_us / 3)
+    target = space(slower, slow=2.0, seed=1)
+    source = space()
+    prior = carried(fit(source.anchors(np.arange(1, 80, 2)), H200), slower)
+    held = [target.anchors(np.flatnonzero(~np.array(target.is_test)))]
+    test = np.flatnonzero(target.is_test)
+
+    def lost(selector: Pipewave, count: int) -> float:
+        selector.usable = np.ones(len(TILES), bool)
+        selector.model = fit(
+            held[0].take(np.arange(count)), slower, None if count else target.counts[test], *(selector.prior or ())
+        )
+        us = target.us()[test]
+        chosen = [selector.choose(target.at()[i], target.counts[i], 4) for i in test]
+        return float(np.mean(us[np.arange(len(us)), chosen] / us.min(axis=1) - 1))
+
+    assert lost(Pipewave(prior), 12) < 0.02
+    assert lost(Pipewave(prior), 12) <= lost(Pipewave(), 12) + 0.002
+    assert lost(Pipewave(prior), 0) < 0.15  # nothing measured: an honest start, not a good choice
+
+
+def test_each_term_is_scaled_by_what_it_stands_for() -> None:
+    memory = Card("m", H200.sms, H200.sm_flops_us, H200.sm_bytes_us, H200.bytes_us / 2)
+    by = dict(zip(TERMS, ratios(H200, memory), strict=True))
+    assert by.pop("memory") == 2.0
+    assert set(by.values()) == {1.0}
+
+
+def test_anyone_can_enter_a_selector(tmp_path: Path) -> None:
+    class Last(SpaceSelector):
+        name = "last"
+
+        def fit(self, anchors: object, of: object) -> None:
+            pass
+
+        def choose(self, at: Floats, counts: Floats, default: int) -> int:
+            return len(counts) - 1
+
+    assert score(space(), Last())["mean_regret"] > 0
+    with pytest.raises(TypeError):
+        SpaceSelector()  # type: ignore[abstract]
+    spaces.write(space(), tmp_path / f"product{spaces.SUFFIX}")
+    answer = leaderboard.leaderboard(tmp_path, ["pipewave", "default"])
+    assert set(answer["spaces"]["product"]) == {"pipewave", "default"}
+    with pytest.raises(BadInput, match="selector"):
+        leaderboard.leaderboard(tmp_path, ["pipewav"])
+
+
+def test_a_card_says_what_a_space_is() -> None:
+    text = spaces.card(space())
+    assert "80, of which 40 to test on" in text
+    assert "9, of which 9 compile" in text
+    assert card_of(space()).sms == 132

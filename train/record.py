@@ -1,0 +1,80 @@
+"""What a card says of its training: the commit of the code, the data, the seed, the time and memory that it took.
+
+`python -m train.record` prints it of all nets that ship.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from train.corpus.frame import repository
+from train.corpus.lock import LOCK
+
+
+def of_run(log: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a run by its log (`train.fit`): what `git checkout COMMIT` and the lock's data give again."""
+    known = {name: log[name] for name in ("seconds", "peak_mb", "threads", "device") if name in log}
+    data = json.loads(LOCK.read_text(encoding="utf-8"))["sha256"]
+    begun = {"started_from_sha256": log["start"]} if log.get("start") else {}
+    return {"commit": log["commit"], "corpus_lock_sha256": data, "seed": log["plan"]["seed"], **known, **begun}
+
+
+def commit() -> str:
+    """The commit of this checkout, `+` after it where tracked code differs from it; empty outside a checkout."""
+    if not (repository() / ".git").exists():
+        return ""
+    name = _git("rev-parse", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src/pipewave/**/*.py", "train", "data")
+    return f"{name}+" if changed else name
+
+
+def _git(*words: str) -> str:
+    told = subprocess.run(["git", *words], cwd=repository(), capture_output=True, text=True, check=True)
+    return told.stdout.strip()
+
+
+def peak_mb() -> int:
+    """The most memory that this process has had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def start_of(card: Path | None) -> str:
+    """The hash of the weights that members start from; empty where they start from nothing."""
+    return str(json.loads(card.read_text(encoding="utf-8"))["sha256"]) if card else ""
+
+
+def table(weights: Path) -> str:
+    """What each card that ships says of its training, as Markdown; a dash where it does not say."""
+    lines = ["| net | rows | CPU or GPU | seconds | memory, MB | commit | data |", "|---|---:|---|---:|---:|---|---|"]
+    for path in sorted(weights.glob("*.json")):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        told = card.get("training", {})
+        where = f"{told['device']}, {told['threads']} threads" if "threads" in told else "–"
+        took = (f"{told.get(name, '–'):,}" if name in told else "–" for name in ("seconds", "peak_mb"))
+        from_ = (f"`{told[name][:8]}`" if told.get(name) else "–" for name in ("commit", "corpus_lock_sha256"))
+        lines.append(" | ".join((f"| {path.stem}", f"{card['rows']:,}", where, *took, *from_)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m train.record", description=__doc__)
+    parser.add_argument("--weights", type=Path, default=repository() / "src" / "pipewave" / "data" / "weights")
+    parser.add_argument("--markdown", type=Path, help="write the table there instead of printing it")
+    options = parser.parse_args(argv)
+    found = table(options.weights)
+    if options.markdown:
+        options.markdown.write_text(found, encoding="utf-8")
+    else:
+        print(found, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
