@@ -1,9 +1,10 @@
-"""Predicted and measured steps of SGLang 0.5.14 on an H100, with random weights: none of its constants is fitted here.
+"""Predicted and measured steps of SGLang 0.5.14 on an H100, with random weights.
 
-    python -m bench.e2e_sglang [--rows] [--folder data/measured/h100/sglang] [--gpu H100]
+    python -m bench.e2e_sglang [--rows] [--write] [--folder data/measured/h100/sglang] [--gpu H100]
 
 The rows are those of `python -m pipewave.measure.sglang`: prompts in an idle engine until their last first token, and
-decode steps from one end to the next.
+decode steps from one end to the next. "held out" has the engine's constants fitted to the other models; `--write` fits
+them to all and puts them into software/times.json.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.e2e_fit import constants, fit, leave_one_model_out, write
 from bench.e2e_steps import Measured, Point, measure_loads, point_of, runs_of
 from bench.e2e_vllm import print_rows, print_scores, score
 from pipewave.gpus import find
@@ -50,12 +52,17 @@ def main() -> None:
     """Print errors by phase and model, and by point with `--rows`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", action="store_true", help="print every point")
+    parser.add_argument("--write", action="store_true", help="store the constants fitted to all models")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--gpu", default=GPU)
     given = parser.parse_args()
     chosen = points(given.folder)
     real = np.array([point.measured_ms for point in chosen])
-    errors = {"shipped": 100 * (measured(chosen, given.gpu).predict_ms(find_engine("sglang")) / real - 1)}
+    loads, engine = measured(chosen, given.gpu), find_engine("sglang")
+    if given.write:
+        write("sglang", constants(fit(loads, engine)))
+    found = {"held out": leave_one_model_out(loads, engine), "shipped": loads.predict_ms(engine)}
+    errors = {name: 100 * (ms / real - 1) for name, ms in found.items()}
     print_scores({name: score(chosen, part) for name, part in errors.items()})
     if given.rows:
         print_rows(chosen, errors)

@@ -60,12 +60,7 @@ NAMED = (
     ),
     Named(
         "the rule of the A40 is gone", "software/stack_rules.json", '{"when": {"gpu": "A40"}, "value": false},', "",
-        "tests/software/test_stack_rules.py tests/kernels/test_kernel_collective.py",
-    ),
-    Named(
-        "the rule of the MoE collector is off", "kernels/moe/collected.py", 'if ctx.rule("moe_ran_gated") else',
-        "if False else",
-        "tests/software/test_stack_rules.py tests/kernels/test_kernel_fused_moe.py",
+        "tests/kernels/test_kernel_collective_rows.py",
     ),
     Named(
         "int4 weights take twice their bytes", "calls/dtypes.py", '"int4": 0.5 + 2.0 / 128', '"int4": 1.0 + 4.0 / 128',

@@ -58,7 +58,7 @@ def readers() -> dict[str, Read]:
         "planning/repositories.yaml": lambda _: launch._repositories(),
         "serving/interval.json": lambda _: interval.left_open(),
         "software/deployments/recipes.yaml": lambda _: recipes._recipes(),
-        "software/deployments/acceptance.yaml": packaged.yaml,
+        "software/deployments/*.yaml": packaged.yaml,
         "tune/engine/lookups.json": packaged.document,
         "software/front.json": lambda _: front._fronts(),
         "software/stack_rules.json": lambda _: stack_rules.table(),

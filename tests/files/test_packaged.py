@@ -109,6 +109,14 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         packaged.document(path)
 
 
+def test_a_package_without_its_manifest_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = small(tmp_path, monkeypatch)
+    packaged.MANIFEST.unlink()
+    packaged.known.cache_clear()
+    with pytest.raises(BadFile, match="manifest"):
+        packaged.document(path)
+
+
 def test_files_outside_the_package_are_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "package").mkdir()
     small(tmp_path / "package", monkeypatch)

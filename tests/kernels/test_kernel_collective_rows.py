@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 pd = pytest.importorskip("pandas")
 
+import pipewave as pw  # noqa: E402
 from pipewave.measure.pack import WAITED  # noqa: E402
 from train.corpus import own_files  # noqa: E402
 from train.nets.collective import _fastest, started_together  # noqa: E402
@@ -46,3 +49,13 @@ def test_corrected_latencies_rise_with_size() -> None:
     steps = np.diff(np.log(frame["latency_us"].to_numpy()))
     assert steps.min() > -0.25
     assert steps.max() < 0.6
+
+
+def test_a_pair_of_a40_sends_as_slowly_as_its_rows(corpus: Path) -> None:
+    """A seventh of what PCIe carries: Vidur's rows of one host, from 4 MiB, with the slower rank's time."""
+    table = pd.read_parquet(corpus / "vidur" / "profiling" / "network" / "a40_pairwise_nvlink" / "send_recv.parquet")
+    table = table[(table["num_workers"] == 2) & (table["devices_per_node"] == 2) & (table["size"] >= 1 << 22)]
+    slower = table.groupby("size")["time_stats.send_recv.median"].max() * 1e3
+    calls = [pw.send_recv(int(size), 2) for size in slower.index]
+    ratio = pw.predict(calls, "A40", protocol="profiler_warm").latency_us / slower.to_numpy()
+    assert 0.5 < np.median(ratio) < 1.5  # a fourth where the pair is taken to send at the rate of its link

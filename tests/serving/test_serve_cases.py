@@ -15,7 +15,7 @@ from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
-from pipewave.serving.stream import answer_stream
+from pipewave.serving.stream import answer_lines, answer_stream
 
 BASE: dict[str, Any] = {"model": "Qwen3-0.6B", "gpu": "H100", "isl": 500, "osl": 40, "concurrency": 4}
 MEANS = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
@@ -131,3 +131,11 @@ def test_the_command_writes_answers_and_says_by_its_status_how_it_went(tmp_path:
     assert len(out.read_text().splitlines()) == 2
     cases.unlink()
     assert isinstance(run.invoke(build(), arguments).exception, BadFile)
+
+
+@pytest.mark.parametrize("name", ["NaN", "Infinity", "[1]", "{}"])
+def test_an_id_that_is_no_json_or_no_id_is_refused(name: str) -> None:
+    line = f'{{"id": {name}, "model": "Llama-3.1-8B", "gpu": "H200", "isl": 64, "osl": 4, "concurrency": 1}}'
+    (found,) = answer_lines([line])
+    assert found["id"] is None
+    assert found["error"]["field"] == "id"

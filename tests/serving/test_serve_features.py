@@ -6,16 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipewave.models import load
+from pipewave.models.adapters import Lora
 from pipewave.planning import Split
 from pipewave.planning.launch import pools
 from pipewave.serving import estimate
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.serving.run import Server, Setup
-from pipewave.serving.traffic import synthetic
+from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.step import find_engine
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -82,6 +84,25 @@ def _queue(engine: str) -> bool:
     return any("wait their turn" in note for note in found.notes)
 
 
+def _lora(engine: str) -> bool:
+    traffic = synthetic(16, input_len=256, output_len=16, concurrency=4)
+    setups = (Setup(engine=engine, lora=lora) for lora in (None, Lora(16, 4)))
+    plain, adapted = (Server.of("Llama-3.1-8B", "H200", setup, 512).run(traffic).answer for setup in setups)
+    return bool(plain["tpot_mean_ms"] < adapted["tpot_mean_ms"])
+
+
+def _offload(engine: str) -> bool:
+    """A prefix that went to the host is found again."""
+    rows = [family for _ in range(2) for family in range(12)]
+    blocks = tuple(tuple(100 * family + b for b in range(16)) for family in rows)
+    size = len(rows)
+    traffic = Traffic(np.arange(size) * 4.0, np.full(size, 8200), np.full(size, 4), blocks=blocks)
+    server = Server.of("Llama-3.1-8B", "L40S", Setup(engine=engine, kv_offload_gib=64.0), traffic.longest)
+    without = Server.of("Llama-3.1-8B", "L40S", Setup(engine=engine), traffic.longest)
+    found, lost = (one.run(traffic).answer["prefix_found_share"] for one in (server, without))
+    return bool(found >= lost and found > 0.4)
+
+
 def _commands(engine: str) -> bool:
     split = Split(
         "H200",
@@ -106,6 +127,8 @@ FEATURES: dict[str, Callable[[str], bool]] = {
     "DP × EP over hosts": _wide_experts,
     "disaggregation": _apart,
     "batches that queue": _queue,
+    "LoRA": _lora,
+    "KV offload": _offload,
     "launch commands": _commands,
 }
 

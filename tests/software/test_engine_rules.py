@@ -164,3 +164,13 @@ def test_a_host_that_does_not_overlap_adds_its_time() -> None:
     batch = ahead.batch([1] * 64, [4000] * 64)
     added = behind.steps([batch]).total_us - ahead.steps([batch]).total_us
     assert 0.9 * ahead.engine.step_us < float(added[0]) <= ahead.engine.step_us
+
+
+def test_prompts_replay_graphs_in_pieces_up_to_a_limit() -> None:
+    new, old = find_engine("sglang:0.5.14"), find_engine("sglang:0.5.9")
+    assert new.pieces_limit >= new.max_batched_tokens > old.pieces_limit == 0
+    assert find_engine("vllm").pieces_limit == find_engine("vllm").graph_limit
+    kind = {"graph": False, "nodes": 300.0, "launches": 400.0, "layers": 32.0}
+    inside, beyond = (new.regime(rows=rows, **kind) for rows in (new.pieces_limit, new.pieces_limit + 1))
+    assert inside.between_us < beyond.between_us
+    assert inside.beside_us == pytest.approx(new.step_us + 32 * new.layer_us)

@@ -17,7 +17,7 @@ LLAMA = {"hidden": 4096, "inter": 14336, "vocab": 128_256, "parameters": 8_030_2
 LOGIT_BYTES = 2 + 13  # in bf16, and what the sampler keeps of it
 
 
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("tp", [1, 2, 5])
 @pytest.mark.parametrize(("tokens", "requests"), [(8192, 1024), (8192, 8), (64, 64)])
 def test_activations_of_a_dense_model(tokens: int, requests: int, tp: int) -> None:
     """The larger of a layer's pass over all tokens (residual stream four times, gate, up and their product) and of

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipewave.errors import BadFile, BadInput, MissingField, UnknownKernel
+from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownKernel
 from pipewave.tune import cells, load_table, machine
 from pipewave.tune.check import check, judge
 from pipewave.tune.choosing import Lookup
@@ -214,6 +214,21 @@ def test_unknown_kernels_and_cards_are_named() -> None:
         load_table("gemmm")
     with pytest.raises(BadFile, match="profile"):
         load_table("gemm", gpu="A100")
+
+
+def test_a_card_without_a_table_is_offered_the_transfer() -> None:
+    shape = {"m": 300, "n": 4096, "k": 4096}
+    with pytest.raises(BadFile, match="transfer=True"):
+        load_table("gemm", gpu="A100", env={})
+    there, here = load_table("gemm", gpu="A100", env={}, transfer=True), load_table("gemm", env={})
+    assert there.sms == 108
+    assert there.select(**shape) in there.configs
+    columns = {name: np.array([[value]]) for name, value in shape.items()}
+    factor = there.table.fitted.law_us(columns) / here.table.fitted.law_us(columns)
+    assert 1.5 < np.median(factor) < 4.5  # 989 TFLOP/s on 132 SMs beside 312 on 108; 4.9 TB/s beside 2.0
+    assert load_table("gemm", gpu="H200", env={}, transfer=True).table.sha256 == here.table.sha256
+    with pytest.raises(PipewaveError, match="no such card"):
+        load_table("gemm", gpu="no such card", env={}, transfer=True)
 
 
 def test_the_canary_tells_a_common_factor_from_a_changed_ranking() -> None:

@@ -99,6 +99,10 @@ def serve_command(
     kv_cache_dtype: KvDtype = None,
     moe_backend: Backend = None,
     speculative: Speculation = None,
+    lora: Annotated[str | None, typer.Option("--lora", help="Adapters: rank=16,adapters=4.")] = None,
+    offload: Annotated[
+        float, typer.Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
+    ] = 0.0,
     ttft: Annotated[float | None, typer.Option(help="Limit on time to first token, ms.")] = None,
     tpot: Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")] = None,
     request_latency: Annotated[float | None, typer.Option("--request-latency", help="Limit end to end, ms.")] = None,
@@ -125,6 +129,7 @@ def serve_command(
         missing = "model" if model is None else "gpu"
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
     from pipewave.models import load
+    from pipewave.models.adapters import lora_of
     from pipewave.serving.disaggregated import Disaggregated, side_of
     from pipewave.serving.estimate import asked, image_tokens
     from pipewave.serving.perfetto import write
@@ -149,6 +154,8 @@ def serve_command(
         "kv_dtype": cache_word(kv_cache_dtype),
         "moe_backend": moe_backend,
         "speculative": speculative_of(speculative) if speculative else None,
+        "lora": lora_of(lora) if lora else None,
+        "kv_offload_gib": offload,
     }
     setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
     setup = pasted.setup if pasted else setup

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pipewave.errors import BadFile
 from pipewave.files import packaged
 from pipewave.files.sealed import replace
 
@@ -47,7 +48,11 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="take the files as they are")
     if parser.parse_args().write:
         write()
-    wrong = differing(packaged.known(), today())
+    try:
+        wrong = differing(packaged.known(), today())
+    except BadFile as damage:
+        sys.stdout.write(f"{damage.message}\n")
+        return 1
     sys.stdout.write("".join(f"{name} differs from the manifest; {packaged.REMEDY}\n" for name in wrong))
     return 1 if wrong else 0
 

@@ -83,7 +83,7 @@ def name_of(path: Path) -> str | None:
 
 def _compare(name: str, found: str) -> None:
     said = known()
-    if said and said.get(name) != found:
+    if said.get(name) != found:
         wrong = "its checksum is not the manifest's" if name in said else "not in the manifest"
         raise BadFile(f"{name}: {wrong}; {REMEDY}", field="path")
 
@@ -91,8 +91,6 @@ def _compare(name: str, found: str) -> None:
 @cache
 def known() -> Mapping[str, str]:
     """Checksums by name. BadFile where the manifest is damaged."""
-    if not MANIFEST.exists():
-        return {}
     try:
         rows = [_LINE.fullmatch(line) for line in MANIFEST.read_bytes().decode("ascii").removesuffix("\n").split("\n")]
     except (OSError, ValueError) as error:

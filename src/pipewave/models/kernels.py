@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pipewave.calls.families import Call, all_gather, send_recv
 from pipewave.calls.operators import HyperConnection
+from pipewave.models.adapters import Lora, beside
 from pipewave.models.feeding import feed
 from pipewave.models.mixing import after, before, lengths
 from pipewave.models.seeing import see
@@ -35,6 +36,7 @@ class Deployment:
     compiled: bool = False
     separate_attention: bool = False
     exchange: str = ""
+    lora: Lora | None = None
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
         """Every kernel one rank of pipeline stage `stage` launches for a batch, in order, equal layers counted once."""
@@ -76,7 +78,8 @@ class Deployment:
         if stage == 0:
             yield from _embedding(view)
         for layer, count in self._grouped(stage):
-            for use in _layer(view, layer, lengthy=lengthy):
+            added = beside(view, layer, self.lora) if self.lora else ()
+            for use in (*_layer(view, layer, lengthy=lengthy), *added):
                 yield replace(use, count=use.count * count)
 
     def _exit(self, batch: Batch, stage: int) -> Iterator[Use]:

@@ -3,7 +3,8 @@
 A net that answers beyond its rows may say otherwise, so there an answer is held against its neighbours: the same call
 with one size halved (`Family.grows`), answered by the same kernel, is a least; the card that a what-if was made of is a
 least or a most where all its changed rates point one way. Where the card was measured, nothing is compared: rows
-decide there, and a call costs no more than before.
+decide there, and a call costs no more than before. Nor are sizes halved on a copy of such a card: with nothing changed
+that matters it is the card.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     if _measured(found.source):
         return found
     latency = found.seconds[0].copy()
-    for rows, less in _halved_columns(family, cols, key, latency):
+    for rows, less in _halved_columns(family, cols, key, latency) if not found.source.near else ():
         smaller = batch.answer(family, less, key, gpu, protocol).seconds[0]
         latency[rows] = np.maximum(latency[rows], smaller)
     if (made_of := _made_of(gpu)) is not None:
@@ -61,7 +62,7 @@ def answer_scalar(
     if found is None or _measured(found.source):
         return found
     latency = found.seconds[0]
-    for less in _halved(family, case, key, latency):
+    for less in _halved(family, case, key, latency) if not found.source.near else ():
         smaller = scalar.answer_scalar(family, less, key, gpu, protocol)
         latency = max(latency, smaller.seconds[0] if smaller else 0.0)
     if (made_of := _made_of(gpu)) is not None:

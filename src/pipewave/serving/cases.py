@@ -154,6 +154,8 @@ def parse(line: str) -> tuple[Any, Case | BadInput]:
         given = _object(line)
     except BadInput as problem:
         return None, problem
+    if not is_id(given.get("id")):
+        return None, BadInput("id: must be a string or a finite number", field="id")
     try:
         return given.get("id"), from_dict(given)
     except BadInput as problem:

@@ -2,7 +2,8 @@
 
 Prompts are lists of block hashes (Mooncake's `hash_ids`). A block is held while a running request uses it, once however
 many do; then it stays, idle, until its pages are needed: the block idle for longest goes first, and of one prompt the
-last blocks before the first ones, as vLLM's free queue and SGLang's radix tree have it.
+last blocks before the first ones, as vLLM's free queue and SGLang's radix tree have it. With pages in the host's memory
+blocks go there first, in the same order, and are copied back when they are found.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pipewave.errors import BadInput
 class PrefixCache:
     """Blocks of `tokens` tokens by hash, `pages` pages each; `prompts`: the hashes of each request."""
 
-    def __init__(self, prompts: Sequence[Sequence[int]], tokens: int, page_size: int) -> None:
+    def __init__(self, prompts: Sequence[Sequence[int]], tokens: int, page_size: int, host_pages: int = 0) -> None:
         if tokens % page_size:
             raise BadInput(f"blocks of {tokens} tokens: must be whole pages of {page_size}", field="block_tokens")
         self.prompts, self.tokens, self.pages = prompts, tokens, tokens // page_size
         self.used: dict[int, int] = {}  # block → running requests that hold it
         self.idle: OrderedDict[int, None] = OrderedDict()  # the one to go first at the front
+        self.host: OrderedDict[int, None] = OrderedDict()
+        self.host_blocks, self.copied = host_pages // self.pages, 0
 
     def shared(self, request: int) -> int:
         """Pages of a request that running ones hold already."""
@@ -36,11 +39,14 @@ class PrefixCache:
         found = 0
         for block in self.prompts[request]:
             if block not in self.used and block not in self.idle:
-                break
+                if block not in self.host:
+                    break
+                self.copied += self.tokens
             found += self.tokens
         for block in set(self.prompts[request]):
             self.used[block] = self.used.get(block, 0) + 1
             self.idle.pop(block, None)
+            self.host.pop(block, None)
         return found if found < prompt else (prompt - 1) // self.tokens * self.tokens
 
     def leave(self, request: int) -> int:
@@ -58,4 +64,13 @@ class PrefixCache:
     def trim(self, free: int) -> None:
         """Give up idle blocks beyond the pages that nobody runs on."""
         while len(self.idle) * self.pages > free:
-            self.idle.popitem(last=False)
+            block, _ = self.idle.popitem(last=False)
+            if self.host_blocks:
+                self.host[block] = None
+        while len(self.host) > self.host_blocks:
+            self.host.popitem(last=False)
+
+    def loaded(self) -> int:
+        """Tokens copied back from the host since last asked."""
+        copied, self.copied = self.copied, 0
+        return copied

@@ -61,6 +61,8 @@ class Limits:
     prompt_tokens: int = 0
     reserve: float = 0.0
     reserve_least: float = 0.0
+    host_pages: int = 0
+    load_s: float = 0.0
     wait_steps: int = 0
     wait_share: float = 0.0
 
@@ -102,7 +104,8 @@ class Replica:
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
         self.found: list[int] = found.tolist()
         known = traffic.blocks is not None and not ready
-        self.cache = PrefixCache(traffic.blocks or (), traffic.block_tokens, limits.page_size) if known else None
+        sizes = (traffic.block_tokens, limits.page_size, limits.host_pages)
+        self.cache = PrefixCache(traffic.blocks or (), *sizes) if known else None
         self.waiting: deque[int] = deque()
         self.free = limits.pages
         self.tick = 0
@@ -140,6 +143,8 @@ class Replica:
             step.seconds = self.table.seconds(decodes, self.cached + decodes, [(t, b) for _, t, b in step.pieces])
             step.seconds *= self.jitter[self.steps % len(self.jitter)]
             self.steps += 1
+        if self.cache:
+            step.seconds += self.cache.loaded() * self.limits.load_s
         if decodes:
             self._advance(step)
         self._begin(step)

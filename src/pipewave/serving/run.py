@@ -14,9 +14,11 @@ from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec, load
+from pipewave.models.adapters import Lora
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
+from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
@@ -45,7 +47,7 @@ class Setup:
     those names. wait_steps, wait_share: prompts wait so many decode steps for company, or until a step holds this share
     of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
     and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
-    drafted.
+    drafted. lora: adapters. kv_offload_gib: host memory a GPU for idle blocks of prompts.
     """
 
     tp: int = 1
@@ -73,6 +75,8 @@ class Setup:
     wait_share: float = 0.0
     patience: int = 0
     speculative: Speculative | None = None
+    lora: Lora | None = None
+    kv_offload_gib: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
@@ -149,9 +153,10 @@ class Server:
         spec, setup = load(model), _beside(setup, load(model))
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
-        runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), find_gpu(gpu), program)
+        runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
         memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
-        limits = _limits(runner, memory, longest)
+        memory = with_adapters(memory, runner)
+        limits = offloaded(_limits(runner, memory, longest), runner, setup.kv_offload_gib)
         limits = replace(limits, wait_steps=setup.wait_steps, wait_share=setup.wait_share)
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))

@@ -73,7 +73,7 @@ class StepTable:
 
     def _regimes(self) -> list[Regime]:
         """A decode step that replays a graph, a small step with prompts, a large one."""
-        layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.graph_limit
+        layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.pieces_limit
         kinds = ((True, limit), (False, limit), (False, limit + 1))
         return [
             self.engine.regime(graph=graph, rows=rows, layers=layers, **self.counts[graph]) for graph, rows in kinds
@@ -120,7 +120,7 @@ class StepTable:
             rows, regime = self.engine.padded(decoding) * self.verify, self.graph
         else:
             rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
-            regime = self.pieces if rows <= self.engine.graph_limit else self.eager
+            regime = self.pieces if rows <= self.engine.pieces_limit else self.eager
         requests = decoding + len(pieces)
         heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))

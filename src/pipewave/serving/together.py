@@ -60,7 +60,7 @@ def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
     else:
         rows = [max(d * verify + sum(tokens for tokens, _ in pieces), 1) for d, _, pieces in ranks]
     requests = [decoding * verify + len(pieces) for decoding, _, pieces in ranks]
-    small = table.pieces if max(rows) <= engine.graph_limit else table.eager
+    small = table.pieces if max(rows) <= engine.pieces_limit else table.eager
     regime = table.graph if graph else small
     mean = round(sum(rows) / len(rows))
 

@@ -52,6 +52,7 @@ class Engine:
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     chunks: a prompt may be cut over steps. overlaps: the host schedules a step while the one before it runs.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
+    piecewise_tokens: tokens of a step up to which graphs between attentions replay without a compiler.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit; graphs_per_request:
     no more than this many times the requests that may run (None: whatever runs).
     memory_of: what memory_share is a share of: `whole` memory, `static` (weights and cache share it, the rest of the
@@ -101,6 +102,7 @@ class Engine:
     output_reserve: float = 0.0
     output_reserve_least: float = 0.0
     reserve: Reserve | None = None
+    piecewise_tokens: int = 0
     shared_experts: str = "added"
     shared_tokens: int = 0
     fused_norm_mib: float = 0.0
@@ -158,13 +160,18 @@ class Engine:
         size = -(-requests // step) * step
         return min(size, self.graph_limit) if self.graph_limit >= requests else size
 
+    @property
+    def pieces_limit(self) -> int:
+        """Rows up to which a step that is no decode replays graphs between its attentions; 0: it never does."""
+        return self.piecewise_tokens or (self.graph_limit if self.compiled else 0)
+
     def regime(self, *, graph: bool, rows: float, nodes: float, launches: float, layers: float) -> Regime:
         """What `gaps_us` adds to a step of one kind, for loops over millions of such steps."""
-        return self._regime(graph, rows <= self.graph_limit, nodes, launches, layers, SCALAR)
+        return self._regime(graph, rows <= self.pieces_limit, nodes, launches, layers, SCALAR)
 
     def _regime(self, graph: Any, few: Any, nodes: Any, launches: Any, layers: Any, xp: Arith) -> Regime:
         """Of one kind of step, or of many steps as arrays. `few`: rows that fit the captured sizes."""
-        replayed = graph | few if self.compiled else graph  # compiled steps of few rows replay graphs in pieces
+        replayed = graph | few if self.pieces_limit else graph
         pieces = xp.where(replayed, layers * self.layer_us, launches * self.launch_us)
         beside, serial = (self.step_us, 0.0) if self.overlaps else (0.0, self.step_us)
         return Regime(
@@ -177,7 +184,7 @@ class Engine:
         """Named additions to the kernels of steps: waits between kernels, waits for a host that cannot keep ahead, what
         the GPU always waits for, and slower clocks where the whole step, waits included, needs more than the board's
         power."""
-        few = load.rows <= self.graph_limit
+        few = load.rows <= self.pieces_limit
         kind = self._regime(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
         launch = np.maximum(kind.beside_us - load.kernel_us - kind.between_us, 0.0)
         host = kind.after_us + load.requests * self.request_host_us

@@ -44,7 +44,8 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     found = predict(calls, gpu, protocol="serving", stack=engine.stack)
     heat = heat_us(calls, found, gpu)
     found, gone = with_fused_norms(calls, found, gpu, engine)
-    nodes, launches = (np.array([of(call) for call in calls], float) for of in (nodes_of, launches_of))
+    launches = np.array([launches_of(call) for call in calls], float)
+    nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
     return Kernels(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches))
 
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+FROM = "H200"  # the card whose tables are shipped
+
 
 def load_table(kernel: str, *, gpu: str | None = None, path: str | Path | None = None,
-               env: Mapping[str, Any] | None = None) -> Any:  # fmt: skip
+               env: Mapping[str, Any] | None = None, transfer: bool = False) -> Any:  # fmt: skip
     """Load a kernel's table, ready to `select(...)` from.
 
     Args:
@@ -18,6 +20,8 @@ def load_table(kernel: str, *, gpu: str | None = None, path: str | Path | None =
         path: a table file instead; it must hold `kernel`, unless that is empty.
         env: the machine to serve, as `record.environment()` returns it; default: this one, as far as it can be known
             without touching the card. `{}` checks nothing, for a machine that only reads.
+        transfer: where the card has no table, carry the H200's over by the physics of both cards: a warm start, half as
+            sure of itself. A few launches measured there do better: `pipewave tune profile`.
 
     Raises:
         UnknownKernel: no such kernel. BadFile: no table, or a corrupted one.
@@ -25,10 +29,14 @@ def load_table(kernel: str, *, gpu: str | None = None, path: str | Path | None =
     """
     from pipewave.tune import machine
     from pipewave.tune.lookup import lookup
-    from pipewave.tune.table import check_environment, check_kernel, locate, read
+    from pipewave.tune.table import check_environment, check_kernel, has_table, locate, read
+    from pipewave.tune.warm import carried_over
 
     here = machine.current() if env is None else machine.flat(env)
-    table = read(Path(path) if path else locate(kernel, gpu or here.get("gpu") or "H200"))
+    card = gpu or here.get("gpu") or FROM
+    if transfer and path is None and not has_table(kernel, card):
+        return lookup(carried_over(read(locate(kernel, FROM)), card))
+    table = read(Path(path) if path else locate(kernel, card))
     check_kernel(table, kernel)
     check_environment(table, here)
     return lookup(table)

@@ -77,8 +77,17 @@ def locate(kernel: str, gpu: str) -> Path:
         if path.exists():
             return path
     known = ", ".join(sorted(found.name for found in shipped.glob("*"))) or "none"
-    raise BadFile(f"no {of} table for GPU {gpu!r} (shipped: {known}); make one there: `pipewave tune profile {of}`",
-                  field="gpu")  # fmt: skip
+    raise BadFile(f"no {of} table for GPU {gpu!r} (shipped: {known}); make one there: `pipewave tune profile {of}`, "
+                  "or carry one over: `load_table(..., transfer=True)`", field="gpu")  # fmt: skip
+
+
+def has_table(kernel: str, gpu: str) -> bool:
+    """Whether a card has a table of a kernel, the user's own or a shipped one. UnknownKernel for no kernel."""
+    try:
+        locate(kernel, gpu)
+    except BadFile:
+        return False
+    return True
 
 
 def user_tables() -> Path:

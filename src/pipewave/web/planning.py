@@ -81,7 +81,7 @@ def _cloud(found: Plan) -> list[dict[str, Any]]:
     count = len(found.designs)
     chosen = set(np.linspace(0, count - 1, min(count, limits.PLAN_POINTS)).astype(int).tolist()) if count else set()
     ordered = sorted(chosen | set(found.front))
-    return [found.designs.row(index) | {"meets": bool(found.meets[index])} for index in ordered]
+    return [found.marked(index) | {"meets": bool(found.meets[index])} for index in ordered]
 
 
 def plan_command(query: PlanQuery) -> str:

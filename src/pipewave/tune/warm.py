@@ -1,0 +1,27 @@
+"""A shipped table on a card that nobody measured: its laws scaled by the physics of both cards.
+
+Which configurations come into question in a cell is kept; which of them is chosen is decided by the scaled laws, on the
+new card's number of SMs. Times are expected to be off by more, so that margins over the default are twice as wide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipewave.gpus import find
+from pipewave.tune.own.card import card
+from pipewave.tune.own.transfer import ratios
+from pipewave.tune.table import Table
+
+WIDER = 2.0  # the error, and the margin, of what was not measured on the card
+
+
+def carried_over(table: Table, gpu: str) -> Table:
+    """A table for another card. UnknownGpu where the card has no specification: there is nothing to scale by."""
+    spec = find(gpu)
+    source, target = card(str(table.meta["env"]["gpu"])), card(spec.name)
+    fitted, margins = table.fitted, table.fitted.margins
+    made = replace(fitted, sms=target.sms, law=fitted.law * ratios(source, target), sigma=fitted.sigma * WIDER,
+                   margins=(margins[0] * WIDER, margins[1] * WIDER))  # fmt: skip
+    env = {**table.meta["env"], "carried_over_to": spec.name}
+    return replace(table, fitted=made, meta={**table.meta, "env": env})
