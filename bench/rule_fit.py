@@ -36,7 +36,7 @@ NETS = {
     "link_times": ("collective", ("all_gather", "reduce_scatter", "all_to_all", "send_recv", "all_reduce")),
 }
 CACHED: tuple[_lru_cache_wrapper[Any], ...] = (stack_rules.constant, engines.engine_of, setting._setting)
-SAMPLE = 30  # rows of a net, GPU, stack and implementation
+SAMPLE = 15  # rows of a net, GPU, stack and implementation
 NUDGE = 1.05  # of a case's numbers, to find the rows that rest on it
 LIMIT = 12.0  # most that a number may be scaled by, and the inverse
 FOLDS = 4  # of groups, where one GPU has the case
