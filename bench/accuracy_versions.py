@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     tables = options.table or list(TABLES)
     frames = {table: rows(table, None, [HELD_OUT], options.each) for table in tables}
     parts = {"shipped": cells(by_weights(options.weights, frames))}
-    parts["named"] = cells(by_weights(options.weights, frames, named=True))
+    parts["named"] = cells(by_weights(options.weights, frames, told=True))
     if options.runs:
         parts["left out"] = cells([*left_out(options.runs, frames)])
     for title, found in parts.items():

@@ -26,7 +26,7 @@ from train.asked import KNOWN, TABLES, Outcome, by_weights, rows
 from train.intervals import LEVEL, POWERS, TOLERANCE, balance, weighted_quantile
 from train.splits import FOLDS, HELD_OUT
 
-EACH = 8  # rows of a GPU, version and type
+EACH = 24  # rows of a GPU, version and type
 ENOUGH = 100  # of a level for an interval of its own; levels share their rows below that
 CALIBRATED = ("other_gpu", "nearest_version")
 BASIS, PROTOCOL = "measured_gpu", "graph"
