@@ -130,7 +130,7 @@ def test_a_regime_is_the_sum_of_the_named_gaps(name: str, graph: bool, rows: flo
     gaps = sum(float(values[0]) for values in engine.gaps_us(load).values())
     regime = engine.regime(graph=graph, rows=rows, nodes=300.0, launches=340.0, layers=32.0)
     busy = max(kernel_us + regime.between_us, regime.beside_us)
-    assert busy + regime.after_us + 8 * engine.request_host_us == pytest.approx(kernel_us + gaps)
+    assert busy + regime.after_us + 8 * engine.each_request_us == pytest.approx(kernel_us + gaps)
 
 
 def test_power_binds_only_work_that_needs_more_than_the_board_delivers() -> None:
@@ -218,3 +218,12 @@ def test_prompts_and_decodes_are_one_attention_kernel_but_where_the_engine_runs_
 
     assert attention("H200") == [(1, 512, 1)]
     assert attention("B200") == [(512,), (1, 1)]
+
+
+def test_what_a_request_costs_without_overlap_is_gone_with_it() -> None:
+    engine = find_engine("vllm:0.11.0")
+    assert not engine.overlaps and engine.alone_us > 0
+    beside = engine.what_if(overlaps=True)
+    assert engine.each_request_us - beside.each_request_us == pytest.approx(engine.alone_us)
+    kind = {"graph": True, "rows": 8.0, "nodes": 100.0, "launches": 0.0, "layers": 32.0}
+    assert (engine.regime(**kind).beside_us, beside.regime(**kind).beside_us) == (0.0, engine.step_us)

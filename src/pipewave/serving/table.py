@@ -125,7 +125,7 @@ class StepTable:
         heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
         busy = max(kernels + regime.between_us, regime.beside_us)
-        whole = busy + regime.after_us + requests * self.engine.request_host_us
+        whole = busy + regime.after_us + requests * self.engine.each_request_us
         return float(self.factor * limited_us(whole, heat, SCALAR))
 
     def together(self, ranks: Sequence[Work]) -> float:

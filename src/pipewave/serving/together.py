@@ -72,5 +72,5 @@ def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
     )
     busy = max(kernels + regime.between_us, regime.beside_us)
     hosted = max(decoding + len(pieces) for decoding, _, pieces in ranks)
-    whole = busy + regime.after_us + hosted * engine.request_host_us
+    whole = busy + regime.after_us + hosted * engine.each_request_us
     return float(table.factor * limited_us(whole, heat, SCALAR))

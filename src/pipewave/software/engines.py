@@ -21,7 +21,7 @@ from pipewave.software.rules import DeploymentFacts, KernelRule
 
 FILE = Path(__file__).with_name("times.json")
 LARGE = DeploymentFacts()  # a card of 140 GiB and a dense model
-HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us")
+HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us", "alone_us")
 LAUNCH_TIMES = ("launch_us", "layer_us", "prefill_host_us")  # of them, those of steps that replay no whole graph
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
 
@@ -47,7 +47,8 @@ class Engine:
     step_us: host time of a step, which runs beside the GPU where the engine overlaps; launch_us: more for each kernel
     launched one by one; layer_us: more for each layer of a step that replays a graph for all but attention.
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
-    copies of inputs, sampling, scheduling when nothing runs beside it.
+    copies of inputs, sampling, scheduling when nothing runs beside it. alone_us: where the engine does not overlap, what
+    each request costs more, instead of step_us (0: step_us it is).
     separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     chunks: a prompt may be cut over steps. overlaps: the host schedules a step while the one before it runs.
@@ -92,6 +93,7 @@ class Engine:
     graph_gib: float
     mixes_phases: bool
     compiled: bool
+    alone_us: float = 0.0
     memory_of: str = "whole"
     separate_attention: bool = False
     chunks: bool = True
@@ -161,6 +163,11 @@ class Engine:
         return min(size, self.graph_limit) if self.graph_limit >= requests else size
 
     @property
+    def each_request_us(self) -> float:
+        """What the GPU waits for at each request of a step."""
+        return self.request_host_us + (0.0 if self.overlaps else self.alone_us)
+
+    @property
     def pieces_limit(self) -> int:
         """Rows up to which a step that is no decode replays graphs between its attentions; 0: it never does."""
         return self.piecewise_tokens or (self.graph_limit if self.compiled else 0)
@@ -173,7 +180,7 @@ class Engine:
         """Of one kind of step, or of many steps as arrays. `few`: rows that fit the captured sizes."""
         replayed = graph | few if self.pieces_limit else graph
         pieces = xp.where(replayed, layers * self.layer_us, launches * self.launch_us)
-        beside, serial = (self.step_us, 0.0) if self.overlaps else (0.0, self.step_us)
+        beside, serial = (self.step_us, 0.0) if self.overlaps else (0.0, 0.0 if self.alone_us else self.step_us)
         return Regime(
             nodes * xp.where(replayed, self.node_us, self.stream_us),
             beside + xp.where(graph, 0.0, pieces),
@@ -187,7 +194,7 @@ class Engine:
         few = load.rows <= self.pieces_limit
         kind = self._regime(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
         launch = np.maximum(kind.beside_us - load.kernel_us - kind.between_us, 0.0)
-        host = kind.after_us + load.requests * self.request_host_us
+        host = kind.after_us + load.requests * self.each_request_us
         whole = load.kernel_us + kind.between_us + launch + host
         power_throttling = limited_us(whole, load.heat_us) - whole
         return {
