@@ -32,6 +32,7 @@ SAME_HIDDEN = (
     "engines",
     "sure",
 )  # shown where the designs differ in them
+INTERVAL = "TPOT 90 %"
 HIDDEN = ("e2e_ms", "tpot_ms_low", "tpot_ms_high")
 
 
@@ -130,7 +131,18 @@ def _front(designs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The designs as people read them: short headings, without what is alike in all of them."""
     alike = {name for name in SAME_HIDDEN if len({str(row[name]) for row in designs}) == 1}
     gone = alike.union(HIDDEN)
-    return [{HEADINGS.get(k, k): v for k, v in row.items() if k not in gone} for row in designs]
+    shown = map(_with_interval, designs)
+    return [{HEADINGS.get(name, name): value for name, value in row.items() if name not in gone} for row in shown]
+
+
+def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
+    """A design with the 90 % interval of its TPOT right after it."""
+    sides = f"{row['tpot_ms_low']:.4g} – {row['tpot_ms_high']:.4g}"
+    return {k: v for name, value in row.items() for k, v in _named(name, value, sides)}
+
+
+def _named(name: str, value: Any, sides: str) -> tuple[tuple[str, Any], ...]:
+    return ((name, value), (INTERVAL, sides)) if name == "tpot_ms" else ((name, value),)
 
 
 def _show(answer: dict[str, Any]) -> None:
@@ -138,9 +150,10 @@ def _show(answer: dict[str, Any]) -> None:
 
     print(f"{answer['designs']:,} designs of {answer['model']}, {answer['meet_the_limits']:,} meet the limits")
     if answer["front"]:
-        table(_front(answer["front"]), title="Pareto front, cheapest first")
+        table(_front(answer["front"]), title="Pareto front, cheapest first", droppable=(INTERVAL,))
         if len(answer["best_by_gpu"]) > 1:
-            table(_front(answer["best_by_gpu"]), title="best of each GPU, by tokens a second and GPU")
+            title = "best of each GPU, by tokens a second and GPU"
+            table(_front(answer["best_by_gpu"]), title=title, droppable=(INTERVAL,))
         if any(row["sure"] == "perhaps" for row in answer["front"]):
             print("perhaps: the 90 % interval of TPOT straddles the limit")
         changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]

@@ -36,7 +36,7 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--budget-s", type=float, default=600.0, help="seconds from its turn on, starting the engine included"
     )
-    parser.add_argument("--points", choices=("all", "decode", "traced", "none"), default="all")
+    parser.add_argument("--points", choices=("all", "decode", "kinds", "traced", "none"), default="all")
     parser.add_argument("--own-tokens", action="store_true", help="each request decodes a token of its own")
     parser.add_argument("--trace", action="store_true", help="record profiler traces after the timings")
     parser.add_argument("--traces", type=Path, help="directory of the traces; default: that of the rows")
@@ -45,6 +45,7 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--memory-share", type=float, help="vLLM's gpu_memory_utilization; default: vLLM's")
     parser.add_argument("--max-batched-tokens", type=int, default=8192, help="0 leaves it to vLLM")
     parser.add_argument("--after", type=int, help="import at once, but start the engine when this process has ended")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an argument of vllm.LLM")
     return parser.parse_args(argv)
 
 
@@ -55,7 +56,8 @@ def setup_of(given: argparse.Namespace) -> Setup:
         if path is not None:
             path.mkdir(parents=True, exist_ok=True)
     limit = given.max_batched_tokens or None
-    return Setup(given.model, given.tp, given.layers, given.eager, limit, given.memory_share, folder)
+    more = dict(item.split("=", 1) for item in given.set)
+    return Setup(given.model, given.tp, given.layers, given.eager, limit, given.memory_share, folder, more)
 
 
 class Writer:
@@ -125,10 +127,16 @@ def measure(given: argparse.Namespace, setup: Setup, started: float) -> None:
     """Start the engine, time the points, then record the traces."""
     write = Writer(given.out, setup)
     llm, told = launch.start(setup)
-    write("engine", {"load_s": round(time.monotonic() - started, 1), **_described(llm, told)})
+    write("engine", {"load_s": round(time.monotonic() - started, 1), "set": dict(setup.more), **_described(llm, told)})
     driver = Driver(launch.engine_of(llm, own_tokens=given.own_tokens))
     run = Run(driver, write, started + given.budget_s, gpu.sampler())
-    chosen = {"all": points.every(), "decode": points.decoding(), "traced": points.traced(), "none": ()}[given.points]
+    chosen = {
+        "all": points.every(),
+        "decode": points.decoding(),
+        "kinds": points.kinds(),
+        "traced": points.traced(),
+        "none": (),
+    }[given.points]
     one_token = driver.limits.sampling(1)
 
     def generate(prompts: list[list[int]]) -> None:

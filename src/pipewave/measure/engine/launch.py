@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ SETTINGS = {
     "passes": "compilation_config.pass_config",
     "second_runner": "use_v2_model_runner",
 }
+LAYER_LISTS = ("layer_types", "mlp_layer_types", "hybrid_override_pattern", "layers_block_type")
+ROUTING = "VLLM_MOE_ROUTING_SIMULATION_STRATEGY"  # random weights alone route all tokens of deep layers alike
 SPACING = 7919  # between the tokens of two requests: prime, so that they repeat after a whole vocabulary only
 
 
@@ -71,6 +73,7 @@ class Setup:
     max_batched_tokens: int | None = 8192
     memory_share: float | None = None
     traces: Path | None = None
+    more: Mapping[str, str] = field(default_factory=dict)  # further arguments of `vllm.LLM` by name
 
     @property
     def name(self) -> str:
@@ -132,9 +135,14 @@ def config_of(model: str, layers: int | None) -> dict[str, Any]:
     if not path.is_file():
         raise BadInput(f"model: {model!r} is neither a built-in model nor a config.json", field="model")
     config: dict[str, Any] = json.loads(path.read_text())
-    if layers is None:
-        return config
-    kinds = {"layer_types": config["layer_types"][:layers]} if config.get("layer_types") else {}
+    return config if layers is None else _cut(config, layers)
+
+
+def _cut(config: dict[str, Any], layers: int) -> dict[str, Any]:
+    """The config of a model of the first `layers`; lists and patterns of a letter a layer are cut with it."""
+    if "text_config" in config:
+        return config | {"text_config": _cut(config["text_config"], layers)}
+    kinds = {name: config[name][:layers] for name in LAYER_LISTS if config.get(name)}
     return config | kinds | {"num_hidden_layers": layers}
 
 
@@ -151,6 +159,7 @@ def arguments(setup: Setup, folder: str) -> dict[str, Any]:
         "max_num_batched_tokens": setup.max_batched_tokens,
         "seed": 0,
     }
+    chosen |= setup.more
     if setup.memory_share is not None:
         chosen["gpu_memory_utilization"] = setup.memory_share
     if setup.traces is not None:
@@ -213,6 +222,7 @@ def facts(llm: Any, told: Told) -> dict[str, Any]:
         "kv_tokens_logged": told.kv_tokens(),
         "memory": llm.llm_engine.collective_rpc(worker.memory),
         "versions": versions(),
+        "simulated_routing": os.environ.get(ROUTING),
         "log": told.lines,
     }
 

@@ -65,6 +65,13 @@ def decoding() -> tuple[Point, ...]:
     return tuple(decode(batch, context) for context in (1024, 4096) for batch in BATCHES)
 
 
+def kinds() -> tuple[Point, ...]:
+    """Points for models whose caches hold more than keys and values, so that nothing is seeded; two come twice."""
+    prompts = [prefill(1, length) for length in (512, 2048, 8192)]
+    decodes = [decode(batch, context, "computed") for context in (1024, 8192) for batch in (1, 16, 64)]
+    return (*prompts, *decodes, prefill(4, 2048), prefill(1, 128), prompts[1], decodes[1])
+
+
 def traced() -> tuple[Point, ...]:
     """The two steps of which traces are recorded."""
     return prefill(1, TRACED_PROMPT), decode(TRACED_BATCH, TRACED_CONTEXT)

@@ -45,6 +45,7 @@ def fill_cache(worker: Any) -> int:
     caches = [cache for cache in worker.model_runner.kv_caches if isinstance(cache, torch.Tensor)]
     with torch.inference_mode():
         for cache in caches:
-            cache.normal_(0.0, 0.5)
+            if cache.is_floating_point():
+                cache.normal_(0.0, 0.5)
     torch.cuda.synchronize()
     return len(caches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 from pipewave.tune import machine
@@ -12,7 +13,6 @@ from pipewave.tune.own.card import card
 from pipewave.tune.own.device import Built, Launch
 
 FLUSH_MB = 256
-TRITON = "triton"
 
 
 def current() -> Gpu | None:
@@ -23,7 +23,13 @@ def current() -> Gpu | None:
         import torch
     except ImportError:
         return None
-    return Gpu() if torch.cuda.is_available() else None
+    return _gpu(torch.cuda.current_device()) if torch.cuda.is_available() else None
+
+
+@cache
+def _gpu(device: int) -> Gpu:
+    """One timer with its buffer serves all kernels on a device."""
+    return Gpu()
 
 
 class Gpu:
