@@ -47,8 +47,8 @@ class Engine:
     step_us: host time of a step, which runs beside the GPU where the engine overlaps; launch_us: more for each kernel
     launched one by one; layer_us: more for each layer of a step that replays a graph for all but attention.
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
-    copies of inputs, sampling, scheduling when nothing runs beside it. alone_us: where the engine does not overlap, what each
-    request costs more, instead of step_us (0: step_us it is).
+    copies of inputs, sampling, scheduling when nothing runs beside it.
+    alone_us: where the engine does not overlap, what each request costs more, instead of step_us (0: step_us it is).
     separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     chunks: a prompt may be cut over steps. overlaps: the host schedules a step while the one before it runs.
