@@ -16,6 +16,7 @@ from dataclasses import asdict
 import numpy as np
 
 from bench.e2e_steps import Measured, measure_loads, points
+from pipewave.files import manifest
 from pipewave.software.engines import FILE
 from pipewave.step import Engine, find_engine
 
@@ -110,6 +111,7 @@ def write(name: str, values: Mapping[str, float]) -> None:
     table = json.loads(FILE.read_text("utf-8"))
     table[name] |= values
     FILE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
+    manifest.write()
 
 
 def main() -> None:

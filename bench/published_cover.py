@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.published_rows import OLD, Group, Row, corpus, of_peak, read
+from pipewave.files import manifest
 from pipewave.serving import interval
 from pipewave.serving.answers import told
 from pipewave.serving.cases import from_dict
@@ -117,6 +118,7 @@ def main() -> None:
     if asked.write:
         table = {"source": "published runs of today's engines; python -m bench.published_cover --write"}
         interval.FILE.write_text(json.dumps(table | {"half_widths": half}, indent=2) + "\n", "utf-8")
+        manifest.write()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import numpy as np
 
 from bench.published_rows import OLD, Row, corpus, of_peak, read
 from pipewave.errors import PipewaveError
+from pipewave.files import manifest
 from pipewave.physics.demand import Array
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
@@ -136,6 +137,7 @@ def write(engine: str, found: dict[str, Any]) -> None:
     table = json.loads(front.FILE.read_text("utf-8"))
     table[engine] |= dict(zip(GRID, found["constants"], strict=True))
     front.FILE.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    manifest.write()
     kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     RESULTS.write_text(json.dumps(kept | {engine: found}, indent=1) + "\n", "utf-8")
 
