@@ -67,31 +67,13 @@ def _served(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> t
                 "disaggregation needs both pools, prefill and decode", field="decode" if case.prefill else "prefill"
             )
         pools = Disaggregated.of(case.model, case.gpu, setup, (case.prefill, case.decode), traffic.longest)
-    elif _in_pools(case):
+    elif is_disaggregated(case.engine, case.version) if case.disaggregated is None else case.disaggregated:
         pools, note = matched(case.model, case.gpu, setup, case.tp, traffic)
         assumed.append(note)
     else:
         server = Server.of(case.model, case.gpu, setup, traffic.longest)
         return server.record(traffic), server
     return pools.record(traffic), pools.decode
-
-
-def _in_pools(case: Case) -> bool:
-    """Whether a case is disaggregated: as it says, or as only such deployments are written.
-
-    Tables of whole deployments write all their GPUs as tp: more than a host has, of which no engine is cut.
-    """
-    if case.disaggregated is not None:
-        return case.disaggregated
-    if is_disaggregated(case.engine, case.version):
-        return True
-    if case.tp <= find_gpu(case.gpu).gpus_per_node or (case.pp, case.dp) != (1, 1):
-        return False
-    try:
-        Parallel(case.tp, 1, case.ep).check(load(case.model))
-    except CannotShard:
-        return True
-    return False
 
 
 def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:
