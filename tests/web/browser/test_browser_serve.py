@@ -120,16 +120,23 @@ def test_sliders_redraw(page: Any, report: Callable[[str], None]) -> None:
 
 
 @pytest.mark.refused
-def test_batch_that_does_not_fit_is_said_under_its_field_and_old_numbers_stay_dimmed(page: Any) -> None:
+def test_batch_of_which_nothing_fits_is_said_under_its_field_and_old_numbers_stay_dimmed(page: Any) -> None:
     page.goto("/serve" + QUERY)
     page.wait_for_selector(".tiles")
-    page.get_by_label("Batch, exact").fill("4000")
+    page.get_by_label("Context (prompt), exact").fill("1000000")
     message = page.locator("[data-field=batch] .field-error")
     message.wait_for()
     assert "GiB" in message.inner_text()  # the library says how many would fit
     assert page.locator(".results.stale .tiles").count() == 1
-    page.get_by_label("Batch, exact").fill("8")
+    page.get_by_label("Context (prompt), exact").fill("2048")
     page.wait_for_selector(".results:not(.stale) .tiles")
+
+
+def test_batch_that_fits_in_parts_is_answered_and_says_that_it_waits(page: Any) -> None:
+    page.goto("/serve" + QUERY)
+    page.wait_for_selector(".tiles")
+    page.get_by_label("Batch, exact").fill("4000")
+    page.get_by_text("wait their turn").first.wait_for()
 
 
 @pytest.mark.refused
