@@ -1,6 +1,6 @@
 """AITER's tuned tables (MIT, ROCm/aiter): the fastest kernel of each shape of GEMM and fused MoE on AMD's Instinct.
 
-They are selected minima: what a call can take there, not what a framework's default takes. `min_us` of a shape is taken
+They are selected minima: what a call can take there, not what a framework's default takes. `us` of a shape is taken
 over all kernels that the tables list for it; `spread` is how much slower the slowest listed one is, the nearest thing
 to a measure of what is lost when another kernel runs.
 """

@@ -28,7 +28,10 @@ from pipewave.cli.serving import (
 from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
+    from pipewave.models import ModelSpec
     from pipewave.serving.client_command import Asked
+    from pipewave.serving.disaggregated import Disaggregated
+    from pipewave.serving.run import Server, Setup
     from pipewave.serving.server_command import Deployed
     from pipewave.serving.traffic import Traffic
 
@@ -130,11 +133,10 @@ def serve_command(
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
     from pipewave.models import load
     from pipewave.models.adapters import lora_of
-    from pipewave.serving.disaggregated import Disaggregated, side_of
     from pipewave.serving.estimate import asked, image_tokens
     from pipewave.serving.perfetto import write
     from pipewave.serving.report import Sla
-    from pipewave.serving.run import Server, Setup, with_interval
+    from pipewave.serving.run import Setup, with_interval
     from pipewave.serving.speculative import of as speculative_of
 
     spec = asked(load(model, ignore=tuple(ignore)), osl)
@@ -161,17 +163,25 @@ def serve_command(
     setup = pasted.setup if pasted else setup
     sla = Sla(ttft, tpot, request_latency)
     sla = asking.sla if asking and sla == Sla() else sla
-    if prefill_pool or decode_pool:
-        pools = (side_of(prefill_pool or {}, "prefill"), side_of(decode_pool or {}, "decode"))
-        apart = Disaggregated.of(spec, gpu, setup, pools, traffic.longest)
-        served = with_interval(apart, traffic, sla) if interval else apart.run(traffic, sla)
-    else:
-        server = Server.of(spec, gpu, setup, traffic.longest)
-        served = with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
+    server = _server(spec, gpu, setup, (prefill_pool, decode_pool), traffic.longest)
+    served = with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
     if trace_out:
         write(trace_out, served.record, served.traffic)
     notes = [note for one in (pasted, asking) if one for note in one.notes]
     _served(served.to_dict() | ({"notes": notes} if notes else {}), as_json)
+
+
+def _server(
+    spec: ModelSpec, gpu: str, setup: Setup, pools: tuple[str | None, str | None], longest: int
+) -> Server | Disaggregated:
+    """One engine, or `prefill` and `decode` pools as the options say them."""
+    from pipewave.serving.disaggregated import Disaggregated, side_of
+    from pipewave.serving.run import Server
+
+    if not any(pools):
+        return Server.of(spec, gpu, setup, longest)
+    sides = (side_of(pools[0] or {}, "prefill"), side_of(pools[1] or {}, "decode"))
+    return Disaggregated.of(spec, gpu, setup, sides, longest)
 
 
 def _deployed(command: str | None, engine: str) -> Deployed | None:

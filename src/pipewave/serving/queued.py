@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.serving.replica import Limits
-from pipewave.serving.run import table_of
+from pipewave.serving.run import limits_of, table_of
 from pipewave.serving.simulate import Pool, Simulation
 from pipewave.serving.traffic import synthetic
 from pipewave.step import Runner
-from pipewave.step.memory import GIB, Budget, cache_bytes
+from pipewave.step.memory import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,11 @@ def times(runner: Runner, memory: Budget, batch: Batch) -> Mapping[str, float]:
     """
     traffic = synthetic(batch.requests, input_len=batch.input_len, output_len=batch.output_len)
     table = table_of(runner, batch.budget, min(batch.requests, runner.engine.max_requests), traffic.longest)
-    pool = Pool(table, _limits(runner, memory, batch), runner.deployment.parallel.pp)
+    pool = Pool(
+        table,
+        limits_of(runner, memory, batch.input_len + batch.output_len, batch.budget),
+        runner.deployment.parallel.pp,
+    )
     record = Simulation(traffic, pool, keep_steps=False).run()
     later = max(batch.output_len - 1, 1)
     middle = {
@@ -46,20 +49,3 @@ def times(runner: Runner, memory: Budget, batch: Batch) -> Mapping[str, float]:
     factor = math.exp(table.spread)
     sides: dict[str, Any] = {"": 1.0, "_low": 1.0 / factor, "_high": factor}
     return {name + side: ms * scale for name, ms in middle.items() for side, scale in sides.items()}
-
-
-def _limits(runner: Runner, memory: Budget, batch: Batch) -> Limits:
-    """The scheduler's limits; windows and states count through what a request of this length takes."""
-    engine, length = runner.engine, batch.input_len + batch.output_len
-    each = cache_bytes(runner.deployment, length, chunk=batch.budget) / length
-    pages = int(memory.kv * GIB / each) // engine.page_size // runner.deployment.parallel.pp
-    return Limits(
-        batch.budget,
-        min(engine.max_requests, pages),
-        pages,
-        engine.page_size,
-        engine.mixes_phases,
-        chunks=engine.chunks,
-        reserve=engine.output_reserve,
-        reserve_least=engine.output_reserve_least,
-    )

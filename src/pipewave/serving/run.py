@@ -156,7 +156,7 @@ class Server:
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
         memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
         memory = with_adapters(memory, runner)
-        limits = offloaded(_limits(runner, memory, longest), runner, setup.kv_offload_gib)
+        limits = offloaded(limits_of(runner, memory, longest), runner, setup.kv_offload_gib)
         limits = replace(limits, wait_steps=setup.wait_steps, wait_share=setup.wait_share)
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
@@ -298,20 +298,24 @@ def _power(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def _limits(runner: Runner, memory: Budget, longest: int) -> Limits:
-    """Scheduler limits. Windows and latents are counted through the cache a request of the longest length takes."""
+def limits_of(runner: Runner, memory: Budget, longest: int, tokens: int | None = None) -> Limits:
+    """Scheduler limits, with a budget of so many `tokens` a step in place of the engine's.
+
+    Windows and latents are counted through the cache a request of the longest length takes.
+    """
     engine, lanes = runner.engine, runner.deployment.parallel.pp
-    per_token = cache_bytes(runner.deployment, longest, chunk=engine.max_batched_tokens) / longest
+    budget = tokens or engine.max_batched_tokens
+    per_token = cache_bytes(runner.deployment, longest, chunk=budget) / longest
     pages = int(memory.kv * GIB / per_token) // engine.page_size // lanes
     # No more requests can ever run than the cache holds of the shortest kind; a smaller table is a faster one.
     return Limits(
-        engine.max_batched_tokens,
+        budget,
         min(engine.max_requests, pages),
         pages,
         engine.page_size,
         engine.mixes_phases,
         chunks=engine.chunks,
-        prompt_tokens=engine.max_prefill_tokens,
+        prompt_tokens=0 if tokens else engine.max_prefill_tokens,
         reserve=engine.output_reserve,
         reserve_least=engine.output_reserve_least,
     )
