@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.calibrate.fit import FEWEST_ROWS, Fit, Sample, fit
+from pipewave.calibrate.fit import FEWEST_ROWS, Fit, Sample, fit, thinned
 from pipewave.calibrate.samples import Key, Row, samples
 from pipewave.gpus import GPU, find
 from pipewave.residual.calibration import corrections
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     given, table = tables(options.data), []
     for architecture, found in _by_architecture(given).items():
-        fits = {key: fit(fewer(sample)) for key, sample in found.items() if len(sample) >= FEWEST_ROWS}
+        fits = {key: fit(thinned(sample, MOST_ROWS)) for key, sample in found.items() if len(sample) >= FEWEST_ROWS}
         kept = {key: packed(one.correction) for key, one in fits.items() if one.correction}
         save(Saved(architecture, kept, ({"source": ORIGIN},)), options.out / f"{architecture}{corrections.SUFFIX}")
         table += [_line(architecture, key, one) for key, one in sorted(fits.items())]
@@ -107,13 +107,6 @@ def joined(some: list[Sample]) -> Sample:
         group=np.concatenate([s.group + 10_000 * i for i, s in enumerate(some)]),
         settings=frozenset().union(*(s.settings for s in some)),
     )
-
-
-def fewer(sample: Sample) -> Sample:
-    """At most MOST_ROWS, drawn evenly: what is shipped counts by its size."""
-    if len(sample) <= MOST_ROWS:
-        return sample
-    return sample.take(np.sort(np.random.default_rng(0).choice(len(sample), MOST_ROWS, replace=False)))
 
 
 def packed(found: Correction) -> Correction:

@@ -64,7 +64,7 @@ def fit(sample: Sample) -> Fit:
     """Fit a correction; ValueError with fewer than FEWEST_ROWS rows."""
     if len(sample) < FEWEST_ROWS:
         raise ValueError(f"{len(sample)} rows: at least {FEWEST_ROWS} are needed")
-    sample = _thinned(sample)
+    sample = thinned(sample)
     frame, points = standardised(sample)
     values = tamed(sample)
     codes = sum(map(is_code, frame.names)) if len(sample) >= ROWS_FOR_SOFTWARE else 0
@@ -101,11 +101,11 @@ def standardised(sample: Sample) -> tuple[Frame, Array]:
     return frame, np.clip(points, -FARTHEST, FARTHEST)
 
 
-def _thinned(sample: Sample) -> Sample:
-    """At most MAX_ROWS rows, drawn evenly."""
-    if len(sample) <= MAX_ROWS:
+def thinned(sample: Sample, most: int = MAX_ROWS) -> Sample:
+    """At most so many rows, drawn evenly."""
+    if len(sample) <= most:
         return sample
-    return sample.take(np.sort(np.random.default_rng(0).choice(len(sample), MAX_ROWS, replace=False)))
+    return sample.take(np.sort(np.random.default_rng(0).choice(len(sample), most, replace=False)))
 
 
 def is_code(name: str) -> bool:
