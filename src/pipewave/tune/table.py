@@ -33,7 +33,7 @@ from pipewave.tune.wave import TERMS
 
 # 2: laws have terms of the first wave; 3: cells end at powers of two; 4: loads, margins, cells for known loads;
 # 5: the checksum covers types and shapes
-SCHEMA = 5
+SCHEMA = 6
 HARD = ("gpu", "sm_count", "cc")
 SOFT = ("triton", "cuda", "driver")
 _SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py",
@@ -148,7 +148,7 @@ def _arrays(fitted: Fitted, cells: Cells, known_load: Cells) -> dict[str, NDArra
     return arrays | {
         "load_sizes": loads.sizes,
         "load_ratio": loads.ratio.astype(np.float32),
-        **_cells("told", known_load),
+        **_cells("known_load", known_load),
     }
 
 
@@ -196,7 +196,9 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Table:
     fitted = Fitted(kernel, int(meta["env"]["sm_count"]), config, a["resident"].astype(np.int64),
                     _law(a["law"]), smooth, a["sigma"].astype(float), loads, margins, meta["fit"])  # fmt: skip
     cells = Cells(a["cell_key"], a["cell_start"], a["cell_config"], a["cell_factor"])
-    known_load = Cells(cells.key, a["told_start"], a["told_config"], a["told_factor"]) if has_load else cells
+    known_load = (
+        Cells(cells.key, a["known_load_start"], a["known_load_config"], a["known_load_factor"]) if has_load else cells
+    )
     return Table(kernel, fitted, cells, known_load, meta)
 
 
