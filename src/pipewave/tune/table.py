@@ -195,11 +195,15 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Table:
     margins = meta["margins"][0], meta["margins"][1]
     fitted = Fitted(kernel, int(meta["env"]["sm_count"]), config, a["resident"].astype(np.int64),
                     _law(a["law"]), smooth, a["sigma"].astype(float), loads, margins, meta["fit"])  # fmt: skip
-    cells = Cells(a["cell_key"], a["cell_start"], a["cell_config"], a["cell_factor"])
+    cells = _read_cells("cell", a["cell_key"], a)
     known_load = (
         Cells(cells.key, a["known_load_start"], a["known_load_config"], a["known_load_factor"]) if has_load else cells
     )
     return Table(kernel, fitted, cells, known_load, meta)
+
+
+def _read_cells(name: str, key: NDArray[Any], a: Mapping[str, NDArray[Any]]) -> Cells:
+    return Cells(key, a[f"{name}_start"], a[f"{name}_config"], a[f"{name}_factor"])
 
 
 def _law(read: NDArray[Any]) -> NDArray[np.float64]:

@@ -136,7 +136,7 @@ def _predicted(of: Lookup, product: int, anchors: Sequence[int], configs: Sequen
     config, there = columns(configs), product_counts(of, product, m, configs, whole=whole)
     resident = np.maximum(
         1, 8 // config["num_warps"]
-    )  # not stated by engines' launchers; laws bend to what is measured
+    )  # engines' launchers do not state it; laws bend to what is measured
     model = fit(Anchors(at[:, None].astype(float), product_counts(of, product, at, configs, whole=whole), us, config,
                         resident), card, there[:: max(1, len(m) // 128)])  # fmt: skip
     predicted = model.us(there, np.log(m[:, None].astype(float))) * np.exp(model.sigma)
