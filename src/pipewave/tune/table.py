@@ -196,9 +196,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Table:
     fitted = Fitted(kernel, int(meta["env"]["sm_count"]), config, a["resident"].astype(np.int64),
                     _law(a["law"]), smooth, a["sigma"].astype(float), loads, margins, meta["fit"])  # fmt: skip
     cells = _read_cells("cell", a["cell_key"], a)
-    known_load = (
-        Cells(cells.key, a["known_load_start"], a["known_load_config"], a["known_load_factor"]) if has_load else cells
-    )
+    known_load = _read_cells("known_load", cells.key, a) if has_load else cells
     return Table(kernel, fitted, cells, known_load, meta)
 
 

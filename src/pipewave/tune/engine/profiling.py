@@ -134,9 +134,8 @@ def _predicted(of: Lookup, product: int, anchors: Sequence[int], configs: Sequen
     """Predict a product at all numbers of tokens, one sigma up: [m, c] µs, inf where it cannot run."""
     at = np.array(anchors, np.int64)
     config, there = columns(configs), product_counts(of, product, m, configs, whole=whole)
-    resident = np.maximum(
-        1, 8 // config["num_warps"]
-    )  # engines' launchers do not state it; laws bend to what is measured
+    # Engines' launchers do not state it; laws bend to what is measured.
+    resident = np.maximum(1, 8 // config["num_warps"])
     model = fit(Anchors(at[:, None].astype(float), product_counts(of, product, at, configs, whole=whole), us, config,
                         resident), card, there[:: max(1, len(m) // 128)])  # fmt: skip
     predicted = model.us(there, np.log(m[:, None].astype(float))) * np.exp(model.sigma)
