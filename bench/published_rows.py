@@ -40,7 +40,7 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Row:
     """A published run: its group, its case, its measured means, what it `needs` that the case cannot say, and the
-    newest release of its engine on the day it was run, where one is told."""
+    newest release of its engine on the day it was run, where one is given."""
 
     id: str
     group: Group
@@ -103,8 +103,8 @@ def of_peak(row: Row) -> float:
 
 def of_the_day(engine: str, note: str) -> str:
     """The newest release of an engine on the day that a row's note tells; empty where it tells none."""
-    told = DAY.search(note)
-    out = [version for version, day in _releases()[engine].items() if told and str(day) <= told.group()]
+    day_run = DAY.search(note)
+    out = [version for version, day in _releases()[engine].items() if day_run and str(day) <= day_run.group()]
     return out[-1] if out else ""
 
 

@@ -2,7 +2,7 @@
 
 For each case of a rule of `software/stack_rules.json` (`attention_costs`, `link_times`): the rows whose base estimate
 rests on it, how far the estimate is from them, and the numbers that make it best. Every GPU counts alike. What a refit
-is worth is told on GPUs that it did not see, one left out at a time, or, where one GPU has the case, on groups of
+is worth is measured on GPUs that it did not see, one left out at a time, or, where one GPU has the case, on groups of
 shapes. Numbers that ship are not changed: the nets were trained on their base estimates, so that a refit goes with a
 retraining.
 """
@@ -200,16 +200,16 @@ def main() -> None:
     parser.add_argument("rule", choices=sorted(NETS))
     parser.add_argument("--data", help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--json", type=Path, help="keep the figures, beside those of other rules")
-    asked = parser.parse_args()
-    rows = sampled(asked.rule, asked.data)
+    options = parser.parse_args()
+    rows = sampled(options.rule, options.data)
     bases, found = [part.log_base() for part in rows], []
-    for case in stack_rules.table()[asked.rule]:
+    for case in stack_rules.table()[options.rule]:
         if mine := resting(case, rows, bases):
             found.append(judged(case, mine))
             print(json.dumps(found[-1]), flush=True)
-    if asked.json:
-        kept = json.loads(asked.json.read_text()) if asked.json.exists() else {}
-        asked.json.write_text(json.dumps(kept | {asked.rule: found}, indent=1) + "\n")
+    if options.json:
+        kept = json.loads(options.json.read_text()) if options.json.exists() else {}
+        options.json.write_text(json.dumps(kept | {options.rule: found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -62,10 +62,10 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bo
     path = out or corrections.target(card.name)
     flushed = [row for row in measured_rows(store) if row.get("flush", "write") == "write"]
     rows = [row for row in flushed if started_together(row)]
-    told = tuple(environments(store).values())
+    environments_seen = tuple(environments(store).values())
     if not force:
-        _real(told)
-    _same_gpu(card, told)
+        _real(environments_seen)
+    _same_gpu(card, environments_seen)
     found, skipped = samples(rows, card)
     fits = {key: fit(sample) for key, sample in found.items() if len(sample) >= FEWEST_ROWS}
     if not fits:
@@ -73,24 +73,24 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bo
             f"{store}: {len(rows)} usable rows; at least {FEWEST_ROWS} of one kernel are needed", field="store"
         )
     kept = {key: one.correction for key, one in fits.items() if one.correction}
-    save(Saved(card.name, kept, told), path)
+    save(Saved(card.name, kept, environments_seen), path)
     corrections.forget()
     too_few = {key: len(sample) for key, sample in found.items() if len(sample) < FEWEST_ROWS}
     return Report(card.name, path, fits, skipped, too_few, late=len(flushed) - len(rows))
 
 
-def _real(told: Sequence[Mapping[str, Any]]) -> None:
+def _real(environments_seen: Sequence[Mapping[str, Any]]) -> None:
     """Refuse rows that no GPU produced."""
-    if any(environment.get("gpu") == FAKE_GPU for environment in told):
+    if any(environment.get("gpu") == FAKE_GPU for environment in environments_seen):
         text = "the rows are of the fake device, which measures nothing: measure on the GPU itself, or pass --force"
         raise BadInput(text, field="store")
 
 
-def _same_gpu(card: GPU, told: Sequence[Mapping[str, Any]]) -> None:
+def _same_gpu(card: GPU, environments_seen: Sequence[Mapping[str, Any]]) -> None:
     """Refuse rows whose environment names another GPU that is known by name."""
     from pipewave.errors import UnknownGPU
 
-    for name in {str(environment.get("gpu", "")) for environment in told}:
+    for name in {str(environment.get("gpu", "")) for environment in environments_seen}:
         try:
             other = find(name).name if name else card.name
         except UnknownGPU:

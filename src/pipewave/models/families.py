@@ -20,7 +20,7 @@ class Family:
     qkv_bias: FlagOrField = "attention_bias"
     o_bias: FlagOrField = "attention_bias"
     qk_norm: FlagOrField = "use_qk_norm"  # True: over each head; "full": over all heads together; "plain": no weights
-    heads_apart: bool = False  # the norm of each head has weights of its own
+    norm_weights_per_head: bool = False  # the norm of each head has weights of its own
     sinks: FlagOrField = "use_sinks"
     gate: FlagOrField = "attn_output_gate"  # the output is multiplied by a gate that the input map gives
     window: str = "all"  # none, all, late (from max_window_layers), alternate, pattern (every n-th is full)
@@ -136,7 +136,7 @@ FAMILIES: dict[str, Family] = {
     "olmo3": replace(OLMO2, window="pattern", window_pattern=4),
     "olmoe": Family(qk_norm="full"),
     "flex_olmo": replace(OLMO2, window="none"),
-    "cohere": replace(COHERE, heads_apart=True),
+    "cohere": replace(COHERE, norm_weights_per_head=True),
     "cohere2": replace(COHERE, window="pattern", window_pattern=4, fixed=COHERE2_FIXED),
     "granite": LLAMA,
     "smollm3": replace(LLAMA, tied=True, window="late"),

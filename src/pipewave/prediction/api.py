@@ -87,10 +87,10 @@ def _indexed(calls: Any) -> bool:
 
 def _part(part: requests.Part, stack: str | None, impl: str | None) -> Predictions:
     """Rows asked for in one place."""
-    asked, at = part.calls, part.where
-    if not isinstance(asked, Sequence) and (rows := tables.batch(asked)) is not None:
-        return _uniform(rows, at.gpu, at.protocol, stack, impl)
-    many = asked if isinstance(asked, Sequence) else tables.calls(asked)
+    rows, at = part.calls, part.where
+    if not isinstance(rows, Sequence) and (batch := tables.batch(rows)) is not None:
+        return _uniform(batch, at.gpu, at.protocol, stack, impl)
+    many = rows if isinstance(rows, Sequence) else tables.calls(rows)
     return predict_cases([as_case(call, stack, impl) for call in many], at.gpu, at.protocol)
 
 

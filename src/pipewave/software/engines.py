@@ -245,9 +245,9 @@ def resolve(
     name: str, version: str, setting: DeploymentFacts = LARGE, chosen: tuple[tuple[str, Any], ...] = ()
 ) -> Engine:
     """A version of an engine in a setting: fitted times, then rules, then what was chosen, then what follows."""
-    told = rules.fields(name, version, setting)
-    values = {key: _frozen(value) for key, value in (_times()[name] | told).items()} | dict(chosen)
-    if reserve := told.get("reserve"):
+    ruled = rules.fields(name, version, setting)
+    values = {key: _frozen(value) for key, value in (_times()[name] | ruled).items()} | dict(chosen)
+    if reserve := ruled.get("reserve"):
         values["reserve"] = Reserve(**reserve)
     known = {key: value for key, value in values.items() if key in NAMED}
     kernels = rules.kernels(name, version, setting)
