@@ -40,7 +40,7 @@ def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
 def _around_scan(stage: Stage, spec: Recurrent, tokens: int) -> Iterator[Use]:
     """Copies beside the scan of a prompt, as vLLM 0.22.1 makes them (fla/ops/fused_gdn_prefill_post_conv.py).
 
-    Queries and keys are normed and parted from values; the buffer of outputs is zeroed, then results are copied into it.
+    Queries and keys are normed and parted from values; the buffer of outputs is zeroed, then filled with copies.
     """
     channels, out = (tokens * (size // stage.tp) * ACT for size in (spec.channels, spec.heads * spec.value_dim))
     yield stage.streaming("delta_prepare", channels, channels)
