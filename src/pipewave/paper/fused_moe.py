@@ -1,6 +1,6 @@
 """Triton fused MoE (SGLang), one of its two GEMMs, with the authors' own tile heuristic and perfectly even routing.
 
-Every CTA's bytes are summed, so an expert's weights count once per block of rows. ExpertTile depth and grouping are part of
+Every CTA's bytes are summed, so an expert's weights count once per block of rows. Tile depth and grouping are part of
 the heuristic but reach no feature.
 """
 
