@@ -25,7 +25,7 @@ MOST_BYTES = 256 << 20
 
 
 def report(answer: Mapping[str, Any], form: str = "html") -> str:
-    """The report of an answer of `estimate`, `plan`, `trace` or `ask --json`.
+    """The report of an answer of `estimate`, `plan`, `trace` or `predict --json`.
 
     Raises:
         BadInput: no such form.
