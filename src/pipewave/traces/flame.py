@@ -1,16 +1,15 @@
-"""A trace as a tree of time (GPU, kind of step, layer, operator, kernel), and its sums by operator and by layer."""
+"""A trace as leaves of a tree of time (kind of step, layer, operator, kernel), and its sums by operator and by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from pipewave.traces.names import short
 from pipewave.traces.trace import Step
 
 NO_LAYER = "outside of layers"
-ROOT, NO_STEP = "GPU time", "steps without a name"
+NO_STEP = "steps without a name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,36 +21,38 @@ class Ran:
     operator: str
     kernel: str
     measured_us: float
+    family: str | None
     predicted_us: float | None = None
     recoverable_us: float = 0.0
+    counted: bool = True
 
 
 @dataclass(slots=True)
-class Node:
-    """A name with its time, and what it is made of. `predicted_us`: None where a part has no prediction."""
-
-    name: str
-    us: float = 0.0
+class _Total:
     count: int = 0
+    measured_us: float = 0.0
     predicted_us: float | None = 0.0
     recoverable_us: float = 0.0
-    children: dict[str, Node] = field(default_factory=dict)
 
-    def add(self, one: Ran, path: Sequence[str]) -> None:
-        """Add a call here and along a path below."""
-        self.us += one.measured_us
+    def add(self, one: Ran) -> None:
         self.count += 1
+        self.measured_us += one.measured_us
         self.recoverable_us += one.recoverable_us
         known = self.predicted_us is not None and one.predicted_us is not None
         self.predicted_us = (self.predicted_us or 0.0) + (one.predicted_us or 0.0) if known else None
-        if path:
-            self.children.setdefault(path[0], Node(path[0])).add(one, path[1:])
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON, widest children first."""
-        own = {"name": self.name, "us": self.us, "count": self.count, "predicted_us": self.predicted_us}
-        below = sorted(self.children.values(), key=lambda node: -node.us)
-        return own | {"children": [node.to_dict() for node in below]}
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """All calls of one place in the tree. `path`: kind of step, layer where any is known, operator, kernel; `counted`:
+    they rest on no assumption; `family` is None for kernels that nothing predicts."""
+
+    path: tuple[str, ...]
+    family: str | None
+    count: int
+    measured_us: float
+    predicted_us: float | None
+    counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,18 @@ class Sum:
     recoverable_us: float
 
 
-def tree(calls: Iterable[Ran]) -> Node:
-    """All calls by kind of step, layer where known, operator and kernel."""
-    root = Node(ROOT)
+def leaves(calls: Sequence[Ran]) -> tuple[Leaf, ...]:
+    """The leaves of the tree, in the order in which they first ran."""
+    layered = any(one.layer is not None for one in calls)
+    totals: dict[tuple[tuple[str, ...], str | None, bool], _Total] = {}
     for one in calls:
-        layer = () if one.layer is None else (_layer(one.layer),)
-        root.add(one, (said(one.step), *layer, one.operator, short(one.kernel)))
-    return root
+        layer = (_layer(one.layer),) if layered else ()
+        path = (said(one.step), *layer, one.operator, short(one.kernel))
+        totals.setdefault((path, one.family, one.counted), _Total()).add(one)
+    return tuple(
+        Leaf(path, family, total.count, total.measured_us, total.predicted_us, counted)
+        for (path, family, counted), total in totals.items()
+    )
 
 
 def by_operator(calls: Iterable[Ran]) -> tuple[Sum, ...]:
@@ -89,10 +95,10 @@ def by_layer(calls: Sequence[Ran]) -> tuple[Sum, ...]:
 
 
 def _sums(named: Iterable[tuple[str, Ran]]) -> tuple[Sum, ...]:
-    nodes: dict[str, Node] = {}
+    totals: dict[str, _Total] = {}
     for name, one in named:
-        nodes.setdefault(name, Node(name)).add(one, ())
-    rows = (Sum(node.name, node.count, node.us, node.predicted_us, node.recoverable_us) for node in nodes.values())
+        totals.setdefault(name, _Total()).add(one)
+    rows = (Sum(name, one.count, one.measured_us, one.predicted_us, one.recoverable_us) for name, one in totals.items())
     return tuple(sorted(rows, key=lambda row: -row.measured_us))
 
 

@@ -11,7 +11,7 @@ from pipewave.gpus import GPU
 from pipewave.kernels.launched import Shaped
 from pipewave.prediction.answers import Prediction
 from pipewave.prediction.api import predict
-from pipewave.traces.flame import Ran, by_layer, by_operator, tree
+from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
 from pipewave.traces.group import Group
 from pipewave.traces.idle import Idle, idle
 from pipewave.traces.names import short
@@ -117,7 +117,7 @@ class Report:
             "idle": self.idle.to_dict() if self.idle else None,
             "by_operator": [asdict(row) for row in by_operator(self.ran)],
             "by_layer": [asdict(row) for row in by_layer(self.ran)],
-            "flame": tree(self.ran).to_dict(),
+            "flame": [asdict(leaf) for leaf in leaves(self.ran)],
         }
 
 
@@ -149,9 +149,10 @@ def report(
 def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:
     step = trace.steps[one.head.step] if one.head.step >= 0 else None
     if entry is None:
-        return Ran(step, layer, one.role, one.head.name, one.measured_us)
+        return Ran(step, layer, one.role, one.head.name, one.measured_us, one.family)
     lost = entry.recoverable_us if entry.counted else 0.0
-    return Ran(step, layer, entry.name, one.head.name, one.measured_us, entry.latency_us, lost)
+    us = (one.measured_us, one.family, entry.latency_us, lost, entry.counted)
+    return Ran(step, layer, entry.name, one.head.name, *us)
 
 
 def _predicted(
