@@ -19,7 +19,7 @@ from pipewave.software.engines import Engine
 from pipewave.software.engines import find as find_engine
 from pipewave.traces import operators
 from pipewave.traces.align import align
-from pipewave.traces.cached import Where, cached_tokens, in_a_row, told
+from pipewave.traces.cached import Where, cached_tokens, in_a_row, with_cached
 from pipewave.traces.expected import sequence
 from pipewave.traces.group import Group, by_step, group
 from pipewave.traces.reader import read
@@ -111,7 +111,9 @@ def _lengths(
             if (length := cached_tokens(one, uses, steps[number], where)) is not None:
                 cached[number] = length
     requests = {number: one.q_lens for number, one in found.items() if one is not None}
-    return found | {number: told(_of(found, number), length) for number, length in in_a_row(cached, requests).items()}
+    return found | {
+        number: with_cached(_of(found, number), length) for number, length in in_a_row(cached, requests).items()
+    }
 
 
 def _of(found: dict[int, Lengths | None], number: int) -> Lengths:
