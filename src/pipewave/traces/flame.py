@@ -1,4 +1,4 @@
-"""A trace as leaves of a tree of time (kind of step, layer, operator, kernel), and its sums by operator and by layer."""
+"""A trace as leaves of a tree of time (step, layer, operator, kernel), and its sums by operator and by layer."""
 
 from __future__ import annotations
 
