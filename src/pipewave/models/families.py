@@ -37,6 +37,7 @@ class Family:
     router_scales: bool = False  # the router scales its input and each expert's weight
     beside: bool = False  # the dense block runs beside the routed one, in every layer
     # recurrence
+    interleaved: bool = False  # a delta net's input map leaves q, k, v and z of a head side by side
     linear: str = ""  # what "linear_attention" means where fields do not tell: gdn, kda, lightning, mamba2, mamba1
     mixers: tuple[str, ...] = ("attention",)  # of layers that no field describes
     ffns: tuple[str, ...] | None = None  # None: dense or sparse as fields say
@@ -111,7 +112,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": QWEN3,
     "qwen2_moe": QWEN2_MOE,
     "qwen3_moe": QWEN3,
-    "qwen3_next": QWEN_NEXT,
+    "qwen3_next": replace(QWEN_NEXT, interleaved=True),
     "qwen3_5": QWEN_NEXT,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,

@@ -60,7 +60,7 @@ def _gdn(reader: LayerReader) -> Recurrent:
     params = channels * kernel + 2 * values + value_dim
     return Recurrent(
         "gdn", values, keys, key_dim, value_dim, channels, kernel, (wide, narrow), (out,), params,
-        state_width=_state(fields), norm=value_dim,
+        state_width=_state(fields), norm=value_dim, interleaved=reader.family.interleaved,
     )  # fmt: skip
 
 
