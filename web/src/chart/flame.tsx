@@ -6,21 +6,22 @@ import { percent, time } from "../core/format";
 import type { FlameRow } from "../core/types";
 import { useWidth } from "./frame";
 
-/** A part of the time with what it is made of; `predicted_us` is null where a piece of it has no prediction. */
+/** A part of the time with what it is made of; `covered_us` of it has a prediction, of `predicted_us`. */
 export interface FlameNode {
   name: string;
   us: number;
   count: number;
-  predicted_us: number | null;
+  covered_us: number;
+  predicted_us: number;
   children: Map<string, FlameNode>;
 }
 
-const empty = (name: string): FlameNode => ({ name, us: 0, count: 0, predicted_us: 0, children: new Map() });
+const empty = (name: string): FlameNode => ({ name, us: 0, count: 0, covered_us: 0, predicted_us: 0, children: new Map() });
 
-/** Rows by their paths as one tree, larger parts first. */
+/** Rows by their paths as one tree, in the order in which they first ran. */
 export function treeOf(rows: readonly FlameRow[], name: string): FlameNode {
   const root = empty(name);
-  for (const row of [...rows].sort((a, b) => b.measured_us - a.measured_us)) {
+  for (const row of rows) {
     let node = added(root, row);
     for (const step of row.path) {
       const child = node.children.get(step) ?? empty(step);
@@ -34,7 +35,8 @@ export function treeOf(rows: readonly FlameRow[], name: string): FlameNode {
 function added(node: FlameNode, row: FlameRow): FlameNode {
   node.us += row.measured_us;
   node.count += row.count;
-  node.predicted_us = node.predicted_us === null || row.predicted_us === null ? null : node.predicted_us + row.predicted_us;
+  node.covered_us += row.predicted_us === null ? 0 : row.measured_us;
+  node.predicted_us += row.predicted_us ?? 0;
   return node;
 }
 
@@ -85,11 +87,11 @@ export function Flame({ root, label }: { root: FlameNode; label: string }) {
   );
 }
 
-const KINDS = [["near", "as predicted, or faster"], ["slow", "over 10 % slower"], ["slower", "over 50 % slower"], ["unknown", "without a prediction"]] as const;
+const KINDS = [["near", "as predicted, or faster"], ["slow", "over 10 % slower"], ["slower", "over 50 % slower"], ["unknown", "mostly without a prediction"]] as const;
 
-function kindOf({ us, predicted_us }: FlameNode): (typeof KINDS)[number][0] {
-  if (!predicted_us) return "unknown";
-  const ratio = us / predicted_us;
+function kindOf({ us, covered_us, predicted_us }: FlameNode): (typeof KINDS)[number][0] {
+  if (covered_us < us / 2) return "unknown";
+  const ratio = covered_us / (predicted_us || 1);
   return ratio > 1.5 ? "slower" : ratio > 1.1 ? "slow" : "near";
 }
 
@@ -97,7 +99,7 @@ function kindOf({ us, predicted_us }: FlameNode): (typeof KINDS)[number][0] {
 function laid(node: FlameNode, path: readonly FlameNode[], width: number, level = 0, x = 0): Drawn[] {
   const out: Drawn[] = [{ node, path, level, x, width }];
   let left = x;
-  for (const child of [...node.children.values()].sort((a, b) => b.us - a.us)) {
+  for (const child of node.children.values()) {
     const wide = node.us > 0 ? (child.us / node.us) * width : 0;
     if (wide >= THIN) out.push(...laid(child, [...path, child], wide, level + 1, left));
     left += wide;
@@ -107,9 +109,14 @@ function laid(node: FlameNode, path: readonly FlameNode[], width: number, level 
 
 const LETTER = 7;
 
+function expected({ us, covered_us, predicted_us }: FlameNode): string {
+  if (covered_us === 0) return "no prediction";
+  return covered_us > 0.999 * us ? `predicted ${time(predicted_us)}` : `${time(covered_us)} of it predicted as ${time(predicted_us)}`;
+}
+
 function Part({ one, whole, open }: { one: Drawn; whole: number; open: () => void }) {
   const { node, level, x, width } = one;
-  const says = `${node.name}: ${time(node.us)}, ${percent(node.us / (whole || 1))}${node.count > 1 ? `, ${node.count} calls` : ""}${node.predicted_us ? `, predicted ${time(node.predicted_us)}` : ", no prediction"}`;
+  const says = `${node.name}: ${time(node.us)}, ${percent(node.us / (whole || 1))}${node.count > 1 ? `, ${node.count} calls` : ""}, ${expected(node)}`;
   const room = Math.floor((width - 8) / LETTER);
   return (
     <g
