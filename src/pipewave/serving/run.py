@@ -15,6 +15,8 @@ from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec, load
 from pipewave.models.adapters import Lora
+from pipewave.models.balance import Balance, report
+from pipewave.models.exchange import exchange_of
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
@@ -47,7 +49,8 @@ class Setup:
     those names. wait_steps, wait_share: prompts wait so many decode steps for company, or until a step holds this share
     of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
     and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
-    drafted. lora: adapters. kv_offload_gib: host memory a GPU for idle blocks of prompts.
+    drafted. exchange: how tokens reach experts of other ranks, in the engine's words; two_batch: it overlaps.
+    balance: how experts are loaded. lora: adapters. kv_offload_gib: host memory a GPU for idle blocks of prompts.
     """
 
     tp: int = 1
@@ -63,6 +66,10 @@ class Setup:
     gpu_memory_utilization: float | None = None
     kv_dtype: str | None = None
     moe_backend: str | None = None
+    delta_backend: str | None = None
+    exchange: str | None = None
+    two_batch: bool = False
+    balance: Balance | None = None
     front: Front = INSIDE
     recv_interval: int = 1
     stream_interval: int = 1
@@ -113,7 +120,10 @@ class Setup:
 
     def kernels(self) -> dict[str, Any]:
         """Choices that change which kernels run."""
-        return _said({"moe_backend": self.moe_backend, "fused_norm_mib": self.fused_norm_mib})
+        exchange = exchange_of(self.exchange) if self.exchange else None
+        names = ("moe_backend", "delta_backend", "fused_norm_mib")
+        chosen = {name: getattr(self, name) for name in names}
+        return _said(chosen | {"exchange": exchange, "two_batch": self.two_batch or None})
 
 
 def _said(chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +160,7 @@ class Server:
         cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens."""
-        spec, setup = load(model), _beside(setup, load(model))
+        spec, setup = _placed(load(model), setup), _beside(setup, load(model))
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
@@ -186,6 +196,7 @@ class Server:
             "gpus": gpus,
             "kv_tokens": self.memory.kv_tokens,
             **self._speculation(traffic),
+            **self._skews(),
             **summary(record, traffic, gpus, sla),
         }
         return Served(answer, self.memory, traffic, record)
@@ -210,6 +221,15 @@ class Server:
             return {}
         cache = int(traffic.input_len.mean() + traffic.output_len.mean() / 2)
         return {"tokens_per_step": self.drafted.mean, "drafts_pay_until": pays_until(self.table, self.drafted, cache)}
+
+    def _skews(self) -> dict[str, float]:
+        """Tokens of the fullest rank over the mean, where something says how experts are loaded."""
+        layers, setup = self.runner.deployment.model.layers, self.setup
+        if setup.balance is None:
+            return {}
+        copies = setup.balance.redundant or 0
+        experts = next((moe.experts - copies for layer in layers for moe in layer.moes), 0)
+        return report(setup.balance, experts, setup.ep)
 
     def _looks(self) -> dict[str, Any]:
         """When the scheduler looks at new requests, and over how many ranks it spreads them."""
@@ -251,6 +271,11 @@ def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
     keys = [key for key in middle.answer if key.endswith("_ms")]
     intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
     return replace(middle, answer={**middle.answer, **intervals})
+
+
+def _placed(model: ModelSpec, setup: Setup) -> ModelSpec:
+    """The model with its experts loaded and copied as the set-up says."""
+    return setup.balance.placed(model, setup.ep) if setup.balance else model
 
 
 def _beside(setup: Setup, model: ModelSpec) -> Setup:
