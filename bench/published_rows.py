@@ -94,8 +94,8 @@ def of_peak(row: Row) -> float:
     case, measured = row.case, row.measured
     if row.needs or case["mode"] != "serve" or "concurrency" not in case or not {"ttft_ms", "tpot_ms"} <= set(measured):
         return 0.0
-    card = find(case["gpu"])
-    peak = max(card.peak_flops(dtype) for dtype in ("bf16", "fp8", "nvfp4") if card.supports(dtype))
+    gpu = find(case["gpu"])
+    peak = max(gpu.peak_flops(dtype) for dtype in ("bf16", "fp8", "nvfp4") if gpu.supports(dtype))
     each_s = 1e-3 * (measured["ttft_ms"] + (case["osl"] - 1) * measured["tpot_ms"])
     flops = 2.0 * active_parameters(load(case["model"])) * (case["isl"] + case["osl"]) * case["concurrency"] / each_s
     return flops / (peak * case.get("tp", 1) * case.get("pp", 1))

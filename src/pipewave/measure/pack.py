@@ -19,7 +19,7 @@ from pipewave.files import packaged, store
 
 Row = dict[str, Any]
 FORMAT = "pipewave-rows-1"
-# Of a spin kernel beside its clocks, as `measure.microbench` finds it (`spin_overhead_us`); the first for other cards.
+# Of a spin kernel beside its clocks, as `measure.microbench` finds it (`spin_overhead_us`); the first for other GPUs.
 SPIN_LAUNCH_US = {"NVIDIA H200": 0.613, "NVIDIA H100 80GB HBM3": 0.870}
 OTHER_SPIN_LAUNCH_US = SPIN_LAUNCH_US["NVIDIA H200"]
 # Fastest over slowest rank below which one of them started late, unless they are no further apart than a barrier lets

@@ -110,12 +110,12 @@ class Explanation:
 
 def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanation:
     """Predict one call and say how busy each pipe would be at its highest rate."""
-    card, case = find(gpu), as_case(call, None, None)
-    batch = answer_one(case, card, requests.check_protocol(protocol))
-    pipes = batch.analysis.demand.seconds(card, case["dtype"])[:, 0]
+    spec, case = find(gpu), as_case(call, None, None)
+    batch = answer_one(case, spec, requests.check_protocol(protocol))
+    pipes = batch.analysis.demand.seconds(spec, case["dtype"])[:, 0]
     prediction = _one(batch)
     busy = {pipe: float(s) * US / prediction.latency_us for pipe, s in zip(PIPES, pipes, strict=True)}
-    return Explanation(call, card, prediction, busy)
+    return Explanation(call, spec, prediction, busy)
 
 
 def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:

@@ -27,7 +27,7 @@ REVEALING = ("config", "tile", "ctas")  # options that say how a call was implem
 class Source:
     """What a batch of answers rests on. `software`: one of `pipewave.software.known.LEVELS`.
 
-    `near`: rows of the card were measured, or of the one it is a copy of.
+    `near`: rows of the GPU were measured, or of the one it is a copy of.
     """
 
     basis: str

@@ -157,14 +157,14 @@ def estimate(
     ):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST:
             raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {LARGEST}", field=name)
-    spec, card, program = for_output(load(model), output_len), find_gpu(gpu), find_engine(engine)
+    spec, hardware, program = for_output(load(model), output_len), find_gpu(gpu), find_engine(engine)
     program = program.what_if(moe_backend=moe_backend) if moe_backend else program
     input_len += image_tokens(spec, images)
     parallel = Parallel(tp, pp, ep, dp)
     parallel.check(spec)
-    runner = Runner.of(Deployment(spec, parallel, kv_dtype), card, program)
+    runner = Runner.of(Deployment(spec, parallel, kv_dtype), hardware, program)
     how = speculative_of(speculative) if speculative else None
-    memory = budget(runner.deployment, card, program, max_batched_tokens=max_num_batched_tokens)
+    memory = budget(runner.deployment, hardware, program, max_batched_tokens=max_num_batched_tokens)
     memory = with_drafter(memory, runner, how)
     share = -(-batch // dp)  # of the fullest rank
     together = min(share, room(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens))

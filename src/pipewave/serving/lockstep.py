@@ -109,7 +109,8 @@ class Group:
         whole = Step(now, 0.0, sum(step.decoding for step in steps), [p for step in steps for p in step.pieces])
         whole.first = [request for step in steps for request in step.first]
         whole.done = [request for step in steps for request in step.done]
-        whole.preempted = sum(step.preempted for step in steps)
+        for name in ("preempted", "cached", "waiting", "pages"):
+            setattr(whole, name, sum(getattr(step, name) for step in steps))
         work = [recorder.work for recorder in self.recorders]
         if any(decoding or pieces for decoding, _, pieces in work):
             whole.seconds = self.table.together(work)

@@ -20,7 +20,7 @@ from pipewave.software import rules
 from pipewave.software.rules import DeploymentFacts, KernelRule
 
 FILE = Path(__file__).with_name("times.json")
-LARGE = DeploymentFacts()  # a card of 140 GiB and a dense model
+LARGE = DeploymentFacts()  # a GPU of 140 GiB and a dense model
 HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us", "alone_us")
 LAUNCH_TIMES = ("launch_us", "layer_us", "prefill_host_us")  # of them, those of steps that replay no whole graph
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
@@ -287,7 +287,7 @@ def _frozen(value: Any) -> Any:
 
 
 def find(engine: str | Engine) -> Engine:
-    """The engine of a name, `vllm` or `vllm:0.11.0`, on a large card; or the Engine itself; BadInput otherwise."""
+    """The engine of a name, `vllm` or `vllm:0.11.0`, on a large GPU; or the Engine itself; BadInput otherwise."""
     if isinstance(engine, Engine):
         return engine
     name, _, version = str(engine).partition(":")

@@ -124,13 +124,13 @@ def facts(engine: Any, notes: Sequence[Row]) -> Row:
     import sglang
     import torch
 
-    card = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     settings = {name: getattr(engine.server_args, name, None) for name in SETTINGS}
     found = {key: value for row in notes if row["mode"] == "facts" for key, value in row.items() if key != "mode"}
     return {
         "settings": {name: _plain(value) for name, value in settings.items()},
         **found,
-        "card": subprocess.run(card, capture_output=True, text=True, check=True).stdout.strip(),
+        "card": subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip(),
         "versions": {"sglang": sglang.__version__, "torch": torch.__version__, "cuda": torch.version.cuda},
     }
 
