@@ -99,7 +99,6 @@ def _sent(stage: Stage, spec: Moe, backend: str, direction: str, *, narrow: bool
     """An all-to-all of this rank's share of the tokens: tensor ranks of one request send a part each."""
     tokens = max(round(-(-stage.rows // stage.tp) * spec.skew), 1)  # the fullest rank receives as much
     dtype = spec.precision.dtype if narrow and spec.precision.dtype in NARROWED else stage.dtype
-    dtype = "fp8" if dtype == "fp8_block" else dtype
     return MoeAllToAll(
         tokens, spec.hidden, spec.topk, spec.experts, stage.parallel.ep, nodes=_hosts(stage), direction=direction,
         backend=backend, dtype=dtype,

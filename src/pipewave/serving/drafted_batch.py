@@ -6,9 +6,6 @@ their time is sampled over the growing caches, verification and drafts by the sa
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from pipewave.models.kernels import Batch
@@ -19,25 +16,13 @@ from pipewave.serving.table import StepTable
 from pipewave.serving.uniform import Uniform, sample
 from pipewave.step import Runner
 
-if TYPE_CHECKING:
-    from pipewave.serving.estimate import Estimate
-
 SAMPLES = 6
 
 
-def drafted(found: Estimate, runner: Runner, how: Speculative, run: Uniform) -> Estimate:
-    """The estimate of the same batch with `how` drafting; nothing changes where at most one token is generated."""
-    later = run.output_len - 1
-    if later < 1 or runner.deployment.model.pooled:
-        return found
-    middle, low, high = (np.mean(side) / how.mean for side in _steps_ms(runner, how, run))
-    changed: dict[str, Any] = {}
-    for side, tpot in (("", middle), ("_low", low), ("_high", high)):
-        changed[f"tpot_ms{side}"] = float(tpot)
-        changed[f"e2e_ms{side}"] = getattr(found, f"prefill_ms{side}") + later * float(tpot)
-    rate = found.output_tokens_per_s * found.e2e_ms / changed["e2e_ms"]
-    note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
-    return replace(found, **changed, output_tokens_per_s=rate, notes=(*found.notes, note))
+def tpot_ms(runner: Runner, how: Speculative, run: Uniform) -> dict[str, float]:
+    """Mean time between tokens by side of its interval: the middle under no name, `_low`, `_high`."""
+    sides = ("", "_low", "_high")
+    return {side: float(np.mean(ms)) / how.mean for side, ms in zip(sides, _steps_ms(runner, how, run), strict=True)}
 
 
 def _steps_ms(runner: Runner, how: Speculative, run: Uniform) -> tuple[Array, Array, Array]:

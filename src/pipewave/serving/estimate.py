@@ -20,8 +20,7 @@ from pipewave.models import ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
-from pipewave.serving import queued
-from pipewave.serving.drafted_batch import drafted
+from pipewave.serving import drafted_batch, queued
 from pipewave.serving.drafting import with_drafter
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
@@ -78,6 +77,18 @@ class Estimate:
         )
         rate = 1e3 * batch * share.output_len / times["e2e_ms"] if self.output_tokens_per_s else 0.0
         return replace(self, **times, output_tokens_per_s=rate, notes=(*self.notes, note))
+
+    def drafted(self, runner: Runner, how: Speculative, run: Uniform) -> Estimate:
+        """The same batch with `how` drafting; nothing changes where at most one token is generated."""
+        later = run.output_len - 1
+        if later < 1 or runner.deployment.model.pooled:
+            return self
+        changed: dict[str, Any] = {}
+        for side, tpot in drafted_batch.tpot_ms(runner, how, run).items():
+            changed |= {f"tpot_ms{side}": tpot, f"e2e_ms{side}": getattr(self, f"prefill_ms{side}") + later * tpot}
+        rate = self.output_tokens_per_s * self.e2e_ms / changed["e2e_ms"]
+        note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
+        return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, note))
 
     def with_images(self, runner: Runner, batch: int, images: int) -> Estimate:
         """The same with the images of each prompt encoded before it, one prompt after the other."""
@@ -170,7 +181,7 @@ def estimate(
     together = min(share, room(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens))
     run = Uniform(together, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
     found = _Timeline(runner, run.plan(), batch).estimate(memory)
-    found = drafted(found, runner, how, run) if how else found
+    found = found.drafted(runner, how, run) if how else found
     if together < share:
         waiting = queued.Batch(share, input_len, run.output_len, max_num_batched_tokens)
         found = found.queued(runner, memory, waiting, batch, how)
