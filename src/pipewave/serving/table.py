@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipewave.models.exchange import is_shared
+from pipewave.models.exchange import is_moved, is_shared
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
@@ -52,6 +52,7 @@ class StepTable:
         )
         self.axes = axes
         self._predict(axes)
+        self.two_batch = runner.two_batch
         self.shares = runner.stage_shares()
         self.spread, self.basis = runner.usual()
 
@@ -69,7 +70,9 @@ class StepTable:
         """Under attention data parallelism, the kernels that depend on the rows of all ranks: by the mean of a rank."""
         if self.runner.deployment.parallel.dp == 1:
             return []
-        return [(_only(self.runner.deployment.by_rows, shared=True), [Batch((n,), (n,)) for n in axes.rows])]
+        by_rows, batches = self.runner.deployment.by_rows, [Batch((n,), (n,)) for n in axes.rows]
+        experts, exchange = _only(by_rows, lambda use: is_shared(use) and not is_moved(use)), _only(by_rows, is_moved)
+        return [(experts, batches), (exchange, batches)]
 
     def _regimes(self) -> list[Regime]:
         """A decode step that replays a graph, a small step with prompts, a large one."""
@@ -149,7 +152,7 @@ class Axes:
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points."""
         model = runner.deployment
-        by_rows = model.by_rows if model.parallel.dp == 1 else _only(model.by_rows, shared=False)
+        by_rows = model.by_rows if model.parallel.dp == 1 else _only(model.by_rows, lambda use: not is_shared(use))
         return [
             (by_rows, [Batch((n,), (n,)) for n in self.rows]),
             (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
@@ -168,7 +171,7 @@ class Sums:
     def __init__(self, axes: Axes, parts: Sequence[Array]) -> None:
         body, head, decode, prompt, *group = parts
         self.axes = axes
-        self.group = _every(axes.rows, group[0]) if group else []
+        self.group, self.moved = (_every(axes.rows, part) for part in group) if group else ([], [])
         self.body, self.head = _every(axes.rows, body), _every(axes.heads, head)
         every = np.arange(axes.counts[-1] + 1)
         columns = decode.reshape(len(axes.counts), len(axes.caches)).T
@@ -212,9 +215,9 @@ class Sums:
         return _between(chunks, row, size)
 
 
-def _only(uses: UsesOf, *, shared: bool) -> UsesOf:
-    """The kernels that wait for a whole group of data-parallel ranks, or those that do not."""
-    return lambda batch, stage: [use for use in uses(batch, stage) if is_shared(use) == shared]
+def _only(uses: UsesOf, wanted: Callable[[Use], bool]) -> UsesOf:
+    """Only the wanted kernels."""
+    return lambda batch, stage: [use for use in uses(batch, stage) if wanted(use)]
 
 
 def _launched(*grids: Priced) -> dict[str, float]:
