@@ -73,6 +73,28 @@ def test_how_uncertain_a_deployment_is_is_read_off_a_usual_step() -> None:
     assert sum(basis.values()) == pytest.approx(1.0)
 
 
+def test_what_hides_beside_routed_experts_costs_nothing() -> None:
+    run = runner("DeepSeek-V3", parallel=Parallel(8))
+    uses = run.deployment.kernels(DECODE)
+    found, counts = inside([use.call for use in uses], run.gpu, run.engine).found, [use.count for use in uses]
+    times = dict.fromkeys(("routed", "shared", "rest"), 0.0)
+    for use, us, count in zip(uses, found.latency_us, counts, strict=True):
+        shared = use.name.startswith("shared_") and use.name != "shared_add"
+        times["routed" if isinstance(use.call, FusedMoe) else "shared" if shared else "rest"] += us * count
+    assert min(times.values()) > 0
+    expected = times["rest"] + max(times["routed"], times["shared"])
+    assert run.price([uses]).us[0] == pytest.approx(expected)
+
+
+def test_a_fused_rotation_is_launched_with_the_caches_write_and_nothing_else_is_lost() -> None:
+    run = runner("Llama-3.1-8B")
+    uses = run.deployment.kernels(DECODE)
+    fused = arranged(uses, run.engine.what_if(fused_rope=True))
+    assert [use.name for use in fused] == [use.name for use in uses if use.name != "rope"]
+    assert len(fused) == len(uses) - 1
+    assert list(arranged(uses, run.engine.what_if(fused_rope=False))) == list(uses)
+
+
 def _experts(uses: Any) -> list[FusedMoe]:
     return [use.call for use in uses if isinstance(use.call, FusedMoe)]
 
