@@ -22,7 +22,7 @@ Shape = dict[str, int]
 Config = dict[str, int]
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # grid, arguments, keyword arguments
 SMS = 132
-MOST_PRODUCTS, MOST_SCORES = 2**39, 2**33
+MOST_PRODUCTS, MOST_SCORES = 2**39, 2**31
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def product_shape(pick: random.Random, step: int = 64) -> Shape:
 
 
 def sequences(pick: random.Random) -> Shape:
-    """A batch of prompts of one length, of up to a few milliseconds."""
+    """A batch of prompts of one length, of up to about a millisecond."""
     while True:
         batch, heads, length = spread(pick, 1, 16), pick.choice((4, 8, 16, 32)), spread(pick, 128, 8192)
         if batch * heads * length**2 <= MOST_SCORES:
@@ -283,8 +283,10 @@ def subjects() -> tuple[Subject, ...]:
     moe_tiles = tiles((MOE_ROWS,), (32, 64, 128, 256), (32, 64, 128), names="BLOCK_SIZE_{}", GROUP_SIZE_M=(1, 8))
     attend = tuple({"BLOCK_M": m, "BLOCK_N": n, "num_warps": w, "num_stages": s}
                    for m, n, w, s in product((64, 128), (32, 64, 128), (4, 8), (2, 3)))  # fmt: skip
+    # Eight warps race on Hopper in most tiles of this kernel: the project itself uses them in one configuration alone.
     chunk = tuple({"BK": k, "BV": v, "num_warps": w, "num_stages": s}
-                  for k, v, w, s in product((32, 64, 128), (32, 64, 128), (2, 4, 8), (2, 3)))  # fmt: skip
+                  for k, v, w, s in product((32, 64, 128), (32, 64, 128), (2, 4), (2, 3))
+                  if w == 4 or max(k, v) <= 64)  # fmt: skip
     vocab = (32_000, 50_304, 65_536, 102_400, 128_256, 151_936)
     liger_blocks = tuple({"BLOCK_SIZE": size, "num_warps": warps}
                          for size, warps in product((2048, 4096, 8192, 16384, 32768), (4, 8, 16, 32)))  # fmt: skip
@@ -316,10 +318,6 @@ def subjects() -> tuple[Subject, ...]:
         Subject("liger_cross_entropy", "Liger", cut("liger_cross_entropy", "liger_cross_entropy_kernel"),
                 first({"BLOCK_SIZE": 32768, "num_warps": 32}, liger_blocks), ("n_cols",),
                 partial(rows_shape, cols=vocab, most=4096), cross_entropy_call),
-        Subject("fla_chunk_o", "flash-linear-attention", cut("fla_chunk_o", "chunk_fwd_kernel_o"),
-                first({"BK": 128, "BV": 128, "num_warps": 8, "num_stages": 3}, chunk), ("H", "K", "V", "BT"),
-                lambda pick: {"batch": spread(pick, 1, 16), "length": spread(pick, 128, 8192, 64),
-                              "heads": pick.choice((8, 16))}, chunk_call),
         Subject("flag_gems_mm", "FlagGems", cut("flag_gems_mm", "mm_kernel_general"), first(matmul_default, square),
                 ("M", "N", "K"), product_shape, flag_gems_call),
         Subject("vllm_fused_moe", "vLLM", cut("vllm_fused_moe", "fused_moe_kernel"),
@@ -331,4 +329,8 @@ def subjects() -> tuple[Subject, ...]:
                 first({"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32,
                        "num_warps": 4, "num_stages": 2}, fp8_tiles), ("M", "N", "K"),
                 partial(product_shape, step=128), block_fp8_call),
+        Subject("fla_chunk_o", "flash-linear-attention", cut("fla_chunk_o", "chunk_fwd_kernel_o"),
+                first({"BK": 128, "BV": 128, "num_warps": 8, "num_stages": 3}, chunk), ("H", "K", "V", "BT"),
+                lambda pick: {"batch": spread(pick, 1, 16), "length": spread(pick, 128, 8192, 64),
+                              "heads": pick.choice((8, 16))}, chunk_call),
     )  # fmt: skip
