@@ -23,7 +23,7 @@ from pipewave.physics.demand import Array
 from pipewave.serving import queued
 from pipewave.serving.uniform import Plan, Uniform, sample
 from pipewave.step import Engine, Runner, find_engine
-from pipewave.step.memory import GIB, Budget, budget, cache_bytes
+from pipewave.step.memory import GIB, Budget, budget, cache_bytes, chunk_bytes, requests_in
 
 PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
 LARGEST = 1 << 22
@@ -185,8 +185,7 @@ def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk:
 
     Raises DoesNotFit for not one, and for more waiting ones than can be walked through.
     """
-    each = cache_bytes(deployment, length, chunk=chunk)
-    fits = int(min(memory.kv * GIB // each, batch)) if each else batch
+    fits = int(min(max(requests_in(deployment, memory, length, chunk), 0.0), batch))
     if not fits or (fits < batch and batch > MOST_QUEUED):
         check_cache(deployment, memory, batch if fits else 1, length, chunk)
     return fits
@@ -194,11 +193,12 @@ def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk:
 
 def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
     """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
-    each = cache_bytes(deployment, length, chunk=chunk)
-    if batch * each > memory.kv * GIB:
+    needed = batch * cache_bytes(deployment, length) + chunk_bytes(deployment, length, chunk)
+    if needed > memory.kv * GIB:
+        most = max(int(requests_in(deployment, memory, length, chunk)), 0)
         raise DoesNotFit(
-            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {batch * each / GIB:.1f} GiB "
-            f"a GPU, {memory.kv:.1f} GiB are free; at most {int(memory.kv * GIB // each)} such requests fit",
+            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {needed / GIB:.1f} GiB "
+            f"a GPU, {memory.kv:.1f} GiB are free; at most {most} such requests fit",
             field="batch",
         )
 
@@ -255,7 +255,8 @@ class _Timeline:
 
     def _memory(self, memory: Budget) -> dict[str, float]:
         run, deployment = self.plan.run, self.runner.deployment
-        used = run.batch * cache_bytes(deployment, run.input_len + run.output_len, chunk=run.budget) / GIB
+        length = run.input_len + run.output_len
+        used = (run.batch * cache_bytes(deployment, length) + chunk_bytes(deployment, length, run.budget)) / GIB
         return memory.to_dict() | {"kv_used": round(used, 3)}
 
     def _breakdown(self) -> dict[str, dict[str, float]]:

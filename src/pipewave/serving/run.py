@@ -28,7 +28,7 @@ from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
 from pipewave.step import Engine, Runner, find_engine
-from pipewave.step.memory import GIB, Budget, budget, cache_bytes
+from pipewave.step.memory import Budget, budget, cache_bytes, requests_in
 
 TABLES = 64  # kept
 # Step times are worked out up to at least so many requests of so many tokens, for deployments to share them.
@@ -305,8 +305,7 @@ def limits_of(runner: Runner, memory: Budget, longest: int, tokens: int | None =
     """
     engine, lanes = runner.engine, runner.deployment.parallel.pp
     budget = tokens or engine.max_batched_tokens
-    per_token = cache_bytes(runner.deployment, longest, chunk=budget) / longest
-    pages = int(memory.kv * GIB / per_token) // engine.page_size // lanes
+    pages = int(requests_in(runner.deployment, memory, longest, budget) * longest) // engine.page_size // lanes
     # No more requests can ever run than the cache holds of the shortest kind; a smaller table is a faster one.
     return Limits(
         budget,
