@@ -105,7 +105,7 @@ bench: $(VENV)/.core
 # After weights change: engine constants refitted, then the tables of whole steps and whole runs.
 e2e: $(VENV)/.core
 	$(BIN)/python -m bench.e2e_fit --write
-	$(BIN)/python -m bench.e2e_vllm --rival bench/results/e2e_aiconfigurator.json --json bench/results/e2e_vllm.json
+	$(BIN)/python -m bench.e2e_vllm --baseline bench/results/e2e_aiconfigurator.json --json bench/results/e2e_vllm.json
 	$(BIN)/python -m bench.e2e_pipeweave --json bench/results/e2e_pipeweave.json
 	$(BIN)/python -m bench.e2e_kernels --json bench/results/e2e_kernels.json --markdown docs/generated/traces.md
 

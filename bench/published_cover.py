@@ -21,7 +21,7 @@ import numpy as np
 from bench.published_rows import OLD, Group, Row, corpus, of_peak, read
 from pipewave.files import manifest
 from pipewave.serving import interval
-from pipewave.serving.answers import told
+from pipewave.serving.answers import version_given
 from pipewave.serving.cases import from_dict
 
 HELD = 0.9
@@ -31,11 +31,11 @@ LEAST_ROWS = 3  # of a group that counts: one row alone would weigh as much as n
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One mean of one row: its group, whether the version was told, |log error|, and what the kernels leave open."""
+    """One mean of one row: its group, whether the version was given, |log error|, and what the kernels leave open."""
 
     group: Group
     metric: str
-    told: bool
+    version_given: bool
     error: float
     kernels: float
 
@@ -59,9 +59,9 @@ def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Poin
 
 
 def _point(row: Row, name: str, value: float, answer: dict[str, Any]) -> Point:
-    known = told(from_dict(row.case))
+    known = version_given(from_dict(row.case))
     half = math.log(answer[f"{name}_high"] / answer[name])
-    kernels = math.sqrt(max(half**2 - interval.half_width(name, 0.0, told=known) ** 2, 0.0))
+    kernels = math.sqrt(max(half**2 - interval.half_width(name, 0.0, version_given=known) ** 2, 0.0))
     return Point(row.group, name, known, abs(math.log(answer[name] / value)), kernels)
 
 
@@ -75,13 +75,15 @@ def quantile(found: Sequence[Point]) -> float:
     return ranked[int(np.searchsorted(weight, HELD * weight[-1]))].needed
 
 
-def width(found: Sequence[Point], metric: str, told: bool) -> float:
-    """The half-width of a mean, never less where less is told; without enough groups of its kind, that of all rows of
+def width(found: Sequence[Point], metric: str, version_given: bool) -> float:
+    """The half-width of a mean, never less where less is known; without enough groups of its kind, that of all rows of
     the mean, and without those, that of TPOT."""
     own = [point for point in found if point.metric == metric]
     if _groups(own) < LEAST_GROUPS:
-        return width(found, "tpot_ms", told) if metric != "tpot_ms" else quantile(own)
-    kinds = [[point for point in own if point.told == kind] for kind in (True, False)[: 1 if told else 2]]
+        return width(found, "tpot_ms", version_given) if metric != "tpot_ms" else quantile(own)
+    kinds = [
+        [point for point in own if point.version_given == kind] for kind in (True, False)[: 1 if version_given else 2]
+    ]
     enough = [quantile(kind) for kind in kinds if _groups(kind) >= LEAST_GROUPS]
     return max(enough) if enough else quantile(own)
 
@@ -96,7 +98,7 @@ def coverage(found: Sequence[Point], metric: str) -> tuple[int, float]:
     for group in dict.fromkeys(point.group for point in found if point.metric == metric):
         others = [point for point in found if point.group != group]
         own = [point for point in found if point.group == group and point.metric == metric]
-        shares.append(np.mean([point.needed <= width(others, metric, point.told) for point in own]))
+        shares.append(np.mean([point.needed <= width(others, metric, point.version_given) for point in own]))
     return len(shares), float(np.mean(shares)) if shares else math.nan
 
 
@@ -106,16 +108,16 @@ def main() -> None:
     parser.add_argument("answers", type=Path)
     parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
     parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
-    answers = {one["id"]: one for one in map(json.loads, asked.answers.read_text("utf-8").splitlines())}
-    found = points(read(asked.data or corpus()), answers)
+    options = parser.parse_args()
+    answers = {one["id"]: one for one in map(json.loads, options.answers.read_text("utf-8").splitlines())}
+    found = points(read(options.data or corpus()), answers)
     for name in interval.METRICS:
         groups, share = coverage(found, name)
         print(f"{name:20} {groups:3d} groups, held when left out {100 * share:.1f} %")
-    half = {kind: {name: round(width(found, name, kind == "told"), 4) for name in interval.METRICS}
-            for kind in ("told", "untold")}  # fmt: skip
+    half = {kind: {name: round(width(found, name, kind == "version_given"), 4) for name in interval.METRICS}
+            for kind in ("version_given", "version_assumed")}  # fmt: skip
     print(json.dumps(half, indent=1))
-    if asked.write:
+    if options.write:
         table = {"source": "published runs of today's engines; python -m bench.published_cover --write"}
         interval.FILE.write_text(json.dumps(table | {"half_widths": half}, indent=2) + "\n", "utf-8")
         manifest.write()

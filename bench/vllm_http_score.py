@@ -36,24 +36,24 @@ def case(row: Row, name: str, *, replayed: bool) -> Row:
 def answers(cases: list[Row]) -> dict[str, Row]:
     """What `pipewave serve --cases` says, by id."""
     with tempfile.TemporaryDirectory() as folder:
-        asked, told = Path(folder, "cases.jsonl"), Path(folder, "answers.jsonl")
-        asked.write_text("".join(json.dumps(one) + "\n" for one in cases))
-        command = [sys.executable, "-m", "pipewave", "serve", "--cases", str(asked), "--out", str(told)]
+        given, answered = Path(folder, "cases.jsonl"), Path(folder, "answers.jsonl")
+        given.write_text("".join(json.dumps(one) + "\n" for one in cases))
+        command = [sys.executable, "-m", "pipewave", "serve", "--cases", str(given), "--out", str(answered)]
         subprocess.run(command, check=False, capture_output=True)
-        return {row["id"]: row for row in map(json.loads, told.read_text().splitlines())}
+        return {row["id"]: row for row in map(json.loads, answered.read_text().splitlines())}
 
 
 def main() -> None:
     """Print measured figures and errors, a line a level and way of asking."""
     rows = levels()
-    asked: dict[tuple[int, str], Row] = {}
+    cases: dict[tuple[int, str], Row] = {}
     for index, row in enumerate(rows):
         for way in ("loop", "arrivals") if row["concurrency"] else ("arrivals",):
-            asked[index, way] = case(row, f"{index}-{way}", replayed=way == "arrivals")
-    found = answers(list(asked.values()))
+            cases[index, way] = case(row, f"{index}-{way}", replayed=way == "arrivals")
+    found = answers(list(cases.values()))
     print("| model | level | predicted from | TTFT ms | error % | TPOT ms | error % | output tokens/s | error % |")
     print("|---" * 9 + "|")
-    for (index, way), one in asked.items():
+    for (index, way), one in cases.items():
         row, answer = rows[index], found[one["id"]]
         level = f"{row['concurrency']} clients" if row["concurrency"] else f"{row['rate']} a second"
         cells = [

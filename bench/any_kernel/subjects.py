@@ -22,6 +22,7 @@ Shape = dict[str, int]
 Config = dict[str, int]
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # grid, arguments, keyword arguments
 SMS = 132
+MOST_PRODUCTS, MOST_SCORES = 2**39, 2**33
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,21 @@ def bf16(torch: Any, *size: int) -> Any:
     return torch.empty(*size, dtype=torch.bfloat16, device="cuda").normal_(0, 0.5)
 
 
-def product_shape(pick: random.Random) -> Shape:
-    """Rows of a step, widths of layers."""
-    return {"m": spread(pick, 1, 8192), "n": spread(pick, 512, 16384, 64), "k": spread(pick, 512, 16384, 64)}
+def product_shape(pick: random.Random, step: int = 64) -> Shape:
+    """Rows of a step, widths of layers; products that would hold the card for more than about a millisecond are drawn
+    again, since they cost as much to record as many small ones."""
+    while True:
+        m, n, k = spread(pick, 1, 8192), spread(pick, 512, 16384, step), spread(pick, 512, 16384, step)
+        if m * n * k <= MOST_PRODUCTS:
+            return {"m": m, "n": n, "k": k}
+
+
+def sequences(pick: random.Random) -> Shape:
+    """A batch of prompts of one length, of up to a few milliseconds."""
+    while True:
+        batch, heads, length = spread(pick, 1, 16), pick.choice((4, 8, 16, 32)), spread(pick, 128, 8192)
+        if batch * heads * length**2 <= MOST_SCORES:
+            return {"batch": batch, "heads": heads, "length": length}
 
 
 def matmul_call(torch: Any, s: Shape) -> Call:
@@ -289,8 +302,7 @@ def subjects() -> tuple[Subject, ...]:
                 "n": spread(pick, 256, 4096, 64), "k": spread(pick, 256, 4096, 64)}, grouped_call, trips=grouped_trips),
         Subject("attention", "tutorials", tutorial("attention"),
                 first({"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}, attend), ("N_CTX",),
-                lambda pick: {"batch": spread(pick, 1, 16), "heads": pick.choice((4, 8, 16, 32)),
-                              "length": spread(pick, 128, 8192)}, attention_call),
+                sequences, attention_call),
         Subject("layer_norm", "tutorials", tutorial("layer_norm"), blocks, ("N",), rows_shape, layer_norm_call,
                 lambda s: {"BLOCK_SIZE": max(512, min(8192, power(s["cols"]))),
                            "num_warps": min(max(power(s["cols"]) // 256, 2), 8)}),
@@ -307,7 +319,7 @@ def subjects() -> tuple[Subject, ...]:
         Subject("fla_chunk_o", "flash-linear-attention", cut("fla_chunk_o", "chunk_fwd_kernel_o"),
                 first({"BK": 128, "BV": 128, "num_warps": 8, "num_stages": 3}, chunk), ("H", "K", "V", "BT"),
                 lambda pick: {"batch": spread(pick, 1, 16), "length": spread(pick, 128, 8192, 64),
-                              "heads": pick.choice((4, 8, 16))}, chunk_call),
+                              "heads": pick.choice((8, 16))}, chunk_call),
         Subject("flag_gems_mm", "FlagGems", cut("flag_gems_mm", "mm_kernel_general"), first(matmul_default, square),
                 ("M", "N", "K"), product_shape, flag_gems_call),
         Subject("vllm_fused_moe", "vLLM", cut("vllm_fused_moe", "fused_moe_kernel"),
@@ -318,6 +330,5 @@ def subjects() -> tuple[Subject, ...]:
         Subject("vllm_block_fp8", "vLLM", cut("vllm_block_fp8", "_w8a8_triton_block_scaled_mm"),
                 first({"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32,
                        "num_warps": 4, "num_stages": 2}, fp8_tiles), ("M", "N", "K"),
-                lambda pick: {"m": spread(pick, 1, 8192), "n": spread(pick, 512, 16384, 128),
-                              "k": spread(pick, 512, 16384, 128)}, block_fp8_call),
+                partial(product_shape, step=128), block_fp8_call),
     )  # fmt: skip

@@ -29,7 +29,7 @@ from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
-    from pipewave.serving.client_command import Asked
+    from pipewave.serving.client_command import ClientLoad
     from pipewave.serving.disaggregated import Disaggregated
     from pipewave.serving.run import Server, Setup
     from pipewave.serving.server_command import Deployed
@@ -133,21 +133,21 @@ def serve_command(
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
     from pipewave.models import load
     from pipewave.models.adapters import lora_of
-    from pipewave.serving.estimate import asked, image_tokens
+    from pipewave.serving.estimate import for_output, image_tokens
     from pipewave.serving.perfetto import write
     from pipewave.serving.report import Sla
     from pipewave.serving.run import Setup, with_interval
     from pipewave.serving.speculative import of as speculative_of
 
-    spec = asked(load(model, ignore=tuple(ignore)), osl)
+    spec = for_output(load(model, ignore=tuple(ignore)), osl)
     prompt = isl + image_tokens(spec, images)
     sizes: dict[str, Any] = {"input_len": prompt, "output_len": max(osl, 1), "spread": spread}
     drawn = sizes | {"burstiness": burstiness, "seed": seed}
     if ratio is not None:
         drawn |= _below(prompt, max(osl, 1), ratio)
     steady = {"rate": None if rate == math.inf else rate, "concurrency": concurrency}
-    asking = _asked(client)
-    traffic = asking.traffic if asking else _traffic(trace, requests, drawn, steady)
+    client_load = _client_load(client)
+    traffic = client_load.traffic if client_load else _traffic(trace, requests, drawn, steady)
     sides: dict[str, Any] = {
         "replicas": replicas,
         "dp": dp,
@@ -162,12 +162,12 @@ def serve_command(
     setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
     setup = pasted.setup if pasted else setup
     sla = Sla(ttft, tpot, request_latency)
-    sla = asking.sla if asking and sla == Sla() else sla
+    sla = client_load.sla if client_load and sla == Sla() else sla
     server = _server(spec, gpu, setup, (prefill_pool, decode_pool), traffic.longest)
     served = with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
     if trace_out:
         write(trace_out, served.record, served.traffic)
-    notes = [note for one in (pasted, asking) if one for note in one.notes]
+    notes = [note for one in (pasted, client_load) if one for note in one.notes]
     _served(served.to_dict() | ({"notes": notes} if notes else {}), as_json)
 
 
@@ -191,7 +191,7 @@ def _deployed(command: str | None, engine: str) -> Deployed | None:
     return read(command, engine.partition(":")[2] or None) if command else None
 
 
-def _asked(command: str | None) -> Asked | None:
+def _client_load(command: str | None) -> ClientLoad | None:
     """The traffic of a client's own command line."""
     from pipewave.serving.client_command import read
 

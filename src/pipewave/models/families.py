@@ -20,7 +20,7 @@ class Family:
     qkv_bias: FlagOrField = "attention_bias"
     o_bias: FlagOrField = "attention_bias"
     qk_norm: FlagOrField = "use_qk_norm"  # True: over each head; "full": over all heads together; "plain": no weights
-    heads_apart: bool = False  # the norm of each head has weights of its own
+    norm_weights_per_head: bool = False  # the norm of each head has weights of its own
     sinks: FlagOrField = "use_sinks"
     gate: FlagOrField = "attn_output_gate"  # the output is multiplied by a gate that the input map gives
     window: str = "all"  # none, all, late (from max_window_layers), alternate, pattern (every n-th is full)
@@ -37,6 +37,7 @@ class Family:
     router_scales: bool = False  # the router scales its input and each expert's weight
     beside: bool = False  # the dense block runs beside the routed one, in every layer
     # recurrence
+    interleaved: bool = False  # a delta net's input map leaves q, k, v and z of a head side by side
     linear: str = ""  # what "linear_attention" means where fields do not tell: gdn, kda, lightning, mamba2, mamba1
     mixers: tuple[str, ...] = ("attention",)  # of layers that no field describes
     ffns: tuple[str, ...] | None = None  # None: dense or sparse as fields say
@@ -111,7 +112,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": QWEN3,
     "qwen2_moe": QWEN2_MOE,
     "qwen3_moe": QWEN3,
-    "qwen3_next": QWEN_NEXT,
+    "qwen3_next": replace(QWEN_NEXT, interleaved=True),
     "qwen3_5": QWEN_NEXT,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,
@@ -135,7 +136,7 @@ FAMILIES: dict[str, Family] = {
     "olmo3": replace(OLMO2, window="pattern", window_pattern=4),
     "olmoe": Family(qk_norm="full"),
     "flex_olmo": replace(OLMO2, window="none"),
-    "cohere": replace(COHERE, heads_apart=True),
+    "cohere": replace(COHERE, norm_weights_per_head=True),
     "cohere2": replace(COHERE, window="pattern", window_pattern=4, fixed=COHERE2_FIXED),
     "granite": LLAMA,
     "smollm3": replace(LLAMA, tied=True, window="late"),

@@ -254,7 +254,8 @@ class Recurrent(Mixer):
     `heads` states of key_dim × value_dim elements of `state_width` bytes; `key_heads` heads of queries and keys
     (groups of B and C in Mamba 2). `channels` pass a causal convolution `kernel` wide, whose last kernel - 1 inputs
     are kept in 16 bits. `inputs` and `outputs`: matrices before and after; `params`: what lies outside them.
-    `norm`: width of the norm before the output, 0 = none. `chunk`: tokens a block of the scan.
+    `norm`: width of the norm before the output, 0 = none. `chunk`: tokens a block of the scan. `interleaved`: the first
+    map leaves queries, keys, values and gates of a head side by side, so that they must be parted before the next step.
     """
 
     kind: str
@@ -270,6 +271,7 @@ class Recurrent(Mixer):
     state_width: int = 4
     norm: int = 0
     chunk: int = 64
+    interleaved: bool = False
 
     def linears(self) -> tuple[Linear, ...]:
         return (*self.inputs, *self.outputs)

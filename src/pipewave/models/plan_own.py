@@ -1,4 +1,4 @@
-"""Values that one layer has for itself: lists with one a layer, and what sliding and full layers state apart."""
+"""Values that one layer has for itself: lists with one a layer, and what sliding and full layers state separately."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def own(fields: Fields, kinds: Sequence[Kind]) -> list[Kind]:
         values |= Fields(stated).section(f"{index:02}") or Fields(stated).section(str(index))
         key = (kind, repr(values))
         if key not in known:
-            known[key] = kind.with_own(**_apart(fields, kind), **values)
+            known[key] = kind.with_own(**_sliding_or_full(fields, kind), **values)
         found.append(known[key])
     return found
 
 
-def _apart(fields: Fields, kind: Kind) -> dict[str, Any]:
-    """What a config states apart for sliding and for full attention."""
+def _sliding_or_full(fields: Fields, kind: Kind) -> dict[str, Any]:
+    """What a config states separately for sliding and for full attention."""
     if "attention" not in kind.mixers:
         return {}
     values = {name: fields.get(source) for name, source in (_GLOBAL if kind.full else _SLIDING)}

@@ -6,23 +6,23 @@ from collections.abc import Iterator
 
 from pipewave.models.ffns import Bypass
 from pipewave.models.fields import Fields
-from pipewave.models.maker import Maker
+from pipewave.models.layer_reader import LayerReader
 from pipewave.models.precision import Linear
 
 
-def beside(make: Maker) -> Iterator[Bypass]:
+def beside(reader: LayerReader) -> Iterator[Bypass]:
     """Parts that run beside a layer's blocks, where fields name them."""
-    fields, hidden = make.fields, make.hidden
+    fields, hidden = reader.fields, reader.hidden
     if width := fields.integer("hidden_size_per_layer_input", 0, low=0):
-        gate = make.linear("per_layer_gate", width, hidden, "per_layer_input_gate", places=("",))
-        back = make.linear("per_layer_projection", hidden, width, "per_layer_projection", places=("",))
+        gate = reader.linear("per_layer_gate", width, hidden, "per_layer_input_gate", places=("",))
+        back = reader.linear("per_layer_projection", hidden, width, "per_layer_projection", places=("",))
         yield Bypass("per_layer_input", (gate, back), norms=1)
     if rank := fields.integer("laurel_rank", 0, low=0):
-        left = make.linear("laurel_left", rank, hidden, "linear_left", places=("laurel",))
-        right = make.linear("laurel_right", hidden, rank, "linear_right", places=("laurel",))
+        left = reader.linear("laurel_left", rank, hidden, "linear_left", places=("laurel",))
+        right = reader.linear("laurel_right", hidden, rank, "linear_right", places=("laurel",))
         yield Bypass("laurel", (left, right), norms=1)
     if streams := fields.integer("altup_num_inputs", 0, low=0):
-        router = make.linear("altup_router", streams, hidden, "modality_router", places=("altup",))
+        router = reader.linear("altup_router", streams, hidden, "modality_router", places=("altup",))
         yield Bypass("altup", (router,), params=streams**3 + streams**2 + hidden, norms=1)
 
 

@@ -14,7 +14,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
-from pipewave.planning.apart import designs as apart
+from pipewave.planning.disaggregated import designs as disaggregated
 from pipewave.planning.launch import pools
 from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
@@ -190,7 +190,7 @@ def plan(
         find_gpu(gpu)
     known = prices(own_prices)
     evaluated = _evaluate_all(model, question, space, executor)
-    evaluated += apart(model, question, space) if space.disaggregated else []
+    evaluated += disaggregated(model, question, space) if space.disaggregated else []
     designs = _gather(evaluated, known)
     meets = _meets(designs, question)
     front = pareto(designs, meets)
@@ -212,11 +212,11 @@ def _evaluate_all(model: ModelSpec, question: Question, space: Space, executor: 
     if executor is None:
         return evaluate_many(model, splits, question, space.budgets, space.batches)
     chunks = [splits[i : i + CHUNK] for i in range(0, len(splits), CHUNK)]
-    asked = {
+    futures = {
         executor.submit(evaluate_many, model, chunk, question, space.budgets, space.batches): number
         for number, chunk in enumerate(chunks)
     }
-    done = {asked[future]: future.result() for future in as_completed(asked)}
+    done = {futures[future]: future.result() for future in as_completed(futures)}
     return [one for number in range(len(chunks)) for one in done[number]]
 
 

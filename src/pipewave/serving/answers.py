@@ -50,7 +50,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     setup, assumed = setup_of(case, traffic, front)
     record, server = _served(case, setup, traffic, assumed)
     seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
-    times = seen | sides(seen, server.table.spread, told=told(case))
+    times = seen | sides(seen, server.table.spread, version_given=version_given(case))
     return {
         **{name: round(value, DIGITS) for name, value in times.items()},
         "kv_tokens": server.memory.kv_tokens,
@@ -99,7 +99,7 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
 
-def told(case: Case) -> bool:
+def version_given(case: Case) -> bool:
     """Whether a case names its engine's version."""
     return bool(numbered(_named(case)))
 
@@ -111,7 +111,7 @@ def _named(case: Case) -> str:
 
 def _version(case: Case) -> tuple[str, list[str]]:
     """The version a case is answered for, and a note where it names none."""
-    if told(case):
+    if version_given(case):
         return _named(case), []
     version, why = assumed_version(case.engine) if case.mode == "serve" else ("", "")
     return version, [f"version not given: {why or 'its default is assumed'}, and the interval is wider"]
@@ -127,7 +127,9 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
         parallel = ALONE
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
     sizes = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests, int(traffic.output_len.max())
-    found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, *sizes, told=told(case)))
+    found = recipe_of(
+        engine.name, engine.version, setting, Requests(case.mode, *sizes, version_given=version_given(case))
+    )
     return found.without(frozenset(name for name, field in SAID.items() if getattr(case, field) is not None))
 
 

@@ -149,13 +149,13 @@ def estimate(
     ):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST:
             raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {LARGEST}", field=name)
-    spec, card, program = asked(load(model), output_len), find_gpu(gpu), find_engine(engine)
+    spec, hardware, program = for_output(load(model), output_len), find_gpu(gpu), find_engine(engine)
     program = program.what_if(moe_backend=moe_backend) if moe_backend else program
     input_len += image_tokens(spec, images)
     parallel = Parallel(tp, pp, ep, dp)
     parallel.check(spec)
-    runner = Runner.of(Deployment(spec, parallel, kv_dtype), card, program)
-    memory = budget(runner.deployment, card, program, max_batched_tokens=max_num_batched_tokens)
+    runner = Runner.of(Deployment(spec, parallel, kv_dtype), hardware, program)
+    memory = budget(runner.deployment, hardware, program, max_batched_tokens=max_num_batched_tokens)
     share = -(-batch // dp)  # of the fullest rank
     together = min(share, room(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens))
     run = Uniform(together, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
@@ -166,7 +166,7 @@ def estimate(
     return found.with_images(runner, share, images)
 
 
-def asked(model: ModelSpec, output_len: int) -> ModelSpec:
+def for_output(model: ModelSpec, output_len: int) -> ModelSpec:
     """The model as it runs for so many output tokens: without its head for none. Encoders generate nothing."""
     if model.encoder and output_len:
         raise BadInput(f"output_len = {output_len}: {model.name} is an encoder; it must be 0", field="output_len")

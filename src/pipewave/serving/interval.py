@@ -1,7 +1,7 @@
 """How far a served mean may be off: what kernels leave open, and what a description of a deployment leaves open.
 
 Both add as variances do, in logarithms. The second part is read off published runs, each group of them scored with the
-others' (`python -m bench.published_cover --write`); it is wider where the engine's version is not told. A deployment
+others' (`python -m bench.published_cover --write`); it is wider where the engine's version is not given. A deployment
 called from its own process has the first part only, in `estimate`, `serve` and `plan` alike.
 """
 
@@ -21,18 +21,20 @@ Open = Mapping[str, Mapping[str, float]]
 
 @cache
 def left_open() -> Open:
-    """Half-widths by what is told of the version (`told`, `untold`) and mean."""
+    """Half-widths by what is known of the version (`version_given`, `version_assumed`) and mean."""
     return dict(packaged.document(FILE)["half_widths"])
 
 
-def half_width(metric: str, kernels: float, *, told: bool) -> float:
-    """Half the 90 % interval of a mean's logarithm; `kernels`: that of a step; `told`: the version was."""
-    return math.hypot(kernels, left_open()["told" if told else "untold"][metric])
+def half_width(metric: str, kernels: float, *, version_given: bool) -> float:
+    """Half the 90 % interval of a mean's logarithm; `kernels`: that of a step; `version_given`: by the description."""
+    return math.hypot(kernels, left_open()["version_given" if version_given else "version_assumed"][metric])
 
 
-def sides(means: Mapping[str, float], kernels: float, *, told: bool) -> dict[str, float]:
+def sides(means: Mapping[str, float], kernels: float, *, version_given: bool) -> dict[str, float]:
     """Both ends of the interval of every mean, under names such as `ttft_ms_low`."""
-    factors = {name: math.exp(half_width(name, kernels, told=told)) for name in METRICS if name in means}
+    factors = {
+        name: math.exp(half_width(name, kernels, version_given=version_given)) for name in METRICS if name in means
+    }
     return {
         f"{name}_{side}": means[name] * factor**sign
         for name, factor in factors.items()

@@ -164,31 +164,44 @@ class Server:
         table = _table(plain, *sizes, 1, state).under(runner.engine.hosted(setup.front.host, setup.front.launch))
         return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
-    def record(self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False) -> Record:
+    def record(
+        self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int | None = None
+    ) -> Record:
         """What happens to each request of `traffic`, and on request in each step; every step takes `scale` times its
-        predicted time."""
+        predicted time. Raises BadInput beyond `most_steps` kept steps."""
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
         together = max(setup.message_tokens, setup.stream_interval)
         front = replace(setup.front, stream_us=setup.front.stream_us / together)
         more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": front}
-        return Simulation(traffic, pool, keep_steps=keep_steps, **more).run()
+        return Simulation(traffic, pool, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
-        record, setup = self.record(traffic, scale=scale, keep_steps=True), self.setup
-        gpus = setup.engines * self.runner.deployment.parallel.world
-        answer = {
+        record = self.record(traffic, scale=scale, keep_steps=True)
+        answer = {**self.names(), **self._speculation(traffic), **summary(record, traffic, self.gpus, sla)}
+        return Served(answer, self.memory, traffic, record)
+
+    def names(self) -> dict[str, Any]:
+        """What serves, as answers name it."""
+        return {
             "model": self.runner.deployment.model.name,
             "gpu": self.runner.gpu.name,
             "engine": self.runner.engine.name,
-            "gpus": gpus,
+            "gpus": self.gpus,
             "kv_tokens": self.memory.kv_tokens,
-            **self._speculation(traffic),
-            **summary(record, traffic, gpus, sla),
         }
-        return Served(answer, self.memory, traffic, record)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all engines."""
+        return self.setup.engines * self.runner.deployment.parallel.world
+
+    @property
+    def pages(self) -> int:
+        """Cache pages of all engines together."""
+        return self.limits.pages * self.setup.dp * self.setup.engines * self.runner.deployment.parallel.pp
 
     def pool(self, engines: int, scale: float = 1.0) -> Pool:
         """So many engines side by side; every step takes `scale` times its predicted time."""
@@ -246,11 +259,18 @@ class Serves(Protocol):
 def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
     """Serve three times, with steps at the middle and at both ends of their interval."""
     middle = server.run(traffic, sla)
-    ends = {side: server.run(traffic, sla, scale=math.exp(sign * server.spread)).answer for side, sign in
-            (("low", -1.0), ("high", 1.0))}  # fmt: skip
-    keys = [key for key in middle.answer if key.endswith("_ms")]
-    intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
-    return replace(middle, answer={**middle.answer, **intervals})
+    low, high = (server.run(traffic, sla, scale=math.exp(sign * server.spread)).answer for sign in (-1.0, 1.0))
+    return replace(middle, answer={**middle.answer, **ends(middle.answer, low, high)})
+
+
+def ends(middle: Mapping[str, Any], low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, float]:
+    """The interval of every time, under names such as `ttft_p99_ms_low`.
+
+    The slowest few requests of a run with faster steps may be slower than those of the run in the middle: other
+    requests meet. The interval holds all three.
+    """
+    three = {name: [run[name] for run in (middle, low, high) if name in run] for name in middle if name[-3:] == "_ms"}
+    return {f"{name}_{side}": of(three[name]) for name in three for side, of in (("low", min), ("high", max))}
 
 
 def _beside(setup: Setup, model: ModelSpec) -> Setup:

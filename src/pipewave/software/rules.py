@@ -23,9 +23,9 @@ FROM, BELOW = "_from", "_below"
 
 @dataclass(frozen=True, slots=True)
 class DeploymentFacts:
-    """What an engine chooses its defaults by: the card, the split and what kind of model it is.
+    """What an engine chooses its defaults by: the GPU, the split and what kind of model it is.
 
-    gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the card's memory as nvidia-smi states it;
+    gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the GPU's memory as nvidia-smi states it;
     attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the experts; sinks: attention has
     them; dp: data parallelism of attention; model_type: as the model's config names it.
     """

@@ -1,4 +1,4 @@
-"""Where a card's memory goes: weights, activations, engine, and what is left for the KV cache."""
+"""Where a GPU's memory goes: weights, activations, engine, and what is left for the KV cache."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_toke
 
 
 def _of_whole(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
-    """vLLM: a share of the card holds everything."""
+    """vLLM: a share of the GPU holds everything."""
     return total * share - weights - activations - fixed, total * (1 - share)
 
 

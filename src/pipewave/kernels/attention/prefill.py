@@ -34,7 +34,7 @@ class PrefillWork(NamedTuple):
     steps: Amount  # KV tiles that all blocks visit
     longest: Amount  # of them, by one block
     span: Amount  # of them, one after another on the busiest place
-    lone: Amount  # of them, by query tiles that share their keys with no other tile
+    unshared: Amount  # of them, by query tiles that share their keys with no other tile
     parts: Amount  # blocks per query tile: 1 where the keys of a tile are not split
     merges: Amount  # whether a second kernel merges parts, if only parts of one
 
@@ -46,7 +46,7 @@ class PrefillTimes(NamedTuple):
     fixed: Amount
     memory: Amount
     merge: Amount
-    around: Amount  # copies of new tokens before the kernel
+    copies: Amount  # copies of new tokens before the kernel
     span: Amount
     waves: Amount
     rounds: Amount
@@ -58,7 +58,7 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     times = _times(shape, work, setting)
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
     busy = overlapped(3, times.compute + times.fixed, memory)
-    base = setting.companions.launches * setting.launch_s + busy + times.merge + times.around
+    base = setting.companions.launches * setting.launch_s + busy + times.merge + times.copies
     plain = {**_plain(shape, work, times), **setting.lineages}
     sizes = _sizes(shape, work, times, setting, base)
     if not setting.engine.heads_last:
@@ -101,7 +101,7 @@ def _work(shape: Shape, setting: AttentionSetting) -> PrefillWork:
         steps=requests.total(steps) * units,
         longest=requests.largest(deepest),
         span=makespan(requests, requests.spread(units), grid, steps, deepest, setting),
-        lone=requests.total(steps * (tiles == 1.0)) * units,
+        unshared=requests.total(steps * (tiles == 1.0)) * units,
         parts=blocks / whole,
         merges=merges,
     )
@@ -169,14 +169,14 @@ def _times(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Prefil
         fixed=rounds * (engine.prefill.fixed_cycles / setting.hertz),
         memory=shape.moved / (MEMORY_SHARE * setting.dram_rate),
         merge=work.merges * setting.launch_s + (work.parts > 1.0) * partial,
-        around=_around(shape, setting),
+        copies=_copies_s(shape, setting),
         span=span / load,
         waves=waves,
         rounds=rounds,
     )
 
 
-def _around(shape: Shape, setting: AttentionSetting) -> Amount:
+def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
     """Seconds of copies around the kernel: as fast as SMs copy, and half of what the L2 cannot hold waits for DRAM.
 
     H100 and H200 take the same time for them though their memories differ by 43 %: SMs limit these kernels.
@@ -203,12 +203,12 @@ def _sizes(
         "memory": times.memory * launches,
         "l2_time": work.steps * (keys * layout.cached * layout.kv_bytes * launches / setting.l2_rate),
         "merge": times.merge * launches,
-        "around": times.around * launches,
+        "copies": times.copies * launches,
         "waves": times.waves,
         "span": times.span,
         "longest": work.longest,
         "parts": work.parts,
-        "lone": work.lone / work.steps,
+        "unshared": work.unshared / work.steps,
         "fill": shape.pairs / (work.steps * work.rows * keys),
         "footprint": shape.moved / setting.l2_bytes,
         "group": shape.group,
