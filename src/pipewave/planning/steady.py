@@ -90,7 +90,7 @@ class Steady:
             for tokens in budgets
         ]
         fits = [requests_in(deployment, m, length, tokens) for m, tokens in zip(memory, budgets, strict=True)]
-        return np.maximum(np.array(fits) // self.lanes, 0.0)
+        return np.asarray(np.maximum(np.array(fits) // self.lanes, 0.0))
 
     def _columns(self, tokens: Array, lane: Array) -> dict[str, Array]:
         parts = Parts(self.runner, self.question, tokens, lane, self.drafts)
