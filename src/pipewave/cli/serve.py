@@ -21,6 +21,7 @@ from pipewave.cli.serving import (
     Memory,
     Most,
     Pp,
+    Speculation,
     Tp,
     cache_word,
     facts,
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
     from pipewave.serving.run import Server, Setup
     from pipewave.serving.server_command import Deployed
     from pipewave.serving.traffic import Traffic
-
-Speculation = Annotated[
-    str | None,
-    typer.Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft."),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -103,6 +99,23 @@ def serve_command(
     moe_backend: Backend = None,
     speculative: Speculation = None,
     lora: Annotated[str | None, typer.Option("--lora", help="Adapters: rank=16,adapters=4.")] = None,
+    all2all: Annotated[
+        str | None,
+        typer.Option(
+            "--all2all-backend", "--moe-a2a-backend", help="How tokens reach the experts of other ranks: deepep, ..."
+        ),
+    ] = None,
+    two_batch: Annotated[
+        bool, typer.Option("--enable-two-batch-overlap", "--enable-dbo", help="Its overlap with kernels.")
+    ] = False,
+    eplb: Annotated[
+        str | None,
+        typer.Option("--eplb", help="Copies of busy experts, and loads: redundant=32,loads=FILE or power_law_1.2."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="A server over HTTP on such a host: cores=16,speed=0.8,api_servers=2."),
+    ] = None,
     offload: Annotated[
         float, typer.Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
     ] = 0.0,
@@ -133,6 +146,7 @@ def serve_command(
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
     from pipewave.models import load
     from pipewave.models.adapters import lora_of
+    from pipewave.models.balance import balance_of
     from pipewave.serving.estimate import for_output, image_tokens
     from pipewave.serving.perfetto import write
     from pipewave.serving.report import Sla
@@ -155,12 +169,15 @@ def serve_command(
         "decode": decode,
         "kv_dtype": cache_word(kv_cache_dtype),
         "moe_backend": moe_backend,
+        "exchange": all2all,
+        "two_batch": two_batch,
+        "balance": balance_of(eplb) if eplb else None,
         "speculative": speculative_of(speculative) if speculative else None,
         "lora": lora_of(lora) if lora else None,
         "kv_offload_gib": offload,
     }
     setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
-    setup = pasted.setup if pasted else setup
+    setup = _hosted(pasted.setup if pasted else setup, host, gpu)
     sla = Sla(ttft, tpot, request_latency)
     sla = client_load.sla if client_load and sla == Sla() else sla
     server = _server(spec, gpu, setup, (prefill_pool, decode_pool), traffic.longest)
@@ -169,6 +186,23 @@ def serve_command(
         write(trace_out, served.record, served.traffic)
     notes = [note for one in (pasted, client_load) if one for note in one.notes]
     _served(served.to_dict() | ({"notes": notes} if notes else {}), as_json)
+
+
+def _hosted(setup: Setup, host: str | None, gpu: str) -> Setup:
+    """The set-up behind its engine's front end on a host that is described; as it is where none is."""
+    if host is None:
+        return setup
+    from dataclasses import replace
+
+    from pipewave.gpus import find
+    from pipewave.software.front import of
+    from pipewave.software.host import host_of
+
+    engine = setup.engine if isinstance(setup.engine, str) else setup.engine.name
+    world = setup.engines * setup.tp * setup.pp * setup.dp
+    gpus = min(world, find(gpu).gpus_per_node)
+    engines = max(setup.engines * setup.dp * gpus // world, 1)
+    return replace(setup, front=host_of(host).front(of(engine), gpus, engines))
 
 
 def _server(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipewave.models.exchange import is_shared
+from pipewave.models.exchange import is_moved, is_shared
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
@@ -55,6 +55,7 @@ class StepTable:
         )
         self.axes = axes
         self._predict(axes)
+        self.two_batch = runner.two_batch
         self.shares = runner.stage_shares()
         self.spread, self.basis = runner.usual()
 
@@ -73,7 +74,9 @@ class StepTable:
         """Under attention data parallelism, the kernels that depend on the rows of all ranks: by the mean of a rank."""
         if self.runner.deployment.parallel.dp == 1:
             return []
-        return [(_only(self.runner.deployment.by_rows, shared=True), [Batch((n,), (n,)) for n in axes.rows])]
+        by_rows, batches = self.runner.deployment.by_rows, [Batch((n,), (n,)) for n in axes.rows]
+        experts, exchange = _only(by_rows, lambda use: is_shared(use) and not is_moved(use)), _only(by_rows, is_moved)
+        return [(experts, batches), (exchange, batches)]
 
     def _regimes(self) -> list[Regime]:
         """A decode step that replays a graph, a small step with prompts, a large one."""
@@ -154,7 +157,7 @@ class Axes:
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points."""
         model = runner.deployment
-        by_rows = model.by_rows if model.parallel.dp == 1 else _only(model.by_rows, shared=False)
+        by_rows = model.by_rows if model.parallel.dp == 1 else _only(model.by_rows, lambda use: not is_shared(use))
         return [
             (by_rows, [Batch((n,), (n,)) for n in self.rows]),
             (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
@@ -179,7 +182,7 @@ class Sums:
     def __init__(self, axes: Axes, parts: Sequence[Array], mixed: Sequence[Array] = ()) -> None:
         body, head, decode, prompt, *group = parts
         self.axes = axes
-        self.group = _every(axes.rows, group[0]) if group else []
+        self.group, self.moved = (_every(axes.rows, part) for part in group) if group else ([], [])
         self.body, self.head = _every(axes.rows, body), _every(axes.heads, head)
         self.decode = _decoded(axes, decode)
         self.beside = _decoded(axes, np.maximum(mixed[0][1:] - mixed[0][0], 0.0)) if mixed else self.decode
@@ -236,9 +239,9 @@ def _decoded(axes: Axes, values: Array) -> list[list[float]]:
     return found
 
 
-def _only(uses: UsesOf, *, shared: bool) -> UsesOf:
-    """The kernels that wait for a whole group of data-parallel ranks, or those that do not."""
-    return lambda batch, stage: [use for use in uses(batch, stage) if is_shared(use) == shared]
+def _only(uses: UsesOf, wanted: Callable[[Use], bool]) -> UsesOf:
+    """Only the wanted kernels."""
+    return lambda batch, stage: [use for use in uses(batch, stage) if wanted(use)]
 
 
 def _launched(*grids: Priced) -> dict[str, float]:
