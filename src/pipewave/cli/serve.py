@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -144,40 +144,26 @@ def serve_command(
     if model is None or gpu is None:
         missing = "model" if model is None else "gpu"
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
-    from pipewave.models import load
-    from pipewave.models.adapters import lora_of
-    from pipewave.models.balance import balance_of
-    from pipewave.serving.estimate import for_output, image_tokens
     from pipewave.serving.perfetto import write
     from pipewave.serving.report import Sla
     from pipewave.serving.run import Setup, with_interval
-    from pipewave.serving.speculative import of as speculative_of
 
-    spec = for_output(load(model, ignore=tuple(ignore)), osl)
-    prompt = isl + image_tokens(spec, images)
-    sizes: dict[str, Any] = {"input_len": prompt, "output_len": max(osl, 1), "spread": spread}
-    drawn = sizes | {"burstiness": burstiness, "seed": seed}
-    if ratio is not None:
-        drawn |= _below(prompt, max(osl, 1), ratio)
+    spec, client_load = _model(model, osl, ignore), _client_load(client)
+    drawn = {"burstiness": burstiness, "seed": seed, **_lengths(spec, isl, images, osl, spread, ratio)}
     steady = {"rate": None if rate == math.inf else rate, "concurrency": concurrency}
-    client_load = _client_load(client)
     traffic = client_load.traffic if client_load else _traffic(trace, requests, drawn, steady)
     sides: dict[str, Any] = {
         "replicas": replicas,
         "dp": dp,
         "prefill": prefill,
         "decode": decode,
-        "kv_dtype": cache_word(kv_cache_dtype),
-        "moe_backend": moe_backend,
         "exchange": all2all,
         "two_batch": two_batch,
-        "balance": balance_of(eplb) if eplb else None,
-        "speculative": speculative_of(speculative) if speculative else None,
-        "lora": lora_of(lora) if lora else None,
         "kv_offload_gib": offload,
     }
-    setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
-    setup = _hosted(pasted.setup if pasted else setup, host, gpu)
+    options = _options(kv_cache_dtype, moe_backend, eplb, speculative, lora)
+    limits = _limits(max_num_batched_tokens, max_num_seqs, memory)
+    setup = _hosted(pasted.setup if pasted else Setup(tp, pp, ep, engine, **sides, **options, **limits), host, gpu)
     sla = Sla(ttft, tpot, request_latency)
     sla = client_load.sla if client_load and sla == Sla() else sla
     server = _server(spec, gpu, setup, (prefill_pool, decode_pool), traffic.longest)
@@ -230,6 +216,43 @@ def _client_load(command: str | None) -> ClientLoad | None:
     from pipewave.serving.client_command import read
 
     return read(command) if command else None
+
+
+def _model(model: str, output: int, ignore: Sequence[str]) -> ModelSpec:
+    """The model as it runs for so many output tokens."""
+    from pipewave.models import load
+    from pipewave.serving.estimate import for_output
+
+    return for_output(load(model, ignore=tuple(ignore)), output)
+
+
+def _lengths(
+    spec: ModelSpec, prompt: int, images: int, output: int, spread: float, ratio: float | None
+) -> dict[str, Any]:
+    """Mean tokens in and out, those of images among them, and their spread."""
+    from pipewave.serving.estimate import image_tokens
+
+    tokens = prompt + image_tokens(spec, images)
+    if ratio is not None:
+        return _below(tokens, max(output, 1), ratio)
+    return {"input_len": tokens, "output_len": max(output, 1), "spread": spread}
+
+
+def _options(
+    kv_cache_dtype: str | None, moe_backend: str | None, eplb: str | None, speculative: str | None, lora: str | None
+) -> dict[str, Any]:
+    """What changes a step: the cache's type, what runs and balances the experts, drafts and adapters."""
+    from pipewave.models.adapters import lora_of
+    from pipewave.models.balance import balance_of
+    from pipewave.serving.speculative import of as speculative_of
+
+    return {
+        "kv_dtype": cache_word(kv_cache_dtype),
+        "moe_backend": moe_backend,
+        "balance": balance_of(eplb) if eplb else None,
+        "speculative": speculative_of(speculative) if speculative else None,
+        "lora": lora_of(lora) if lora else None,
+    }
 
 
 def _below(prompt: int, output: int, ratio: float) -> dict[str, Any]:
