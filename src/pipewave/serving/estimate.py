@@ -20,10 +20,13 @@ from pipewave.models import ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
-from pipewave.serving import queued
+from pipewave.serving import drafted_batch, queued
+from pipewave.serving.drafting import with_drafter
+from pipewave.serving.speculative import Speculative
+from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.uniform import Plan, Uniform, sample
 from pipewave.step import Engine, Runner, find_engine
-from pipewave.step.memory import GIB, Budget, budget, cache_bytes
+from pipewave.step.memory import GIB, Budget, budget, cache_bytes, chunk_bytes, requests_in
 
 PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
 LARGEST = 1 << 22
@@ -62,9 +65,11 @@ class Estimate:
         """The answer of the contract."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
 
-    def queued(self, runner: Runner, memory: Budget, share: queued.Batch, batch: int) -> Estimate:
+    def queued(
+        self, runner: Runner, memory: Budget, share: queued.Batch, batch: int, how: Speculative | None = None
+    ) -> Estimate:
         """The same with the times of all of `batch` requests, of which the cache holds a part at once."""
-        times: dict[str, Any] = dict(queued.times(runner, memory, share))
+        times: dict[str, Any] = dict(queued.times(runner, memory, share, how))
         fits = room(runner.deployment, memory, share.requests, share.input_len + share.output_len, share.budget)
         note = (
             f"{fits} of {share.requests} requests a rank fit the KV cache at once: the others wait their turn; "
@@ -72,6 +77,18 @@ class Estimate:
         )
         rate = 1e3 * batch * share.output_len / times["e2e_ms"] if self.output_tokens_per_s else 0.0
         return replace(self, **times, output_tokens_per_s=rate, notes=(*self.notes, note))
+
+    def drafted(self, runner: Runner, how: Speculative, run: Uniform) -> Estimate:
+        """The same batch with `how` drafting; nothing changes where at most one token is generated."""
+        later = run.output_len - 1
+        if later < 1 or runner.deployment.model.pooled:
+            return self
+        changed: dict[str, Any] = {}
+        for side, tpot in drafted_batch.tpot_ms(runner, how, run).items():
+            changed |= {f"tpot_ms{side}": tpot, f"e2e_ms{side}": getattr(self, f"prefill_ms{side}") + later * tpot}
+        rate = self.output_tokens_per_s * self.e2e_ms / changed["e2e_ms"]
+        note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
+        return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, note))
 
     def with_images(self, runner: Runner, batch: int, images: int) -> Estimate:
         """The same with the images of each prompt encoded before it, one prompt after the other."""
@@ -110,6 +127,7 @@ def estimate(
     kv_dtype: str | None = None,
     moe_backend: str | None = None,
     images: int = 0,
+    speculative: Any = None,
 ) -> Estimate:
     """Time and memory of a static batch: all prompts, then all output tokens.
 
@@ -129,6 +147,7 @@ def estimate(
         moe_backend: what runs the experts, in the engine's own words, such as `marlin`.
         images: images of a request, each of the size that the model's tower is made for; their tokens come on top of
             `input_len`.
+        speculative: how tokens are drafted, such as `method=mtp,tokens=3,acceptance=0.8`.
 
     Returns:
         Times in ms with a 90 % interval, memory in GiB, time by kernel family.
@@ -155,14 +174,17 @@ def estimate(
     parallel = Parallel(tp, pp, ep, dp)
     parallel.check(spec)
     runner = Runner.of(Deployment(spec, parallel, kv_dtype), hardware, program)
+    how = speculative_of(speculative) if speculative else None
     memory = budget(runner.deployment, hardware, program, max_batched_tokens=max_num_batched_tokens)
+    memory = with_drafter(memory, runner, how)
     share = -(-batch // dp)  # of the fullest rank
     together = min(share, room(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens))
     run = Uniform(together, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
     found = _Timeline(runner, run.plan(), batch).estimate(memory)
+    found = found.drafted(runner, how, run) if how else found
     if together < share:
         waiting = queued.Batch(share, input_len, run.output_len, max_num_batched_tokens)
-        found = found.queued(runner, memory, waiting, batch)
+        found = found.queued(runner, memory, waiting, batch, how)
     return found.with_images(runner, share, images)
 
 
@@ -185,8 +207,7 @@ def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk:
 
     Raises DoesNotFit for not one, and for more waiting ones than can be walked through.
     """
-    each = cache_bytes(deployment, length, chunk=chunk)
-    fits = int(min(memory.kv * GIB // each, batch)) if each else batch
+    fits = int(min(max(requests_in(deployment, memory, length, chunk), 0.0), batch))
     if not fits or (fits < batch and batch > MOST_QUEUED):
         check_cache(deployment, memory, batch if fits else 1, length, chunk)
     return fits
@@ -194,11 +215,12 @@ def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk:
 
 def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
     """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
-    each = cache_bytes(deployment, length, chunk=chunk)
-    if batch * each > memory.kv * GIB:
+    needed = batch * cache_bytes(deployment, length) + chunk_bytes(deployment, length, chunk)
+    if needed > memory.kv * GIB:
+        most = max(int(requests_in(deployment, memory, length, chunk)), 0)
         raise DoesNotFit(
-            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {batch * each / GIB:.1f} GiB "
-            f"a GPU, {memory.kv:.1f} GiB are free; at most {int(memory.kv * GIB // each)} such requests fit",
+            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {needed / GIB:.1f} GiB "
+            f"a GPU, {memory.kv:.1f} GiB are free; at most {most} such requests fit",
             field="batch",
         )
 
@@ -255,7 +277,8 @@ class _Timeline:
 
     def _memory(self, memory: Budget) -> dict[str, float]:
         run, deployment = self.plan.run, self.runner.deployment
-        used = run.batch * cache_bytes(deployment, run.input_len + run.output_len, chunk=run.budget) / GIB
+        length = run.input_len + run.output_len
+        used = (run.batch * cache_bytes(deployment, length) + chunk_bytes(deployment, length, run.budget)) / GIB
         return memory.to_dict() | {"kv_used": round(used, 3)}
 
     def _breakdown(self) -> dict[str, dict[str, float]]:
