@@ -62,7 +62,7 @@ def serve_command(
     osl: Annotated[
         int, typer.Option("--osl", "--output-len", "--random-output-len", help="Mean output tokens; 0: none.")
     ] = 128,
-    images: Annotated[int, typer.Option(help="Images of each prompt: their tokens, without the tower's time.")] = 0,
+    images: Annotated[int, typer.Option(help="Images of each prompt, of the size that its tower is made for.")] = 0,
     requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None,
     rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second; inf: all at once.")] = None,
     concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None,
@@ -162,6 +162,7 @@ def serve_command(
         "decode": decode,
         "exchange": all2all,
         "two_batch": two_batch,
+        "images": images,
         "kv_offload_gib": offload,
     }
     options = _options(kv_cache_dtype, moe_backend, eplb, speculative, lora)

@@ -77,6 +77,7 @@ class Server:
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
         state = corrections.state(runner.gpu.name)
         table = _table(plain, *sizes, 1, state).under(runner.engine.hosted(setup.front.host, setup.front.launch))
+        table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
         return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
     def record(
@@ -198,6 +199,11 @@ def ends(middle: Mapping[str, Any], low: Mapping[str, Any], high: Mapping[str, A
     return {f"{name}_{side}": of(three[name]) for name in three for side, of in (("low", min), ("high", max))}
 
 
+def _images_us(runner: Runner, images: int) -> float:
+    """What encoding the images of one prompt takes. Raises BadInput where the model has no tower."""
+    return float(runner.price([runner.deployment.images(images)]).us[0])
+
+
 def _placed(model: ModelSpec, setup: Setup) -> ModelSpec:
     """The model with its experts loaded and copied as the set-up says."""
     return setup.balance.placed(model, setup.ep) if setup.balance else model
@@ -233,7 +239,7 @@ def _drafted(
     """The step table under speculative decoding."""
     if how is None:
         return None
-    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine)
+    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine).encoding(table.prompt_us)
     return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
 
 
