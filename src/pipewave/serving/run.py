@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,6 +19,7 @@ from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
 from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
+from pipewave.serving.interval import Uncertainty, hull, tells_version
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.simulate import Pool, Record, Simulation
@@ -200,6 +200,11 @@ class Server:
         """Half the 90 % interval of a step's logarithm."""
         return self.table.spread
 
+    @property
+    def uncertain(self) -> Uncertainty:
+        """What is open about the deployment."""
+        return Uncertainty(self.spread, self.runner.engine.name, tells_version(self.setup.engine))
+
     def run_with_interval(self, traffic: Traffic, sla: Sla = ANY) -> Served:
         """Serve three times, with steps at the middle and at both ends of their interval."""
         return with_interval(self, traffic, sla)
@@ -231,11 +236,11 @@ class Server:
 
 
 class Serves(Protocol):
-    """What serves traffic in steps whose logarithm is known to ± `spread`."""
+    """What serves traffic, and what is open about it."""
 
     @property
-    def spread(self) -> float:
-        """Half the 90 % interval of a step's logarithm."""
+    def uncertain(self) -> Uncertainty:
+        """What is open about the deployment."""
         ...
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
@@ -244,13 +249,22 @@ class Serves(Protocol):
 
 
 def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
-    """Serve three times, with steps at the middle and at both ends of their interval."""
-    middle = server.run(traffic, sla)
-    ends = {side: server.run(traffic, sla, scale=math.exp(sign * server.spread)).answer for side, sign in
-            (("low", -1.0), ("high", 1.0))}  # fmt: skip
-    keys = [key for key in middle.answer if key.endswith("_ms")]
-    intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
-    return replace(middle, answer={**middle.answer, **intervals})
+    """Serve with an interval for each time, by the law of `pipewave.serving.interval`.
+
+    Requests that come whether or not others are done queue behind slow steps: they are served twice more, with steps at
+    both ends of TPOT's interval, and the times' intervals hold what then happens.
+    """
+    middle, uncertain = server.run(traffic, sla), server.uncertain
+    intervals = {
+        f"{key}{side}": ms
+        for key in middle.answer
+        if key.endswith("_ms")
+        for side, ms in uncertain.ends(f"{key.partition('_')[0]}_ms", middle.answer[key]).items()
+    }
+    if not traffic.concurrency:
+        ends = [server.run(traffic, sla, scale=scale).answer for scale in uncertain.scales]
+        intervals = hull(intervals, *ends)
+    return replace(middle, answer={**middle.answer, **intervals, "notes": [uncertain.note()]})
 
 
 def _beside(setup: Setup, model: ModelSpec) -> Setup:
