@@ -2,9 +2,9 @@
 
 ANSWERS are those of `bench.published --answers`. Two parts of `pipewave.serving.interval`:
 
-* `servers`: for each engine and mean, the half-width beside what kernels (and an untold version) leave open that holds
+* `servers`: for each engine and mean, the half-width beside what kernels (and an assumed version) leave open that holds
   nine rows in ten of groups that it was not read off, each group counting alike. It is a quantile of rows whose version
-  is told. Groups differ more than their rows do, so the quantile is that of `LEVELS` that, read off all other groups,
+  is given. Groups differ more than their rows do, so the quantile is that of `LEVELS` that, read off all other groups,
   comes nearest to holding nine in ten of the group left out.
 * `version`: how far answers move when the version is left out of the case (`--versions`), nine in ten of them.
 
@@ -28,7 +28,7 @@ from bench.published_rows import OLD, Group, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.files import manifest
 from pipewave.serving import interval
-from pipewave.serving.answers import answer, told
+from pipewave.serving.answers import answer, version_given
 from pipewave.serving.cases import from_dict
 from pipewave.serving.interval import Uncertainty
 
@@ -41,13 +41,13 @@ ASKED = 3  # rows of a group that are asked without their version
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One mean of one row: its group, |log error|, what kernels and an untold version leave open; told: is it."""
+    """One mean of one row: its group, |log error|, what kernels and an assumed version leave open"""
 
     group: Group
     metric: str
     error: float
     known: float
-    told: bool = True
+    version_given: bool = True
 
     @property
     def needed(self) -> float:
@@ -70,7 +70,7 @@ def _counts(row: Row) -> bool:
 
 def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:
     """A mean of a row; its interval less what its server leaves open is what was known."""
-    named = told(from_dict(row.case))
+    named = version_given(from_dict(row.case))
     half, server = math.log(found[f"{name}_high"] / found[name]), Uncertainty(0.0, row.group.engine, named).server(name)
     known = math.sqrt(max(half**2 - server**2, 0.0))
     return Point(row.group, name, abs(math.log(found[name] / value)), known, named)
@@ -88,7 +88,7 @@ def coverage(found: Sequence[Point], level: float) -> float:
     """Mean share of each group that the others' half-width of a level holds."""
     shares = []
     for group in dict.fromkeys(point.group for point in found):
-        half = quantile([point for point in found if point.group != group and point.told], level)
+        half = quantile([point for point in _given(found) if point.group != group], level)
         shares.append(np.mean([point.needed <= half for point in found if point.group == group]))
     return float(np.mean(shares))
 
@@ -98,19 +98,23 @@ def level(found: Sequence[Point]) -> float:
     return min(LEVELS, key=lambda one: abs(coverage(found, one) - HELD))
 
 
+def _given(found: Sequence[Point]) -> list[Point]:
+    return [point for point in found if point.version_given]
+
+
 def widths(found: Sequence[Point]) -> dict[str, float]:
     """Half-widths by mean, of the points of one engine; a mean of too few groups has that of TPOT."""
     own = {name: [point for point in found if point.metric == name] for name in interval.METRICS}
     enough = {name: many for name, many in own.items() if len({p.group for p in many}) >= LEAST_GROUPS}
-    known = {name: round(quantile([p for p in many if p.told], level(many)), 4) for name, many in enough.items()}
+    known = {name: round(quantile(_given(many), level(many)), 4) for name, many in enough.items()}
     return {name: known.get(name, known["tpot_ms"]) for name in interval.METRICS}
 
 
 def version_widths(rows: Sequence[Row]) -> dict[str, float]:
-    """How far means move, nine in ten, when the version is not told; each group counts alike."""
+    """How far means move, nine in ten, when the version is not given; each group counts alike."""
     groups: dict[Group, list[Row]] = {}
     for row in rows:
-        if _counts(row) and row.case["mode"] == "serve" and told(from_dict(row.case)):
+        if _counts(row) and row.case["mode"] == "serve" and version_given(from_dict(row.case)):
             groups.setdefault(row.group, []).append(row)
     asked = [row for many in groups.values() for row in many[:: max(len(many) // ASKED, 1)][:ASKED]]
     moved = [point for row in asked for point in _moved(row)]

@@ -48,7 +48,7 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Row:
     """A published run: its group, its case, its measured means, what it `needs` that the case cannot say, and the
-    newest release of its engine on the day it was run, and that day, where it is told."""
+    newest release of its engine on the day it was run, and that day, where it is given."""
 
     id: str
     group: Group
@@ -62,7 +62,7 @@ class Row:
     def apart(self) -> str:
         """Why it counts apart though it can be asked; empty where it counts."""
         if self.group.source.startswith(GENERATED) and self.day:
-            return "workers not told"
+            return "workers not given"
         return "beyond the GPUs it names" if of_peak(self) > 1.0 else ""
 
 
@@ -86,8 +86,8 @@ def _rows(folder: Path) -> Iterator[Row]:
 def _row(folder: Path, line: dict[str, str]) -> Row:
     group = Group(*(line[name] for name in Group.__slots__))
     measured = {name: float(line[name]) for name in METRICS if line[name]}
-    release, told = of_the_day(line["engine"], line["note"]), DAY.search(line["note"])
-    day = told.group() if told else ""
+    release, found = of_the_day(line["engine"], line["note"]), DAY.search(line["note"])
+    day = found.group() if found else ""
     return Row(line["id"], group, _case(folder, line), measured, line["needs"], release, day)
 
 
@@ -112,8 +112,8 @@ def of_peak(row: Row) -> float:
     case, measured = row.case, row.measured
     if row.needs or case["mode"] != "serve" or "concurrency" not in case or not {"ttft_ms", "tpot_ms"} <= set(measured):
         return 0.0
-    card = find(case["gpu"])
-    peak = max(card.peak_flops(dtype) for dtype in ("bf16", "fp8", "nvfp4") if card.supports(dtype))
+    gpu = find(case["gpu"])
+    peak = max(gpu.peak_flops(dtype) for dtype in ("bf16", "fp8", "nvfp4") if gpu.supports(dtype))
     each_s = 1e-3 * (measured["ttft_ms"] + (case["osl"] - 1) * measured["tpot_ms"])
     flops = 2.0 * active_parameters(load(case["model"])) * (case["isl"] + case["osl"]) * case["concurrency"] / each_s
     return flops / (peak * case.get("tp", 1) * case.get("pp", 1))
@@ -121,8 +121,8 @@ def of_peak(row: Row) -> float:
 
 def of_the_day(engine: str, note: str) -> str:
     """The newest release of an engine on the day that a row's note tells; empty where it tells none."""
-    told = DAY.search(note)
-    out = [version for version, day in _releases()[engine].items() if told and str(day) <= told.group()]
+    day_run = DAY.search(note)
+    out = [version for version, day in _releases()[engine].items() if day_run and str(day) <= day_run.group()]
     return out[-1] if out else ""
 
 

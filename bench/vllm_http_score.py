@@ -2,13 +2,13 @@
 
     python -m bench.vllm_http_score
 
-Closed loops are predicted from their concurrency, and every level once more from its real arrivals. The host is the one
-that vLLM's times were measured on; what a front end takes for a request and a token is fitted on the other models' rows.
+Closed loops are predicted from their concurrency, and every level once more from its real arrivals. The host is the
+one that vLLM's times were measured on; what a front end takes for a request and a token is fitted on the other models.
 
 Real arrivals of a closed loop replayed as they were are a loop no longer: nothing holds a server back that is a little
 faster than the real one, the requests in flight run dry, and at a rate it can only just bear times per token fall many
-times as far as steps are off. `steps` is the factor of all steps' times at which a replay has as many requests in flight
-as were measured: how far off steps really are.
+times as far as steps are off. `steps` is the factor of all steps' times at which a replay has as many requests in
+flight as were measured: how far off steps really are.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def in_flight(arrived_s: Array, done_s: Array) -> float:
 def steps_factor(row: Row, own: front.Front) -> float:
     """The factor of all steps' times at which the level's arrivals keep as many requests in flight as were measured."""
     requests = np.array(row["requests"])
-    measured = in_flight(requests[:, 0], requests[:, 0] + 1e-3 * (requests[:, 3] + requests[:, 4] * (requests[:, 2] - 1)))
+    measured = in_flight(
+        requests[:, 0], requests[:, 0] + 1e-3 * (requests[:, 3] + requests[:, 4] * (requests[:, 2] - 1))
+    )
     one = asked(row)["arrivals"]
     traffic = one.traffic()
     server = Server.of(one.model, one.gpu, setup_of(one, traffic, own)[0], traffic.longest)
@@ -91,7 +93,7 @@ def steps_factor(row: Row, own: front.Front) -> float:
 def main() -> None:
     """Print measured figures and errors, a line a level and way of asking."""
     rows = levels()
-    print("| model | level | predicted from | TTFT ms | error % | TPOT ms | error % | output tokens/s | error % | steps × |")
+    print("| model | level | predicted from | TTFT ms | error % | TPOT ms | error % | tokens/s | error % | steps × |")
     print("|---" * 10 + "|")
     for model in dict.fromkeys(row["model"] for row in rows):
         own = fitted([row for row in rows if row["model"] != model])

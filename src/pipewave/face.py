@@ -126,5 +126,5 @@ def trace(file: str | Path, *, gpu: str | GPU | None = None, protocol: str | Non
     """
     from pipewave.traces import Workload, explain_trace
 
-    card = None if gpu is None else find(gpu)
-    return explain_trace(file, gpu=card, protocol=protocol, workload=Workload(**known))
+    spec = None if gpu is None else find(gpu)
+    return explain_trace(file, gpu=spec, protocol=protocol, workload=Workload(**known))

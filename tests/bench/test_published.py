@@ -89,7 +89,7 @@ def test_what_is_known_of_a_row_is_not_asked_of_its_server() -> None:
     assert published_cover.Point(GROUPS[0], "ttft_ms", 0.2, 0.3).needed == 0.0
 
 
-def test_deployments_whose_workers_are_not_told_are_apart() -> None:
+def test_deployments_whose_workers_are_not_given_are_apart() -> None:
     made = replace(GROUPS[0], source="NVIDIA AIC own runs (silicon_sample)")
     assert not row(made, 1.0).apart
     generated = row(made, 1.0, day="2026-03-07")

@@ -1,4 +1,4 @@
-"""One law of intervals: `estimate`, `serve` and `plan` are as sure of one deployment, and less sure of one half told."""
+"""One law of intervals: `estimate`, `serve` and `plan` are as sure of one deployment, and less sure of one half described."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipewave.planning import Question, Space, plan
 from pipewave.serving import estimate
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
-from pipewave.serving.interval import METRICS, Uncertainty, hull, sides, tells_version
+from pipewave.serving.interval import METRICS, Uncertainty, hull, names_version, sides
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.traffic import synthetic
 
@@ -58,20 +58,22 @@ def test_one_deployment_is_known_as_well_whoever_is_asked(engine: str) -> None:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_intervals_widen_with_what_is_not_known(engine: str, metric: str) -> None:
-    told, untold, rough = (Uncertainty(k, engine, t).half(metric) for k, t in ((0.1, True), (0.1, False), (0.3, True)))
-    assert 0.1 <= told < untold
-    assert told < rough < 0.3 + told
-    other = Uncertainty(0.1, "another", told=True).half(metric)
-    assert other >= max(Uncertainty(0.1, one, told=True).half(metric) for one in ENGINES)
+    given, assumed, rough = (
+        Uncertainty(k, engine, t).half(metric) for k, t in ((0.1, True), (0.1, False), (0.3, True))
+    )
+    assert 0.1 <= given < assumed
+    assert given < rough < 0.3 + given
+    other = Uncertainty(0.1, "another", version_given=True).half(metric)
+    assert other >= max(Uncertainty(0.1, one, version_given=True).half(metric) for one in ENGINES)
 
 
 def test_ends_are_as_far_on_either_side() -> None:
-    ends = sides({"ttft_ms": 100.0}, Uncertainty(0.1, "vllm", told=True))
+    ends = sides({"ttft_ms": 100.0}, Uncertainty(0.1, "vllm", version_given=True))
     assert ends["ttft_ms_low"] * ends["ttft_ms_high"] == pytest.approx(1e4)
 
 
-def test_a_version_is_told_by_its_number() -> None:
-    assert [tells_version(name) for name in ("vllm", "vllm:0.22.1", "sglang:v0.5.8.post1", "trtllm:")] == [
+def test_a_version_is_given_by_its_number() -> None:
+    assert [names_version(name) for name in ("vllm", "vllm:0.22.1", "sglang:v0.5.8.post1", "trtllm:")] == [
         False,
         True,
         True,
@@ -79,10 +81,10 @@ def test_a_version_is_told_by_its_number() -> None:
     ]
 
 
-def test_the_note_names_a_version_that_is_not_told() -> None:
-    told, untold = (Uncertainty(0.1, "vllm", told=one).note() for one in (True, False))
-    assert "version" not in told
-    assert "version not named" in untold
+def test_the_note_names_a_version_that_is_not_given() -> None:
+    given, assumed = (Uncertainty(0.1, "vllm", version_given=one).note() for one in (True, False))
+    assert "version" not in given
+    assert "version not named" in assumed
 
 
 def test_queues_widen_the_interval_of_requests_that_come_at_a_rate() -> None:

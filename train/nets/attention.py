@@ -30,8 +30,8 @@ UNUSABLE = ("llmservingsim-0",)
 # Our own rows are few beside the public ones, and the ones that `cold` and `serving` answers rest on.
 OWN_WEIGHT = 4.0
 EACH = 1_500  # rows of a version on a GPU, of each phase and types
-# Compute capabilities without rows run what their next of kin run.
-KIN = {"86": "89", "75": "80", "70": "80", "103": "100"}
+# Compute capabilities without rows run the kernels of a related one.
+RELATED = {"86": "89", "75": "80", "70": "80", "103": "100"}
 
 FINER = 2  # parts of a key after stack and capability, from which on it says more than the type
 
@@ -78,7 +78,7 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
     filled = dict(impls)
     for key in sorted((key for key in impls if _capability(key)), key=_age, reverse=True):
         source, capability, *dtype = key.split("|")
-        places = [capability, *(place for place, kin in KIN.items() if kin == capability)]
+        places = [capability, *(place for place, related in RELATED.items() if related == capability)]
         for stack in (other for other in stacks if framework(other) == framework(source)):
             for place in places:
                 if len(dtype) < FINER or f"{stack}|{place}" not in impls:  # a stack's own rows say all that it runs

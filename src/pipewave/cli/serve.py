@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +21,7 @@ from pipewave.cli.serving import (
     Memory,
     Most,
     Pp,
+    Speculation,
     Tp,
     cache_word,
     facts,
@@ -29,17 +30,13 @@ from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
-    from pipewave.serving.client_command import Asked
+    from pipewave.serving.client_command import ClientLoad
     from pipewave.serving.disaggregated import Disaggregated
     from pipewave.serving.run import Server, Setup
     from pipewave.serving.server_command import Deployed
     from pipewave.serving.traffic import Traffic
 
 INTERVAL = "90 %"
-Speculation = Annotated[
-    str | None,
-    typer.Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft."),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -104,6 +101,23 @@ def serve_command(
     moe_backend: Backend = None,
     speculative: Speculation = None,
     lora: Annotated[str | None, typer.Option("--lora", help="Adapters: rank=16,adapters=4.")] = None,
+    all2all: Annotated[
+        str | None,
+        typer.Option(
+            "--all2all-backend", "--moe-a2a-backend", help="How tokens reach the experts of other ranks: deepep, ..."
+        ),
+    ] = None,
+    two_batch: Annotated[
+        bool, typer.Option("--enable-two-batch-overlap", "--enable-dbo", help="Its overlap with kernels.")
+    ] = False,
+    eplb: Annotated[
+        str | None,
+        typer.Option("--eplb", help="Copies of busy experts, and loads: redundant=32,loads=FILE or power_law_1.2."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="A server over HTTP on such a host: cores=16,speed=0.8,api_servers=2."),
+    ] = None,
     offload: Annotated[
         float, typer.Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
     ] = 0.0,
@@ -132,44 +146,51 @@ def serve_command(
     if model is None or gpu is None:
         missing = "model" if model is None else "gpu"
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
-    from pipewave.models import load
-    from pipewave.models.adapters import lora_of
-    from pipewave.serving.estimate import asked, image_tokens
     from pipewave.serving.perfetto import write
     from pipewave.serving.report import Sla
     from pipewave.serving.run import Setup, with_interval
-    from pipewave.serving.speculative import of as speculative_of
 
-    spec = asked(load(model, ignore=tuple(ignore)), osl)
-    prompt = isl + image_tokens(spec, images)
-    sizes: dict[str, Any] = {"input_len": prompt, "output_len": max(osl, 1), "spread": spread}
-    drawn = sizes | {"burstiness": burstiness, "seed": seed}
-    if ratio is not None:
-        drawn |= _below(prompt, max(osl, 1), ratio)
+    spec, client_load = _model(model, osl, ignore), _client_load(client)
+    drawn = {"burstiness": burstiness, "seed": seed, **_lengths(spec, isl, images, osl, spread, ratio)}
     steady = {"rate": None if rate == math.inf else rate, "concurrency": concurrency}
-    asking = _asked(client)
-    traffic = asking.traffic if asking else _traffic(trace, requests, drawn, steady)
+    traffic = client_load.traffic if client_load else _traffic(trace, requests, drawn, steady)
     sides: dict[str, Any] = {
         "replicas": replicas,
         "dp": dp,
         "prefill": prefill,
         "decode": decode,
-        "kv_dtype": cache_word(kv_cache_dtype),
-        "moe_backend": moe_backend,
-        "speculative": speculative_of(speculative) if speculative else None,
-        "lora": lora_of(lora) if lora else None,
+        "exchange": all2all,
+        "two_batch": two_batch,
         "kv_offload_gib": offload,
     }
-    setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
-    setup = pasted.setup if pasted else setup
+    options = _options(kv_cache_dtype, moe_backend, eplb, speculative, lora)
+    limits = _limits(max_num_batched_tokens, max_num_seqs, memory)
+    setup = _hosted(pasted.setup if pasted else Setup(tp, pp, ep, engine, **sides, **options, **limits), host, gpu)
     sla = Sla(ttft, tpot, request_latency)
-    sla = asking.sla if asking and sla == Sla() else sla
+    sla = client_load.sla if client_load and sla == Sla() else sla
     server = _server(spec, gpu, setup, (prefill_pool, decode_pool), traffic.longest)
     served = with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
     if trace_out:
         write(trace_out, served.record, served.traffic)
-    notes = [*(note for one in (pasted, asking) if one for note in one.notes), *served.answer.get("notes", ())]
+    notes = [*(note for one in (pasted, client_load) if one for note in one.notes), *served.answer.get("notes", ())]
     _served(served.to_dict() | ({"notes": notes} if notes else {}), as_json)
+
+
+def _hosted(setup: Setup, host: str | None, gpu: str) -> Setup:
+    """The set-up behind its engine's front end on a host that is described; as it is where none is."""
+    if host is None:
+        return setup
+    from dataclasses import replace
+
+    from pipewave.gpus import find
+    from pipewave.software.front import of
+    from pipewave.software.host import host_of
+
+    engine = setup.engine if isinstance(setup.engine, str) else setup.engine.name
+    world = setup.engines * setup.tp * setup.pp * setup.dp
+    gpus = min(world, find(gpu).gpus_per_node)
+    engines = max(setup.engines * setup.dp * gpus // world, 1)
+    return replace(setup, front=host_of(host).front(of(engine), gpus, engines))
 
 
 def _server(
@@ -192,11 +213,48 @@ def _deployed(command: str | None, engine: str) -> Deployed | None:
     return read(command, engine.partition(":")[2] or None) if command else None
 
 
-def _asked(command: str | None) -> Asked | None:
+def _client_load(command: str | None) -> ClientLoad | None:
     """The traffic of a client's own command line."""
     from pipewave.serving.client_command import read
 
     return read(command) if command else None
+
+
+def _model(model: str, output: int, ignore: Sequence[str]) -> ModelSpec:
+    """The model as it runs for so many output tokens."""
+    from pipewave.models import load
+    from pipewave.serving.estimate import for_output
+
+    return for_output(load(model, ignore=tuple(ignore)), output)
+
+
+def _lengths(
+    spec: ModelSpec, prompt: int, images: int, output: int, spread: float, ratio: float | None
+) -> dict[str, Any]:
+    """Mean tokens in and out, those of images among them, and their spread."""
+    from pipewave.serving.estimate import image_tokens
+
+    tokens = prompt + image_tokens(spec, images)
+    if ratio is not None:
+        return _below(tokens, max(output, 1), ratio)
+    return {"input_len": tokens, "output_len": max(output, 1), "spread": spread}
+
+
+def _options(
+    kv_cache_dtype: str | None, moe_backend: str | None, eplb: str | None, speculative: str | None, lora: str | None
+) -> dict[str, Any]:
+    """What changes a step: the cache's type, what runs and balances the experts, drafts and adapters."""
+    from pipewave.models.adapters import lora_of
+    from pipewave.models.balance import balance_of
+    from pipewave.serving.speculative import of as speculative_of
+
+    return {
+        "kv_dtype": cache_word(kv_cache_dtype),
+        "moe_backend": moe_backend,
+        "balance": balance_of(eplb) if eplb else None,
+        "speculative": speculative_of(speculative) if speculative else None,
+        "lora": lora_of(lora) if lora else None,
+    }
 
 
 def _below(prompt: int, output: int, ratio: float) -> dict[str, Any]:

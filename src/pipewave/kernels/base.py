@@ -57,7 +57,7 @@ class Context:
     """What is the same for a batch of calls: the GPU, the operand type, the software, how it is measured.
 
     `options` holds the non-numeric fields of the call (kv_dtype, routing, part, ...). `stack` is whose rows answer,
-    `asked` another version of it that a caller named: what rules of software say is said of that one.
+    `requested` another version of it that a caller named: what rules of software say is said of that one.
     """
 
     gpu: GPU
@@ -66,7 +66,7 @@ class Context:
     stack: str = ""
     impl: str = ""
     options: tuple[tuple[str, Any], ...] = ()
-    asked: str = ""
+    requested: str = ""
 
     @property
     def framework(self) -> str:
@@ -86,7 +86,7 @@ class Context:
 def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
     facts = {
         "framework": ctx.framework,
-        "version": stacks.version(ctx.asked or ctx.stack),
+        "version": stacks.version(ctx.requested or ctx.stack),
         "architecture": ctx.gpu.architecture,
         "mma": ctx.gpu.traits.mma,
         "gpu": ctx.gpu.base_gpu,
@@ -136,7 +136,7 @@ class Sketch(NamedTuple):
         return Analysis(demand(calls, **self.amounts), base_s, features, self.net, self.work.laid_out(calls))
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # told apart by identity: what is worked out of one is cached by it
+@dataclass(frozen=True, slots=True, eq=False)  # distinguished by identity: what is worked out of one is cached by it
 class Family:
     """A kernel family: its call class and the function from columns and context to an analysis.
 

@@ -35,7 +35,7 @@ def command(
     """Shell command for one replica of a design, or several where the engine runs them behind one port.
 
     length: the longest request in tokens, None for the model's own limit. engine: the resolved profile, for the share
-    of memory that it would choose on this card. role: prefill or decode, where these engines are apart.
+    of memory that it would choose on this GPU. role: prefill or decode, where these engines are apart.
     """
     engine = engine or find_engine(split.engine)
     words = _WORDS[engine.name](repository(model), split, batch, budget, engine)

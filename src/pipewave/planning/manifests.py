@@ -127,8 +127,8 @@ def _dynamo(engine: str, pools: Sequence[Pool]) -> dict[str, Any]:
 
 
 def _pod(engine: str, command: str | None) -> dict[str, Any]:
-    told = {"command": ["bash", "-c"], "args": [command]} if command else {}
-    return {"mainContainer": {"image": RUNTIMES[engine], **told}}
+    override = {"command": ["bash", "-c"], "args": [command]} if command else {}
+    return {"mainContainer": {"image": RUNTIMES[engine], **override}}
 
 
 def _worker(engine: str, command: str) -> str:

@@ -13,13 +13,13 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
-from pipewave.planning.apart import designs as apart
+from pipewave.planning.disaggregated import designs as disaggregated
 from pipewave.planning.launch import pools
 from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
-from pipewave.serving.interval import Uncertainty, tells_version
+from pipewave.serving.interval import Uncertainty, names_version
 from pipewave.step import Runner, find_engine
 
 TIMES = ("ttft_ms", "tpot_ms")
@@ -80,7 +80,7 @@ class Designs:
     def uncertain(self, index: int) -> Uncertainty:
         """What is open about a design."""
         engine = self.splits[self.split[index]].engine
-        return Uncertainty(float(self.columns["spread"][index]), find_engine(engine).name, tells_version(engine))
+        return Uncertainty(float(self.columns["spread"][index]), find_engine(engine).name, names_version(engine))
 
     def _interval(self, index: int) -> dict[str, float]:
         ends = {name: self.uncertain(index).ends(name, float(self.columns[name][index])) for name in TIMES}
@@ -196,7 +196,7 @@ def plan(
         find_gpu(gpu)
     known = prices(own_prices)
     evaluated = _evaluate_all(model, question, space, executor)
-    evaluated += apart(model, question, space) if space.disaggregated else []
+    evaluated += disaggregated(model, question, space) if space.disaggregated else []
     designs = _gather(evaluated, known)
     meets = _meets(designs, question)
     front = pareto(designs, meets)
@@ -218,11 +218,11 @@ def _evaluate_all(model: ModelSpec, question: Question, space: Space, executor: 
     if executor is None:
         return evaluate_many(model, splits, question, space.budgets, space.batches)
     chunks = [splits[i : i + CHUNK] for i in range(0, len(splits), CHUNK)]
-    asked = {
+    futures = {
         executor.submit(evaluate_many, model, chunk, question, space.budgets, space.batches): number
         for number, chunk in enumerate(chunks)
     }
-    done = {asked[future]: future.result() for future in as_completed(asked)}
+    done = {futures[future]: future.result() for future in as_completed(futures)}
     return [one for number in range(len(chunks)) for one in done[number]]
 
 

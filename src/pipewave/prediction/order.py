@@ -1,10 +1,10 @@
-"""Answers in the order that physics demands: more work takes no less time, a faster card no more.
+"""Answers in the order that physics demands: more work takes no less time, a faster GPU no more.
 
 A net that answers beyond its rows may say otherwise, so there an answer is held against its neighbours: the same call
-with one size halved (`Family.grows`), answered by the same kernel, is a least; the card that a what-if was made of is a
-least or a most where all its changed rates point one way. Where the card was measured, nothing is compared: rows
-decide there, and a call costs no more than before. Nor are sizes halved on a copy of such a card: with nothing changed
-that matters it is the card.
+with one size halved (`Family.grows`), answered by the same kernel, is a least; the GPU that a what-if was made of is a
+least or a most where all its changed rates point one way. Where the GPU was measured, nothing is compared: rows
+decide there, and a call costs no more than before. Nor are sizes halved on a copy of such a GPU: with nothing changed
+that matters it is the GPU.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RATES = frozenset((
     "int8_tops", "fp4_tflops", "dram_gbps", "dram_pin_gbps", "dram_measured_gbps", "l2_gbps", "link_gbps", "pcie_gbps",
     "tdp_w",
 ))  # fmt: skip
-MORE, LESS = 1, -1  # a what-if is nowhere slower, nowhere faster than its card
+MORE, LESS = 1, -1  # a what-if is nowhere slower, nowhere faster than its original
 SHORT_S = 2e-3  # above, the work itself decides, which grows with every size
 HALVINGS = 2
 
@@ -49,8 +49,8 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
         smaller = batch.answer(family, less, key, gpu, protocol).seconds[0]
         latency[rows] = np.maximum(latency[rows], smaller)
     if (made_of := _made_of(gpu)) is not None:
-        card, side = made_of
-        latency = _beside(latency, batch.answer(family, cols, key, card, protocol).seconds[0], side, ARRAY)
+        original, side = made_of
+        latency = _beside(latency, batch.answer(family, cols, key, original, protocol).seconds[0], side, ARRAY)
     return replace(found, seconds=np.array(_at(latency, found.seconds, ARRAY)))
 
 
@@ -66,9 +66,9 @@ def answer_scalar(
         smaller = scalar.answer_scalar(family, less, key, gpu, protocol)
         latency = max(latency, smaller.seconds[0] if smaller else 0.0)
     if (made_of := _made_of(gpu)) is not None:
-        card, side = made_of
-        other = scalar.answer_scalar(family, case, key, card, protocol)
-        if other is None:  # the card is calibrated: only a batch can say
+        original, side = made_of
+        other = scalar.answer_scalar(family, case, key, original, protocol)
+        if other is None:  # the original is calibrated: only a batch can say
             return None
         latency = _beside(latency, other.seconds[0], side, SCALAR)
     return found if latency == found.seconds[0] else found._replace(seconds=_at(latency, found.seconds, SCALAR))
@@ -118,16 +118,16 @@ def _at(latency: Any, seconds: Any, xp: Arith) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1024)
 def _made_of(gpu: GPU) -> tuple[GPU, int] | None:
-    """The card that a what-if was made of and on which side of it the what-if is; None for others and mixed changes."""
+    """The GPU that a what-if was made of and on which side of it the what-if is; None for others and mixed changes."""
     if not gpu.origin:
         return None
     try:
-        card = find(gpu.origin)
+        original = find(gpu.origin)
     except UnknownGPU:
         return None
-    pairs = {name: (getattr(gpu, name), getattr(card, name)) for name in VALUE_FIELDS}
+    pairs = {name: (getattr(gpu, name), getattr(original, name)) for name in VALUE_FIELDS}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if not changed or changed.keys() - RATES or any(None in pair for pair in changed.values()):
         return None
     signs = {MORE if mine > theirs else LESS for mine, theirs in changed.values()}
-    return (card, signs.pop()) if len(signs) == 1 else None
+    return (original, signs.pop()) if len(signs) == 1 else None

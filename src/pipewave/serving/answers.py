@@ -54,16 +54,16 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
         record = pools.record(traffic, scale=scale)
         return _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
 
-    uncertain = Uncertainty(pools.spread, server.runner.engine.name, told(case))
+    uncertain = Uncertainty(pools.spread, server.runner.engine.name, version_given(case))
     seen = times()
     intervals = sides(seen, uncertain)
-    if case.mode == "serve" and not traffic.concurrency:
-        intervals = hull(intervals, *map(times, uncertain.scales))
+    if case.mode == "serve":
+        intervals = hull(intervals, *map(times, uncertain.tried(traffic.concurrency)))
     return {
         **{name: round(value, DIGITS) for name, value in (seen | intervals).items()},
         "kv_tokens": server.memory.kv_tokens,
         "basis": {name: round(share, DIGITS) for name, share in server.table.basis.items()},
-        "notes": [*server.runner.deployment.model.notes, *server.table.notes, *assumed, uncertain.note()],
+        "notes": [*server.notes, *assumed, uncertain.note()],
     }
 
 
@@ -107,7 +107,7 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
 
-def told(case: Case) -> bool:
+def version_given(case: Case) -> bool:
     """Whether a case names its engine's version."""
     return bool(numbered(_named(case)))
 
@@ -119,7 +119,7 @@ def _named(case: Case) -> str:
 
 def _version(case: Case) -> tuple[str, list[str]]:
     """The version a case is answered for, and a note where it names none."""
-    if told(case):
+    if version_given(case):
         return _named(case), []
     version, why = assumed_version(case.engine) if case.mode == "serve" else ("", "")
     return version, [f"version not given: {why or 'its default is assumed'}, and the interval is wider"]
@@ -135,7 +135,9 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
         parallel = ALONE
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
     sizes = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests, int(traffic.output_len.max())
-    found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, *sizes, told=told(case)))
+    found = recipe_of(
+        engine.name, engine.version, setting, Requests(case.mode, *sizes, version_given=version_given(case))
+    )
     return found.without(frozenset(name for name, field in SAID.items() if getattr(case, field) is not None))
 
 

@@ -47,7 +47,7 @@ MADE = ("random", "random-ids", "synthetic")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClientLoad:
     """What a client asks: requests, limits that count as good, and what was left out."""
 
     traffic: Traffic
@@ -55,7 +55,7 @@ class Asked:
     notes: tuple[str, ...] = ()
 
 
-def read(command: str) -> Asked:
+def read(command: str) -> ClientLoad:
     """The traffic of a command line, as pasted. Raises BadInput."""
     words = split(command)
     text = " ".join(word.rpartition("/")[2].removesuffix(".py") for word in words)
@@ -66,7 +66,7 @@ def read(command: str) -> Asked:
         )
     goals, words = _goodput(words)
     taken = options(words, NAMES)
-    return Asked(_traffic(client, taken), Sla(**goals), _notes(taken))
+    return ClientLoad(_traffic(client, taken), Sla(**goals), _notes(taken))
 
 
 def below(nominal: float, ratio: float) -> tuple[float, float]:

@@ -34,11 +34,11 @@ def _table() -> Mapping[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
     """What is open about a deployment: its kernels (half the 90 % interval of a step's logarithm), whose server it is,
-    and whether the version is told."""
+    and whether the version is given."""
 
     kernels: float
     engine: str
-    told: bool
+    version_given: bool
 
     def server(self, metric: str) -> float:
         """What host, front end and settings leave open; of an engine without published runs, as much as of any."""
@@ -47,8 +47,8 @@ class Uncertainty:
         return float(widths[self.engine][name] if self.engine in widths else max(one[name] for one in widths.values()))
 
     def version(self, metric: str) -> float:
-        """What the version adds where it is not told."""
-        return 0.0 if self.told else float(_table()["version"][AS.get(metric, metric)])
+        """What the version adds where it is not given."""
+        return 0.0 if self.version_given else float(_table()["version"][AS.get(metric, metric)])
 
     def half(self, metric: str) -> float:
         """Half the 90 % interval of a figure's logarithm."""
@@ -59,11 +59,11 @@ class Uncertainty:
         factor = math.exp(self.half(metric))
         return {"_low": value / factor, "_high": value * factor}
 
-    @property
-    def scales(self) -> tuple[float, float]:
-        """Factors of steps at both ends of TPOT's interval."""
+    def tried(self, concurrency: int | None) -> tuple[float, ...]:
+        """Factors of steps to simulate beside the middle: none where a number of clients wait for their answers, else
+        both ends of TPOT's interval, for queues amplify what steps leave open."""
         half = self.half("tpot_ms")
-        return math.exp(-half), math.exp(half)
+        return () if concurrency else (math.exp(-half), math.exp(half))
 
     def note(self) -> str:
         """Which unknowns widen the intervals, and how far each would on its own."""
@@ -72,7 +72,7 @@ class Uncertainty:
             f"kernels {_percent(self.kernels)}",
             f"host and settings of a {self.engine} server not known {later} (TTFT {first})",
         ]
-        if not self.told:
+        if not self.version_given:
             words.append(f"version not named {_percent(self.version('tpot_ms'))}")
         return "90 % intervals hold what is open: " + ", ".join(words)
 
@@ -81,16 +81,29 @@ def _percent(half: float) -> str:
     return f"± {100 * math.expm1(half):.0f} %"
 
 
-def tells_version(engine: str | Engine) -> bool:
+def names_version(engine: str | Engine) -> bool:
     """Whether an engine is named with its version, as `vllm:0.22.1` is."""
     return isinstance(engine, Engine) or bool(numbered(str(engine).partition(":")[2]))
 
 
 def hull(intervals: Mapping[str, float], *ends: Mapping[str, float]) -> dict[str, float]:
     """Intervals, as `ttft_ms_low` and `ttft_ms_high`, that hold what happens at some ends as well."""
-    pick = {"low": min, "high": max}
-    named = {key: key.rpartition("_") for key in intervals}
-    return {key: pick[side](intervals[key], *(end[name] for end in ends)) for key, (name, _, side) in named.items()}
+    held = {}
+    for key, value in intervals.items():
+        name, _, side = key.rpartition("_")
+        held[key] = {"low": min, "high": max}[side]([value, *(end[name] for end in ends if name in end)])
+    return held
+
+
+def around(run: Mapping[str, Any], uncertain: Uncertainty, *ends: Mapping[str, Any]) -> dict[str, float]:
+    """The interval of every time of a run's summary (`ttft_p99_ms`), which holds those of runs at some ends as well."""
+    by_law = {
+        name + side: ms
+        for name in run
+        if name.endswith("_ms")
+        for side, ms in uncertain.ends(f"{name.partition('_')[0]}_ms", run[name]).items()
+    }
+    return hull(by_law, *ends)
 
 
 def sides(means: Mapping[str, float], open_: Uncertainty) -> dict[str, float]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipewave.serving import drafted_batch
 from pipewave.serving.run import limits_of, table_of
 from pipewave.serving.simulate import Pool, Simulation
+from pipewave.serving.speculative import Speculative
 from pipewave.serving.traffic import synthetic
 from pipewave.step import Runner
 from pipewave.step.memory import Budget
@@ -24,16 +26,17 @@ class Batch:
     budget: int
 
 
-def times(runner: Runner, memory: Budget, batch: Batch) -> Mapping[str, float]:
+def times(runner: Runner, memory: Budget, batch: Batch, how: Speculative | None = None) -> Mapping[str, float]:
     """`prefill_ms`, `tpot_ms` and `e2e_ms`.
 
     `prefill_ms`: until the last request has its first token; `tpot_ms`: mean over requests, waits after preemption
-    included. Raises DoesNotFit when not even one request fits.
+    included; `how`: what drafts. Raises DoesNotFit when not even one request fits.
     """
     traffic = synthetic(batch.requests, input_len=batch.input_len, output_len=batch.output_len)
-    table = table_of(runner, batch.budget, min(batch.requests, runner.engine.max_requests), traffic.longest)
+    sizes = batch.budget, min(batch.requests, runner.engine.max_requests), traffic.longest
+    table = table_of(runner, *sizes)
     pool = Pool(
-        table,
+        drafted_batch.table(runner, how, *sizes) if how else table,
         limits_of(runner, memory, batch.input_len + batch.output_len, batch.budget),
         runner.deployment.parallel.pp,
     )
