@@ -78,6 +78,9 @@ def serve_command(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random requests.")] = 0,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
+    ] = None,
     trace: Annotated[str | None, typer.Option(help="CSV, JSON-lines or parquet trace instead.")] = None,
     tp: Tp = 1,
     pp: Pp = 1,
@@ -153,7 +156,7 @@ def serve_command(
     spec, client_load = _model(model, osl, ignore), _client_load(client)
     drawn = {"burstiness": burstiness, "seed": seed, **_lengths(spec, isl, images, osl, spread, ratio)}
     steady = {"rate": None if rate == math.inf else rate, "concurrency": concurrency}
-    traffic = client_load.traffic if client_load else _traffic(trace, requests, drawn, steady)
+    traffic = client_load.traffic if client_load else _traffic(trace, dataset, requests, drawn, steady)
     sides: dict[str, Any] = {
         "replicas": replicas,
         "dp": dp,
@@ -265,12 +268,19 @@ def _below(prompt: int, output: int, ratio: float) -> dict[str, Any]:
     return {"input_len": max(round(mean), 1), "output_len": max(round(below(output, ratio)[0]), 1), "spread": spread}
 
 
-def _traffic(trace: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]) -> Traffic:
-    """Requests of a trace file, or as many as asked for drawn at random."""
+def _traffic(
+    trace: str | None, dataset: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]
+) -> Traffic:
+    """Requests of a trace file, or as many as asked for drawn at random, of a dataset's lengths or of given ones."""
     from pipewave.serving.traffic import read_trace, synthetic
 
     if trace:
         return read_trace(trace, requests=requests, **pace)
+    if dataset:
+        from pipewave.serving import datasets
+
+        more = {name: drawn[name] for name in ("seed", "burstiness")}
+        return datasets.drawn(dataset, 1000 if requests is None else requests, **more, **pace)
     return synthetic(1000 if requests is None else requests, **drawn, **pace)
 
 

@@ -13,6 +13,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
+from pipewave.planning import platforms
 from pipewave.planning.disaggregated import designs as disaggregated
 from pipewave.planning.launch import pools
 from pipewave.planning.manifests import render
@@ -162,7 +163,7 @@ class Plan:
             length=length if most is None else min(length + MARGIN, most),
             engine=engine,
         )
-        return render(form, engine.name, engine.version, engines)
+        return render(form, engine.name, engine.version, engines, platforms.of(split.gpu, engine.name))
 
 
 def _pools(split: Split) -> str:
