@@ -31,9 +31,9 @@ def record_all(out: Path, only: Sequence[str], budget_s: float, searched: int, *
     """Record what `out` lacks; one kernel's failure does not cost the others' time."""
     import torch
 
+    from bench.any_kernel.baselines import exhaustive, spread_out
+    from bench.any_kernel.listed import subjects
     from bench.any_kernel.record import first_use, record
-    from bench.any_kernel.rivals import exhaustive, spread_out
-    from bench.any_kernel.subjects import subjects
     from pipewave.tune.own import gpu
 
     device = gpu.current()
@@ -61,7 +61,7 @@ def record_all(out: Path, only: Sequence[str], budget_s: float, searched: int, *
 
 def scored(out: Path, source: Path | None, anchors: int) -> dict[str, Any]:
     """Figures of every selector at every space, of the transfer, and of first use."""
-    from bench.any_kernel.rivals import Heuristics
+    from bench.any_kernel.baselines import Heuristics
 
     found: dict[str, Any] = {}
     for path in spaces.found(out):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.any_kernel.rivals import configs_of, keys_of
+from bench.any_kernel.baselines import configs_of, keys_of
 from bench.any_kernel.subjects import Call, Shape, Subject
 from pipewave.tune import autotune
 from pipewave.tune.own import measuring

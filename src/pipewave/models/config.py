@@ -140,10 +140,18 @@ def _ffn(reader: LayerReader, word: str) -> Ffn:
     return moe(reader) if word == "moe" else dense(reader)
 
 
+def _hyper(fields: Fields, hidden: int) -> HyperConnection | None:
+    """The residual streams, where there are several."""
+    streams, rank = fields.integer("hc_mult", 1), fields.integer("hc_lowrank", 0, low=0)
+    crossed = fields.get("hc_magnitude") is None
+    rounds = fields.integer("hc_sinkhorn_iters", 20) if crossed and not rank else 0
+    return HyperConnection(streams, rounds, hidden, crossed, rank) if streams > 1 else None
+
+
 def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer, ...]) -> ModelSpec:
     fields, family, hidden = reader.fields, reader.family, reader.hidden
     vocab, lm_head = fields.integer("vocab_size"), reader.quantisation.of(("lm_head",), reader.base)
-    streams, (front, front_params) = fields.integer("hc_mult", 1), front_maps(fields, hidden)
+    front, front_params = front_maps(fields, hidden)
     return ModelSpec(
         name=name,
         model_type=model_type,
@@ -159,7 +167,7 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         max_length=fields.optional("max_position_embeddings"),
         dtype=reader.base.dtype,
         kv_dtype=reader.quantisation.kv_dtype or ("fp8" if reader.fields.has("o_groups") else None),
-        hyper=HyperConnection(streams, fields.integer("hc_sinkhorn_iters", 20), hidden) if streams > 1 else None,
+        hyper=_hyper(fields, hidden),
         encoder=family.encoder,
         pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,
         tables=tables(fields, hidden),

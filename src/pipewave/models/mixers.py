@@ -150,6 +150,7 @@ class Mla(Mixer):
     indexer: Indexer | None = None
     gate: Linear | None = None  # hidden → heads, multiplies the output
     rope: bool = True
+    sinks: bool = False
 
     def linears(self) -> tuple[Linear, ...]:
         indexing = self.indexer.maps if self.indexer else ()
@@ -157,8 +158,9 @@ class Mla(Mixer):
 
     @property
     def extra_params(self) -> int:
-        """The two latent norms and what the indexer adds."""
-        return (self.q_lora_rank or 0) + self.kv_lora_rank + (self.indexer.params if self.indexer else 0)
+        """The two latent norms, attention sinks and what the indexer adds."""
+        own = (self.q_lora_rank or 0) + self.kv_lora_rank + (self.heads if self.sinks else 0)
+        return own + (self.indexer.params if self.indexer else 0)
 
     @property
     def divided(self) -> dict[str, int]:

@@ -23,13 +23,15 @@ _GLOBAL = (
     ("keys_are_values", "attention_k_eq_v"),
 )
 _ATTENTION = ("num_attention_heads", "num_key_value_heads")
-_ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count")
+_ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count", "ngrams")
 Columns = Iterator[tuple[str, list[Any]]]  # a field and its value in every layer, None for the model's own
 
 
 def own(fields: Fields, kinds: Sequence[Kind]) -> list[Kind]:
     """Give every layer what a config states for it alone; equal layers stay one object."""
-    columns = [column for rule in (_listed, _borrowed, _reused, _blocks) for column in rule(fields, len(kinds))]
+    columns = [
+        column for rule in (_listed, _borrowed, _reused, _blocks, _ngrams) for column in rule(fields, len(kinds))
+    ]
     stated = fields.section("per_layer_config")
     known: dict[object, Kind] = {}
     found = []
@@ -96,3 +98,10 @@ def _blocks(fields: Fields, count: int) -> Columns:
         listed = section.get("sparse_attention_freq")
         flags = listed if isinstance(listed, list) else [1] * count
         yield "sparse", [(index < len(flags) and bool(flags[index])) or None for index in range(count)]
+
+
+def _ngrams(fields: Fields, count: int) -> Columns:
+    """Layers, counted from one, that add embeddings of n-grams (Qwen4)."""
+    chosen = fields.ints("ple_layer_ids")
+    if chosen:
+        yield "ngrams", [(index + 1 in chosen) or None for index in range(count)]

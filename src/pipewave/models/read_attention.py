@@ -46,16 +46,16 @@ def gqa(reader: LayerReader) -> Gqa:
         value_dim=None if value_dim == head_dim else value_dim,
         gate=gate,
         borrowed=borrowed,
-        indexer=_block_indexer(reader) if fields.flag("sparse") else None,
+        indexer=_chooses(reader),
         causal=not family.encoder,
         query=query,
     )  # fmt: skip
 
 
 def _kv_heads(fields: Fields, heads: int) -> int:
-    shared = fields.flag("multi_query", True) and not fields.flag("new_decoder_architecture")
-    multi = fields.get("multi_query") is not None and shared and fields.get("num_key_value_heads") is None
-    kv_heads = fields.integer("num_key_value_heads", 1 if multi else heads, high=HEADS)
+    multi = fields.flag("multi_query") and not fields.flag("new_decoder_architecture")
+    kv_heads = fields.integer("num_key_value_heads", heads, high=HEADS)
+    kv_heads = 1 if multi else kv_heads
     if heads % kv_heads:
         raise BadInput(
             f"num_key_value_heads = {kv_heads}: must divide num_attention_heads = {heads}",
@@ -81,6 +81,23 @@ def _qk_norm(reader: LayerReader) -> str | None:
     return ("full" if rule == "full" else "each" if reader.family.norm_weights_per_head else "head") if on else None
 
 
+def _chooses(reader: LayerReader) -> Indexer | None:
+    """What chooses the keys that grouped attention sees, if something does."""
+    if reader.fields.flag("sparse"):
+        return _block_indexer(reader)
+    return _mean_indexer(reader) if reader.fields.has("indexer_budget") else None
+
+
+def _mean_indexer(reader: LayerReader) -> Indexer:
+    """Qwen4: index keys of so many tokens are averaged into one, and whole groups of tokens are kept."""
+    fields = reader.fields
+    heads, dim = fields.integer("indexer_n_heads", high=HEADS), fields.integer("indexer_head_dim", high=WIDTH)
+    block, keys = fields.integer("indexer_compress_ratio"), fields.integer("indexer_kv_heads", 1, high=HEADS)
+    topk = max(fields.integer("indexer_budget") // block, 1)
+    maps = (reader.linear("index_proj", (heads + keys) * dim, reader.hidden, "index_qk_proj"),)
+    return Indexer(heads, dim, topk, maps, 2 * dim, block=block, key_bytes=2 * keys * dim)
+
+
 def _block_indexer(reader: LayerReader) -> Indexer:
     """MiniMax-M3: an index query a group of heads, one index key a token, blocks of keys kept."""
     section = Fields(reader.fields.section("sparse_attention_config"))
@@ -103,16 +120,20 @@ def mla(reader: LayerReader) -> Mla:
     named = "kv_a_proj" if q_rank is None else "qkv_a_proj"
     down = reader.linear(named, (q_rank or 0) + kv_rank + rope, hidden, "kv_a_proj_with_mqa", bias=biased)
     named = "q_proj" if q_rank is None else "q_b_proj"
+    # A.X-K2: one map of the latent and of what it is before its norm gives the queries and the output's gate.
+    fused = q_rank is not None and fields.flag("query_gates_output")
+    wide, deep = (heads * v_dim, 2 * (q_rank or 0)) if fused else (0, q_rank or hidden)
     return Mla(
         heads, q_rank, kv_rank, nope, rope, v_dim,
         down=down,
-        query=reader.linear(named, heads * (nope + rope), q_rank or hidden, "q_b_proj", "out"),
+        query=reader.linear(named, heads * (nope + rope) + wide, deep, "q_b_proj", "out"),
         expand=reader.linear("kv_b_proj", heads * (nope + v_dim), kv_rank, "kv_b_proj", "out"),
         out=reader.linear("o_proj", hidden, heads * v_dim, "o_proj", "in", bias=reader.setting(reader.family.o_bias)),
         window=reader.kind.window,
         indexer=_indexer(reader, q_rank or hidden) if fields.has("index_topk") else None,
         gate=reader.linear("gate_proj", heads * v_dim, hidden, "g_proj", "out") if gated else None,
         rope=reader.kind.rope and not fields.flag("mla_use_nope"),
+        sinks=reader.setting(reader.family.sinks),
     )  # fmt: skip
 
 
