@@ -97,7 +97,7 @@ train: $(VENV)/.train
 mutate: $(VENV)/.dev
 	$(PIP) -e '.[mutate]'
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m bench.mutate --json bench/results/mutants.json
-	$(BIN)/python -m bench.mutate --named --json bench/results/mutants_named.json
+	$(BIN)/python -m bench.mutate --named --json bench/results/mutants.json
 
 bench: $(VENV)/.core
 	$(BIN)/python -m bench

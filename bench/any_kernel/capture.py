@@ -10,8 +10,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from bench.any_kernel.rivals import configs_of, keys_of
-from bench.any_kernel.subjects import Shape, Subject, subjects
+from bench.any_kernel.baselines import configs_of, keys_of
+from bench.any_kernel.listed import subjects
+from bench.any_kernel.subjects import Shape, Subject
 from pipewave.tune import autotune
 
 MEASURED = ({"m": 512, "n": 4096, "k": 4096}, {"m": 64, "n": 4096, "k": 4096})

@@ -67,6 +67,8 @@ class Engine:
     fused_rope: the kernel that writes the cache turns queries and keys, too.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
+    two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
+    rank with prompts (0: the engine cannot) and two_batch_decode without; exchange_sms: what high throughput keeps.
     routing: how tokens spread over experts where a call does not say (empty: at random).
     kernels: which rows answer for which calls; moe_backend, delta_backend: the choice among those of experts and of
     delta nets' scans, empty for the default.
@@ -111,6 +113,10 @@ class Engine:
     fused_norm_mib: float = 0.0
     fused_rope: bool = False
     exchange: str = ""
+    two_batch: bool = False
+    two_batch_prompt: int = 0
+    two_batch_decode: int = 0
+    exchange_sms: int = 20
     routing: str = ""
     moe_backend: str = ""
     delta_backend: str = ""

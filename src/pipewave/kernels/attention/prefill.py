@@ -12,7 +12,8 @@ from pipewave.kernels.attention.requests import Amount, Requests
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.shape import Shape
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
-from pipewave.kernels.attention.tiles import tile_steps
+from pipewave.kernels.attention.tiles import tile_steps, visible_keys
+from pipewave.physics.cache import MISSES, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import waves as waves_of
@@ -59,7 +60,27 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     busy = overlapped(3, times.compute + times.fixed, memory)
     base = setting.companions.launches * setting.launch_s + busy + times.merge + times.copies
     plain = {**_plain(shape, work, times), **setting.lineages}
-    return Estimate(base, _sizes(shape, work, times, setting, base), plain)
+    sizes = _sizes(shape, work, times, setting, base)
+    if not setting.engine.heads_last:
+        return Estimate(base, sizes, plain)
+    again = overlapped(3, times.compute + times.fixed, memory + _again(shape, work, setting))
+    return Estimate(base + again - busy, sizes, plain)  # no row a net saw reads again: its features stay
+
+
+def _again(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Amount:
+    """Seconds to read keys and values once more for heads of a group whose blocks do not run side by side.
+
+    Of requests with one query tile, whose blocks for two heads lie a walk over all requests apart; as many heads as
+    have room at once share what they read. Tiles of one long prompt run side by side and share it, too.
+    """
+    requests, layout, tile, xp = shape.requests, shape.layout, setting.engine.prefill, shape.xp
+    keys = visible_keys(requests.q, requests.kv, shape.window)
+    each = layout.kv_heads * layout.kv_bytes * layout.cached
+    alone = requests.total(keys * (requests.q <= tile.rows)) * each
+    together = xp.maximum(setting.sms * tile.ctas * layout.heads / work.blocks, 1.0)
+    reads = xp.maximum(shape.group / together, 1.0)
+    missing = missing_share(MISSES["least"], setting.l2_bytes, shape.cache_bytes / layout.kv_heads, xp)
+    return (reads - 1.0) * alone * missing / (MEMORY_SHARE * setting.dram_rate)
 
 
 def _work(shape: Shape, setting: AttentionSetting) -> PrefillWork:

@@ -1,4 +1,4 @@
-"""Rivals of the comparison that need what `pipewave.tune` does not: Triton's own search, NVIDIA's heuristics."""
+"""Baselines of the comparison that need what `pipewave.tune` does not: Triton's own search, NVIDIA's heuristics."""
 
 from __future__ import annotations
 
