@@ -66,7 +66,7 @@ def test_serve_leads_here_and_back(page: Any, until: Until) -> None:
     page.wait_for_selector(ROWS)
     asked = parse_qs(urlsplit(page.url).query)
     assert [asked[name] for name in ("a_gpu", "b_gpu", "a_model", "batch")] == [["L40S"], ["L40S"], ["Qwen3-8B"], ["4"]]
-    page.get_by_label("GPU").nth(1).select_option("H200")
+    page.get_by_role("combobox", name="GPU").nth(1).select_option("H200")
     until("location.search.includes('b_gpu=H200')")
     page.get_by_role("link", name="B in Serve").click()
     until("location.pathname === '/serve' && location.search.includes('gpu=H200&')")
