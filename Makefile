@@ -97,7 +97,7 @@ train: $(VENV)/.train
 mutate: $(VENV)/.dev
 	$(PIP) -e '.[mutate]'
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m bench.mutate --json bench/results/mutants.json
-	$(BIN)/python -m bench.mutate --named --json bench/results/mutants_named.json
+	$(BIN)/python -m bench.mutate --named --json bench/results/mutants.json
 
 bench: $(VENV)/.core
 	$(BIN)/python -m bench
@@ -105,7 +105,7 @@ bench: $(VENV)/.core
 # After weights change: engine constants refitted, then the tables of whole steps and whole runs.
 e2e: $(VENV)/.core
 	$(BIN)/python -m bench.e2e_fit --write
-	$(BIN)/python -m bench.e2e_vllm --rival bench/results/e2e_aiconfigurator.json --json bench/results/e2e_vllm.json
+	$(BIN)/python -m bench.e2e_vllm --baseline bench/results/e2e_aiconfigurator.json --json bench/results/e2e_vllm.json
 	$(BIN)/python -m bench.e2e_pipeweave --json bench/results/e2e_pipeweave.json
 	$(BIN)/python -m bench.e2e_kernels --json bench/results/e2e_kernels.json --markdown docs/generated/traces.md
 

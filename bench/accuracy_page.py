@@ -48,7 +48,7 @@ class Dots:
         self.found: dict[str, list[tuple[Array, Array]]] = defaultdict(list)
 
     def __call__(self, key: Key, answers: Predictions, measured: Array) -> None:
-        """Keep a cell, but for the second cells of rows of which more was told."""
+        """Keep a cell, but for the second cells of rows of which more was given."""
         if key.protocol == self.protocol and not key.impl.endswith(tables.KNOWN):
             self.found[key.family].append((measured, answers.latency_us))
 
@@ -171,13 +171,15 @@ def _ours() -> list[dict[str, Any]]:
     """Our nets on PipeWeave's splits (`python -m train.pipeweave_fp8`, `python -m train.pipeweave_moe`)."""
     folder = ROOT / "train" / "tables"
     fp8, moe = (json.loads((folder / f"{n}.pipeweave.json").read_text("utf-8")) for n in ("gemm_block", "fused_moe"))
-    told = {f"FP8 GEMM, {name} GPUs": fp8[name] for name in ("seen", "unseen")} | {"FP8 GEMM, H200 alone": fp8["H200"]}
+    by_rows = {f"FP8 GEMM, {name} GPUs": fp8[name] for name in ("seen", "unseen")} | {
+        "FP8 GEMM, H200 alone": fp8["H200"]
+    }
     for split, found in moe.items():
-        told |= {f"fused MoE, w13, {split} held out, {name} GPUs": found[name] for name in ("seen", "unseen")}
+        by_rows |= {f"fused MoE, w13, {split} held out, {name} GPUs": found[name] for name in ("seen", "unseen")}
     shown = {"mape": "latency MAPE %", "median": "median %", "bias": "bias %"}
     return [
         {"method": "pipewave", "rows": rows} | {title: one[name] for name, title in shown.items()}
-        for rows, one in told.items()
+        for rows, one in by_rows.items()
     ]
 
 
@@ -203,10 +205,10 @@ def _sizes() -> list[dict[str, Any]]:
     rows = []
     for part, found in kept.items():
         for family, bins in ((family, bins) for family, bins in found.items() if bins):
-            told = {f"from {b['from_us']:g} µs": f"{b['mape']:.1f} ({b['rows']:,})" for b in bins}
+            by_bin = {f"from {b['from_us']:g} µs": f"{b['mape']:.1f} ({b['rows']:,})" for b in bins}
             rows.append(
                 {"family": f"{family}, {part}"}
-                | {f"from {low:g} µs": told.get(f"from {low:g} µs") for low in plots.EDGES_US[:-1]}
+                | {f"from {low:g} µs": by_bin.get(f"from {low:g} µs") for low in plots.EDGES_US[:-1]}
             )
     return rows
 

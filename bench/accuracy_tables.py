@@ -16,7 +16,7 @@ from pipewave.evaluate.splits import read as _read
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "src" / "pipewave" / "data" / "weights"
-KNOWN = " known"  # ends the implementation of second cells: the same rows, their configuration or clock told
+KNOWN = " known"  # ends the implementation of second cells: the same rows, their configuration or clock given
 Row = dict[str, Any]
 Bars = Mapping[str, Any]
 
@@ -57,15 +57,18 @@ def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
 
 def bars(given: Bars, only: str | None = None) -> list[Row]:
     """Bar and measured figure of each evaluation and family; in bold what misses its bar. `only` keeps one type."""
-    return [{"evaluation": asked["name"]} | dict(_evaluation(given, asked, only)) for asked in given["evaluations"]]
+    return [
+        {"evaluation": evaluation["name"]} | dict(_evaluation(given, evaluation, only))
+        for evaluation in given["evaluations"]
+    ]
 
 
-def _evaluation(given: Bars, asked: Mapping[str, Any], only: str | None) -> Iterator[tuple[str, str]]:
-    for (name, family), bar in zip(given["families"].items(), asked["bars"], strict=True):
+def _evaluation(given: Bars, evaluation: Mapping[str, Any], only: str | None) -> Iterator[tuple[str, str]]:
+    for (name, family), bar in zip(given["families"].items(), evaluation["bars"], strict=True):
         if only and family["dtypes"]:
             continue
-        cells = held_out(family["net"], "graph").get(asked["kind"], {})
-        found = by_gpu(cells, asked["gpus"] or given["gpus"], [only] if only else family["dtypes"])
+        cells = held_out(family["net"], "graph").get(evaluation["kind"], {})
+        found = by_gpu(cells, evaluation["gpus"] or given["gpus"], [only] if only else family["dtypes"])
         yield name, _beside(float(np.mean(list(found.values()))) if found else None, bar)
 
 
@@ -76,14 +79,14 @@ def _beside(value: float | None, bar: float) -> str:
 
 
 def own_bars(given: Bars, own: Cells) -> list[Row]:
-    """Our own H200 rows under `cold`, beside their bars; and where the run's clock or configuration was told."""
+    """Our own H200 rows under `cold`, beside their bars; and where the run's clock or configuration was given."""
     rows = []
     for name, family in given["families"].items():
         bar, wanted = given["own_bars"][name], _own(*family["own"])
-        found, told = pooled(own, wanted), pooled(own, wanted, known=True)
+        found, informed = pooled(own, wanted), pooled(own, wanted, known=True)
         if found:
             row = {"family": name, "rows": found["rows"], "MAPE / bar": _beside(found["mape"], bar)}
-            row |= {"clock or configuration known": _beside(told["mape"], bar) if told else None}
+            row |= {"clock or configuration known": _beside(informed["mape"], bar) if informed else None}
             row |= {"median %": found["median"], "bias %": found["bias"], "in 90 % interval": found["coverage"]}
             rows.append(row | {"slower than ceiling %": found["slower"], "below floor": found["below_floor"]})
     return rows

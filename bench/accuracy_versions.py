@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from train.asked import KNOWN, TABLES, Outcome, by_weights, rows
+from train.outcomes import KNOWN, TABLES, Outcome, by_weights, rows
 from train.splits import HELD_OUT
 
 AWAY = (0, 1, 2, 3)  # places of versions from the one that was measured
@@ -56,8 +56,8 @@ def distances(frames: Frames, weights: Path | None) -> list[dict[str, Any]]:
     """Means over cells of rows that are asked for another version of the framework, so many places away."""
     found = []
     for away in AWAY:
-        told = by_weights(weights, frames, away)
-        known = cells([one for one in told if one.software == KNOWN])
+        found = by_weights(weights, frames, away)
+        known = cells([one for one in found if one.software == KNOWN])
         found += [{"away": away} | mean for mean in macro(known)]
     return found
 
@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     tables = options.table or list(TABLES)
     frames = {table: rows(table, None, [HELD_OUT], options.each) for table in tables}
     parts = {"shipped": cells(by_weights(options.weights, frames))}
-    parts["named"] = cells(by_weights(options.weights, frames, told=True))
+    parts["named"] = cells(by_weights(options.weights, frames, with_impl=True))
     if options.runs:
         parts["left out"] = cells([*left_out(options.runs, frames)])
     for title, found in parts.items():

@@ -18,7 +18,7 @@ BARS = {
     "attention prefill": (4.0, 10.0), "attention decode": (4.5, 10.0),
     "fused_moe bf16": (9.0, 12.0), "fused_moe fp8": (7.0, 10.0), "fused_moe fp8_block": (6.0, 10.0),
 }  # fmt: skip
-TOLD = {"shipped": "unseen shapes", "named": "unseen shapes, kernel named"}
+TITLES = {"shipped": "unseen shapes", "named": "unseen shapes, kernel named"}
 ASKED = {"nearest_version": "a version left out altogether", "other_gpu": "a version known from other GPUs only"}
 Cell = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ def bars() -> list[dict[str, Any]]:
 
 def _evaluation(name: str, found: Mapping[str, Sequence[Cell]]) -> dict[str, Any]:
     row: dict[str, Any] = {"evaluation": name}
-    for part, title in TOLD.items():
+    for part, title in TITLES.items():
         known = [c for c in found.get(part, ()) if c["evaluation"] == name and c["software"] == "measured"]
         row[f"{title} / bar; inside %"] = _beside(known, BARS[name][0])
     for software, title in ASKED.items():

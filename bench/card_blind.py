@@ -1,7 +1,7 @@
 """`python -m bench.card_blind H100`: errors on rows of a card that no net was trained on, by family.
 
 Run once, with the weights from before the rows: writes bench/results/blind_h100.json, which the card's page shows. The
-SM clock and the Triton configuration of a row are not told, as a user does not know them. Of the H200, whose other rows
+SM clock and the Triton configuration are not given, as a user does not know them. Of the H200, whose other rows
 were trained on, only the plan `ragged` is new. The same weights are then calibrated with the rows, as a user would with
 those of a card: `after` is the error on groups left out.
 """

@@ -1,7 +1,7 @@
 """What two measurements of a call on a card differ by: again on one machine, on another, and in another run.
 
 `loaded` rows were taken 64 calls at a time without rests, so that most of what they differ by is the SM clock; pairs
-whose clocks agree within 2 % are told apart.
+whose clocks agree within 2 % count as two.
 """
 
 from __future__ import annotations

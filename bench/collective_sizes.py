@@ -60,13 +60,13 @@ def cells(runs: Path) -> Iterator[tuple[object, ...]]:
     """Net, protocol, GPU, stack, log2 of ranks and of bytes, rows, mean error and spread of their latency in %."""
     for net in (*OPS, SMALL_ALL_REDUCE):
         rows, predictions = load(runs / net / "rows.npz"), load_predictions(runs / net / "net")
-        told = {name: rows.columns[name].text() for name in ("protocol", "gpu", "stack")}
-        told |= {name: np.rint(rows.features[:, rows.names.index(name)]) for name in ("log_world", "log_bytes")}
+        context = {name: rows.columns[name].text() for name in ("protocol", "gpu", "stack")}
+        context |= {name: np.rint(rows.features[:, rows.names.index(name)]) for name in ("log_world", "log_bytes")}
         splits = [name for name in predictions if name.startswith("fold:")]
         index = np.concatenate([by_name(name, rows).score for name in splits])
         means = np.concatenate([predictions[name][0] for name in splits])
         error, latency = np.abs(np.expm1(means - rows.residual[index])), rows.latency_us[index]
-        keys = list(zip(*(column[index].tolist() for column in told.values()), strict=True))
+        keys = list(zip(*(column[index].tolist() for column in context.values()), strict=True))
         for key in sorted(set(keys)):
             at = np.array([one == key for one in keys])
             yield (

@@ -23,13 +23,13 @@ CHUNK = 8192
 MODELS = Path(__file__).resolve().parents[1] / "src" / "pipewave" / "data" / "models"
 
 
-class Rival:
+class Baseline:
     """Calls `cli_estimate` for one model and split."""
 
     def __init__(self, folder: Path) -> None:
         from aiconfigurator.cli.api import cli_estimate  # type: ignore[import-not-found]
 
-        self._ask, self._folder = cli_estimate, folder
+        self._estimate, self._folder = cli_estimate, folder
 
     def milliseconds(self, row: dict[str, Any]) -> float:
         """The time of a prefill or of a decode step."""
@@ -42,11 +42,11 @@ class Rival:
                  for before, end in itertools.pairwise([0, *ends])]  # fmt: skip
         return float(sum(part.ttft for part in parts))
 
-    def _answer(self, row: dict[str, Any], **asked: Any) -> Any:
+    def _answer(self, row: dict[str, Any], **query: Any) -> Any:
         moe = {"moe_tp_size": row["tp"], "moe_ep_size": 1} if "A3B" in row["model"] else {}
-        return self._ask(
+        return self._estimate(
             str(self._model(row["model"])), "h200_sxm", backend_name="vllm", batch_size=row["batch"], tp_size=row["tp"],
-            **moe, **asked,
+            **moe, **query,
         )  # fmt: skip
 
     def _model(self, name: str) -> Path:
@@ -66,10 +66,10 @@ def main() -> None:
     rows, taken = [], []
     names = ("model", "tp", "phase", "batch", "input_len", "context")
     with tempfile.TemporaryDirectory() as folder:
-        rival = Rival(Path(folder))
+        baseline = Baseline(Path(folder))
         for row in json.loads(given.evaluation.read_text())["rows"]:
             began = time.perf_counter()
-            answer = rival.milliseconds(row)
+            answer = baseline.milliseconds(row)
             taken.append(1e3 * (time.perf_counter() - began))
             rows.append({name: row[name] for name in names} | {"ms": answer})
     out = {"tool": "aiconfigurator 0.12", "median_call_ms": round(statistics.median(taken), 1), "rows": rows}

@@ -57,7 +57,7 @@ class Row:
     measured: dict[str, float]
 
     @property
-    def card(self) -> str:
+    def gpu_name(self) -> str:
         """The GPU in our registry."""
         return GPUS.get(self.gpu, self.gpu)
 
@@ -107,14 +107,14 @@ def workload_of(folder: Path, row: Row) -> Workload:
 def ours(folder: Path, row: Row) -> RunTimes:
     """A row replayed."""
     work = workload_of(folder, row)
-    answer = replay(work, row.card, "sglang")
+    answer = replay(work, row.gpu_name, "sglang")
     return RunTimes(answer.prefill_ms, answer.decode_ms_mean, len(work.batches) - 1)
 
 
 def roofline(folder: Path, row: Row) -> RunTimes:
     """The sum of all kernels' physical floors, nothing else: FLOPs over the peak or least bytes over the bandwidth."""
     work = workload_of(folder, row)
-    runner = Runner.of(work.deployment(), find(row.card), find_engine("sglang"))
+    runner = Runner.of(work.deployment(), find(row.gpu_name), find_engine("sglang"))
     times = []
     for batch in (work.batches[0], work.batches[len(work.batches) // 2]):
         uses = runner.deployment.kernels(batch)

@@ -1,6 +1,6 @@
 """Kernel times in profiler traces of whole vLLM steps beside their prediction, family by family.
 
-Families are told apart by the names vLLM's, cuBLAS's, FlashAttention's and Inductor's kernels have. What belongs to
+Families are distinguished by the names vLLM's, cuBLAS's, FlashAttention's and Inductor's kernels have. What belongs to
 none (input copies, sampling, fills) is what the engine's constants stand for and is listed as `other`.
 """
 

@@ -1,8 +1,8 @@
 """Predicted and measured steps of vLLM 0.22.1 on an H200, with random weights: whole models held out.
 
-    python -m bench.e2e_vllm [--rows] [--json FILE] [--rival FILE]
+    python -m bench.e2e_vllm [--rows] [--json FILE] [--baseline FILE]
 
-"held out": engine constants fitted to the other models (`bench.e2e_fit`). `--rival` reads the answers of AIConfigurator
+"held out": engine constants fitted to the other models (`bench.e2e_fit`). `--baseline`: answers of AIConfigurator
 for the same points (`bench/e2e_aiconfigurator.py`).
 """
 
@@ -32,7 +32,7 @@ Errors = NDArray[np.float64]
 def score(chosen: Sequence[Point], errors: Errors) -> dict[str, dict[str, float]]:
     """Points, mean absolute error and bias in percent: by phase, and by phase and model.
 
-    The first lines leave skewed points out, "(all)" lines count them: another tool was not told their experts.
+    The first lines leave skewed points out, "(all)" lines count them: another tool was not given their experts.
     """
     models = dict.fromkeys(point.model for point in chosen)
     groups = {}
@@ -91,7 +91,7 @@ def warm_ms(call: Callable[[], object], times: int = 15) -> float:
     return statistics.median(taken)
 
 
-def rival_errors(chosen: Sequence[Point], path: Path) -> Errors:
+def baseline_errors(chosen: Sequence[Point], path: Path) -> Errors:
     """Signed errors in percent of another tool's answers; NaN where it gave none."""
     table = json.loads(path.read_text())
     known = {
@@ -107,15 +107,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", action="store_true", help="print every point")
     parser.add_argument("--json", type=Path, help="write the evaluation here")
-    parser.add_argument("--rival", type=Path, help="answers of AIConfigurator")
+    parser.add_argument("--baseline", type=Path, help="answers of AIConfigurator")
     given = parser.parse_args()
     chosen, shipped = points(), find_engine("vllm")
     measured = measure_loads(chosen)
     real = np.array([point.measured_ms for point in chosen])
     answers = {"shipped": measured.predict_ms(shipped), "held out": leave_one_model_out(measured, shipped)}
     errors = {name: 100 * (ms / real - 1) for name, ms in answers.items()}
-    if given.rival:
-        errors["AIConfigurator 0.12"] = rival_errors(chosen, given.rival)
+    if given.baseline:
+        errors["AIConfigurator 0.12"] = baseline_errors(chosen, given.baseline)
     scores = {name: score(chosen, part) for name, part in errors.items()}
     print_scores(scores)
     if given.rows:

@@ -109,7 +109,7 @@ def errors(found: list[Row]) -> Row:
     """MAPE and bias on fold 0, in percent."""
     held = [row for row in found if held_out(row)]
     measured = np.array([row["latency_us"] for row in held])
-    unknown, known = (answered(held, known=told)[0] / measured for told in (False, True))
+    unknown, known = (answered(held, known=clock_given)[0] / measured for clock_given in (False, True))
     return {"rows": len(held), "clock unknown: MAPE %, bias %": _errors(unknown),
             "clock known: MAPE %, bias %": _errors(known)}  # fmt: skip
 

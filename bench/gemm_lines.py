@@ -2,7 +2,7 @@
 
 By the largest power of two that divides the bytes of a row: rows outside the fold that shipped weights are scored on,
 how far the net alone is below them (%), and the fit behind the rule `gemm_row_start`: least absolute errors of
-log time over m. Then errors on that fold with and without the factor, clocks not told.
+log time over m. Then errors on that fold with and without the factor, clocks not given.
 """
 
 from __future__ import annotations

@@ -30,6 +30,12 @@ GPU = "H100"
 STEADY = 1.5  # longest over shortest sample of a point; beyond it other programs of the host were at work
 
 
+def backend(model: str) -> str:
+    """The kernel of delta nets' scans that the run was told to use."""
+    path = next(FOLDER.glob(f"engine-{model}-*.jsonl"))
+    return str(json.loads(path.read_text().splitlines()[0]).get("set", {}).get("gdn_prefill_backend", ""))
+
+
 def points(folder: Path = FOLDER, *, steady: bool = True) -> tuple[list[Point], dict[str, int]]:
     """The points, all or the steady ones, and how many layers each model was cut to."""
     rows = [
@@ -52,7 +58,8 @@ def main() -> None:
     @cache
     def runner(model: str, tp: int) -> Runner:
         config = config_of(str(FOLDER / f"{model}.json"), layers[model])
-        return Runner.of(Deployment(load(config), Parallel(tp)), find(GPU), engine)
+        chosen = engine.what_if(delta_backend=backend(model))
+        return Runner.of(Deployment(load(config), Parallel(tp)), find(GPU), chosen)
 
     real = np.array([point.measured_ms for point in chosen])
     errors = {"shipped": 100 * (measure_loads(chosen, runner).predict_ms(engine) / real - 1)}

@@ -58,10 +58,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engines", nargs="*", default=ENGINES)
     parser.add_argument("--configs", type=Path, default=Path(os.environ.get("PIPEWAVE_DATA", "shared/data")) / "models")
-    asked = parser.parse_args(words)
-    folders = sorted(path.parent for path in asked.configs.glob("*/config.json"))
+    options = parser.parse_args(words)
+    folders = sorted(path.parent for path in options.configs.glob("*/config.json"))
     failed = 0
-    for engine in asked.engines:
+    for engine in options.engines:
         found = list(failures(folders, engine))
         print(f"{engine}: {len(folders) - len(found)} of {len(folders)}", *found, sep="\n  ", flush=True)
         failed += len(found)

@@ -3,7 +3,7 @@
 Every row without `doubt` is one case. Errors are means over groups (source, engine, GPU, model, precision) of the
 group's mean absolute error, so that a source with many rows counts no more than one with few. Argonne's runs (vLLM V0,
 TensorRT-LLM 0.x), rows that need what a case cannot say, and rows whose rates no such number of GPUs can reach are
-counted apart.
+counted apart, as are rows that do not say how many workers their requests were spread over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.published_fit import RESULTS as FITTED
 from bench.published_fit import Constants, with_constants
-from bench.published_rows import METRICS, OLD, Group, Row, corpus, of_peak, read
+from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
@@ -50,8 +50,8 @@ def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> li
     again = [i for i, row in enumerate(rows) if _key(row) in own and row.case["mode"] == "serve"]
     found = list(shipped)
     with ProcessPoolExecutor(max(workers, 1)) as pool:
-        asked = [(rows[i].case, rows[i].group.engine, own[_key(rows[i])]) for i in again]
-        for i, answer in zip(again, pool.map(_with_constants, asked, chunksize=16), strict=True):
+        tasks = [(rows[i].case, rows[i].group.engine, own[_key(rows[i])]) for i in again]
+        for i, answer in zip(again, pool.map(_with_constants, tasks, chunksize=16), strict=True):
             found[i] = answer
     return found
 
@@ -71,8 +71,8 @@ def _constants() -> dict[tuple[str, ...], Constants]:
     }
 
 
-def _with_constants(asked: tuple[dict[str, Any], str, Constants]) -> Answer:
-    case, engine, constants = asked
+def _with_constants(task: tuple[dict[str, Any], str, Constants]) -> Answer:
+    case, engine, constants = task
     try:
         return {"id": case["id"], **answer(from_dict(case), with_constants(engine, constants))}
     except PipewaveError as problem:
@@ -103,8 +103,8 @@ def _need(row: Row) -> str:
     """What a row needs beyond one plain engine: data-parallel attention, pools apart, drafts, or something else."""
     if row.case.get("dp", 1) > 1:
         return " (attention DP)"
-    if of_peak(row) > 1.0:
-        return " (beyond the GPUs it names)"
+    if row.apart and not row.needs:
+        return f" ({row.apart})"
     named = next((word for word in ("disaggregated", "speculative") if word in row.needs), "needs")
     return f" ({named})" if row.needs else ""
 
@@ -181,22 +181,22 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="only one row in so many")
     parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
     parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
-    asked = parser.parse_args()
-    every = [row for row in read(asked.data or corpus(), dated=asked.dated) if _named(row, asked.only.split())]
-    rows = [row for row in every if asked.needs or not row.needs][:: asked.every]
+    options = parser.parse_args()
+    every = [row for row in read(options.data or corpus(), dated=options.dated) if _named(row, options.only.split())]
+    rows = [row for row in every if options.needs or not row.needs][:: options.every]
     began = time.perf_counter()
-    found = answers(rows, asked.workers)
+    found = answers(rows, options.workers)
     sys.stderr.write(f"{len(rows)} rows in {time.perf_counter() - began:.0f} s\n")
-    apart = left_out(rows, found, asked.workers)
+    apart = left_out(rows, found, options.workers)
     groups, shipped = by_group(rows, apart), by_group(rows, found)
-    if asked.answers:
-        asked.answers.write_text("".join(json.dumps(answer) + "\n" for answer in found), "utf-8")
-    if asked.json:
+    if options.answers:
+        options.answers.write_text("".join(json.dumps(answer) + "\n" for answer in found), "utf-8")
+    if options.json:
         tables = {"left_out": groups, "as_shipped": shipped}
         scores = {name: {"kinds": by_kind(table), "groups": table} for name, table in tables.items()}
         points = [_point(row, one) for row, one in zip(rows, apart, strict=True) if "error" not in one]
-        asked.json.write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
-        asked.json.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *points]) + "\n", "utf-8")
+        options.json.write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
+        options.json.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *points]) + "\n", "utf-8")
     show(groups)
     print("as shipped")
     show(by_kind(shipped))

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.published_rows import OLD, Row, corpus, of_peak, read
+from bench.published_rows import OLD, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.files import manifest
 from pipewave.physics.demand import Array
@@ -39,7 +39,7 @@ GRID: dict[str, tuple[float, ...]] = {
 }
 ROUNDS = 1
 MOST = 1.0  # of an error that counts: rows that something else makes many times slower decide nothing
-LEAST = 3  # rows of a group that is asked
+LEAST = 3  # rows of a group that is scored
 SCORED = ("ttft_ms", "tpot_ms")
 Constants = tuple[float, ...]  # in the order of GRID
 RESULTS = Path(__file__).parent / "results" / "published_fit.json"
@@ -49,7 +49,7 @@ def chosen_rows(rows: Sequence[Row], most: int) -> list[Row]:
     """Served rows of today's engines, at most so many of each group, spread over it."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
-        if row.case["mode"] == "serve" and not row.needs and row.group.source != OLD and of_peak(row) <= 1.0:
+        if row.case["mode"] == "serve" and not row.needs and row.group.source != OLD and not row.apart:
             groups.setdefault(row.group, []).append(row)
     large = [group for group in groups.values() if len(group) >= LEAST]
     spread = [np.unique(np.linspace(0, len(group) - 1, most).astype(int)) for group in large]
@@ -61,9 +61,9 @@ def with_constants(engine: str, constants: Constants) -> front.Front:
     return replace(front.of(engine), **dict(zip(GRID, constants, strict=True)))
 
 
-def _error(asked: tuple[Row, Constants]) -> float:
+def _error(task: tuple[Row, Constants]) -> float:
     """Mean error of a row's TTFT and TPOT; nan where it cannot be answered."""
-    row, constants = asked
+    row, constants = task
     try:
         found = answer(from_dict(row.case), with_constants(row.group.engine, constants))
     except PipewaveError:
@@ -95,8 +95,8 @@ class Search:
 
     def _try(self, many: Sequence[Constants]) -> None:
         fresh = [one for one in dict.fromkeys(many) if one not in self.tried]
-        asked = [(row, one) for row in self.rows for one in fresh]
-        table = np.array(list(self.pool.map(_error, asked, chunksize=8 * max(len(fresh), 1))))
+        tasks = [(row, one) for row in self.rows for one in fresh]
+        table = np.array(list(self.pool.map(_error, tasks, chunksize=8 * max(len(fresh), 1))))
         for column, one in enumerate(fresh):
             self.tried[one] = self._by_group(table.reshape(len(self.rows), len(fresh))[:, column])
 
@@ -150,14 +150,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--engines", nargs="+", default=["vllm", "sglang", "trtllm"])
     parser.add_argument("--write", action="store_true", help="write the constants that ship")
-    asked = parser.parse_args()
-    rows = sorted(chosen_rows(read(asked.data or corpus()), asked.rows), key=lambda row: str(row.group))
-    with ProcessPoolExecutor(asked.workers) as pool:
-        for engine in asked.engines:
+    options = parser.parse_args()
+    rows = sorted(chosen_rows(read(options.data or corpus()), options.rows), key=lambda row: str(row.group))
+    with ProcessPoolExecutor(options.workers) as pool:
+        for engine in options.engines:
             found = fit(engine, [row for row in rows if row.group.engine == engine], pool)
             chosen = dict(zip(GRID, found["constants"], strict=True))
             print(f"{engine}: {chosen}: error {found['error']}, left out {found['left_out']}", flush=True)
-            if asked.write:
+            if options.write:
                 write(engine, found)
 
 

@@ -23,13 +23,17 @@ TITLES = {
     "output_tokens_per_s": "output tokens/s",
     "e2e_ms": "end to end, ms",
 }
-APART = ("needs", "attention DP", "disaggregated", "speculative")  # kinds of rows that --needs adds
+SEPARATE = ("needs", "attention DP", "disaggregated", "speculative")  # kinds of rows that --needs adds
 
 
 # Bars of the project and AIConfigurator 0.12's errors on rows of the same sources (means over rows, on some of which
 # its factors were fitted): TTFT, TPOT.
 BARS = {"vllm": (18, 8), "sglang": (25, 10), "trtllm": (30, 14)}
-RIVAL = {"vllm": ("33 dense, 32 MoE", "11, 15"), "sglang": ("83 dense, 65 MoE", "25, 24"), "trtllm": ("49", "21")}
+AICONFIGURATOR = {
+    "vllm": ("33 dense, 32 MoE", "11, 15"),
+    "sglang": ("83 dense, 65 MoE", "25, 24"),
+    "trtllm": ("49", "21"),
+}
 
 
 def summary(scores: dict[str, Any]) -> str:
@@ -40,14 +44,14 @@ def summary(scores: dict[str, Any]) -> str:
     ]
     apart, shipped = ({kind["kind"]: kind for kind in scores[side]["kinds"]} for side in ("left_out", "as_shipped"))
     for name in (name for name in BARS if name in apart):
-        cells = [_side(apart[name][metric], shipped[name][metric], BARS[name][i], RIVAL[name][i])
+        cells = [_side(apart[name][metric], shipped[name][metric], BARS[name][i], AICONFIGURATOR[name][i])
                  for i, metric in enumerate(("ttft_ms", "tpot_ms"))]  # fmt: skip
         lines.append(f"| {name} | {apart[name]['ttft_ms']['groups']} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _side(apart: dict[str, Any], shipped: dict[str, Any], bar: float, rival: str) -> str:
-    return f"{apart['mape']:.1f} / {shipped['mape']:.1f} | {bar} | {rival} | {apart['within']:.0f} %"
+def _side(apart: dict[str, Any], shipped: dict[str, Any], bar: float, aiconfigurator: str) -> str:
+    return f"{apart['mape']:.1f} / {shipped['mape']:.1f} | {bar} | {aiconfigurator} | {apart['within']:.0f} %"
 
 
 def table(scores: dict[str, Any]) -> str:
@@ -79,7 +83,7 @@ def _cell(apart: dict[str, Any] | None, shipped: dict[str, Any] | None) -> str:
 def picture(rows: list[dict[str, str]]) -> None:
     """Predicted over measured, one panel a mean, one colour a kind."""
     figure, panels = plt.subplots(1, 4, figsize=(15, 4))
-    kinds = [kind for kind in dict.fromkeys(row["kind"] for row in rows) if not any(word in kind for word in APART)]
+    kinds = [kind for kind in dict.fromkeys(row["kind"] for row in rows) if not any(word in kind for word in SEPARATE)]
     for panel, name in zip(panels, METRICS, strict=True):
         for kind in kinds:
             pairs = [(float(row[f"{name}_measured"]), float(row[f"{name}_predicted"])) for row in rows

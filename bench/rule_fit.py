@@ -2,7 +2,7 @@
 
 For each case of a rule of `software/stack_rules.json` (`attention_costs`, `link_times`): the rows whose base estimate
 rests on it, how far the estimate is from them, and the numbers that make it best. Every GPU counts alike. What a refit
-is worth is told on GPUs that it did not see, one left out at a time, or, where one GPU has the case, on groups of
+is worth is measured on GPUs that it did not see, one left out at a time, or, where one GPU has the case, on groups of
 shapes. Numbers that ship are not changed: the nets were trained on their base estimates, so that a refit goes with a
 retraining.
 """
@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import _lru_cache_wrapper
+from functools import _lru_cache_wrapper, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from pipewave.kernels.attention import engines, setting
+from pipewave.kernels.attention.analyse import analyse_requests
 from pipewave.software import stack_rules
 from pipewave.software.stack_rules import Case
 
@@ -42,7 +43,7 @@ LIMIT = 12.0  # most that a number may be scaled by, and the inverse
 FOLDS = 4  # of groups, where one GPU has the case
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sampled:
     """Rows of one net on one GPU."""
 
@@ -53,7 +54,17 @@ class Sampled:
 
     def log_base(self) -> Floats:
         """Log of the base estimate in µs under the rules in force."""
-        return np.log(np.asarray(self.module.features(self.net, self.frame)[1]))
+        if not hasattr(self.module, "inputs"):
+            return np.log(np.asarray(self.module.features(self.net, self.frame)[1]))
+        base_us = np.empty(len(self.frame))
+        for index, requests, heads, ctx in self.inputs:
+            base_us[index] = analyse_requests(requests, heads, ctx).base_s * 1e6
+        return np.log(base_us)
+
+    @cached_property
+    def inputs(self) -> list[Any]:
+        """What the estimate is made from, by context; made once, for a fit asks for it some hundred times."""
+        return list(self.module.inputs(self.net, self.frame))
 
     def part(self, mask: NDArray[np.bool_]) -> Sampled:
         """Some of the rows."""
@@ -147,17 +158,17 @@ def fitted(case: Case, rows: Sequence[Sampled]) -> dict[Place, float]:
         loss="soft_l1",
         f_scale=scale,
         diff_step=2e-2,
-        max_nfev=8,
+        max_nfev=6,
     )
     return dict(zip(paths, found.x.tolist(), strict=True))
 
 
 def left_out(rows: Sequence[Sampled]) -> Iterator[tuple[list[Sampled], list[Sampled]]]:
     """(rows to fit, rows to score): a GPU left out at a time, or groups of shapes where there is one GPU."""
-    cards = sorted({part.gpu for part in rows})
-    if len(cards) > 1:
-        for card in cards:
-            yield [part for part in rows if part.gpu != card], [part for part in rows if part.gpu == card]
+    gpus = sorted({part.gpu for part in rows})
+    if len(gpus) > 1:
+        for gpu in gpus:
+            yield [part for part in rows if part.gpu != gpu], [part for part in rows if part.gpu == gpu]
         return
     groups = sorted({str(group) for part in rows for group in part.frame["group"]})
     for fold in range(FOLDS):
@@ -169,27 +180,27 @@ def left_out(rows: Sequence[Sampled]) -> Iterator[tuple[list[Sampled], list[Samp
         )
 
 
-def mean(found: Sequence[Floats], cards: Sequence[str]) -> float:
+def mean(found: Sequence[Floats], gpus: Sequence[str]) -> float:
     """Mean absolute log error in percent, every GPU alike."""
-    frame = pd.DataFrame({"gpu": np.repeat(cards, [len(one) for one in found]), "off": np.abs(np.concatenate(found))})
+    frame = pd.DataFrame({"gpu": np.repeat(gpus, [len(one) for one in found]), "off": np.abs(np.concatenate(found))})
     return round(100.0 * float(frame.groupby("gpu")["off"].mean().mean()), 1)
 
 
 def judged(case: Case, rows: Sequence[Sampled]) -> dict[str, Any]:
     """What ships, what a refit says, and both on rows that the refit did not see."""
     best = fitted(case, rows)
-    shipped, refitted, cards = [], [], []
+    shipped, refitted, gpus = [], [], []
     for others, mine in left_out(rows):
         elsewhere = fitted(case, others) if others else {}
         shipped += errors(case, mine, {})
         refitted += errors(case, mine, elsewhere)
-        cards += [part.gpu for part in mine]
+        gpus += [part.gpu for part in mine]
     return {
         "when": dict(case.when),
         "rows": sum(len(part.frame) for part in rows),
-        "gpus": len(set(cards)),
-        "error as shipped, %": mean(shipped, cards),
-        "error refitted elsewhere, %": mean(refitted, cards),
+        "gpus": len(set(gpus)),
+        "error as shipped, %": mean(shipped, gpus),
+        "error refitted elsewhere, %": mean(refitted, gpus),
         "factors": {".".join(map(str, path)): round(float(np.exp(log)), 2) for path, log in best.items()},
     }
 
@@ -200,16 +211,16 @@ def main() -> None:
     parser.add_argument("rule", choices=sorted(NETS))
     parser.add_argument("--data", help="corpus folder (default: PIPEWAVE_DATA or ../shared/data)")
     parser.add_argument("--json", type=Path, help="keep the figures, beside those of other rules")
-    asked = parser.parse_args()
-    rows = sampled(asked.rule, asked.data)
+    options = parser.parse_args()
+    rows = sampled(options.rule, options.data)
     bases, found = [part.log_base() for part in rows], []
-    for case in stack_rules.table()[asked.rule]:
+    for case in stack_rules.table()[options.rule]:
         if mine := resting(case, rows, bases):
             found.append(judged(case, mine))
             print(json.dumps(found[-1]), flush=True)
-    if asked.json:
-        kept = json.loads(asked.json.read_text()) if asked.json.exists() else {}
-        asked.json.write_text(json.dumps(kept | {asked.rule: found}, indent=1) + "\n")
+    if options.json:
+        kept = json.loads(options.json.read_text()) if options.json.exists() else {}
+        options.json.write_text(json.dumps(kept | {options.rule: found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m train.cold [--runs DIR]`: intervals and ceilings of cold GEMMs whose SM clock is not told, from our rows.
+"""`python -m train.cold [--runs DIR]`: intervals and ceilings of cold GEMMs whose SM clock is not given, from our rows.
 
 Nets learn at the clock of each row; a call without one is answered as of a card by itself, while our rows were taken at
 whatever clock power management left (`pipewave.kernels.gemm.clock`). That doubt belongs into the interval, and the

@@ -75,11 +75,11 @@ class LeftOut:
 def coordinates_of(rows: Rows, index: Ints, members: Members | None, split: str) -> tuple[tuple[str, ...], Floats]:
     """Features, hidden units and software as `pipewave.calibrate.samples` lays them out: [row, name]."""
     columns = {name: rows.columns[name] for name in CODES if name in rows.columns}
-    told = [column.codes[index] == code for column in columns.values() for code in range(len(column.values))]
+    indicators = [column.codes[index] == code for column in columns.values() for code in range(len(column.values))]
     codes = [f"{name}={value}" for name, column in columns.items() for value in column.values]
     units = members.units(rows, index, split) if members else np.zeros((len(index), 0))
     names = (*rows.names, *(f"unit{number}" for number in range(units.shape[1])), *codes)
-    return names, np.column_stack([rows.features[index].astype(float), units, *told])
+    return names, np.column_stack([rows.features[index].astype(float), units, *indicators])
 
 
 def _width(found: Fit) -> float:

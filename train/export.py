@@ -22,11 +22,11 @@ from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
 from pipewave.residual.nets import SCHEMA
-from pipewave.software.known import Ran, kind_of, told_of
+from pipewave.software.known import Ran, kind_of, nested
 from pipewave.software.stacks import framework, version
 from train.ceilings import shipped_shifts
 from train.evaluate import held_out
-from train.intervals import calibrated, telling
+from train.intervals import calibrated, informative
 from train.predictions import load_predictions
 from train.record import of_run
 from train.rows import Ints, Rows
@@ -99,7 +99,7 @@ def export(
     card |= {"target": "log(latency / base)", "net": net.spec()}
     card |= {"ceiling": low.spec() | held_to(rows, ceiling, ceiling_rows) if low and ceiling else None}
     card |= {"intervals": intervals(rows, run), "rows": len(shipped), "training": of_run(net.log)}
-    card |= told(rows) | extra
+    card |= trained_software(rows) | extra
     path = folder / f"{name}.json"
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
@@ -116,7 +116,7 @@ def replace_net(card_path: Path, rows: Rows, run: Path, folder: Path, *, split: 
     raw = to_safetensors(kept | net.named("net"))
     seen = rows.take(by_name(split, rows).train)
     card |= {"net": net.spec(), "sha256": hashlib.sha256(raw).hexdigest(), "rows": len(seen)}
-    card |= {"training": of_run(net.log)} | told(rows) | extra
+    card |= {"training": of_run(net.log)} | trained_software(rows) | extra
     if split != SHIPPED:
         card |= {"software": ran(seen), "stacks": software(seen)["stacks"]}
         card["default_impl"] = _without(card["default_impl"], rows, by_name(split, rows).score)
@@ -177,11 +177,11 @@ def intervals(rows: Rows, run: Path) -> dict[str, dict[str, float]]:
     """What cards carry: intervals of held-out rows, but for the fold that shipped weights are scored on."""
     parts = held_out(rows, load_predictions(run))
     others = {name: part for name, part in parts.items() if name.partition(":")[0] in KINDS and name != UNSEEN}
-    found = calibrated(telling(others))
+    found = calibrated(informative(others))
     return {basis: asdict(interval) for basis, interval in found.items()}
 
 
-def told(rows: Rows) -> dict[str, Any]:
+def trained_software(rows: Rows) -> dict[str, Any]:
     """The software of the rows that shipped weights are trained on; held-out rows name kernels too."""
     known = software(rows.take(by_name(SHIPPED, rows).train))
     return known | {
@@ -196,7 +196,7 @@ def ran(rows: Rows) -> dict[str, Any]:
     kv_dtype = text.get("kv_dtype", text["dtype"])
     columns = (text["protocol"], text["stack"], text["dtype"], kv_dtype, text["gpu"], text["impl"])
     unique = set(zip(*(column.tolist() for column in columns), strict=True))
-    return told_of([Ran(protocol, stack, kind_of(*kinds), gpu, impl) for protocol, stack, *kinds, gpu, impl in unique])
+    return nested([Ran(protocol, stack, kind_of(*kinds), gpu, impl) for protocol, stack, *kinds, gpu, impl in unique])
 
 
 def replace_software(card_path: Path, rows: Rows) -> Path:

@@ -34,7 +34,7 @@ from train.start import Start, neighbours, tension, ties
 
 PREDICT_ROWS = 16_384
 SAME = ("ship", f"fold:{HELD_OUT}")  # two names of one split
-NEW_KERNELS = 0.5  # how often a GPU that is shown as a stranger runs an implementation nobody knows
+NEW_KERNELS = 0.5  # how often a row whose GPU is masked has its implementation masked too
 WITHIN = {"family": "gpu"}  # a family is hidden only where the GPU is: a new GPU may be of a known one
 
 
@@ -42,7 +42,8 @@ WITHIN = {"family": "gpu"}  # a family is hidden only where the GPU is: a new GP
 class Plan:
     """What to train. `features` None means all; `categories` are the columns the net may see.
 
-    `strangers` of an epoch's rows are shown as rows of a new GPU, `kin` of these as of a known family.
+    `mask_gpu`: share of an epoch's rows whose GPU is hidden from the net; `keep_family`: share of these that still show
+    their architecture.
     `tie` is the price of what a version of a stack adds to the one before it, squared (`train.start`).
     `rows` bounds the rows a member trains on, drawn at random; those of a `few:` split are `few_share` of its epochs.
     `by_kind` holds other values for the splits of a kind or for one split (`{"lofo": {"rows": 100000}, "logo:H100":
@@ -62,8 +63,8 @@ class Plan:
     learning_rate: float = 1e-2
     weight_decay: float = 0.05
     category_dropout: float = 0.05
-    strangers: float = 0.0
-    kin: float = 0.5
+    mask_gpu: float = 0.0
+    keep_family: float = 0.5
     ema: float = 0.998
     members_at_once: int = 64
     seed: int = 0
@@ -228,19 +229,19 @@ def _batches(index: list[Tensor], size: int) -> Iterator[Tensor]:
 def _hidden_at_random(codes: Tensor, plan: Plan) -> Tensor:
     """Each category at random; one that stands for a group of another's only together with that, half of the times.
 
-    `strangers` of the rows are shown as rows of a new GPU would be: its name hidden, its family too but for a share
-    `kin` of them, and half of the times its implementation, for new GPUs bring kernels of their own.
+    A share `mask_gpu` of the rows looks like rows of an unseen GPU: no GPU name, no architecture but for a share
+    `keep_family` of them, and half of the times no implementation, for new GPUs bring kernels of their own.
     """
     seen = torch.rand(codes.shape, device=codes.device) >= plan.category_dropout
     for whole, part in WITHIN.items():
         if whole in plan.categories and part in plan.categories:
             known = seen[..., plan.categories.index(part)]
             seen[..., plan.categories.index(whole)] = known | (torch.rand(known.shape, device=codes.device) < 0.5)
-    if plan.strangers:
-        stranger = torch.rand(codes.shape[:-1], device=codes.device) < plan.strangers
-        for name, share in (("gpu", 1.0), ("family", 1.0 - plan.kin), ("impl", NEW_KERNELS)):
+    if plan.mask_gpu:
+        masked = torch.rand(codes.shape[:-1], device=codes.device) < plan.mask_gpu
+        for name, share in (("gpu", 1.0), ("family", 1.0 - plan.keep_family), ("impl", NEW_KERNELS)):
             if name in plan.categories:
-                hidden = stranger & (torch.rand(stranger.shape, device=codes.device) < share)
+                hidden = masked & (torch.rand(masked.shape, device=codes.device) < share)
                 seen[..., plan.categories.index(name)] &= ~hidden
     return codes * seen
 

@@ -87,8 +87,8 @@ def calibrated(parts: Sequence[Held], level: float = LEVEL) -> dict[str, Interva
     for code, basis in enumerate(BASES):
         mine = thin.take(thin.basis == code)
         if len(mine.error):
-            told = {name: _interval(mine, name, code, found, level) for name in _told(mine.protocol)}
-            found |= {f"{basis}|{name}" if name else basis: one for name, one in told.items()}
+            named = {name: _interval(mine, name, code, found, level) for name in _protocols_and_all(mine.protocol)}
+            found |= {f"{basis}|{name}" if name else basis: one for name, one in named.items()}
         elif code:
             lent = BASES[code - 1]
             found |= {name.replace(lent, basis): one for name, one in found.items() if name.startswith(lent)}
@@ -108,7 +108,7 @@ def _joined(parts: Sequence[Held]) -> Held:
     return Held(*(np.concatenate([getattr(p, name) for p in parts or none]) for name in Held.__slots__))
 
 
-def _told(protocol: NDArray[np.str_]) -> list[str]:
+def _protocols_and_all(protocol: NDArray[np.str_]) -> list[str]:
     """Nothing, which stands for all protocols, and each that has enough rows."""
     names, counts = np.unique(protocol, return_counts=True)
     return ["", *(str(name) for name, count in zip(names, counts, strict=True) if count >= ENOUGH_ROWS)]
@@ -146,8 +146,8 @@ class Pool:
         least = half_width(familiar, rows.scale) if familiar else np.zeros(len(scaled))
         ratio = np.where(rows.error <= least, 0.0, rows.error / scaled)
         order = np.argsort(ratio)
-        told, widths = rows.take(order), (scaled[order], least[order], ratio[order])
-        return cls(power, own[order], told.card, balance(told.gpu), told.error, *widths)
+        sorted_rows, widths = rows.take(order), (scaled[order], least[order], ratio[order])
+        return cls(power, own[order], sorted_rows.card, balance(sorted_rows.gpu), sorted_rows.error, *widths)
 
     def multiples(self, used: Flags, levels: Floats) -> Floats:
         """The least multiples that cover these shares of the used rows."""
@@ -179,9 +179,9 @@ def _crossed(pool: Pool, cards: Ints, level: float) -> tuple[float, float]:
     Few cards tell too little about the next one, on the whole: the level is raised, never lowered.
     """
     levels = level + (1.0 - level) * RAISED
-    apart = [pool.card == card for card in cards]
-    multiples = np.array([pool.multiples(~away, levels) for away in apart])
-    rows = [away & pool.own for away in apart]
+    others = [pool.card == card for card in cards]
+    multiples = np.array([pool.multiples(~away, levels) for away in others])
+    rows = [away & pool.own for away in others]
     inside = [
         np.searchsorted(pool.ratio[at], m * (1.0 + 1e-12), "right") / at.sum()
         for at, m in zip(rows, multiples, strict=True)
@@ -204,26 +204,26 @@ def weighted_quantile(values: Floats, weight: Floats, level: float) -> float:
     return float(values[order][min(int(np.searchsorted(reached, level)), len(values) - 1)])
 
 
-def sisters(name: str, parts: Mapping[str, Held]) -> list[Held]:
+def other_splits(name: str, parts: Mapping[str, Held]) -> list[Held]:
     """What other splits hold out without this split's rows; repeated draws of few rows by themselves."""
     if name.startswith("few:"):
         owner = name.rpartition(":")[0]
         return [part for other, part in parts.items() if other.startswith("few:") and not other.startswith(f"{owner}:")]
     mine = parts[name].index
     others = {other: part for other, part in parts.items() if other != name and not other.startswith("few:")}
-    apart = {other: part.take(np.isin(part.index, mine, invert=True)) for other, part in others.items()}
-    return telling(apart)
+    disjoint = {other: part.take(np.isin(part.index, mine, invert=True)) for other, part in others.items()}
+    return informative(disjoint)
 
 
-def telling(parts: Mapping[str, Held]) -> list[Held]:
+def informative(parts: Mapping[str, Held]) -> list[Held]:
     """Parts with rows; a fold that held out all there was of a type on a GPU says nothing about unseen GPUs."""
     kept = [part.take(part.basis == 0) if name.startswith("fold:") else part for name, part in parts.items()]
     return [part for part in kept if len(part.index)]
 
 
 def widths(name: str, parts: Mapping[str, Held]) -> Floats:
-    """Half-widths in log time for the rows of a split, from its sisters; NaN where it has none."""
-    part, intervals = parts[name], calibrated(sisters(name, parts))
+    """Half-widths in log time for the rows of a split, from its other_splits; NaN where it has none."""
+    part, intervals = parts[name], calibrated(other_splits(name, parts))
     out = np.full(len(part.index), np.nan)
     for code, basis in enumerate(BASES if intervals else ()):
         for protocol in np.unique(part.protocol):

@@ -73,7 +73,7 @@ def _column(part: pd.DataFrame, name: str, otherwise: float) -> NDArray[np.float
     return part[name].fillna(0).to_numpy(np.float64) if name in part else np.full(len(part), float(otherwise))
 
 
-def held_apart(groups: pd.Series) -> pd.Series:
+def balanced_names(groups: pd.Series) -> pd.Series:
     """The groups under names whose folds hold out some of them each: with a dozen groups, hashes leave folds empty."""
     names = sorted(groups.astype(str).unique())
     best = max(range(200), key=lambda salt: _evenness([fold(_salted(name, salt)) for name in names]))

@@ -31,7 +31,7 @@ OUT = Path(__file__).with_name("tables") / "gemm_block.pipeweave.json"
 
 
 def together(data: Path) -> Rows:
-    """Both parts of the split with our features, told apart by `family`."""
+    """Both parts of the split with our features, distinguished by `family`."""
     split = fp8_split(data)
     frame = pd.concat([_frame(split.train).assign(role="train"), _frame(split.test).assign(role="test")])
     frame = frame.reset_index(drop=True)

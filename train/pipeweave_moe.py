@@ -36,7 +36,7 @@ OUT = Path(__file__).with_name("tables") / "fused_moe.pipeweave.json"
 
 
 def together(split: Split) -> Rows:
-    """Both parts of a split with our features, told apart by `family`."""
+    """Both parts of a split with our features, distinguished by `family`."""
     frame = pd.concat([_frame(split.train).assign(role="train"), _frame(split.test).assign(role="test")])
     frame = frame.reset_index(drop=True)
     rows = pack(frame, *features(frame))

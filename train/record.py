@@ -36,8 +36,8 @@ def commit() -> str:
 
 
 def _git(*words: str) -> str:
-    told = subprocess.run(["git", *words], cwd=repository(), capture_output=True, text=True, check=True)
-    return told.stdout.strip()
+    done = subprocess.run(["git", *words], cwd=repository(), capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def peak_mb() -> int:
@@ -55,10 +55,10 @@ def table(weights: Path) -> str:
     lines = ["| net | rows | CPU or GPU | seconds | memory, MB | commit | data |", "|---|---:|---|---:|---:|---|---|"]
     for path in sorted(weights.glob("*.json")):
         card = json.loads(path.read_text(encoding="utf-8"))
-        told = card.get("training", {})
-        where = f"{told['device']}, {told['threads']} threads" if "threads" in told else "–"
-        took = (f"{told.get(name, '–'):,}" if name in told else "–" for name in ("seconds", "peak_mb"))
-        from_ = (f"`{told[name][:8]}`" if told.get(name) else "–" for name in ("commit", "corpus_lock_sha256"))
+        training = card.get("training", {})
+        where = f"{training['device']}, {training['threads']} threads" if "threads" in training else "–"
+        took = (f"{training.get(name, '–'):,}" if name in training else "–" for name in ("seconds", "peak_mb"))
+        from_ = (f"`{training[name][:8]}`" if training.get(name) else "–" for name in ("commit", "corpus_lock_sha256"))
         lines.append(" | ".join((f"| {path.stem}", f"{card['rows']:,}", where, *took, *from_)) + " |")
     return "\n".join(lines) + "\n"
 

@@ -17,7 +17,7 @@ from pipewave.physics.demand import Array
 from pipewave.residual.card import Card, card_of
 from pipewave.residual.nets import load
 from pipewave.software.stacks import framework
-from train.export import defaults, told
+from train.export import defaults, trained_software
 from train.pack import balanced, pack
 from train.rows import Rows
 from train.small import nets as small_nets
@@ -140,7 +140,7 @@ def extra(net: str, rows: Rows) -> dict[str, Any]:
     if not hasattr(module, "card"):
         return {}
     usual = rows.take(module.usual(rows)) if hasattr(module, "usual") else rows
-    found: dict[str, Any] = module.card(net, told(usual))
+    found: dict[str, Any] = module.card(net, trained_software(usual))
     return found
 
 

@@ -36,7 +36,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Features [row, feature], the physical base estimate and the measurement, and what rows are told apart by.
+    """Features [row, feature], the physical base estimate and the measurement, and what rows are distinguished by.
 
     `columns` needs `gpu` and `family` (its architecture) for the splits; a plan names those the net may see.
     """

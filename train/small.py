@@ -37,7 +37,7 @@ def nets() -> dict[str, Small]:
 
 
 def both_halves(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one 16-bit type also as the other: kernels that only move data do not tell them apart."""
+    """Rows of one 16-bit type also as the other: kernels that only move data do not distinguish them."""
     half = frame["dtype"].isin(HALVES)
     twins = frame[half].assign(dtype=frame.loc[half, "dtype"].map(dict(zip(HALVES, HALVES[::-1], strict=True))))
     return pd.concat([frame.astype({"dtype": "object"}), twins.astype({"dtype": "object"})], ignore_index=True)

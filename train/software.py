@@ -22,8 +22,8 @@ import pandas as pd
 from pipewave.residual.card import Interval
 from pipewave.software.known import LEVELS
 from train.__main__ import RUNS, WEIGHTS
-from train.asked import KNOWN, TABLES, Outcome, by_weights, rows
 from train.intervals import LEVEL, POWERS, TOLERANCE, balance, weighted_quantile
+from train.outcomes import KNOWN, TABLES, Outcome, by_weights, rows
 from train.splits import FOLDS, HELD_OUT
 
 EACH = 24  # rows of a GPU, version and type
@@ -33,13 +33,13 @@ BASIS, PROTOCOL = "measured_gpu", "graph"
 SHAPES = [number for number in range(FOLDS) if number != HELD_OUT]
 
 
-def told(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, float]]) -> dict[str, Interval]:
+def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, float]]) -> dict[str, Interval]:
     """The interval of each level of `software`, from a card's interval of known software."""
     usual = Interval(**known.get(f"{BASIS}|{PROTOCOL}", known[BASIS]))
     every = [one for one in outcomes if one.software in LEVELS[1:]]
     own = {level: [one for one in every if one.software == level] for level in CALIBRATED}
-    told = {level: found if len(found) >= ENOUGH else every for level, found in own.items()}
-    return {level: _interval(found, usual) for level, found in told.items() if len(found) >= ENOUGH}
+    pooled = {level: found if len(found) >= ENOUGH else every for level, found in own.items()}
+    return {level: _interval(found, usual) for level, found in pooled.items() if len(found) >= ENOUGH}
 
 
 def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
@@ -86,7 +86,7 @@ def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:
 def update(card_path: Path, outcomes: Sequence[Outcome]) -> str:
     """Put the intervals into a card; what they are."""
     card = json.loads(card_path.read_text(encoding="utf-8"))
-    found = told(outcomes, card["intervals"])
+    found = intervals_of(outcomes, card["intervals"])
     card["intervals"] |= {level: asdict(interval) for level, interval in found.items()}
     card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return f"{card_path.stem}: {len(outcomes):,} rows, " + ", ".join(f"{k} {v}" for k, v in found.items())

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import random
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
+from bench.any_kernel.baselines import configs_of, keys_of
 from bench.any_kernel.subjects import Call, Shape, Subject
 from pipewave.tune import autotune
 from pipewave.tune.own import measuring
 from pipewave.tune.own.anchors import columns
-from pipewave.tune.own.described import described, jit
+from pipewave.tune.own.described import described
 from pipewave.tune.own.device import Built, Device, Launch
 from pipewave.tune.own.spaces import Space
 from pipewave.tune.own.works import Works
 from pipewave.tune.reading.formula import inputs_of
 
-ANCHORS, TESTS = 40, 24
-ANCHOR_SEED, TEST_SEED = 20_260_101, 77_000_009
+ANCHORS, TESTS, FRESH = 56, 32, 24
+ANCHOR_SEED, TEST_SEED, FRESH_SEED = 20_260_101, 77_000_009, 5_000_011
 METHOD = "cuda events, cold L2, shuffled"
-ROUNDS, NEAR_ROUNDS, NEAR = 6, 10, 1.15  # rounds of all configurations; more of those near the best
+STAGES = ((4, math.inf), (3, 2.0), (10, 1.15))  # (rounds, of those within this factor of the fastest)
 
 
 def record(subject: Subject, device: Device, torch: Any, budget_s: float) -> Space:
-    """A space, tests first, until the budget is spent."""
+    """A space, tests and anchors in turn, until the budget is spent."""
     tests = subject.shapes(TESTS, TEST_SEED)
     known = [tuple(shape.values()) for shape in tests]
     anchors = [shape for shape in subject.shapes(ANCHORS, ANCHOR_SEED) if tuple(shape.values()) not in known]
     of, end = described(subject.kernel(), subject.configs, subject.key, subject.trips), time.monotonic() + budget_s
     works, built, done = dict[Any, Works](), dict[int, Built](), list[tuple[Shape, bool, Any, Any]]()
-    for shape, is_test in [(s, True) for s in tests] + [(s, False) for s in anchors]:
+    both = zip_longest(((shape, True) for shape in tests), ((shape, False) for shape in anchors))
+    for shape, is_test in (one for pair in both for one in pair if one is not None):
         if time.monotonic() > end:
             break
         call = subject.launch(torch, shape)
@@ -51,17 +55,9 @@ def record(subject: Subject, device: Device, torch: Any, budget_s: float) -> Spa
 
 def timed(device: Device, launch: Launch, usable: Sequence[int]) -> dict[int, list[float]]:
     """µs of each round, configurations in another order each time; one round before does not count."""
-    shuffle = random.Random(len(usable)).sample
     device.time(launch, usable)
-    runs: dict[int, list[float]] = {index: [] for index in usable}
-    near = list(usable)
-    for number in range(ROUNDS + NEAR_ROUNDS):
-        if number == ROUNDS:
-            best = min(float(np.median(values)) for values in runs.values())
-            near = [index for index in usable if np.median(runs[index]) <= NEAR * best]
-        order = shuffle(near, len(near))
-        for index, us in zip(order, device.time(launch, order), strict=True):
-            runs[index].append(us)
+    runs: dict[int, list[float]] = {}
+    measuring.staged(lambda order: [round(us, 3) for us in device.time(launch, order)], usable, runs, STAGES)
     return runs
 
 
@@ -78,21 +74,15 @@ def _space(subject: Subject, device: Device, built: dict[int, Built], done: Sequ
                  tuple(test for _, test, *_ in done))  # fmt: skip
 
 
-def first_use(subject: Subject, device: Device, torch: Any, space: Space, budget_s: float = 2.0) -> dict[str, float]:
+def first_use(subject: Subject, device: Device, torch: Any, space: Space, budget_s: float = 2.0) -> dict[str, Any]:
     """Use the decorator as a newcomer would: launch at the anchors, then at the tests, with a budget of its own.
+
+    Decisions are timed at shapes of a third stream.
 
     Choices are scored by the recorded times: `measured` where the budget paid for a look, `unseen` where it did not.
     """
-    import triton
-
-    options = "num_warps", "num_stages"
-    configs = [triton.Config({name: value for name, value in one.items() if name not in options},
-                             **{name: one[name] for name in options if name in one})
-               for one in subject.configs]  # fmt: skip
-    key = [name for name in subject.key if name in jit(subject.kernel()).arg_names]
-    kernel = autotune(configs, key, budget_s=budget_s, trips=subject.trips, cache=False, device=device)(
-        subject.kernel()
-    )
+    kernel = autotune(configs_of(subject), keys_of(subject), budget_s=budget_s, trips=subject.trips, cache=False,
+                      device=device)(subject.kernel())  # fmt: skip
     lost: dict[str, list[float]] = {"measured": [], "unseen": []}
     us = space.us()
     order = [*np.flatnonzero(~np.array(space.is_test)), *np.flatnonzero(space.is_test)]
@@ -105,6 +95,8 @@ def first_use(subject: Subject, device: Device, torch: Any, space: Space, budget
         if chosen is not None and np.isfinite(us[i, chosen]):
             lost[kind].append(float(us[i, chosen] / np.nanmin(us[i]) - 1))
     found = {f"{kind}_regret": float(np.mean(values)) for kind, values in lost.items() if values}
+    kernel.options = replace(kernel.options, budget_s=0.0)
+    found |= decision_us(subject, torch, kernel, subject.shapes(FRESH, FRESH_SEED))
     return found | {"measured": len(lost["measured"]), "timing_s": kernel.spent_s,
                     "wall_s": time.monotonic() - start, "upstream": float(bool(kernel.reason))}  # fmt: skip
 

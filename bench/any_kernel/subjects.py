@@ -10,7 +10,6 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -22,6 +21,7 @@ Shape = dict[str, int]
 Config = dict[str, int]
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # grid, arguments, keyword arguments
 SMS = 132
+MOST_PRODUCTS, MOST_SCORES = 2**39, 2**31
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,21 @@ def bf16(torch: Any, *size: int) -> Any:
     return torch.empty(*size, dtype=torch.bfloat16, device="cuda").normal_(0, 0.5)
 
 
-def product_shape(pick: random.Random) -> Shape:
-    """Rows of a step, widths of layers."""
-    return {"m": spread(pick, 1, 8192), "n": spread(pick, 512, 16384, 64), "k": spread(pick, 512, 16384, 64)}
+def product_shape(pick: random.Random, step: int = 64) -> Shape:
+    """Rows of a step, widths of layers; products that would hold the card for more than about a millisecond are drawn
+    again, since they cost as much to record as many small ones."""
+    while True:
+        m, n, k = spread(pick, 1, 8192), spread(pick, 512, 16384, step), spread(pick, 512, 16384, step)
+        if m * n * k <= MOST_PRODUCTS:
+            return {"m": m, "n": n, "k": k}
+
+
+def sequences(pick: random.Random) -> Shape:
+    """A batch of prompts of one length, of up to about a millisecond."""
+    while True:
+        batch, heads, length = spread(pick, 1, 16), pick.choice((4, 8, 16, 32)), spread(pick, 128, 8192)
+        if batch * heads * length**2 <= MOST_SCORES:
+            return {"batch": batch, "heads": heads, "length": length}
 
 
 def matmul_call(torch: Any, s: Shape) -> Call:
@@ -250,74 +262,9 @@ def fused_moe_call(torch: Any, s: Shape) -> Call:
 
 MOE_ROWS = 64
 WARPS = tuple({"num_warps": warps} for warps in (1, 2, 4, 8, 16, 32))
-ROWS_DRAW = {"rows": (64, 32768), "cols": (512, 16384)}
 
 
 def rows_shape(pick: random.Random, cols: tuple[int, ...] = (1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192),
                most: int = 32768) -> Shape:  # fmt: skip
     """Rows of a batch, a width in use."""
     return {"rows": spread(pick, 64, most), "cols": pick.choice(cols)}
-
-
-def subjects() -> tuple[Subject, ...]:
-    """Every kernel of the comparison."""
-    square = tiles((16, 64, 128), (32, 64, 128, 256), (32, 64), GROUP_M=(8,))
-    plain = tiles((16, 64, 128), (64, 128, 256), (64,))
-    blocks = tuple({"BLOCK_SIZE": size, "num_warps": warps}
-                   for size in (512, 1024, 2048, 4096, 8192) for warps in (2, 4, 8, 16)
-                   if size // warps >= 64)  # fmt: skip
-    fp8_tiles = tiles((16, 32, 64, 128), (64, 128), (128,), names="BLOCK_SIZE_{}", each=1, GROUP_SIZE_M=(1, 32))
-    moe_tiles = tiles((MOE_ROWS,), (32, 64, 128, 256), (32, 64, 128), names="BLOCK_SIZE_{}", GROUP_SIZE_M=(1, 8))
-    attend = tuple({"BLOCK_M": m, "BLOCK_N": n, "num_warps": w, "num_stages": s}
-                   for m, n, w, s in product((64, 128), (32, 64, 128), (4, 8), (2, 3)))  # fmt: skip
-    chunk = tuple({"BK": k, "BV": v, "num_warps": w, "num_stages": s}
-                  for k, v, w, s in product((32, 64, 128), (32, 64, 128), (2, 4, 8), (2, 3)))  # fmt: skip
-    vocab = (32_000, 50_304, 65_536, 102_400, 128_256, 151_936)
-    liger_blocks = tuple({"BLOCK_SIZE": size, "num_warps": warps}
-                         for size, warps in product((2048, 4096, 8192, 16384, 32768), (4, 8, 16, 32)))  # fmt: skip
-    of_product = {"m": "M", "n": "N", "k": "K"}
-    matmul_default = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3, "GROUP_M": 8}
-    return (
-        Subject("matmul", "tutorials", tutorial("matmul"), first(matmul_default, square), tuple(of_product.values()),
-                product_shape, matmul_call),
-        Subject("persistent_matmul", "tutorials", tutorial("persistent_matmul"),
-                first({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}, plain),
-                ("M", "N", "K"), product_shape, persistent_call),
-        Subject("grouped_matmul", "tutorials", tutorial("grouped_matmul"),
-                first({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}, plain),
-                ("group",), lambda pick: {"g": pick.choice((4, 8, 16)), "m": spread(pick, 16, 2048),
-                "n": spread(pick, 256, 4096, 64), "k": spread(pick, 256, 4096, 64)}, grouped_call, trips=grouped_trips),
-        Subject("attention", "tutorials", tutorial("attention"),
-                first({"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}, attend), ("N_CTX",),
-                lambda pick: {"batch": spread(pick, 1, 16), "heads": pick.choice((4, 8, 16, 32)),
-                              "length": spread(pick, 128, 8192)}, attention_call),
-        Subject("layer_norm", "tutorials", tutorial("layer_norm"), blocks, ("N",), rows_shape, layer_norm_call,
-                lambda s: {"BLOCK_SIZE": max(512, min(8192, power(s["cols"]))),
-                           "num_warps": min(max(power(s["cols"]) // 256, 2), 8)}),
-        Subject("softmax", "tutorials", tutorial("softmax"), first({"num_warps": 8}, WARPS), ("rows", "cols"),
-                partial(rows_shape, cols=(1000, 1024, 2000, 2048, 3000, 4096, 6000, 8192)), softmax_call),
-        Subject("liger_rms_norm", "Liger", cut("liger_rms_norm", "_rms_norm_forward_kernel"), WARPS,
-                ("n_cols",), rows_shape, rms_norm_call, lambda s: {"num_warps": liger_warps(s)}),
-        Subject("liger_swiglu", "Liger", cut("liger_swiglu", "_swiglu_forward_kernel"), WARPS, ("n_cols",),
-                partial(rows_shape, cols=(2816, 4864, 5504, 8192, 11008, 14336), most=8192), swiglu_call,
-                lambda s: {"num_warps": liger_warps(s)}),
-        Subject("liger_cross_entropy", "Liger", cut("liger_cross_entropy", "liger_cross_entropy_kernel"),
-                first({"BLOCK_SIZE": 32768, "num_warps": 32}, liger_blocks), ("n_cols",),
-                partial(rows_shape, cols=vocab, most=4096), cross_entropy_call),
-        Subject("fla_chunk_o", "flash-linear-attention", cut("fla_chunk_o", "chunk_fwd_kernel_o"),
-                first({"BK": 128, "BV": 128, "num_warps": 8, "num_stages": 3}, chunk), ("H", "K", "V", "BT"),
-                lambda pick: {"batch": spread(pick, 1, 16), "length": spread(pick, 128, 8192, 64),
-                              "heads": pick.choice((4, 8, 16))}, chunk_call),
-        Subject("flag_gems_mm", "FlagGems", cut("flag_gems_mm", "mm_kernel_general"), first(matmul_default, square),
-                ("M", "N", "K"), product_shape, flag_gems_call),
-        Subject("vllm_fused_moe", "vLLM", cut("vllm_fused_moe", "fused_moe_kernel"),
-                first({"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8, "num_warps": 4,
-                       "num_stages": 3}, moe_tiles), ("N", "K", "EM"),
-                lambda pick: {"m": spread(pick, 64, 4096), "e": pick.choice((8, 32, 64)),
-                              "n": spread(pick, 512, 4096, 64), "k": spread(pick, 512, 4096, 64)}, fused_moe_call),
-        Subject("vllm_block_fp8", "vLLM", cut("vllm_block_fp8", "_w8a8_triton_block_scaled_mm"),
-                first({"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32,
-                       "num_warps": 4, "num_stages": 2}, fp8_tiles), ("M", "N", "K"),
-                lambda pick: {"m": spread(pick, 1, 8192), "n": spread(pick, 512, 16384, 128),
-                              "k": spread(pick, 512, 16384, 128)}, block_fp8_call),
-    )  # fmt: skip

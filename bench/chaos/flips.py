@@ -182,8 +182,8 @@ def child(count: int, seed: int) -> None:
             touched.add(name)
             if verdict != "noticed":
                 bad.append([name, at, verdict])
-    told = {"flips": count, "files": len(touched), **{k: verdicts[k] for k in ("noticed", "silent", "traceback")}}
-    print(json.dumps(told | {"examples": bad[:20]}))
+    figures = {"flips": count, "files": len(touched), **{k: verdicts[k] for k in ("noticed", "silent", "traceback")}}
+    print(json.dumps(figures | {"examples": bad[:20]}))
 
 
 def run(count: int, seed: int) -> dict[str, Any]:

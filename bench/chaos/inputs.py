@@ -79,13 +79,13 @@ def estimates(pick: random.Random, folder: Path) -> Iterator[Question]:
     import pipewave as pw
 
     while True:
-        asked = changed(ESTIMATE, pick)
-        yield lambda asked=asked: pw.estimate(**_named(asked)).to_dict()
+        query = changed(ESTIMATE, pick)
+        yield lambda query=query: pw.estimate(**_named(query)).to_dict()
 
 
-def _named(asked: dict[str, Any]) -> dict[str, Any]:
+def _named(query: dict[str, Any]) -> dict[str, Any]:
     """Only names that the function has: another is a TypeError of Python's own, before any of ours runs."""
-    return {name: asked.get(name, value) for name, value in ESTIMATE.items()}
+    return {name: query.get(name, value) for name, value in ESTIMATE.items()}
 
 
 def served(pick: random.Random, folder: Path) -> Iterator[Question]:
@@ -232,11 +232,11 @@ def ask(area: str, count: int, seed: int) -> dict[str, Any]:
         questions = AREAS[area](random.Random(seed), Path(folder))
         for number in range(count):
             question, start = next(questions), time.perf_counter()
-            told = verdict(question)
+            outcome = verdict(question)
             slowest = max(slowest, time.perf_counter() - start)
-            verdicts[told.split(" ")[0]] += 1
-            if told not in ("answered", "refused"):
-                bad.append([number, told])
+            verdicts[outcome.split(" ")[0]] += 1
+            if outcome not in ("answered", "refused"):
+                bad.append([number, outcome])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     names = ("answered", "refused", "hang", "nan", "traceback")
     return {"inputs": count, **{name: verdicts[name] for name in names}, "slowest_s": round(slowest, 2),

@@ -30,8 +30,8 @@ def question(pick: random.Random) -> tuple[str, str, dict[str, Any] | None]:
         case = {"n": 64 * pick.randrange(8, 256), "k": 64 * pick.randrange(8, 256)}
         gpus = pick.sample(["H200", "H100", "L40S", "B200"], 2)
         return "POST", "/api/kernel", {"kernel": "gemm", "case": case, "sweep": SWEEP, "gpus": gpus}
-    asked = {"model": "Llama-3.1-8B", "gpu": pick.choice(("H200", "H100")), "batch": pick.randrange(1, 64)}
-    return "POST", "/api/serve", asked | {"input_len": pick.randrange(64, 2048), "output_len": 64}
+    query = {"model": "Llama-3.1-8B", "gpu": pick.choice(("H200", "H100")), "batch": pick.randrange(1, 64)}
+    return "POST", "/api/serve", query | {"input_len": pick.randrange(64, 2048), "output_len": 64}
 
 
 async def ask(port: int, pick: random.Random) -> int:

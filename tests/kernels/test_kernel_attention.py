@@ -1,4 +1,4 @@
-"""Laws of the attention family: lists and columns agree, floors bound measurements, engines are told apart."""
+"""Laws of the attention family: lists and columns agree, floors bound measurements, engines are distinguished."""
 
 from __future__ import annotations
 
@@ -197,13 +197,13 @@ def test_an_operator_costs_more_than_its_kernel_by_what_its_copies_move() -> Non
 
 
 def test_copies_grow_with_the_new_tokens_alone() -> None:
-    def around(q: int, kv: int) -> float:
+    def copies(q: int, kv: int) -> float:
         case = case_of([q] * 8, [kv] * 8)
         ctx = context(case, stack="vllm-0.24.0", impl="vllm_flash_attn_fa3")
-        return float(analyse(columns(FAMILY, [case]), ctx).features["around"][0])
+        return float(analyse(columns(FAMILY, [case]), ctx).features["copies"][0])
 
-    assert around(512, 4096) == around(512, 8192)
-    assert around(1024, 4096) == pytest.approx(around(512, 4096) + 1.0)  # twice as many: one more in log2
+    assert copies(512, 4096) == copies(512, 8192)
+    assert copies(1024, 4096) == pytest.approx(copies(512, 4096) + 1.0)  # twice as many: one more in log2
 
 
 def test_one_token_without_a_mask_is_an_encoder_of_one_token() -> None:

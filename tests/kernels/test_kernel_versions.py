@@ -69,7 +69,7 @@ def test_a_version_that_nobody_measured_keeps_its_own_rules() -> None:
     """Rows of a neighbour answer; what is known of the version by rule still holds."""
     family, options = family_of("gemm"), (("quantize", True), ("tile", None), ("variant", "gemm_fp8"))
     ctx, source = resolve(family, pw.find("H200"), "fp8", "graph", "vllm-0.17.1", None, options)
-    assert (ctx.asked, source.software) == ("vllm-0.17.1", "nearest_version") and ctx.stack != ctx.asked
+    assert (ctx.requested, source.software) == ("vllm-0.17.1", "nearest_version") and ctx.stack != ctx.requested
     assert ctx.rule("gemm_quantize_unfused") is not None
     named, _ = resolve(family, pw.find("H200"), "fp8", "graph", ctx.stack, None, options)
     assert named.asked == "" and named.stack == ctx.stack

@@ -229,15 +229,15 @@ def test_arguments_leave_vllms_defaults_alone(tmp_path) -> None:
 
 
 def test_the_kv_cache_size_is_read_from_the_log() -> None:
-    told = launch.Told()
+    log_lines = launch.LogLines()
     log = logging.getLogger("test.vllm")
     log.propagate = False
     log.setLevel(logging.INFO)
-    log.addHandler(told)
+    log.addHandler(log_lines)
     log.info("GPU KV cache size: %s tokens", "871,232")
     log.info("nothing of use")
-    assert told.kv_tokens() == 871232
-    assert len(told.lines) == 1
+    assert log_lines.kv_tokens() == 871232
+    assert len(log_lines.lines) == 1
 
 
 def test_attributes_are_read_by_path() -> None:

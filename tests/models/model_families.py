@@ -1,7 +1,7 @@
 """Configs of families as test data, lists written as runs.
 
 `families.json`: class defaults of public implementations, with what their modules add up to when built without memory.
-`published.json`: configs as makers publish them, shortened, with the totals of their cards in billions.
+`published.json`: configs as vendors publish them, shortened, with the totals of their cards in billions.
 """
 
 from __future__ import annotations

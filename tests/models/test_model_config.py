@@ -286,17 +286,17 @@ def test_names_ignore_case_and_organisation() -> None:
 def test_a_repository_of_the_local_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     for revision, hidden in (("old", 128), ("new", 256)):
-        folder = tmp_path / "models--maker--Some-Model" / "snapshots" / revision
+        folder = tmp_path / "models--vendor--Some-Model" / "snapshots" / revision
         folder.mkdir(parents=True)
         unbounded = {"time_step_limit": [0.0, float("inf")]}
         (folder / "config.json").write_text(json.dumps(LLAMA | {"hidden_size": hidden} | unbounded))
-    refs = tmp_path / "models--maker--Some-Model" / "refs"
+    refs = tmp_path / "models--vendor--Some-Model" / "refs"
     refs.mkdir()
     (refs / "main").write_text("new")
-    assert load("maker/Some-Model").hidden == load("Some-Model").hidden == 256
-    assert load("maker/Some-Model").name == "maker/Some-Model"
+    assert load("vendor/Some-Model").hidden == load("Some-Model").hidden == 256
+    assert load("vendor/Some-Model").name == "vendor/Some-Model"
     with pytest.raises(UnknownModel):
-        load("../models--maker--Some-Model")
+        load("../models--vendor--Some-Model")
 
 
 def test_a_list_that_names_every_expert_and_map() -> None:

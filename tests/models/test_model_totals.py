@@ -22,7 +22,7 @@ from pipewave.models.shard import (
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "shared/data")) / "models"
 
-# Tensors of the published checkpoints, draft layers apart, quantised or not; Kimi K3 as its maker rounds it.
+# Tensors of the published checkpoints, draft layers apart, quantised or not; Kimi K3 as its vendor rounds it.
 TOTALS = {
     "MiniMaxAI--MiniMax-M2.5": 228_689_748_992,
     "MiniMaxAI--MiniMax-M3": 426_174_572_928,
@@ -96,7 +96,7 @@ TOTALS = {
     "zai-org--GLM-5.2": 743_377_000_704,
     "zai-org--GLM-5.2-FP8": 743_377_000_704,
 }
-# Parameters a token meets, in billions, as the makers' names and cards round them; embeddings count once or not at all.
+# Parameters a token meets, in billions, as the vendors' names and cards round them; embeddings count once or not at all.
 ACTIVE = {
     "deepseek-ai--DeepSeek-V4-Flash": 13,
     "deepseek-ai--DeepSeek-V4-Pro": 49,

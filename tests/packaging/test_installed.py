@@ -1,4 +1,4 @@
-"""The installed wheel, as a stranger gets it: commands, package data, and the oldest dependencies."""
+"""The installed wheel, as a new user gets it: commands, package data, and the oldest dependencies."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_the_chunk_is_the_smallest_that_fits(kv: list[int], kv_heads: int, paged
 
 def test_every_visible_key_is_visited_once() -> None:
     """Without rounding (tile edges on lengths) iterations x tile columns cover the causal triangle's tiles."""
-    tile = fa2.Tile(rows=128, cols=64)
+    tile = fa2.QueryTile(rows=128, cols=64)
     iterations = fa2.task_iterations(np.array([512]), np.array([512]), 1, tile, chunk=128)
     per_tile = iterations.reshape(4, 4).sum(axis=1)
     assert per_tile.tolist() == [2, 4, 6, 8]

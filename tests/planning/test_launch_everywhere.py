@@ -159,7 +159,7 @@ def test_disaggregated_designs_stand_beside_the_others() -> None:
 
 
 def test_a_disaggregated_design_is_what_serve_simulates() -> None:
-    from pipewave.planning.apart import designs
+    from pipewave.planning.disaggregated import designs
     from pipewave.serving.disaggregated import Disaggregated, Side
     from pipewave.serving.run import Setup
     from pipewave.serving.traffic import synthetic

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipewave.errors import BadInput
 from pipewave.models import load
 from pipewave.models.adapters import Lora
+from pipewave.models.balance import Balance
 from pipewave.planning import Split
 from pipewave.planning.launch import pools
 from pipewave.serving import estimate
@@ -18,6 +20,8 @@ from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.traffic import Traffic, synthetic
+from pipewave.software.front import of as front_of
+from pipewave.software.host import Host
 from pipewave.step import find_engine
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -103,6 +107,55 @@ def _offload(engine: str) -> bool:
     return bool(found >= lost and found > 0.4)
 
 
+def _wide(engine: str, **changes: Any) -> dict[str, float]:
+    """A server of 128 experts over four ranks."""
+    traffic = synthetic(128, input_len=1024, output_len=16, concurrency=64)
+    server = Server.of("Qwen3-30B-A3B", "H200", Setup(engine=engine, dp=4, ep=4, **changes), traffic.longest)
+    return dict(server.run(traffic).answer)
+
+
+def _exchange(engine: str) -> bool:
+    """Tokens go to their experts' ranks alone, and come sooner where there are many."""
+    found = [_wide(engine, exchange=word)["ttft_mean_ms"] for word in ("allgather", "deepep")]
+    return len(set(found)) == 2
+
+
+def _balanced(engine: str) -> bool:
+    """Copies of busy experts win back most of what a law of loads takes."""
+    even, skewed, mended = (_wide(engine, balance=one) for one in (None, Balance(), Balance(16)))
+    times = [one["tpot_mean_ms"] for one in (even, mended, skewed)]
+    return times == sorted(times) and mended["expert_skew_balanced"] < mended["expert_skew"]
+
+
+def _two_batch(engine: str) -> bool:
+    """Halves of long prompts hide each other's exchange; TensorRT-LLM has no such overlap, and says so."""
+    if engine == "trtllm":
+        with pytest.raises(BadInput, match="has none"):
+            _wide(engine, exchange="deepep", two_batch=True)
+        return True
+    plain, cut = (_wide(engine, exchange="deepep_high_throughput", two_batch=both) for both in (False, True))
+    return cut["ttft_mean_ms"] < plain["ttft_mean_ms"]
+
+
+def _host(engine: str) -> bool:
+    """A core a process, or turns."""
+    chats = synthetic(200, input_len=16, output_len=4, concurrency=100)
+    fronts = (Host(cores=cores).front(front_of(engine), gpus=1) for cores in (8, 1))
+    rates = [
+        Server.of("Llama-3.2-1B", "H200", Setup(engine=engine, front=front), chats.longest)
+        .run(chats)
+        .answer["requests_per_s"]
+        for front in fronts
+    ]
+    return bool(rates[0] > 1.5 * rates[1])
+
+
+def _estimated_drafts(engine: str) -> bool:
+    size: dict[str, Any] = {"batch": 4, "input_len": 512, "output_len": 64, "engine": engine}
+    plain, drafted = (estimate("Llama-3.1-8B", "H200", **size, speculative=how) for how in (None, "eagle3"))
+    return drafted.tpot_ms < plain.tpot_ms
+
+
 def _commands(engine: str) -> bool:
     split = Split(
         "H200",
@@ -130,6 +183,11 @@ FEATURES: dict[str, Callable[[str], bool]] = {
     "LoRA": _lora,
     "KV offload": _offload,
     "launch commands": _commands,
+    "all-to-all by name": _exchange,
+    "EPLB": _balanced,
+    "two-batch overlap": _two_batch,
+    "host": _host,
+    "static batch with drafts": _estimated_drafts,
 }
 
 

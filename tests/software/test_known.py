@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipewave.software.known import LEVELS, Asked, Known, Ran, alike, choose, furthest, kind_of, known_of, told_of
+from pipewave.software.known import LEVELS, Known, Query, Ran, alike, choose, from_nested, furthest, kind_of, nested
 
 ROWS = (
     Ran("graph", "vllm-0.19.0", "bf16", "H200", "default"),
@@ -37,18 +37,18 @@ KNOWN = Known(frozenset(ROWS))
 def test_the_nearest_rows_answer_and_a_note_says_which(
     stack: str, gpu: str, kind: str, answered: str, level: str
 ) -> None:
-    found = choose(KNOWN, Asked(stack, gpu, kind, "graph"), None)
+    found = choose(KNOWN, Query(stack, gpu, kind, "graph"), None)
     assert (found.stack, found.level) == (answered, level)
     assert (found.note == "") == (level == "measured")
     assert not found.note or found.note.startswith(f"no rows of {stack}")
 
 
 def test_calls_that_name_no_stack_get_no_note() -> None:
-    assert choose(KNOWN, Asked(None, "A100", "bf16", "graph"), None).note == ""
+    assert choose(KNOWN, Query(None, "A100", "bf16", "graph"), None).note == ""
 
 
 def test_what_is_written_is_read_again() -> None:
-    assert known_of(told_of(ROWS)) == KNOWN
+    assert from_nested(nested(ROWS)) == KNOWN
 
 
 def test_of_levels_the_furthest_counts() -> None:

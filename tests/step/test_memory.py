@@ -10,7 +10,7 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import find_engine
-from pipewave.step.memory import DRIVER_GIB, activation_bytes, budget
+from pipewave.step.memory import DRIVER_GIB, activation_bytes, budget, cache_bytes, requests_in
 
 GIB = 2.0**30
 LLAMA = {"hidden": 4096, "inter": 14336, "vocab": 128_256, "parameters": 8_030_261_248}
@@ -70,3 +70,22 @@ def test_what_is_left_for_the_cache_under_each_law(law: str) -> None:
 def test_what_does_not_fit_is_named_with_its_sizes() -> None:
     with pytest.raises(DoesNotFit, match=r"131\.4 GiB of weights a GPU and 2\.8 GiB .* 72\.8 GiB"):
         budget(Deployment(load("Llama-3.1-70B")), find("H100"), find_engine("vllm"))
+
+
+def test_experts_are_stored_as_wide_as_their_kernel_wants_them() -> None:
+    """gpt-oss-120b, 36 layers of 128 experts of 2880 × 2880 in 4.25 bits: Marlin pads them to 3072 × 2944."""
+    deployment, gpu = Deployment(load("gpt-oss-120b")), find("A100")
+    plain, padded = (36 * 128 * 3 * hidden * inter * 4.25 / 8 for hidden, inter in ((2880, 2880), (3072, 2944)))
+    marlin = budget(deployment, gpu, find_engine("vllm:0.11.0")).weights
+    other = budget(deployment, gpu, find_engine("trtllm")).weights
+    assert marlin - other == pytest.approx((padded - plain) / GIB, rel=0.01)
+
+
+def test_a_chunk_in_windows_is_held_once_and_not_by_every_request() -> None:
+    """Half of gpt-oss's layers see 128 tokens: decoding requests give the pages of older ones back."""
+    deployment, engine = Deployment(load("gpt-oss-20b")), find_engine("vllm:0.11.0")
+    memory, length, chunk = budget(deployment, find("A100"), engine), 4000, 2048
+    each = 2 * 8 * 64 * 2 * 12 * (length + 128)  # K and V of twelve layers of each kind
+    assert cache_bytes(deployment, length) == each
+    once = 2 * 8 * 64 * 2 * 12 * chunk
+    assert requests_in(deployment, memory, length, chunk) == pytest.approx((memory.kv * GIB - once) / each)

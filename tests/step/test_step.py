@@ -149,8 +149,8 @@ def test_an_h200_sustains_what_its_microbenchmark_measured() -> None:
     assert flops / (1e-6 * heat_us) == pytest.approx(660e12, rel=0.06)
 
 
-def _clock(card: str) -> float:
-    return float(constant("sm_clock", card=card))
+def _clock(state: str) -> float:
+    return float(constant("sm_clock", state=state))
 
 
 def test_a_step_spares_streaming_kernels_the_write_back_of_a_flush() -> None:

@@ -1,4 +1,4 @@
-"""What cold GEMMs of our own ask for when their clock is not told."""
+"""What cold GEMMs of our own ask for when their clock is not given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer: it learns a known law, members are strangers to one another and to the rows they do not train on."""
+"""The trainer: it learns a known law, members are independent of one another and of the rows they do not train on."""
 
 from __future__ import annotations
 
@@ -50,16 +50,18 @@ def test_scale_follows_the_noise_of_the_rows() -> None:
     assert scale[loud[score]].mean() > 3 * scale[~loud[score]].mean()
 
 
-def test_only_strangers_train_what_stands_for_an_unknown_gpu() -> None:
-    plan = replace(SMALL, epochs=5, categories=("gpu", "family"), category_dropout=0.0, splits=("fold:0",), kin=0.0)
-    never, often = (fit.fit(synthetic(), replace(plan, strangers=share)).tensors for share in (0.0, 0.5))
+def test_only_masked_rows_train_what_stands_for_an_unknown_gpu() -> None:
+    plan = replace(
+        SMALL, epochs=5, categories=("gpu", "family"), category_dropout=0.0, splits=("fold:0",), keep_family=0.0
+    )
+    never, often = (fit.fit(synthetic(), replace(plan, mask_gpu=share)).tensors for share in (0.0, 0.5))
     assert not never["table0"][:, 0].any() and not never["table1"][:, 0].any()
     assert often["table0"][:, 0].any() and often["table1"][:, 0].any()
 
 
 def test_hidden_codes_follow_the_plan() -> None:
     codes = torch.ones(1, 40_000, 3, dtype=torch.int64)
-    plan = replace(SMALL, categories=("gpu", "family", "impl"), category_dropout=0.0, strangers=0.4, kin=0.25)
+    plan = replace(SMALL, categories=("gpu", "family", "impl"), category_dropout=0.0, mask_gpu=0.4, keep_family=0.25)
     seen = fit._hidden_at_random(codes, plan)[0].numpy().astype(bool)
     gpu, family, impl = (~seen).T
     assert gpu.mean() == pytest.approx(0.4, abs=0.01)

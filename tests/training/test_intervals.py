@@ -8,7 +8,7 @@ from synthetic import synthetic
 
 from pipewave.residual.card import BASES, Interval, half_width, intervals_of
 from train import ceilings
-from train.intervals import ENOUGH_ROWS, Held, calibrated, telling
+from train.intervals import ENOUGH_ROWS, Held, calibrated, informative
 from train.splits import by_name, expand
 
 DATA = synthetic()
@@ -81,7 +81,7 @@ def test_a_card_that_nobody_saw_is_covered_though_cards_differ() -> None:
 def test_folds_say_nothing_about_gpus_that_were_left_out() -> None:
     scale = np.full(50, 0.1)
     parts = {"fold:1": held(scale, scale, 1), "fold:2": held(scale, scale, 0), "logo:H200": held(scale, scale, 1)}
-    kept = telling(parts)
+    kept = informative(parts)
     assert len(kept) == 2
     assert [int(part.basis[0]) for part in kept] == [0, 1]
 

@@ -15,7 +15,7 @@ from pipewave.kernels.base import family_of  # noqa: E402
 from pipewave.kernels.recurrent import conv, delta_net  # noqa: E402
 from train.corpus import operators  # noqa: E402
 from train.corpus.sources import data_dir  # noqa: E402
-from train.operators import floors_us, held_apart  # noqa: E402
+from train.operators import balanced_names, floors_us  # noqa: E402
 from train.small import nets  # noqa: E402
 from train.splits import HELD_OUT, fold  # noqa: E402
 
@@ -57,7 +57,7 @@ def test_rows_slower_than_the_same_call_on_the_lesser_twin_go() -> None:
 
 def test_a_few_groups_still_fill_the_fold_that_is_scored() -> None:
     for count in (4, 7, 16, 40):
-        named = held_apart(pd.Series([f"group {i % count}" for i in range(100)]))
+        named = balanced_names(pd.Series([f"group {i % count}" for i in range(100)]))
         assert HELD_OUT in {fold(name) for name in named}
         assert named.nunique() == count
 

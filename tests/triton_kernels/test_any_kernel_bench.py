@@ -16,7 +16,8 @@ triton = pytest.importorskip("triton")
 
 from bench.any_kernel import record  # noqa: E402
 from bench.any_kernel.__main__ import scored, table  # noqa: E402
-from bench.any_kernel.subjects import Subject, subjects  # noqa: E402
+from bench.any_kernel.listed import subjects  # noqa: E402
+from bench.any_kernel.subjects import Subject  # noqa: E402
 from bench.any_kernel.wheels import CACHE  # noqa: E402
 from pipewave.tune.own import spaces  # noqa: E402
 from pipewave.tune.own.card import card  # noqa: E402

@@ -1,4 +1,4 @@
-"""`pipewave tune inspect`: a stranger's file is read, bad words are named, nothing but arithmetic is evaluated."""
+"""`pipewave tune inspect`: an untrusted file is read, bad words are named, nothing but arithmetic is evaluated."""
 
 from __future__ import annotations
 

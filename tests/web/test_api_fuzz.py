@@ -34,7 +34,9 @@ FUZZ = settings(
     phases=[Phase.generate],
 )
 ENDPOINTS = [("GET", f"/api/{name}") for name in ("health", "gpus", "models", "kernels", "limits")]
-ENDPOINTS += [("POST", f"/api/{name}") for name in ("kernel", "serve", "plan", "trace", "model")]
+ENDPOINTS += [
+    ("POST", f"/api/{name}") for name in ("kernel", "grid", "serve", "traffic", "plan", "trace", "model", "gpu")
+]
 
 
 @pytest.fixture(scope="session")
@@ -132,6 +134,37 @@ PLAN = st.fixed_dictionaries(
               "ttft_ms": st.floats(0, 1e6), "tpot_ms": st.floats(0, 1e3) | ODD, "prices": st.dictionaries(GPUS, st.floats(0, 10)),
               "max_num_seqs": st.lists(SIZES, max_size=3), "max_num_batched_tokens": st.lists(SIZES, max_size=3)},
 )  # fmt: skip
+SPEC = st.dictionaries(
+    st.sampled_from(["name", "base", "sources", "traits", *sorted(LIMITS)]),
+    st.sampled_from(["H200", "Mine", "measured"]) | st.floats(0, 1e7) | st.integers(0, 5000) | ODD,
+    max_size=5,
+)
+SPEC_FILE = (
+    st.builds(lambda base, more: {**base, **more}, st.just({"name": "Mine", "base": "H200"}), SPEC) | SPEC
+).map(lambda spec: {"gpu": {"file": "mine.json", "text": json.dumps(spec)}})
+ROW = st.dictionaries(st.sampled_from(["timestamp", "input_length", "output_length", "hash_ids"]), SIZES | ODD | LISTS)
+ROWS = st.lists(st.fixed_dictionaries({"input_length": SIZES, "output_length": st.integers(1, 64)}) | ROW, max_size=5)
+TRAFFIC = st.fixed_dictionaries(
+    {"model": MODELS, "gpu": GPUS, "input_len": SIZES, "output_len": st.integers(1, 64), "requests": st.integers(1, 40)},
+    optional={"rate": st.floats(0, 1e6) | ODD, "concurrency": SIZES | ODD, "settled": st.booleans(), "spread": st.floats(0, 1),
+              "tp": st.sampled_from([1, 2, 3]), "max_num_seqs": SIZES, "max_num_batched_tokens": SIZES | ODD, "ttft_ms": ODD,
+              "trace": ROWS.map(lambda rows: {"file": "a.jsonl", "text": "\n".join(map(json.dumps, rows))})},
+)  # fmt: skip
+
+
+@st.composite
+def grid_questions(draw: Any) -> dict[str, Any]:
+    """A product over two sizes, or any kernel's question with a second sweep and its first GPU alone."""
+    if draw(st.booleans()):
+        x, y = ({"field": name, "from": 1, "to": draw(SIZES | ODD), "points": 3} for name in ("m", "n"))
+        return {"kernel": "gemm", "case": {"k": draw(SIZES)}, "x": x, "y": y, "gpu": draw(GPUS)}
+    question = draw(kernel_questions())
+    other = draw(st.sampled_from([*sweepable(question["kernel"]), "?"]))
+    sweep = {"field": other, "from": draw(st.integers(0, 64)), "to": draw(st.integers(0, 5000)), "points": 3}
+    first, gpu = question.pop("sweep") | {"points": 4}, question.pop("gpus")[0]
+    return question | {"x": first, "y": sweep, "gpu": gpu}
+
+
 KERNEL_EVENT = st.fixed_dictionaries(
     {"ph": st.just("X"), "cat": st.sampled_from(["kernel", "cpu_op", "cuda_runtime"]), "ts": st.floats(0, 1e9) | ODD, "dur": st.floats(0, 1e6) | ODD,
      "name": st.sampled_from(["gemm", "sm90_xmma_gemm_bf16bf16_bf16f32", "flash_fwd_kernel", "aten::mm", "ncclKernel_AllReduce", "\ud800"])},
@@ -144,7 +177,16 @@ TRACE = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize(
-    ("path", "questions"), [("kernel", kernel_questions()), ("serve", SERVE), ("plan", PLAN), ("trace?gpu=H200", TRACE)]
+    ("path", "questions"),
+    [
+        ("kernel", kernel_questions()),
+        ("grid", grid_questions()),
+        ("serve", SERVE),
+        ("traffic", TRAFFIC),
+        ("plan", PLAN),
+        ("gpu", SPEC_FILE),
+        ("trace?gpu=H200", TRACE),
+    ],
 )
 def test_questions_near_the_valid_ones(client: Any, path: str, questions: Any) -> None:
     """The answer is 2xx or 4xx, and an error has the one shape of all errors."""

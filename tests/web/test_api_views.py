@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.serving import estimate
+from pipewave.web.wording import worded
 
 TRACES = Path(__file__).parent.parent.parent / "data" / "measured" / "h200" / "traces"
 SERVE = {"model": "Llama-3.1-8B", "gpu": "H200", "batch": 16, "input_len": 2048, "output_len": 128}
@@ -165,7 +166,7 @@ def test_trace_is_the_trace_command(client: Any) -> None:
     found = client.send("POST", f"/api/trace{query}", path.read_bytes())
     assert found.status == 200, found.body[:500]
     shown = found.json()
-    direct = printed(f"pipewave trace {path} --gpu H200 --format json")
+    direct = worded(printed(f"pipewave trace {path} --gpu H200 --format json"))
     assert shown["calls"] == direct["calls"] and shown["source"] == path.name
     plain = client.send("POST", f"/api/trace{query}", gzip.decompress(path.read_bytes()))
     assert plain.json()["calls"] == direct["calls"]

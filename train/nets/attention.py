@@ -5,6 +5,7 @@ Most rows are uniform batches and travel as (batch, q_len, kv_len); our own ragg
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ UNUSABLE = ("llmservingsim-0",)
 # Our own rows are few beside the public ones, and the ones that `cold` and `serving` answers rest on.
 OWN_WEIGHT = 4.0
 EACH = 1_500  # rows of a version on a GPU, of each phase and types
-# Compute capabilities without rows run what their next of kin run.
-KIN = {"86": "89", "75": "80", "70": "80", "103": "100"}
+# Compute capabilities without rows run the kernels of a related one.
+RELATED = {"86": "89", "75": "80", "70": "80", "103": "100"}
 
 FINER = 2  # parts of a key after stack and capability, from which on it says more than the type
 
-Floats = NDArray[np.float64]
+Floats, Ints = NDArray[np.float64], NDArray[np.intp]
 
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
@@ -78,7 +79,7 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
     filled = dict(impls)
     for key in sorted((key for key in impls if _capability(key)), key=_age, reverse=True):
         source, capability, *dtype = key.split("|")
-        places = [capability, *(place for place, kin in KIN.items() if kin == capability)]
+        places = [capability, *(place for place, related in RELATED.items() if related == capability)]
         for stack in (other for other in stacks if framework(other) == framework(source)):
             for place in places:
                 if len(dtype) < FINER or f"{stack}|{place}" not in impls:  # a stack's own rows say all that it runs
@@ -157,6 +158,16 @@ def features(net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
     """Features by name and the base estimate in µs, aligned with `frame`."""
     columns: dict[str, Floats] = {}
     base_us = np.empty(len(frame))
+    for index, requests, heads, ctx in inputs(net, frame):
+        analysis = analyse_requests(requests, heads, ctx)
+        base_us[index] = analysis.base_s * 1e6
+        for name, values in analysis.features.items():
+            columns.setdefault(name, np.empty(len(frame)))[index] = values
+    return columns, base_us
+
+
+def inputs(net: str, frame: pd.DataFrame) -> Iterator[tuple[Ints, Requests, dict[str, Floats], Context]]:
+    """What rows of one context are analysed from: their places in the frame, requests and heads, and the context."""
     listed = frame["lens"].notna().to_numpy()
     for key, index in frame.groupby([*CONTEXT, listed], observed=True).indices.items():
         gpu, dtype, protocol, stack, impl, kv_dtype, causal, sinks, head_dim, _ = key
@@ -164,11 +175,7 @@ def features(net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
         ctx = Context(find(gpu), dtype, protocol, stack, impl, (*options.items(), ("variant", net)))
         part = frame.iloc[index]
         heads = {name: part[name].to_numpy(np.float64) for name in ("heads", "kv_heads", "window")}
-        analysis = analyse_requests(_requests(part), heads, ctx)
-        base_us[index] = analysis.base_s * 1e6
-        for name, values in analysis.features.items():
-            columns.setdefault(name, np.empty(len(frame)))[index] = values
-    return columns, base_us
+        yield index, _requests(part), heads, ctx
 
 
 def _requests(part: pd.DataFrame) -> Requests:

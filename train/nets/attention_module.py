@@ -12,7 +12,7 @@ import pandas as pd
 
 from pipewave.kernels.attention_module.analyse import FAMILY, analyse_requests
 from train.corpus import operators
-from train.operators import Features, batches, held_apart, spread
+from train.operators import Features, balanced_names, batches, spread
 from train.small import Small
 
 Dims = Mapping[str, int]
@@ -65,7 +65,7 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """All versions of the net's tables."""
     frame = pd.concat([_read(source, data_dir) for source in SOURCES[net]], ignore_index=True)
     most = round(MOST * SHARES.get(net.partition("_")[0], 1.0))
-    return operators.capped(frame.assign(group=held_apart(frame["group"])), most)
+    return operators.capped(frame.assign(group=balanced_names(frame["group"])), most)
 
 
 def _read(source: Source, data_dir: Path | str | None) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pipewave.kernels.base import family_of
 from pipewave.kernels.collective.analyse import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
-from pipewave.measure.pack import APART_US, WAITED
+from pipewave.measure.pack import SPREAD_US, WAITED
 from pipewave.measure.pack import rows as measured
 from train import corpus
 from train.small import Features, Small, analysed, both_halves
@@ -48,7 +48,7 @@ def started_together(frame: pd.DataFrame) -> pd.DataFrame:
     latency, size = frame.loc[own, "latency_us"].to_numpy(), frame.loc[own, "bytes"].to_numpy()
     on_time = np.select([size < 1 << 20, size < 8 << 20], ON_TIME[:2], ON_TIME[2])
     alone = least / on_time
-    late = (least / latency < WAITED) & (latency - least >= APART_US)
+    late = (least / latency < WAITED) & (latency - least >= SPREAD_US)
     corrected = frame["latency_us"].to_numpy().copy()
     corrected[own] = np.where(late, np.minimum(alone, latency), latency)
     return frame.assign(latency_us=corrected)

@@ -12,7 +12,7 @@ import pandas as pd
 from pipewave.gpus import find
 from pipewave.kernels.expert_exchange import all_to_all, mega_moe
 from train.corpus import operators
-from train.operators import Features, held_apart, plain, spread
+from train.operators import Features, balanced_names, plain, spread
 from train.small import Small
 
 MOST = 2_000
@@ -41,7 +41,7 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     if net == mega_moe.NET:
         return _mega(data_dir)
     frame = pd.concat(list(_exchanges(data_dir)), ignore_index=True)
-    return operators.capped(frame.assign(group=held_apart(_group(frame, "hidden", "topk", "experts", "ep"))), MOST)
+    return operators.capped(frame.assign(group=balanced_names(_group(frame, "hidden", "topk", "experts", "ep"))), MOST)
 
 
 def _group(frame: pd.DataFrame, *names: str) -> pd.Series:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipewave.kernels.recurrent import conv, delta_net
 from train.corpus import operators
-from train.operators import Features, batches, held_apart, spread
+from train.operators import Features, balanced_names, batches, spread
 from train.small import Small
 
 MOST = 1_500  # rows of a GPU, stack and kernel
@@ -32,7 +32,7 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     ]
     states = np.where(frame["stack"].isin(OLD_COLLECTOR), "bf16", "fp32")
     frame = frame.assign(kind=kind, state_dtype=states)
-    return operators.capped(frame.assign(group=held_apart(_group(frame, *GROUPS[kind]))), MOST)
+    return operators.capped(frame.assign(group=balanced_names(_group(frame, *GROUPS[kind]))), MOST)
 
 
 def _named(frame: pd.DataFrame) -> pd.DataFrame:
@@ -50,7 +50,7 @@ def _conv(data_dir: Path | str | None) -> pd.DataFrame:
     frame = frame[frame["impl"].str.startswith("causal_conv1d")].reset_index(drop=True)
     branches = np.where(frame["impl"].str.endswith("_qkv3"), 3, 1)
     frame = frame.assign(channels=channels(frame), width=frame["d_conv"], branches=branches)
-    return operators.capped(frame.assign(group=held_apart(frame["channels"])), MOST)
+    return operators.capped(frame.assign(group=balanced_names(frame["channels"])), MOST)
 
 
 def channels(frame: pd.DataFrame) -> pd.Series:

@@ -70,7 +70,7 @@ def fit(sample: Sample) -> Fit:
     codes = sum(map(is_code, frame.names)) if len(sample) >= ROWS_FOR_SOFTWARE else 0
     scales = likeliest(points, values, codes)
     inverse = scales.inverse(points)
-    remaining = left_out(inverse, values, _apart(sample.group)) - sample.log_ratio
+    remaining = left_out(inverse, values, _groups_or_rows(sample.group)) - sample.log_ratio
     before, after = mape(-sample.log_ratio), mape(remaining)
     weights = inverse @ values
     found = Correction(frame, scales, points, weights, sample.settings, _width(remaining, sample.half_width))
@@ -136,7 +136,7 @@ def _tamed(values: Array) -> Array:
     return np.clip(values, middle - OUTLIER * spread, middle + OUTLIER * spread)
 
 
-def _apart(group: NDArray[np.intp]) -> NDArray[np.intp]:
+def _groups_or_rows(group: NDArray[np.intp]) -> NDArray[np.intp]:
     """The groups, or every row by itself where there is one group only."""
     return group if len(np.unique(group)) > 1 else np.arange(len(group))
 

@@ -1,4 +1,4 @@
-"""Calibrate a card: read its rows, fit a correction for each net and protocol, say what each is worth, save."""
+"""Calibrate a GPU: read its rows, fit a correction for each net and protocol, say what each is worth, save."""
 
 from __future__ import annotations
 
@@ -58,42 +58,42 @@ def calibrate(store: Path, gpu: str | GPU, *, out: Path | None = None, force: bo
     out, and collectives of which some rank was waited for. BadInput when the rows allow no correction at all, or come
     from another GPU.
     """
-    card = find(gpu)
-    path = out or corrections.target(card.name)
+    spec = find(gpu)
+    path = out or corrections.target(spec.name)
     flushed = [row for row in measured_rows(store) if row.get("flush", "write") == "write"]
     rows = [row for row in flushed if started_together(row)]
-    told = tuple(environments(store).values())
+    environments_seen = tuple(environments(store).values())
     if not force:
-        _real(told)
-    _same_gpu(card, told)
-    found, skipped = samples(rows, card)
+        _real(environments_seen)
+    _same_gpu(spec, environments_seen)
+    found, skipped = samples(rows, spec)
     fits = {key: fit(sample) for key, sample in found.items() if len(sample) >= FEWEST_ROWS}
     if not fits:
         raise BadInput(
             f"{store}: {len(rows)} usable rows; at least {FEWEST_ROWS} of one kernel are needed", field="store"
         )
     kept = {key: one.correction for key, one in fits.items() if one.correction}
-    save(Saved(card.name, kept, told), path)
+    save(Saved(spec.name, kept, environments_seen), path)
     corrections.forget()
     too_few = {key: len(sample) for key, sample in found.items() if len(sample) < FEWEST_ROWS}
-    return Report(card.name, path, fits, skipped, too_few, late=len(flushed) - len(rows))
+    return Report(spec.name, path, fits, skipped, too_few, late=len(flushed) - len(rows))
 
 
-def _real(told: Sequence[Mapping[str, Any]]) -> None:
+def _real(environments_seen: Sequence[Mapping[str, Any]]) -> None:
     """Refuse rows that no GPU produced."""
-    if any(environment.get("gpu") == FAKE_GPU for environment in told):
+    if any(environment.get("gpu") == FAKE_GPU for environment in environments_seen):
         text = "the rows are of the fake device, which measures nothing: measure on the GPU itself, or pass --force"
         raise BadInput(text, field="store")
 
 
-def _same_gpu(card: GPU, told: Sequence[Mapping[str, Any]]) -> None:
+def _same_gpu(spec: GPU, environments_seen: Sequence[Mapping[str, Any]]) -> None:
     """Refuse rows whose environment names another GPU that is known by name."""
     from pipewave.errors import UnknownGPU
 
-    for name in {str(environment.get("gpu", "")) for environment in told}:
+    for name in {str(environment.get("gpu", "")) for environment in environments_seen}:
         try:
-            other = find(name).name if name else card.name
+            other = find(name).name if name else spec.name
         except UnknownGPU:
             continue
-        if other != card.name:
-            raise BadInput(f"the rows are of {name}, not of {card.name}: calibrate with --gpu {other!r}", field="gpu")
+        if other != spec.name:
+            raise BadInput(f"the rows are of {name}, not of {spec.name}: calibrate with --gpu {other!r}", field="gpu")

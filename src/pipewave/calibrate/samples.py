@@ -83,8 +83,10 @@ def _joined(parts: Sequence[_Part]) -> Sample:
     blocks = []
     for part in parts:
         features = [np.broadcast_to(part.features[name], len(part.groups)) for name in shared]
-        told = [np.full(len(part.groups), float(part.codes[c.partition("=")[0]] == c.partition("=")[2])) for c in codes]
-        blocks.append(np.array([*features, *told], np.float64).T)
+        indicators = [
+            np.full(len(part.groups), float(part.codes[c.partition("=")[0]] == c.partition("=")[2])) for c in codes
+        ]
+        blocks.append(np.array([*features, *indicators], np.float64).T)
     _, group = np.unique(np.concatenate([part.groups for part in parts]), return_inverse=True)
     return Sample(
         names=(*shared, *codes),

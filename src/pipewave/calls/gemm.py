@@ -13,7 +13,7 @@ from pipewave.calls.fields import of
 class Gemm(Call):
     """y[m,n] = x[m,k] · W[n,k]ᵀ. `quantize`: the call also quantises x. `tile`, `ctas`: when known from a trace.
 
-    `sm_clock_mhz`: the SM clock during the call where it was read; null means a card that was idle before the call
+    `sm_clock_mhz`: the SM clock during the call where it was read; null means a GPU that was idle before the call
     (`cold`) or is busy serving (`serving`). Other protocols take no notice of it.
     """
 

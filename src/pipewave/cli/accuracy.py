@@ -80,8 +80,8 @@ def _show(parts: Mapping[str, Cells], splits: bool, form: str) -> None:
 
 
 def _short(row: Mapping[str, object]) -> dict[str, object]:
-    told = {**row, "software": f"{row['stack']} {row['impl']}"}
-    return {heading: told[name] for name, heading in HEADINGS.items()}
+    shown = {**row, "software": f"{row['stack']} {row['impl']}"}
+    return {heading: shown[name] for name, heading in HEADINGS.items()}
 
 
 def _checked(committed: Mapping[str, Cells], parts: Mapping[str, Cells]) -> int:

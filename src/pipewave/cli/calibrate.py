@@ -1,4 +1,4 @@
-"""`pipewave calibrate`: correct the shipped model for a card from its own measured rows; list or remove corrections."""
+"""`pipewave calibrate`: correct the shipped model for a GPU from its own measured rows; list or remove corrections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def calibrate(
     force: Annotated[bool, typer.Option("--force", help="Take rows of the fake device too.")] = False,
     format: Format = "table",
 ) -> None:
-    """Correct predictions for your card from as few as 30 rows of it.
+    """Correct predictions for your GPU from as few as 30 rows of it.
 
     The error after is of rows whose whole group was left out. Predictions for that GPU, from the software that was
     measured, use the calibration from then on and say so; `PIPEWAVE_CALIBRATION=off` turns it off, and names a file or

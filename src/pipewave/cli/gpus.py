@@ -1,4 +1,4 @@
-"""`pipewave gpus`: the cards that are known, and one card with the source of every field."""
+"""`pipewave gpus`: the GPUs that are known, and one card with the source of every field."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _title(name: str) -> str:
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields by which people tell cards apart, under headings that fit a terminal."""
+    """The fields by which people tell GPUs apart, under headings that fit a terminal."""
     return {
         "GPU": row["name"],
         "cc": _capability(row["compute_capability"]),

@@ -40,8 +40,8 @@ def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", droppable: Sequ
     from rich.table import Table
     from rich.text import Text
 
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(width=None if told else 160, markup=False, highlight=False)
+    sized = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(width=None if sized else 160, markup=False, highlight=False)
     grid = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     names = _fitting(rows, console.width, droppable)
     narrow = sum(_width(rows, name) + 2 for name in names) > console.width

@@ -38,11 +38,11 @@ def report(
     from pipewave.report.write import report as write
 
     chosen = check_form(form or ("md" if out.endswith(".md") else "html"))
-    answer = _asked(ctx, what, ctx.args) if what in COMMANDS else read(_only(what, ctx.args))
+    answer = _json_of(ctx, what, ctx.args) if what in COMMANDS else read(_only(what, ctx.args))
     _put(write(answer, chosen), out)
 
 
-def _asked(ctx: typer.Context, command: str, options: Sequence[str]) -> Mapping[str, Any]:
+def _json_of(ctx: typer.Context, command: str, options: Sequence[str]) -> Mapping[str, Any]:
     """What a command prints as JSON, asked with the options it was given here."""
     group: Any = ctx.find_root().command
     printed = io.StringIO()

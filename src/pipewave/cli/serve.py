@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +21,7 @@ from pipewave.cli.serving import (
     Memory,
     Most,
     Pp,
+    Speculation,
     Tp,
     cache_word,
     facts,
@@ -29,16 +30,13 @@ from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
-    from pipewave.serving.client_command import Asked
+    from pipewave.serving.client_command import ClientLoad
     from pipewave.serving.disaggregated import Disaggregated
     from pipewave.serving.run import Server, Setup
     from pipewave.serving.server_command import Deployed
     from pipewave.serving.traffic import Traffic
 
-Speculation = Annotated[
-    str | None,
-    typer.Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft."),
-]
+INTERVAL = "90 %"
 
 
 def register(app: typer.Typer) -> None:
@@ -66,7 +64,7 @@ def serve_command(
     osl: Annotated[
         int, typer.Option("--osl", "--output-len", "--random-output-len", help="Mean output tokens; 0: none.")
     ] = 128,
-    images: Annotated[int, typer.Option(help="Images of each prompt: their tokens, without the tower's time.")] = 0,
+    images: Annotated[int, typer.Option(help="Images of each prompt, of the size that its tower is made for.")] = 0,
     requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None,
     rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second; inf: all at once.")] = None,
     concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None,
@@ -80,6 +78,9 @@ def serve_command(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random requests.")] = 0,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
+    ] = None,
     trace: Annotated[str | None, typer.Option(help="CSV, JSON-lines or parquet trace instead.")] = None,
     tp: Tp = 1,
     pp: Pp = 1,
@@ -103,6 +104,23 @@ def serve_command(
     moe_backend: Backend = None,
     speculative: Speculation = None,
     lora: Annotated[str | None, typer.Option("--lora", help="Adapters: rank=16,adapters=4.")] = None,
+    all2all: Annotated[
+        str | None,
+        typer.Option(
+            "--all2all-backend", "--moe-a2a-backend", help="How tokens reach the experts of other ranks: deepep, ..."
+        ),
+    ] = None,
+    two_batch: Annotated[
+        bool, typer.Option("--enable-two-batch-overlap", "--enable-dbo", help="Its overlap with kernels.")
+    ] = False,
+    eplb: Annotated[
+        str | None,
+        typer.Option("--eplb", help="Copies of busy experts, and loads: redundant=32,loads=FILE or power_law_1.2."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="A server over HTTP on such a host: cores=16,speed=0.8,api_servers=2."),
+    ] = None,
     offload: Annotated[
         float, typer.Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
     ] = 0.0,
@@ -110,7 +128,7 @@ def serve_command(
     tpot: Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")] = None,
     request_latency: Annotated[float | None, typer.Option("--request-latency", help="Limit end to end, ms.")] = None,
     trace_out: Annotated[str | None, typer.Option("--trace-out", help="Write a Perfetto trace here.")] = None,
-    interval: Annotated[bool, typer.Option(help="Serve three times for an interval.")] = True,
+    interval: Annotated[bool, typer.Option(help="The 90 % interval of every time.")] = True,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
@@ -131,44 +149,52 @@ def serve_command(
     if model is None or gpu is None:
         missing = "model" if model is None else "gpu"
         raise MissingField(f"missing option '--{missing}': name one, or give --cases FILE", field=missing)
-    from pipewave.models import load
-    from pipewave.models.adapters import lora_of
-    from pipewave.serving.estimate import asked, image_tokens
     from pipewave.serving.perfetto import write
     from pipewave.serving.report import Sla
     from pipewave.serving.run import Setup, with_interval
-    from pipewave.serving.speculative import of as speculative_of
 
-    spec = asked(load(model, ignore=tuple(ignore)), osl)
-    prompt = isl + image_tokens(spec, images)
-    sizes: dict[str, Any] = {"input_len": prompt, "output_len": max(osl, 1), "spread": spread}
-    drawn = sizes | {"burstiness": burstiness, "seed": seed}
-    if ratio is not None:
-        drawn |= _below(prompt, max(osl, 1), ratio)
+    spec, client_load = _model(model, osl, ignore), _client_load(client)
+    drawn = {"burstiness": burstiness, "seed": seed, **_lengths(spec, isl, images, osl, spread, ratio)}
     steady = {"rate": None if rate == math.inf else rate, "concurrency": concurrency}
-    asking = _asked(client)
-    traffic = asking.traffic if asking else _traffic(trace, requests, drawn, steady)
+    traffic = client_load.traffic if client_load else _traffic(trace, dataset, requests, drawn, steady)
     sides: dict[str, Any] = {
         "replicas": replicas,
         "dp": dp,
         "prefill": prefill,
         "decode": decode,
-        "kv_dtype": cache_word(kv_cache_dtype),
-        "moe_backend": moe_backend,
-        "speculative": speculative_of(speculative) if speculative else None,
-        "lora": lora_of(lora) if lora else None,
+        "exchange": all2all,
+        "two_batch": two_batch,
+        "images": images,
         "kv_offload_gib": offload,
     }
-    setup = Setup(tp, pp, ep, engine, **sides, **_limits(max_num_batched_tokens, max_num_seqs, memory))
-    setup = pasted.setup if pasted else setup
+    options = _options(kv_cache_dtype, moe_backend, eplb, speculative, lora)
+    limits = _limits(max_num_batched_tokens, max_num_seqs, memory)
+    setup = _hosted(pasted.setup if pasted else Setup(tp, pp, ep, engine, **sides, **options, **limits), host, gpu)
     sla = Sla(ttft, tpot, request_latency)
-    sla = asking.sla if asking and sla == Sla() else sla
+    sla = client_load.sla if client_load and sla == Sla() else sla
     server = _server(spec, gpu, setup, (prefill_pool, decode_pool), traffic.longest)
     served = with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
     if trace_out:
         write(trace_out, served.record, served.traffic)
-    notes = [note for one in (pasted, asking) if one for note in one.notes]
+    notes = [*(note for one in (pasted, client_load) if one for note in one.notes), *served.answer.get("notes", ())]
     _served(served.to_dict() | ({"notes": notes} if notes else {}), as_json)
+
+
+def _hosted(setup: Setup, host: str | None, gpu: str) -> Setup:
+    """The set-up behind its engine's front end on a host that is described; as it is where none is."""
+    if host is None:
+        return setup
+    from dataclasses import replace
+
+    from pipewave.gpus import find
+    from pipewave.software.front import of
+    from pipewave.software.host import host_of
+
+    engine = setup.engine if isinstance(setup.engine, str) else setup.engine.name
+    world = setup.engines * setup.tp * setup.pp * setup.dp
+    gpus = min(world, find(gpu).gpus_per_node)
+    engines = max(setup.engines * setup.dp * gpus // world, 1)
+    return replace(setup, front=host_of(host).front(of(engine), gpus, engines))
 
 
 def _server(
@@ -191,11 +217,48 @@ def _deployed(command: str | None, engine: str) -> Deployed | None:
     return read(command, engine.partition(":")[2] or None) if command else None
 
 
-def _asked(command: str | None) -> Asked | None:
+def _client_load(command: str | None) -> ClientLoad | None:
     """The traffic of a client's own command line."""
     from pipewave.serving.client_command import read
 
     return read(command) if command else None
+
+
+def _model(model: str, output: int, ignore: Sequence[str]) -> ModelSpec:
+    """The model as it runs for so many output tokens."""
+    from pipewave.models import load
+    from pipewave.serving.estimate import for_output
+
+    return for_output(load(model, ignore=tuple(ignore)), output)
+
+
+def _lengths(
+    spec: ModelSpec, prompt: int, images: int, output: int, spread: float, ratio: float | None
+) -> dict[str, Any]:
+    """Mean tokens in and out, those of images among them, and their spread."""
+    from pipewave.serving.estimate import image_tokens
+
+    tokens = prompt + image_tokens(spec, images)
+    if ratio is not None:
+        return _below(tokens, max(output, 1), ratio)
+    return {"input_len": tokens, "output_len": max(output, 1), "spread": spread}
+
+
+def _options(
+    kv_cache_dtype: str | None, moe_backend: str | None, eplb: str | None, speculative: str | None, lora: str | None
+) -> dict[str, Any]:
+    """What changes a step: the cache's type, what runs and balances the experts, drafts and adapters."""
+    from pipewave.models.adapters import lora_of
+    from pipewave.models.balance import balance_of
+    from pipewave.serving.speculative import of as speculative_of
+
+    return {
+        "kv_dtype": cache_word(kv_cache_dtype),
+        "moe_backend": moe_backend,
+        "balance": balance_of(eplb) if eplb else None,
+        "speculative": speculative_of(speculative) if speculative else None,
+        "lora": lora_of(lora) if lora else None,
+    }
 
 
 def _below(prompt: int, output: int, ratio: float) -> dict[str, Any]:
@@ -206,12 +269,19 @@ def _below(prompt: int, output: int, ratio: float) -> dict[str, Any]:
     return {"input_len": max(round(mean), 1), "output_len": max(round(below(output, ratio)[0]), 1), "spread": spread}
 
 
-def _traffic(trace: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]) -> Traffic:
-    """Requests of a trace file, or as many as asked for drawn at random."""
+def _traffic(
+    trace: str | None, dataset: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]
+) -> Traffic:
+    """Requests of a trace file, or as many as asked for drawn at random, of a dataset's lengths or of given ones."""
     from pipewave.serving.traffic import read_trace, synthetic
 
     if trace:
         return read_trace(trace, requests=requests, **pace)
+    if dataset:
+        from pipewave.serving import datasets
+
+        more = {name: drawn[name] for name in ("seed", "burstiness")}
+        return datasets.drawn(dataset, 1000 if requests is None else requests, **more, **pace)
     return synthetic(1000 if requests is None else requests, **drawn, **pace)
 
 
@@ -226,12 +296,18 @@ def _served(answer: Mapping[str, Any], as_json: bool) -> None:
         return
     from pipewave.cli.render import table
 
-    columns = ("mean", "p50", "p90", "p95", "p99")
-    rows = [
-        {"": f"{name} ms", **{c: answer[f"{name}_{c}_ms"] for c in columns}}
-        for name in ("ttft", "tpot", "itl", "e2e")
-        if f"{name}_mean_ms" in answer
-    ]
-    table(rows, title=f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}")
+    rows = [_times(answer, name) for name in ("ttft", "tpot", "itl", "e2e") if f"{name}_mean_ms" in answer]
+    title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}"
+    table(rows, title=title, droppable=(INTERVAL,))
     rest = {k: v for k, v in answer.items() if not k.endswith(("_ms", "_low", "_high"))}
-    facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine")})
+    facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine", "notes")})
+    for note in answer.get("notes", ()):
+        print(f"note: {note}")
+
+
+def _times(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A line of the table: the mean, its interval where there is one, and percentiles."""
+    low, high = (answer.get(f"{name}_mean_ms_{side}") for side in ("low", "high"))
+    interval = {} if low is None or high is None else {INTERVAL: f"{low:.4g} – {high:.4g}"}
+    points = {f"p{p}": answer[f"{name}_p{p}_ms"] for p in (50, 90, 95, 99)}
+    return {"": f"{name} ms", "mean": answer[f"{name}_mean_ms"], **interval, **points}

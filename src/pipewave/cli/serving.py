@@ -36,6 +36,12 @@ Memory = Annotated[
 KvDtype = Annotated[str | None, typer.Option("--kv-cache-dtype", help="fp8 or the model's own type.")]
 
 
+Speculation = Annotated[
+    str | None,
+    typer.Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft."),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the serving commands."""
     app.command("step")(step_command)
@@ -119,6 +125,7 @@ def estimate_command(
     max_num_batched_tokens: Tokens = 8192,
     kv_cache_dtype: KvDtype = None,
     moe_backend: Backend = None,
+    speculative: Speculation = None,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
@@ -141,6 +148,7 @@ def estimate_command(
         kv_dtype=cache_word(kv_cache_dtype),
         moe_backend=moe_backend,
         images=images,
+        speculative=speculative,
     ).to_dict()
     _print(answer, as_json, f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {engine}")
 

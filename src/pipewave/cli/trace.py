@@ -8,20 +8,17 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from pipewave.traces import Report, Workload
     from pipewave.traces.compare import Comparison
-    from pipewave.traces.report import Entry, UnpredictedKernel
 
 FORMATS = ("table", "json", "html", "md")
+SUMS = ("call", "operator", "layer")
 TOP = 25
-
-
-LITTLE_SHAPED = 0.5  # of the GPU time: below it most calls had no shape to predict from
 
 
 def register(app: typer.Typer) -> None:
@@ -30,8 +27,12 @@ def register(app: typer.Typer) -> None:
 
 
 def trace_command(
-    file: Annotated[str, typer.Argument(help="Chrome trace of torch.profiler (may be gzip) or `ncu --csv` output.")],
+    file: Annotated[
+        str, typer.Argument(help="torch.profiler's Chrome trace, an nsys SQLite or CSV export, ncu --csv.")
+    ],
     other: Annotated[str | None, typer.Argument(help="A second trace to compare with.", show_default=False)] = None,
+    compare: Annotated[str | None, typer.Option(help="The second trace, as an option.")] = None,
+    by: Annotated[str, typer.Option(help="call, operator or layer: what the table's rows are.")] = "call",
     gpu: Annotated[str | None, typer.Option(help="GPU name or spec file; default: the one the trace names.")] = None,
     model: Annotated[str | None, typer.Option(help="config.json, directory or built-in name, for CUDA graphs.")] = None,
     tp: Annotated[int, typer.Option("--tp", "--tp-size", help="Tensor-parallel ranks.")] = 1,
@@ -47,27 +48,39 @@ def trace_command(
     top: Annotated[int, typer.Option(min=0, help="Rows of the table; 0 shows all.")] = TOP,
 ) -> None:
     """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
-    from pipewave.traces import compare, explain_trace
+    from pipewave.traces import compare as side_by_side
+    from pipewave.traces import explain_trace
 
-    _check_format(form)
+    _among("format", form, FORMATS)
+    _among("by", by, SUMS)
+    other = _one_other(other, compare)
     workload = _workload(model, tp, ep, q_lens, kv_lens, kv_cache_dtype, engine)
     reports = [
         explain_trace(path, gpu=gpu, workload=workload, protocol=protocol, stack=stack)
         for path in (file, other)
         if path is not None
     ]
-    found = compare(*reports) if len(reports) == 2 else reports[0]
+    found = side_by_side(*reports) if len(reports) == 2 else reports[0]
     if form == "table" and out == "-":
-        _print(found, top)
+        _print(found, top, by)
     else:
-        _write(_text(found, form, top), out)
+        _write(_text(found, form, top, by), out)
 
 
-def _check_format(form: str) -> None:
+def _among(option: str, value: str, known: Sequence[str]) -> None:
     from pipewave.errors import BadInput
 
-    if form not in FORMATS:
-        raise BadInput(f"--format {form}: must be one of {', '.join(FORMATS)}", field="format")
+    if value not in known:
+        raise BadInput(f"--{option} {value}: must be one of {', '.join(known)}", field=option)
+
+
+def _one_other(other: str | None, compare: str | None) -> str | None:
+    """The second trace, however it was given."""
+    from pipewave.errors import BadInput
+
+    if other is not None and compare is not None:
+        raise BadInput("--compare: a second trace is already given", field="compare")
+    return other or compare
 
 
 def _workload(
@@ -90,7 +103,7 @@ def _workload(
     return Workload(Deployment(spec, parallel, cache_type(kv_dtype), find_engine(engine).page_size), given, engine)
 
 
-def _text(found: Report | Comparison, form: str, top: int) -> str:
+def _text(found: Report | Comparison, form: str, top: int, by: str) -> str:
     """The answer as it is asked for."""
     from pipewave.report import report
 
@@ -100,17 +113,18 @@ def _text(found: Report | Comparison, form: str, top: int) -> str:
         return report(found.to_dict(), form)
     printed = io.StringIO()
     with redirect_stdout(printed):
-        _print(found, top)
+        _print(found, top, by)
     return printed.getvalue()
 
 
-def _print(found: Report | Comparison, top: int) -> None:
+def _print(found: Report | Comparison, top: int, by: str) -> None:
+    from pipewave.cli.trace_tables import print_comparison, print_report
     from pipewave.traces import Report
 
     if isinstance(found, Report):
-        _table(found, top)
+        print_report(found, top, by)
     else:
-        _comparison_table(found, top)
+        print_comparison(found, top)
 
 
 def _write(text: str, out: str) -> None:
@@ -123,89 +137,3 @@ def _write(text: str, out: str) -> None:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as problem:
         raise BadFile(f"{out}: cannot be written ({problem.strerror})", field="out") from problem
-
-
-def _table(report: Report, top: int) -> None:
-    counted, assumed = ([one for one in report.entries if one.counted is sure] for sure in (True, False))
-    title = f"{report.source} on {report.gpu} [{report.protocol}]: µs of one call; recoverable of all of them"
-    _entries(counted, report, top, title)
-    if assumed:
-        _entries(assumed, report, top, "resting on an assumption or a stand-in, not counted as recoverable")
-    _unpredicted("shape unknown", report.unshaped, report.gpu_us)
-    _unpredicted("not recognised", report.unknown, report.gpu_us)
-    _totals(report)
-
-
-def _entries(entries: Sequence[Entry], report: Report, top: int, title: str) -> None:
-    from pipewave.cli.render import table
-
-    shown = entries[: top or None]
-    rows = [
-        {
-            "call": entry.name,
-            "×": entry.count,
-            "measured": entry.measured_us,
-            "predicted": entry.latency_us,
-            "90 % interval": f"{entry.low_us:.4g} – {entry.high_us:.4g}",
-            "ceiling": entry.ceiling_us,
-            "floor": entry.floor_us,
-            "bound": entry.bound,
-            "recoverable": entry.total_recoverable_us,
-            "share": f"{entry.total_measured_us / report.gpu_us:5.1%}",
-        }
-        for entry in shown
-    ]
-    table(rows, title=title, droppable=("90 % interval", "bound", "floor", "share"))
-    if len(shown) < len(entries):
-        print(f"{len(entries) - len(shown)} more calls; --top 0 shows all")
-
-
-def _unpredicted(title: str, rows: Sequence[UnpredictedKernel], whole: float) -> None:
-    if rows:
-        listed = ", ".join(f"{row.name} ×{row.count} {row.total_measured_us:.4g} µs" for row in rows[:6])
-        more = f", and {len(rows) - 6} more" if len(rows) > 6 else ""
-        share = sum(row.total_measured_us for row in rows) / (whole or 1.0)
-        print(f"{title} ({share:.1%}): {listed}{more}")
-
-
-def _totals(report: Report) -> None:
-    facts = {
-        "GPU time": f"{report.gpu_us / 1e3:,.3f} ms",
-        "recoverable": f"{report.recoverable_us / 1e3:,.3f} ms ({report.recoverable_us / (report.gpu_us or 1.0):.1%})",
-        "if assumed holds": f"{report.assumed_us / 1e3:,.3f} ms more" if report.assumed_us else "",
-        "recognised": f"{report.recognized_share:.1%} of GPU time",
-        "with shapes": f"{report.shaped_share:.1%} of GPU time",
-        "within 10 %": f"{report.close_share:.1%} of recognised time",
-    }
-    for name, value in facts.items():
-        if value:
-            print(f"{name:16} {value}")
-    if report.shaped_share < LITTLE_SHAPED:
-        print("hint: inside CUDA graphs no shapes are recorded; they come from the model: pass --model")
-    for note in dict.fromkeys(entry.note for entry in report.entries if entry.note):
-        print(f"note: {note}")
-
-
-def _comparison_table(found: Comparison, top: int) -> None:
-    from pipewave.cli.render import table
-
-    of = "a step" if found.by_step else "all"
-    rows: list[dict[str, Any]] = [
-        {
-            "call": change.name,
-            "family": change.family,
-            "× A": change.count_a,
-            "× B": change.count_b,
-            "A each": change.a_us / (change.count_a or 1),
-            "B each": change.b_us / (change.count_b or 1),
-            f"A {of}": change.a_us,
-            f"B {of}": change.b_us,
-            "B − A": change.change_us,
-            "predicted B − A": None if change.predicted_us is None else round(change.predicted_us, 3),
-        }
-        for change in found.changes[: top or None]
-    ]
-    title = f"µs of A {found.a.source} on {found.a.gpu} and B {found.b.source} on {found.b.gpu}"
-    table(rows, title=title, droppable=("family", "× A", "× B", "predicted B − A"))
-    (a, b), unit = found.gpu_us, " a step" if found.by_step else ""
-    print(f"GPU time{unit}: A {a / 1e3:,.3f} ms, B {b / 1e3:,.3f} ms, B / A {b / a if a else 0.0:.3f}")

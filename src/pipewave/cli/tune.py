@@ -140,8 +140,8 @@ def explain(
 
 
 def export(
-    experts: Annotated[int, typer.Option("--experts", "-e", help="Experts on one card.")],
-    inter: Annotated[int, typer.Option("--inter", "-n", help="Intermediate size on one card (N of the file name).")],
+    experts: Annotated[int, typer.Option("--experts", "-e", help="Experts on one GPU.")],
+    inter: Annotated[int, typer.Option("--inter", "-n", help="Intermediate size on one GPU (N of the file name).")],
     top_k: Annotated[int, typer.Option("--top-k", help="Experts a token chooses.")],
     hidden: Annotated[int, typer.Option("--hidden", help="Hidden size.")],
     vllm: Annotated[bool, typer.Option("--vllm", help="Write vLLM's file.")] = False,
@@ -177,7 +177,7 @@ def engine(
     gpu: Gpu = "NVIDIA H200",
     as_json: AsJson = False,
 ) -> None:
-    """Write every configuration file that an engine looks up for a model on this card, profiled on its own kernels."""
+    """Write every configuration file that an engine looks up for a model on this GPU, profiled on its own kernels."""
     from pipewave.cli.render import show
     from pipewave.cli.tuning import engine_rows, need_gpu
     from pipewave.models import load

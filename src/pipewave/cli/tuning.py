@@ -118,7 +118,7 @@ def _pairs_line(found: Mapping[str, float]) -> str:
 
 
 def engine_rows(wanted: Sequence[Any], gpu: str) -> list[dict[str, Any]]:
-    """Rows of the files that an engine looks up on a card."""
+    """Rows of the files that an engine looks up on a GPU."""
     from pipewave.tune.engine.lookups import file_name, rules
 
     return [{"used by": ", ".join(of.used_by), "file": file_name(of, gpu),

@@ -33,7 +33,7 @@ def web(
 
 
 def query(
-    view: Annotated[str, typer.Argument(help="kernel, serve, plan or model.", show_default=False)],
+    view: Annotated[str, typer.Argument(help="kernel, grid, serve, traffic, model, gpu or plan.", show_default=False)],
     question: Annotated[str, typer.Argument(help="JSON as the page sends it; @FILE reads a file.", show_default=False)],
 ) -> None:
     """One answer of the page as JSON: sweeps of a kernel, and what-if GPUs, without a server.

@@ -53,5 +53,5 @@ def table(folder: Path = TABLES) -> Iterator[dict[str, object]]:
         for protocol in PROTOCOLS:
             for kind, cells in held_out(net, protocol, folder).items():
                 for name, cell in cells.items():
-                    told = {"net": net, "protocol": protocol, "split": KINDS.get(kind, kind), "cell": name}
-                    yield told | {figure: cell.get(figure) for figure in FIGURES}
+                    labels = {"net": net, "protocol": protocol, "split": KINDS.get(kind, kind), "cell": name}
+                    yield labels | {figure: cell.get(figure) for figure in FIGURES}

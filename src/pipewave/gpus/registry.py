@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -13,6 +16,17 @@ from pipewave.gpus.shipped import raw_specs, shipped, spellings, stem_of
 from pipewave.gpus.spec import GPU
 
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
+_OWN: ContextVar[dict[str, GPU]] = ContextVar("own GPUs", default={})  # noqa: B039 - never written to
+
+
+@contextmanager
+def knowing(gpus: Iterable[GPU]) -> Iterator[None]:
+    """Within it, `find` also knows these GPUs by their names: those of one question's own spec files."""
+    token = _OWN.set({gpu.name: gpu for gpu in gpus})
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
 
 
 def find(gpu: str | Path | GPU) -> GPU:
@@ -34,7 +48,7 @@ def find(gpu: str | Path | GPU) -> GPU:
         return gpu
     if not isinstance(gpu, str | Path):
         raise BadInput(f"gpu = {gpu!r} is not possible: give a name, a spec file or a GPU", field="gpu")
-    named = _named(gpu) if isinstance(gpu, str) else None
+    named = _OWN.get().get(gpu) or _named(gpu) if isinstance(gpu, str) else None
     return named or _from_file(gpu)
 
 

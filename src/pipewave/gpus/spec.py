@@ -80,7 +80,7 @@ class GPU:
     Attributes:
         name: its name.
         aliases: other spellings.
-        origin: card that a copy with other numbers was made of.
+        origin: GPU that a copy with other numbers was made of.
         architecture: such as `hopper`.
         compute_capability: 90 for 9.0.
         sms: streaming multiprocessors.
@@ -219,7 +219,7 @@ class GPU:
 
     @property
     def base_gpu(self) -> str:
-        """The card whose measured rows are nearest: the one a copy was made of, or this one."""
+        """The GPU whose measured rows are nearest: the one a copy was made of, or this one."""
         return self.origin or self.name
 
     def what_if(self, **changes: Any) -> GPU:

@@ -42,18 +42,32 @@ def load(path: Path) -> GPU:
 def _load(path: Path, _mtime_ns: int, size: int) -> GPU:
     if not path.is_file() or size > _MAX_BYTES:
         raise BadFile(f"{path} is no GPU file: a small YAML or JSON file is expected", field="gpu")
-    content = _parse(path)
     try:
+        return read(path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadFile(f"cannot read GPU file {path}: {problem}", field="gpu") from problem
+
+
+def read(text: str, path: Path, *, traits: bool = True) -> GPU:
+    """The GPU that the text of a file describes, as `load` reads it; `path` names the file, which need not exist.
+
+    traits: whether it may bring a new architecture, which then stays known to this process.
+    """
+    if len(text) > _MAX_BYTES:
+        raise BadFile(f"{path.name} is no GPU file: a small YAML or JSON file is expected", field="gpu")
+    content = _parse(text, path)
+    try:
+        if "traits" in content and not traits:
+            raise BadInput("traits are not read here: only GPUs of an architecture that is known", field="traits")
         return _build(content, path)
     except BadInput as problem:
         raise type(problem)(f"{path.name}: {problem.message}", field=problem.field) from problem
 
 
-def _parse(path: Path) -> Mapping[str, Any]:
+def _parse(text: str, path: Path) -> Mapping[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
         content = json.loads(text) if path.suffix.lower() == ".json" else _parse_yaml(text)
-    except (OSError, UnicodeDecodeError, RecursionError) as problem:
+    except RecursionError as problem:
         raise BadFile(f"cannot read GPU file {path}: {problem}", field="gpu") from problem
     except ValueError as problem:
         raise BadFile(f"{path} is not valid: {' '.join(str(problem).split())}", field="gpu") from problem

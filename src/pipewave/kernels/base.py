@@ -57,7 +57,7 @@ class Context:
     """What is the same for a batch of calls: the GPU, the operand type, the software, how it is measured.
 
     `options` holds the non-numeric fields of the call (kv_dtype, routing, part, ...). `stack` is whose rows answer,
-    `asked` another version of it that a caller named: what rules of software say is said of that one.
+    `requested` another version of it that a caller named: what rules of software say is said of that one.
     """
 
     gpu: GPU
@@ -66,7 +66,7 @@ class Context:
     stack: str = ""
     impl: str = ""
     options: tuple[tuple[str, Any], ...] = ()
-    asked: str = ""
+    requested: str = ""
 
     @property
     def framework(self) -> str:
@@ -86,7 +86,7 @@ class Context:
 def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
     facts = {
         "framework": ctx.framework,
-        "version": stacks.version(ctx.asked or ctx.stack),
+        "version": stacks.version(ctx.requested or ctx.stack),
         "architecture": ctx.gpu.architecture,
         "mma": ctx.gpu.traits.mma,
         "gpu": ctx.gpu.base_gpu,
@@ -136,7 +136,7 @@ class Sketch(NamedTuple):
         return Analysis(demand(calls, **self.amounts), base_s, features, self.net, self.work.laid_out(calls))
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # told apart by identity: what is worked out of one is cached by it
+@dataclass(frozen=True, slots=True, eq=False)  # distinguished by identity: what is worked out of one is cached by it
 class Family:
     """A kernel family: its call class and the function from columns and context to an analysis.
 
@@ -151,7 +151,7 @@ class Family:
     kernel before. `example` is a command line; `faces` is what traces, measurements and pages
     need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
     `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing. `grows`: sizes
-    that halved cannot make the same kernel slower.
+    that halved cannot make the same kernel slower, and how often each is halved to see that it does not.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Family:
     faces: Callable[[], Faces] | None = None
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None
     assumed: Callable[[Context], str] | None = None
-    grows: tuple[str, ...] = ()
+    grows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:

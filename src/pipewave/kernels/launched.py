@@ -10,6 +10,7 @@ from math import prod
 from typing import Any, Protocol
 
 from pipewave.calls.base import Call
+from pipewave.errors import BadInput
 
 Dims = tuple[int, ...]
 # Operand types and widths in bytes, by the type names that PyTorch records.
@@ -50,7 +51,9 @@ class Op:
         return WIDTHS.get(self.type(index), 0)
 
     def bytes(self, index: int) -> int:
-        """Bytes of a tensor argument; 0 for any other."""
+        """Bytes of a tensor argument; 0 for any other. BadInput where no types were recorded."""
+        if not self.types and self.shape(index):
+            raise BadInput(f"{self.name}: no operand types were recorded", field="types")
         return prod(self.shape(index)) * self.width(index) if index < len(self.dims) else 0
 
     def dtype(self, index: int, launched: Launched) -> str | None:
@@ -63,6 +66,8 @@ class Kernel:
     """One piece of GPU work. `ops`: the operators it was launched under, outermost first. Times in µs.
 
     `args`: what else the event says (bytes of a copy, sizes of a collective). `step`: index into `Trace.steps`, or -1.
+    `launch`: (start, end) of the call that launched it, µs, None where not recorded; a graph's kernels share theirs.
+    `scope`: modules or ranges it was launched in, outermost first. `device`: number of its GPU.
     """
 
     name: str
@@ -74,6 +79,9 @@ class Kernel:
     ops: tuple[Op, ...] = ()
     step: int = -1
     args: tuple[tuple[str, Any], ...] = ()
+    launch: tuple[float, float] | None = None
+    scope: tuple[str, ...] = ()
+    device: int = 0
 
     def arg(self, name: str) -> Any:
         """A field of the event, or None."""

@@ -239,7 +239,7 @@ class Nvml:
             return
         self._nvml = pynvml
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
+    def _nvml_value(self, name: str, *arguments: Any) -> Any:
         try:
             return getattr(self._nvml, name)(self._handle, *arguments)
         except (AttributeError, self._nvml.NVMLError):
@@ -249,23 +249,23 @@ class Nvml:
         """Driver version, power limit and highest SM clock."""
         if self._nvml is None:
             return {}
-        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        limit = self._nvml_value("nvmlDeviceGetEnforcedPowerLimit")
         return {
             "driver": str(self._nvml.nvmlSystemGetDriverVersion()),
             "power_limit_w": limit / 1e3 if limit else None,
-            "max_sm_clock_mhz": self._ask("nvmlDeviceGetMaxClockInfo", self._nvml.NVML_CLOCK_SM),
+            "max_sm_clock_mhz": self._nvml_value("nvmlDeviceGetMaxClockInfo", self._nvml.NVML_CLOCK_SM),
         }
 
     def health(self) -> Health:
         """Clocks, power, temperature and whether the driver says that it slows the GPU down."""
         if self._nvml is None:
             return Health()
-        power = self._ask("nvmlDeviceGetPowerUsage")
-        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        power = self._nvml_value("nvmlDeviceGetPowerUsage")
+        reasons = self._nvml_value("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
         return Health(
-            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM),
+            sm_clock_mhz=self._nvml_value("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM),
             power_w=power / 1e3 if power else None,
-            temp_c=self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
+            temp_c=self._nvml_value("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
             slowdown=bool(int(reasons) & SLOWDOWN_BITS),
         )
 

@@ -1,6 +1,6 @@
 """Two minutes that fill the measured fields of a GPU's spec: `python -m pipewave.measure.microbench --out FILE`.
 
-DRAM and L2 bandwidth, sustained tensor rate a dtype, launch floor, and the SM clock that the card holds under load.
+DRAM and L2 bandwidth, sustained tensor rate a dtype, launch floor, and the SM clock that the GPU holds under load.
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ from pipewave.files import packaged, store
 
 Row = dict[str, Any]
 FORMAT = "pipewave-rows-1"
-# Of a spin kernel beside its clocks, as `measure.microbench` finds it (`spin_overhead_us`); the first for other cards.
+# Of a spin kernel beside its clocks, as `measure.microbench` finds it (`spin_overhead_us`); the first for other GPUs.
 SPIN_LAUNCH_US = {"NVIDIA H200": 0.613, "NVIDIA H100 80GB HBM3": 0.870}
 OTHER_SPIN_LAUNCH_US = SPIN_LAUNCH_US["NVIDIA H200"]
 # Fastest over slowest rank below which one of them started late, unless they are no further apart than a barrier lets
 # its ranks go: up to 8 µs where no host was late.
-WAITED, APART_US = 0.75, 10.0
+WAITED, SPREAD_US = 0.75, 10.0
 KERNEL_FIELDS = ("name", "us", "grid", "block", "smem", "regs")
 
 
@@ -136,7 +136,7 @@ def started_together(row: Mapping[str, Any]) -> bool:
     """False for a collective of which some rank was waited for: its time is mostly the wait for the last to arrive."""
     slowest = row["latency_us"]
     fastest = row.get("fastest_rank_us", slowest)
-    return bool(fastest >= WAITED * slowest or slowest - fastest < APART_US)
+    return bool(fastest >= WAITED * slowest or slowest - fastest < SPREAD_US)
 
 
 def families(found: Iterable[Mapping[str, Any]]) -> dict[str, int]:

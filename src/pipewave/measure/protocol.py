@@ -69,7 +69,7 @@ class Flusher:
 
 
 class Pace:
-    """Idles the card before every `burst` calls, twice as long as the last burst took; 0 lets it run through."""
+    """Idles the GPU before every `burst` calls, twice as long as the last burst took; 0 lets it run through."""
 
     def __init__(self, burst: int, wait: Callable[[], object]) -> None:
         """`wait` returns when everything queued has run."""

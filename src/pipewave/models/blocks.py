@@ -111,7 +111,8 @@ def _flops(part: Mixer | Ffn) -> float:
 def _ffn(ffn: Ffn, parallel: Parallel) -> Part:
     matrices = sum(linear.params for linear in ffn.linears())
     params, active = matrices + ffn.extra_params, matrices + ffn.extra_params
-    weights = sum(linear.weight_bytes(parallel.tp) for linear in ffn.linears())
+    small = ffn.small_params if isinstance(ffn, Moe) else ffn.extra_params
+    weights = sum(linear.weight_bytes(parallel.tp) for linear in ffn.linears()) + 2 * small
     name, shape, detail = ffn.name if not isinstance(ffn, (Mlp, Moe)) else "dense block", "", ""
     if isinstance(ffn, Mlp):
         shape = f"{ffn.inter} wide, {'gated' if ffn.gated else 'plain'}"

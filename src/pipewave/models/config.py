@@ -12,7 +12,7 @@ from pipewave.models import quant
 from pipewave.models.families import ARCHITECTURES, STANDARD, Family, row
 from pipewave.models.fields import Fields, canonical
 from pipewave.models.kind import Kind
-from pipewave.models.maker import Maker
+from pipewave.models.layer_reader import LayerReader
 from pipewave.models.mixers import Mixer
 from pipewave.models.plan import kinds, layer_count
 from pipewave.models.precision import BF16, FP16, Linear, Precision
@@ -41,9 +41,9 @@ def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf
     quantisation, base = _quantisation(fields, Fields(raw), hf_quant), _base(fields)
     _check_fixed(fields, family)
     count = layer_count(fields, MAX_LAYERS)
-    layers = _layers(Maker(fields, family, quantisation, base, 0, Kind()), count)
+    layers = _layers(LayerReader(fields, family, quantisation, base, 0, Kind()), count)
     tower = found.tower(fields.integer("hidden_size", high=1 << 20))
-    spec = _whole(Maker(fields, family, quantisation, base, 0, Kind()), name, model_type, layers)
+    spec = _whole(LayerReader(fields, family, quantisation, base, 0, Kind()), name, model_type, layers)
     noted = _notes(fields, model_type, frozenset(ignore))
     return replace(spec, tower=tower, notes=(*found.notes, *quantisation.notes, *noted))
 
@@ -98,68 +98,76 @@ def _check_fixed(fields: Fields, family: Family) -> None:
             raise UnsupportedModel(f"{name} = {fields.get(name)!r}: only {wanted!r} is modelled", field=name)
 
 
-def _layers(make: Maker, count: int) -> tuple[Layer, ...]:
+def _layers(reader: LayerReader, count: int) -> tuple[Layer, ...]:
     """All layers; those of one kind that are quantised alike are one object, read once."""
     known: dict[object, tuple[Layer, ...]] = {}
     found: list[Layer] = []
-    for index, kind in enumerate(kinds(make.fields, make.family, count)):
-        key = (kind, make.quantisation.key(index))
+    for index, kind in enumerate(kinds(reader.fields, reader.family, count)):
+        key = (kind, reader.quantisation.key(index))
         if key not in known:
             own = Fields(
-                {**make.fields.raw, **{canonical(name): value for name, value in kind.own}}, make.fields.defaults
+                {**reader.fields.raw, **{canonical(name): value for name, value in kind.own}}, reader.fields.defaults
             )
-            own.seen = make.fields.seen
-            known[key] = _layer(replace(make, fields=own, kind=kind, index=index))
+            own.seen = reader.fields.seen
+            known[key] = _layer(replace(reader, fields=own, kind=kind, index=index))
         found += known[key]
     return tuple(found)
 
 
-def _layer(make: Maker) -> tuple[Layer, ...]:
+def _layer(reader: LayerReader) -> tuple[Layer, ...]:
     """One layer of the config, which LongCat counts in pairs: experts run beside the first dense block."""
-    mixers = tuple(_mixer(make, word) for word in make.kind.mixers)
-    ffns = tuple(_ffn(make, word) for word in make.kind.ffns or ())
-    if make.family.double:
-        return Layer(mixers, (dense(make), *ffns)), Layer(mixers, (dense(make),))
-    extra = tuple(beside(make))
-    norms = sum(part.norms for part in extra) + make.family.more_norms + _beside(make)
+    mixers = tuple(_mixer(reader, word) for word in reader.kind.mixers)
+    ffns = tuple(_ffn(reader, word) for word in reader.kind.ffns or ())
+    if reader.family.double:
+        return Layer(mixers, (dense(reader), *ffns)), Layer(mixers, (dense(reader),))
+    extra = tuple(beside(reader))
+    norms = sum(part.norms for part in extra) + reader.family.more_norms + _beside(reader)
     return (Layer(mixers, (*ffns, *extra), more_norms=norms),)
 
 
-def _beside(make: Maker) -> int:
+def _beside(reader: LayerReader) -> int:
     """Norms more where a dense block and experts run side by side, each with its own."""
-    return 3 if len(make.kind.ffns or ()) > 1 else 0
+    return 3 if len(reader.kind.ffns or ()) > 1 else 0
 
 
-def _mixer(make: Maker, word: str) -> Mixer:
-    return attention(make) if word == "attention" else recurrent(make, word)
+def _mixer(reader: LayerReader, word: str) -> Mixer:
+    return attention(reader) if word == "attention" else recurrent(reader, word)
 
 
-def _ffn(make: Maker, word: str) -> Ffn:
+def _ffn(reader: LayerReader, word: str) -> Ffn:
     if word == "bypass":
-        return bypass(make, ("mlp",))
-    return moe(make) if word == "moe" else dense(make)
+        return bypass(reader, ("mlp",))
+    return moe(reader) if word == "moe" else dense(reader)
 
 
-def _whole(make: Maker, name: str, model_type: str, layers: tuple[Layer, ...]) -> ModelSpec:
-    fields, family, hidden = make.fields, make.family, make.hidden
-    vocab, lm_head = fields.integer("vocab_size"), make.quantisation.of(("lm_head",), make.base)
-    streams, (front, front_params) = fields.integer("hc_mult", 1), front_maps(fields, hidden)
+def _hyper(fields: Fields, hidden: int) -> HyperConnection | None:
+    """The residual streams, where there are several."""
+    streams, rank = fields.integer("hc_mult", 1), fields.integer("hc_lowrank", 0, low=0)
+    crossed = fields.get("hc_magnitude") is None
+    rounds = fields.integer("hc_sinkhorn_iters", 20) if crossed and not rank else 0
+    return HyperConnection(streams, rounds, hidden, crossed, rank) if streams > 1 else None
+
+
+def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer, ...]) -> ModelSpec:
+    fields, family, hidden = reader.fields, reader.family, reader.hidden
+    vocab, lm_head = fields.integer("vocab_size"), reader.quantisation.of(("lm_head",), reader.base)
+    front, front_params = front_maps(fields, hidden)
     return ModelSpec(
         name=name,
         model_type=model_type,
         hidden=hidden,
         vocab=vocab,
         layers=layers,
-        lm_head=Linear("lm_head", vocab, hidden, "out", make.setting(family.head_bias), lm_head),
+        lm_head=Linear("lm_head", vocab, hidden, "out", reader.setting(family.head_bias), lm_head),
         tied=fields.flag("tie_word_embeddings", family.tied),
         norms=family.norms,
         norm_bias=family.norm_bias,
         logit_softcap=fields.number("final_logit_softcapping"),
         learned_positions=fields.integer(family.positions, 0, low=0) if family.positions else 0,
         max_length=fields.optional("max_position_embeddings"),
-        dtype=make.base.dtype,
-        kv_dtype=make.quantisation.kv_dtype or ("fp8" if make.fields.has("o_groups") else None),
-        hyper=HyperConnection(streams, fields.integer("hc_sinkhorn_iters", 20), hidden) if streams > 1 else None,
+        dtype=reader.base.dtype,
+        kv_dtype=reader.quantisation.kv_dtype or ("fp8" if reader.fields.has("o_groups") else None),
+        hyper=_hyper(fields, hidden),
         encoder=family.encoder,
         pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,
         tables=tables(fields, hidden),

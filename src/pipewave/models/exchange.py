@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from pipewave.calls.families import all_gather, reduce_scatter
 from pipewave.calls.operators import MoeAllToAll
+from pipewave.errors import BadInput
 from pipewave.models.ffns import Moe
 from pipewave.models.stage import ACT, Stage, Use
 
@@ -18,7 +19,29 @@ GATHER = "allgather"
 NARROW = "_narrow"  # ends the word of an engine that quantises tokens before it sends them
 # Bytes of one element with its share of the scales, as experts of a type take their input.
 NARROWED = {"fp8": 1.0, "fp8_block": 1.0 + 4.0 / 128, "nvfp4": 0.5 + 1.0 / 16, "mxfp4": 1.0 + 1.0 / 32}
-SHARED = ("fused_moe", "moe_dispatch", "moe_combine")  # kernels whose work is that of the whole group
+MOVED = ("moe_dispatch", "moe_combine")
+SHARED = ("fused_moe", *MOVED)  # kernels whose work is that of the whole group
+DEEPEP = "deepep"  # low latency for few tokens of a rank, high throughput for more
+# Tokens of a rank that low-latency buffers hold: SGLang 0.5.14 environ.py NUM_MAX_DISPATCH_TOKENS_PER_RANK.
+FEW_TOKENS = 128
+# What engines call their exchanges: vLLM 0.22.1 config/parallel.py, SGLang 0.5.14 server_args.py moe_a2a_backend.
+NAMES = {
+    "allgather": GATHER,
+    "allgather_reducescatter": GATHER,
+    "none": GATHER,
+    "deepep": DEEPEP + NARROW,
+    "deepep_high_throughput": "deepep_ht" + NARROW,
+    "deepep_low_latency": "deepep_ll" + NARROW,
+    "flashinfer_nvlink_one_sided": "nvlink_one_sided" + NARROW,
+    "flashinfer_nvlink_two_sided": "nvlink_two_sided" + NARROW,
+}
+
+
+def exchange_of(word: str) -> str:
+    """An exchange by the name that an engine gives it. Raises BadInput."""
+    if word not in NAMES:
+        raise BadInput(f"all2all_backend = {word!r}: must be one of {', '.join(NAMES)}", field="all2all_backend")
+    return NAMES[word]
 
 
 def dispatch(stage: Stage, spec: Moe) -> Iterator[Use]:
@@ -44,6 +67,11 @@ def combine(stage: Stage, spec: Moe) -> Iterator[Use]:
         yield Use("moe_combine", _sent(stage, spec, way, "combine", narrow=False))
 
 
+def is_moved(use: Use) -> bool:
+    """Whether a kernel brings tokens to experts or back."""
+    return use.name in MOVED
+
+
 def is_shared(use: Use) -> bool:
     """Whether a kernel waits for the whole group: experts, the exchange, and what runs beside them."""
     return use.name in SHARED or (use.name.startswith("shared_") and use.name != "shared_add")
@@ -53,6 +81,8 @@ def _way(stage: Stage) -> tuple[str, bool]:
     """The exchange, and whether tokens are quantised first. One rank an expert part: nothing but gathering."""
     word = stage.exchange or GATHER
     way = word.removesuffix(NARROW)
+    if way == DEEPEP:
+        way = "deepep_ll" if stage.rows <= FEW_TOKENS else "deepep_ht"
     return (GATHER if stage.parallel.ep == 1 else way), word.endswith(NARROW)
 
 
@@ -67,7 +97,7 @@ def _size(stage: Stage, spec: Moe, width: float) -> int:
 
 def _sent(stage: Stage, spec: Moe, backend: str, direction: str, *, narrow: bool) -> MoeAllToAll:
     """An all-to-all of this rank's share of the tokens: tensor ranks of one request send a part each."""
-    tokens = max(-(-stage.rows // stage.tp), 1)
+    tokens = max(round(-(-stage.rows // stage.tp) * spec.skew), 1)  # the fullest rank receives as much
     dtype = spec.precision.dtype if narrow and spec.precision.dtype in NARROWED else stage.dtype
     return MoeAllToAll(
         tokens, spec.hidden, spec.topk, spec.experts, stage.parallel.ep, nodes=_hosts(stage), direction=direction,

@@ -20,7 +20,7 @@ class Family:
     qkv_bias: FlagOrField = "attention_bias"
     o_bias: FlagOrField = "attention_bias"
     qk_norm: FlagOrField = "use_qk_norm"  # True: over each head; "full": over all heads together; "plain": no weights
-    heads_apart: bool = False  # the norm of each head has weights of its own
+    norm_weights_per_head: bool = False  # the norm of each head has weights of its own
     sinks: FlagOrField = "use_sinks"
     gate: FlagOrField = "attn_output_gate"  # the output is multiplied by a gate that the input map gives
     window: str = "all"  # none, all, late (from max_window_layers), alternate, pattern (every n-th is full)
@@ -37,6 +37,7 @@ class Family:
     router_scales: bool = False  # the router scales its input and each expert's weight
     beside: bool = False  # the dense block runs beside the routed one, in every layer
     # recurrence
+    interleaved: bool = False  # a delta net's input map leaves q, k, v and z of a head side by side
     linear: str = ""  # what "linear_attention" means where fields do not tell: gdn, kda, lightning, mamba2, mamba1
     mixers: tuple[str, ...] = ("attention",)  # of layers that no field describes
     ffns: tuple[str, ...] | None = None  # None: dense or sparse as fields say
@@ -111,7 +112,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": QWEN3,
     "qwen2_moe": QWEN2_MOE,
     "qwen3_moe": QWEN3,
-    "qwen3_next": QWEN_NEXT,
+    "qwen3_next": replace(QWEN_NEXT, interleaved=True),
     "qwen3_5": QWEN_NEXT,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,
@@ -135,7 +136,7 @@ FAMILIES: dict[str, Family] = {
     "olmo3": replace(OLMO2, window="pattern", window_pattern=4),
     "olmoe": Family(qk_norm="full"),
     "flex_olmo": replace(OLMO2, window="none"),
-    "cohere": replace(COHERE, heads_apart=True),
+    "cohere": replace(COHERE, norm_weights_per_head=True),
     "cohere2": replace(COHERE, window="pattern", window_pattern=4, fixed=COHERE2_FIXED),
     "granite": LLAMA,
     "smollm3": replace(LLAMA, tied=True, window="late"),
@@ -201,6 +202,16 @@ FAMILIES: dict[str, Family] = {
     "bert": BERT,
     "modernbert": Family(encoder=True, tied=True, gated=True, window="pattern", window_pattern=3),
     "modernbert-decoder": Family(tied=True, gated=True, window="pattern", window_pattern=3),
+    "bitnet": Family(gated=True, more_norms=1),
+    "axk2": replace(DEEPSEEK_V3, defaults=(("query_gates_output", True),)),
+    "hy_v4": replace(DEEPSEEK_V3, sinks=True, defaults=(("mla_use_output_gate", True),)),
+    "inkling_text": Family(qk_norm=True),
+    "inkling2_text": Family(gate=True),
+    "muse_glimmer_text": Family(norms="sandwich", gate=True),
+    # One norm before attention, two around the experts; a gate as wide as the residual after each block.
+    "muse_spark_text": Family(more_norms=3, gate=True, defaults=(("latent_moe_use_norm", True),)),
+    "qwen4_exp_text": replace(QWEN_NEXT, window="none"),
+    "zaya": Family(tied=True, more_norms=4),
     "gte": replace(BERT, mlp_bias=False, gated=True, positions=""),
     "nomic_bert": replace(BERT, qkv_bias=False, o_bias=False, mlp_bias=False, gated=True, positions=""),
 }  # fmt: skip
@@ -248,11 +259,23 @@ ALIASES = {
     "qwen3_6": "qwen3_5",
     "qwen3_6_moe": "qwen3_5",
     "step3p7": "step3p5",
+    "inkling_mm_model": "inkling_text",
+    "muse_glimmer": "muse_glimmer_text",
+    "muse_spark": "muse_spark_text",
+    "qwen4_exp": "qwen4_exp_text",
     "bailing_moe_v2_5": "bailing_moe_linear",
     "granitemoeshared": "granitemoehybrid",
     "granitemoe": "granitemoehybrid",
     "roberta": "bert",
     "xlm-roberta": "bert",
+    "xlm-roberta-xl": "bert",
+    "bert-generation": "bert",
+    "camembert": "bert",
+    "data2vec-text": "bert",
+    "megatron-bert": "bert",
+    "roberta-prelayernorm": "bert",
+    "biogpt": "opt",
+    "openai-gpt": "gpt2",
     "internvl_chat": "qwen2",
     "solar_open": "glm4_moe",
     "cwm": "llama",

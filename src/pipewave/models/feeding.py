@@ -45,7 +45,7 @@ def _moe(stage: Stage, spec: Moe) -> Iterator[Use]:
         yield stage.linear(spec.into)
     yield from dispatch(stage, spec)
     call = FusedMoe(
-        stage.met,
+        round(stage.met * spec.skew) if stage.parallel.ep > 1 else stage.met,
         spec.experts,
         spec.topk,
         spec.hidden,

@@ -60,7 +60,8 @@ class Moe:
     """Routed experts, optionally beside a shared expert that sees every token.
 
     `hidden` is the width experts work at: a latent one where `into` and `back` map to it and from it.
-    `idle`: experts that return their input (LongCat's zero experts), which the router may choose.
+    `idle`: experts that return their input (LongCat's zero experts), which the router may choose. `skew`: tokens of the
+    fullest rank over an even share, where experts lie on several ranks.
     """
 
     experts: int
@@ -78,6 +79,7 @@ class Moe:
     back: Linear | None = None
     small: int = 0  # parameters of a latent norm and of the router's scales
     idle: int = 0
+    skew: float = 1.0
 
     def linears(self) -> tuple[Linear, ...]:
         """The matrices that every token meets (routed experts are counted apart)."""

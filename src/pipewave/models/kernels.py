@@ -139,6 +139,8 @@ def _streams(stage: Stage, part: str) -> Iterator[Use]:
             stage.rows, hyper.hidden, mult=hyper.streams, part=part, sinkhorn_iters=hyper.sinkhorn, dtype=stage.dtype
         )
         yield Use(f"hyper_{part}", call)
+        for each in hyper.maps if part == "pre" else ():
+            yield stage.linear(each)
 
 
 def _head(stage: Stage) -> Iterator[Use]:

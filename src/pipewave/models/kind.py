@@ -46,6 +46,7 @@ WORDS: dict[str, Kind] = {
     "minimax_m3_sparse": Kind(own=(("sparse", True),)),
     "sliding_attention": Kind(full=False),
     "local": Kind(full=False),
+    "hybrid_sliding": Kind(full=False),
     "chunked_attention": Kind(full=False),
     "linear_attention": Kind(("linear",)),
     "mamba": Kind(("mamba",)),

@@ -74,7 +74,7 @@ def _built_in(name: str) -> ModelSpec:
 
 
 def _stem(name: str) -> str | None:
-    """The built-in file of a name, with or without an organisation and the maker's prefix."""
+    """The built-in file of a name, with or without an organisation and the publisher's prefix."""
     short = name.rsplit("/", 1)[-1]
     known = _catalogue()
     return next(

@@ -150,6 +150,7 @@ class Mla(Mixer):
     indexer: Indexer | None = None
     gate: Linear | None = None  # hidden → heads, multiplies the output
     rope: bool = True
+    sinks: bool = False
 
     def linears(self) -> tuple[Linear, ...]:
         indexing = self.indexer.maps if self.indexer else ()
@@ -157,8 +158,9 @@ class Mla(Mixer):
 
     @property
     def extra_params(self) -> int:
-        """The two latent norms and what the indexer adds."""
-        return (self.q_lora_rank or 0) + self.kv_lora_rank + (self.indexer.params if self.indexer else 0)
+        """The two latent norms, attention sinks and what the indexer adds."""
+        own = (self.q_lora_rank or 0) + self.kv_lora_rank + (self.heads if self.sinks else 0)
+        return own + (self.indexer.params if self.indexer else 0)
 
     @property
     def divided(self) -> dict[str, int]:
@@ -254,7 +256,8 @@ class Recurrent(Mixer):
     `heads` states of key_dim × value_dim elements of `state_width` bytes; `key_heads` heads of queries and keys
     (groups of B and C in Mamba 2). `channels` pass a causal convolution `kernel` wide, whose last kernel - 1 inputs
     are kept in 16 bits. `inputs` and `outputs`: matrices before and after; `params`: what lies outside them.
-    `norm`: width of the norm before the output, 0 = none. `chunk`: tokens a block of the scan.
+    `norm`: width of the norm before the output, 0 = none. `chunk`: tokens a block of the scan. `interleaved`: the first
+    map leaves queries, keys, values and gates of a head side by side, so that they must be parted before the next step.
     """
 
     kind: str
@@ -270,6 +273,7 @@ class Recurrent(Mixer):
     state_width: int = 4
     norm: int = 0
     chunk: int = 64
+    interleaved: bool = False
 
     def linears(self) -> tuple[Linear, ...]:
         return (*self.inputs, *self.outputs)

@@ -52,8 +52,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "share_expert_dim", "share_expert_dims",
         "shared_experts_intermediate_size",
     ),
-    "moe_latent": ("moe_latent_size", "routed_expert_hidden_size"),
+    "moe_latent": ("moe_latent_size", "routed_expert_hidden_size", "moe_hidden_size"),
     "idle_experts": ("zero_expert_num",),
+    "hc_mult": ("hc_mult", "hc_count"),
     # recurrences
     "mamba_heads": ("mamba_num_heads", "mamba_n_heads", "mamba_heads", "n_mamba_heads"),
     "mamba_head_dim": ("mamba_head_dim", "mamba_d_head", "mamba_headdim"),
@@ -107,6 +108,9 @@ HARMLESS = frozenset(
     true_head_dim att_impl_type
     attn_output_gate additional_vocab_size audio_token_index max_window_size num_sliding_attention_heads
     swa_num_attention_heads type_vocab_size
+    number_of_conv_states unpadded_vocab_size ple_embed_dim ple_conv_kernel_size ngram_size heads_per_ngram
+    ngram_vocab_size_base make_ngram_vocab_size_divisible_by split_ngram_parts indexer_kv_heads local_layer_ids
+    log_scaling_n_floor n_layers_per_attn_res_block
     index_share_for_mtp_iteration attn_res_block_size sliding_window_pattern hybrid_layer_pattern mlp_layer_types
     """.split()  # noqa: SIM905
 )

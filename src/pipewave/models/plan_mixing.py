@@ -24,7 +24,8 @@ def _by_word(fields: Fields, count: int) -> list[Kind] | None:
             f"layer_types holds {unknown!r}: no part is known by this word; known: {known}",
             field=fields.named("layer_types"),
         )
-    return [table[word] for word in words]
+    alone = not fields.has("mamba_state")  # "hybrid" then speaks of attention with convolutions before it
+    return [FULL if word == "hybrid" and alone else table[word] for word in words]
 
 
 def _by_letter(fields: Fields, count: int) -> list[Kind] | None:

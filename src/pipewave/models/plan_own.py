@@ -1,4 +1,4 @@
-"""Values that one layer has for itself: lists with one a layer, and what sliding and full layers state apart."""
+"""Values that one layer has for itself: lists with one a layer, and what sliding and full layers state separately."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _GLOBAL = (
     ("keys_are_values", "attention_k_eq_v"),
 )
 _ATTENTION = ("num_attention_heads", "num_key_value_heads")
-_ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count")
+_ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count", "ngrams")
 Columns = Iterator[tuple[str, list[Any]]]  # a field and its value in every layer, None for the model's own
 
 
 def own(fields: Fields, kinds: Sequence[Kind]) -> list[Kind]:
     """Give every layer what a config states for it alone; equal layers stay one object."""
-    columns = [column for rule in (_listed, _borrowed, _reused, _blocks) for column in rule(fields, len(kinds))]
+    columns = [
+        column for rule in (_listed, _borrowed, _reused, _blocks, _ngrams) for column in rule(fields, len(kinds))
+    ]
     stated = fields.section("per_layer_config")
     known: dict[object, Kind] = {}
     found = []
@@ -38,13 +40,13 @@ def own(fields: Fields, kinds: Sequence[Kind]) -> list[Kind]:
         values |= Fields(stated).section(f"{index:02}") or Fields(stated).section(str(index))
         key = (kind, repr(values))
         if key not in known:
-            known[key] = kind.with_own(**_apart(fields, kind), **values)
+            known[key] = kind.with_own(**_sliding_or_full(fields, kind), **values)
         found.append(known[key])
     return found
 
 
-def _apart(fields: Fields, kind: Kind) -> dict[str, Any]:
-    """What a config states apart for sliding and for full attention."""
+def _sliding_or_full(fields: Fields, kind: Kind) -> dict[str, Any]:
+    """What a config states separately for sliding and for full attention."""
     if "attention" not in kind.mixers:
         return {}
     values = {name: fields.get(source) for name, source in (_GLOBAL if kind.full else _SLIDING)}
@@ -96,3 +98,10 @@ def _blocks(fields: Fields, count: int) -> Columns:
         listed = section.get("sparse_attention_freq")
         flags = listed if isinstance(listed, list) else [1] * count
         yield "sparse", [(index < len(flags) and bool(flags[index])) or None for index in range(count)]
+
+
+def _ngrams(fields: Fields, count: int) -> Columns:
+    """Layers, counted from one, that add embeddings of n-grams (Qwen4)."""
+    chosen = fields.ints("ple_layer_ids")
+    if chosen:
+        yield "ngrams", [(index + 1 in chosen) or None for index in range(count)]

@@ -11,7 +11,7 @@ Rule = Callable[[Fields, int], list[bool] | None]
 
 def sparse(fields: Fields, count: int) -> list[bool]:
     """True for layers with experts: every rule that a config uses must agree."""
-    if not fields.has("experts") or fields.get("enable_moe_block") is False:
+    if not fields.has("experts") or False in (fields.get("enable_moe_block"), fields.get("is_moe")):
         return [False] * count
     rules = [made for rule in _ROUTING if (made := rule(fields, count)) is not None]
     return [all(rule[index] for rule in rules) for index in range(count)]

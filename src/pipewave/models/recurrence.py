@@ -10,13 +10,17 @@ from pipewave.models.mixers import Recurrent
 from pipewave.models.stage import ACT, Stage, Use
 
 STATE_DTYPES = {2: "bf16", 4: "fp32"}
+DELTA = ("gdn", "kda")
 BRANCHES = {"kda": 3}  # kernels of a convolution that share the channels: those of q, k and v
 
 
 def before_recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
-    """All maps from the hidden states."""
+    """All maps from the hidden states, and the copy that parts what the first one leaves side by side."""
     for matrix in spec.inputs:
         yield stage.linear(matrix)
+    if spec.interleaved:
+        size = stage.rows * (spec.inputs[0].out // stage.tp) * ACT
+        yield stage.streaming("delta_unpack", size, size)
 
 
 def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
@@ -27,8 +31,20 @@ def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
             phase = "verify" if phase == "generation" and max(q_lens) > 1 else phase
             if spec.channels and spec.kernel > 1:
                 yield Use("causal_conv1d", _convolution(stage, spec, q_lens, phase))
+            if spec.kind in DELTA and phase == "context":
+                yield from _around_scan(stage, spec, sum(q_lens))
             if spec.key_dim:
                 yield _CORES[spec.kind](stage, spec, q_lens, phase)
+
+
+def _around_scan(stage: Stage, spec: Recurrent, tokens: int) -> Iterator[Use]:
+    """Copies beside the scan of a prompt, as vLLM 0.22.1 makes them (fla/ops/fused_gdn_prefill_post_conv.py).
+
+    Queries and keys are normed and parted from values; the buffer of outputs is zeroed, then filled with copies.
+    """
+    channels, out = (tokens * (size // stage.tp) * ACT for size in (spec.channels, spec.heads * spec.value_dim))
+    yield stage.streaming("delta_prepare", channels, channels)
+    yield stage.streaming("delta_output", out, 2 * out)
 
 
 def _convolution(stage: Stage, spec: Recurrent, q_lens: tuple[int, ...], phase: str) -> Call:

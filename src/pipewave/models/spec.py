@@ -27,22 +27,44 @@ BLOCK_NORMS = {"pre": 1, "post": 1, "sandwich": 2}
 
 @dataclass(frozen=True, slots=True)
 class HyperConnection:
-    """Residual of several streams (DeepSeek-V4): mixed into one before a block and spread after it."""
+    """Residual of several streams (DeepSeek-V4): mixed into one before a block and spread after it.
+
+    `crossed`: streams are mixed with one another too (not in Hy 4). `rank`: width of the bottleneck through which a
+    weight an element is made (Qwen4), 0 = one weight a stream.
+    """
 
     streams: int
     sinkhorn: int
     hidden: int
+    crossed: bool = True
+    rank: int = 0
+
+    @property
+    def width(self) -> int:
+        """Elements of all streams."""
+        return self.streams * self.hidden
+
+    @property
+    def maps(self) -> tuple[Linear, ...]:
+        """Matrices that run before a block beside the mixing kernel."""
+        if not self.rank:
+            return ()
+        return Linear("hyper_down", self.rank, self.width), Linear("hyper_up", self.width, self.rank)
 
     @property
     def params(self) -> int:
-        """One block's mixing map, its biases and its three scales."""
-        mixes = (2 + self.streams) * self.streams
-        return mixes * self.streams * self.hidden + mixes + 3
+        """One block's mixing map, its biases and its scales, or its bottleneck, its norm and the way back."""
+        if self.rank:
+            return (2 * self.rank + 1 + self.streams) * self.width
+        mixes = (2 + (self.streams if self.crossed else 0)) * self.streams
+        return mixes * self.width + mixes + (3 if self.crossed else 2)
 
     @property
     def head_params(self) -> int:
         """What merges the streams after the last layer."""
-        return self.streams**2 * self.hidden + self.streams + 1
+        if self.rank:
+            return (2 * self.rank + 1) * self.width
+        return self.streams * self.width + self.streams + 1
 
 
 @dataclass(frozen=True, slots=True)

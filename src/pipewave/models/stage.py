@@ -14,7 +14,14 @@ from pipewave.models.shard import Parallel
 from pipewave.models.spec import ModelSpec
 
 ACT = int(ACTIVATION_BYTES)  # bytes of one 16-bit activation
-COMPILED = ("embedding", "rope", "qk_norm", "activation", "shared_add")  # streaming kernels that a compiler generates
+COMPILED = (
+    "embedding",
+    "rope",
+    "qk_norm",
+    "activation",
+    "shared_add",
+    "delta_unpack",
+)  # streaming kernels that a compiler generates
 Pairs = list[tuple[int, int]]  # (new tokens, tokens in all) of each request
 
 

@@ -1,4 +1,4 @@
-"""Vision towers that share a card with the language model: counted in memory, run for requests with images."""
+"""Vision towers that share a GPU with the language model: counted in memory, run for requests with images."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class QueryTile:
     """Rows of packed queries and columns of keys that one CTA handles per iteration."""
 
     rows: int
@@ -75,7 +75,7 @@ def demand(
     return Demand(tensor_ops=Load.of(mma, sm), xu_ops=Load.of(exp, sm), read_bytes=Load.of(read, sm))
 
 
-def choose_tile(hw: Hardware, packed_rows: Ints, head_dim: int) -> Tile:
+def choose_tile(hw: Hardware, packed_rows: Ints, head_dim: int) -> QueryTile:
     """FlashInfer's tile: rows by the mean packed query length, columns by what shared memory and registers hold."""
     mean_rows = int(packed_rows.sum()) // len(packed_rows)
     rows = 128 if mean_rows > 64 and head_dim < 256 else 64 if mean_rows > 16 else 16
@@ -89,7 +89,7 @@ def choose_tile(hw: Hardware, packed_rows: Ints, head_dim: int) -> Tile:
     fits = [v for v in range(1, most + 1) if _registers_allow(v, mma_q, head_dim // 16)]
     if not fits:
         raise BadInput(f"head_dim={head_dim}: no FA2 tile fits {hw.name}", field="head_dim")
-    return Tile(rows=rows, cols=16 * fits[-1] * warps_kv)
+    return QueryTile(rows=rows, cols=16 * fits[-1] * warps_kv)
 
 
 def _registers_allow(mma_kv: int, mma_q: int, mma_d: int) -> bool:
@@ -113,7 +113,7 @@ def kv_chunk(hw: Hardware, q_tiles: Ints, kv_lens: Ints, kv_heads: int, paged: b
     return low * scale
 
 
-def task_iterations(q_lens: Ints, kv_lens: Ints, group: int, tile: Tile, chunk: int) -> Ints:
+def task_iterations(q_lens: Ints, kv_lens: Ints, group: int, tile: QueryTile, chunk: int) -> Ints:
     """KV iterations of every (request, query tile, chunk) in launch order; zero where the causal mask hides all."""
     q_tiles, chunks = _ceil(q_lens * group, tile.rows), _ceil(kv_lens, chunk)
     per_request = q_tiles * chunks

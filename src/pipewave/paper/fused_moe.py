@@ -20,7 +20,7 @@ ELEMENT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class ExpertTile:
     """Triton block sizes; arrays aligned with the calls."""
 
     block_m: Array
@@ -54,12 +54,12 @@ def padded_rows(assignments: Array, experts: Array, block_m: Array) -> Array:
     return block_m * ((experts - extra) * ceil_div(share, block_m) + extra * ceil_div(share + 1, block_m))
 
 
-def tile_heuristic(tokens: Array, experts: Array, hidden: Array, smem_kb: int) -> Tile:
+def tile_heuristic(tokens: Array, experts: Array, hidden: Array, smem_kb: int) -> ExpertTile:
     """Block sizes by shape and shared memory: small (<= 100 KB per SM), Ampere (<= 164 KB) or Hopper-like GPUs."""
     if smem_kb <= 100:
         return _small_tile(tokens, experts, hidden)
     ampere = smem_kb <= 164
-    return Tile(
+    return ExpertTile(
         block_m=_by(tokens, [128, 256, 512], [16, 32, 64, 64 if ampere else 128]),
         block_n=np.full_like(tokens, 128),
         block_k=_by(tokens, [256], [128, 64]),
@@ -67,10 +67,10 @@ def tile_heuristic(tokens: Array, experts: Array, hidden: Array, smem_kb: int) -
     )
 
 
-def _small_tile(tokens: Array, experts: Array, hidden: Array) -> Tile:
+def _small_tile(tokens: Array, experts: Array, hidden: Array) -> ExpertTile:
     large = np.where(experts < 64, 64, 128)
     block_m = np.where(tokens > 2048, large, _by(tokens, [128, 256, 512], [16, 32, 64, 128]))
-    return Tile(
+    return ExpertTile(
         block_m=block_m,
         block_n=np.where((hidden <= 1536) & (tokens <= 128), 16, 64),
         block_k=_by(tokens, [256], [256, 64]),

@@ -101,11 +101,11 @@ def straight(formula: Callable[..., Any], numbers: int) -> Callable[..., Any]:
     The formula returns a number, or tuples of them, nested as may be. Raises NotStraight.
     """
     lines: dict[str, str] = {}
-    asked = [f"x{i}" for i in range(numbers)]
-    answer = _nested(formula(*(Symbol(name, lines) for name in asked)))
+    names = [f"x{i}" for i in range(numbers)]
+    answer = _nested(formula(*(Symbol(name, lines) for name in names)))
     body = "".join(f"    {name} = {expression}\n" for expression, name in _needed(lines, answer))
     scope: dict[str, Any] = dict(LOCALS)
-    exec(f"def line({', '.join(asked)}):\n{body}    return {answer}\n", scope)  # our own arithmetic
+    exec(f"def line({', '.join(names)}):\n{body}    return {answer}\n", scope)  # our own arithmetic
     line: Callable[..., Any] = scope["line"]
     return line
 

@@ -34,8 +34,8 @@ def _nothing(split: Split, drafts: Speculative | None, role: str) -> list[str]:
 def _vllm(split: Split, drafts: Speculative | None, role: str) -> list[str]:
     words = ["--data-parallel-size", str(split.dp)] if split.dp > 1 else []
     if drafts:
-        told = {"method": VLLM_METHODS.get(drafts.method, drafts.method), "num_speculative_tokens": drafts.tokens}
-        words += ["--speculative-config", json.dumps(told | ({"model": drafts.model} if drafts.model else {}))]
+        config = {"method": VLLM_METHODS.get(drafts.method, drafts.method), "num_speculative_tokens": drafts.tokens}
+        words += ["--speculative-config", json.dumps(config | ({"model": drafts.model} if drafts.model else {}))]
     return words + (["--kv-transfer-config", json.dumps(NIXL)] if role else [])
 
 

@@ -18,6 +18,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
+from pipewave.planning import platforms
 from pipewave.planning.arrivals import Groups
 from pipewave.planning.launch import check_blocks
 from pipewave.planning.parts import Parts
@@ -25,7 +26,7 @@ from pipewave.planning.space import Question, Split
 from pipewave.serving.drafting import with_drafter
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.step import Engine, Runner, find_engine
-from pipewave.step.memory import GIB, Budget, budget, cache_bytes
+from pipewave.step.memory import Budget, budget, requests_in
 
 COLUMNS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "spread")
 
@@ -63,6 +64,7 @@ class Steady:
     def __init__(self, model: ModelSpec, split: Split, question: Question, gpu: GPU) -> None:
         parallel = split.parallel
         parallel.check(model)
+        platforms.of(split.gpu, find_engine(split.engine).name)
         check_blocks(model, split)
         self.split, self.question = split, question
         self.runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, find_engine(split.engine))
@@ -89,8 +91,8 @@ class Steady:
             )
             for tokens in budgets
         ]
-        each = [cache_bytes(deployment, length, chunk=tokens) / GIB for tokens in budgets]
-        return np.array([m.kv / e // self.lanes for m, e in zip(memory, each, strict=True)])
+        fits = [requests_in(deployment, m, length, tokens) for m, tokens in zip(memory, budgets, strict=True)]
+        return np.asarray(np.maximum(np.array(fits) // self.lanes, 0.0))
 
     def _columns(self, tokens: Array, lane: Array) -> dict[str, Array]:
         parts = Parts(self.runner, self.question, tokens, lane, self.drafts)

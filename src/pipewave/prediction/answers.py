@@ -134,12 +134,12 @@ class Predictions(Sequence[Prediction]):
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Lists by name, with the fields of the contract."""
-        told = ("basis", "impl", "stack", "notes", "software")
+        sourced = ("basis", "impl", "stack", "notes", "software")
         sources = [self.sources[group] for group in self.group.tolist()]
         return (
             {name: getattr(self, name).tolist() for name in LATENCIES}
             | {"bound": [PIPES[pipe] for pipe in self.bound.tolist()]}
-            | {name: [getattr(source, name) for source in sources] for name in told}
+            | {name: [getattr(source, name) for source in sources] for name in sourced}
         )
 
     def to_pandas(self) -> Any:

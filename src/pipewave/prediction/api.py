@@ -87,10 +87,10 @@ def _indexed(calls: Any) -> bool:
 
 def _part(part: requests.Part, stack: str | None, impl: str | None) -> Predictions:
     """Rows asked for in one place."""
-    asked, at = part.calls, part.where
-    if not isinstance(asked, Sequence) and (rows := tables.batch(asked)) is not None:
-        return _uniform(rows, at.gpu, at.protocol, stack, impl)
-    many = asked if isinstance(asked, Sequence) else tables.calls(asked)
+    rows, at = part.calls, part.where
+    if not isinstance(rows, Sequence) and (batch := tables.batch(rows)) is not None:
+        return _uniform(batch, at.gpu, at.protocol, stack, impl)
+    many = rows if isinstance(rows, Sequence) else tables.calls(rows)
     return predict_cases([as_case(call, stack, impl) for call in many], at.gpu, at.protocol)
 
 
@@ -110,12 +110,12 @@ class Explanation:
 
 def explain(call: Call, gpu: str | GPU, *, protocol: str = "cold") -> Explanation:
     """Predict one call and say how busy each pipe would be at its highest rate."""
-    card, case = find(gpu), as_case(call, None, None)
-    batch = answer_one(case, card, requests.check_protocol(protocol))
-    pipes = batch.analysis.demand.seconds(card, case["dtype"])[:, 0]
+    spec, case = find(gpu), as_case(call, None, None)
+    batch = answer_one(case, spec, requests.check_protocol(protocol))
+    pipes = batch.analysis.demand.seconds(spec, case["dtype"])[:, 0]
     prediction = _one(batch)
     busy = {pipe: float(s) * US / prediction.latency_us for pipe, s in zip(PIPES, pipes, strict=True)}
-    return Explanation(call, card, prediction, busy)
+    return Explanation(call, spec, prediction, busy)
 
 
 def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl: str | None) -> Predictions:

@@ -1,10 +1,10 @@
-"""Answers in the order that physics demands: more work takes no less time, a faster card no more.
+"""Answers in the order that physics demands: more work takes no less time, a faster GPU no more.
 
 A net that answers beyond its rows may say otherwise, so there an answer is held against its neighbours: the same call
-with one size halved (`Family.grows`), answered by the same kernel, is a least; the card that a what-if was made of is a
-least or a most where all its changed rates point one way. Where the card was measured, nothing is compared: rows
-decide there, and a call costs no more than before. Nor are sizes halved on a copy of such a card: with nothing changed
-that matters it is the card.
+with one size halved (`Family.grows`), answered by the same kernel, is a least; the GPU that a what-if was made of is a
+least or a most where all its changed rates point one way. Where the GPU was measured, nothing is compared: rows
+decide there, and a call costs no more than before. Nor are sizes halved on a copy of such a GPU: with nothing changed
+that matters it is the GPU.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ RATES = frozenset((
     "int8_tops", "fp4_tflops", "dram_gbps", "dram_pin_gbps", "dram_measured_gbps", "l2_gbps", "link_gbps", "pcie_gbps",
     "tdp_w",
 ))  # fmt: skip
-MORE, LESS = 1, -1  # a what-if is nowhere slower, nowhere faster than its card
+MORE, LESS = 1, -1  # a what-if is nowhere slower, nowhere faster than its original
 SHORT_S = 2e-3  # above, the work itself decides, which grows with every size
-HALVINGS = 2
 
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
@@ -49,8 +48,8 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
         smaller = batch.answer(family, less, key, gpu, protocol).seconds[0]
         latency[rows] = np.maximum(latency[rows], smaller)
     if (made_of := _made_of(gpu)) is not None:
-        card, side = made_of
-        latency = _beside(latency, batch.answer(family, cols, key, card, protocol).seconds[0], side, ARRAY)
+        original, side = made_of
+        latency = _beside(latency, answer(family, cols, key, original, protocol).seconds[0], side, ARRAY)
     return replace(found, seconds=np.array(_at(latency, found.seconds, ARRAY)))
 
 
@@ -66,9 +65,9 @@ def answer_scalar(
         smaller = scalar.answer_scalar(family, less, key, gpu, protocol)
         latency = max(latency, smaller.seconds[0] if smaller else 0.0)
     if (made_of := _made_of(gpu)) is not None:
-        card, side = made_of
-        other = scalar.answer_scalar(family, case, key, card, protocol)
-        if other is None:  # the card is calibrated: only a batch can say
+        original, side = made_of
+        other = answer_scalar(family, case, key, original, protocol)
+        if other is None:  # the original is calibrated: only a batch can say
             return None
         latency = _beside(latency, other.seconds[0], side, SCALAR)
     return found if latency == found.seconds[0] else found._replace(seconds=_at(latency, found.seconds, SCALAR))
@@ -78,17 +77,17 @@ def _measured(source: Source) -> bool:
     return source.basis == "measured_gpu"
 
 
-def _sizes(family: Family, key: Sequence[Any]) -> tuple[str, ...]:
-    """Sizes that may be halved; none where a list in the key counts them (tokens of each expert)."""
-    return () if any(isinstance(option, tuple | list) for option in key) else family.grows
+def _sizes(family: Family, key: Sequence[Any]) -> Mapping[str, int]:
+    """Sizes that may be halved, and how often; none where a list in the key counts them (tokens of each expert)."""
+    return {} if any(isinstance(option, tuple | list) for option in key) else family.grows
 
 
 def _halved(family: Family, case: Mapping[str, Any], key: Sequence[Any], latency: float) -> Iterator[Mapping[str, Any]]:
-    for name in _sizes(family, key) if latency < SHORT_S else ():
-        size, times = case.get(name) or 0, 0
-        while size and size % 2 == 0 and times < HALVINGS:
-            size, times = size // 2, times + 1
-            yield {**case, name: size}
+    for name, halvings in _sizes(family, key).items() if latency < SHORT_S else ():
+        size = case.get(name) or 0
+        for ways in (2 ** (i + 1) for i in range(halvings)):
+            if size and size % ways == 0:
+                yield {**case, name: size // ways}
 
 
 def _halved_columns(
@@ -96,8 +95,8 @@ def _halved_columns(
 ) -> Iterator[tuple[NDArray[np.intp], Columns]]:
     """Numbers of the calls of which a size can be halved, with their columns so."""
     short = latency < SHORT_S
-    for name in _sizes(family, key):
-        for ways in (2 ** (i + 1) for i in range(HALVINGS)):
+    for name, halvings in _sizes(family, key).items():
+        for ways in (2 ** (i + 1) for i in range(halvings)):
             rows = np.flatnonzero(short & (cols[name] % ways == 0) & (cols[name] > 0))
             if len(rows):
                 less = taken(cols, rows)
@@ -118,16 +117,16 @@ def _at(latency: Any, seconds: Any, xp: Arith) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1024)
 def _made_of(gpu: GPU) -> tuple[GPU, int] | None:
-    """The card that a what-if was made of and on which side of it the what-if is; None for others and mixed changes."""
+    """The GPU that a what-if was made of and on which side of it the what-if is; None for others and mixed changes."""
     if not gpu.origin:
         return None
     try:
-        card = find(gpu.origin)
+        original = find(gpu.origin)
     except UnknownGPU:
         return None
-    pairs = {name: (getattr(gpu, name), getattr(card, name)) for name in VALUE_FIELDS}
+    pairs = {name: (getattr(gpu, name), getattr(original, name)) for name in VALUE_FIELDS}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if not changed or changed.keys() - RATES or any(None in pair for pair in changed.values()):
         return None
     signs = {MORE if mine > theirs else LESS for mine, theirs in changed.values()}
-    return (card, signs.pop()) if len(signs) == 1 else None
+    return (original, signs.pop()) if len(signs) == 1 else None

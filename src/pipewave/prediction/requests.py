@@ -61,23 +61,23 @@ def check_name(field: str, value: Any) -> None:
         raise BadInput(f"{field} = {value!r}: must be a non-empty string", field=field)
 
 
-def parts(asked: Sequence[Any] | Table, gpu: Any, protocol: Any) -> list[Part]:
+def parts(rows: Sequence[Any] | Table, gpu: Any, protocol: Any) -> list[Part]:
     """Everything that is asked for, by place. Raises BadInput for what is neither a list of calls nor a table."""
-    if is_table(asked):
-        return list(_of_table(asked, gpu, protocol))
-    if isinstance(asked, Sequence) and not isinstance(asked, str | bytes):
-        return list(_of_list(asked, gpu, protocol))
+    if is_table(rows):
+        return list(_of_table(rows, gpu, protocol))
+    if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
+        return list(_of_list(rows, gpu, protocol))
     raise BadInput(
-        f"calls = {asked!r:.80}: must be a call, a list of calls, a dict of columns or a DataFrame", field=None
+        f"calls = {rows!r:.80}: must be a call, a list of calls, a dict of columns or a DataFrame", field=None
     )
 
 
-def _of_list(asked: Sequence[Any], gpu: Any, protocol: Any) -> Iterator[Part]:
-    if asked and all(isinstance(item, Call) for item in asked):  # calls name no place
-        yield Part(where(gpu, protocol), slice(None), asked)
+def _of_list(items: Sequence[Any], gpu: Any, protocol: Any) -> Iterator[Part]:
+    if items and all(isinstance(item, Call) for item in items):  # calls name no place
+        yield Part(where(gpu, protocol), slice(None), items)
         return
     places: dict[tuple[Any, Any], tuple[list[int], list[Call]]] = {}
-    for i, item in enumerate(asked):
+    for i, item in enumerate(items):
         named = item if isinstance(item, Mapping) else {}
         key = (_named(named, "gpu", gpu), _named(named, "protocol", protocol))
         rows, calls = places.setdefault(key if all(map(_hashable, key)) else (i, None), ([], []))

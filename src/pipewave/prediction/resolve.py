@@ -14,7 +14,7 @@ from pipewave.physics.cache import SERVING
 from pipewave.residual.card import Card
 from pipewave.residual.nets import trained
 from pipewave.software import stacks
-from pipewave.software.known import FOUR_BIT, LEVELS, Asked, Choice, choose, furthest, kind_of
+from pipewave.software.known import FOUR_BIT, LEVELS, Choice, Query, choose, furthest, kind_of
 
 # What the corpus's tables of collectives call the contract's implementations.
 COLLECTIVES = {"NCCL": "nccl", "TRTLLM": "custom"} | {
@@ -27,7 +27,7 @@ REVEALING = ("config", "tile", "ctas")  # options that say how a call was implem
 class Source:
     """What a batch of answers rests on. `software`: one of `pipewave.software.known.LEVELS`.
 
-    `near`: rows of the card were measured, or of the one it is a copy of.
+    `near`: rows of the GPU were measured, or of the one it is a copy of.
     """
 
     basis: str
@@ -70,10 +70,10 @@ def resolve(
     return Context(gpu, dtype, protocol, used, ran.impl, options, _other_version(stack, used)), source
 
 
-def _other_version(asked: str | None, used: str) -> str:
+def _other_version(named: str | None, used: str) -> str:
     """The version asked for, where another of the framework answers: what is known of it by rule still holds."""
-    same = asked and asked != used and stacks.framework(asked) == stacks.framework(used)
-    return asked if asked and same and stacks.version(asked) else ""
+    same = named and named != used and stacks.framework(named) == stacks.framework(used)
+    return named if named and same and stacks.version(named) else ""
 
 
 def _by_name(card: Card, dtype: str, protocol: str) -> frozenset[str]:
@@ -98,29 +98,29 @@ def _software(
     """The stack and the implementation that answer: known by GPU, type, protocol and net."""
     given, net, seen = dict(options), net_name(family, options), measured_protocol(protocol)
     card = trained(net).card  # type: ignore[union-attr]
-    asked = Asked(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen)
-    choice = choose(card.known, asked, card.default_stack.get(seen), _by_name(card, dtype, seen))
-    return choice, _runs(net, card, asked, choice, impl, gpu, _selected(family, dtype, given))
+    query = Query(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen)
+    choice = choose(card.known, query, card.default_stack.get(seen), _by_name(card, dtype, seen))
+    return choice, _runs(net, card, query, choice, impl, gpu, _selected(family, dtype, given))
 
 
 def _runs(
-    net: str, card: Card, asked: Asked, choice: Choice, impl: str | None, gpu: GPU, told: tuple[str, ...]
+    net: str, card: Card, query: Query, choice: Choice, impl: str | None, gpu: GPU, selectors: tuple[str, ...]
 ) -> Runs:
-    """The implementation asked for, or the one the stack runs; types are crossed only where none is known, and told."""
+    """The implementation asked for, or the one the stack runs; types are crossed where none is known, with a note."""
     stack, note = choice.measured_as, _unknown_impl(net, impl)
-    found = impl or card.impl(stack, gpu.compute_capability, asked.dtype, told)
+    found = impl or card.impl(stack, gpu.compute_capability, query.dtype, selectors)
     if not found and (found := card.impl_of_other_types(stack, gpu.compute_capability)):
-        note = f"no kernel of {asked.dtype} is known of {stack}; answered as {found}, measured on other types"
-    if not tells_apart(net):
+        note = f"no kernel of {query.dtype} is known of {stack}; answered as {found}, measured on other types"
+    if not distinguishes_impls(net):
         return Runs(found, choice.level, "")
-    rows = card.known.exactly(asked.kind, asked.protocol, stack, found)
-    level = furthest(choice.level, rows.level(asked.gpu, stack, found))
+    rows = card.known.exactly(query.kind, query.protocol, stack, found)
+    level = furthest(choice.level, rows.level(query.gpu, stack, found))
     if (impl or choice.note) and not note and level not in (choice.level, LEVELS[0]):
-        note = f"no rows of {stack} with {found} on {asked.gpu} were used in training"
+        note = f"no rows of {stack} with {found} on {query.gpu} were used in training"
     return Runs(found, level, note)
 
 
-def tells_apart(net: str) -> bool:
+def distinguishes_impls(net: str) -> bool:
     """Whether a net tells implementations apart."""
     learned = trained(net)
     return learned is not None and "impl" in learned.net.categories
@@ -166,7 +166,7 @@ def plain_context(ctx: Context, net: str) -> Context:
     known = learned.ceiling.plain
     stack, impl = known.plain(measured_protocol(ctx.protocol), ctx.gpu.compute_capability, ctx.dtype)
     options = tuple((name, None if name in REVEALING else value) for name, value in ctx.options)
-    return replace(ctx, stack=stack, impl=impl, options=options, asked="")
+    return replace(ctx, stack=stack, impl=impl, options=options, requested="")
 
 
 def measured_protocol(protocol: str) -> str:

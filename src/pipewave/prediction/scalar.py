@@ -78,7 +78,7 @@ class ScalarContext:
     shift: float
     widths: tuple[Interval, ...]
     plain: Context  # that the ceiling is answered in
-    asked: int = 0  # so many calls
+    uses: int = 0  # so many calls
     before: Callable[[Mapping[str, Any]], Sequence[Any] | None] | None = None  # once written out
     after: Callable[..., tuple[float, ...]] | None = None
 
@@ -156,8 +156,8 @@ def _combined(found: Sequence[Any], at: ScalarContext) -> ScalarAnswer:
     ceiling = at.ceiling(plain_inputs)[0] if at.ceiling else means[at.members :]
     known = (*before, *means[: at.members], *logs[: at.members], *ceiling)
     seconds = at.after(*known) if at.after else _interval(known, at, SCALAR)
-    at.asked = asked = at.asked + 1
-    if asked == WRITTEN_OUT_AT:
+    at.uses = uses = at.uses + 1
+    if uses == WRITTEN_OUT_AT:
         _write_out(at, len(known))
     return ScalarAnswer(seconds, bound, at.source, at.ctx, dram_bytes, joules)
 

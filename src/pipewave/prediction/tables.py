@@ -43,9 +43,9 @@ def calls(table: Table) -> list[Call]:
     return [_call(i, {name: _at(column, i) for name, column in columns.items()}) for i in range(rows)]
 
 
-def is_table(asked: Any) -> TypeGuard[Table]:
+def is_table(given: Any) -> TypeGuard[Table]:
     """Whether something has columns by name."""
-    return isinstance(asked, Mapping) or (hasattr(asked, "columns") and hasattr(asked, "__getitem__"))
+    return isinstance(given, Mapping) or (hasattr(given, "columns") and hasattr(given, "__getitem__"))
 
 
 def names_of(table: Table) -> list[str]:

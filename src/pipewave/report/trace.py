@@ -35,6 +35,11 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
         yield _table(ASSUMED, [call for call in calls if not call.get("counted", True)])
     if not calls:
         yield Notes((NOTHING,))
+    if answer.get("idle"):
+        yield _idle(answer["idle"])
+    for field, title in (("by_operator", "By operator"), ("by_layer", "By layer")):
+        if answer.get(field):
+            yield _sums(title, answer[field])
     for field, title in (("unshaped", "Recognised, shape unknown"), ("unrecognized", "Not recognised")):
         if answer[field]:
             yield _left(title, answer[field])
@@ -80,6 +85,25 @@ def _table(title: str, calls: Sequence[Mapping[str, Any]]) -> Table:
                   float(call["total_recoverable_us"])) for call in calls[:ROWS])  # fmt: skip
     more = f"{number(len(calls) - ROWS)} smaller ones are left out." if len(calls) > ROWS else ""
     return Table(title, columns, rows, f"µs of one call; recoverable of all of them. {more}".strip())
+
+
+def _idle(idle: Mapping[str, Any]) -> Table:
+    """Waits of the GPU by cause, then the longest ones."""
+    whole = float(idle["span_us"]) or 1.0
+    causes = [(cause, float(us), percent(float(us) / whole), "") for cause, us in idle["causes"].items() if us]
+    gaps = [(gap["cause"], float(gap["idle_us"]), percent(float(gap["idle_us"]) / whole), f"before {gap['before']}")
+            for gap in idle["gaps"][:LEFT]]  # fmt: skip
+    note = f"Of {ms(whole / 1e3)} from the first kernel to the end of the last. launch: from the call to the kernel's "
+    note += "start; sync: the host had waited for the GPU; cpu: it ran its own code; device: queued work waited."
+    return Table("Idle time of the GPU", ("cause", "µs", "share", "one wait"), (*causes, *gaps), note)
+
+
+def _sums(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    columns = (title.removeprefix("By "), "×", "measured", "predicted", "recoverable")
+    body = tuple((row["name"], row["calls"], float(row["measured_us"]), row["predicted_us"],
+                  float(row["recoverable_us"])) for row in rows[:ROWS])  # fmt: skip
+    more = f" {number(len(rows) - ROWS)} more." if len(rows) > ROWS else ""
+    return Table(title, columns, body, f"µs of all calls.{more}")
 
 
 def _shape(call: Mapping[str, Any]) -> str:

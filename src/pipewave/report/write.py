@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile, BadInput
-from pipewave.report import comparison, estimate, html, kernel, markdown, plan, trace
+from pipewave.report import comparison, estimate, html, kernel, markdown, plan, trace, traffic
 from pipewave.report.document import Document
 
 FORMS: Mapping[str, Callable[[Document], str]] = {"html": html.write, "md": markdown.write}
 # A field that only this kind of answer has.
 KINDS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Document]]] = {
     "estimate": ("tpot_ms_low", estimate.document),
+    "traffic": ("ttft_p99_ms", traffic.document),
     "plan": ("meet_the_limits", plan.document),
     "trace": ("recoverable_us", trace.document),
     "kernel": ("series", kernel.document),
@@ -24,7 +25,7 @@ MOST_BYTES = 256 << 20
 
 
 def report(answer: Mapping[str, Any], form: str = "html") -> str:
-    """The report of an answer of `estimate`, `plan`, `trace` or `ask --json`.
+    """The report of an answer of `estimate`, `plan`, `trace` or `predict --json`.
 
     Raises:
         BadInput: no such form.

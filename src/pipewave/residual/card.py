@@ -9,7 +9,7 @@ from typing import Any
 
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.software import stacks
-from pipewave.software.known import LEVELS, SIXTEEN_BIT, Known, changes, known_of
+from pipewave.software.known import LEVELS, SIXTEEN_BIT, Known, changes, from_nested
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,19 @@ class Card:
             return "measured_gpu"
         return "same_architecture" if (capability, dtype, protocol) in self.capabilities else "new_architecture"
 
-    def impl(self, stack: str, capability: int, dtype: str, told: Sequence[str] = ()) -> str:
+    def impl(self, stack: str, capability: int, dtype: str, selectors: Sequence[str] = ()) -> str:
         """The implementation that stack uses of a type on such a GPU, from the most to the least specific record.
 
-        `told`: what else the stack chooses by, in the order of `Family.selected_by`. What the nearest version runs on
+        `selectors`: what else the stack chooses by, as in `Family.selected_by`. What the nearest version runs on
         this generation is closer than what the stack runs elsewhere, and one 16-bit type stands in for the other; no
         other type ever does: empty where none is known.
         """
         kinds = (dtype, *SIXTEEN_BIT.get(dtype, ()))
         near = self._near(stack, capability, kinds)
         keys = [
-            "|".join((near, kind, *[kind if value == dtype else value for value in told][:many]))
+            "|".join((near, kind, *[kind if value == dtype else value for value in selectors][:many]))
             for kind in kinds
-            for many in range(len(told), -1, -1)
+            for many in range(len(selectors), -1, -1)
         ]
         return self._recorded(*keys, *(f"{stack}|{kind}" for kind in kinds))
 
@@ -132,5 +132,5 @@ def card_of(card: Mapping[str, Any]) -> Card:
         stacks={protocol: tuple(names) for protocol, names in card["stacks"].items()},
         default_stack=dict(card["default_stack"]),
         default_impl=dict(card["default_impl"]),
-        known=known_of(card.get("software", {})),
+        known=from_nested(card.get("software", {})),
     )

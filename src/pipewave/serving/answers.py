@@ -15,7 +15,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, Parallel
 from pipewave.serving.cases import Case
 from pipewave.serving.disaggregated import Disaggregated
-from pipewave.serving.interval import sides
+from pipewave.serving.interval import Uncertainty, hull, sides
 from pipewave.serving.matched import matched
 from pipewave.serving.notation import is_disaggregated, read
 from pipewave.serving.run import Server, Setup
@@ -48,19 +48,27 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     """
     traffic = case.traffic()
     setup, assumed = setup_of(case, traffic, front)
-    record, server = _served(case, setup, traffic, assumed)
-    seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
-    times = seen | sides(seen, server.table.spread, told=told(case))
+    pools, server = _pools(case, setup, traffic, assumed)
+
+    def times(scale: float = 1.0) -> dict[str, float]:
+        record = pools.record(traffic, scale=scale)
+        return _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
+
+    uncertain = Uncertainty(pools.spread, server.runner.engine.name, version_given(case))
+    seen = times()
+    intervals = sides(seen, uncertain)
+    if case.mode == "serve":
+        intervals = hull(intervals, *map(times, uncertain.tried(traffic.concurrency)))
     return {
-        **{name: round(value, DIGITS) for name, value in times.items()},
+        **{name: round(value, DIGITS) for name, value in (seen | intervals).items()},
         "kv_tokens": server.memory.kv_tokens,
         "basis": {name: round(share, DIGITS) for name, share in server.table.basis.items()},
-        "notes": [*server.runner.deployment.model.notes, *server.table.notes, *assumed],
+        "notes": [*server.notes, *assumed, uncertain.note()],
     }
 
 
-def _served(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> tuple[Record, Server]:
-    """What happens to the requests, and the server that makes most of their tokens; notes on what was assumed."""
+def _pools(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> tuple[Server | Disaggregated, Server]:
+    """What serves the requests, and the server that makes most of their tokens; notes on what was assumed."""
     if case.prefill or case.decode:
         if not (case.prefill and case.decode):
             raise MissingField(
@@ -72,8 +80,8 @@ def _served(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> t
         assumed.append(note)
     else:
         server = Server.of(case.model, case.gpu, setup, traffic.longest)
-        return server.record(traffic), server
-    return pools.record(traffic), pools.decode
+        return server, server
+    return pools, pools.decode
 
 
 def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:
@@ -99,7 +107,7 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
 
-def told(case: Case) -> bool:
+def version_given(case: Case) -> bool:
     """Whether a case names its engine's version."""
     return bool(numbered(_named(case)))
 
@@ -111,7 +119,7 @@ def _named(case: Case) -> str:
 
 def _version(case: Case) -> tuple[str, list[str]]:
     """The version a case is answered for, and a note where it names none."""
-    if told(case):
+    if version_given(case):
         return _named(case), []
     version, why = assumed_version(case.engine) if case.mode == "serve" else ("", "")
     return version, [f"version not given: {why or 'its default is assumed'}, and the interval is wider"]
@@ -127,7 +135,9 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
         parallel = ALONE
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
     sizes = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests, int(traffic.output_len.max())
-    found = recipe_of(engine.name, engine.version, setting, Requests(case.mode, *sizes, told=told(case)))
+    found = recipe_of(
+        engine.name, engine.version, setting, Requests(case.mode, *sizes, version_given=version_given(case))
+    )
     return found.without(frozenset(name for name, field in SAID.items() if getattr(case, field) is not None))
 
 

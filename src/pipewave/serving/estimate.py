@@ -20,11 +20,16 @@ from pipewave.models import ModelSpec, load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
-from pipewave.serving import queued
+from pipewave.serving import drafted_batch, queued
+from pipewave.serving.drafting import with_drafter
+from pipewave.serving.interval import Uncertainty, names_version
+from pipewave.serving.speculative import Speculative
+from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.uniform import Plan, Uniform, sample
 from pipewave.step import Engine, Runner, find_engine
-from pipewave.step.memory import GIB, Budget, budget, cache_bytes
+from pipewave.step.memory import GIB, Budget, budget, cache_bytes, chunk_bytes, requests_in
 
+TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
 PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
 LARGEST = 1 << 22
 MOST_QUEUED = 100_000  # requests of a batch of which only a part fits at once
@@ -62,9 +67,17 @@ class Estimate:
         """The answer of the contract."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
 
-    def queued(self, runner: Runner, memory: Budget, share: queued.Batch, batch: int) -> Estimate:
+    def queued(
+        self,
+        runner: Runner,
+        memory: Budget,
+        share: queued.Batch,
+        batch: int,
+        uncertain: Uncertainty,
+        how: Speculative | None = None,
+    ) -> Estimate:
         """The same with the times of all of `batch` requests, of which the cache holds a part at once."""
-        times: dict[str, Any] = dict(queued.times(runner, memory, share))
+        times = bounded(queued.times(runner, memory, share, how), uncertain)
         fits = room(runner.deployment, memory, share.requests, share.input_len + share.output_len, share.budget)
         note = (
             f"{fits} of {share.requests} requests a rank fit the KV cache at once: the others wait their turn; "
@@ -73,17 +86,33 @@ class Estimate:
         rate = 1e3 * batch * share.output_len / times["e2e_ms"] if self.output_tokens_per_s else 0.0
         return replace(self, **times, output_tokens_per_s=rate, notes=(*self.notes, note))
 
-    def with_images(self, runner: Runner, batch: int, images: int) -> Estimate:
+    def drafted(self, runner: Runner, how: Speculative, run: Uniform, uncertain: Uncertainty) -> Estimate:
+        """The same batch with `how` drafting; nothing changes where at most one token is generated."""
+        later = run.output_len - 1
+        if later < 1 or runner.deployment.model.pooled:
+            return self
+        tpot = drafted_batch.tpot_ms(runner, how, run)
+        changed = bounded({"tpot_ms": tpot, "e2e_ms": self.prefill_ms + later * tpot}, uncertain)
+        rate = self.output_tokens_per_s * self.e2e_ms / changed["e2e_ms"]
+        note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
+        return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, note))
+
+    def with_images(self, runner: Runner, batch: int, images: int, uncertain: Uncertainty) -> Estimate:
         """The same with the images of each prompt encoded before it, one prompt after the other."""
         if not images:
             return self
         priced = runner.price([runner.deployment.images(images)])
-        each, spread = float(priced.us[0]) * batch * 1e-3, float(np.exp(priced.spread[0]))
-        added = {"": each, "_low": each / spread, "_high": each * spread}
-        times = {f"{n}_ms{s}": getattr(self, f"{n}_ms{s}") + ms for n in ("prefill", "e2e") for s, ms in added.items()}
+        each = float(priced.us[0]) * batch * 1e-3
+        times = bounded({name: getattr(self, name) + each for name in ("prefill_ms", "e2e_ms")}, uncertain)
         parts = {**self.breakdown, "prefill_ms": {**self.breakdown["prefill_ms"], "vision_tower": each}}
         rate = self.output_tokens_per_s * self.e2e_ms / times["e2e_ms"]
         return replace(self, **times, breakdown=parts, output_tokens_per_s=rate)
+
+
+def bounded(times: Mapping[str, float], uncertain: Uncertainty) -> dict[str, Any]:
+    """Times with both ends of their intervals, as fields of `Estimate`."""
+    ends = {name: {"": ms, **uncertain.ends(name, ms)} for name, ms in times.items()}
+    return {name + side: ms for name, each in ends.items() for side, ms in each.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -110,6 +139,7 @@ def estimate(
     kv_dtype: str | None = None,
     moe_backend: str | None = None,
     images: int = 0,
+    speculative: Any = None,
 ) -> Estimate:
     """Time and memory of a static batch: all prompts, then all output tokens.
 
@@ -129,6 +159,7 @@ def estimate(
         moe_backend: what runs the experts, in the engine's own words, such as `marlin`.
         images: images of a request, each of the size that the model's tower is made for; their tokens come on top of
             `input_len`.
+        speculative: how tokens are drafted, such as `method=mtp,tokens=3,acceptance=0.8`.
 
     Returns:
         Times in ms with a 90 % interval, memory in GiB, time by kernel family.
@@ -149,24 +180,28 @@ def estimate(
     ):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST:
             raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {LARGEST}", field=name)
-    spec, card, program = asked(load(model), output_len), find_gpu(gpu), find_engine(engine)
+    spec, hardware, program = for_output(load(model), output_len), find_gpu(gpu), find_engine(engine)
     program = program.what_if(moe_backend=moe_backend) if moe_backend else program
     input_len += image_tokens(spec, images)
     parallel = Parallel(tp, pp, ep, dp)
     parallel.check(spec)
-    runner = Runner.of(Deployment(spec, parallel, kv_dtype), card, program)
-    memory = budget(runner.deployment, card, program, max_batched_tokens=max_num_batched_tokens)
+    runner = Runner.of(Deployment(spec, parallel, kv_dtype), hardware, program)
+    how = speculative_of(speculative) if speculative else None
+    memory = budget(runner.deployment, hardware, program, max_batched_tokens=max_num_batched_tokens)
+    memory = with_drafter(memory, runner, how)
     share = -(-batch // dp)  # of the fullest rank
     together = min(share, room(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens))
     run = Uniform(together, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
-    found = _Timeline(runner, run.plan(), batch).estimate(memory)
+    uncertain = Uncertainty(runner.usual()[0], runner.engine.name, names_version(engine))
+    found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
+    found = found.drafted(runner, how, run, uncertain) if how else found
     if together < share:
         waiting = queued.Batch(share, input_len, run.output_len, max_num_batched_tokens)
-        found = found.queued(runner, memory, waiting, batch)
-    return found.with_images(runner, share, images)
+        found = found.queued(runner, memory, waiting, batch, uncertain, how)
+    return found.with_images(runner, share, images, uncertain)
 
 
-def asked(model: ModelSpec, output_len: int) -> ModelSpec:
+def for_output(model: ModelSpec, output_len: int) -> ModelSpec:
     """The model as it runs for so many output tokens: without its head for none. Encoders generate nothing."""
     if model.encoder and output_len:
         raise BadInput(f"output_len = {output_len}: {model.name} is an encoder; it must be 0", field="output_len")
@@ -185,8 +220,7 @@ def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk:
 
     Raises DoesNotFit for not one, and for more waiting ones than can be walked through.
     """
-    each = cache_bytes(deployment, length, chunk=chunk)
-    fits = int(min(memory.kv * GIB // each, batch)) if each else batch
+    fits = int(min(max(requests_in(deployment, memory, length, chunk), 0.0), batch))
     if not fits or (fits < batch and batch > MOST_QUEUED):
         check_cache(deployment, memory, batch if fits else 1, length, chunk)
     return fits
@@ -194,11 +228,12 @@ def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk:
 
 def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
     """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
-    each = cache_bytes(deployment, length, chunk=chunk)
-    if batch * each > memory.kv * GIB:
+    needed = batch * cache_bytes(deployment, length) + chunk_bytes(deployment, length, chunk)
+    if needed > memory.kv * GIB:
+        most = max(int(requests_in(deployment, memory, length, chunk)), 0)
         raise DoesNotFit(
-            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {batch * each / GIB:.1f} GiB "
-            f"a GPU, {memory.kv:.1f} GiB are free; at most {int(memory.kv * GIB // each)} such requests fit",
+            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {needed / GIB:.1f} GiB "
+            f"a GPU, {memory.kv:.1f} GiB are free; at most {most} such requests fit",
             field="batch",
         )
 
@@ -222,14 +257,10 @@ class _Timeline:
         """A value of every step of the run, linear between the sampled ones."""
         return np.interp(np.arange(self.total), self.points, values[:-1])
 
-    def estimate(self, memory: Budget) -> Estimate:
+    def estimate(self, memory: Budget, uncertain: Uncertainty) -> Estimate:
         """Put the answer together."""
-        sides = {"": self.steps.total_us, "_low": self.steps.low_us, "_high": self.steps.high_us}
-        times = {
-            f"{name}_ms{side}": value
-            for side, step_us in sides.items()
-            for name, value in zip(("prefill", "tpot", "e2e"), self._times(step_us), strict=True)
-        }
+        middle = dict(zip(TIMES, self._times(self.steps.total_us), strict=True))
+        times = bounded(middle, uncertain)
         spec, run = self.runner.deployment.model, self.plan.run
         return Estimate(
             model=spec.name,
@@ -241,7 +272,7 @@ class _Timeline:
             memory_gib=self._memory(memory),
             breakdown=self._breakdown(),
             basis=self._basis(),
-            notes=(*spec.notes, *self._length_note(), *self.steps.notes),
+            notes=(*spec.notes, *self._length_note(), *self.steps.notes, uncertain.note()),
         )
 
     def _times(self, step_us: Array) -> tuple[float, float, float]:
@@ -255,7 +286,8 @@ class _Timeline:
 
     def _memory(self, memory: Budget) -> dict[str, float]:
         run, deployment = self.plan.run, self.runner.deployment
-        used = run.batch * cache_bytes(deployment, run.input_len + run.output_len, chunk=run.budget) / GIB
+        length = run.input_len + run.output_len
+        used = (run.batch * cache_bytes(deployment, length) + chunk_bytes(deployment, length, run.budget)) / GIB
         return memory.to_dict() | {"kv_used": round(used, 3)}
 
     def _breakdown(self) -> dict[str, dict[str, float]]:

@@ -25,7 +25,7 @@ class Timed(Protocol):
         ...
 
 
-class Asked:
+class StepRecorder:
     """Stands in for a table: keeps what a rank's step would hold, for the group to price."""
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ class Group:
         patience: int = 0,
     ) -> None:
         self.table, self.patience, self.held = table, 0 if ready else patience, 0
-        self.asked = [Asked() for _ in range(ranks)]
-        self.ranks = [Replica(asked, limits, traffic, ready=ready) for asked in self.asked]
+        self.recorders = [StepRecorder() for _ in range(ranks)]
+        self.ranks = [Replica(recorder, limits, traffic, ready=ready) for recorder in self.recorders]
         self.waiting: deque[int] = deque()
 
     @property
@@ -74,8 +74,8 @@ class Group:
         self._deal()
         kept = [self._hold(rank) for rank in self.ranks] if self._holds() else []
         steps = []
-        for rank, asked in zip(self.ranks, self.asked, strict=True):
-            asked.work = NOTHING
+        for rank, recorder in zip(self.ranks, self.recorders, strict=True):
+            recorder.work = NOTHING
             steps.append(rank.step(now))
         for rank, waiting in zip(self.ranks, kept, strict=False):
             rank.waiting = waiting
@@ -109,8 +109,9 @@ class Group:
         whole = Step(now, 0.0, sum(step.decoding for step in steps), [p for step in steps for p in step.pieces])
         whole.first = [request for step in steps for request in step.first]
         whole.done = [request for step in steps for request in step.done]
-        whole.preempted = sum(step.preempted for step in steps)
-        work = [asked.work for asked in self.asked]
+        for name in ("preempted", "cached", "waiting", "pages"):
+            setattr(whole, name, sum(getattr(step, name) for step in steps))
+        work = [recorder.work for recorder in self.recorders]
         if any(decoding or pieces for decoding, _, pieces in work):
             whole.seconds = self.table.together(work)
         return whole

@@ -1,6 +1,6 @@
 """Pools of a disaggregated deployment that is only known to be one: a decode engine, and prefill engines at its rate.
 
-The decode engine has the GPUs that are told (or the fewest that hold the model), split the way that makes a token of
+The decode engine has the GPUs that are given (or the fewest that hold the model), split the way that makes a token of
 the requests in flight soonest: tensor parallel, or data-parallel attention over shared experts. Prefill engines are as
 many as keep up with it.
 """
@@ -17,20 +17,20 @@ from pipewave.serving.run import Server, Setup
 from pipewave.serving.traffic import Traffic
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-SPARE = 1.15  # prefill capacity over the rate of decoding
+HEADROOM = 1.15  # prefill capacity over the rate of decoding
 MOST_WORKERS = 64
 
 
-def matched(model: str, gpu: str, setup: Setup, told: int, traffic: Traffic) -> tuple[Disaggregated, str]:
-    """The pools for some traffic, and a note on them. `told`: GPUs that a table gives for the deployment.
+def matched(model: str, gpu: str, setup: Setup, gpus_given: int, traffic: Traffic) -> tuple[Disaggregated, str]:
+    """The pools for some traffic, and a note on them. `gpus_given`: GPUs that a table gives for the deployment.
 
     Raises DoesNotFit when no size holds the model.
     """
     spec, flight = load(model), traffic.concurrency or len(traffic)
-    decode, side = _decode(spec, gpu, setup, told, flight, traffic)
+    decode, side = _decode(spec, gpu, setup, gpus_given, flight, traffic)
     prefill, first = _prefill(spec, gpu, setup, traffic)
     rate = flight / (float(traffic.output_len.mean()) * _token_s(decode, flight, traffic))
-    workers = min(max(math.ceil(SPARE * rate * _prompt_s(prefill, traffic)), 1), MOST_WORKERS)
+    workers = min(max(math.ceil(HEADROOM * rate * _prompt_s(prefill, traffic)), 1), MOST_WORKERS)
     pools = Disaggregated(prefill, decode, (workers, 1))
     return pools, (
         f"disaggregated, pools not given: {workers} prefill engines of {first.gpus} GPUs match the rate of one decode "
@@ -54,9 +54,11 @@ def _servers(model: ModelSpec, gpu: str, setup: Setup, size: int, longest: int) 
             continue
 
 
-def _decode(model: ModelSpec, gpu: str, setup: Setup, told: int, flight: int, traffic: Traffic) -> tuple[Server, Side]:
-    """The engine that makes a token soonest, on the GPUs told or the fewest beyond them."""
-    start = 1 << (told.bit_length() - 1)
+def _decode(
+    model: ModelSpec, gpu: str, setup: Setup, gpus_given: int, flight: int, traffic: Traffic
+) -> tuple[Server, Side]:
+    """The engine that makes a token soonest, on the GPUs given or the fewest beyond them."""
+    start = 1 << (gpus_given.bit_length() - 1)
     for size in (size for size in SIZES if size >= start):
         found = list(_servers(model, gpu, setup, size, traffic.longest))
         if found:

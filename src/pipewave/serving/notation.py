@@ -27,7 +27,7 @@ class Degrees(NamedTuple):
 
 
 def read(engine: str, tp: int, ep: int, dp: int, gpus: int | None) -> Degrees:
-    """The degrees of one group; `gpus`: its size, where told."""
+    """The degrees of one group; `gpus`: its size, where given."""
     if gpus == tp * dp:
         return Degrees(tp, ep, dp)
     if engine in SQUARED and tp == 1 and ep > 1 and dp == ep**2:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pipewave.serving import drafted_batch
 from pipewave.serving.run import limits_of, table_of
 from pipewave.serving.simulate import Pool, Simulation
+from pipewave.serving.speculative import Speculative
 from pipewave.serving.traffic import synthetic
 from pipewave.step import Runner
 from pipewave.step.memory import Budget
@@ -26,26 +26,24 @@ class Batch:
     budget: int
 
 
-def times(runner: Runner, memory: Budget, batch: Batch) -> Mapping[str, float]:
-    """`prefill_ms`, `tpot_ms` and `e2e_ms` with both ends of their interval.
+def times(runner: Runner, memory: Budget, batch: Batch, how: Speculative | None = None) -> Mapping[str, float]:
+    """`prefill_ms`, `tpot_ms` and `e2e_ms`.
 
     `prefill_ms`: until the last request has its first token; `tpot_ms`: mean over requests, waits after preemption
-    included. Raises DoesNotFit when not even one request fits.
+    included; `how`: what drafts. Raises DoesNotFit when not even one request fits.
     """
     traffic = synthetic(batch.requests, input_len=batch.input_len, output_len=batch.output_len)
-    table = table_of(runner, batch.budget, min(batch.requests, runner.engine.max_requests), traffic.longest)
+    sizes = batch.budget, min(batch.requests, runner.engine.max_requests), traffic.longest
+    table = table_of(runner, *sizes)
     pool = Pool(
-        table,
+        drafted_batch.table(runner, how, *sizes) if how else table,
         limits_of(runner, memory, batch.input_len + batch.output_len, batch.budget),
         runner.deployment.parallel.pp,
     )
     record = Simulation(traffic, pool, keep_steps=False).run()
     later = max(batch.output_len - 1, 1)
-    middle = {
+    return {
         "prefill_ms": 1e3 * float(record.first_s.max()),
         "tpot_ms": 1e3 * float(np.mean(record.done_s - record.first_s)) / later if batch.output_len > 1 else 0.0,
         "e2e_ms": 1e3 * float(record.done_s.max()),
     }
-    factor = math.exp(table.spread)
-    sides: dict[str, Any] = {"": 1.0, "_low": 1.0 / factor, "_high": factor}
-    return {name + side: ms * scale for name, ms in middle.items() for side, scale in sides.items()}

@@ -137,10 +137,10 @@ def replay(
     Raises BadFile, BadInput, CannotShard, UnknownGPU or UnsupportedDtype.
     """
     work = workload if isinstance(workload, Workload) else read_workload(workload, model)
-    card, program = find_gpu(gpu), find_engine(engine)
-    runner = Runner.of(work.deployment(), card, program)
+    hardware, program = find_gpu(gpu), find_engine(engine)
+    runner = Runner.of(work.deployment(), hardware, program)
     steps = runner.steps([_padded(runner, batch) for batch in work.batches])
-    return _summary(work, steps, card.name, program.name)
+    return _summary(work, steps, hardware.name, program.name)
 
 
 def _padded(runner: Runner, batch: Batch) -> Batch:

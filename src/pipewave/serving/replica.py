@@ -73,7 +73,10 @@ class Limits:
 
 @dataclass(slots=True)
 class Step:
-    """What one step did: duration in seconds, decoding requests, prompt pieces (request, tokens, before)."""
+    """What one step did: duration in seconds, decoding requests, prompt pieces (request, tokens, before).
+
+    cached: tokens that the decoding requests hold; waiting: requests left in the queue; pages: of the cache, in use.
+    """
 
     start_s: float
     seconds: float
@@ -82,6 +85,9 @@ class Step:
     first: list[int] = field(default_factory=list)  # requests whose prompt ended
     done: list[int] = field(default_factory=list)
     preempted: int = 0
+    cached: int = 0
+    waiting: int = 0
+    pages: int = 0
 
 
 class Replica:
@@ -138,7 +144,8 @@ class Replica:
         if not step.preempted and not self._waits(room):
             self._fill(step, room)
         decodes = self.decoding if self.limits.mixed or not step.pieces else 0
-        step.decoding = decodes
+        step.decoding, step.cached = decodes, self.cached + decodes if decodes else 0
+        step.waiting, step.pages = len(self.waiting), self.limits.pages - self.free
         if decodes or step.pieces:
             step.seconds = self.table.seconds(decodes, self.cached + decodes, [(t, b) for _, t, b in step.pieces])
             step.seconds *= self.jitter[self.steps % len(self.jitter)]

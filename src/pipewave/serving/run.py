@@ -2,122 +2,37 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec, load
-from pipewave.models.adapters import Lora
+from pipewave.models.balance import report
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
 from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
+from pipewave.serving.interval import Uncertainty, around, names_version
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
+from pipewave.serving.setup import Setup as Setup
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
-from pipewave.software.front import INSIDE, Front
-from pipewave.step import Engine, Runner, find_engine
-from pipewave.step.memory import GIB, Budget, budget, cache_bytes
+from pipewave.step import Runner, find_engine
+from pipewave.step.memory import Budget, budget, cache_bytes, requests_in
 
 TABLES = 64  # kept
 # Step times are worked out up to at least so many requests of so many tokens, for deployments to share them.
 FEWEST, SHORTEST = 256, 16384
 TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
-
-    front: what stands between clients and engine; nothing when it is called from its own process.
-    recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once, the first
-    ones too; message_tokens: tokens of a request that go out in one message after its first. mixes_phases: decode
-    tokens ride along with prompts (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of
-    those names. wait_steps, wait_share: prompts wait so many decode steps for company, or until a step holds this share
-    of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
-    and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
-    drafted. lora: adapters. kv_offload_gib: host memory a GPU for idle blocks of prompts.
-    """
-
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    engine: str | Engine = "vllm"
-    replicas: int = 1
-    dp: int = 1
-    prefill: int = 0
-    decode: int = 0
-    max_num_batched_tokens: int | None = None
-    max_num_seqs: int | None = None
-    gpu_memory_utilization: float | None = None
-    kv_dtype: str | None = None
-    moe_backend: str | None = None
-    front: Front = INSIDE
-    recv_interval: int = 1
-    stream_interval: int = 1
-    mixes_phases: bool | None = None
-    message_tokens: int = 1
-    overlaps: bool | None = None
-    graph_limit: int | None = None
-    fused_norm_mib: float | None = None
-    wait_steps: int = 0
-    wait_share: float = 0.0
-    patience: int = 0
-    speculative: Speculative | None = None
-    lora: Lora | None = None
-    kv_offload_gib: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
-            value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 20
-            ):
-                raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {1 << 20}", field=name)
-        if (self.prefill > 0) != (self.decode > 0) or min(self.prefill, self.decode) < 0:
-            raise BadInput("disaggregation needs at least one prefill and one decode engine", field="prefill")
-        share = self.gpu_memory_utilization
-        if share is not None and not 0 < share <= 1:
-            raise BadInput(
-                f"gpu_memory_utilization = {share!r}: must be above 0 and at most 1", field="gpu_memory_utilization"
-            )
-
-    @property
-    def engines(self) -> int:
-        """Engines in all."""
-        return self.prefill + self.decode or self.replicas
-
-    def program(self) -> Engine:
-        """The engine with this set-up's limits in place of its defaults."""
-        engine = find_engine(self.engine)
-        chosen = {
-            "max_batched_tokens": self.max_num_batched_tokens,
-            "max_requests": self.max_num_seqs,
-            "memory_share": self.gpu_memory_utilization,
-            "mixes_phases": self.mixes_phases,
-            "overlaps": self.overlaps,
-            "graph_limit": self.graph_limit,
-        }
-        return engine.what_if(**_said(chosen), **self.kernels())
-
-    def kernels(self) -> dict[str, Any]:
-        """Choices that change which kernels run."""
-        return _said({"moe_backend": self.moe_backend, "fused_norm_mib": self.fused_norm_mib})
-
-
-def _said(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in chosen.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +65,7 @@ class Server:
         cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens."""
-        spec, setup = load(model), _beside(setup, load(model))
+        spec, setup = _placed(load(model), setup), _beside(setup, load(model))
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
@@ -162,33 +77,48 @@ class Server:
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
         state = corrections.state(runner.gpu.name)
         table = _table(plain, *sizes, 1, state).under(runner.engine.hosted(setup.front.host, setup.front.launch))
+        table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
         return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
-    def record(self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False) -> Record:
+    def record(
+        self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int | None = None
+    ) -> Record:
         """What happens to each request of `traffic`, and on request in each step; every step takes `scale` times its
-        predicted time."""
+        predicted time. Raises BadInput beyond `most_steps` kept steps."""
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
         together = max(setup.message_tokens, setup.stream_interval)
         front = replace(setup.front, stream_us=setup.front.stream_us / together)
         more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": front}
-        return Simulation(traffic, pool, keep_steps=keep_steps, **more).run()
+        return Simulation(traffic, pool, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
-        record, setup = self.record(traffic, scale=scale, keep_steps=True), self.setup
-        gpus = setup.engines * self.runner.deployment.parallel.world
-        answer = {
+        record = self.record(traffic, scale=scale, keep_steps=True)
+        answer = {**self.names(), **self._speculation(traffic), **self._skews()}
+        answer |= summary(record, traffic, self.gpus, sla)
+        return Served(answer, self.memory, traffic, record)
+
+    def names(self) -> dict[str, Any]:
+        """What serves, as answers name it."""
+        return {
             "model": self.runner.deployment.model.name,
             "gpu": self.runner.gpu.name,
             "engine": self.runner.engine.name,
-            "gpus": gpus,
+            "gpus": self.gpus,
             "kv_tokens": self.memory.kv_tokens,
-            **self._speculation(traffic),
-            **summary(record, traffic, gpus, sla),
         }
-        return Served(answer, self.memory, traffic, record)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all engines."""
+        return self.setup.engines * self.runner.deployment.parallel.world
+
+    @property
+    def pages(self) -> int:
+        """Cache pages of all engines together."""
+        return self.limits.pages * self.setup.dp * self.setup.engines * self.runner.deployment.parallel.pp
 
     def pool(self, engines: int, scale: float = 1.0) -> Pool:
         """So many engines side by side; every step takes `scale` times its predicted time."""
@@ -200,6 +130,16 @@ class Server:
         """Half the 90 % interval of a step's logarithm."""
         return self.table.spread
 
+    @property
+    def uncertain(self) -> Uncertainty:
+        """What is open about the deployment."""
+        return Uncertainty(self.spread, self.runner.engine.name, names_version(self.setup.engine))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed of the model, and what its kernels' times rest on."""
+        return (*self.runner.deployment.model.notes, *self.table.notes)
+
     def run_with_interval(self, traffic: Traffic, sla: Sla = ANY) -> Served:
         """Serve three times, with steps at the middle and at both ends of their interval."""
         return with_interval(self, traffic, sla)
@@ -210,6 +150,15 @@ class Server:
             return {}
         cache = int(traffic.input_len.mean() + traffic.output_len.mean() / 2)
         return {"tokens_per_step": self.drafted.mean, "drafts_pay_until": pays_until(self.table, self.drafted, cache)}
+
+    def _skews(self) -> dict[str, float]:
+        """Tokens of the fullest rank over the mean, where something says how experts are loaded."""
+        layers, setup = self.runner.deployment.model.layers, self.setup
+        if setup.balance is None:
+            return {}
+        copies = setup.balance.redundant or 0
+        experts = next((moe.experts - copies for layer in layers for moe in layer.moes), 0)
+        return report(setup.balance, experts, setup.ep)
 
     def _looks(self) -> dict[str, Any]:
         """When the scheduler looks at new requests, and over how many ranks it spreads them."""
@@ -231,11 +180,11 @@ class Server:
 
 
 class Serves(Protocol):
-    """What serves traffic in steps whose logarithm is known to ± `spread`."""
+    """What serves traffic, and what is open about it."""
 
     @property
-    def spread(self) -> float:
-        """Half the 90 % interval of a step's logarithm."""
+    def uncertain(self) -> Uncertainty:
+        """What is open about the deployment."""
         ...
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
@@ -244,13 +193,25 @@ class Serves(Protocol):
 
 
 def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
-    """Serve three times, with steps at the middle and at both ends of their interval."""
-    middle = server.run(traffic, sla)
-    ends = {side: server.run(traffic, sla, scale=math.exp(sign * server.spread)).answer for side, sign in
-            (("low", -1.0), ("high", 1.0))}  # fmt: skip
-    keys = [key for key in middle.answer if key.endswith("_ms")]
-    intervals = {f"{key}_{side}": ends[side][key] for key in keys for side in ("low", "high")}
-    return replace(middle, answer={**middle.answer, **intervals})
+    """Serve with an interval for each time, by the law of `pipewave.serving.interval`.
+
+    Requests that come whether or not others are done queue behind slow steps: they are served twice more, with steps at
+    both ends of TPOT's interval, and the times' intervals hold what then happens.
+    """
+    middle, uncertain = server.run(traffic, sla), server.uncertain
+    ends = [server.run(traffic, sla, scale=scale).answer for scale in uncertain.tried(traffic.concurrency)]
+    notes = {"notes": [uncertain.note()]}
+    return replace(middle, answer={**middle.answer, **around(middle.answer, uncertain, *ends), **notes})
+
+
+def _images_us(runner: Runner, images: int) -> float:
+    """What encoding the images of one prompt takes. Raises BadInput where the model has no tower."""
+    return float(runner.price([runner.deployment.images(images)]).us[0])
+
+
+def _placed(model: ModelSpec, setup: Setup) -> ModelSpec:
+    """The model with its experts loaded and copied as the set-up says."""
+    return setup.balance.placed(model, setup.ep) if setup.balance else model
 
 
 def _beside(setup: Setup, model: ModelSpec) -> Setup:
@@ -283,7 +244,7 @@ def _drafted(
     """The step table under speculative decoding."""
     if how is None:
         return None
-    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine)
+    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine).encoding(table.prompt_us)
     return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
 
 
@@ -305,8 +266,7 @@ def limits_of(runner: Runner, memory: Budget, longest: int, tokens: int | None =
     """
     engine, lanes = runner.engine, runner.deployment.parallel.pp
     budget = tokens or engine.max_batched_tokens
-    per_token = cache_bytes(runner.deployment, longest, chunk=budget) / longest
-    pages = int(memory.kv * GIB / per_token) // engine.page_size // lanes
+    pages = int(requests_in(runner.deployment, memory, longest, budget) * longest) // engine.page_size // lanes
     # No more requests can ever run than the cache holds of the shortest kind; a smaller table is a faster one.
     return Limits(
         budget,

@@ -16,6 +16,7 @@ from typing import Any
 from pipewave.calls.dtypes import cache_type
 from pipewave.errors import BadInput, MissingField
 from pipewave.models import ModelSpec, load
+from pipewave.models.balance import Balance
 from pipewave.serving.run import Setup
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
@@ -64,19 +65,25 @@ NAMES: Mapping[str, str] = {
     "--model": "model",
     "--model-path": "model",
     "--stream-interval": "stream",
+    "--gdn-prefill-backend": "delta",
+    "--all2all-backend": "exchange",
+    "--moe-a2a-backend": "exchange",
+    "--deepep-mode": "deepep_mode",
+    "--enable-two-batch-overlap": "two_batch",
+    "--enable-dbo": "two_batch",
+    "--enable-eplb": "eplb",
+    "--eplb-config": "eplb_config",
+    "--ep-num-redundant-experts": "redundant",
+    "--num-redundant-experts": "redundant",
 }
 # Options that move times and are not modelled from a command line.
 UNMODELLED = (
-    "--enable-two-batch-overlap",
-    "--enable-eplb",
     "--extra_llm_api_options",
     "--config",
     "--enable-lora",
     "--cpu-offload-gb",
     "--quantization",
     "--decode-context-parallel-size",
-    "--moe-a2a-backend",
-    "--all2all-backend",
     "--disaggregation-mode",
 )
 PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}
@@ -182,13 +189,38 @@ def _limits(said: Mapping[str, str]) -> dict[str, Any]:
         "memory": ("gpu_memory_utilization", lambda word: _number(word, "gpu_memory_utilization")),
         "kv": ("kv_dtype", lambda word: None if word == "auto" else cache_type(word)),
         "moe": ("moe_backend", lambda word: None if word == "auto" else word),
+        "delta": ("delta_backend", lambda word: word if word == "triton" else None),
         "looks": ("recv_interval", lambda word: _whole(word, "recv_interval")),
         "stream": ("stream_interval", lambda word: _whole(word, "stream_interval")),
         "mixed": ("mixes_phases", lambda word: word == SWITCH),
     }
     found = {named: reader(said[key]) for key, (named, reader) in readers.items() if key in said}
     drafts = _drafts(said)
-    return found | ({"speculative": drafts} if drafts else {})
+    return found | _experts(said) | ({"speculative": drafts} if drafts else {})
+
+
+def _experts(said: Mapping[str, str]) -> dict[str, Any]:
+    """How tokens reach experts, and how experts are balanced."""
+    found: dict[str, Any] = {"exchange": _exchange(said)} if "exchange" in said else {}
+    found |= {"two_batch": True} if "two_batch" in said else {}
+    return found | ({"balance": Balance(_redundant(said))} if "eplb" in said else {})
+
+
+def _exchange(said: Mapping[str, str]) -> str:
+    """DeepEP's mode is an option of its own in SGLang."""
+    modes = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
+    word = said["exchange"]
+    return modes.get(said.get("deepep_mode", "auto"), word) if word == "deepep" else word
+
+
+def _redundant(said: Mapping[str, str]) -> int:
+    """Copies of experts: a number, or in vLLM's JSON."""
+    if "eplb_config" not in said:
+        return _whole(said.get("redundant", "0"), "redundant")
+    try:
+        return int(dict(json.loads(said["eplb_config"])).get("num_redundant_experts", 0))
+    except (ValueError, TypeError) as problem:
+        raise BadInput(f"eplb-config: not a JSON object ({problem})", field="eplb") from problem
 
 
 def _drafts(said: Mapping[str, str]) -> Speculative | None:

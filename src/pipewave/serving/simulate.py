@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pipewave.errors import BadInput
 from pipewave.physics.demand import Array
 from pipewave.serving.front import Desk, factors
 from pipewave.serving.inbox import Inbox
@@ -85,11 +86,12 @@ class Simulation:
         decode: Pool | None = None,
         transfer_s: Callable[[int], float] | None = None,
         keep_steps: bool = True,
+        most_steps: int | None = None,
         front: Front = INSIDE,
         seed: int = 0,
     ) -> None:
         self.traffic, self.keep_steps, self.desk = traffic, keep_steps, Desk(front, seed)
-        self.transfer_s = transfer_s
+        self.transfer_s, self.most_steps = transfer_s, most_steps or MOST
         prompts = replace(traffic, output_len=np.ones_like(traffic.output_len)) if decode else traffic
         scatter: dict[str, Any] = {"jitter": front.jitter, "seed": seed}
         self.front = pool.replicas(prompts, **scatter)
@@ -162,7 +164,16 @@ class Simulation:
         self.busy[which] = step
         self._at(now + step.seconds, self._finish, which)
         if self.keep_steps and step.seconds:
-            self.record.steps.append((which, step))
+            self._keep(which, step)
+
+    def _keep(self, which: int, step: Step) -> None:
+        if len(self.record.steps) >= self.most_steps:
+            raise BadInput(
+                f"requests = {len(self.traffic)}: the run takes more than {self.most_steps:,} engine steps; ask for "
+                "fewer requests or shorter outputs",
+                field="requests",
+            )
+        self.record.steps.append((which, step))
 
     def _coast(self, now: float, which: int) -> float:
         """Run the steps until something can happen at once; returns when the next one starts."""

@@ -1,7 +1,9 @@
 """Step latency in microseconds: every part of a step is predicted on a grid once, then read between its points.
 
 A step is its dense kernels (by rows), its head (by requests), decode attention (by requests and mean cache length) and
-prompt attention (by pieces, their mean size and what lies before them), plus the engine's gaps.
+prompt attention (by pieces, their mean size and what lies before them), plus the engine's gaps. Where one kernel
+attends for both, decodes beside a prompt cost what they add to that kernel: without packed heads or split keys, several
+times what they take alone (FlashAttention 2).
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipewave.models.exchange import is_shared
+from pipewave.models.exchange import is_moved, is_shared
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.serving.together import Pieces, Work, group_seconds
+from pipewave.serving.together import Pieces, Work, fresh, group_seconds
 from pipewave.step import Engine, Priced, Regime, Runner
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
@@ -36,6 +38,7 @@ class StepTable:
 
     def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1) -> None:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
+        self.prompt_us = 0.0
         self.decoders: dict[int, Callable[[float], float]] = {}
         self.most_requests = requests
         chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
@@ -49,18 +52,21 @@ class StepTable:
             prefixes=prefixes,
             prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
             verify=verify,
+            beside=budget if _one_attention(self.engine) and verify == 1 else 0,
         )
         self.axes = axes
         self._predict(axes)
+        self.two_batch = runner.two_batch
         self.shares = runner.stage_shares()
         self.spread, self.basis = runner.usual()
 
     def _predict(self, axes: Axes) -> None:
         """Price all points of the grids."""
         parts = [self._price(uses, batches) for uses, batches in [*axes.batches(self.runner), *self._group(axes)]]
+        mixed = [self._price(self.runner.deployment.by_length, axes.mixed())] if axes.beside else []
         self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-        self.time = Sums(axes, [part.us for part in parts])
-        self.heat = Sums(axes, [part.heat_us for part in parts])
+        self.time = Sums(axes, [part.us for part in parts], [part.us for part in mixed])
+        self.heat = Sums(axes, [part.heat_us for part in parts], [part.heat_us for part in mixed])
         rest = [parts[0], parts[1], *parts[4:]]
         self.counts = {True: _launched(*rest, parts[2]), False: _launched(*rest, parts[3])}
         self.graph, self.pieces, self.eager = self._regimes()
@@ -69,7 +75,9 @@ class StepTable:
         """Under attention data parallelism, the kernels that depend on the rows of all ranks: by the mean of a rank."""
         if self.runner.deployment.parallel.dp == 1:
             return []
-        return [(_only(self.runner.deployment.by_rows, shared=True), [Batch((n,), (n,)) for n in axes.rows])]
+        by_rows, batches = self.runner.deployment.by_rows, [Batch((n,), (n,)) for n in axes.rows]
+        experts, exchange = _only(by_rows, lambda use: is_shared(use) and not is_moved(use)), _only(by_rows, is_moved)
+        return [(experts, batches), (exchange, batches)]
 
     def _regimes(self) -> list[Regime]:
         """A decode step that replays a graph, a small step with prompts, a large one."""
@@ -89,6 +97,12 @@ class StepTable:
         other = self._copy()
         other.engine = engine
         other.graph, other.pieces, other.eager = other._regimes()
+        return other
+
+    def encoding(self, prompt_us: float) -> StepTable:
+        """The same where each prompt's first piece brings images, which take so many µs to encode."""
+        other = self._copy()
+        other.prompt_us = prompt_us
         return other
 
     def scaled(self, factor: float) -> StepTable:
@@ -126,7 +140,7 @@ class StepTable:
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
         busy = max(kernels + regime.between_us, regime.beside_us)
         whole = busy + regime.after_us + requests * self.engine.each_request_us
-        return float(self.factor * limited_us(whole, heat, SCALAR))
+        return float(self.factor * (limited_us(whole, heat, SCALAR) + self.prompt_us * fresh(pieces)))
 
     def together(self, ranks: Sequence[Work]) -> float:
         """A step of data-parallel ranks, in seconds."""
@@ -145,17 +159,24 @@ class Axes:
     prefixes: Sequence[int]
     prompts: Sequence[tuple[int, int, int]]
     verify: int = 1
+    beside: int = 0  # tokens of the prompt beside which decodes are priced again; 0: they have a kernel of their own
 
     def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
         """For each grid, which kernels and the batches that stand for its points."""
         model = runner.deployment
-        by_rows = model.by_rows if model.parallel.dp == 1 else _only(model.by_rows, shared=False)
+        by_rows = model.by_rows if model.parallel.dp == 1 else _only(model.by_rows, lambda use: not is_shared(use))
         return [
             (by_rows, [Batch((n,), (n,)) for n in self.rows]),
             (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
             (model.by_length, [self._decodes(n, int(c)) for n in self.counts for c in self.caches]),
             (model.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in self.prompts]),
         ]
+
+    def mixed(self) -> list[Batch]:
+        """A prompt alone, and with every point of the decode grid before it in the same step."""
+        grid = [(count, int(cache)) for count in self.counts for cache in self.caches]
+        alone = Batch((self.beside,), (self.beside,))
+        return [alone, *(Batch((1,) * n + alone.q_lens, (cache,) * n + alone.kv_lens) for n, cache in grid)]
 
     def _decodes(self, count: int, cache: int) -> Batch:
         """Requests that decode, each with the tokens it verifies."""
@@ -165,14 +186,13 @@ class Axes:
 class Sums:
     """One quantity that kernels add up to, such as µs, read between the points of the grids."""
 
-    def __init__(self, axes: Axes, parts: Sequence[Array]) -> None:
+    def __init__(self, axes: Axes, parts: Sequence[Array], mixed: Sequence[Array] = ()) -> None:
         body, head, decode, prompt, *group = parts
         self.axes = axes
-        self.group = _every(axes.rows, group[0]) if group else []
+        self.group, self.moved = (_every(axes.rows, part) for part in group) if group else ([], [])
         self.body, self.head = _every(axes.rows, body), _every(axes.heads, head)
-        every = np.arange(axes.counts[-1] + 1)
-        columns = decode.reshape(len(axes.counts), len(axes.caches)).T
-        self.decode = np.stack([np.interp(every, axes.counts, column) for column in columns], axis=1).tolist()
+        self.decode = _decoded(axes, decode)
+        self.beside = _decoded(axes, np.maximum(mixed[0][1:] - mixed[0][0], 0.0)) if mixed else self.decode
         self.prompt = self._filled(dict(zip(axes.prompts, prompt.tolist(), strict=True)))
 
     def _filled(self, known: dict[tuple[int, int, int], float]) -> dict[tuple[int, int, int], float]:
@@ -187,7 +207,8 @@ class Sums:
         """The sum over the kernels of a step."""
         total = self.body[rows] + self.head[requests]
         if decoding:
-            total += _between(self.axes.caches, self.decode[decoding], cached / decoding)
+            table = self.beside if pieces else self.decode
+            total += _between(self.axes.caches, table[decoding], cached / decoding)
         return total + self._prompts(pieces) if pieces else total
 
     def _prompts(self, pieces: Pieces) -> float:
@@ -212,9 +233,22 @@ class Sums:
         return _between(chunks, row, size)
 
 
-def _only(uses: UsesOf, *, shared: bool) -> UsesOf:
-    """The kernels that wait for a whole group of data-parallel ranks, or those that do not."""
-    return lambda batch, stage: [use for use in uses(batch, stage) if is_shared(use) == shared]
+def _one_attention(engine: Engine) -> bool:
+    """Whether prompts and decodes of a step meet in one attention kernel."""
+    return engine.mixes_phases and not engine.separate_attention
+
+
+def _decoded(axes: Axes, values: Array) -> list[list[float]]:
+    """Points of the decode grid, for every number of requests and each cache length."""
+    every = np.arange(axes.counts[-1] + 1)
+    columns = values.reshape(len(axes.counts), len(axes.caches)).T
+    found: list[list[float]] = np.stack([np.interp(every, axes.counts, column) for column in columns], axis=1).tolist()
+    return found
+
+
+def _only(uses: UsesOf, wanted: Callable[[Use], bool]) -> UsesOf:
+    """Only the wanted kernels."""
+    return lambda batch, stage: [use for use in uses(batch, stage) if wanted(use)]
 
 
 def _launched(*grids: Priced) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Protocol
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
 from pipewave.step import Engine, Regime
+from pipewave.step.two_batch import TwoBatch
 
 Pieces = Sequence[tuple[int, int]]  # (tokens, tokens before them) of each prompt
 Work = tuple[int, int, Pieces]  # decoding requests, tokens they hold together, prompt pieces
@@ -19,6 +20,11 @@ class Sums(Protocol):
     @property
     def group(self) -> Sequence[float]:
         """By the mean of the ranks' rows."""
+        ...
+
+    @property
+    def moved(self) -> Sequence[float]:
+        """What brings tokens to experts and back, by the same."""
         ...
 
     def at(self, rows: int, requests: int, decoding: int, cached: int, pieces: Pieces) -> float:
@@ -33,6 +39,8 @@ class Grids(Protocol):
     verify: int
     factor: float
     most_requests: int
+    prompt_us: float
+    two_batch: TwoBatch | None
     graph: Regime
     pieces: Regime
     eager: Regime
@@ -51,26 +59,59 @@ class Grids(Protocol):
 def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
     """A step of all ranks: the longest of their own kernels, the group's kernels at the mean of their rows, the gaps.
 
-    Decode steps replay graphs, padded to the size that the fullest rank needs; others are not padded.
+    Decode steps replay graphs, padded to the size that the fullest rank needs; others are not padded. Where two-batch
+    overlap cuts a step, its exchanges hide behind kernels.
     """
     engine, verify = table.engine, table.verify
     most = max(decoding for decoding, _, _ in ranks)
-    if graph := most <= engine.graph_limit and not any(pieces for _, _, pieces in ranks):
+    prompts = any(pieces for _, _, pieces in ranks)
+    if graph := most <= engine.graph_limit and not prompts:
         rows = [engine.padded(max(most, 1)) * verify] * len(ranks)
     else:
-        rows = [max(d * verify + sum(tokens for tokens, _ in pieces), 1) for d, _, pieces in ranks]
-    requests = [decoding * verify + len(pieces) for decoding, _, pieces in ranks]
+        rows = [_tokens(rank, verify) for rank in ranks]
     small = table.pieces if max(rows) <= engine.pieces_limit else table.eager
     regime = table.graph if graph else small
-    mean = round(sum(rows) / len(rows))
-
-    def own(sums: Sums, i: int) -> float:
-        return sums.at(rows[i], min(requests[i], table.most_requests * verify), *ranks[i])
-
-    kernels, heat = (
-        max(own(sums, i) for i in range(len(ranks))) + sums.group[mean] for sums in (table.time, table.heat)
-    )
+    overlap = table.two_batch
+    fewest = min(_tokens(rank, verify) for rank in ranks)
+    cut = overlap is not None and overlap.cuts(fewest, prompts=prompts)
+    time, heat = (_parts(table, sums, rows, ranks, halves=cut) for sums in (table.time, table.heat))
+    kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
     busy = max(kernels + regime.between_us, regime.beside_us)
     hosted = max(decoding + len(pieces) for decoding, _, pieces in ranks)
+    images = table.prompt_us * max(fresh(pieces) for _, _, pieces in ranks)
     whole = busy + regime.after_us + hosted * engine.each_request_us
-    return float(table.factor * limited_us(whole, heat, SCALAR))
+    return float(table.factor * (limited_us(whole, sum(heat), SCALAR) + images))
+
+
+def fresh(pieces: Pieces) -> int:
+    """Prompts that begin with this step."""
+    return sum(before == 0 for _, before in pieces)
+
+
+def _tokens(rank: Work, verify: int) -> int:
+    """Rows of a rank's step; an empty rank runs along with one."""
+    decoding, _, pieces = rank
+    return max(decoding * verify + sum(tokens for tokens, _ in pieces), 1)
+
+
+def _parts(
+    table: Grids, sums: Sums, rows: Sequence[int], ranks: Sequence[Work], *, halves: bool
+) -> tuple[float, float]:
+    """Kernels of the fullest rank with the group's experts, and the group's exchange; as two halves, or whole."""
+    parts, verify = 1 + halves, table.verify
+    mean = -(-round(sum(rows) / len(rows)) // parts)
+
+    def own(i: int) -> float:
+        decoding, cached, pieces = _half(ranks[i]) if halves else ranks[i]
+        heads = min(decoding * verify + len(pieces), table.most_requests * verify)
+        return sums.at(-(-rows[i] // parts), heads, decoding, cached, pieces)
+
+    return parts * (max(own(i) for i in range(len(ranks))) + sums.group[mean]), parts * sums.moved[mean]
+
+
+def _half(rank: Work) -> Work:
+    """The larger half of a rank's requests; prompts are cut where there is one."""
+    decoding, cached, pieces = rank
+    several = len(pieces) > 1
+    kept = pieces[::2] if several else [(-(-tokens // 2), before) for tokens, before in pieces]
+    return -(-decoding // 2), -(-cached // 2), kept

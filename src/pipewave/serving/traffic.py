@@ -142,9 +142,21 @@ def read_trace(
     A trace without times arrives at once, unless `rate` or `concurrency` says otherwise. Azure's time stamps and
     epoch milliseconds are understood. Raises BadFile, MissingField or BadInput.
     """
+    return _traffic(_read_columns(Path(path)), requests, rate, concurrency)
+
+
+def parse_trace(
+    text: str, name: str, *, requests: int | None = None, rate: float | None = None, concurrency: int | None = None
+) -> Traffic:
+    """Requests of the text of a CSV or JSON-lines trace, as `read_trace` reads a file; `name` is for messages."""
+    return _traffic(_columns(Path(name), text), requests, rate, concurrency)
+
+
+def _traffic(
+    columns: Mapping[str, list[Any]], requests: int | None, rate: float | None, concurrency: int | None
+) -> Traffic:
     if requests is not None and requests < 1:
         raise BadInput(f"requests = {requests}: must be at least 1", field="requests")
-    columns = _read_columns(Path(path))
     prompt, answer = (_numbers(columns, names, what) for names, what in ((INPUT, "prompt"), (OUTPUT, "output")))
     times = _times(columns, len(prompt))
     order = np.argsort(times, kind="stable")[:requests]
@@ -179,6 +191,10 @@ def _read_columns(path: Path) -> dict[str, list[Any]]:
         raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="trace") from problem
     except UnicodeDecodeError as problem:
         raise BadFile(f"{path}: not text ({problem.reason})", field="trace") from problem
+    return _columns(path, text)
+
+
+def _columns(path: Path, text: str) -> dict[str, list[Any]]:
     return _table(path, _json_rows(path, text) if text.lstrip()[:1] == "{" else csv.DictReader(text.splitlines()))
 
 

@@ -47,7 +47,7 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
     Raises BadInput for a model that Vidur cannot describe, CannotShard where a degree does not divide it, BadFile where
     the folder cannot be written.
     """
-    _check(model)
+    check(model)
     for tp in tps:
         Parallel(tp).check(model)
     tables = {
@@ -56,10 +56,10 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
         "all_reduce": [row for tp in tps if tp > 1 for row in collective("all_reduce", gpu, tp)],
         "send_recv": list(collective("send_recv", gpu, 2)),
     }
-    return tuple(_written(folder / f"{name}.csv", rows) for name, rows in tables.items() if rows)
+    return tuple(written(folder / f"{name}.csv", rows) for name, rows in tables.items() if rows)
 
 
-def _check(model: ModelSpec) -> None:
+def check(model: ModelSpec) -> None:
     """Vidur knows one kind of model: equal layers of grouped attention and a gated dense part."""
     layer = model.layers[0]
     plain = isinstance(layer.mixer, Gqa) and isinstance(layer.ffn, Mlp) and layer.ffn.gated
@@ -71,7 +71,7 @@ def mlp(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
     """One row a number of tokens: every operator but attention."""
     deployment = Deployment(model, Parallel(tp), None, BLOCK)
     steps = [{use.name: use.call for use in deployment.kernels(Batch.of([n], [n]))} for n in TOKENS]
-    found = {ours: _ask([step[ours] for step in steps], gpu) for ours in OPERATORS.values()}
+    found = {ours: _predicted([step[ours] for step in steps], gpu) for ours in OPERATORS.values()}
     for at, tokens in enumerate(TOKENS):
         times = {name: value for op, ours in OPERATORS.items() for name, value in _stats(op, found[ours], at).items()}
         nothing = {f"time_stats.add.{stat}": 0.0 for stat in ("min", "max", "mean", "median", "std")}
@@ -91,11 +91,11 @@ def attention(model: ModelSpec, gpu: GPU, tp: int) -> Iterator[Row]:
     mixer = model.layers[0].mixer
     assert isinstance(mixer, Gqa)
     chunks = [(1, chunk, cached) for chunk in CHUNKS for cached in (0, *CACHED)]
-    asked = [*chunks, *((batch, 0, cached) for batch in BATCHES for cached in CACHED)]
+    steps = [*chunks, *((batch, 0, cached) for batch in BATCHES for cached in CACHED)]
     deployment = Deployment(model, Parallel(tp), None, BLOCK)
-    uses = [{use.name: use.call for use in deployment.kernels(_batch(*one))} for one in asked]
-    ran, saved = (_ask([use[name] for use in uses], gpu) for name in ("attention", "kv_write"))
-    for at, (batch, chunk, cached) in enumerate(asked):
+    uses = [{use.name: use.call for use in deployment.kernels(_batch(*one))} for one in steps]
+    ran, saved = (_predicted([use[name] for use in uses], gpu) for name in ("attention", "kv_write"))
+    for at, (batch, chunk, cached) in enumerate(steps):
         kinds = {"attn_prefill": chunk > 0, "attn_decode": chunk == 0}
         times = {k: v for op, is_it in kinds.items() for k, v in _stats(op, ran if is_it else None, at).items()}
         yield times | _stats("attn_kv_cache_save", saved, at) | {
@@ -114,7 +114,7 @@ def _batch(batch: int, chunk: int, cached: int) -> Batch:
 def collective(name: str, gpu: GPU, workers: int) -> Iterator[Row]:
     """One row a message size."""
     call = {"all_reduce": AllReduce, "send_recv": SendRecv}[name]
-    found = _ask([call(size, workers) for size in SIZES], gpu)
+    found = _predicted([call(size, workers) for size in SIZES], gpu)
     for at, size in enumerate(SIZES):
         yield _stats(name, found, at) | {
             "rank": 0, "num_workers": workers, "size": size, "collective": name, "devices_per_node": workers,
@@ -122,7 +122,7 @@ def collective(name: str, gpu: GPU, workers: int) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _ask(calls: Sequence[Any], gpu: GPU) -> Predictions:
+def _predicted(calls: Sequence[Any], gpu: GPU) -> Predictions:
     return predict(calls, gpu, protocol=PROTOCOL)
 
 
@@ -136,7 +136,8 @@ def _stats(op: str, found: Predictions | None, at: int) -> Row:
     return {f"time_stats.{op}.{stat}": value for stat, value in values.items()}
 
 
-def _written(path: Path, rows: Iterable[Row]) -> Path:
+def written(path: Path, rows: Iterable[Row]) -> Path:
+    """Rows of equal keys as CSV; the file."""
     rows = list(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

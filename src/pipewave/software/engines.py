@@ -20,7 +20,7 @@ from pipewave.software import rules
 from pipewave.software.rules import DeploymentFacts, KernelRule
 
 FILE = Path(__file__).with_name("times.json")
-LARGE = DeploymentFacts()  # a card of 140 GiB and a dense model
+LARGE = DeploymentFacts()  # a GPU of 140 GiB and a dense model
 HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us", "alone_us")
 LAUNCH_TIMES = ("launch_us", "layer_us", "prefill_host_us")  # of them, those of steps that replay no whole graph
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
@@ -67,8 +67,11 @@ class Engine:
     fused_rope: the kernel that writes the cache turns queries and keys, too.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
+    two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
+    rank with prompts (0: the engine cannot) and two_batch_decode without; exchange_sms: what high throughput keeps.
     routing: how tokens spread over experts where a call does not say (empty: at random).
-    kernels: which rows answer for which calls; moe_backend: the choice among those of experts, empty for the default.
+    kernels: which rows answer for which calls; moe_backend, delta_backend: the choice among those of experts and of
+    delta nets' scans, empty for the default.
     chosen: what the user set, which no rule overrides.
     """
 
@@ -110,8 +113,13 @@ class Engine:
     fused_norm_mib: float = 0.0
     fused_rope: bool = False
     exchange: str = ""
+    two_batch: bool = False
+    two_batch_prompt: int = 0
+    two_batch_decode: int = 0
+    exchange_sms: int = 20
     routing: str = ""
     moe_backend: str = ""
+    delta_backend: str = ""
     kernels: tuple[KernelRule, ...] = ()
     setting: DeploymentFacts = field(default_factory=DeploymentFacts)
     chosen: tuple[tuple[str, Any], ...] = ()
@@ -139,20 +147,20 @@ class Engine:
     def kernel(self, family: str, dtype: str) -> KernelRule | None:
         """The rule for calls of a family and operand type: the chosen backend's, or the default one."""
         fits = [rule for rule in self.kernels if rule.family == family and rule.dtype in ("", dtype)]
-        if family == "fused_moe" and self.moe_backend:
-            return next((rule for rule in fits if rule.backend == self.moe_backend), None)
+        if chosen := {"fused_moe": self.moe_backend, "delta_net": self.delta_backend}.get(family):
+            return next((rule for rule in fits if rule.backend == chosen), None)
         return next((rule for rule in fits if rule.default), None)
 
     def check_backend(self) -> None:
-        """Raise BadInput when the chosen backend of experts is none that is known here."""
-        known = [rule.backend for rule in self.kernels if rule.family == "fused_moe" and rule.backend]
-        if self.moe_backend and self.moe_backend not in known:
-            kind = f"{self.setting.dtype} experts on {self.setting.gpu}"
-            runs = ", ".join(dict.fromkeys(known)) or "no backend but its default"
-            raise BadInput(
-                f"moe_backend = {self.moe_backend!r}: for {kind} {self.name} is known to run {runs}",
-                field="moe_backend",
-            )
+        """Raise BadInput when the chosen backend of experts or of scans is none that is known here."""
+        kinds = {"fused_moe": f"{self.setting.dtype} experts", "delta_net": "gated delta nets"}
+        for family, name in (("fused_moe", "moe_backend"), ("delta_net", "delta_backend")):
+            chosen = getattr(self, name)
+            known = [rule.backend for rule in self.kernels if rule.family == family and rule.backend]
+            if chosen and chosen not in known:
+                kind = f"{kinds[family]} on {self.setting.gpu}"
+                runs = ", ".join(dict.fromkeys(known)) or "no backend but its default"
+                raise BadInput(f"{name} = {chosen!r}: for {kind} {self.name} is known to run {runs}", field=name)
 
     def padded(self, requests: int) -> int:
         """Rows a decode batch is padded to: the next captured graph size, or its own size beyond the last."""
@@ -243,9 +251,9 @@ def resolve(
     name: str, version: str, setting: DeploymentFacts = LARGE, chosen: tuple[tuple[str, Any], ...] = ()
 ) -> Engine:
     """A version of an engine in a setting: fitted times, then rules, then what was chosen, then what follows."""
-    told = rules.fields(name, version, setting)
-    values = {key: _frozen(value) for key, value in (_times()[name] | told).items()} | dict(chosen)
-    if reserve := told.get("reserve"):
+    ruled = rules.fields(name, version, setting)
+    values = {key: _frozen(value) for key, value in (_times()[name] | ruled).items()} | dict(chosen)
+    if reserve := ruled.get("reserve"):
         values["reserve"] = Reserve(**reserve)
     known = {key: value for key, value in values.items() if key in NAMED}
     kernels = rules.kernels(name, version, setting)
@@ -279,7 +287,7 @@ def _frozen(value: Any) -> Any:
 
 
 def find(engine: str | Engine) -> Engine:
-    """The engine of a name, `vllm` or `vllm:0.11.0`, on a large card; or the Engine itself; BadInput otherwise."""
+    """The engine of a name, `vllm` or `vllm:0.11.0`, on a large GPU; or the Engine itself; BadInput otherwise."""
     if isinstance(engine, Engine):
         return engine
     name, _, version = str(engine).partition(":")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pipewave.software import stacks
 from pipewave.software.stack_rules import constant
 
-LEVELS = ("measured", "other_gpu", "nearest_version", "other_framework")  # from what was asked to what is furthest
+LEVELS = ("measured", "other_gpu", "nearest_version", "other_framework")  # from what was asked for to what is furthest
 SIXTEEN_BIT = {"bf16": ("fp16",), "fp16": ("bf16",)}  # types that the same kernels take
 FOUR_BIT = ("nvfp4", "mxfp4", "int4")
 EXAMPLES = 3  # GPUs that a note names
@@ -75,8 +75,8 @@ class Known:
         """The rows that tell how near a stack, and an implementation, is: of the kind under the protocol, or under any
         where it has none."""
         pool = self.pool(kind, protocol)
-        told = any(row.stack == stack if impl is None else row.impl == impl for row in pool.rows)
-        return pool if told or pool.crossed else self._of((), alike(kind))
+        listed = any(row.stack == stack if impl is None else row.impl == impl for row in pool.rows)
+        return pool if listed or pool.crossed else self._of((), alike(kind))
 
     def stacks(self, gpu: str | None = None) -> tuple[str, ...]:
         """Stacks with rows, on any GPU or on this one."""
@@ -102,7 +102,7 @@ def furthest(*levels: str) -> str:
     return max(levels, key=LEVELS.index)
 
 
-class Asked(NamedTuple):
+class Query(NamedTuple):
     """A stack, if one is named, and what it is to run: on which GPU, of which kind, measured under which protocol."""
 
     stack: str | None
@@ -125,39 +125,39 @@ class Choice(NamedTuple):
     note: str = ""
 
 
-def choose(known: Known, asked: Asked, usual: str | None, by_name: Collection[str] = ()) -> Choice:
+def choose(known: Known, query: Query, usual: str | None, by_name: Collection[str] = ()) -> Choice:
     """The stack to answer from: the one asked for where it has rows of the type, else what is nearest to it.
 
     `usual` answers for frameworks without rows; `by_name` are stacks of whose kernels of the type the names are known.
     """
-    pool = known.pool(asked.dtype, asked.protocol)
-    stacked = tuple(sorted({*pool.stacks(), *known.elsewhere(asked.dtype, asked.protocol), *by_name}))
-    used = asked.stack or stacks.default(asked.protocol, stacked, usual)
+    pool = known.pool(query.dtype, query.protocol)
+    stacked = tuple(sorted({*pool.stacks(), *known.elsewhere(query.dtype, query.protocol), *by_name}))
+    used = query.stack or stacks.default(query.protocol, stacked, usual)
     name = stacks.measured_as(used, stacked)
-    if asked.stack and stacked and name not in stacked:
-        return _own_of_other_types(known, stacked, asked) or _substituted(pool, stacked, asked, usual)
-    exact = known.exactly(asked.kind, asked.protocol, name)
-    level = exact.level(asked.gpu, name)
-    plain = asked.stack is None or level == LEVELS[0]
-    return Choice(used, name, level, "" if plain else _note(asked, _where(exact, name)))
+    if query.stack and stacked and name not in stacked:
+        return _own_of_other_types(known, stacked, query) or _substituted(pool, stacked, query, usual)
+    exact = known.exactly(query.kind, query.protocol, name)
+    level = exact.level(query.gpu, name)
+    plain = query.stack is None or level == LEVELS[0]
+    return Choice(used, name, level, "" if plain else _note(query, _where(exact, name)))
 
 
-def _own_of_other_types(known: Known, of_type: Sequence[str], asked: Asked) -> Choice | None:
+def _own_of_other_types(known: Known, of_type: Sequence[str], query: Query) -> Choice | None:
     """The framework's kernels of other types, where it has none of this one; those of 4-bit weights are their own."""
-    if asked.dtype in FOUR_BIT or stacks.nearest(str(asked.stack), of_type):
+    if query.dtype in FOUR_BIT or stacks.nearest(str(query.stack), of_type):
         return None
-    near = stacks.nearest(str(asked.stack), sorted({row.stack for row in known.rows if row.protocol == asked.protocol}))
-    return Choice(near, near, LEVELS[3], _note(asked, f"{near}: its rows of other types")) if near else None
+    near = stacks.nearest(str(query.stack), sorted({row.stack for row in known.rows if row.protocol == query.protocol}))
+    return Choice(near, near, LEVELS[3], _note(query, f"{near}: its rows of other types")) if near else None
 
 
-def _substituted(pool: Known, known: Sequence[str], asked: Asked, usual: str | None) -> Choice:
+def _substituted(pool: Known, known: Sequence[str], query: Query, usual: str | None) -> Choice:
     """The nearest version, on this GPU if any is measured there; else another framework."""
-    here, name = pool.stacks(asked.gpu), str(asked.stack)
-    changed = changes(name, asked.dtype)
+    here, name = pool.stacks(query.gpu), str(query.stack)
+    changed = changes(name, query.dtype)
     near = stacks.nearest(name, here, changed) or stacks.nearest(name, known, changed)
     used = near or (usual if usual in known else None) or (here or known)[-1]
-    text = used if asked.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
-    return Choice(used, used, LEVELS[2] if near else LEVELS[3], _note(asked, text))
+    text = used if query.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
+    return Choice(used, used, LEVELS[2] if near else LEVELS[3], _note(query, text))
 
 
 def changes(stack: str, dtype: str) -> tuple[tuple[int, ...], ...]:
@@ -166,9 +166,9 @@ def changes(stack: str, dtype: str) -> tuple[tuple[int, ...], ...]:
     return found
 
 
-def _note(asked: Asked, answered: str) -> str:
-    types = asked.kind.replace(",", " with a cache of ")
-    return f"no rows of {asked.stack} {types} on {asked.gpu} were used in training; answered from {answered}"
+def _note(query: Query, answered: str) -> str:
+    types = query.kind.replace(",", " with a cache of ")
+    return f"no rows of {query.stack} {types} on {query.gpu} were used in training; answered from {answered}"
 
 
 def _where(pool: Known, stack: str) -> str:
@@ -177,22 +177,22 @@ def _where(pool: Known, stack: str) -> str:
     return f"its rows on {', '.join(gpus[:EXAMPLES])}{more}" if gpus else "its rows of other types and versions"
 
 
-def known_of(told: Mapping[str, Any]) -> Known:
-    """Read what `told_of` wrote: protocol → stack → kind → GPU → implementations."""
-    return Known(frozenset(_rows(told)))
+def from_nested(document: Mapping[str, Any]) -> Known:
+    """Read what `nested` wrote: protocol → stack → kind → GPU → implementations."""
+    return Known(frozenset(_rows(document)))
 
 
-def _rows(told: Mapping[str, Any]) -> Iterator[Ran]:
-    for protocol, of_protocol in told.items():
+def _rows(document: Mapping[str, Any]) -> Iterator[Ran]:
+    for protocol, of_protocol in document.items():
         for stack, of_stack in of_protocol.items():
             for kind, of_kind in of_stack.items():
                 yield from (Ran(protocol, stack, kind, gpu, impl) for gpu, impls in of_kind.items() for impl in impls)
 
 
-def told_of(rows: Collection[Ran]) -> dict[str, Any]:
+def nested(rows: Collection[Ran]) -> dict[str, Any]:
     """Rows as nested objects, as cards hold them."""
-    told: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for row in sorted(set(rows)):
-        of_kind = told.setdefault(row.protocol, {}).setdefault(row.stack, {}).setdefault(row.kind, {})
+        of_kind = document.setdefault(row.protocol, {}).setdefault(row.stack, {}).setdefault(row.kind, {})
         of_kind.setdefault(row.gpu, []).append(row.impl)
-    return told
+    return document

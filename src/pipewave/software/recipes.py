@@ -12,7 +12,7 @@ from pipewave.files import packaged
 from pipewave.software.rules import DeploymentFacts, holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
-UNTOLD = FILE.with_name("untold.yaml")
+UNVERSIONED = FILE.with_name("unversioned.yaml")
 LONGEST = 1 << 30  # tokens
 
 
@@ -46,13 +46,13 @@ def _recipes() -> tuple[Mapping[str, Any], ...]:
 @dataclass(frozen=True, slots=True)
 class Requests:
     """What a deployment is sized for: how its requests are sent, its longest prompt, its requests at once, its longest
-    output; and whether its version is told."""
+    output; and whether its version is version_given."""
 
     mode: str
     prompt: int
     flight: int
     output: int = 0
-    told: bool = True
+    version_given: bool = True
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -63,7 +63,7 @@ class Requests:
         """Whether a recipe is meant for such requests; one that names no mode is of servers."""
         few = self.flight < recipe.get("flight_from", 0) or self.prompt < recipe.get("prompt_from", 0)
         below = max(self.prompt, self.output) < recipe.get("lengths_below", LONGEST)
-        known = self.told == recipe.get("told", self.told)
+        known = self.version_given == recipe.get("version_given", self.version_given)
         return self.mode in recipe.get("modes", ("serve",)) and below and known and not few
 
 
@@ -88,7 +88,7 @@ def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) ->
 def assumed_version(engine: str) -> tuple[str, str]:
     """The version of published deployments of an engine that do not tell theirs, and a note; empty for an engine
     whose default version will do."""
-    found = packaged.yaml(UNTOLD).get(engine)
+    found = packaged.yaml(UNVERSIONED).get(engine)
     return (found["version"], found["note"]) if found else ("", "")
 
 

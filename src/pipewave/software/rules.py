@@ -17,15 +17,15 @@ from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
-CHOICE = ("backend", "stack", "impl", "quantize", "note", "default")
+CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads")
 FROM, BELOW = "_from", "_below"
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentFacts:
-    """What an engine chooses its defaults by: the card, the split and what kind of model it is.
+    """What an engine chooses its defaults by: the GPU, the split and what kind of model it is.
 
-    gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the card's memory as nvidia-smi states it;
+    gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the GPU's memory as nvidia-smi states it;
     attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the experts; sinks: attention has
     them; dp: data parallelism of attention; model_type: as the model's config names it.
     """
@@ -51,7 +51,8 @@ class KernelRule:
     """How a deployment runs calls of a family and operand type: from rows of which stack, as which implementation.
 
     backend: the engine's own name of the choice, empty where there is none. quantize: whether products pay a
-    kernel of their own for it. note: why another stack's rows answer.
+    kernel of their own for it. note: why another stack's rows answer. pads: an expert's hidden and inner width, this
+    rank's part, are stored as multiples of these.
     """
 
     family: str
@@ -62,6 +63,7 @@ class KernelRule:
     quantize: bool = True
     note: str = ""
     default: bool = True
+    pads: tuple[int, int] = (1, 1)
 
 
 @cache
@@ -88,11 +90,15 @@ def kernels(engine: str, version: str, setting: DeploymentFacts) -> tuple[Kernel
     """The kernel rules that hold, first match first."""
     listed = _holding(read(engine).get("kernels", ()), version, setting)
     return tuple(
-        KernelRule(family, dtype, **{name: rule[name] for name in CHOICE if name in rule})
+        KernelRule(family, dtype, **{name: _frozen(rule[name]) for name in CHOICE if name in rule})
         for rule in listed
         for family in _list(rule["family"])
         for dtype in _list(rule.get("dtype", ""))
     )
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _list(value: Any) -> list[Any]:

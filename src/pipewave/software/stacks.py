@@ -32,11 +32,11 @@ def nearest(stack: str, known: Sequence[str], changed: Sequence[tuple[int, ...]]
     `changed`: versions from which on other kernels run; one on the same side of them all is closer than any other.
     """
     same = [name for name in known if framework(name) == framework(stack)]
-    asked = version(stack)
+    wanted = version(stack)
 
     def far(name: str) -> tuple[bool, tuple[int, ...], str]:
-        across = any((version(name) < change) != (asked < change) for change in changed)
-        return across, _distance(version(name), asked), name
+        across = any((version(name) < change) != (wanted < change) for change in changed)
+        return across, _distance(version(name), wanted), name
 
     return min(same, key=far) if same else None
 

@@ -28,7 +28,8 @@ START_US = {"wgmma": 2.5, "tcgen05": 4.7}  # of the fused kernel, by the GPU's t
 RANK_US = 0.08  # more for each further rank
 LINK_SHARE = 0.7  # of a GPU's link rate in one direction that pushing to all ranks reaches
 MIB = 2.0**20
-SIDE, ROUTED, SHARED = 0, 1, 2  # lanes of a step's kernels: everything else, routed experts, shared ones
+# Lanes of a step's kernels: everything else, routed experts, shared ones, exchanges that another half hides.
+SIDE, ROUTED, SHARED, EXCHANGED = 0, 1, 2, 3
 
 
 def fused_us(size: float, world: int, gpu: GPU) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, Mla
+from pipewave.calls.operators import DeltaNet
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
@@ -17,8 +18,11 @@ from pipewave.step.fusion import with_fused_norms
 from pipewave.step.power import heat_us
 
 MOE_LAUNCHES = 10
+# A prompt's scan: six kernels (vLLM 0.22.1 model_executor/layers/fla/ops/chunk.py) and four that fetch and keep states
+# (mamba/gdn/qwen_gdn_linear_attn.py _forward_core).
+SCAN_LAUNCHES = 10
 UNSAID = "random"  # routing of a call that says nothing
-CHOSEN = (Gemm, Attention, Mla, FusedMoe)  # families that engines have several kernels for
+CHOSEN = (Gemm, Attention, Mla, FusedMoe, DeltaNet)  # families that engines have several kernels for
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
@@ -51,7 +55,7 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
 
 def _as_run(call: Call, engine: Engine) -> Call:
     """The call as the engine runs it: by another implementation than its rows say, or from another stack's rows."""
-    if not isinstance(call, CHOSEN) or call.stack or call.impl:
+    if not isinstance(call, CHOSEN) or call.stack or call.impl or not _has_choice(call):
         return call
     if isinstance(call, FusedMoe) and call.routing == UNSAID:
         call = replace(call, routing=engine.routing or UNSAID)
@@ -60,6 +64,11 @@ def _as_run(call: Call, engine: Engine) -> Call:
         return call
     call = replace(call, stack=rule.stack or None, impl=rule.impl or None)
     return replace(call, quantize=call.quantize and rule.quantize) if isinstance(call, Gemm) else call
+
+
+def _has_choice(call: Call) -> bool:
+    """Of delta nets, only scans of gated ones have several kernels."""
+    return not isinstance(call, DeltaNet) or (call.kind, call.phase) == ("gdn", "context")
 
 
 def nodes_of(call: Call) -> int:
@@ -71,4 +80,6 @@ def nodes_of(call: Call) -> int:
 
 def launches_of(call: Call) -> int:
     """Launches whose host time equals that of a call launched kernel by kernel; a MoE layer runs much Python."""
+    if isinstance(call, DeltaNet) and call.phase == "context":
+        return SCAN_LAUNCHES
     return MOE_LAUNCHES if isinstance(call, FusedMoe) else nodes_of(call)

@@ -1,7 +1,8 @@
-"""Where a card's memory goes: weights, activations, engine, and what is left for the KV cache."""
+"""Where a GPU's memory goes: weights, activations, engine, and what is left for the KV cache."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pipewave.errors import DoesNotFit
@@ -83,12 +84,34 @@ def _layer_width(layer: Layer, deployment: Deployment) -> float:
     return width
 
 
+def _stage_bytes(deployment: Deployment, engine: Engine, stage: int) -> float:
+    """Weight bytes of a pipeline stage on one rank, experts as wide as their kernel wants them."""
+    model, parallel = deployment.model, deployment.parallel
+    first, last = parallel.stages(len(model.layers))[stage]
+    padding = sum(
+        _padding(moe, engine, parallel.moe_tp) * moe.expert_bytes(parallel.group) * count
+        for layer, count in model.grouped(first, last)
+        for moe in layer.moes
+    )
+    return stage_bytes(model, parallel, stage) + padding
+
+
+def _padding(moe: Moe, engine: Engine, ranks: int) -> float:
+    """Bytes that pad an expert's matrices over those it has."""
+    rule = engine.kernel("fused_moe", moe.precision.dtype)
+    if rule is None:
+        return 0.0
+    sizes = (moe.hidden, moe.inter / ranks)
+    hidden, inter = (math.ceil(size / unit) * unit / size for size, unit in zip(sizes, rule.pads, strict=True))
+    return hidden * inter - 1.0
+
+
 def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_tokens: int | None = None) -> Budget:
     """Memory of the fullest rank. Raises DoesNotFit when no room is left for the cache."""
     engine = engine.on(setting_of(deployment, gpu))
     parallel, total = deployment.parallel, gpu.dram_gib - DRIVER_GIB
     tokens = max_batched_tokens or engine.max_batched_tokens
-    weights = max(stage_bytes(deployment.model, parallel, stage) for stage in range(parallel.pp)) / GIB
+    weights = max(_stage_bytes(deployment, engine, stage) for stage in range(parallel.pp)) / GIB
     activations = activation_bytes(deployment, tokens, min(engine.max_requests, tokens)) / GIB
     fixed = engine.runtime_gib + engine.graph_gib
     left, free = _LEFT[engine.memory_of](total, engine.memory_share, weights, activations, fixed)
@@ -101,7 +124,7 @@ def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_toke
 
 
 def _of_whole(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
-    """vLLM: a share of the card holds everything."""
+    """vLLM: a share of the GPU holds everything."""
     return total * share - weights - activations - fixed, total * (1 - share)
 
 
@@ -136,3 +159,14 @@ def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0) -> float
     model, parallel = deployment.model, deployment.parallel
     cached = tokens_bytes(model, length, parallel, deployment.kv_dtype, chunk=chunk)
     return cached + state_bytes(model, parallel)
+
+
+def chunk_bytes(deployment: Deployment, length: int, chunk: int) -> float:
+    """Bytes that windows hold for the prompt tokens of a step, once for all requests: they are given back after it."""
+    return cache_bytes(deployment, length, chunk=chunk) - cache_bytes(deployment, length)
+
+
+def requests_in(deployment: Deployment, memory: Budget, length: int, chunk: int) -> float:
+    """Requests of `length` tokens whose caches fit beside the `chunk` prompt tokens of a step; infinite without one."""
+    each = cache_bytes(deployment, length)
+    return (memory.kv * GIB - chunk_bytes(deployment, length, chunk)) / each if each else math.inf

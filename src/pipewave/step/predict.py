@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from pipewave.calls.families import Call
 from pipewave.gpus import GPU
+from pipewave.models.exchange import MOVED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
 from pipewave.software.engines import Engine, Load
-from pipewave.step.fusion import arranged, lanes, overlapped_us
+from pipewave.step.fusion import EXCHANGED, arranged, lanes, overlapped_us
 from pipewave.step.inside import Kernels, inside
 from pipewave.step.setting import setting_of
+from pipewave.step.two_batch import TwoBatch, halved, two_batch
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
@@ -120,15 +122,26 @@ class Runner:
     def _predict(self, book: Book) -> Kernels:
         return inside(list(book.calls), self.gpu, self.engine)
 
+    @property
+    def two_batch(self) -> TwoBatch | None:
+        """How steps are cut in two, None where they are not."""
+        return two_batch(self.engine, self.gpu, len(self.deployment.model.layers))
+
+    def _cuts(self, batch: Batch) -> bool:
+        overlap = self.two_batch
+        return overlap is not None and overlap.cuts(sum(batch.q_lens), prompts=not batch.is_decode)
+
     def _enter(self, book: Book, step: int, batch: Batch) -> None:
+        cut = self._cuts(batch)
+        batch = halved(batch) if cut else batch
         for stage in range(self.deployment.parallel.pp):
             parts = {
-                ("rows", stage, batch.rows): self.deployment.by_rows,
-                ("requests", stage, batch.rows, batch.sampled): self.deployment.by_requests,
+                ("rows", stage, batch.rows, cut): self.deployment.by_rows,
+                ("requests", stage, batch.rows, batch.sampled, cut): self.deployment.by_requests,
             }
             for key, part in parts.items():
-                book.add(step, book.known.get(key) or book.learn(key, part(batch, stage)))
-            book.add(step, book.lines(self.deployment.by_length(batch, stage)))
+                book.add(step, book.known.get(key) or book.learn(key, part(batch, stage), cut=cut))
+            book.add(step, book.lines(self.deployment.by_length(batch, stage), cut=cut))
 
     def _add_up(self, book: Book, batches: Sequence[Batch]) -> Steps:
         priced = self._predict(book)
@@ -136,6 +149,8 @@ class Runner:
         step, call, count, lane = book.columns()
         size = len(batches)
         hidden = overlapped_us(found.latency_us[call] * count, lane, step, size)
+        behind = self._behind(batches, found.latency_us[call] * count, lane, step, hidden)
+        shared, hidden = hidden, hidden + behind
         sums = [_sums(step, column[call] * count, size) for column in priced.columns]
         load = self._load(batches, [sums[0] - hidden, *sums[1:]])
         kernels = load.kernel_us
@@ -143,13 +158,27 @@ class Runner:
         total = kernels + sum(gaps.values())
         spread = _spread(found, call, count, step, size)
         families = _by_name([c.kernel for c in book.calls], found, step, call, count, size)
-        families |= {"shared_overlap": -hidden} if hidden.any() else {}
+        families |= {"shared_overlap": -shared} if shared.any() else {}
+        families |= {"two_batch_overlap": -behind} if behind.any() else {}
         basis = _by_name([found.sources[g].basis for g in found.group], found, step, call, count, size)
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
         notes = notes_of(list(book.calls), found)
         return Steps(total, total / factor, total * factor, families, gaps, evidence, load, notes)
+
+    def _behind(
+        self, batches: Sequence[Batch], us: Array, lane: NDArray[np.intp], step: NDArray[np.intp], hidden: Array
+    ) -> Array:
+        """µs of each step that two-batch overlap hides."""
+        overlap, size = self.two_batch, len(batches)
+        if overlap is None:
+            return np.zeros(size)
+        exchanging = _sums(step[lane == EXCHANGED], us[lane == EXCHANGED], size)
+        computing = _sums(step, us, size) - hidden - exchanging
+        tokens = np.array([sum(batch.q_lens) / 2 for batch in batches])
+        busy = overlap.busy(computing, exchanging, tokens)
+        return np.asarray(np.where(exchanging > 0.0, computing + exchanging - busy, 0.0))
 
     def _load(self, batches: Sequence[Batch], sums: Sequence[Array]) -> Load:
         requests = np.array([batch.requests for batch in batches], float)
@@ -174,16 +203,18 @@ class Book:
         self.known: dict[tuple[Any, ...], Lines] = {}
         self._entries: list[tuple[int, NDArray[np.intp], Array, NDArray[np.intp]]] = []
 
-    def learn(self, key: tuple[Any, ...], uses: Sequence[Use]) -> Lines:
+    def learn(self, key: tuple[Any, ...], uses: Sequence[Use], *, cut: bool = False) -> Lines:
         """Remember the lines of a part that many steps share."""
-        self.known[key] = self.lines(uses)
+        self.known[key] = self.lines(uses, cut=cut)
         return self.known[key]
 
-    def lines(self, uses: Sequence[Use]) -> Lines:
-        """Indices of calls, their counts and lanes, entering calls not seen before."""
+    def lines(self, uses: Sequence[Use], *, cut: bool = False) -> Lines:
+        """Indices of calls, their counts and lanes, entering calls not seen before. cut: of half a step, run twice."""
         uses = arranged(uses, self.engine)
         index = np.array([self.calls.setdefault(use.call, len(self.calls)) for use in uses], np.intp)
-        return index, np.array([use.count for use in uses], float), np.array(lanes(uses, self.engine), np.intp)
+        count = np.array([use.count * (1 + cut) for use in uses], float)
+        lane = np.array(lanes(uses, self.engine), np.intp)
+        return index, count, np.where([cut and use.name in MOVED for use in uses], EXCHANGED, lane)
 
     def add(self, step: int, lines: Lines) -> None:
         """Charge calls to a step."""

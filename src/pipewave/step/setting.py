@@ -1,4 +1,4 @@
-"""What an engine's rules look at, read off a deployment and its card."""
+"""What an engine's rules look at, read off a deployment and its GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipewave.software.rules import DeploymentFacts
 
 
 def setting_of(deployment: Deployment, gpu: GPU) -> DeploymentFacts:
-    """The setting of a deployment on a card."""
+    """The setting of a deployment on a GPU."""
     model, split = deployment.model, deployment.parallel
     experts = [moe for layer, _ in model.grouped() for moe in layer.moes]
     dense = _dense_dtype(model)

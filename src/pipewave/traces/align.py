@@ -15,10 +15,10 @@ MOST_CELLS = 8_000_000  # of the match table: a step of 250 layers
 ABSORBING = ("fused", "fused_reduction", "embedding_norm")
 
 
-def align(groups: Sequence[Group], uses: Sequence[Use]) -> list[Shaped | None]:
-    """For each group of a step, in time order, the call it ran, or None where the model has none for it."""
-    roles, wanted = [one.kind.role for one in groups], [role_of(use) for use in uses]
-    partner = match(tuple(roles), tuple(wanted))
+def align(groups: Sequence[Group], uses: Sequence[Use], roles: tuple[str, ...]) -> list[Shaped | None]:
+    """For each group of a step, in time order, the call it ran, or None where the model has none for it. `roles`: of
+    the groups, products with their sizes where those were recorded."""
+    partner = match(roles, tuple(role_of(use) for use in uses))
     taken = {at for at in partner if at is not None}
     return [
         None if at is None else _shaped(groups, index, list(_with_neighbours(at, taken, uses, groups[index])))

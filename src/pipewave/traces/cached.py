@@ -66,8 +66,8 @@ def _totals(calls: Sequence[Use], found: Lengths, where: Where) -> tuple[Array, 
     alike: dict[Any, int] = {}
     for use in calls:
         alike[use.call] = alike.get(use.call, 0) + 1
-    asked = [_with(call, found, cached) for call in alike for cached in TRIED]
-    answers = predict(asked, where.gpu, protocol=where.protocol, stack=where.stack)
+    tried = [_with(call, found, cached) for call in alike for cached in TRIED]
+    answers = predict(tried, where.gpu, protocol=where.protocol, stack=where.stack)
     counts, shape = np.array(list(alike.values()), float), (len(alike), len(TRIED))
     return counts @ answers.latency_us.reshape(shape), float(counts @ answers.high_us.reshape(shape)[:, 0])
 
@@ -77,7 +77,7 @@ def _with(call: Any, found: Lengths, cached: int) -> Any:
     return replace(call, **{name: value for name, value in given.items() if name in {f.name for f in fields(call)}})
 
 
-def told(found: Lengths, cached: int) -> Lengths:
+def with_cached(found: Lengths, cached: int) -> Lengths:
     """The lengths of a step whose requests have that many cached tokens each, and what is to be said of it."""
     note = NOTE.format(f"{cached:,}") if cached else NONE
     return Lengths(found.q_lens, tuple(q + cached for q in found.q_lens), note)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces.trace import Dims, Kernel, Op, Step, Trace
+from pipewave.traces.stacks import At, Span, open_at
+from pipewave.traces.trace import WAITS, Dims, Kernel, Op, Step, Trace, step_of
 
 GPU_WORK = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 LAUNCHES = frozenset(("cuda_runtime", "cuda_driver"))
 LOOKED_AT = GPU_WORK | LAUNCHES | {"cpu_op", "user_annotation"}
-# vLLM names its steps: requests(tokens) that run prompts, then requests(tokens) that generate.
-STEP = re.compile(r"execute\w*?_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
+MODULE = "nn.Module: "  # frames of modules, where stacks were recorded
 KEPT = ("bytes", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Collective name")
 MOST = 1e18  # µs and counts beyond are damage
 Event = Mapping[str, Any]
@@ -25,7 +25,8 @@ def wanted(event: Any) -> bool:
     """Whether anything is read of an event: most are Python frames and arrows."""
     if not isinstance(event, dict) or event.get("ph") != "X" or not isinstance(event.get("cat"), str):
         return False
-    return event["cat"].lower() in LOOKED_AT
+    kind = event["cat"].lower()
+    return kind in LOOKED_AT or (kind == "python_function" and str(event.get("name", "")).startswith(MODULE))
 
 
 def trace(document: Any, source: str) -> Trace:
@@ -36,20 +37,34 @@ def trace(document: Any, source: str) -> Trace:
         raise BadFile(f"{source}: no GPU kernels; profile with ProfilerActivity.CUDA", field="file")
     steps = _steps(kinds["user_annotation"])
     launches = _launches(kinds)
-    above = _stacks(kinds["cpu_op"], [launches[key] for key in sorted(launches)])
+    above, modules = _stacks(kinds["cpu_op"], launches), _stacks(kinds["python_function"], launches)
+    made = _Made()
     by_id = {_key(_args(event).get("External id")): event for event in kinds["cpu_op"]}
     starts = [step.start_us for step in steps]
     kernels = []
     for event in work:
-        launch = launches.get(_correlation(event))
-        ops = above.get(_correlation(event), ())
-        number = _key(_args(event).get("External id"))
-        if not ops and number is not None and number in by_id:
-            ops = (_op(by_id[number]),)
-        begun = launch[0] if launch else _number(event, "ts", source)
-        kernels.append(_kernel(event, ops, bisect_right(starts, begun) - 1, source))
+        key = _correlation(event)
+        launch, number = launches.get(key), _key(_args(event).get("External id"))
+        outer = above.get(key, ()) or ((by_id[number],) if number is not None and number in by_id else ())
+        begun = launch[0].start_us if launch else _number(event, "ts", source)
+        kernel = _kernel(event, tuple(map(made.op, outer)), bisect_right(starts, begun) - 1, source)
+        scope = tuple(str(module["name"]).removeprefix(MODULE) for module in modules.get(key, ()))
+        kernels.append(replace(kernel, launch=(begun, launch[1]) if launch else None, scope=scope))
     kernels.sort(key=lambda kernel: kernel.start_us)
-    return Trace(source, _gpu(document), tuple(kernels), tuple(steps))
+    return Trace(source, _gpu(document), tuple(kernels), tuple(steps), waits=_waits(kinds))
+
+
+class _Made:
+    """Operators, each made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Op] = {}
+
+    def op(self, event: Event) -> Op:
+        """The operator of an event."""
+        if id(event) not in self._made:
+            self._made[id(event)] = _op(event)
+        return self._made[id(event)]
 
 
 def _events(document: Any, source: str) -> Sequence[Any]:
@@ -138,64 +153,42 @@ def _kernel(event: Event, ops: tuple[Op, ...], step: int, source: str) -> Kernel
     )
 
 
-def _launches(kinds: Mapping[str, list[Event]]) -> dict[Any, tuple[float, Any, Any]]:
-    """(host time, thread, correlation) of every launch, by correlation."""
+def _launches(kinds: Mapping[str, list[Event]]) -> dict[Any, tuple[At, float]]:
+    """Every call of CUDA that has a correlation, by it, and when it returned."""
     found = {}
     for kind in LAUNCHES:
         for event in kinds[kind]:
             key, ts = _correlation(event), _finite(event.get("ts"))
             if isinstance(key, int) and ts is not None:
-                found[key] = (ts, _key(event.get("tid")), key)
+                found[key] = (At(ts, _key(event.get("tid")), key), ts + max(_finite(event.get("dur")) or 0.0, 0.0))
     return found
 
 
-def _stacks(ops: Iterable[Event], launches: Iterable[tuple[float, Any, Any]]) -> dict[Any, tuple[Op, ...]]:
-    """The operators open on the launching thread at each launch, outermost first, by correlation.
-
-    One sweep a thread: operators nest, so those still open form a stack.
-    """
-    threads: dict[Any, list[tuple[float, float, Event]]] = defaultdict(list)
-    for event in ops:
+def _stacks(events: Iterable[Event], launches: Mapping[Any, tuple[At, float]]) -> dict[Any, tuple[Event, ...]]:
+    """The events open on the launching thread at each launch, outermost first, by correlation."""
+    spans = []
+    for event in events:
         ts, dur = _finite(event.get("ts")), _finite(event.get("dur", 0))
         if ts is not None and dur is not None:
-            threads[_key(event.get("tid"))].append((ts, ts + dur, event))
-    waiting: dict[Any, list[tuple[float, Any]]] = defaultdict(list)
-    for ts, thread, key in launches:
-        waiting[thread].append((ts, key))
-    found: dict[Any, tuple[Op, ...]] = {}
-    for thread, starts in waiting.items():
-        found |= _sweep(sorted(threads[thread], key=lambda op: (op[0], -op[1])), sorted(starts))
-    return found
+            spans.append(Span(ts, ts + dur, _key(event.get("tid")), event))
+    return open_at(spans, (launches[key][0] for key in sorted(launches)))
 
 
-def _sweep(
-    ops: Sequence[tuple[float, float, Event]], launches: Sequence[tuple[float, Any]]
-) -> dict[Any, tuple[Op, ...]]:
-    found: dict[Any, tuple[Op, ...]] = {}
-    stack: list[tuple[float, Event]] = []
-    made: dict[int, Op] = {}
-    at = 0
-    for ts, key in launches:
-        while at < len(ops) and ops[at][0] <= ts:
-            stack = [op for op in stack if op[0] >= ops[at][0]]
-            stack.append((ops[at][1], ops[at][2]))
-            at += 1
-        stack = [op for op in stack if op[0] >= ts]
-        for _, event in stack:
-            if id(event) not in made:
-                made[id(event)] = _op(event)
-        found[key] = tuple(made[id(event)] for _, event in stack)
-    return found
+def _waits(kinds: Mapping[str, list[Event]]) -> tuple[tuple[float, float], ...]:
+    """When the host waited for the GPU."""
+    found = []
+    for kind in LAUNCHES:
+        for event in kinds[kind]:
+            ts, dur = _finite(event.get("ts")), _finite(event.get("dur"))
+            if ts is not None and dur is not None and dur >= 0 and WAITS.match(str(event.get("name", ""))):
+                found.append((ts, ts + dur))
+    return tuple(sorted(found))
 
 
 def _steps(annotations: Iterable[Event]) -> list[Step]:
-    steps = []
-    for event in annotations:
-        match = STEP.search(str(event.get("name", "")))
-        ts = _finite(event.get("ts"))
-        if match and ts is not None:
-            steps.append(Step(ts, *(int(part[:12]) for part in match.groups())))
-    return sorted(steps, key=lambda step: step.start_us)
+    times = ((str(event.get("name", "")), _finite(event.get("ts"))) for event in annotations)
+    steps = (step_of(name, ts) for name, ts in times if ts is not None)
+    return sorted((step for step in steps if step), key=lambda step: step.start_us)
 
 
 def _gpu(document: Any) -> str | None:

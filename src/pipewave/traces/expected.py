@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from pipewave.calls.families import Elementwise, RmsNorm
+from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm
 from pipewave.kernels import family_of, registered
 from pipewave.models.kernels import Batch, Deployment, Use
 
@@ -29,6 +29,9 @@ ANCHOR, NAMED, GUESSED = 8, 3, 1
 
 def worth(role: str, use_role: str) -> int:
     """Score of taking a traced kernel of `role` for an expected one; 0 where it cannot be."""
+    (role, _, size), (use_role, _, use_size) = role.partition(":"), use_role.partition(":")
+    if size and use_size and size != use_size:
+        return 0
     if role == use_role:
         return ANCHOR if any(role in family.profile.anchors for family in registered()) else NAMED
     if use_role not in MAY_BE.get(role, ()):
@@ -37,15 +40,25 @@ def worth(role: str, use_role: str) -> int:
 
 
 def role_of(use: Use) -> str:
-    """Role of an expected kernel, in the words of profiles."""
+    """Role of an expected kernel, in the words of profiles; a product's with its size."""
     if isinstance(use.call, Elementwise):
         return use.call.op
-    return family_of(use.call.kernel).profile.role or use.call.kernel
+    return sized(family_of(use.call.kernel).profile.role or use.call.kernel, use.call)
+
+
+def sized(role: str, call: Call | None) -> str:
+    """A role with the size of the product it is, which tells products apart where it was recorded."""
+    return f"{role}:{call.m}x{call.n}x{call.k}" if isinstance(call, Gemm) else role
+
+
+def sequence(deployment: Deployment, batch: Batch) -> tuple[Use, ...]:
+    """Every kernel of the first pipeline stage one by one; equal layers repeat the same objects."""
+    return tuple(use for use, _ in parts(deployment, batch))
 
 
 @lru_cache(maxsize=64)
-def sequence(deployment: Deployment, batch: Batch) -> tuple[Use, ...]:
-    """Every kernel of the first pipeline stage one by one; equal layers repeat the same objects."""
+def parts(deployment: Deployment, batch: Batch) -> tuple[tuple[Use, int | None], ...]:
+    """As `sequence`, each with the number of its layer, None before and after the layers."""
     model = deployment.model
     tail = deployment.by_requests(batch)
     bodies: dict[int, tuple[list[Use], list[Use]]] = {}
@@ -54,8 +67,8 @@ def sequence(deployment: Deployment, batch: Batch) -> tuple[Use, ...]:
             alone = replace(deployment, model=replace(model, layers=(layer,)))
             bodies[id(layer)] = _parted(alone.kernels(batch)[: -len(tail)])
     head = bodies[id(model.layers[0])][0]
-    middle = [use for layer in model.layers for use in bodies[id(layer)][1]]
-    return (*head, *middle, *tail)
+    middle = [(use, number) for number, layer in enumerate(model.layers) for use in bodies[id(layer)][1]]
+    return (*((use, None) for use in head), *middle, *((use, None) for use in tail))
 
 
 def _parted(uses: Sequence[Use]) -> tuple[list[Use], list[Use]]:

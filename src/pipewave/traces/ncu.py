@@ -33,7 +33,7 @@ def trace(text: str, source: str) -> Trace:
     found = _long(rows, source) if rows and "Metric Name" in rows[0] else _wide(rows, source)
     if not found:
         raise BadFile(f"{source}: no kernels in the table of ncu", field="file")
-    return Trace(source, _gpu(rows), tuple(found), protocol="cold")
+    return Trace(source, _gpu(rows), tuple(found), protocol="cold", clocked=False)
 
 
 def _wide(rows: Sequence[Row], source: str) -> list[Kernel]:

@@ -1,4 +1,7 @@
-"""Bytes of a file to a Trace: plain or gzip, Chrome trace (torch.profiler) or `ncu --csv`; BadFile for all else."""
+"""Bytes of a file to a Trace, plain or gzip; BadFile for what is none of these:
+
+a Chrome trace (torch.profiler), a SQLite export of Nsight Systems or tables of `nsys stats`, a table of `ncu --csv`.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces import chrome, jsonstream, ncu
+from pipewave.traces import chrome, jsonstream, ncu, nsys, nsys_csv
 from pipewave.traces.trace import Trace
 
+KINDS = "neither a Chrome trace (JSON), an export or table of Nsight Systems, nor `ncu --csv` output"
 GZIP = b"\x1f\x8b"
 MOST_BYTES = 4 << 30
 MOST_TABLE_BYTES = 256 << 20  # a table of counters is read whole
@@ -27,6 +31,9 @@ FREE_BYTES, MOST_GROWTH = (
 def read(path: str | Path) -> Trace:
     """The trace in a file. Raises BadFile that says what is wrong and, where a file breaks off, at which byte."""
     try:
+        with Path(path).open("rb") as file:
+            if nsys.looks_like(file.read(len(nsys.MAGIC))):
+                return nsys.from_file(path)
         data = Path(path).read_bytes()
     except (OSError, ValueError) as problem:
         raise BadFile(f"{path}: cannot be read ({problem})", field="file") from problem
@@ -42,11 +49,15 @@ def parse(data: bytes, source: str, most_bytes: int = MOST_BYTES) -> Trace:
     if head[:1] in (b"{", b"["):
         with collector_paused():
             return chrome.trace(jsonstream.document(pieces, source, chrome.wanted), source)
+    if nsys.looks_like(first):
+        return nsys.from_bytes(whole(pieces, source), source)
     if not head:
         raise BadFile(f"{source}: empty, no byte 0", field="file")
     if ncu.looks_like(first):
         return ncu.trace(whole(pieces, source).decode("utf-8", "replace"), source)
-    raise BadFile(f"{source}: byte 0 begins neither a Chrome trace (JSON) nor `ncu --csv` output", field="file")
+    if nsys_csv.looks_like(first):
+        return nsys_csv.trace(whole(pieces, source).decode("utf-8", "replace"), source)
+    raise BadFile(f"{source}: byte 0 begins no profile: {KINDS}", field="file")
 
 
 def cut(data: bytes) -> Iterator[bytes]:
@@ -61,7 +72,9 @@ def whole(pieces: Iterable[bytes], source: str) -> bytes:
         parts.append(piece)
         size += len(piece)
         if size > MOST_TABLE_BYTES:
-            raise BadFile(f"{source}: a table of more than {MOST_TABLE_BYTES >> 20} MiB", field="file")
+            raise BadFile(
+                f"{source}: a table of more than {MOST_TABLE_BYTES >> 20} MiB; give it unpacked", field="file"
+            )
     return b"".join(parts)
 
 

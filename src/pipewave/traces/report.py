@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipewave.calls.families import Call, Collective, Elementwise
 from pipewave.gpus import GPU
 from pipewave.kernels.launched import Shaped
+from pipewave.kernels.streaming.argmax import OP as ARGMAX
+from pipewave.kernels.streaming.sampling import LAWS
+from pipewave.kernels.streaming.sampling_profile import DEPENDS
 from pipewave.prediction.answers import Prediction
 from pipewave.prediction.api import predict
+from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
 from pipewave.traces.group import Group
+from pipewave.traces.idle import Idle, idle
 from pipewave.traces.names import short
 from pipewave.traces.pace import paced
 from pipewave.traces.trace import Dims, Trace
@@ -19,10 +24,15 @@ from pipewave.traces.trace import Dims, Trace
 CLOSE = 0.10  # a prediction within a tenth of the measurement
 CAVEATS = {
     "sample": "sampling is predicted as a copy of its size: no such kernel was measured",
-    "argmax": "argmax follows PyTorch's reduction kernel, fitted to four calls",
+    "argmax": "argmax follows PyTorch's reduction kernel, fitted to 48 sizes on an H100",
+    **{
+        op: f"{op} was fitted to 48 sizes on an H100, {law.error_percent:.0f} % off where left out"
+        for op, law in LAWS.items()
+    },
+    **dict.fromkeys(DEPENDS, "masks of top-k and top-p take what the logits let them take: fitted to random ones"),
     "topk": "top-k was fitted to one router, which picks 8 of 128 experts",
 }
-STAND_INS = ("sample",)
+STAND_INS = ("sample", ARGMAX, *LAWS)  # nobody measured how fast another implementation would be
 WAITING = "the measured time of a collective includes waiting for the slowest rank"
 
 
@@ -80,7 +90,8 @@ class Report:
 
     recoverable_us: of the calls that count. assumed_us: what the others would add if their assumptions held.
 
-    `steps`: engine steps that ran kernels, as the trace names them; 1 where it names none.
+    `steps`: engine steps that ran kernels, as the trace names them; 1 where it names none. `idle`: waits of the GPU and
+    their causes, None for a table without a clock. `ran`: every call, in time order.
     """
 
     source: str
@@ -96,6 +107,8 @@ class Report:
     unshaped: tuple[UnpredictedKernel, ...]
     unknown: tuple[UnpredictedKernel, ...]
     steps: int = 1
+    idle: Idle | None = None
+    ran: tuple[Ran, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON of `pipewave trace`: one object in `calls` a distinct kernel call."""
@@ -109,11 +122,21 @@ class Report:
             "calls": [asdict(entry) for entry in self.entries],
             "unshaped": [asdict(left) for left in self.unshaped],
             "unrecognized": [asdict(left) for left in self.unknown],
+            "idle": self.idle.to_dict() if self.idle else None,
+            "by_operator": [asdict(row) for row in by_operator(self.ran)],
+            "by_layer": [asdict(row) for row in by_layer(self.ran)],
+            "flame": [asdict(leaf) for leaf in leaves(self.ran)],
         }
 
 
 def report(
-    trace: Trace, groups: Sequence[Group], shapes: Sequence[Shaped | None], gpu: GPU, protocol: str, stack: str | None
+    trace: Trace,
+    groups: Sequence[Group],
+    shapes: Sequence[Shaped | None],
+    layers: Sequence[int | None],
+    gpu: GPU,
+    protocol: str,
+    stack: str | None,
 ) -> Report:
     """Predict every distinct call once and put measurement and prediction side by side."""
     alike: dict[tuple[Any, ...], tuple[Shaped, list[Group]]] = {}
@@ -125,8 +148,19 @@ def report(
             alike.setdefault((shape, short(one.head.name)), (shape, []))[1].append(one)
     found = _predicted(list(alike.values()), groups, gpu, protocol, stack) if alike else []
     entries = [_entry(shape, members, one) for (shape, members), one in zip(alike.values(), found, strict=True)]
+    of = {id(one): entry for (_, members), entry in zip(alike.values(), entries, strict=True) for one in members}
+    ran = tuple(_ran(trace, one, layer, of.get(id(one))) for one, layer in zip(groups, layers, strict=True))
     entries.sort(key=lambda entry: (not entry.counted, -entry.total_recoverable_us))
-    return _totals(trace, gpu.name, protocol, entries, _unpredicted(bare))
+    return replace(_totals(trace, gpu.name, protocol, entries, _unpredicted(bare)), idle=idle(trace), ran=ran)
+
+
+def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:
+    step = trace.steps[one.head.step] if one.head.step >= 0 else None
+    if entry is None:
+        return Ran(step, layer, one.role, one.head.name, one.measured_us, one.family)
+    lost = entry.recoverable_us if entry.counted else 0.0
+    us = (one.measured_us, one.family, entry.latency_us, lost, entry.counted)
+    return Ran(step, layer, entry.name, one.head.name, *us)
 
 
 def _predicted(
@@ -169,7 +203,7 @@ def _entry(shape: Shaped, members: Sequence[Group], found: Prediction) -> Entry:
 
 
 def _stand_in(call: Call) -> bool:
-    """Whether another kernel is predicted in the place of this one."""
+    """Whether another kernel is predicted in the place of this one, or its ceiling rests on no rows."""
     return isinstance(call, Elementwise) and call.op in STAND_INS
 
 

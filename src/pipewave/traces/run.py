@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipewave.calls.families import Elementwise
+from pipewave.calls.families import Attention, Call, Elementwise, Gemm
 from pipewave.errors import MissingField
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.attention.lengths import Lengths, of_step
 from pipewave.kernels.launched import Given, Shaped
 from pipewave.kernels.streaming.argmax import OP as ARGMAX
+from pipewave.kernels.streaming.sampling_profile import as_run
 from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.software.engines import Engine
 from pipewave.software.engines import find as find_engine
 from pipewave.traces import operators
 from pipewave.traces.align import align
-from pipewave.traces.cached import Where, cached_tokens, in_a_row, told
-from pipewave.traces.expected import sequence
+from pipewave.traces.cached import Where, cached_tokens, in_a_row, with_cached
+from pipewave.traces.expected import sequence, sized
 from pipewave.traces.group import Group, by_step, group
+from pipewave.traces.layers import between, of_model, of_scope
 from pipewave.traces.reader import read
 from pipewave.traces.report import Report, report
 from pipewave.traces.trace import Step, Trace
 
-ARGMAX_KERNEL = "ArgMaxOps"
+SAMPLE = "sample"  # a model's last kernel, whatever runs it
 NOTHING = Given()
 
 
@@ -56,30 +58,32 @@ def explain_trace(
     name = gpu or trace.gpu
     if name is None:
         raise MissingField(f"{trace.source} does not name its GPU: pass --gpu", field="gpu")
-    if known.deployment is not None and not trace.steps and not known.given.q_lens:
-        raise MissingField(f"{trace.source} does not name its steps: pass --q-lens and --kv-lens", field="q_lens")
     groups, where = group(trace.kernels), Where(find(name), protocol or trace.protocol, stack)
-    shapes = shaped(trace, groups, known, where)
-    return report(trace, groups, shapes, where.gpu, where.protocol, stack)
+    shapes, layers = shaped(trace, groups, known, where)
+    return report(trace, groups, shapes, layers, where.gpu, where.protocol, stack)
 
 
-def shaped(trace: Trace, groups: Sequence[Group], known: Workload, where: Where) -> list[Shaped | None]:
-    """The call of each group: from its operators, else from the model, else none."""
+def shaped(
+    trace: Trace, groups: Sequence[Group], known: Workload, where: Where
+) -> tuple[list[Shaped | None], list[int | None]]:
+    """The call of each group (from its operators, else from the model, else none), and its layer where known."""
     found = {id(one): operators.read(one, _step(trace, one), known.given) for one in groups}
+    layers = {id(one): of_scope(one.head.scope) for one in groups}
     if known.deployment is not None:
-        lengths = _lengths(trace, groups, known.deployment, known, where)
+        lengths = _lengths(trace, groups, known.deployment, known, where, found)
         for number, members in by_step(groups).items():
-            modelled = _from_model(lengths[number], members, known.deployment, known)
-            for one, guess in zip(members, modelled, strict=True):
+            modelled, numbers = _from_model(lengths[number], members, known, _roles(members, found))
+            for one, guess, layer in zip(members, modelled, numbers, strict=True):
                 found[id(one)] = _better(found[id(one)], guess)
-    return [_written_by(one, found[id(one)]) for one in groups]
+                layers[id(one)] = layer if layers[id(one)] is None else layers[id(one)]
+    return [_written_by(one, found[id(one)]) for one in groups], between([layers[id(one)] for one in groups], groups)
 
 
 def _written_by(one: Group, shape: Shaped | None) -> Shaped | None:
-    """A kernel that torch.compile generated is predicted as such, and so is sampling by argmax, both by their names."""
+    """A kernel that torch.compile generated is predicted as such, and so is one that samples, both by their names."""
     written = one.family is not None and family_of(one.family).profile.generated
-    if shape is not None and ARGMAX_KERNEL in one.head.name and isinstance(shape.call, Elementwise):
-        return replace(shape, call=replace(shape.call, op=ARGMAX))
+    if shape is not None and isinstance(shape.call, Elementwise) and shape.call.op in (SAMPLE, ARGMAX):
+        return replace(shape, call=as_run(shape.call, one.head.name))
     if shape is None or not written or not one.head.name.startswith("triton_"):
         return shape
     if not family_of(shape.call.kernel).profile.generated:
@@ -95,15 +99,30 @@ def _better(mine: Shaped | None, guess: Shaped | None) -> Shaped | None:
     """What the trace itself says, unless only the model (with the user's lengths) knows it without assuming."""
     if mine is None or (guess is not None and guess.read and not mine.read):
         return guess
-    return replace(mine, name=guess.name) if guess is not None and guess.call.kernel == mine.call.kernel else mine
+    return replace(mine, name=guess.name) if guess is not None and _alike(mine.call, guess.call) else mine
+
+
+def _alike(mine: Call, other: Call) -> bool:
+    """Whether the model's call is the traced one: a product of q alone is not that of q, k and v."""
+    if mine.kernel != other.kernel or isinstance(mine, Elementwise):
+        return mine.kernel == other.kernel
+    sizes, others = mine.to_dict(), other.to_dict()
+    return all(others.get(name) == size for name, size in sizes.items() if type(size) is int)
 
 
 def _lengths(
-    trace: Trace, groups: Sequence[Group], deployment: Deployment, known: Workload, where: Where
+    trace: Trace,
+    groups: Sequence[Group],
+    deployment: Deployment,
+    known: Workload,
+    where: Where,
+    read_off: Mapping[int, Shaped | None],
 ) -> dict[int, Lengths | None]:
-    """Lengths of each step's requests: named, given, or read off the time of its attention."""
+    """Lengths of each step's requests: named, given, recorded, or read off the time of its attention."""
     steps = by_step(groups)
     found = {number: of_step(trace.steps[number] if number >= 0 else None, known.given) for number in steps}
+    if -1 in found and found[-1] is None and not trace.steps:
+        found[-1] = _recorded([read_off[id(one)] for one in groups], trace.source)
     cached: dict[int, int] = {}
     for number, one in found.items():
         if one is not None and one.note and not known.given.kv_lens:
@@ -111,7 +130,20 @@ def _lengths(
             if (length := cached_tokens(one, uses, steps[number], where)) is not None:
                 cached[number] = length
     requests = {number: one.q_lens for number, one in found.items() if one is not None}
-    return found | {number: told(_of(found, number), length) for number, length in in_a_row(cached, requests).items()}
+    return found | {
+        number: with_cached(_of(found, number), length) for number, length in in_a_row(cached, requests).items()
+    }
+
+
+def _recorded(shapes: Iterable[Shaped | None], source: str) -> Lengths | None:
+    """Lengths that the operators of an eager trace were given; None where its calls of attention run different
+    requests, which then have no common list of kernels. MissingField where no operator names any."""
+    calls = [one.call for one in shapes if one is not None and isinstance(one.call, Attention)]
+    if not calls:
+        raise MissingField(f"{source} does not name its steps: pass --q-lens and --kv-lens", field="q_lens")
+    first = calls[0]
+    alike = all(call.q_lens == first.q_lens for call in calls)
+    return Lengths(first.q_lens, first.kv_lens, "") if alike else None
 
 
 def _of(found: dict[int, Lengths | None], number: int) -> Lengths:
@@ -121,12 +153,31 @@ def _of(found: dict[int, Lengths | None], number: int) -> Lengths:
 
 
 def _from_model(
-    found: Lengths | None, members: Sequence[Group], deployment: Deployment, known: Workload
-) -> list[Shaped | None]:
-    if found is None:
-        return [None] * len(members)
-    uses = sequence(deployment, _batch(found, members, find_engine(known.engine)))
-    return [_noted(one, found) for one in align(members, uses * _repeats(members, uses))]
+    found: Lengths | None, members: Sequence[Group], known: Workload, roles: tuple[str, ...]
+) -> tuple[list[Shaped | None], list[int | None]]:
+    """Calls and layers of a step's groups."""
+    deployment = known.deployment
+    if found is None or deployment is None:
+        return [None] * len(members), [None] * len(members)
+    batch = _batch(found, members, find_engine(known.engine))
+    uses = sequence(deployment, batch)
+    steps = _repeats(members, uses)
+    layers = of_model(roles, deployment, batch, steps)
+    return [_noted(one, found) for one in align(members, uses * steps, roles)], layers
+
+
+def _roles(members: Sequence[Group], read_off: Mapping[int, Shaped | None]) -> tuple[str, ...]:
+    return tuple(_role(one, read_off[id(one)]) for one in members)
+
+
+def _role(one: Group, shape: Shaped | None) -> str:
+    """A product whose operator recorded sizes, but none that we can read, is none of the model's."""
+    recorded = any(op.dims for op in one.head.ops)
+    return (
+        f"{one.role}:unread"
+        if shape is None and recorded and one.family == Gemm.kernel
+        else sized(one.role, shape.call if shape else None)
+    )
 
 
 def _repeats(members: Sequence[Group], uses: Sequence[Use]) -> int:

@@ -19,7 +19,7 @@ from pipewave.tune.recording import ANCHOR, Recording
 from pipewave.tune.table import Table
 
 COUNT = 10
-SAME, APART = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
+SAME, MOST_SPREAD = 0.05, 0.06  # of the common factor; of the spread around it. Launch noise is 1 to 2 %.
 Timer = Callable[[Mapping[str, int], tuple[int, ...]], float]
 
 
@@ -56,7 +56,7 @@ def judge(old: Sequence[float], new: Sequence[float]) -> Verdict:
     logs = np.log(np.asarray(new, float) / np.asarray(old, float))
     middle = float(np.median(logs))
     spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    answer = "re-profile" if spread > APART else "valid" if abs(middle) <= SAME else "rescale"
+    answer = "re-profile" if spread > MOST_SPREAD else "valid" if abs(middle) <= SAME else "rescale"
     return Verdict(answer, math.exp(middle), spread, tuple(np.exp(logs).tolist()))
 
 

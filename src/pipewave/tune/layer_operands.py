@@ -88,8 +88,8 @@ class LayerOperands(Operands):
     def second(self, c: dict[str, int], s: moe_sort.Sorted, compiled: Any, constants: Any) -> list[Call]:
         """Launch w2 and what goes with it."""
         blocks, (e, h, k), top_k = s.blocks[moe_experts.DOWN], self.w.shape, self.shape["top_k"]
-        apart = not c["ADD"] and top_k > 1
-        part = self._part[: self.chosen.numel() * h].view(-1, h) if apart else self.c
+        separate = not c["ADD"] and top_k > 1
+        part = self._part[: self.chosen.numel() * h].view(-1, h) if separate else self.c
         given = self._common(s, blocks) | {
             "y": moe_experts.described(self.a, c["BLOCK_M"], c["BLOCK_K"]),
             "w": moe_experts.described(self.w.view(e * h, k), c["BLOCK_N"], c["BLOCK_K"]), "out": part,
@@ -97,7 +97,7 @@ class LayerOperands(Operands):
         product = self._launch(compiled, moe_experts.programs(blocks, h, c, self._sms), given | constants)
         if c["ADD"]:
             return [self.c.zero_, product]
-        return [product, lambda: moe_experts.launch_total(part, self.c, top_k)] if apart else [product]
+        return [product, lambda: moe_experts.launch_total(part, self.c, top_k)] if separate else [product]
 
     def _common(self, s: moe_sort.Sorted, blocks: moe_sort.Blocks) -> dict[str, Any]:
         return {"order": s.order, "ends": s.ends, "experts": blocks.experts, "rows": blocks.rows, "used": blocks.used}

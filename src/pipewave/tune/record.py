@@ -146,47 +146,86 @@ def environment() -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A kernel's launcher with what its compiler reports, by compile key, the error of each usable configuration, by
+    index, and the seconds that both took."""
+
+    launcher: Any
+    built: dict[Any, Any]
+    error: dict[int, float]
+    compiled_s: float
+    checked_s: float
+
+    @property
+    def right(self) -> list[int]:
+        """Configurations that compute what they should."""
+        from pipewave.tune.verify import TOLERANCE
+
+        return [index for index, error in self.error.items() if error <= TOLERANCE]
+
+    def errors(self, of: Space) -> dict[str, Any]:
+        """What is wrong, by configuration or compile key."""
+        right = set(self.right)
+        wrong = {str(of.configs[index]): error for index, error in self.error.items() if index not in right}
+        return wrong | {str(key): report.error for key, report in self.built.items() if report.error}
+
+
+def checked(of: Space, futures: Sequence[Any]) -> Checked:
+    """Wait for a kernel's binaries, load them, and check every configuration that has one."""
+    from pipewave.tune import build, verify
+    from pipewave.tune.operands import Operands
+
+    started = time.monotonic()
+    built = dict(zip(of.binaries(), [future.result() for future in futures], strict=True))
+    loaded = {key: build.compile_binary(of.kernel, key) for key, report in built.items() if not report.error}
+    compiled_s = time.monotonic() - started
+    launcher = Operands(of.kernel, of.names, loaded)
+    usable = [index for index, config in enumerate(of.configs) if config[: of.compiled] in loaded]
+    error = dict(zip(usable, verify.errors(launcher, [of.configs[index] for index in usable]), strict=True))
+    found = Checked(launcher, built, error, compiled_s, time.monotonic() - started - compiled_s)
+    binaries, right = f"{len(loaded)}/{len(built)} binaries", f"{len(found.right)}/{len(usable)} right"
+    say(f"{of.kernel}: {len(of.configs)} configs, {binaries}, {right}, worst error {max(error.values()):.2g}; "
+        f"waited for compiler {compiled_s:.1f} s, check {found.checked_s:.1f} s")  # fmt: skip
+    return found
+
+
 def record_kernel(kernel: str, futures: Sequence[Any], budget_s: float, options: argparse.Namespace) -> Recording:
     """Load, check and time one kernel on the current GPU."""
     import torch
 
-    from pipewave.tune import build, verify
-    from pipewave.tune.operands import Operands
+    from pipewave.tune import build
     from pipewave.tune.timing import ColdTimer
 
-    started = time.monotonic()
     of = space(kernel)
-    built = dict(zip(of.binaries(), [future.result() for future in futures], strict=True))
-    loaded = {key: build.compile_binary(kernel, key) for key, report in built.items() if not report.error}
-    compiled_s = time.monotonic() - started
-    launcher = Operands(kernel, of.names, loaded)
-    usable = [index for index, config in enumerate(of.configs) if config[: of.compiled] in loaded]
-    found = verify.errors(launcher, [of.configs[index] for index in usable])
-    right = [index for index, error in zip(usable, found, strict=True) if error <= verify.TOLERANCE]
-    checked_s = time.monotonic() - started - compiled_s
-    say(f"{kernel}: {len(of.configs)} configs, {len(loaded)}/{len(built)} binaries, {len(right)}/{len(usable)} right, "
-        f"worst error {max(found):.2g}; waited for compiler {compiled_s:.1f} s, check {checked_s:.1f} s")  # fmt: skip
+    found = checked(of, futures)
     timer = ColdTimer(options.flush_mb)
-    nothing = build.compile_nothing()
-    empty_us = timer.empty_us(launcher.bind(nothing, (1, 1, 1), [0]))
+    empty_us = timer.empty_us(found.launcher.bind(build.compile_nothing(), (1, 1, 1), [0]))
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    jobs = plan(of, right, options.seed, options.tests, options.anchors, sms)
+    jobs = plan(of, found.right, options.seed, options.tests, options.anchors, sms)
     warm = time.monotonic() + 0.5
     while time.monotonic() < warm:  # clocks rise under load, not before
-        time_job(jobs[0], launcher, of.configs, timer)
+        time_job(jobs[0], found.launcher, of.configs, timer)
     start = time.monotonic()
-    rows = record(of, jobs, launcher, timer, budget_s)
+    rows = record(of, jobs, found.launcher, timer, budget_s)
     timed_s = time.monotonic() - start
-    errors = {
-        str(of.configs[index]): error for index, error in zip(usable, found, strict=True) if error > verify.TOLERANCE
-    }
-    errors |= {str(key): report.error for key, report in built.items() if report.error}
-    meta = {
+    report = [found.built[config[: of.compiled]] for config in of.configs]
+    recording = rows.freeze(_facts(of, found, options, empty_us, timed_s), list(of.configs),
+                            [(b.smem_bytes, b.registers, b.spill_bytes) for b in report])  # fmt: skip
+    say(f"{kernel}: {timed_s:.1f} s, {len(recording.row_us)} launches timed, {len(rows.shapes)}/{len(jobs)} shapes, "
+        f"{rows.roles.count(TEST)} test, {rows.roles.count(ANCHOR)} anchor, {rows.roles.count(WAVE)} wave; "
+        f"empty {empty_us:.2f} µs")  # fmt: skip
+    return recording
+
+
+def _facts(of: Space, found: Checked, options: argparse.Namespace, empty_us: float, timed_s: float) -> dict[str, Any]:
+    """What a recording says of itself."""
+    return {
         "schema": 1,
-        "kernel": kernel,
+        "kernel": of.kernel,
         "names": of.names,
         "compiled": of.compiled,
-        "fields": FIELDS[family(kernel)],
+        "fields": FIELDS[family(of.kernel)],
         "seed": options.seed,
         "anchor_seed": options.seed + ANCHOR_SEED,
         "tests": options.tests,
@@ -195,17 +234,11 @@ def record_kernel(kernel: str, futures: Sequence[Any], budget_s: float, options:
         "method": "cuda events, cold L2",
         "order": "shuffled",
         "timed_s": timed_s,
-        "compile_wait_s": compiled_s,
-        "check_s": checked_s,
-        "errors": errors,
+        "compile_wait_s": found.compiled_s,
+        "check_s": found.checked_s,
+        "errors": found.errors(of),
         "env": environment(),
     }
-    report = [built[config[: of.compiled]] for config in of.configs]
-    recording = rows.freeze(meta, list(of.configs), [(b.smem_bytes, b.registers, b.spill_bytes) for b in report])
-    say(f"{kernel}: {timed_s:.1f} s, {len(recording.row_us)} launches timed, {len(rows.shapes)}/{len(jobs)} shapes, "
-        f"{rows.roles.count(TEST)} test, {rows.roles.count(ANCHOR)} anchor, {rows.roles.count(WAVE)} wave; "
-        f"empty {empty_us:.2f} µs")  # fmt: skip
-    return recording
 
 
 def say(text: str) -> None:
@@ -237,14 +270,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     _, seed, tests = options.shapes.split(":")
     options.seed, options.tests = int(seed), int(tests)
     options.out.mkdir(parents=True, exist_ok=True)
-    asked = [(kernel, s) for kernel, s in wanted(options.kernel, options.budget_s)
+    missing = [(kernel, s) for kernel, s in wanted(options.kernel, options.budget_s)
              if not (options.out / f"{kernel}.npz").exists()]  # fmt: skip
-    if not asked:
+    if not missing:
         return
     from pipewave.tune import build
 
-    jobs = build.build_all([kernel for kernel, _ in asked], max(1, (os.cpu_count() or 2) - 1))
-    for kernel, seconds in asked:
+    jobs = build.build_all([kernel for kernel, _ in missing], max(1, (os.cpu_count() or 2) - 1))
+    for kernel, seconds in missing:
         try:
             record_kernel(kernel, jobs.pop(kernel), seconds, options).save(options.out / f"{kernel}.npz")
         except (RuntimeError, ValueError, TypeError, KeyError):  # one kernel's failure must not cost the others' time

@@ -33,7 +33,7 @@ from pipewave.tune.wave import TERMS
 
 # 2: laws have terms of the first wave; 3: cells end at powers of two; 4: loads, margins, cells for known loads;
 # 5: the checksum covers types and shapes
-SCHEMA = 5
+SCHEMA = 6
 HARD = ("gpu", "sm_count", "cc")
 SOFT = ("triton", "cuda", "driver")
 _SOURCES = {"gemm": "gemm.py", "moe": "grouped.py", "prefill": "prefill.py", "decode": "decode.py",
@@ -148,7 +148,7 @@ def _arrays(fitted: Fitted, cells: Cells, known_load: Cells) -> dict[str, NDArra
     return arrays | {
         "load_sizes": loads.sizes,
         "load_ratio": loads.ratio.astype(np.float32),
-        **_cells("told", known_load),
+        **_cells("known_load", known_load),
     }
 
 
@@ -195,9 +195,13 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Table:
     margins = meta["margins"][0], meta["margins"][1]
     fitted = Fitted(kernel, int(meta["env"]["sm_count"]), config, a["resident"].astype(np.int64),
                     _law(a["law"]), smooth, a["sigma"].astype(float), loads, margins, meta["fit"])  # fmt: skip
-    cells = Cells(a["cell_key"], a["cell_start"], a["cell_config"], a["cell_factor"])
-    known_load = Cells(cells.key, a["told_start"], a["told_config"], a["told_factor"]) if has_load else cells
+    cells = _read_cells("cell", a["cell_key"], a)
+    known_load = _read_cells("known_load", cells.key, a) if has_load else cells
     return Table(kernel, fitted, cells, known_load, meta)
+
+
+def _read_cells(name: str, key: NDArray[Any], a: Mapping[str, NDArray[Any]]) -> Cells:
+    return Cells(key, a[f"{name}_start"], a[f"{name}_config"], a[f"{name}_factor"])
 
 
 def _law(read: NDArray[Any]) -> NDArray[np.float64]:

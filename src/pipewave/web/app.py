@@ -20,6 +20,8 @@ from pipewave.files import packaged
 from pipewave.report import report as write_report
 from pipewave.version import VERSION
 from pipewave.web import catalogue, serving
+from pipewave.web.gpu import GpuQuery, gpu_answer
+from pipewave.web.grid import GridQuery, grid_answer
 from pipewave.web.guard import Guard
 from pipewave.web.kernel import KernelQuery, kernel_answer
 from pipewave.web.limits import TRACE_BYTES
@@ -28,9 +30,11 @@ from pipewave.web.planning import PlanQuery, plan_answer
 from pipewave.web.replies import failure, form_failure, library_failure, reply
 from pipewave.web.serving import ServeQuery
 from pipewave.web.traces import TraceQuery, trace_answer
+from pipewave.web.traffic import TrafficQuery, traffic_answer
+from pipewave.web.wording import worded
 
 STATIC = Path(__file__).with_name("static")
-VIEWS = ("plan", "serve", "kernel", "trace")
+VIEWS = ("plan", "serve", "compare", "kernel", "trace", "model")
 CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 FILE_BODY = {
     "requestBody": {
@@ -46,7 +50,7 @@ class Lanes:
     """How many answers of a kind are worked out at once, so that a plan or a large trace never holds up a slider."""
 
     def __init__(self) -> None:
-        self.quick, self.kernel, self.plan, self.trace = map(CapacityLimiter, (8, 2, 1, 1))
+        self.quick, self.kernel, self.plan, self.traffic, self.trace = map(CapacityLimiter, (8, 2, 1, 1, 1))
 
 
 async def run(lane: CapacityLimiter, work: Callable[..., T], *args: Any) -> T:
@@ -114,13 +118,25 @@ def _views(app: FastAPI, lanes: Lanes) -> None:
     async def kernel(query: KernelQuery, report: Form = None) -> Response:
         return await run(lanes.kernel, lambda: _given(kernel_answer(query), report))
 
+    @app.post("/api/grid")
+    async def grid(query: GridQuery) -> Response:
+        return await run(lanes.kernel, lambda: _given(grid_answer(query), None))
+
     @app.post("/api/serve")
     async def serve(query: ServeQuery, report: Form = None) -> Response:
         return await run(lanes.quick, lambda: _given(serving.cached(query), report))
 
     @app.post("/api/model")
     async def model(query: ModelQuery) -> Response:
-        return await run(lanes.quick, lambda: reply(model_answer(query)))
+        return await run(lanes.quick, lambda: _given(model_answer(query), None))
+
+    @app.post("/api/gpu")
+    async def gpu(query: GpuQuery) -> Response:
+        return await run(lanes.quick, lambda: _given(gpu_answer(query), None))
+
+    @app.post("/api/traffic")
+    async def traffic(query: TrafficQuery, report: Form = None) -> Response:
+        return await run(lanes.traffic, lambda: _given(traffic_answer(query), report))
 
     @app.post("/api/plan")
     async def plan(query: PlanQuery, report: Form = None) -> Response:
@@ -133,7 +149,8 @@ def _views(app: FastAPI, lanes: Lanes) -> None:
 
 
 def _given(answer: dict[str, Any], form: str | None) -> Response:
-    """The answer as JSON, or as a report to save."""
+    """The answer as JSON, or as a report to save; its notes in the page's words."""
+    answer = worded(answer)
     if form is None:
         return reply(answer)
     text = write_report(answer, form).encode("utf-8", "replace")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cache
 from typing import Any
 
 from pipewave.calls.families import KV_DTYPES
 from pipewave.calls.fields import Rule, defaults, required, rules
-from pipewave.gpus import GPU
 from pipewave.gpus.limits import LIMITS
 from pipewave.gpus.registry import all_gpus
 from pipewave.kernels import Family, registered
@@ -18,6 +16,7 @@ from pipewave.planning.prices import prices
 from pipewave.software import rules as engine_rules
 from pipewave.software import stacks
 from pipewave.web import limits, tuner
+from pipewave.web.gpu import numbers
 from pipewave.web.kernel import sweepable
 
 ENGINES = engine_rules.names()
@@ -27,12 +26,8 @@ ENGINES = engine_rules.names()
 def gpus() -> list[dict[str, Any]]:
     """Every shipped GPU with all its numbers, its price where one is known, and the families tuned for it."""
     known = prices()
-    return [_numbers(gpu) | {"usd_per_hour": known[gpu.name].usd_per_hour if gpu.name in known else None,
+    return [numbers(gpu) | {"usd_per_hour": known[gpu.name].usd_per_hour if gpu.name in known else None,
                              "tuned": tuner.tuned(gpu.name)} for gpu in all_gpus()]  # fmt: skip
-
-
-def _numbers(gpu: GPU) -> dict[str, Any]:
-    return {f.name: getattr(gpu, f.name) for f in fields(GPU) if f.name not in ("origin", "sources")}
 
 
 @cache

@@ -1,7 +1,7 @@
 """What questions have in common: strict forms, models and GPUs by name, and the command that gives the same answer.
 
-A page may name models and GPUs that ship with the library, not files: what another page or another user of this
-machine sends here must not make the server read paths.
+A page may name models and GPUs that ship with the library, or send the content of a file: what another page or another
+user of this machine sends here must not make the server read paths.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipewave.calls.dtypes import cache_type
 from pipewave.calls.families import KV_DTYPES
-from pipewave.errors import BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
-from pipewave.gpus import GPU, find
+from pipewave.errors import BadFile, BadInput, UnknownField, UnknownGPU, UnknownModel, did_you_mean
+from pipewave.gpus import GPU, find, userfile
 from pipewave.gpus.shipped import stem_of
 from pipewave.models import ModelSpec, load, names
+from pipewave.web.limits import GPU_CHARACTERS
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Model = Name | dict[str, Any]
@@ -46,28 +47,68 @@ class Form(BaseModel):
         return self.model_dump(by_alias=True, exclude_defaults=True)
 
 
-def gpu_of(name: str, what_if: WhatIf) -> GPU:
-    """A shipped GPU, with other numbers where asked.
+class GpuFile(Form):
+    """A GPU as the text of a spec file: its name, whose ending says YAML or JSON, and what it holds."""
 
-    Raises UnknownGPU (also for a file), UnknownField or BadInput.
+    file: Name
+    text: Annotated[str, Field(min_length=1, max_length=GPU_CHARACTERS)]
+
+    def read(self) -> GPU:
+        """The GPU. Raises BadFile and BadInput as for a file on the command line; a new architecture is refused."""
+        return userfile.read(self.text, Path(Path(self.file).name), traits=False)
+
+
+Gpu = Name | GpuFile
+OPEN = "file:"  # begins what the page's address calls a file, which it must send along
+
+
+def gpu_of(gpu: Gpu, what_if: WhatIf) -> GPU:
+    """A shipped GPU or the one that a spec file describes, with other numbers where asked.
+
+    Raises UnknownGPU (also for a path), BadFile, UnknownField or BadInput.
     """
+    return _changed(gpu.read() if isinstance(gpu, GpuFile) else _shipped(gpu), what_if)
+
+
+def _shipped(name: str) -> GPU:
+    if name.startswith(OPEN):
+        raise UnknownGPU(f"{name.removeprefix(OPEN)} is not open in this page: choose the file again", field="gpu")
     if stem_of(name) is None and Path(name).suffix.lower() in (".yaml", ".yml", ".json"):
-        raise UnknownGPU(f"gpu = {name!r}: only names here; spec files work on the command line", field="gpu")
+        raise UnknownGPU(f"gpu = {name!r}: a name, or the content of a spec file; no paths here", field="gpu")
+    return find(name)
+
+
+def _changed(gpu: GPU, what_if: WhatIf) -> GPU:
     if "name" in what_if:
         raise UnknownField("unknown GPU field 'name'", field="what_if")
-    return find(name).what_if(**what_if)
+    return gpu.what_if(**what_if) if what_if else gpu
 
 
 def model_of(model: Model) -> ModelSpec:
-    """A built-in model (an organisation before its name does not matter), or the content of a config.json."""
+    """A built-in model (an organisation before its name does not matter), or a config.json: decoded, or as its `text`
+    under the name of its `file`."""
     if not isinstance(model, str):
-        return load(model)
+        return load(_config(model) if model.keys() == {"file", "text"} else model)
+    if model.startswith(OPEN):
+        raise UnknownModel(f"{model.removeprefix(OPEN)} is not open in this page: choose the file again", field="model")
     known = {_key(name): name for name in names()}
     found = known.get(_key(model)) or known.get(_key(model.rsplit("/", 1)[-1]))
     if found is None:
         close = did_you_mean(model.rsplit("/", 1)[-1], known.values()) or " see `pipewave model`;"
         raise UnknownModel(f"unknown model {model!r}:{close} or pass the content of its config.json", field="model")
     return load(found)
+
+
+def _config(given: dict[str, Any]) -> dict[str, Any]:
+    """What the text of a config.json says, under the name of its file where it has none of its own."""
+    name = str(given["file"])[:200]
+    try:
+        config = json.loads(str(given["text"]), parse_constant=float)
+    except (ValueError, RecursionError) as problem:
+        raise BadFile(f"{name}: not valid JSON ({problem})", field="model") from problem
+    if not isinstance(config, dict):
+        raise BadFile(f"{name}: must hold a JSON object", field="model")
+    return config | {"_name_or_path": config.get("_name_or_path") or Path(name).stem}
 
 
 def _key(name: str) -> str:

@@ -13,11 +13,12 @@ from anyio import move_on_after
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipewave.web.limits import JSON_BYTES
+from pipewave.web.limits import JSON_BYTES, TRAFFIC_BYTES
 from pipewave.web.replies import failure
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 UPLOADS = ("/api/trace",)  # bodies that their handler streams to a file, and bounds itself
+LARGER = {"/api/traffic": TRAFFIC_BYTES}  # questions that hold a file
 POLICY = (
     "default-src 'self'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
@@ -53,9 +54,10 @@ class Guard:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = _foreign(Headers(scope=scope))
         if refused is None and scope["path"] not in UPLOADS and scope["method"] not in ("GET", "HEAD"):
-            body = await _body(Headers(scope=scope), receive)
+            most = LARGER.get(scope["path"], JSON_BYTES)
+            body = await _body(Headers(scope=scope), receive, most)
             if body is None:
-                refused = 413, "too_large", f"the body is larger than {JSON_BYTES:,} bytes"
+                refused = 413, "too_large", f"the body is larger than {most:,} bytes"
             else:
                 receive = _again(body, receive)
         if refused is None:
@@ -85,17 +87,17 @@ def _hostname(host: str) -> str | None:
         return None
 
 
-async def _body(headers: Headers, receive: Receive) -> bytes | None:
+async def _body(headers: Headers, receive: Receive, most: int) -> bytes | None:
     """The whole body, or None as soon as it is known to be too large."""
     said = headers.get("content-length", "0")
-    if not said.isascii() or not said.isdigit() or len(said) > 12 or int(said) > JSON_BYTES:
+    if not said.isascii() or not said.isdigit() or len(said) > 12 or int(said) > most:
         return None
     parts, size = [], 0
     while True:
         message = await receive()
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > JSON_BYTES:
+        if size > most:
             return None
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             return b"".join(parts)

@@ -19,7 +19,8 @@ from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.order import answer
 from pipewave.prediction.requests import check_protocol
 from pipewave.web import limits, tuner, waves
-from pipewave.web.forms import Form, Name, WhatIf, gpu_of, query_command
+from pipewave.web.forms import Form, Gpu, GpuFile, Name, WhatIf, gpu_of, query_command
+from pipewave.web.wording import page_words
 
 TIMES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
 ROUNDED = 4  # digits behind the point of µs
@@ -41,7 +42,7 @@ class KernelQuery(Form):
     kernel: Name
     case: Annotated[dict[str, Any], Field(default_factory=dict)]
     sweep: Sweep
-    gpus: Annotated[list[Name], Field(min_length=1, max_length=limits.SWEEP_GPUS)]
+    gpus: Annotated[list[Gpu], Field(min_length=1, max_length=limits.SWEEP_GPUS)]
     protocol: Name = "cold"
     what_if: WhatIf
 
@@ -51,12 +52,13 @@ def kernel_answer(query: KernelQuery) -> dict[str, Any]:
     check_protocol(query.protocol)
     x = points(query.sweep)
     calls = swept_calls(query, x)
-    series = [_series(name, calls, query) for name in query.gpus]
+    series = [_series(gpu, calls, query) for gpu in query.gpus]
     failed = [one for one in series if isinstance(one, PipewaveError)]
     if len(failed) == len(series):
         raise failed[0]
-    shown = [_shown(name, one) for name, one in zip(query.gpus, series, strict=True)]
-    tuned = [] if query.what_if else [run for name in query.gpus for run in tuner.runs(calls, x, name)]
+    shown = [_shown(gpu, one) for gpu, one in zip(query.gpus, series, strict=True)]
+    shipped = [] if query.what_if else [gpu for gpu in query.gpus if not isinstance(gpu, GpuFile)]
+    tuned = [run for name in shipped for run in tuner.runs(calls, x, name)]
     return {"schema_version": 1, "kernel": query.kernel, "field": query.sweep.field, "protocol": query.protocol, "x": x,
             "series": shown, "tuner": tuned or None, "command": query_command("kernel", query)}  # fmt: skip
 
@@ -76,8 +78,7 @@ def points(sweep: Sweep) -> list[int]:
 
 def swept_calls(query: KernelQuery, x: Sequence[int]) -> list[Call]:
     """One valid call a point. Raises UnknownKernel, UnknownField, MissingField or BadInput."""
-    cls = class_of(query.kernel)
-    change = _change(query.sweep.field, rules(cls), query.case)
+    change = change_of(query.sweep.field, rules(class_of(query.kernel)), query.case)
     lists = sum(len(value) for value in query.case.values() if isinstance(value, list))
     entries = 2 * sum(x) if query.sweep.field == "batch" else lists * len(x)
     limits.at_most("entries of lists, all points together", entries, limits.SWEEP_ENTRIES, "sweep.points")
@@ -91,7 +92,7 @@ def sweepable(kernel: str) -> list[str]:
     return [*lists, *(name for name, rule in known.items() if rule.kind == "int")]
 
 
-def _change(field: str, known: Mapping[str, Rule], case: Mapping[str, Any]) -> Callable[[int], dict[str, Any]]:
+def change_of(field: str, known: Mapping[str, Rule], case: Mapping[str, Any]) -> Callable[[int], dict[str, Any]]:
     """What a value of the swept field changes in the case."""
     if field in known and known[field].kind == "int":
         return lambda value: {field: value}
@@ -117,18 +118,19 @@ def _requests(value: int) -> int:
     return value
 
 
-def _series(name: str, calls: Sequence[Call], query: KernelQuery) -> dict[str, Any] | PipewaveError:
+def _series(gpu: Gpu, calls: Sequence[Call], query: KernelQuery) -> dict[str, Any] | PipewaveError:
     """Predictions on one GPU, or why there are none."""
-    gpu = gpu_of(name, query.what_if)
+    found = gpu_of(gpu, query.what_if)
     try:
-        return curves(calls, gpu, query.protocol)
+        return curves(calls, found, query.protocol)
     except PipewaveError as error:
         return error
 
 
-def _shown(name: str, series: dict[str, Any] | PipewaveError) -> dict[str, Any]:
+def _shown(gpu: Gpu, series: dict[str, Any] | PipewaveError) -> dict[str, Any]:
     if isinstance(series, PipewaveError):
-        return {"gpu": name, "error": {"code": series.code, "field": series.field, "message": series.message}}
+        error = {"code": series.code, "field": series.field, "message": page_words(series.message)}
+        return {"gpu": gpu.file if isinstance(gpu, GpuFile) else gpu, "error": error}
     return series
 
 

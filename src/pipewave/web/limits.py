@@ -12,6 +12,9 @@ BATCH, PROMPT_STEPS = 4_096, 20_000
 INPUT_LEN, OUTPUT_LEN, STEP_TOKENS = 1 << 20, 1 << 17, 1 << 18
 PLAN_SPLITS, PLAN_DESIGNS, PLAN_POINTS = 160, 40_000, 1_000
 JSON_BYTES, TRACE_BYTES, UNPACKED_BYTES = 1_000_000, 200_000_000, 512 << 20
+GPU_CHARACTERS = 100_000  # of a spec file; ours have two thousand
+GRID_POINTS, GRID_SIDE = 10_000, 200
+TRAFFIC_REQUESTS, TRAFFIC_STEPS, TRAFFIC_BYTES = 20_000, 200_000, 5_000_000
 
 
 def at_most(what: str, size: int, most: int, field: str) -> None:
@@ -29,6 +32,11 @@ def table() -> dict[str, Any]:
         "input_len": INPUT_LEN,
         "output_len": OUTPUT_LEN,
         "max_num_batched_tokens": STEP_TOKENS,
+        "grid_points": GRID_POINTS,
+        "traffic_requests": TRAFFIC_REQUESTS,
+        "traffic_steps": TRAFFIC_STEPS,
+        "traffic_bytes": TRAFFIC_BYTES,
+        "gpu_characters": GPU_CHARACTERS,
         "plan_splits": PLAN_SPLITS,
         "plan_designs": PLAN_DESIGNS,
         "json_bytes": JSON_BYTES,

@@ -9,13 +9,14 @@ from pydantic import Field
 
 from pipewave.errors import BadInput
 from pipewave.gpus import names
+from pipewave.gpus.registry import knowing
 from pipewave.planning import Question, Space, plan
 from pipewave.planning.search import Plan
 from pipewave.planning.space import BATCHES, BUDGETS
 from pipewave.step import find_engine
 from pipewave.web import limits
 from pipewave.web.commands import line
-from pipewave.web.forms import Form, Model, Name, cache_dtype, gpu_of, model_of, query_command
+from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu_of, model_of, query_command
 
 Degrees = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
 Sizes = Annotated[list[Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]], Field(min_length=1, max_length=64)]
@@ -26,7 +27,7 @@ class PlanQuery(Form):
     """The fields of `pipewave plan`."""
 
     model: Model
-    gpus: Annotated[list[Name], Field(min_length=1, max_length=64)] | Literal["all"]
+    gpus: Annotated[list[Gpu], Field(min_length=1, max_length=64)] | Literal["all"]
     input_len: Annotated[int, Field(ge=1, le=limits.INPUT_LEN)]
     output_len: Annotated[int, Field(ge=1, le=limits.OUTPUT_LEN)]
     ttft_ms: Limit | None = None
@@ -44,6 +45,11 @@ class PlanQuery(Form):
 
 def plan_answer(query: PlanQuery) -> dict[str, Any]:
     """`pipewave plan --json`, a launch command for each design of the front, and a thinned cloud of all designs."""
+    with knowing([gpu.read() for gpu in query.gpus if isinstance(gpu, GpuFile)]):
+        return _answer(query)
+
+
+def _answer(query: PlanQuery) -> dict[str, Any]:
     spec, space = model_of(query.model), _space(query)
     limits.at_most("splits (gpus × tp × pp × engines × cache types)", sum(1 for _ in space.splits(spec)),
                    limits.PLAN_SPLITS, "gpus")  # fmt: skip
@@ -59,7 +65,7 @@ def _space(query: PlanQuery) -> Space:
     for engine in query.engines:
         find_engine(engine)
     return Space(
-        names() if query.gpus == "all" else tuple(_gpu(name) for name in query.gpus),
+        names() if query.gpus == "all" else tuple(_gpu(gpu) for gpu in query.gpus),
         tps=tuple(query.tp),
         pps=tuple(query.pp),
         engines=tuple(query.engines),
@@ -70,10 +76,10 @@ def _space(query: PlanQuery) -> Space:
     )
 
 
-def _gpu(name: str) -> str:
-    if not name.strip():
+def _gpu(gpu: Gpu) -> str:
+    if isinstance(gpu, str) and not gpu.strip():
         raise BadInput("gpus: a name is empty", field="gpus")
-    return gpu_of(name, {}).name
+    return gpu_of(gpu, {}).name
 
 
 def _cloud(found: Plan) -> list[dict[str, Any]]:
@@ -86,7 +92,7 @@ def _cloud(found: Plan) -> list[dict[str, Any]]:
 
 def plan_command(query: PlanQuery) -> str:
     """`pipewave plan ...`, or `pipewave query` for a model of one's own."""
-    if not isinstance(query.model, str):
+    if not isinstance(query.model, str) or any(isinstance(gpu, GpuFile) for gpu in query.gpus):
         return query_command("plan", query)
     named = {"input_len": "isl", "output_len": "osl", "ttft_ms": "ttft", "tpot_ms": "tpot", "engines": "engine",
              "kv_cache_dtypes": "kv_cache_dtype"}  # fmt: skip

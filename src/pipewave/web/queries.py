@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from pydantic import ValidationError
 
 from pipewave.errors import BadInput
+from pipewave.web.forms import Form
+from pipewave.web.gpu import GpuQuery, gpu_answer
+from pipewave.web.grid import GridQuery, grid_answer
 from pipewave.web.kernel import KernelQuery, kernel_answer
 from pipewave.web.model import ModelQuery, model_answer
 from pipewave.web.planning import PlanQuery, plan_answer
 from pipewave.web.serving import ServeQuery, serve_answer
+from pipewave.web.traffic import TrafficQuery, traffic_answer
+
+VIEWS: dict[str, tuple[type[Form], Callable[[Any], dict[str, Any]]]] = {
+    "kernel": (KernelQuery, kernel_answer),
+    "grid": (GridQuery, grid_answer),
+    "serve": (ServeQuery, serve_answer),
+    "traffic": (TrafficQuery, traffic_answer),
+    "model": (ModelQuery, model_answer),
+    "gpu": (GpuQuery, gpu_answer),
+    "plan": (PlanQuery, plan_answer),
+}
 
 
 def answer(view: str, question: str) -> str:
     """The JSON answer. Raises BadInput for another view or a question that is not one; and what the library raises."""
     try:
-        if view == "kernel":
-            return json.dumps(kernel_answer(KernelQuery.model_validate_json(question)))
-        if view == "serve":
-            return json.dumps(serve_answer(ServeQuery.model_validate_json(question)))
-        if view == "model":
-            return json.dumps(model_answer(ModelQuery.model_validate_json(question)))
-        if view == "plan":
-            return json.dumps(plan_answer(PlanQuery.model_validate_json(question)))
+        if view in VIEWS:
+            form, work = VIEWS[view]
+            return json.dumps(work(form.model_validate_json(question)))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or None
         raise BadInput(f"{field or 'question'}: {first['msg']}", field=field) from error
-    raise BadInput(f"view = {view!r}: must be kernel, serve, plan or model", field="view")
+    raise BadInput(f"view = {view!r}: must be {', '.join(VIEWS)}", field="view")

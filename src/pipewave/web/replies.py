@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from pipewave.errors import PipewaveError
+from pipewave.web.wording import page_words
 
 LONGEST_MESSAGE = 2_000
 
@@ -39,8 +40,8 @@ def failure(status: int, code: str, message: str, field: str | None = None) -> R
 
 
 def library_failure(error: PipewaveError) -> Response:
-    """An error of the library's own, in its own words."""
-    return failure(422, error.code, error.message, error.field)
+    """An error of the library's own, in the words of the page."""
+    return failure(422, error.code, page_words(error.message), error.field)
 
 
 CODES = {"missing": "missing_field", "extra_forbidden": "unknown_field", "json_invalid": "not_json"}

@@ -20,7 +20,7 @@ from pipewave.step import Runner, Steps, find_engine
 from pipewave.step.inside import inside
 from pipewave.web import limits
 from pipewave.web.commands import line
-from pipewave.web.forms import Form, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, query_command
+from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, query_command
 
 GAP = "gap"  # family and bound of what the engine adds to its kernels
 Degree = Annotated[int, Field(ge=1, le=4096)]
@@ -30,7 +30,7 @@ class ServeQuery(Form):
     """A static batch on one deployment: the fields of `pipewave estimate`, and GPU numbers to change."""
 
     model: Model
-    gpu: Name
+    gpu: Gpu
     what_if: WhatIf
     batch: Annotated[int, Field(ge=1, le=limits.BATCH)]
     input_len: Annotated[int, Field(ge=1, le=limits.INPUT_LEN)]
@@ -138,8 +138,9 @@ def _pipes(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def cached(query: ServeQuery) -> dict[str, Any]:
-    """The answer, remembered for models with a name: sliders come back to where they were."""
-    return _cached(query.model_dump_json()) if isinstance(query.model, str) else serve_answer(query)
+    """The answer, remembered for models and GPUs with a name: sliders come back to where they were."""
+    named = isinstance(query.model, str) and isinstance(query.gpu, str)
+    return _cached(query.model_dump_json()) if named else serve_answer(query)
 
 
 @lru_cache(maxsize=512)
@@ -149,6 +150,6 @@ def _cached(queries: str) -> dict[str, Any]:
 
 def estimate_command(query: ServeQuery) -> str:
     """`pipewave estimate ...`; with changed GPU numbers or a model of one's own, `pipewave query`."""
-    if query.what_if or not isinstance(query.model, str):
+    if query.what_if or not (isinstance(query.model, str) and isinstance(query.gpu, str)):
         return query_command("serve", query)
     return line(["pipewave", "estimate", "--json"], query.given())

@@ -24,7 +24,7 @@ LOCAL = 8192.0  # keys of Llama 4's local attention
 # Longest cache over the mean of its batch, at most, in the rows that nets were trained on; those of others are even.
 # Rows of ragged batches are cold: under `graph` nets know even ones alone.
 UNEVEN, UNEVEN_WARM = {"fa3": 24.0}, {"fa3": 2.1}
-LONE = 0.4  # of the time of a block among many that it takes when the others are done
+LAST_BLOCK_SHARE = 0.4  # of the time of a block among many that it takes when the others are done
 
 
 class DecodeWork(NamedTuple):
@@ -50,7 +50,7 @@ class DecodeTimes(NamedTuple):
     dram: Amount
     compute: Amount
     merge: Amount
-    around: Amount  # copies beside the kernel
+    copies: Amount  # copies beside the kernel
 
 
 def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
@@ -58,9 +58,9 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     work = _work(shape, setting)
     times = _times(shape, work, setting)
     busy = overlapped(3, times.dram, times.stream, times.compute)
-    base = setting.decode_companions.launches * setting.launch_s + busy + times.fixed + times.merge + times.around
+    base = setting.decode_companions.launches * setting.launch_s + busy + times.fixed + times.merge + times.copies
     sizes, plain = _sizes(shape, work, times, setting, base), _plain(work, setting, shape.requests.xp)
-    longest = LONE * work.beyond * _block_s(setting, shape)
+    longest = LAST_BLOCK_SHARE * work.beyond * _block_s(setting, shape)
     return Estimate(shape.requests.xp.maximum(base, longest), sizes, plain)
 
 
@@ -91,8 +91,8 @@ def _work(shape: Shape, setting: AttentionSetting) -> DecodeWork:
     alone = (shape.group < engine.groups[0]) | (shape.group > engine.groups[1])
     row_tiles = xp.ceil(shape.group / rows)
     windowed = 0.0 if layout.window is None else layout.window
-    apart = alone if engine.windows_packed else alone | (windowed > 0)
-    units = xp.where(apart, layout.heads, layout.kv_heads * row_tiles)
+    separate = alone if engine.windows_packed else alone | (windowed > 0)
+    units = xp.where(separate, layout.heads, layout.kv_heads * row_tiles)
     most = (UNEVEN_WARM if setting.warm else UNEVEN).get(engine.name, 1.0)
     longest = np.ceil(visible_keys(requests.q, requests.kv, _window(shape, setting)) * (1.0 / keys))
     stored = np.ceil(requests.kv * (1.0 / keys))
@@ -148,11 +148,11 @@ def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> DecodeT
         dram=dram / (MEMORY_SHARE * setting.dram_rate),
         compute=work.steps * (setting.block_cycles / (sms * hertz)),
         merge=work.merged * setting.launch_s + (work.blocks > work.whole) * partial,
-        around=_around(shape, setting),
+        copies=_copies_s(shape, setting),
     )
 
 
-def _around(shape: Shape, setting: AttentionSetting) -> Amount:
+def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
     """Seconds of copies beside the kernel, in passes over what is new at the rate of DRAM."""
     layout, moved = shape.layout, setting.decode_companions
     queries = shape.tokens * layout.heads * (ACTIVATION_BYTES * layout.dim)

@@ -11,6 +11,7 @@ from pipewave.software.stack_rules import constant
 ENGINES = ("fa2", "fa3", "fa4", "flashinfer", "trtllm_gen", "fmha", "triton", "unified", "cudnn")
 # Engines of one hand: a net that never saw one of them knows its relatives.
 LINEAGES = {"flash": ("fa2", "fa3", "fa4"), "nvidia": ("trtllm_gen", "fmha"), "openai": ("triton", "unified")}
+NARROW = 1024.0  # FLOP of 16 bits a clock that an SM of consumer parts does
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class AttentionKernel:
     windows_packed: bool = True  # decode packs grouped heads under a window too
     skips: bool = True  # prefill leaves out the KV tiles before a window
     splits: bool = False  # prefill splits the keys of a tile where tiles are few
+    heads_last: bool = False  # prefill walks all requests for one query head before the next
 
 
 class Costs(NamedTuple):
@@ -90,10 +92,10 @@ class Case:
         per_dim = {name: found[f"{name}_cycles"] for name in ("prefill", "decode")}
         return Costs(found["tensor"], found["exp"], per_dim["prefill"], per_dim["decode"], found["bytes_per_clk"])
 
-    @property
-    def legacy(self) -> float:
-        """How far products of the Ampere style run below the peak of this part."""
-        return float(constant("attention_legacy_products", mma=self.gpu.traits.mma))
+    def legacy(self, engine: str) -> float:
+        """How far an engine's products of the Ampere style run below the peak of this part."""
+        wide = self.gpu.flops_per_clk_per_sm("fp16") > NARROW
+        return float(constant("attention_legacy_products", engine=engine, mma=self.gpu.traits.mma, wide=wide))
 
     def padded(self, *sizes: int) -> int:
         """The smallest of the sizes a kernel is built for that holds the head."""

@@ -12,7 +12,8 @@ from pipewave.kernels.attention.requests import Amount, Requests
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.shape import Shape
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
-from pipewave.kernels.attention.tiles import tile_steps
+from pipewave.kernels.attention.tiles import tile_steps, visible_keys
+from pipewave.physics.cache import MISSES, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import waves as waves_of
@@ -33,7 +34,7 @@ class PrefillWork(NamedTuple):
     steps: Amount  # KV tiles that all blocks visit
     longest: Amount  # of them, by one block
     span: Amount  # of them, one after another on the busiest place
-    lone: Amount  # of them, by query tiles that share their keys with no other tile
+    unshared: Amount  # of them, by query tiles that share their keys with no other tile
     parts: Amount  # blocks per query tile: 1 where the keys of a tile are not split
     merges: Amount  # whether a second kernel merges parts, if only parts of one
 
@@ -45,7 +46,7 @@ class PrefillTimes(NamedTuple):
     fixed: Amount
     memory: Amount
     merge: Amount
-    around: Amount  # copies of new tokens before the kernel
+    copies: Amount  # copies of new tokens before the kernel
     span: Amount
     waves: Amount
     rounds: Amount
@@ -57,9 +58,29 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     times = _times(shape, work, setting)
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
     busy = overlapped(3, times.compute + times.fixed, memory)
-    base = setting.companions.launches * setting.launch_s + busy + times.merge + times.around
+    base = setting.companions.launches * setting.launch_s + busy + times.merge + times.copies
     plain = {**_plain(shape, work, times), **setting.lineages}
-    return Estimate(base, _sizes(shape, work, times, setting, base), plain)
+    sizes = _sizes(shape, work, times, setting, base)
+    if not setting.engine.heads_last:
+        return Estimate(base, sizes, plain)
+    again = overlapped(3, times.compute + times.fixed, memory + _again(shape, work, setting))
+    return Estimate(base + again - busy, sizes, plain)  # no row a net saw reads again: its features stay
+
+
+def _again(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Amount:
+    """Seconds to read keys and values once more for heads of a group whose blocks do not run side by side.
+
+    Of requests with one query tile, whose blocks for two heads lie a walk over all requests apart; as many heads as
+    have room at once share what they read. Tiles of one long prompt run side by side and share it, too.
+    """
+    requests, layout, tile, xp = shape.requests, shape.layout, setting.engine.prefill, shape.xp
+    keys = visible_keys(requests.q, requests.kv, shape.window)
+    each = layout.kv_heads * layout.kv_bytes * layout.cached
+    alone = requests.total(keys * (requests.q <= tile.rows)) * each
+    together = xp.maximum(setting.sms * tile.ctas * layout.heads / work.blocks, 1.0)
+    reads = xp.maximum(shape.group / together, 1.0)
+    missing = missing_share(MISSES["least"], setting.l2_bytes, shape.cache_bytes / layout.kv_heads, xp)
+    return (reads - 1.0) * alone * missing / (MEMORY_SHARE * setting.dram_rate)
 
 
 def _work(shape: Shape, setting: AttentionSetting) -> PrefillWork:
@@ -80,7 +101,7 @@ def _work(shape: Shape, setting: AttentionSetting) -> PrefillWork:
         steps=requests.total(steps) * units,
         longest=requests.largest(deepest),
         span=makespan(requests, requests.spread(units), grid, steps, deepest, setting),
-        lone=requests.total(steps * (tiles == 1.0)) * units,
+        unshared=requests.total(steps * (tiles == 1.0)) * units,
         parts=blocks / whole,
         merges=merges,
     )
@@ -148,14 +169,14 @@ def _times(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Prefil
         fixed=rounds * (engine.prefill.fixed_cycles / setting.hertz),
         memory=shape.moved / (MEMORY_SHARE * setting.dram_rate),
         merge=work.merges * setting.launch_s + (work.parts > 1.0) * partial,
-        around=_around(shape, setting),
+        copies=_copies_s(shape, setting),
         span=span / load,
         waves=waves,
         rounds=rounds,
     )
 
 
-def _around(shape: Shape, setting: AttentionSetting) -> Amount:
+def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
     """Seconds of copies around the kernel: as fast as SMs copy, and half of what the L2 cannot hold waits for DRAM.
 
     H100 and H200 take the same time for them though their memories differ by 43 %: SMs limit these kernels.
@@ -182,12 +203,12 @@ def _sizes(
         "memory": times.memory * launches,
         "l2_time": work.steps * (keys * layout.cached * layout.kv_bytes * launches / setting.l2_rate),
         "merge": times.merge * launches,
-        "around": times.around * launches,
+        "copies": times.copies * launches,
         "waves": times.waves,
         "span": times.span,
         "longest": work.longest,
         "parts": work.parts,
-        "lone": work.lone / work.steps,
+        "unshared": work.unshared / work.steps,
         "fill": shape.pairs / (work.steps * work.rows * keys),
         "footprint": shape.moved / setting.l2_bytes,
         "group": shape.group,

@@ -85,7 +85,7 @@ def _setting(
         row_step_cycles=engine.prefill.keys * _pair_cycles(engine, dims, gpu, engine.exp_cost, fp8=engine.fp8),
         block_cycles=engine.decode.rows * engine.decode.keys * _pair_cycles(engine, dims, gpu, 1.0, fp8=False),
         flags={name: float(flag) for name, flag in flags.items()},
-        lineages={f"maker_{name}": float(engine.name in made) for name, made in LINEAGES.items()},
+        lineages={f"lineage_{name}": float(engine.name in made) for name, made in LINEAGES.items()},
     )
 
 

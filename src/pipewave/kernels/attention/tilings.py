@@ -35,14 +35,16 @@ def _kernel(
 
 
 def fa2(case: Case) -> AttentionKernel:
-    """FlashAttention 2; a paged cache goes through its split kernel with 64 query rows."""
+    """FlashAttention 2; a paged cache goes through its split kernel with 64 query rows.
+
+    Its grids are (tiles, requests, heads) with the heads outermost: `run_flash_splitkv_fwd` of its launch template.
+    """
     dim = case.padded(32, 64, 96, 128, 160, 192, 256)
     split_keys = 256 if dim <= 64 else (128 if dim <= 128 else 64)
     rows, keys = (64, split_keys) if case.paged else _fa2_contiguous(case, dim)
     prefill, ctas = (rows, keys, case.resident(rows, keys, dim, 2)), case.resident(64, split_keys, dim, 2)
-    engine = _kernel(
-        case, "fa2", dim, prefill, (64, split_keys, ctas), packs=False, sorts=False, split="fa2", windows_packed=False
-    )
+    how: dict[str, Any] = {"packs": False, "sorts": False, "split": "fa2", "windows_packed": False, "heads_last": True}
+    engine = _kernel(case, "fa2", dim, prefill, (64, split_keys, ctas), **how)
     one = engine.decode  # costs are those of a block that has its SM to itself
     shared = replace(one, fixed_cycles=one.fixed_cycles / ctas, bytes_per_clk=one.bytes_per_clk * ctas)
     return replace(engine, decode=shared)
@@ -130,7 +132,7 @@ def triton(case: Case) -> AttentionKernel:
     rows, keys = _triton_tile(case, dim)
     prefill = (rows, keys, case.resident(rows, keys, dim, 2))
     how: dict[str, Any] = {"packs": False, "sorts": False, "split": "triton", "skips": False}
-    return _kernel(case, "triton", dim, prefill, (16, 32, 2), case.legacy, **how)
+    return _kernel(case, "triton", dim, prefill, (16, 32, 2), case.legacy("triton"), **how)
 
 
 def _triton_tile(case: Case, dim: int) -> tuple[int, int]:
@@ -145,7 +147,7 @@ def unified(case: Case) -> AttentionKernel:
     """vLLM's Triton kernel for every phase."""
     dim = case.padded(16, 32, 64, 128, 256, 512)
     how: dict[str, Any] = {"packs": True, "sorts": False, "split": "unified"}
-    return _kernel(case, "unified", dim, (16, 32, 4), (16, 32, 2), case.legacy, **how)
+    return _kernel(case, "unified", dim, (16, 32, 4), (16, 32, 2), case.legacy("unified"), **how)
 
 
 def cudnn(case: Case) -> AttentionKernel:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.calls.operators import AttentionModule
 from pipewave.kernels.attention.requests import Requests, requests_of
-from pipewave.kernels.attention_module import projections as around
+from pipewave.kernels.attention_module import projections
 from pipewave.kernels.attention_module.cores import Cores
 from pipewave.kernels.attention_module.counts import counts
 from pipewave.kernels.attention_module.kinds import module
@@ -67,24 +67,24 @@ def expands(cores: Cores) -> Flags:
 def _module(cores: Cores) -> tuple[Stage, ...]:
     """All kernels of a layer."""
     dims, seen, dtype = cores.dims, cores.seen, cores.ctx.dtype
-    found = around.stages("inputs", around.inputs(dims), seen, dtype)
-    found += around.stages("inputs", around.compressor(dims), seen, "bf16")
+    found = projections.stages("inputs", projections.inputs(dims), seen, dtype)
+    found += projections.stages("inputs", projections.compressor(dims), seen, "bf16")
     dense = expands(cores)
     found += _choice(cores, ~dense) if dims.index_heads.any() else NO_CHOICE
-    found += (around.small(dims, seen),)
+    found += (projections.small(dims, seen),)
     if dims.latent:
-        found += _either(dense, (around.expanded(dims, seen, dtype),), around.absorbed(dims, seen))
+        found += _either(dense, (projections.expanded(dims, seen, dtype),), projections.absorbed(dims, seen))
         found += _either(dense, (cores.dense(),), (cores.attention(),))
     else:
         found += (cores.attention(),)
-    return found + around.stages("outputs", around.outputs(dims), seen, dtype)
+    return found + projections.stages("outputs", projections.outputs(dims), seen, dtype)
 
 
 def _choice(cores: Cores, where: Flags) -> tuple[Stage, ...]:
     """The indexer's products, scores and picks, unless an earlier layer's choice is used or all keys are."""
     runs = where & np.bool_(not cores.ctx.option("share_index", False))
     types = cores.ctx.dtype
-    found = around.stages("index_inputs", around.indexer(cores.dims), cores.seen, types)
+    found = projections.stages("index_inputs", projections.indexer(cores.dims), cores.seen, types)
     return tuple(scaled(stage, runs) for stage in (*found, cores.indexer(), cores.topk()))
 
 
@@ -113,9 +113,9 @@ def _least(cores: Cores, part: str) -> tuple[Stream, Array]:
     if part == "attention":
         io = state * dims.heads * dims.multiplied / 2.0
         return Stream(seen.fewest * dims.entry_bytes, 0.5 * io, 0.5 * io), _attention_flops(cores)
-    widths = around.inputs(dims) + around.outputs(dims)
-    fresh = around.weights(widths) * OPERAND_BYTES[cores.ctx.dtype] + seen.fewest * dims.entry_bytes
-    flops = 2.0 * seen.tokens * around.weights(widths) + _attention_flops(cores)
+    widths = projections.inputs(dims) + projections.outputs(dims)
+    fresh = projections.weights(widths) * OPERAND_BYTES[cores.ctx.dtype] + seen.fewest * dims.entry_bytes
+    flops = 2.0 * seen.tokens * projections.weights(widths) + _attention_flops(cores)
     if not cores.ctx.option("share_index", False):
         fresh, flops = fresh + seen.index_entries * dims.index_bytes / 2.0, flops + _index_flops(cores)
     return Stream(fresh, state * dims.hidden, state * dims.hidden, in_place=True), flops

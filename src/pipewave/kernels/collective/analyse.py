@@ -43,7 +43,7 @@ NETWORK = "network"
 
 
 def reach(case: Mapping[str, Any]) -> str:
-    """What calls are told apart by: those of one host from those over a network."""
+    """What calls are distinguished by: those of one host from those over a network."""
     return NETWORK if (case.get("nodes") or 1) > 1 else ""
 
 
@@ -75,8 +75,8 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         nodes = islands(ctx.gpu, world, hosts)
         over, path = link(ctx.gpu, world, nodes), ring(op, size, world)
         ways = nccl(path, over)
-        asked = op == "all_reduce" and ctx.impl == "custom"
-        own = custom_runs(size, world, hosts, over) & np.bool_(asked)
+        custom = op == "all_reduce" and ctx.impl == "custom"
+        own = custom_runs(size, world, hosts, over) & np.bool_(custom)
         base = np.where(own, custom_s(size, world, over), ways.best)
         least = demand(len(size), link=least_sent(ctx.gpu, op, path, size), launch=1.0)
         known = np.minimum(world, SENDERS) if op == "send_recv" else world
@@ -122,8 +122,8 @@ def _times(path: Ring, over: Link, ways: Nccl, base: Array) -> dict[str, Array]:
 def _software(ctx: Context, own: Array, once: Array) -> dict[str, Array]:
     """Which algorithm runs; a framework's all-reduce keeps its own ways even where its kernel does not run."""
     zero = 0.0 * own
-    asked = float(ctx.impl == "custom")
-    flags = {f"{name}_all_reduce": zero + asked * (ctx.framework == name) for name in CUSTOM_STACKS}
+    custom = float(ctx.impl == "custom")
+    flags = {f"{name}_all_reduce": zero + custom * (ctx.framework == name) for name in CUSTOM_STACKS}
     return flags | {"custom": own, "one_shot": own * once, "sarathi": zero + (ctx.framework == "sarathi")}
 
 
@@ -139,7 +139,7 @@ def _family(call: type[Collective], **own: Any) -> Family:
         "nets": (call.kernel,),
         "faces": partial(faces, call.kernel),
         "variant": reach,
-        "grows": ("bytes",),
+        "grows": {"bytes": 3},
     }
     given |= {"check_on": check_reach, "assumed": assumed}
     return Family(call.kernel, call, _analyse(call.kernel), **given | own)

@@ -87,7 +87,7 @@ def _reached_gbps(gpu: GPU, local: Array) -> Array | float:
 
 
 def _crowding(gpu: GPU, local: Array) -> Array:
-    """Share of its PCIe that a card keeps beside the others of a host."""
+    """Share of its PCIe that a GPU keeps beside the others of a host."""
     shared = constant("pcie_sharing")
     if gpu.pcie_gbps <= shared["staged_gbps"]:
         return np.asarray((2.0 / np.clip(local, 2.0, 8.0)) ** 2)

@@ -1,6 +1,6 @@
 """What the SM clock does to a GEMM: a product bound on the chip follows it, one bound by DRAM hardly does.
 
-Power management moves the clock of a loaded card within milliseconds. Where the clock of a row is known, a net learns
+Power management moves the clock of a loaded GPU within milliseconds. Where the clock of a row is known, a net learns
 at it; a call without one is answered at the clock that `cold` rows have. That is 0.99 of boost, but products of 20 to
 150 µs that keep the tensor cores busy bring it down by up to a fifth, a dozen in a row, and longer ones by a little.
 `python -m bench.gemm_clock` has the fits and what they are worth; the rules `sm_clock`, `gemm_clock_exponent` and
@@ -23,7 +23,7 @@ KNOTS = tuple(log2(us * 1e-6) for us in (20.0, 60.0, 150.0))  # none below the f
 
 
 class Clocks(NamedTuple):
-    """Shares of boost, the drop under `cold` (None: none known) and the exponents of a net on a card."""
+    """Shares of boost, the drop under `cold` (None: none known) and the exponents of a net on a GPU."""
 
     idle: float
     loaded: float
@@ -34,7 +34,7 @@ class Clocks(NamedTuple):
 @lru_cache(maxsize=256)
 def clocks(drops: bool, net: str) -> Clocks:
     """What the rules say of the clock."""
-    idle, loaded = (constant("sm_clock", card=card) for card in ("idle", "loaded"))
+    idle, loaded = (constant("sm_clock", state=state) for state in ("idle", "loaded"))
     drop = constant("gemm_clock_drop", drops_when_cold=drops, net=net)
     return Clocks(idle, loaded, drop, constant("gemm_clock_exponent", net=net))
 

@@ -65,7 +65,7 @@ LIBRARIES = {
 WEIGHT_ONLY = ("int4", "mxfp4")
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # one a context, told apart by identity: what follows is cached by it
+@dataclass(frozen=True, slots=True, eq=False)  # one a context, distinguished by identity: what follows is cached by it
 class GemmMachine:
     """Rates in FLOP/s, bytes/s and watts, sizes in bytes, times in seconds."""
 

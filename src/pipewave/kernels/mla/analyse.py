@@ -74,5 +74,5 @@ FAMILY = Family(
     example="pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
     faces=faces,
     reads="operands",
-    grows=("heads",),
+    grows={"heads": 3},
 )

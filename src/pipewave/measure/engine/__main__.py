@@ -126,8 +126,11 @@ class Plan:
 def measure(given: argparse.Namespace, setup: Setup, started: float) -> None:
     """Start the engine, time the points, then record the traces."""
     write = Writer(given.out, setup)
-    llm, told = launch.start(setup)
-    write("engine", {"load_s": round(time.monotonic() - started, 1), "set": dict(setup.more), **_described(llm, told)})
+    llm, log_lines = launch.start(setup)
+    write(
+        "engine",
+        {"load_s": round(time.monotonic() - started, 1), "set": dict(setup.more), **_described(llm, log_lines)},
+    )
     driver = Driver(launch.engine_of(llm, own_tokens=given.own_tokens))
     run = Run(driver, write, started + given.budget_s, gpu.sampler())
     chosen = {
@@ -148,12 +151,12 @@ def measure(given: argparse.Namespace, setup: Setup, started: float) -> None:
         llm.llm_engine.engine_core.shutdown()
 
 
-def _described(llm: Any, told: launch.Told) -> Row:
+def _described(llm: Any, log_lines: launch.LogLines) -> Row:
     """Facts about the engine; what cannot be found out is no reason to measure nothing."""
     try:
-        return {"caches_filled": llm.llm_engine.collective_rpc(worker.fill_cache), **launch.facts(llm, told)}
+        return {"caches_filled": llm.llm_engine.collective_rpc(worker.fill_cache), **launch.facts(llm, log_lines)}
     except FAILURES as error:
-        return {"reason": f"{type(error).__name__}: {error}"[:500], "log": told.lines}
+        return {"reason": f"{type(error).__name__}: {error}"[:500], "log": log_lines.lines}
 
 
 def _points_and_traces(run: Run, driver: Driver, setup: Setup, write: Writer, plan: Plan) -> None:

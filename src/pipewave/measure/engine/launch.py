@@ -31,7 +31,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
 }
-TOLD = re.compile(r"memory|KV cache|backend|took|Asynchronous|[Cc]hunked|MoE|all.?reduce|graph|config|[Cc]oncurrency")
+KEPT = re.compile(r"memory|KV cache|backend|took|Asynchronous|[Cc]hunked|MoE|all.?reduce|graph|config|[Cc]oncurrency")
 SETTINGS = {
     "kv_blocks": "cache_config.num_gpu_blocks",
     "block_size": "cache_config.block_size",
@@ -90,7 +90,7 @@ class Setup:
 LOCAL = re.compile(r"(/(tmp|root|home)/[\w.,=/-]+|tcp://[\d.]+:\d+)")  # says nothing to who reads the rows elsewhere
 
 
-class Told(logging.Handler):
+class LogLines(logging.Handler):
     """Keeps the lines of vLLM's log that say how memory and kernels were chosen."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Told(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the start of a line that says something of use."""
         text = record.getMessage()
-        if TOLD.search(text):
+        if KEPT.search(text):
             self.lines.append(LOCAL.sub("LOCAL", text[:2000]))
 
     def kv_tokens(self) -> int | None:
@@ -173,15 +173,15 @@ def arguments(setup: Setup, folder: str) -> dict[str, Any]:
     return chosen
 
 
-def start(setup: Setup) -> tuple[Any, Told]:
+def start(setup: Setup) -> tuple[Any, LogLines]:
     """A running `vllm.LLM` and what it said while it started."""
     from vllm import LLM
 
-    told = Told()
-    logging.getLogger("vllm").addHandler(told)
+    log_lines = LogLines()
+    logging.getLogger("vllm").addHandler(log_lines)
     folder = tempfile.mkdtemp(prefix="pipewave-")
     Path(folder, "config.json").write_text(json.dumps(config_of(setup.model, setup.layers)))
-    return LLM(**arguments(setup, folder)), told
+    return LLM(**arguments(setup, folder)), log_lines
 
 
 def engine_of(llm: Any, *, own_tokens: bool = False) -> RunningEngine:
@@ -214,16 +214,16 @@ def engine_of(llm: Any, *, own_tokens: bool = False) -> RunningEngine:
     )
 
 
-def facts(llm: Any, told: Told) -> dict[str, Any]:
+def facts(llm: Any, log_lines: LogLines) -> dict[str, Any]:
     """Settings, memory and log of a running engine."""
     settings = {name: worker.read(llm.llm_engine.vllm_config, path) for name, path in SETTINGS.items()}
     return {
         **settings,
-        "kv_tokens_logged": told.kv_tokens(),
+        "kv_tokens_logged": log_lines.kv_tokens(),
         "memory": llm.llm_engine.collective_rpc(worker.memory),
         "versions": versions(),
         "simulated_routing": os.environ.get(ROUTING),
-        "log": told.lines,
+        "log": log_lines.lines,
     }
 
 

@@ -199,9 +199,11 @@ def ttft(options: argparse.Namespace, write: Callable[[Row], None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{options.model.replace(' ', '-')}.json")
         path.write_text(json.dumps(config_of(options.model, options.layers)))
-        llm, told = launch.start(Setup(str(path), eager=options.eager, max_batched_tokens=options.max_batched_tokens))
+        llm, log_lines = launch.start(
+            Setup(str(path), eager=options.eager, max_batched_tokens=options.max_batched_tokens)
+        )
     write({"kind": "engine", "model": options.model, "load_s": round(time.monotonic() - started, 1),
-           "eager": options.eager, "log": [line for line in told.lines if "MoE" in line]})  # fmt: skip
+           "eager": options.eager, "log": [line for line in log_lines.lines if "MoE" in line]})  # fmt: skip
     driver, deadline = Driver(launch.engine_of(llm)), started + options.budget_s
     try:
         for row in ttft_rows(options.model, driver, options.files, options.layers, options.prompts, deadline):

@@ -26,7 +26,7 @@ def read(owner: Any, path: str) -> Any:
 
 
 def memory(worker: Any) -> dict[str, Any]:
-    """What the worker found when it sized its KV cache, and what the card holds now; bytes."""
+    """What the worker found when it sized its KV cache, and what the GPU holds now; bytes."""
     import torch
 
     free, total = torch.cuda.mem_get_info()

@@ -1,4 +1,4 @@
-"""Our own Triton kernels, with the configuration that the card's tuning table chooses, else the default one."""
+"""Our own Triton kernels, with the configuration that the GPU's tuning table chooses, else the default one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def configuration(kernel: str, shape: Mapping[str, int], device: str, **fixed: i
 
     try:
         return dict(load_table(kernel, gpu=_card(device)).select(**shape)), "table"
-    except BadFile:  # no table for this card, or one of another kernel source
+    except BadFile:  # no table for this GPU, or one of another kernel source
         of = space(kernel)
         return of.as_dict(of.default({**shape, **fixed})), "default"
 

@@ -94,7 +94,7 @@ def _prepared(case: Case, pools: Pools, config: dict[str, int], source: str) -> 
 
 
 def _scales(case: Case, device: str) -> Any:
-    """How vLLM is told to run in fp8, None for 16-bit operands; the call quantises its activations.
+    """How vLLM is configured to run in fp8, None for 16-bit operands; the call quantises its activations.
 
     `fp8`: one scale an expert, static ones for the activations. `fp8_block`: one for 128 x 128 weights, and one for
     128 activations of a token, found in the call.

@@ -124,13 +124,13 @@ def facts(engine: Any, notes: Sequence[Row]) -> Row:
     import sglang
     import torch
 
-    card = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     settings = {name: getattr(engine.server_args, name, None) for name in SETTINGS}
     found = {key: value for row in notes if row["mode"] == "facts" for key, value in row.items() if key != "mode"}
     return {
         "settings": {name: _plain(value) for name, value in settings.items()},
         **found,
-        "card": subprocess.run(card, capture_output=True, text=True, check=True).stdout.strip(),
+        "card": subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip(),
         "versions": {"sglang": sglang.__version__, "torch": torch.__version__, "cuda": torch.version.cuda},
     }
 
@@ -160,17 +160,17 @@ def measure(given: argparse.Namespace) -> None:
     engine = start(given, folder)
     notes = rows.NotesFile(folder / "steps.jsonl")
     write = writer(given, Setup(given.model).name)
-    told = facts(engine, notes.new())
-    write("engine", {"load_s": round(time.monotonic() - began, 1), **told})
+    facts_found = facts(engine, notes.new())
+    write("engine", {"load_s": round(time.monotonic() - began, 1), **facts_found})
     config = config_of(given.model, given.layers)
     run = Run(engine, notes, config.get("text_config", config)["vocab_size"], write)
-    _each(run, told, given, began)
+    _each(run, facts_found, given, began)
     engine.shutdown()
 
 
-def _each(run: Run, told: Row, given: argparse.Namespace, began: float) -> None:
+def _each(run: Run, facts_found: Row, given: argparse.Namespace, began: float) -> None:
     """All points until time is up; one that fails is noted and the rest go on."""
-    stairs = plan.staircases(told["max_total_num_tokens"] or 1 << 18) if given.points != "prefill" else ()
+    stairs = plan.staircases(facts_found["max_total_num_tokens"] or 1 << 18) if given.points != "prefill" else ()
     arrivals = plan.arrivals() if given.points != "decode" else ()
     order: Sequence[Arrival | Staircase] = (*arrivals[:5], *stairs[:1], *arrivals[5:], *stairs[1:])
     for point in order:

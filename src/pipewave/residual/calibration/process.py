@@ -51,7 +51,7 @@ class Scales:
         if self.software:
             covariance = covariance + self.software**2 * between.alike
         if self.smooth:
-            far = between.apart / self.reach
+            far = between.distance / self.reach
             covariance = covariance + self.smooth**2 * (1.0 + far) * np.exp(-far)
         return np.asarray(covariance)
 
@@ -74,7 +74,7 @@ class Between:
     """
 
     inner: Array
-    apart: Array
+    distance: Array
     alike: Array
 
     @classmethod
@@ -82,11 +82,11 @@ class Between:
         """`a` and `b` [row, coordinate], of which the last `codes` tell software."""
         width = max(a.shape[1], 1)
         inner = a @ b.T
-        apart = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2.0 * inner
+        distance = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2.0 * inner
         first = a.shape[1] - codes
         ran, other = (points[:, first:] > 0.0 for points in (a, b))
         alike = ran.astype(float) @ other.T.astype(float) / KINDS
-        return cls(inner / width, np.sqrt(np.maximum(apart, 0.0) * (3.0 / width)), alike)
+        return cls(inner / width, np.sqrt(np.maximum(distance, 0.0) * (3.0 / width)), alike)
 
 
 def likeliest(points: Array, values: Array, codes: int = 0) -> Scales:

@@ -6,7 +6,9 @@ that reads the file for block-scaled products. So all that an engine runs around
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
@@ -16,6 +18,7 @@ from pipewave.errors import MissingExtra
 from pipewave.tune import machine
 from pipewave.tune.engine.lookups import BLOCK, Lookup
 from pipewave.tune.own.card import card
+from pipewave.tune.own.gpu import Gpu
 
 KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 USUAL = {"num_warps": 4, "num_stages": 3, "GROUP_SIZE_M": 1}  # where an engine's rule leaves them to Triton
@@ -49,40 +52,55 @@ class GpuTimer:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.card = card(properties.name, properties.multi_processor_count)
         self._timer, self._made = ColdTimer(), dict[Any, Callable[[], Any]]()
+        self._runs = dict[tuple[int, ...], bool]()  # by configuration, of the call that is made
         self._weights: tuple[Any, Any] = (None, None)
 
     def default(self, of: Lookup, m: int) -> dict[str, int]:
-        """What the engine runs without a file."""
-        if of.kind == "block_fp8":
+        """What the engine runs as it is installed: of the file that it ships, else by its rule."""
+        shipped = self._shipped(of)
+        if shipped:
+            found = shipped[min(shipped, key=lambda key: abs(key - m))]
+        elif of.kind == "block_fp8":
             stages = 2 if of.engine == "vllm" else 3
-            return dict(zip(KEYS, (64, BLOCK, BLOCK, 32, 4, stages), strict=True))
+            found = dict(zip(KEYS, (64, BLOCK, BLOCK, 32, 4, stages), strict=True))
+        else:
+            found = self._rule(of, m)
+        return {key: int({**USUAL, **found}[key]) for key in KEYS}
+
+    def _shipped(self, of: Lookup) -> Mapping[int, Mapping[str, int]]:
+        """The file that the engine brings for this card, by number of tokens; empty without one."""
+        name = "fp8_w8a8" if of.dtype.startswith("fp8") else None
+        blocks = (BLOCK, BLOCK) if of.blocks else (0, 0) if of.engine == "vllm" else (None, None)
+        if of.kind == "block_fp8":
+            found = import_module(MODULES[of.engine, of.kind]).get_w8a8_block_fp8_configs(of.n, of.k, BLOCK, BLOCK)
+        elif of.engine == "vllm":
+            found = import_module(MODULES["vllm", "moe"]).get_moe_configs(of.e, of.n, name, *blocks)
+        else:
+            rules = import_module(f"{OVERRIDES['sglang']}.fused_moe_triton_config")
+            found = rules.get_moe_configs(of.e, of.n, name, *blocks)
+        return found or {}
+
+    @staticmethod
+    def _rule(of: Lookup, m: int) -> Mapping[str, int]:
         name = "fp8_w8a8" if of.dtype.startswith("fp8") else None
         blocks = [BLOCK, BLOCK] if of.blocks else None
         if of.engine == "vllm":
-            found = import_module(MODULES["vllm", "moe"]).get_default_config(
-                m, of.e, of.n, of.k, of.top_k, name, blocks
-            )
-        else:
-            rules = import_module(f"{OVERRIDES['sglang']}.fused_moe_triton_config")
-            found = rules.get_default_config(m, of.e, of.n, of.k, of.top_k, name, False, blocks)
-        return {key: int({**USUAL, **found}[key]) for key in KEYS}
+            moe = import_module(MODULES["vllm", "moe"])
+            return dict(moe.get_default_config(m, of.e, of.n, of.k, of.top_k, name, blocks))
+        rules = import_module(f"{OVERRIDES['sglang']}.fused_moe_triton_config")
+        return dict(rules.get_default_config(m, of.e, of.n, of.k, of.top_k, name, False, blocks))
 
     def time(self, of: Lookup, m: int, configs: Sequence[Mapping[str, int]]) -> list[tuple[float, ...]]:
         """µs of each configuration in this order, NaN where it does not run."""
         call = self._call(of, m)
-        launches = [self._launch(of, m, dict(config), call) for config in configs]
-        running = [i for i, launch in enumerate(launches) if self._runs(launch)]
-        us = self._timer([[launches[i]] for i in running])
+        launches = {_values(config): self._launch(of, m, dict(config), call) for config in configs}
+        new = [each for each in launches if each not in self._runs]
+        compile_ahead([launches[each] for each in new])
+        self._runs |= {each: _runs(launches[each]) for each in new}
+        running = [i for i, config in enumerate(configs) if self._runs[_values(config)]]
+        us = self._timer([[launches[_values(configs[i])]] for i in running])
         found = dict(zip(running, us, strict=True))
         return [(found.get(i, float("nan")),) for i in range(len(configs))]
-
-    @staticmethod
-    def _runs(launch: Callable[[], Any]) -> bool:
-        try:
-            launch()
-        except Exception:  # noqa: BLE001  the compiler raises whatever its passes raise: such a configuration is out
-            return False
-        return True
 
     def _launch(self, of: Lookup, m: int, config: dict[str, int], call: Callable[[], Any]) -> Callable[[], Any]:
         return partial(_under, self._override(of, m, config), call)
@@ -98,6 +116,7 @@ class GpuTimer:
         """The engine's call for m tokens, on random values."""
         if (of, m) not in self._made:
             self._made = {(of, m): (self._experts if of.kind == "moe" else self._matmul)(of, m)}
+            self._runs = {}
         return self._made[of, m]
 
     def _matmul(self, of: Lookup, m: int) -> Callable[[], Any]:
@@ -148,6 +167,45 @@ class GpuTimer:
     def _fp8(self, *size: int) -> Any:
         torch = self._torch
         return torch.randn(*size, dtype=torch.bfloat16, device="cuda").to(torch.float8_e4m3fn)
+
+
+def compile_ahead(launches: Sequence[Callable[[], Any]]) -> None:
+    """Compile what calls would launch, beside each other where this Triton can, without the launches themselves."""
+    mode = Gpu.async_mode()
+    if mode is None:
+        return
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool, mode(pool, ignore_errors=True), _OnlyCompiled():
+        for launch in launches:
+            _runs(launch)
+
+
+class _OnlyCompiled:
+    """Triton's launches compile and do not run for a while."""
+
+    def __enter__(self) -> None:
+        from triton.runtime.jit import JITFunction
+
+        self._of, self._run = JITFunction, JITFunction.run
+
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            return self._run(kernel, *args, grid=grid, warmup=True, **kwargs)
+
+        JITFunction.run = run
+
+    def __exit__(self, *_: object) -> None:
+        self._of.run = self._run
+
+
+def _runs(launch: Callable[[], Any]) -> bool:
+    try:
+        launch()
+    except Exception:  # noqa: BLE001  the compiler raises whatever its passes raise: such a configuration is out
+        return False
+    return True
+
+
+def _values(config: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(config[key] for key in KEYS)
 
 
 def _scales(n: int, k: int) -> tuple[int, int]:

@@ -134,7 +134,8 @@ def _predicted(of: Lookup, product: int, anchors: Sequence[int], configs: Sequen
     """Predict a product at all numbers of tokens, one sigma up: [m, c] µs, inf where it cannot run."""
     at = np.array(anchors, np.int64)
     config, there = columns(configs), product_counts(of, product, m, configs, whole=whole)
-    resident = np.maximum(1, 8 // config["num_warps"])  # not told by engines' launchers; laws bend to what is measured
+    # Engines' launchers do not state it; laws bend to what is measured.
+    resident = np.maximum(1, 8 // config["num_warps"])
     model = fit(Anchors(at[:, None].astype(float), product_counts(of, product, at, configs, whole=whole), us, config,
                         resident), card, there[:: max(1, len(m) // 128)])  # fmt: skip
     predicted = model.us(there, np.log(m[:, None].astype(float))) * np.exp(model.sigma)
@@ -145,10 +146,10 @@ def _bodies(of: Lookup, products: Sequence[Floats], configs: Sequence[Config], m
             default: NDArray[np.int64], anchors: Sequence[int]) -> Bodies:  # fmt: skip
     """File contents; where a choice would be slower than the default at a launch measured, it is taken out there."""
     block = columns(configs)["BLOCK_SIZE_M"]
-    apart = of.engine == "sglang" and of.kind == "moe" and len(products) > 1
+    separate = of.engine == "sglang" and of.kind == "moe" and len(products) > 1
     partner = np.arange(len(configs))[None].repeat(len(m), axis=0)
     total = np.sum(products, axis=0)
-    if apart:  # the second product may have a configuration of its own, with the same rows
+    if separate:  # the second product may have a configuration of its own, with the same rows
         partner = np.stack([np.where(block == size, products[1], np.inf).argmin(axis=1) for size in block], axis=1)
         total = products[0] + np.take_along_axis(products[1], partner, axis=1)
     region = np.abs(np.log(m[:, None]) - np.log(anchors)).argmin(axis=1)
@@ -161,7 +162,7 @@ def _bodies(of: Lookup, products: Sequence[Floats], configs: Sequence[Config], m
         for row, config in wrong:
             total[region == row, config] = np.inf
     up = _entries(picked, m, configs)
-    if not apart:
+    if not separate:
         return up, None
     follow = [(a, b, int(partner[a, c])) for a, b, c in picked]
     return up, _entries(follow, m, configs)

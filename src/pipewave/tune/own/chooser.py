@@ -21,7 +21,7 @@ from pipewave.tune.wave import Tabulated, predict_us, tabulate
 SAMPLES = 2048  # launches drawn to work out short lists
 MOST = 4  # candidates of a cell: each costs more than a microsecond
 HALVED = 2  # leading sizes that cells take in half octaves
-CELLED = 8  # leading sizes that cells are told apart by
+CELLED = 8  # leading sizes that cells are distinguished by
 MEMO = 1 << 16
 Row = tuple[int, Callable[..., Any], float, Tabulated]  # configuration, its counts of a launch, correction, law
 Key = tuple[Any, ...]

@@ -53,7 +53,7 @@ class Gpu:
 
     def build(self, launch: Launch, configs: Sequence[int]) -> dict[int, Built]:
         """Compile in threads where this Triton can: its passes and the assembler run beside each other."""
-        mode = self._async_mode()
+        mode = self.async_mode()
         if mode is None:
             return {index: self._one(launch, index) for index in configs}
         with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool, mode(pool, ignore_errors=True):
@@ -62,7 +62,8 @@ class Gpu:
         return {index: self._one(launch, index) for index in configs}
 
     @staticmethod
-    def _async_mode() -> Any:
+    def async_mode() -> Any:
+        """Triton's own way to compile in threads, None where it has none."""
         try:
             from triton.runtime._async_compile import AsyncCompileMode
         except ImportError:

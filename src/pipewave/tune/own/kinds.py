@@ -76,12 +76,12 @@ class KindState:
 
         Where the launches at hand have numbers that the table's lack, short lists are worked out as launches come.
         """
-        told = [_with_enclosed(one, self.works.inputs) for one in seen]
+        enclosed = [_with_enclosed(one, self.works.inputs) for one in seen]
         usable: Ints = np.flatnonzero(np.isfinite(model.sigma))
-        whole = all(name in told[0] for name in self.works.inputs)
-        of = sizes(self.works.inputs, names, told) if whole else Sizes(tuple(names), {})
+        whole = all(name in enclosed[0] for name in self.works.inputs)
+        of = sizes(self.works.inputs, names, enclosed) if whole else Sizes(tuple(names), {})
         self.model = model
-        self.chooser = Chooser(self.works, of, model, usable, of.at(told) if whole else np.zeros((0, len(names))))
+        self.chooser = Chooser(self.works, of, model, usable, of.at(enclosed) if whole else np.zeros((0, len(names))))
 
     def expected_us(self, counts: Floats, card: Card) -> Floats:
         """µs [c] to expect of a launch before it is measured: by the model or the prior, else by physics."""

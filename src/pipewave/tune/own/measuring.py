@@ -20,7 +20,8 @@ from pipewave.tune.own.card import Card
 from pipewave.tune.own.device import Built, Device, Launch
 
 FIRST = 8  # configurations compiled and timed before bounds leave any out
-STAGES = ((1, math.inf), (1, 2.0), (3, 1.3), (4, 1.08))  # (rounds, of those within this factor of the fastest)
+Stages = Sequence[tuple[int, float]]
+STAGES: Stages = ((1, math.inf), (1, 2.0), (3, 1.3), (4, 1.08))  # (rounds, of those within this factor of the fastest)
 Timer = Callable[[Sequence[int]], list[float]]  # numbers of configurations, in this order → µs of each
 NARROW = 2.0  # times the FLOPs of bf16 that one-byte operands may reach
 
@@ -74,11 +75,11 @@ def _rounds(device: Device, launch: Launch, usable: Sequence[int], taken: dict[i
         staged(lambda order: device.time(launch, order), usable, taken)
 
 
-def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]]) -> None:
+def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], stages: Stages = STAGES) -> None:
     """Time configurations in rounds, each in another order: all of them, then the close ones again and again."""
     shuffle = random.Random(len(usable)).sample
     near = [index for index in usable if index not in taken]
-    for rounds, within in STAGES:
+    for rounds, within in stages:
         if taken and within < math.inf:
             limit = within * min(min(values) for values in taken.values())
             near = [index for index, values in taken.items() if min(values) <= limit]

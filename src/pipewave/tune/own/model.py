@@ -1,7 +1,7 @@
 """Laws of all configurations of a kernel of the user's own, from as few launches as there are.
 
 Each configuration has the law of `wave`. Few launches do not determine it, so that it leans on a `Prior`: times at
-launches nobody measured, which count as much as `LEAN` measured ones together. A prior is one law for all
+launches nobody measured, which count as much as `PRIOR_LAUNCHES` measured ones together. A prior is one law for all
 configurations (`Pooled`: what a trip, a byte and a wave cost, whatever the tile), fitted to the same launches; the
 physics of the card alone, where nothing was measured; or the table of another card, carried over.
 """
@@ -21,7 +21,7 @@ from pipewave.tune.own.anchors import Anchors, Floats, Ints, work
 from pipewave.tune.own.card import Card
 from pipewave.tune.smooth import Smoother
 
-LEAN = 6.0  # measured launches that a prior counts for
+PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
 PHYSICS = 0.2  # of a measured launch: what the physics of the card counts for, at each
 SHRINK = 1.0  # launches that "like all others" counts for, in how much slower a configuration is than the pooled law
 SMOOTHED = 6  # launches from which on residuals are smoothed over sizes
@@ -106,8 +106,8 @@ def pooled(anchors: Anchors, card: Card) -> Pooled:
     terms = pooled_terms(anchors.counts, anchors.resident, card)
     timed = np.isfinite(anchors.us)
     x, us = terms[timed][:, None, :], anchors.us[timed][:, None]
-    lean = (terms[timed] @ USUAL)[:, None], np.sqrt(PHYSICS)
-    sums = [wave.moments(x, us), wave.moments(x, *lean)]
+    physics = (terms[timed] @ USUAL)[:, None], np.sqrt(PHYSICS)
+    sums = [wave.moments(x, us), wave.moments(x, *physics)]
     gram, right = (np.sum([pair[i] for pair in sums], axis=0) for i in (0, 1))
     law = wave.nonnegative(gram, right)[0]
     off = np.where(timed, np.log(np.where(timed, anchors.us, 1.0) / np.maximum(terms @ law, 1e-3)), 0.0)
@@ -146,7 +146,9 @@ def _without_margin(
         prior = lambda counts: of.us(counts, anchors.resident)  # noqa: E731
     there = anchors.counts if elsewhere is None or not len(elsewhere) else elsewhere
     shift = _shift(anchors, prior)
-    parts = [(_design(there, card, anchors.resident), prior(there) * np.exp(shift), np.sqrt(LEAN / len(there)))]
+    parts = [
+        (_design(there, card, anchors.resident), prior(there) * np.exp(shift), np.sqrt(PRIOR_LAUNCHES / len(there)))
+    ]
     us = anchors.us / np.exp(_carried(base, anchors))
     if len(anchors.us):
         parts.append((_design(anchors.counts, card, anchors.resident), us, 1.0))

@@ -29,7 +29,7 @@ from pipewave.tune.reading.inspect import arguments, expression_grid
 CANARY, AGAIN = 10, 7  # launches that a table carries, and times that each is timed again
 TORCH = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn",
          "int4": "int8"}  # fmt: skip
-Maker = Callable[[Mapping[str, Any]], Any]  # a tensor as it was noted → one like it
+TensorFactory = Callable[[Mapping[str, Any]], Any]  # a tensor as it was noted → one like it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def from_shapes(source: Path) -> list[Noted]:
 
 
 def measure_all(
-    kernel: TunedKernel, launches: Sequence[Noted], device: Device, make: Maker, seconds: float = 120.0,
+    kernel: TunedKernel, launches: Sequence[Noted], device: Device, make: TensorFactory, seconds: float = 120.0,
     progress: Callable[[int, int], None] = lambda done, planned: None, clock: Callable[[], float] = time.monotonic,
 ) -> Path | None:  # fmt: skip
     """Measure what the store lacks until the time is spent, and write the table; its path, None where nothing ran."""
@@ -128,7 +128,7 @@ def measure_all(
     return write_table(kernel, device)
 
 
-def _measure(kernel: TunedKernel, one: Noted, device: Device, make: Maker) -> None:
+def _measure(kernel: TunedKernel, one: Noted, device: Device, make: TensorFactory) -> None:
     named = {name: make(value) if _is_tensor(value) else value for name, value in one.args.items()}
     numbers = dict(one.record.get("numbers") or inputs_of(one.grid, named, kernel.of.constants))
     given = Noted(one.args, one.grid, one.record)
@@ -171,7 +171,7 @@ def _canary(kernel: TunedKernel) -> Iterator[dict[str, Any]]:
                "us": float(state.us[i][best])}  # fmt: skip
 
 
-def check(kernel: TunedKernel, table: Path, launches: Sequence[Noted], device: Device, make: Maker) -> Verdict:
+def check(kernel: TunedKernel, table: Path, launches: Sequence[Noted], device: Device, make: TensorFactory) -> Verdict:
     """Time a table's canary again, at those of the launches that it names.
 
     Raises:

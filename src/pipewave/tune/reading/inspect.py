@@ -1,6 +1,6 @@
 """What was understood of a kernel, for people: loops and their bounds, bytes, FLOPs, and what the source leaves open.
 
-A kernel is named `FILE.py:function`. Arguments are told as `M=4096` for numbers and `x=bf16[4096,4096]` for tensors;
+A kernel is named `FILE.py:function`. Arguments are given as `M=4096` for numbers and `x=bf16[4096,4096]` for tensors;
 the grid is an expression over them, `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.
 """
 
@@ -26,7 +26,7 @@ ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int32": 
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """A tensor argument that is only told of."""
+    """A tensor argument that is only described."""
 
     elements: int
     width: int

@@ -83,7 +83,7 @@ class Traced:
         node = self.trace.node(self.trace.values[one] * self.trace.values[two], "*", *sorted((one, two)))
         return made(self.trace, {node: _rounded(by * and_by)}, 0, value)
 
-    def _apart(self, name: str, left: Any, right: Any) -> Any:
+    def _opaque(self, name: str, left: Any, right: Any) -> Any:
         if not _known(left) or not _known(right):
             return NotImplemented
         value = SYMBOLS[name](plain(left), plain(right))
@@ -117,10 +117,10 @@ class Traced:
 
     def __truediv__(self, other: Any) -> Any:
         by_number = not isinstance(other, Traced) and _known(other) and other
-        return self._times(1 / other) if by_number else self._apart("/", self, other)
+        return self._times(1 / other) if by_number else self._opaque("/", self, other)
 
     def __floordiv__(self, other: Any) -> Any:
-        return self if not isinstance(other, Traced) and other == 1 else self._apart("//", self, other)
+        return self if not isinstance(other, Traced) and other == 1 else self._opaque("//", self, other)
 
     def is_size(self) -> bool:
         """Whether this is an input, or a quotient of one rounded up: such numbers are not negative."""
@@ -165,18 +165,18 @@ class Traced:
         return greatest(self, -self)
 
     def __gt__(self, other: Any) -> Any:
-        return self._apart("<", other, self)
+        return self._opaque("<", other, self)
 
     def __ge__(self, other: Any) -> Any:
-        return self._apart("<=", other, self)
+        return self._opaque("<=", other, self)
 
 
 def _forward(name: str) -> Callable[[Traced, Any], Any]:
-    return lambda self, other: self._apart(name, self, other)
+    return lambda self, other: self._opaque(name, self, other)
 
 
 def _backward(name: str) -> Callable[[Traced, Any], Any]:
-    return lambda self, other: self._apart(name, other, self)
+    return lambda self, other: self._opaque(name, other, self)
 
 
 for _name, _method in (("//", "floordiv"), ("/", "truediv"), ("%", "mod"), ("**", "pow"), ("<<", "lshift"),

@@ -46,11 +46,11 @@ def rows(table: str, data: Path | None, folds: Collection[int], each: int) -> pd
     return corpus.versions(frame[~untuned(frame)] if table == "fused_moe" else frame, max_rows=each)
 
 
-def outcomes(table: str, frame: pd.DataFrame, away: int = 0, *, told: bool = False) -> Iterator[Outcome]:
+def outcomes(table: str, frame: pd.DataFrame, away: int = 0, *, with_impl: bool = False) -> Iterator[Outcome]:
     """Predictions beside measurements, by the weights that PIPEWAVE_WEIGHTS names or those that ship.
 
-    `away` asks for the version so many places before, or behind where there is none, as if it were the row's. `told`
-    names the implementation too: some versions were measured with several, of which one is what they run by default.
+    `away` asks for the version so many places before, or behind where there is none, as if it were the row's.
+    `with_impl` names the implementation too: some versions were measured with several, and run one by default.
     """
     import numpy as np
 
@@ -60,7 +60,7 @@ def outcomes(table: str, frame: pd.DataFrame, away: int = 0, *, told: bool = Fal
     grouped: dict[str, list[tuple[tuple[str, str], dict[str, Any], float]]] = defaultdict(list)
     there: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for given, row in _cases(table, frame):
-        case = {name: value for name, value in row["case"].items() if told or name != "impl"}
+        case = {name: value for name, value in row["case"].items() if with_impl or name != "impl"}
         named = _named(table, given, case)
         grouped[row["gpu"]].append((named, case, row["latency_us"]))
         there[(row["gpu"], *named)].add(str(case["stack"]))
@@ -102,11 +102,11 @@ def _named(table: str, given: Mapping[Any, Any], case: Mapping[str, Any]) -> tup
 
 
 def by_weights(
-    folder: Path | None, frames: Mapping[str, pd.DataFrame], away: int = 0, *, told: bool = False
+    folder: Path | None, frames: Mapping[str, pd.DataFrame], away: int = 0, *, with_impl: bool = False
 ) -> list[Outcome]:
     """Outcomes of rows by table with the weights of a folder, in a process of their own: weights are read once."""
     with ProcessPoolExecutor(1, get_context("spawn"), _choose, (str(folder or ""),)) as one:
-        return one.submit(_every, frames, away, told).result()
+        return one.submit(_every, frames, away, with_impl).result()
 
 
 def _choose(folder: str) -> None:
@@ -114,5 +114,5 @@ def _choose(folder: str) -> None:
         os.environ["PIPEWAVE_WEIGHTS"] = folder
 
 
-def _every(frames: Mapping[str, pd.DataFrame], away: int, told: bool) -> list[Outcome]:
-    return [one for table, frame in frames.items() for one in outcomes(table, frame, away, told=told)]
+def _every(frames: Mapping[str, pd.DataFrame], away: int, with_impl: bool) -> list[Outcome]:
+    return [one for table, frame in frames.items() for one in outcomes(table, frame, away, with_impl=with_impl)]

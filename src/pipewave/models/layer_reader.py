@@ -29,7 +29,7 @@ SHARED = ("shared_experts", "shared_expert", "share_expert", "shared_mlp")
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class LayerReader:
     """Makes the matrices of one layer. `index`: the layer's number; `fields` hold its own values."""
 
     fields: Fields

@@ -1,0 +1,153 @@
+"""How evenly routed experts load the ranks they lie on, and what copies of busy experts change (EPLB).
+
+A layer of experts waits for its fullest rank. Engines lay experts on ranks in their order; an expert-parallel load
+balancer gives the ranks `redundant` more slots. By DeepSeek's rule, which vLLM, SGLang and TensorRT-LLM follow
+(github.com/deepseek-ai/EPLB): each further slot goes to the expert with most tokens a copy, whose tokens its copies
+share; then copies, the heaviest first, each go to the rank with the least load among those with a free slot.
+Loads are taken as steady: what was seen when experts were placed holds while they serve.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from pipewave.errors import BadInput
+from pipewave.models.ffns import Moe
+from pipewave.models.spec import Layer, ModelSpec
+from pipewave.physics.demand import Array
+
+LAW = "power_law_"
+USUAL_LOADS = LAW + "1.2"  # the corpus's law for loads of served models
+MOST_SLOTS = 65_536
+DRAWS, WIDEST = 16, 1000.0  # draws of a law to average over; its largest weight over its smallest
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How experts are loaded, and slots for copies beside their own; None: no balancer.
+
+    loads: `even`, a law such as `power_law_1.2` (weights drawn from a density x^-1.2 over three decades), or tokens of
+    each expert, of a layer or of several.
+    """
+
+    redundant: int | None = None
+    loads: str | tuple[tuple[float, ...], ...] = USUAL_LOADS
+
+    def skew(self, experts: int, ranks: int) -> float:
+        """Tokens of the fullest rank over the mean, averaged over layers or draws. Raises BadInput."""
+        return _skew(self, experts, ranks)
+
+    def placed(self, model: ModelSpec, ranks: int) -> ModelSpec:
+        """The model with its copies of experts, and with tokens of the fullest rank in place of an even share's.
+
+        Raises BadInput where ranks do not divide slots, or a histogram is of another number of experts.
+        """
+        placed = {id(layer): layer for layer in model.layers}  # equal layers stay one object, which is quick to compare
+        placed = {key: _placed(layer, self, ranks) for key, layer in placed.items()}
+        return replace(model, layers=tuple(placed[id(layer)] for layer in model.layers))
+
+
+def balance_of(text: str) -> Balance:
+    """From `redundant=32,loads=power_law_1.2`, `redundant=32,loads=FILE.json` or `loads=FILE.json`. Raises BadInput.
+
+    A file holds tokens of each expert, or a list of such lists, one a layer, as engines record them.
+    """
+    said = dict(part.partition("=")[::2] for part in text.split(",") if part.strip())
+    redundant = said.pop("redundant", None)
+    loads = said.pop("loads", USUAL_LOADS)
+    if said or (redundant is not None and not (redundant.isdigit() and int(redundant) <= MOST_SLOTS)):
+        raise _bad(f"{text!r}: must look like redundant=32,loads=power_law_1.2 or redundant=32,loads=FILE.json")
+    return Balance(int(redundant) if redundant is not None else None, _loads(loads))
+
+
+def _loads(word: str) -> str | tuple[tuple[float, ...], ...]:
+    if word == "even" or (word.startswith(LAW) and word.removeprefix(LAW).replace(".", "", 1).isdigit()):
+        return word
+    try:
+        rows = np.atleast_2d(np.array(json.loads(Path(word).read_text("utf-8")), float))
+    except (OSError, ValueError, TypeError) as problem:
+        raise _bad(f"loads = {word!r}: must be even, power_law_A or a JSON file of tokens an expert") from problem
+    if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all() or rows.min() < 0 or not rows.sum(axis=1).all():
+        raise _bad(f"loads = {word!r}: needs tokens of each expert, none below zero and not all zero")
+    return tuple(tuple(row) for row in rows.tolist())
+
+
+@lru_cache(maxsize=256)
+def _skew(balance: Balance, experts: int, ranks: int) -> float:
+    slots = experts + (balance.redundant or 0)
+    if slots % ranks:
+        raise _bad(f"{experts} experts and {slots - experts} copies: {ranks} ranks must divide their sum")
+    if ranks == 1:
+        return 1.0
+    return float(np.mean([_fullest(row, balance.redundant, ranks) for row in _rows(balance.loads, experts)]))
+
+
+def _rows(loads: str | tuple[tuple[float, ...], ...], experts: int) -> list[Array]:
+    """Loads of layers, as given or drawn."""
+    if isinstance(loads, str):
+        return [np.ones(experts)] if loads == "even" else drawn(float(loads.removeprefix(LAW)), experts)
+    if len(loads[0]) != experts:
+        raise _bad(f"loads of {len(loads[0])} experts: the model has {experts}")
+    return [np.array(row) for row in loads]
+
+
+def drawn(power: float, experts: int, draws: int = DRAWS) -> list[Array]:
+    """Weights of experts from a density x^-power on [1, 1000], in no order; seeded."""
+    rng = np.random.default_rng(0)
+    rest = 1.0 - power if abs(power - 1.0) > 1e-3 else 1e-3
+    top = WIDEST**rest
+    return [np.asarray((1.0 + (top - 1.0) * rng.random(experts)) ** (1.0 / rest)) for _ in range(draws)]
+
+
+def _fullest(loads: Array, redundant: int | None, ranks: int) -> float:
+    """Tokens of the fullest rank over the mean."""
+    held = loads.reshape(ranks, -1).sum(axis=1) if redundant is None else packed(copied(loads, redundant), ranks)
+    return float(held.max() / held.mean())
+
+
+def copied(loads: Array, redundant: int) -> Array:
+    """Tokens of each copy of an expert when `redundant` copies more go to whom they relieve most."""
+    count = np.ones(len(loads))
+    for _ in range(redundant):
+        count[np.argmax(loads / count)] += 1
+    return np.repeat(loads / count, count.astype(int))
+
+
+def packed(loads: Array, ranks: int) -> Array:
+    """Tokens of each rank when copies, the heaviest first, go to the idlest rank with a free slot."""
+    held, room = np.zeros(ranks), np.full(ranks, len(loads) // ranks)
+    for load in np.sort(loads)[::-1]:
+        at = int(np.argmin(np.where(room > 0, held, np.inf)))
+        held[at] += load
+        room[at] -= 1
+    return held
+
+
+def _placed(layer: Layer, balance: Balance, ranks: int) -> Layer:
+    if not layer.moes:
+        return layer
+    return replace(layer, ffns=tuple(_moe(part, balance, ranks) if isinstance(part, Moe) else part
+                                     for part in layer.ffns))  # fmt: skip
+
+
+def _moe(spec: Moe, balance: Balance, ranks: int) -> Moe:
+    slots = spec.experts + (balance.redundant or 0)
+    return replace(spec, experts=slots, skew=balance.skew(spec.experts, ranks))
+
+
+def report(balance: Balance, experts: int, ranks: int) -> dict[str, float]:
+    """Tokens of the fullest rank over the mean, as experts lie in their order and as they are balanced."""
+    if not experts or ranks == 1:
+        return {}
+    plain = replace(balance, redundant=None).skew(experts, ranks)
+    after = {} if balance.redundant is None else {"expert_skew_balanced": balance.skew(experts, ranks)}
+    return {"expert_skew": plain, **after}
+
+
+def _bad(text: str) -> BadInput:
+    return BadInput(f"eplb: {text}", field="eplb")

@@ -1,0 +1,110 @@
+"""The report of a deployment under traffic: percentiles, what the means are made of, and the run over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipewave.report import svg
+from pipewave.report.document import (
+    Block,
+    Chart,
+    Code,
+    Document,
+    Fact,
+    Facts,
+    Notes,
+    Table,
+    between,
+    ms,
+    number,
+    percent,
+    words,
+)
+from pipewave.report.svg import Part
+
+TIMES = {"ttft": "time to first token", "tpot": "time per later token", "itl": "between tokens", "e2e": "end to end"}
+COLUMNS = ("mean", "p50", "p90", "p95", "p99")
+RATES = {"requests_per_s": "requests per second", "output_tokens_per_s": "output tokens per second",
+         "goodput_per_s": "requests per second within the limits"}  # fmt: skip
+OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache"}
+
+
+def document(answer: Mapping[str, Any]) -> Document:
+    """Everything that `serve` says. Raises KeyError or TypeError where it is not one."""
+    title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}"
+    count = number(int(answer.get("figures_of", answer["requests"])))
+    subtitle = f"{count} requests over time under {answer['engine']}."
+    return Document(title, subtitle, tuple(_blocks(answer)))
+
+
+def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
+    yield _facts(answer)
+    yield _percentiles(answer)
+    if "where" in answer:
+        yield from _where(answer["where"])
+    if "timeline" in answer:
+        yield from _over_time(answer["timeline"])
+    yield _evidence(answer)
+    if answer.get("command"):
+        yield Code("The same numbers again", str(answer["command"]))
+
+
+def _facts(answer: Mapping[str, Any]) -> Facts:
+    names = {"ttft": "mean time to first token", "tpot": "mean time per later token", "e2e": "mean end to end"}
+    times = [Fact(said, ms(answer[f"{name}_mean_ms"]), _interval(answer, f"{name}_mean_ms"))
+             for name, said in names.items() if f"{name}_mean_ms" in answer]  # fmt: skip
+    rates = [Fact(said, number(float(answer[name]))) for name, said in RATES.items()]
+    return Facts((*times, *rates))
+
+
+def _interval(answer: Mapping[str, Any], field: str) -> str:
+    low, high = answer.get(f"{field}_low"), answer.get(f"{field}_high")
+    return "" if low is None or high is None else between(low, high, "ms")
+
+
+def _percentiles(answer: Mapping[str, Any]) -> Table:
+    rows = tuple((said, *(_cell(answer, f"{name}_{column}_ms") for column in COLUMNS))
+                 for name, said in TIMES.items() if f"{name}_mean_ms" in answer)  # fmt: skip
+    return Table("Percentiles, ms", ("", *COLUMNS), rows, "Over requests, with 90 % intervals of each figure.")
+
+
+def _cell(answer: Mapping[str, Any], field: str) -> str:
+    low, high = answer.get(f"{field}_low"), answer.get(f"{field}_high")
+    value = number(float(answer[field]))
+    return value if low is None or high is None else f"{value} ({number(float(low))} – {number(float(high))})"
+
+
+def _where(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
+    """A bar and a table of what each mean is made of."""
+    names = list(dict.fromkeys(name for each in parts.values() for name in each))
+    bars = [(name.removesuffix("_ms").upper(), [Part(words(n), each.get(n, 0.0), i) for i, n in enumerate(names)])
+            for name, each in parts.items()]  # fmt: skip
+    drawing = svg.stacks(bars, "what the means are made of")
+    drawing += svg.legend([(words(name), i) for i, name in enumerate(names)])
+    yield Chart("Where the time goes", drawing, "Waiting: until the first step with a piece of the prompt begins.")
+    heads = [name.removesuffix("_ms").upper() for name in parts]
+    columns = ("part", *(text for head in heads for text in (f"{head}, ms", "share")))
+    sums = [sum(each.values()) for each in parts.values()]
+    rows = [(words(name), *_shared([each.get(name, 0.0) for each in parts.values()], sums)) for name in names]
+    yield Table("", columns, (*rows, ("in all", *_shared(sums, sums))))
+
+
+def _shared(values: Sequence[float], sums: Sequence[float]) -> list[Any]:
+    return [cell for value, whole in zip(values, sums, strict=True) for cell in (value, percent(value / (whole or 1)))]
+
+
+def _over_time(timeline: Mapping[str, Sequence[float]]) -> Iterator[Chart]:
+    """One curve a quantity, all over the same seconds."""
+    seconds = [float(one) for one in timeline["time_s"]]
+    for name, said in OVER_TIME.items():
+        values = [float(one) for one in timeline[name]]
+        axes = svg.frame(seconds, [0.0, *values], ("seconds", said), logs=(False, False))
+        line = svg.tag("path", d=axes.path(seconds, values), cls="curve l0")
+        drawing = svg.canvas(svg.HEIGHT, axes.grid() + line, f"{said} over time")
+        yield Chart(said.capitalize(), drawing, f"At most {number(max(values))}.")
+
+
+def _evidence(answer: Mapping[str, Any]) -> Notes:
+    basis = ", ".join(f"{percent(share)} {words(name)}" for name, share in answer.get("basis", {}).items())
+    return Notes((*((f"Evidence behind the time: {basis}.",) if basis else ()), *map(str, answer.get("notes", ()))))

@@ -1,0 +1,71 @@
+"""What the mean TTFT and TPOT of a run are made of: waiting, and kernel families and gaps of the steps between.
+
+A request waits until the first step with a piece of its prompt begins; from there to its first token it is in steps, of
+its own prompt and of others. A later token takes a step. A sample of the steps of each kind is priced kernel by kernel
+and its shares are spread over the time, so that parts add up to the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.physics.demand import Array
+from pipewave.serving.replica import Step
+from pipewave.serving.run import Server
+from pipewave.serving.simulate import Record
+from pipewave.serving.traffic import Traffic
+
+SAMPLES = 12  # steps of a kind that are priced
+WAITING = "waiting"
+Parts = dict[str, float]
+
+
+def where(server: Server, record: Record, traffic: Traffic, kept: NDArray[np.bool_] | None = None) -> dict[str, Parts]:
+    """Parts in ms of the means over requests (those kept): `ttft_ms`, and `tpot_ms` where there are later tokens."""
+    chosen = np.ones(len(traffic), bool) if kept is None else kept
+    waited = _waited(record, len(traffic))
+    first = record.first_s - record.arrival_s
+    ttft, wait = 1e3 * float(first[chosen].mean()), 1e3 * float(waited[chosen].mean())
+    prompts = [step for _, step in record.steps if step.pieces]
+    parts = {"ttft_ms": {WAITING: wait} | _spread(server, prompts, ttft - wait)}
+    later = chosen & (traffic.output_len > 1)
+    if later.any():
+        times = (record.done_s - record.first_s)[later] / (traffic.output_len[later] - 1)
+        decodes = [step for _, step in record.steps if step.decoding]
+        parts["tpot_ms"] = _spread(server, decodes, 1e3 * float(times.mean()))
+    return {name: {part: round(ms, 4) for part, ms in found.items() if ms} for name, found in parts.items()}
+
+
+def _waited(record: Record, count: int) -> Array:
+    """Seconds from a request's arrival until the first step with a piece of it began, [request]."""
+    began = np.full(count, np.nan)
+    for _, step in record.steps:
+        for request in {request for request, _, _ in step.pieces}:
+            if np.isnan(began[request]):
+                began[request] = step.start_s
+    began = np.where(np.isnan(began), record.first_s, began)
+    return began - record.arrival_s
+
+
+def _spread(server: Server, steps: Sequence[Step], total_ms: float) -> Parts:
+    """A time over the families and gaps of steps, by a sample that long steps are likelier to be in."""
+    if not steps or total_ms <= 0:
+        return {}
+    reached = np.cumsum([step.seconds for step in steps])
+    places = np.searchsorted(reached, reached[-1] * (np.arange(SAMPLES) + 0.5) / SAMPLES)
+    found = server.runner.steps([server.runner.batch(*_lengths(steps[int(at)])) for at in np.unique(places)])
+    weight = np.unique(places, return_counts=True)[1] / SAMPLES
+    each = {name: us / found.total_us for name, us in (found.families | found.gaps).items()}
+    shares = {name: float(share @ weight) for name, share in each.items()}
+    whole = sum(shares.values())
+    return {name: total_ms * share / whole for name, share in shares.items()}
+
+
+def _lengths(step: Step) -> tuple[list[int], list[int]]:
+    """(q_lens, kv_lens) of a step; its decoding requests as equals."""
+    mean = max(round(step.cached / step.decoding), 1) if step.decoding else 0
+    q_lens = [1] * step.decoding + [tokens for _, tokens, _ in step.pieces]
+    return q_lens, [mean] * step.decoding + [before + tokens for _, tokens, before in step.pieces]

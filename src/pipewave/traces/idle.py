@@ -1,0 +1,97 @@
+"""When the GPU had nothing to run, and why, from when the kernel that ended each wait was launched.
+
+A wait [a, b] ends with a kernel whose launch the host called at l:
+
+    l ≤ a          device   it was queued: the time between kernels of a stream or a graph, or another stream's work
+    else [l, b]    launch   the call itself and the way to the GPU
+    else [a, l]    sync     if the host had waited for the GPU to finish and came back in that time,
+                   cpu      if it ran its own code (Python, operators) all along
+
+So the causes of a trace add up to its idle time. Without a record of the launch the cause is unknown.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipewave.traces.names import short
+from pipewave.traces.trace import Kernel, Trace
+
+CAUSES = ("launch", "sync", "cpu", "device", "unknown")
+LONGEST = 20  # gaps that are listed
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """One wait: from the trace's first kernel, µs, its main cause, and the kernels around it."""
+
+    start_us: float
+    idle_us: float
+    cause: str
+    after: str
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """span = busy + idle, µs, of all GPUs together; `causes` add up to `idle_us`."""
+
+    span_us: float
+    busy_us: float
+    causes: dict[str, float]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def idle_us(self) -> float:
+        """Time without work between the first kernel and the end of the last."""
+        return sum(self.causes.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self) | {"idle_us": self.idle_us}
+
+
+def idle(trace: Trace) -> Idle | None:
+    """Waits of a trace by cause; None where its kernels have no clock."""
+    if not trace.clocked or not trace.kernels:
+        return None
+    causes, gaps, span = dict.fromkeys(CAUSES, 0.0), list[Gap](), 0.0
+    returns = sorted(end for _, end in trace.waits)
+    for device in sorted({kernel.device for kernel in trace.kernels}):
+        ordered = sorted((k for k in trace.kernels if k.device == device), key=lambda kernel: kernel.start_us)
+        span += max(k.start_us + k.duration_us for k in ordered) - ordered[0].start_us
+        for before, kernel, since in _waits(ordered):
+            parts = _parts(since, kernel, returns)
+            for cause, part in parts.items():
+                causes[cause] += part
+            at = since - trace.kernels[0].start_us
+            gaps.append(
+                Gap(at, sum(parts.values()), max(parts, key=parts.__getitem__), short(before), short(kernel.name))
+            )
+    gaps.sort(key=lambda gap: -gap.idle_us)
+    return Idle(span, span - sum(causes.values()), causes, tuple(gaps[:LONGEST]))
+
+
+def _waits(kernels: Sequence[Kernel]) -> Iterator[tuple[str, Kernel, float]]:
+    """(name of what ran last, the kernel that ended the wait, when the wait began); streams overlap."""
+    end, last = kernels[0].start_us, kernels[0].name
+    for kernel in kernels:
+        if kernel.start_us > end:
+            yield last, kernel, end
+        if kernel.start_us + kernel.duration_us >= end:
+            end, last = kernel.start_us + kernel.duration_us, kernel.name
+
+
+def _parts(since: float, kernel: Kernel, returns: Sequence[float]) -> dict[str, float]:
+    """The wait before a kernel by cause."""
+    if kernel.launch is None:
+        return {"unknown": kernel.start_us - since}
+    called = min(kernel.launch[0], kernel.start_us)
+    if called <= since:
+        return {"device": kernel.start_us - since}
+    at = bisect_left(returns, since)
+    host = "sync" if at < len(returns) and returns[at] <= called else "cpu"
+    return {host: called - since, "launch": kernel.start_us - called}

@@ -1,0 +1,211 @@
+"""A SQLite export of Nsight Systems (`nsys export --type sqlite`) to a Trace.
+
+Tables and columns are those of NVIDIA's schema reference: kernels, copies and fills with the `correlationId` of the
+call that launched them (CUPTI_ACTIVITY_KIND_RUNTIME), names as numbers of `StringIds`, ranges of NVTX on the thread of
+the call. Times there are nanoseconds. `emit_nvtx(record_shapes=True)` of PyTorch writes operators and their sizes into
+names of ranges, engines write layers and steps; operand types are in neither, so they come from names of kernels.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pipewave.errors import BadFile
+from pipewave.traces.stacks import At, Span, open_at
+from pipewave.traces.trace import WAITS, Dims, Kernel, Op, Trace, step_of
+
+MAGIC = b"SQLite format 3\0"
+KERNELS, RUNTIME, STRINGS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"
+COPIES, FILLS, GRAPHS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+RANGES, GPUS = "NVTX_EVENTS", "TARGET_INFO_GPU"
+DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
+PUSH_POP = 59  # eventType of ranges that nest on a thread
+GRAPH = "CUDA graph as a whole, record with --cuda-graph-trace=node"
+MOST_ROWS = 20_000_000
+MOST_STEPS = 4_000  # of a million of SQLite's instructions each: about a minute
+TORCH = re.compile(r"^([\w.]+::[\w.]+), .*?sizes = (\[.*?\])(?:, input_op_ids|$)")
+TABLE = re.compile(r"\A\s*CREATE\s+TABLE\b", re.IGNORECASE)
+Row = Mapping[str, Any]
+Calls = dict[Any, tuple[float, float, Any]]  # (start, end, thread) by correlation
+
+
+def looks_like(data: bytes) -> bool:
+    """Whether these bytes begin a database of SQLite."""
+    return data.startswith(MAGIC)
+
+
+def from_file(path: str | Path) -> Trace:
+    """The trace in a file, which is read where it lies. Raises BadFile."""
+    try:
+        with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
+            return _trace(base, str(path))
+    except sqlite3.Error as problem:
+        raise BadFile(f"{path}: not an export of Nsight Systems ({problem})", field="file") from problem
+
+
+def from_bytes(data: bytes, source: str) -> Trace:
+    """The trace in these bytes. Raises BadFile."""
+    try:
+        with closing(sqlite3.connect(":memory:")) as base:
+            base.deserialize(data)
+            return _trace(base, source)
+    except sqlite3.Error as problem:
+        raise BadFile(f"{source}: not an export of Nsight Systems ({problem})", field="file") from problem
+
+
+class _Export:
+    """Rows of the tables that the export has; views and virtual tables, which may compute anything, are none."""
+
+    def __init__(self, base: sqlite3.Connection, source: str) -> None:
+        self._base, self._source, self._left = base, source, MOST_STEPS
+        base.execute("PRAGMA trusted_schema = OFF")
+        base.set_progress_handler(self._spent, 1_000_000)
+        base.text_factory = lambda data: data.decode("utf-8", "replace")
+        listed = base.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
+        self._tables = {name for name, sql in listed if TABLE.match(str(sql))}
+
+    def _spent(self) -> int:
+        self._left -= 1
+        return int(self._left < 0)
+
+    def rows(self, table: str, *columns: str) -> Iterator[dict[str, Any]]:
+        """Rows with these columns, None where the table lacks one; none where there is no such table."""
+        if table not in self._tables:
+            return
+        there = {str(row[1]) for row in self._base.execute(f'PRAGMA table_info("{table}")')}
+        wanted = [name for name in columns if name in there]
+        listed = ", ".join(f'"{name}"' for name in wanted) or "NULL"
+        nothing = dict.fromkeys(columns)
+        for number, row in enumerate(self._base.execute(f'SELECT {listed} FROM "{table}"')):
+            if number > MOST_ROWS:
+                raise BadFile(f"{self._source}: more than {MOST_ROWS:,} rows in {table}", field="file")
+            yield nothing | dict(zip(wanted, row, strict=False))
+
+
+def _trace(base: sqlite3.Connection, source: str) -> Trace:
+    export = _Export(base, source)
+    names = {row["id"]: row["value"] for row in export.rows(STRINGS, "id", "value")}
+    calls, waits = _calls(export, names)
+    ranges = list(_ranges(export, names))
+    inside = open_at(ranges, (At(start, thread, key) for key, (start, _, thread) in calls.items()))
+    steps = sorted((step for span in ranges if (step := step_of(span.what, span.start_us))), key=lambda s: s.start_us)
+    starts, ops = [step.start_us for step in steps], _Operators()
+    kernels = [_kernel(row, calls, inside, starts, ops, source) for row in _work(export, names)]
+    if not kernels:
+        raise BadFile(f"{source}: no GPU kernels: profile with --trace=cuda", field="file")
+    kernels.sort(key=lambda kernel: kernel.start_us)
+    gpu = next((str(row["name"]) for row in export.rows(GPUS, "id", "name") if row["name"]), None)
+    return Trace(source, gpu, tuple(kernels), tuple(steps), waits=tuple(sorted(waits)))
+
+
+def _calls(export: _Export, names: Mapping[Any, Any]) -> tuple[Calls, list[tuple[float, float]]]:
+    """(start, end, thread) of each call of CUDA by its correlation, and when the host waited."""
+    calls: Calls = {}
+    waits: list[tuple[float, float]] = []
+    for row in export.rows(RUNTIME, "start", "end", "globalTid", "correlationId", "nameId"):
+        start, end = _us(row["start"]), _us(row["end"])
+        if start is None or end is None or end < start:
+            continue
+        calls[row["correlationId"]] = (start, end, row["globalTid"])
+        if WAITS.match(str(names.get(row["nameId"], ""))):
+            waits.append((start, end))
+    return calls, waits
+
+
+def _ranges(export: _Export, names: Mapping[Any, Any]) -> Iterator[Span]:
+    """Ranges that nest on a thread, with their text."""
+    for row in export.rows(RANGES, "start", "end", "text", "textId", "globalTid", "eventType"):
+        start, end = _us(row["start"]), _us(row["end"])
+        text = row["text"] or names.get(row["textId"])
+        if start is not None and end is not None and isinstance(text, str) and row["eventType"] in (None, PUSH_POP):
+            yield Span(start, end, row["globalTid"], text)
+
+
+def _work(export: _Export, names: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
+    """All work of GPUs, each with a name in words and, for copies and fills, its bytes."""
+    always = ("start", "end", "deviceId", "streamId", "correlationId")
+    shape = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+    for row in export.rows(KERNELS, *always, *shape, "demangledName", "shortName"):
+        name = names.get(row["demangledName"]) or names.get(row["shortName"]) or "unnamed kernel"
+        yield row | {"name": str(name), "bytes": None}
+    for row in export.rows(COPIES, *always, "bytes", "copyKind"):
+        yield row | dict.fromkeys(shape) | {"name": f"Memcpy {DIRECTIONS.get(row['copyKind'], 'other')}"}
+    for row in export.rows(FILLS, *always, "bytes"):
+        yield row | dict.fromkeys(shape) | {"name": "Memset"}
+    for row in export.rows(GRAPHS, *always):
+        yield row | dict.fromkeys(shape) | {"name": GRAPH, "bytes": None}
+
+
+def _kernel(
+    row: Row, calls: Calls, inside: Mapping[Any, tuple[str, ...]], starts: list[float], ops: _Operators, source: str
+) -> Kernel:
+    start, end = _us(row["start"]), _us(row["end"])
+    if start is None or end is None or end < start:
+        raise BadFile(f"{source}: {row['name'][:60]!r} has no time: {row['start']!r} to {row['end']!r}", field="file")
+    call = calls.get(row["correlationId"])
+    within = inside.get(row["correlationId"], ())
+    return Kernel(
+        row["name"],
+        start,
+        end - start,
+        _dims(row, "grid"),
+        _dims(row, "block"),
+        row["streamId"] if isinstance(row["streamId"], int) else 0,
+        ops.of(within),
+        bisect_right(starts, call[0] if call else start) - 1,
+        (("bytes", row["bytes"]),) if isinstance(row["bytes"], int) and row["bytes"] >= 0 else (),
+        call[:2] if call else None,
+        within,
+        row["deviceId"] if isinstance(row["deviceId"], int) else 0,
+    )
+
+
+def _us(value: Any) -> float | None:
+    """Nanoseconds as µs; None where it is no time."""
+    return value / 1e3 if isinstance(value, int) and 0 <= value < 1 << 62 else None
+
+
+def _dims(row: Row, name: str) -> Dims:
+    found = tuple(row[f"{name}{axis}"] for axis in "XYZ")
+    return found if all(isinstance(size, int) and 0 <= size < 1 << 40 for size in found) else ()
+
+
+class _Operators:
+    """Operators of PyTorch read off names of ranges, each text once."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Op | None] = {}
+
+    def of(self, within: Iterable[str]) -> tuple[Op, ...]:
+        """Those among the ranges that are operators, outermost first."""
+        for text in within:
+            if text not in self._read:
+                self._read[text] = _operator(text)
+        return tuple(op for text in within if (op := self._read[text]) is not None)
+
+
+def _operator(text: str) -> Op | None:
+    match = TORCH.match(text[:4096])
+    if match is None:
+        return None
+    return Op(-1, match[1], tuple(_sizes(match[2])))
+
+
+def _sizes(text: str) -> Iterator[Dims]:
+    """`[[4, 1024], [], [[2], [2]]]`: sizes of each argument; those of a list of tensors are none."""
+    depth, numbers, deep = 0, "", False
+    for character in text:
+        depth += (character == "[") - (character == "]")
+        deep |= depth > 2
+        if character == "[" and depth == 2:
+            numbers, deep = "", False
+        elif character == "]" and depth == 1:
+            yield () if deep else tuple(int(number[:15]) for number in re.findall(r"\d+", numbers))
+        else:
+            numbers += character

@@ -1,0 +1,127 @@
+"""The serve view under traffic: percentiles, what happens over time, and what the figures are made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pipewave.errors import BadInput
+from pipewave.gpus import GPU
+from pipewave.models import ModelSpec
+from pipewave.serving.interval import around
+from pipewave.serving.over_time import over_time
+from pipewave.serving.report import Sla
+from pipewave.serving.run import Server, Setup
+from pipewave.serving.simulate import Record
+from pipewave.serving.steady import middle, summary_of
+from pipewave.serving.traffic import Traffic, parse_trace, synthetic
+from pipewave.serving.where import where
+from pipewave.web import limits
+from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, query_command
+
+Degree = Annotated[int, Field(ge=1, le=4096)]
+Size = Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]
+Count = Annotated[int, Field(ge=1, le=limits.TRAFFIC_REQUESTS)]
+Limit = Annotated[float, Field(gt=0, lt=1e12)]
+POINTS = 240  # of a timeline
+
+
+class TraceFile(Form):
+    """The text of a trace of requests, CSV or JSON lines, and the name of its file."""
+
+    file: Name
+    text: Annotated[str, Field(min_length=1, max_length=limits.TRAFFIC_BYTES)]
+
+
+class TrafficQuery(Form):
+    """A deployment and the requests that come to it: at a rate, at a concurrency, as a trace says, or all at once.
+
+    settled: figures of the requests of the middle alone, without those that find it empty or leave it so.
+    """
+
+    model: Model
+    gpu: Gpu
+    what_if: WhatIf
+    tp: Degree = 1
+    pp: Degree = 1
+    ep: Degree = 1
+    engine: Name = "vllm"
+    kv_cache_dtype: Name | None = None
+    max_num_batched_tokens: Size | None = None
+    max_num_seqs: Size | None = None
+    input_len: Annotated[int, Field(ge=1, le=limits.INPUT_LEN)] = 1024
+    output_len: Annotated[int, Field(ge=1, le=limits.OUTPUT_LEN)] = 128
+    requests: Count = 500
+    rate: Annotated[float, Field(gt=0, lt=1e6)] | None = None
+    concurrency: Count | None = None
+    spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
+    trace: TraceFile | None = None
+    settled: bool = False
+    ttft_ms: Limit | None = None
+    tpot_ms: Limit | None = None
+    e2e_ms: Limit | None = None
+
+
+def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
+    """The figures of `pipewave serve --json` with their intervals, the timeline, and the parts of TTFT and TPOT.
+
+    Raises what reading a trace and building a server raise, and BadInput for a run of too many steps.
+    """
+    traffic = _traffic(query)
+    limits.at_most("requests", len(traffic), limits.TRAFFIC_REQUESTS, "requests")
+    server = _server(model_of(query.model), gpu_of(query.gpu, query.what_if), query, traffic.longest)
+    sla = Sla(query.ttft_ms, query.tpot_ms, query.e2e_ms)
+    record = _record(server, traffic)
+    kept = middle(record, traffic) if query.settled else None
+    others = [_record(server, traffic, scale) for scale in server.uncertain.tried(traffic.concurrency)]
+    figures, *ends = (summary_of(one, traffic, server.gpus, sla, kept) for one in (record, *others))
+    return {
+        "schema_version": 1,
+        **server.names(),
+        **_rounded(figures | around(figures, server.uncertain, *ends)),
+        "figures_of": len(traffic) if kept is None else int(kept.sum()),
+        "where": where(server, record, traffic, kept),
+        "timeline": over_time(record, traffic, server.pages, POINTS),
+        "basis": {name: round(share, 4) for name, share in server.table.basis.items()},
+        "notes": list(dict.fromkeys([*server.notes, server.uncertain.note()])),
+        "command": _command(query),
+    }  # fmt: skip
+
+
+def _rounded(figures: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
+
+
+def _traffic(query: TrafficQuery) -> Traffic:
+    if query.rate is not None and query.concurrency is not None:
+        raise BadInput("give either a rate or a concurrency, not both", field="rate")
+    pace: dict[str, Any] = {"rate": query.rate, "concurrency": query.concurrency}
+    if query.trace is not None:
+        return parse_trace(query.trace.text, query.trace.file, requests=query.requests, **pace)
+    sizes = {"input_len": query.input_len, "output_len": query.output_len}
+    return synthetic(query.requests, **sizes, spread=query.spread, seed=query.seed, **pace)
+
+
+def _server(spec: ModelSpec, gpu: GPU, query: TrafficQuery, longest: int) -> Server:
+    setup = Setup(
+        query.tp,
+        query.pp,
+        query.ep,
+        query.engine,
+        max_num_batched_tokens=query.max_num_batched_tokens,
+        max_num_seqs=query.max_num_seqs,
+        kv_dtype=cache_dtype(query.kv_cache_dtype),
+    )
+    return Server.of(spec, gpu, setup, longest)
+
+
+def _record(server: Server, traffic: Traffic, scale: float = 1.0) -> Record:
+    """What happens, with every step `scale` times as long."""
+    return server.record(traffic, scale=scale, keep_steps=True, most_steps=limits.TRAFFIC_STEPS)
+
+
+def _command(query: TrafficQuery) -> str | None:
+    """`pipewave query traffic ...`; none for a trace, which is no shell word."""
+    return None if query.trace is not None else query_command("traffic", query)

@@ -1,0 +1,56 @@
+"""Decodes beside prompts in one attention kernel: what they add to it, by what the kernel packs and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipewave.calls.families import Attention
+from pipewave.gpus import find
+from pipewave.prediction.api import predict
+
+PROMPT = 1948
+
+
+def added(gpu: str, heads: int, kv_heads: int, requests: int, cache: int = 2048) -> tuple[float, float]:
+    """µs that decodes add to a prompt in one kernel of vLLM, and µs that they take alone."""
+
+    def us(q_lens: tuple[int, ...], kv_lens: tuple[int, ...]) -> float:
+        call = Attention(q_lens, kv_lens, heads, kv_heads, 128, dtype="bf16", page_size=16)
+        return float(predict([call], gpu, protocol="serving", stack="vllm-0.22.1").latency_us[0])
+
+    ones, caches = (1,) * requests, (cache,) * requests
+    return us((*ones, PROMPT), (*caches, PROMPT)) - us((PROMPT,), (PROMPT,)), us(ones, caches)
+
+
+def test_flash_attention_2_walks_heads_one_by_one() -> None:
+    """Its tiles of 64 rows hold one query of one head, and a group's heads read the cache again: with forty heads of
+    eight groups decodes cost well over twice what they take alone; packed and split, they cost no more."""
+    for gpu, least, most in (("A100", 2.0, 5.0), ("H100", 0.5, 1.2)):
+        beside, alone = added(gpu, 40, 8, 100)
+        assert least < beside / alone < most
+
+
+def test_the_cache_is_read_again_by_heads_that_do_not_run_side_by_side() -> None:
+    """A walk over few requests has room for all heads of a group at once; over many it has not."""
+    card = find("A100")
+    few, many = (added("A100", 24, 2, requests)[0] / requests for requests in (16, 256))
+    read_once = 2 * 2048 * 2 * 128 * 2 / (card.dram_gbps * 1e3)  # µs of a request's K and V
+    assert many > 4.0 * read_once
+    assert many > 0.8 * few
+
+
+@pytest.mark.parametrize("cache", [2048, 16384])
+def test_decodes_beside_prompts_cost_more_the_more_they_are(cache: int) -> None:
+    costs = [added("A100", 32, 8, requests, cache)[0] for requests in (8, 32, 128)]
+    assert costs == sorted(costs)
+
+
+def test_tiles_of_16_rows_are_as_fast_a_clock_and_sm_on_an_a100_as_on_an_l40s() -> None:
+    """vLLM's Triton kernel is bound by issue: the wider tensor cores of an A100 do not help it."""
+    each = {}
+    for gpu in ("A100", "L40S"):
+        call = Attention((4096,), (4096,), 64, 8, 64, dtype="bf16", page_size=16, sinks=True, impl="vllm_triton_attn")
+        card = find(gpu)
+        us = float(predict([call], gpu, protocol="serving", stack="vllm-0.24.0").latency_us[0])
+        each[gpu] = us * card.sms * card.sustained_clock_mhz
+    assert 0.6 < each["A100"] / each["L40S"] < 1.7

@@ -1,0 +1,130 @@
+"""A deployment under traffic: the figures of `pipewave serve`, parts that add up to them, and the run over time."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pipewave.cli import build
+from pipewave.serving.run import Server, Setup
+from pipewave.serving.traffic import synthetic
+from pipewave.web import limits
+
+DEPLOYED = {"model": "Llama-3.1-8B", "gpu": "H200"}
+LOAD = DEPLOYED | {"input_len": 1000, "output_len": 100, "requests": 200}
+
+
+def answer(client: Any, question: Any) -> Any:
+    reply = client.post("/api/traffic", question)
+    assert reply.status == 200, reply.body[:500]
+    return reply.json()
+
+
+def error(client: Any, question: Any) -> Any:
+    reply = client.post("/api/traffic", question)
+    assert reply.status == 422, reply.body[:300]
+    return reply.json()["error"]
+
+
+def test_figures_are_those_of_serve(client: Any) -> None:
+    found = answer(client, LOAD | {"rate": 8.0})
+    traffic = synthetic(200, input_len=1000, output_len=100, rate=8.0)
+    served = Server.of("Llama-3.1-8B", "H200", Setup(), traffic.longest).run_with_interval(traffic).to_dict()
+    assert found["notes"][-1:] == served.pop("notes")
+    assert {name: found[name] for name in served} == pytest.approx(served)
+
+
+def test_command_prints_the_same(client: Any) -> None:
+    found = answer(client, LOAD | {"concurrency": 16})
+    done = CliRunner().invoke(build(), shlex.split(found["command"])[1:])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["ttft_p99_ms"] == found["ttft_p99_ms"]
+
+
+@pytest.mark.parametrize("how", [{"rate": 8.0}, {"concurrency": 64}, {}, {"concurrency": 32, "engine": "sglang"}])
+@pytest.mark.parametrize("settled", [False, True])
+def test_parts_add_up_to_the_figures_shown(client: Any, how: dict[str, Any], settled: bool) -> None:
+    found = answer(client, LOAD | how | {"settled": settled})
+    for name in ("ttft", "tpot"):
+        parts = found["where"][f"{name}_ms"]
+        assert sum(parts.values()) == pytest.approx(found[f"{name}_mean_ms"], rel=1e-3)
+        assert min(parts.values()) >= 0
+    assert found["ttft_mean_ms_low"] <= found["ttft_mean_ms"] <= found["ttft_mean_ms_high"]
+
+
+def test_a_plans_design_is_found_again_in_the_settled_middle(client: Any) -> None:
+    """What the page's link from Plan to Serve asks; the closed form and the simulator differ by some per cent."""
+    asked = {"model": "Llama-3.1-70B", "gpus": ["H100"], "input_len": 1000, "output_len": 200, "tp": [4],
+             "max_num_seqs": [32], "max_num_batched_tokens": [8192]}  # fmt: skip
+    design = client.post("/api/plan", asked).json()["winner"]
+    load = {"input_len": 1000, "output_len": 200, "concurrency": 32, "requests": 320, "spread": 0.5, "settled": True}
+    served = answer(client, {"model": "Llama-3.1-70B", "gpu": "H100", "tp": 4, "max_num_batched_tokens": 8192} | load)
+    assert served["ttft_mean_ms"] == pytest.approx(design["ttft_ms"], rel=0.15)
+    assert served["tpot_mean_ms"] == pytest.approx(design["tpot_ms"], rel=0.10)
+
+
+def test_timeline_holds_every_token_and_never_more_than_the_cache(client: Any) -> None:
+    found = answer(client, LOAD | {"rate": 50.0})
+    line = found["timeline"]
+    width = np.diff([0.0, *line["time_s"]])
+    assert float(width @ np.array(line["output_tokens_per_s"])) == pytest.approx(200 * 100, rel=1e-2)
+    assert 0 <= min(line["kv_share"]) <= max(line["kv_share"]) <= 1
+    assert line["time_s"][-1] == pytest.approx(found["duration_s"], rel=1e-3)
+    assert len({len(values) for values in line.values()}) == 1
+
+
+def test_a_crowd_waits_in_the_queue(client: Any) -> None:
+    line = answer(client, LOAD | {"max_num_seqs": 8})["timeline"]
+    assert max(line["waiting"]) > 150 and max(line["running"]) <= 8
+    alone = answer(client, LOAD | {"concurrency": 1, "requests": 5})["timeline"]
+    assert max(alone["waiting"]) == 0 and max(alone["running"]) <= 1
+
+
+def test_a_trace_is_replayed(client: Any) -> None:
+    rows = "arrived_at,num_prefill_tokens,num_decode_tokens\n" + "".join(f"{i * 0.1},500,20\n" for i in range(40))
+    found = answer(client, DEPLOYED | {"trace": {"file": "mine.csv", "text": rows}})
+    assert found["requests"] == 40 and found["command"] is None
+    lines = "\n".join(json.dumps({"timestamp": 100 * i, "input_length": 500, "output_length": 20}) for i in range(40))
+    again = answer(client, DEPLOYED | {"trace": {"file": "mine.jsonl", "text": lines}})
+    assert again["ttft_mean_ms"] == pytest.approx(found["ttft_mean_ms"], rel=1e-6)
+    assert answer(client, DEPLOYED | {"trace": {"file": "m", "text": lines}, "requests": 7})["requests"] == 7
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "says"),
+    [
+        ({"rate": 1.0, "concurrency": 2}, "rate", "not both"),
+        ({"trace": {"file": "a.csv", "text": "hello,world\n1,2\n"}}, "trace", "prompt length"),
+        ({"trace": {"file": "a.jsonl", "text": "{not json"}}, "trace", "a.jsonl, line 1"),
+        ({"concurrency": 1, "requests": 20_000, "output_len": 1000}, "requests", "engine steps"),
+        ({"concurrency": 64, "settled": True, "requests": 100}, "requests", "at least 193"),
+        ({"requests": limits.TRAFFIC_REQUESTS + 1}, "requests", str(limits.TRAFFIC_REQUESTS)),
+        ({"ttft_ms": -1.0}, "ttft_ms", "greater than 0"),
+        ({"gpu": "L4", "model": "Llama-3.1-70B"}, "gpu", "GiB"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said(client: Any, more: dict[str, Any], field: str, says: str) -> None:
+    found = error(client, LOAD | more)
+    assert found["field"] == field and says in found["message"], found
+
+
+def test_a_trace_that_is_too_large_is_refused_before_it_is_read(client: Any) -> None:
+    text = "x" * limits.TRAFFIC_BYTES
+    reply = client.post("/api/traffic", DEPLOYED | {"trace": {"file": "a.csv", "text": text}})
+    assert reply.status == 413 and reply.json()["error"]["code"] == "too_large"
+    other = client.post("/api/serve", LOAD | {"model": "x" * limits.JSON_BYTES})
+    assert other.status == 413  # a file's room is that one question's alone
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_report_shows_percentiles_parts_and_the_run(client: Any, form: str) -> None:
+    reply = client.post(f"/api/traffic?report={form}", LOAD | {"rate": 8.0})
+    text = reply.body.decode()
+    assert reply.status == 200 and "attachment" in reply.headers["content-disposition"]
+    for said in ("Percentiles", "Where the time goes", "waiting", "Evidence behind the time"):
+        assert said in text
