@@ -42,7 +42,7 @@ def blocks(cols: Columns, ctx: Context) -> Blocks:
 def _tuned(cols: Columns, ctx: Context) -> Array:
     if engine(ctx.impl) != "triton" or ctx.protocol == PROFILER_WARM:
         return np.zeros_like(cols["tokens"])
-    asked = version(ctx.asked or ctx.stack)
+    asked = version(ctx.requested or ctx.stack)
     width = cols["inter"] / cols["tp"]
     return tuned(ctx.framework, asked, ctx.gpu.base_gpu, ctx.dtype, cols["experts"] / cols["ep"], width)
 
