@@ -55,9 +55,18 @@ PRODUCT = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096, "quantize": True, "s
 DECODE = {"kernel": "attention", "q_lens": [1] * 64, "kv_lens": [512] * 64, "heads": 32, "kv_heads": 8, "head_dim": 128}
 PROMPT = DECODE | {"q_lens": [512] * 64}
 MLA = {"kernel": "mla", "phase": "context", "q_lens": [2048], "kv_lens": [16384], "heads": 16}
+EXPERTS = {"kernel": "fused_moe", "tokens": 16, "experts": 384, "topk": 8, "hidden": 7168, "inter": 2048, "ep": 8}
+SKEWED = EXPERTS | {"routing": "power_law_1.2"}
 # Rows of one version that few random calls meet: GPU, protocol, case.
 VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "gemm": [("H200", "graph", PRODUCT | {"dtype": dtype}) for dtype in ("fp8", "fp8_block")],
+    "fused_moe": [
+        ("H200", "graph", SKEWED | {"stack": "vllm-0.14.0", "impl": "vllm_fused_moe"}),
+        ("H200", "graph", SKEWED | {"stack": "sglang-0.5.9", "impl": "sglang_fused_moe_triton"}),
+        ("H200", "graph", SKEWED | {"stack": "trtllm-1.3.0rc10", "impl": "moe_torch_flow_cutlass"}),
+        ("H200", "graph", SKEWED | {"stack": "trtllm-1.2.0rc5", "impl": "moe_torch_flow"}),
+        ("H200", "graph", EXPERTS | {"tokens": 16384, "ep": 32, "routing": "balanced", "stack": "sglang-0.5.9"}),
+    ],
     "attention": [
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),
         ("H200", "graph", PROMPT | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),
