@@ -1,6 +1,5 @@
 """AIConfigurator 0.12 on our tables: `python bench/aiconfigurator_run.py AIC/bin/aiconfigurator`, in its own venv.
 
-
 It is asked, as a black box, for a prefill and a decode step of Llama-3.1-8B on a GPU that only our folder describes,
 and again with every latency of our tables doubled: what it answers must come from them. Our own estimate stands beside.
 """
@@ -30,7 +29,8 @@ def asked(program: str, systems: Path, model: Path, mode: str) -> float:
     """What the program answers, ms."""
     options = {
         "--systems-paths": systems, "--system": GPU.lower(), "--backend": BACKEND, "--perf-db-version": VERSION,
-        "--model-path": model, "--estimate-mode": mode, "--isl": PROMPT, "--osl": 2, "--batch-size": BATCH, "--tp-size": 1,
+        "--model-path": model, "--estimate-mode": mode, "--isl": PROMPT, "--osl": 2, "--batch-size": BATCH,
+        "--tp-size": 1,
     }  # fmt: skip
     command = [program, "cli", "estimate", *(str(word) for pair in options.items() for word in pair)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
