@@ -99,7 +99,8 @@ def replay(kernel: str, counts: Sequence[int], folder: Path = RECORDINGS) -> dic
 def decisions(chooser: Chooser, wanted: Sequence[Mapping[str, Any]], test: Measured) -> dict[str, float]:
     """Median µs of a decision never asked before, of one asked again, and what the fast decisions lose."""
     keys = [tuple(numbers[name] for name in chooser.inputs) for numbers in wanted]
-    known = [key for key in keys if chooser.cell(key) in chooser.rows]
+    chooser.choose(keys[0])  # works out the short lists
+    known = [key for key in keys if chooser.cell(key) in chooser.rows or chooser.cell(key, 0) in chooser.wide]
     chosen = np.array([chooser.choose(key) for key in keys])
     lost = regrets(test.halves, chosen)
     unseen, repeated = [], []

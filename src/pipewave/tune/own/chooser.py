@@ -1,6 +1,7 @@
 """Choosing for launches of one kind: a dictionary hit where a launch came before, else the few laws of its cell.
 
-As in `choosing`: no GPU call, no lock, the same answer everywhere. A cell is the bit lengths of the sizes less one.
+As in `choosing`: no GPU call, no lock, the same answer everywhere. A cell is the bit lengths of the sizes less one, the
+leading sizes in half octaves; where no launch was drawn into it, the cell of whole octaves answers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pipewave.tune.own.sizes import Sizes, drawn
 from pipewave.tune.own.works import Works
 from pipewave.tune.wave import Tabulated, predict_us, tabulate
 
-SAMPLES = 2048  # launches drawn to work out short lists
+SAMPLES = 2048  # launches drawn to work out short lists, within the sizes seen and as many beyond
+CHUNK = 512  # of them at once
 MOST = 4  # candidates of a cell: each costs more than a microsecond
 HALVED = 2  # leading sizes that cells take in half octaves
 CELLED = 8  # leading sizes that cells are distinguished by
@@ -38,8 +40,8 @@ class Chooser:
         self._laws = {int(i): tabulate(model.law[i], model.card.sms, int(model.resident[i])) for i in usable}
         self.memo: dict[Key, int] = {}
         self.rows: dict[int, tuple[Row, ...]] = {}
-        if len(seen):
-            self._sample(seen)
+        self.wide: dict[int, tuple[Row, ...]] = {}
+        self._seen: Floats | None = seen if len(seen) else None
 
     def choose(self, key: Key) -> int:
         """Number of the configuration for the inputs of a launch."""
@@ -53,17 +55,17 @@ class Chooser:
         self.memo[key] = config
         return config
 
-    def cell(self, key: Key) -> int:
+    def cell(self, key: Key, halved: int = HALVED) -> int:
         """The cell of a launch."""
         packed = 0
         for i, at in enumerate(self._size_at[:CELLED]):
             less = key[at] - 1
-            packed = packed << 7 | (less * less if i < HALVED else less).bit_length()
+            packed = packed << 7 | (less * less if i < halved else less).bit_length()
         return packed
 
     def decide(self, key: Key) -> int:
         """Evaluate the short list of the cell; the first of equals wins."""
-        rows = self.rows.get(self.cell(key)) or self._new(key)
+        rows = self.rows.get(self.cell(key)) or self._found(key)
         best, least = rows[0][0], math.inf
         if len(rows) == 1:
             return best
@@ -86,42 +88,52 @@ class Chooser:
     def _logs(self, key: Key) -> Floats:
         return np.log(np.maximum([[float(key[at]) for at in self._size_at]], 1.0))
 
+    def _found(self, key: Key) -> tuple[Row, ...]:
+        """The short list of a cell that has none yet."""
+        if self._seen is not None:
+            seen, self._seen = self._seen, None
+            self._sample(seen)
+            return self.rows.get(self.cell(key)) or self._found(key)
+        return self.wide.get(self.cell(key, 0)) or self._new(key)
+
     def _new(self, key: Key) -> tuple[Row, ...]:
         """The short list of a cell that no sample fell into, by its first launch."""
         counts = self.works.counts(dict(zip(self.inputs, key, strict=True)))[None]
-        rows = self._listed(counts, self._logs(key))
-        self.rows[self.cell(key)] = rows
+        rows = self.wide[self.cell(key, 0)] = self._listed(*self._judged(counts, self._logs(key)))
         return rows
 
     def _sample(self, seen: Floats) -> None:
         """Draw launches like those seen, and keep of each cell the few configurations that lose nothing there."""
-        at = drawn(seen, SAMPLES)
+        at = np.concatenate([drawn(seen, SAMPLES, wider=1.0), drawn(seen, SAMPLES)])
         counts, logs = self.works.many(self.sizes.numbers(at)), np.log(np.maximum(at, 1.0))
-        keys = self._cells(at)
-        order = np.argsort(keys, kind="stable")
-        names, start, size = np.unique(keys[order], return_index=True, return_counts=True)
-        for name, first, count in zip(names.tolist(), start.tolist(), size.tolist(), strict=True):
-            index = order[first : first + count]
-            self.rows[name] = self._listed(counts[index], logs[index])
+        parts = [self._judged(counts[i : i + CHUNK], logs[i : i + CHUNK]) for i in range(0, len(at), CHUNK)]
+        ranked, factor = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        for rows, halved in ((self.rows, HALVED), (self.wide, 0)):
+            keys = self._cells(at, halved)
+            order = np.argsort(keys, kind="stable")
+            names, start = np.unique(keys[order], return_index=True)
+            for name, index in zip(names.tolist(), np.split(order, start[1:]), strict=True):
+                rows[name] = self._listed(ranked[index], factor[index])
 
-    def _cells(self, at: Floats) -> Ints:
+    def _cells(self, at: Floats, halved: int) -> Ints:
         packed = np.zeros(len(at), np.int64)
         for i in range(min(at.shape[1], CELLED)):
             less = at[:, i] - 1
-            packed = packed << 7 | np.frexp(less * less if i < HALVED else less)[1].astype(np.int64)
+            packed = packed << 7 | np.frexp(less * less if i < halved else less)[1].astype(np.int64)
         return packed
 
-    def _listed(self, counts: Floats, logs: Floats) -> tuple[Row, ...]:
-        default = np.zeros(len(counts), np.int64)
+    def _judged(self, counts: Floats, logs: Floats) -> tuple[Floats, Floats]:
+        """What choices go by (log µs), and how far it is above the laws alone: each [s, c]."""
         ranked = self.model.ranked(counts, logs)
-        law = np.log(np.maximum(self.model.law_us(counts), 1e-3))
+        return ranked, ranked - np.log(np.maximum(self.model.law_us(counts), 1e-3))
+
+    def _listed(self, ranked: Floats, factor: Floats) -> tuple[Row, ...]:
         only = ranked[:, self.usable]
-        lost = only - only.min(axis=1, keepdims=True)
         position = np.flatnonzero(self.usable == 0)
-        kept = default + (position[0] if len(position) else 0)
-        chosen = self.usable[shortlist(lost, kept, MOST)]
-        factor = np.exp((ranked - law).mean(axis=0))
-        return tuple(self._row(int(i), float(factor[i])) for i in chosen)
+        kept = np.full(len(only), position[0] if len(position) else 0, np.int64)
+        chosen = self.usable[shortlist(only - only.min(axis=1, keepdims=True), kept, MOST)]
+        mean = np.exp(factor[:, chosen].mean(axis=0))
+        return tuple(self._row(int(i), float(by)) for i, by in zip(chosen, mean, strict=True))
 
     def _row(self, index: int, factor: float) -> Row:
         return index, self._fast[int(self.works.group[index])], factor, self._laws[index]
@@ -130,6 +142,24 @@ class Chooser:
         """Predicted µs [c] of every configuration at a launch."""
         counts = self.works.counts(dict(zip(self.inputs, key, strict=True)))[None]
         return np.asarray(self.model.us(counts, self._logs(key))[0])
+
+
+class Always:
+    """The one choice for a kind of launch that nothing is known of and nothing will be measured of."""
+
+    inputs: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.memo: dict[Key, int] = {}
+
+    def remember(self, key: Key, config: int) -> int:
+        """Keep the choice."""
+        self.memo[key] = config
+        return config
+
+    def decide(self, key: Key) -> int:
+        """The choice that was kept."""
+        return self.memo[()]
 
 
 def distinct(rows: Sequence[tuple[Row, ...]]) -> list[int]:
