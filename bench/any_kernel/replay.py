@@ -135,7 +135,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         for row in each["regret"]:
             print(f"  {row['anchors']:5} anchors: mean regret {100 * row['mean_regret']:6.2f} %, "
                   f"worst {100 * row['worst_regret']:6.1f} %")  # fmt: skip
-        fast = 100 * each["fast_mean_regret"], 100 * each["fast_worst_regret"]
         print(f"  by short lists {100 * each['fast_mean_regret']:.2f} %, worst {100 * each['fast_worst_regret']:.1f} %")
         print(f"  decision {each['first_us']:.1f} µs at once, {each['unseen_us']:.1f} µs unseen, "
               f"{each['repeated_us']:.2f} µs repeated")  # fmt: skip
