@@ -12,6 +12,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,10 @@ def larger(case: dict[str, Any], name: str) -> dict[str, Any] | None:
     return case | {name: 2 * case[name]} if name in case else None
 
 
-def pairs(count: int, seed: int) -> Iterator[tuple[str, str, dict[str, Any], Any, dict[str, Any], Any]]:
-    """(family, change, small case, its GPU, large case, its GPU), seeded."""
+def pairs(seed: int) -> Iterator[tuple[str, str, dict[str, Any], Any, dict[str, Any], Any]]:
+    """(family, change, small case, its GPU, large case, its GPU), seeded, without end."""
     pick, gpus = random.Random(seed), sorted(names())
-    made = 0
-    while made < count:
+    while True:
         family = pick.choices(list(FAMILIES), WEIGHTS)[0]
         case, gpu = FAMILIES[family](pick) | {"kernel": family}, find(pick.choice(gpus))
         case |= {"dtype": pick.choice(("bf16", "bf16", "fp8")), "protocol": pick.choice(PROTOCOLS)}
@@ -51,9 +51,6 @@ def pairs(count: int, seed: int) -> Iterator[tuple[str, str, dict[str, Any], Any
             yield family, change, case, gpu, case, gpu.what_if(**{change: getattr(gpu, change) / FACTOR})
         elif (more := larger(case, change)) is not None:
             yield family, change, case, gpu, more, gpu
-        else:
-            continue
-        made += 1
 
 
 def ratio(small: dict[str, Any], gpu: Any, large: dict[str, Any], other: Any) -> float | None:
@@ -71,10 +68,9 @@ def ratio(small: dict[str, Any], gpu: Any, large: dict[str, Any], other: Any) ->
 def table(count: int, seed: int) -> list[dict[str, Any]]:
     """One row a family and change: pairs, how many are out of order by more than the tolerance, the worst ratio."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for family, change, *pair in pairs(count, seed):
-        value = ratio(*pair)
-        if value is not None:
-            found[family, change].append(value)
+    answered = ((family, change, ratio(*pair)) for family, change, *pair in pairs(seed))
+    for family, change, value in islice((one for one in answered if one[2] is not None), count):
+        found[family, change].append(value or 0.0)
     return [
         {
             "family": family,

@@ -3,7 +3,7 @@
 Every row without `doubt` is one case. Errors are means over groups (source, engine, GPU, model, precision) of the
 group's mean absolute error, so that a source with many rows counts no more than one with few. Argonne's runs (vLLM V0,
 TensorRT-LLM 0.x), rows that need what a case cannot say, and rows whose rates no such number of GPUs can reach are
-counted apart.
+counted apart, as are rows that do not say how many workers their requests were spread over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.published_fit import RESULTS as FITTED
 from bench.published_fit import Constants, with_constants
-from bench.published_rows import METRICS, OLD, Group, Row, corpus, of_peak, read
+from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
@@ -103,8 +103,8 @@ def _need(row: Row) -> str:
     """What a row needs beyond one plain engine: data-parallel attention, pools apart, drafts, or something else."""
     if row.case.get("dp", 1) > 1:
         return " (attention DP)"
-    if of_peak(row) > 1.0:
-        return " (beyond the GPUs it names)"
+    if row.apart and not row.needs:
+        return f" ({row.apart})"
     named = next((word for word in ("disaggregated", "speculative") if word in row.needs), "needs")
     return f" ({named})" if row.needs else ""
 

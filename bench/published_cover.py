@@ -1,8 +1,14 @@
 """What published deployments leave open, as half-widths of intervals: `python -m bench.published_cover ANSWERS`.
 
-ANSWERS are those of `bench.published --answers`. For each mean, the half-width that holds nine rows in ten of all other
-groups, each group counting alike, is tried on the group left out; the mean over groups of the share it holds is the
-coverage. `--write` puts the half-widths of all groups into `serving/interval.json`.
+ANSWERS are those of `bench.published --answers`. Two parts of `pipewave.serving.interval`:
+
+* `servers`: for each engine and mean, the half-width beside what kernels (and an assumed version) leave open that holds
+  nine rows in ten of groups that it was not read off, each group counting alike. It is a quantile of rows whose version
+  is given. Groups differ more than their rows do, so the quantile is that of `LEVELS` that, read off all other groups,
+  comes nearest to holding nine in ten of the group left out.
+* `version`: how far answers move when the version is left out of the case (`--versions`), nine in ten of them.
+
+`--write` puts the half-widths of all groups into `serving/interval.json`.
 """
 
 from __future__ import annotations
@@ -18,88 +24,112 @@ from typing import Any
 
 import numpy as np
 
-from bench.published_rows import OLD, Group, Row, corpus, of_peak, read
+from bench.published_rows import OLD, Group, Row, corpus, read
+from pipewave.errors import PipewaveError
 from pipewave.files import manifest
 from pipewave.serving import interval
-from pipewave.serving.answers import version_given
+from pipewave.serving.answers import answer, version_given
 from pipewave.serving.cases import from_dict
+from pipewave.serving.interval import Uncertainty
 
 HELD = 0.9
-LEAST_GROUPS = 3  # that a half-width is read off, or that of TPOT stands in
+LEVELS = tuple(round(0.7 + 0.025 * i, 3) for i in range(13))
+LEAST_GROUPS = 5  # that a half-width is read off; with fewer that of TPOT stands in
 LEAST_ROWS = 3  # of a group that counts: one row alone would weigh as much as ninety
+ASKED = 3  # rows of a group that are asked without their version
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One mean of one row: its group, whether the version was given, |log error|, and what the kernels leave open."""
+    """One mean of one row: its group, |log error|, what kernels and an assumed version leave open"""
 
     group: Group
     metric: str
-    version_given: bool
     error: float
-    kernels: float
+    known: float
+    version_given: bool = True
 
     @property
     def needed(self) -> float:
-        """The half-width beside the kernels' that would just hold it."""
-        return math.sqrt(max(self.error**2 - self.kernels**2, 0.0))
+        """The half-width beside the known one that would just hold it."""
+        return math.sqrt(max(self.error**2 - self.known**2, 0.0))
 
 
 def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
     """Every scored mean of today's engines."""
-    good = [
-        row
-        for row in rows
-        if not row.needs and row.group.source != OLD and of_peak(row) <= 1.0 and "ttft_ms" in answers.get(row.id, {})
-    ]
+    good = [row for row in rows if _counts(row) and "ttft_ms" in answers.get(row.id, {})]
     every = [_point(row, name, value, answers[row.id]) for row in good for name, value in row.measured.items()
              if name in answers[row.id]]  # fmt: skip
     sizes = Counter((point.group, point.metric) for point in every)
     return [point for point in every if sizes[point.group, point.metric] >= LEAST_ROWS]
 
 
-def _point(row: Row, name: str, value: float, answer: dict[str, Any]) -> Point:
-    known = version_given(from_dict(row.case))
-    half = math.log(answer[f"{name}_high"] / answer[name])
-    kernels = math.sqrt(max(half**2 - interval.half_width(name, 0.0, version_given=known) ** 2, 0.0))
-    return Point(row.group, name, known, abs(math.log(answer[name] / value)), kernels)
+def _counts(row: Row) -> bool:
+    return not row.needs and row.group.source != OLD and not row.apart
 
 
-def quantile(found: Sequence[Point]) -> float:
-    """The half-width that holds nine in ten, each group counting alike."""
-    sizes: dict[Group, int] = {}
-    for point in found:
-        sizes[point.group] = sizes.get(point.group, 0) + 1
+def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:
+    """A mean of a row; its interval less what its server leaves open is what was known."""
+    named = version_given(from_dict(row.case))
+    half, server = math.log(found[f"{name}_high"] / found[name]), Uncertainty(0.0, row.group.engine, named).server(name)
+    known = math.sqrt(max(half**2 - server**2, 0.0))
+    return Point(row.group, name, abs(math.log(found[name] / value)), known, named)
+
+
+def quantile(found: Sequence[Point], level: float) -> float:
+    """The half-width that holds such a share, each group counting alike."""
+    sizes = Counter(point.group for point in found)
     ranked = sorted(found, key=lambda point: point.needed)
     weight = np.cumsum([1.0 / sizes[point.group] for point in ranked])
-    return ranked[int(np.searchsorted(weight, HELD * weight[-1]))].needed
+    return ranked[min(int(np.searchsorted(weight, level * weight[-1] - 1e-9)), len(ranked) - 1)].needed
 
 
-def width(found: Sequence[Point], metric: str, version_given: bool) -> float:
-    """The half-width of a mean, never less where less is known; without enough groups of its kind, that of all rows of
-    the mean, and without those, that of TPOT."""
-    own = [point for point in found if point.metric == metric]
-    if _groups(own) < LEAST_GROUPS:
-        return width(found, "tpot_ms", version_given) if metric != "tpot_ms" else quantile(own)
-    kinds = [
-        [point for point in own if point.version_given == kind] for kind in (True, False)[: 1 if version_given else 2]
-    ]
-    enough = [quantile(kind) for kind in kinds if _groups(kind) >= LEAST_GROUPS]
-    return max(enough) if enough else quantile(own)
-
-
-def _groups(found: Sequence[Point]) -> int:
-    return len({point.group for point in found})
-
-
-def coverage(found: Sequence[Point], metric: str) -> tuple[int, float]:
-    """Groups, and the mean share of each that the others' half-width holds."""
+def coverage(found: Sequence[Point], level: float) -> float:
+    """Mean share of each group that the others' half-width of a level holds."""
     shares = []
-    for group in dict.fromkeys(point.group for point in found if point.metric == metric):
-        others = [point for point in found if point.group != group]
-        own = [point for point in found if point.group == group and point.metric == metric]
-        shares.append(np.mean([point.needed <= width(others, metric, point.version_given) for point in own]))
-    return len(shares), float(np.mean(shares)) if shares else math.nan
+    for group in dict.fromkeys(point.group for point in found):
+        half = quantile([point for point in _given(found) if point.group != group], level)
+        shares.append(np.mean([point.needed <= half for point in found if point.group == group]))
+    return float(np.mean(shares))
+
+
+def level(found: Sequence[Point]) -> float:
+    """The level of the others that comes nearest to holding nine in ten of groups left out."""
+    return min(LEVELS, key=lambda one: abs(coverage(found, one) - HELD))
+
+
+def _given(found: Sequence[Point]) -> list[Point]:
+    return [point for point in found if point.version_given]
+
+
+def widths(found: Sequence[Point]) -> dict[str, float]:
+    """Half-widths by mean, of the points of one engine; a mean of too few groups has that of TPOT."""
+    own = {name: [point for point in found if point.metric == name] for name in interval.METRICS}
+    enough = {name: many for name, many in own.items() if len({p.group for p in many}) >= LEAST_GROUPS}
+    known = {name: round(quantile(_given(many), level(many)), 4) for name, many in enough.items()}
+    return {name: known.get(name, known["tpot_ms"]) for name in interval.METRICS}
+
+
+def version_widths(rows: Sequence[Row]) -> dict[str, float]:
+    """How far means move, nine in ten, when the version is not given; each group counts alike."""
+    groups: dict[Group, list[Row]] = {}
+    for row in rows:
+        if _counts(row) and row.case["mode"] == "serve" and version_given(from_dict(row.case)):
+            groups.setdefault(row.group, []).append(row)
+    asked = [row for many in groups.values() for row in many[:: max(len(many) // ASKED, 1)][:ASKED]]
+    moved = [point for row in asked for point in _moved(row)]
+    own = {name: [point for point in moved if point.metric == name] for name in interval.METRICS}
+    return {name: round(quantile(many, HELD), 4) for name, many in own.items()}
+
+
+def _moved(row: Row) -> list[Point]:
+    case = {name: value for name, value in row.case.items() if name != "version"}
+    try:
+        named, unnamed = (answer(from_dict(one)) for one in (row.case, case))
+    except PipewaveError:
+        return []
+    names = [name for name in interval.METRICS if name in named and name in unnamed]
+    return [Point(row.group, name, abs(math.log(unnamed[name] / named[name])), 0.0) for name in names]
 
 
 def main() -> None:
@@ -107,19 +137,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("answers", type=Path)
     parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
+    parser.add_argument("--versions", action="store_true", help="ask some rows without their version, too")
     parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    answers = {one["id"]: one for one in map(json.loads, options.answers.read_text("utf-8").splitlines())}
-    found = points(read(options.data or corpus()), answers)
-    for name in interval.METRICS:
-        groups, share = coverage(found, name)
-        print(f"{name:20} {groups:3d} groups, held when left out {100 * share:.1f} %")
-    half = {kind: {name: round(width(found, name, kind == "version_given"), 4) for name in interval.METRICS}
-            for kind in ("version_given", "version_assumed")}  # fmt: skip
-    print(json.dumps(half, indent=1))
-    if options.write:
-        table = {"source": "published runs of today's engines; python -m bench.published_cover --write"}
-        interval.FILE.write_text(json.dumps(table | {"half_widths": half}, indent=2) + "\n", "utf-8")
+    asked = parser.parse_args()
+    answers = {one["id"]: one for one in map(json.loads, asked.answers.read_text("utf-8").splitlines())}
+    rows = read(asked.data or corpus())
+    found = points(rows, answers)
+    table = json.loads(interval.FILE.read_text("utf-8"))
+    if asked.versions:
+        table["version"] = version_widths(rows)
+    engines = dict.fromkeys(point.group.engine for point in found)
+    for engine in engines:
+        own = [point for point in found if point.group.engine == engine]
+        table["servers"][engine] = widths(own)
+        for name in interval.METRICS:
+            many = [point for point in own if point.metric == name]
+            if len({p.group for p in many}) >= LEAST_GROUPS:
+                print(f"{engine:8} {name:20} {len({p.group for p in many}):3d} groups, level {level(many)}, "
+                      f"held when left out {100 * coverage(many, level(many)):.1f} %, "
+                      f"half-width {table['servers'][engine][name]}")  # fmt: skip
+    print(json.dumps(table, indent=1))
+    if asked.write:
+        interval.FILE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
         manifest.write()
 
 

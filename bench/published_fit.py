@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.published_rows import OLD, Row, corpus, of_peak, read
+from bench.published_rows import OLD, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.files import manifest
 from pipewave.physics.demand import Array
@@ -34,7 +34,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "launch": (0.3, 0.5, 1.0, 2.0, 3.0),
     "host": (0.5, 1.0, 1.5),
     "transit_us": (7_000.0, 12_000.0, 20_000.0, 35_000.0),
-    "stream_us": (20.0, 50.0),
+    "stream_us": (20.0, 35.0, 50.0, 100.0),
     "request_us": (1_000.0, 2_000.0, 5_000.0),
 }
 ROUNDS = 1
@@ -49,7 +49,7 @@ def chosen_rows(rows: Sequence[Row], most: int) -> list[Row]:
     """Served rows of today's engines, at most so many of each group, spread over it."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
-        if row.case["mode"] == "serve" and not row.needs and row.group.source != OLD and of_peak(row) <= 1.0:
+        if row.case["mode"] == "serve" and not row.needs and row.group.source != OLD and not row.apart:
             groups.setdefault(row.group, []).append(row)
     large = [group for group in groups.values() if len(group) >= LEAST]
     spread = [np.unique(np.linspace(0, len(group) - 1, most).astype(int)) for group in large]

@@ -1,4 +1,9 @@
-"""Published runs of real servers as cases of `pipewave serve --cases`, and what was measured of each."""
+"""Published runs of real servers as cases of `pipewave serve --cases`, and what was measured of each.
+
+Deployments that AIConfigurator generated are measured with as many requests in flight as all their workers take
+together (`estimated_concurrency` of its rules: workers × batch of each), and their rows do not say how many workers
+there were. They are counted apart.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,9 @@ COUNTS = ("tp", "pp", "ep", "dp", "concurrency", "requests", "max_num_seqs", "ma
 NUMBERS = ("isl", "osl", "spread", "rate", "memory_fraction")
 METRICS = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "e2e_ms")
 OLD = "Argonne LLM-Inference-Bench"  # vLLM V0 and TensorRT-LLM 0.x
+GENERATED = "NVIDIA AIC own runs"  # those with a day are of deployments that AIConfigurator generated
+# Checkpoints whose card the corpus holds, and rows name another's: (config, precision) of the row.
+CHECKPOINTS = {("MiniMaxAI--MiniMax-M2.5", "fp4"): "nvidia--MiniMax-M2.5-NVFP4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,7 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Row:
     """A published run: its group, its case, its measured means, what it `needs` that the case cannot say, and the
-    newest release of its engine on the day it was run, where one is given."""
+    newest release of its engine on the day it was run, and that day, where it is given."""
 
     id: str
     group: Group
@@ -48,6 +56,14 @@ class Row:
     measured: dict[str, float]
     needs: str
     release: str = ""
+    day: str = ""
+
+    @property
+    def apart(self) -> str:
+        """Why it counts apart though it can be asked; empty where it counts."""
+        if self.group.source.startswith(GENERATED) and self.day:
+            return "workers not given"
+        return "beyond the GPUs it names" if of_peak(self) > 1.0 else ""
 
 
 def corpus() -> Path:
@@ -70,8 +86,9 @@ def _rows(folder: Path) -> Iterator[Row]:
 def _row(folder: Path, line: dict[str, str]) -> Row:
     group = Group(*(line[name] for name in Group.__slots__))
     measured = {name: float(line[name]) for name in METRICS if line[name]}
-    release = of_the_day(line["engine"], line["note"])
-    return Row(line["id"], group, _case(folder, line), measured, line["needs"], release)
+    release, found = of_the_day(line["engine"], line["note"]), DAY.search(line["note"])
+    day = found.group() if found else ""
+    return Row(line["id"], group, _case(folder, line), measured, line["needs"], release, day)
 
 
 def _dated(row: Row) -> Row:
@@ -80,8 +97,9 @@ def _dated(row: Row) -> Row:
 
 
 def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
-    config = folder / "configs" / line["config"]
-    case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else line["config"]}
+    name = CHECKPOINTS.get((line["config"], line["precision"]), line["config"])
+    config = folder / "configs" / name
+    case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else name}
     case |= {name: line[name] for name in WORDS if line[name]}
     case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
     apart = {"disaggregated": True} if "disaggregated" in line["needs"] else {}

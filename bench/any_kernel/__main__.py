@@ -27,7 +27,7 @@ from pipewave.tune.own.transfer import carried
 BARS = {"mean_regret": 0.02, "worst_regret": 0.10, "slower_share": 0.02}
 
 
-def record_all(out: Path, only: Sequence[str], budget_s: float, searched: int) -> None:
+def record_all(out: Path, only: Sequence[str], budget_s: float, searched: int, *, use: bool) -> None:
     """Record what `out` lacks; one kernel's failure does not cost the others' time."""
     import torch
 
@@ -47,13 +47,14 @@ def record_all(out: Path, only: Sequence[str], budget_s: float, searched: int) -
         try:
             space = record(subject, device, torch, budget_s)
             spaces.write(space, path)
-            used = first_use(subject, device, torch, space)
+            used = first_use(subject, device, torch, space) if use else {}
             if searched:
                 used["exhaustive"] = exhaustive(subject, torch, space, spread_out(space, searched))
         except Exception:  # noqa: BLE001  of a third party's kernel anything may come
             sys.stderr.write(f"{subject.name} failed:\n{traceback.format_exc()}")
             continue
-        replace(out / f"{subject.name}.first_use.json", json.dumps(used).encode())
+        if used:
+            replace(out / f"{subject.name}.first_use.json", json.dumps(used).encode())
         sys.stderr.write(f"{subject.name}: {len(space.shapes)} launches, {time.monotonic() - start:.0f} s; {used}\n")
         torch.cuda.empty_cache()
 
@@ -112,13 +113,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget-s", type=float, default=40.0, help="seconds for each kernel, compilation included")
     parser.add_argument("--search", type=int, default=0, help="launches at which triton.autotune searches, too")
     parser.add_argument("--score", action="store_true")
+    parser.add_argument("--spaces-only", action="store_true", help="leave first use out")
     parser.add_argument("--record-only", action="store_true", help="score later, elsewhere")
     parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--anchors", type=int, default=20)
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.score:
-        record_all(options.out, [name for name in options.only.split(",") if name], options.budget_s, options.search)
+        record_all(
+            options.out,
+            [name for name in options.only.split(",") if name],
+            options.budget_s,
+            options.search,
+            use=not options.spaces_only,
+        )
     if options.record_only:
         return
     found = scored(options.out, options.source, options.anchors)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,14 @@ STAGES = ((4, math.inf), (3, 2.0), (10, 1.15))  # (rounds, of those within this 
 
 
 def record(subject: Subject, device: Device, torch: Any, budget_s: float) -> Space:
-    """A space, tests first, until the budget is spent."""
+    """A space, tests and anchors in turn, until the budget is spent."""
     tests = subject.shapes(TESTS, TEST_SEED)
     known = [tuple(shape.values()) for shape in tests]
     anchors = [shape for shape in subject.shapes(ANCHORS, ANCHOR_SEED) if tuple(shape.values()) not in known]
     of, end = described(subject.kernel(), subject.configs, subject.key, subject.trips), time.monotonic() + budget_s
     works, built, done = dict[Any, Works](), dict[int, Built](), list[tuple[Shape, bool, Any, Any]]()
-    for shape, is_test in [(s, True) for s in tests] + [(s, False) for s in anchors]:
+    both = zip_longest(((shape, True) for shape in tests), ((shape, False) for shape in anchors))
+    for shape, is_test in (one for pair in both for one in pair if one is not None):
         if time.monotonic() > end:
             break
         call = subject.launch(torch, shape)

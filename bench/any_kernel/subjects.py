@@ -21,7 +21,7 @@ Shape = dict[str, int]
 Config = dict[str, int]
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # grid, arguments, keyword arguments
 SMS = 132
-MOST_PRODUCTS, MOST_SCORES = 2**39, 2**33
+MOST_PRODUCTS, MOST_SCORES = 2**39, 2**31
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def product_shape(pick: random.Random, step: int = 64) -> Shape:
 
 
 def sequences(pick: random.Random) -> Shape:
-    """A batch of prompts of one length, of up to a few milliseconds."""
+    """A batch of prompts of one length, of up to about a millisecond."""
     while True:
         batch, heads, length = spread(pick, 1, 16), pick.choice((4, 8, 16, 32)), spread(pick, 128, 8192)
         if batch * heads * length**2 <= MOST_SCORES:

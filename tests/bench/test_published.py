@@ -70,9 +70,32 @@ def test_a_rate_beyond_the_peak_of_its_gpus_is_seen() -> None:
 
 
 def test_a_half_width_holds_nine_in_ten_of_other_groups() -> None:
-    points = [published_cover.Point(group, "ttft_ms", True, 0.01 * i, 0.0) for group in GROUPS for i in range(1, 101)]
-    assert published_cover.quantile(points) == pytest.approx(0.9, abs=0.011)
-    assert published_cover.coverage(points, "ttft_ms") == (4, pytest.approx(0.9, abs=0.011))
+    points = [published_cover.Point(group, "ttft_ms", 0.01 * i, 0.0) for group in GROUPS for i in range(1, 101)]
+    assert published_cover.quantile(points, 0.9) == pytest.approx(0.9, abs=0.011)
+    assert published_cover.coverage(points, 0.9) == pytest.approx(0.9, abs=0.011)
+    assert published_cover.level(points) == pytest.approx(0.9)
+
+
+def test_groups_that_differ_need_more_than_nine_in_ten_of_the_others() -> None:
+    points = [
+        published_cover.Point(g, "ttft_ms", 0.05 * k + 0.01 * i, 0.0) for k, g in enumerate(GROUPS) for i in range(50)
+    ]
+    assert published_cover.coverage(points, 0.9) < 0.9
+    assert published_cover.level(points) > 0.9
+
+
+def test_what_is_known_of_a_row_is_not_asked_of_its_server() -> None:
+    assert published_cover.Point(GROUPS[0], "ttft_ms", 0.5, 0.3).needed == pytest.approx(0.4)
+    assert published_cover.Point(GROUPS[0], "ttft_ms", 0.2, 0.3).needed == 0.0
+
+
+def test_deployments_whose_workers_are_not_given_are_apart() -> None:
+    made = replace(GROUPS[0], source="NVIDIA AIC own runs (silicon_sample)")
+    assert not row(made, 1.0).apart
+    generated = row(made, 1.0, day="2026-03-07")
+    assert "workers" in generated.apart
+    assert published.kind(generated) != published.kind(row(made, 1.0))
+    assert not published_fit.chosen_rows([generated] * 5, 3)
 
 
 @pytest.mark.skipif(not (corpus() / "serving" / "rows.csv").exists(), reason="needs the corpus")

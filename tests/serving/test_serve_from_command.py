@@ -102,7 +102,7 @@ def test_rates_goals_and_prefixes() -> None:
     assert set(asked.traffic.input_len.tolist()) == {150}
     assert asked.traffic.found_len is not None
     assert asked.traffic.found_len.tolist()[:3] == [0, 50, 50]
-    assert client_command.read("vllm bench serve --dataset-name sharegpt").notes
+    assert client_command.read("vllm bench serve --dataset-name sonnet").notes
     for wrong in ("ab -n 5", "vllm bench serve --num-prompts x", "vllm bench serve --goodput speed:3"):
         with pytest.raises(BadInput):
             client_command.read(wrong)

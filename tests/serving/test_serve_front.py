@@ -14,7 +14,6 @@ from pipewave.serving.answers import answer, client
 from pipewave.serving.cases import from_dict
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
-from pipewave.serving.interval import METRICS, half_width, sides
 from pipewave.serving.replica import Limits
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic, synthetic
@@ -186,13 +185,3 @@ def test_prompts_that_wait_for_company_come_later_and_all_come(flight: int, step
         assert np.array_equal(plain.first_s, waits.first_s)
     longest = (waits.first_s - waits.arrival_s).max()
     assert longest <= (plain.first_s - plain.arrival_s).max() + 4 * (steps + 1) * flight
-
-
-def test_intervals_widen_with_what_is_not_known() -> None:
-    for metric in METRICS:
-        given, assumed = (half_width(metric, 0.1, version_given=known) for known in (True, False))
-        assert given > 0.1
-        assert half_width(metric, 0.3, version_given=True) > given
-        assert assumed > 0.1
-    ends = sides({"ttft_ms": 100.0}, 0.1, version_given=True)
-    assert ends["ttft_ms_low"] * ends["ttft_ms_high"] == pytest.approx(1e4)

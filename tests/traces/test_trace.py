@@ -285,7 +285,8 @@ def test_cache_lengths_are_read_off_the_time_of_attention(step: str) -> None:
 def test_what_rests_on_an_assumption_is_never_in_the_headline(step: str) -> None:
     report = explained(step)
     shown = report.to_dict()
-    solid = [e for e in report.entries if e.shaped and "predicted as a copy" not in e.note]
+    apart = ("predicted as a copy", "fitted to 48 sizes", "masks of top-k")
+    solid = [e for e in report.entries if e.shaped and not any(words in e.note for words in apart)]
     assert report.recoverable_us == pytest.approx(sum(e.total_recoverable_us for e in solid))
     assert shown["assumed_recoverable_us"] == pytest.approx(
         sum(e.total_recoverable_us for e in report.entries) - report.recoverable_us
@@ -301,8 +302,8 @@ def test_argmax_runs_as_pytorch_lays_it_out(step: str) -> None:
     values = entry.call["bytes_read"] / 4 / rows
     shared = blocks_of_a_row(np.array([rows]), np.array([values]), 132)[0]
     assert shared == (entry.grid[1] if len(entry.grid) > 1 else 1)
-    assert entry.latency_us == pytest.approx(entry.measured_us, rel=0.1)
-    assert entry.counted
+    assert entry.latency_us == pytest.approx(entry.measured_us, rel=0.25)  # fitted on an H100, none of these calls
+    assert not entry.counted  # nobody measured how fast another implementation would be
 
 
 def test_steps_in_a_row_hold_the_same_requests_one_token_longer() -> None:

@@ -32,8 +32,9 @@ SAME_HIDDEN = (
     "engines",
     "sure",
 )  # shown where the designs differ in them
-INTERVAL = "TPOT 90 %"
-HIDDEN = ("e2e_ms", "tpot_ms_low", "tpot_ms_high")
+INTERVALS = {"ttft_ms": "TTFT 90 %", "tpot_ms": "TPOT 90 %"}
+DROPPABLE = tuple(INTERVALS.values())
+HIDDEN = ("e2e_ms", *(f"{name}_{side}" for name in INTERVALS for side in ("low", "high")))
 
 
 def register(app: typer.Typer) -> None:
@@ -136,13 +137,13 @@ def _front(designs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
-    """A design with the 90 % interval of its TPOT right after it."""
-    sides = f"{row['tpot_ms_low']:.4g} – {row['tpot_ms_high']:.4g}"
-    return {k: v for name, value in row.items() for k, v in _named(name, value, sides)}
+    """A design with the 90 % intervals of its times right after them."""
+    ends = {name: f"{row[f'{name}_low']:.4g} – {row[f'{name}_high']:.4g}" for name in INTERVALS}
+    return {k: v for name, value in row.items() for k, v in _named(name, value, ends)}
 
 
-def _named(name: str, value: Any, sides: str) -> tuple[tuple[str, Any], ...]:
-    return ((name, value), (INTERVAL, sides)) if name == "tpot_ms" else ((name, value),)
+def _named(name: str, value: Any, ends: dict[str, str]) -> tuple[tuple[str, Any], ...]:
+    return ((name, value), (INTERVALS[name], ends[name])) if name in INTERVALS else ((name, value),)
 
 
 def _show(answer: dict[str, Any]) -> None:
@@ -150,12 +151,12 @@ def _show(answer: dict[str, Any]) -> None:
 
     print(f"{answer['designs']:,} designs of {answer['model']}, {answer['meet_the_limits']:,} meet the limits")
     if answer["front"]:
-        table(_front(answer["front"]), title="Pareto front, cheapest first", droppable=(INTERVAL,))
+        table(_front(answer["front"]), title="Pareto front, cheapest first", droppable=DROPPABLE)
         if len(answer["best_by_gpu"]) > 1:
             title = "best of each GPU, by tokens a second and GPU"
-            table(_front(answer["best_by_gpu"]), title=title, droppable=(INTERVAL,))
+            table(_front(answer["best_by_gpu"]), title=title, droppable=DROPPABLE)
         if any(row["sure"] == "perhaps" for row in answer["front"]):
-            print("perhaps: the 90 % interval of TPOT straddles the limit")
+            print("perhaps: the 90 % interval of TTFT or TPOT straddles its limit")
         changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
         table(changes, title="what would move the winner: change in %")
         lines = str(answer["launch"]).split("\n")
@@ -167,6 +168,8 @@ def _show(answer: dict[str, Any]) -> None:
         print(f"not possible ({', '.join(refusal['splits'])}): {refusal['why']}")
     if answer["without_price"]:
         print(f"no price known, so not ranked: {', '.join(answer['without_price'])} (give one with --price)")
+    for note in answer["notes"]:
+        print(f"note: {note}")
     for price in answer["prices"]:
         verified = "" if price["verified"] else ", not verified"
         print(f"price: {price['gpu']} {price['usd_per_hour']} USD/h, {price['provider']} {price['date']}{verified}")

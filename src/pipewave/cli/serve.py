@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pipewave.serving.server_command import Deployed
     from pipewave.serving.traffic import Traffic
 
+INTERVAL = "90 %"
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -62,7 +64,7 @@ def serve_command(
     osl: Annotated[
         int, typer.Option("--osl", "--output-len", "--random-output-len", help="Mean output tokens; 0: none.")
     ] = 128,
-    images: Annotated[int, typer.Option(help="Images of each prompt: their tokens, without the tower's time.")] = 0,
+    images: Annotated[int, typer.Option(help="Images of each prompt, of the size that its tower is made for.")] = 0,
     requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None,
     rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second; inf: all at once.")] = None,
     concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None,
@@ -76,6 +78,9 @@ def serve_command(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random requests.")] = 0,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
+    ] = None,
     trace: Annotated[str | None, typer.Option(help="CSV, JSON-lines or parquet trace instead.")] = None,
     tp: Tp = 1,
     pp: Pp = 1,
@@ -123,7 +128,7 @@ def serve_command(
     tpot: Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")] = None,
     request_latency: Annotated[float | None, typer.Option("--request-latency", help="Limit end to end, ms.")] = None,
     trace_out: Annotated[str | None, typer.Option("--trace-out", help="Write a Perfetto trace here.")] = None,
-    interval: Annotated[bool, typer.Option(help="Serve three times for an interval.")] = True,
+    interval: Annotated[bool, typer.Option(help="The 90 % interval of every time.")] = True,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
@@ -151,7 +156,7 @@ def serve_command(
     spec, client_load = _model(model, osl, ignore), _client_load(client)
     drawn = {"burstiness": burstiness, "seed": seed, **_lengths(spec, isl, images, osl, spread, ratio)}
     steady = {"rate": None if rate == math.inf else rate, "concurrency": concurrency}
-    traffic = client_load.traffic if client_load else _traffic(trace, requests, drawn, steady)
+    traffic = client_load.traffic if client_load else _traffic(trace, dataset, requests, drawn, steady)
     sides: dict[str, Any] = {
         "replicas": replicas,
         "dp": dp,
@@ -159,6 +164,7 @@ def serve_command(
         "decode": decode,
         "exchange": all2all,
         "two_batch": two_batch,
+        "images": images,
         "kv_offload_gib": offload,
     }
     options = _options(kv_cache_dtype, moe_backend, eplb, speculative, lora)
@@ -170,7 +176,7 @@ def serve_command(
     served = with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
     if trace_out:
         write(trace_out, served.record, served.traffic)
-    notes = [note for one in (pasted, client_load) if one for note in one.notes]
+    notes = [*(note for one in (pasted, client_load) if one for note in one.notes), *served.answer.get("notes", ())]
     _served(served.to_dict() | ({"notes": notes} if notes else {}), as_json)
 
 
@@ -263,12 +269,19 @@ def _below(prompt: int, output: int, ratio: float) -> dict[str, Any]:
     return {"input_len": max(round(mean), 1), "output_len": max(round(below(output, ratio)[0]), 1), "spread": spread}
 
 
-def _traffic(trace: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]) -> Traffic:
-    """Requests of a trace file, or as many as asked for drawn at random."""
+def _traffic(
+    trace: str | None, dataset: str | None, requests: int | None, drawn: dict[str, Any], pace: dict[str, Any]
+) -> Traffic:
+    """Requests of a trace file, or as many as asked for drawn at random, of a dataset's lengths or of given ones."""
     from pipewave.serving.traffic import read_trace, synthetic
 
     if trace:
         return read_trace(trace, requests=requests, **pace)
+    if dataset:
+        from pipewave.serving import datasets
+
+        more = {name: drawn[name] for name in ("seed", "burstiness")}
+        return datasets.drawn(dataset, 1000 if requests is None else requests, **more, **pace)
     return synthetic(1000 if requests is None else requests, **drawn, **pace)
 
 
@@ -283,12 +296,18 @@ def _served(answer: Mapping[str, Any], as_json: bool) -> None:
         return
     from pipewave.cli.render import table
 
-    columns = ("mean", "p50", "p90", "p95", "p99")
-    rows = [
-        {"": f"{name} ms", **{c: answer[f"{name}_{c}_ms"] for c in columns}}
-        for name in ("ttft", "tpot", "itl", "e2e")
-        if f"{name}_mean_ms" in answer
-    ]
-    table(rows, title=f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}")
+    rows = [_times(answer, name) for name in ("ttft", "tpot", "itl", "e2e") if f"{name}_mean_ms" in answer]
+    title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}"
+    table(rows, title=title, droppable=(INTERVAL,))
     rest = {k: v for k, v in answer.items() if not k.endswith(("_ms", "_low", "_high"))}
-    facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine")})
+    facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine", "notes")})
+    for note in answer.get("notes", ()):
+        print(f"note: {note}")
+
+
+def _times(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A line of the table: the mean, its interval where there is one, and percentiles."""
+    low, high = (answer.get(f"{name}_mean_ms_{side}") for side in ("low", "high"))
+    interval = {} if low is None or high is None else {INTERVAL: f"{low:.4g} – {high:.4g}"}
+    points = {f"p{p}": answer[f"{name}_p{p}_ms"] for p in (50, 90, 95, 99)}
+    return {"": f"{name} ms", "mean": answer[f"{name}_mean_ms"], **interval, **points}

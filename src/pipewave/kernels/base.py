@@ -151,7 +151,7 @@ class Family:
     kernel before. `example` is a command line; `faces` is what traces, measurements and pages
     need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
     `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing. `grows`: sizes
-    that halved cannot make the same kernel slower.
+    that halved cannot make the same kernel slower, and how often each is halved to see that it does not.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Family:
     faces: Callable[[], Faces] | None = None
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None
     assumed: Callable[[Context], str] | None = None
-    grows: tuple[str, ...] = ()
+    grows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:

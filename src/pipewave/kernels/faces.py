@@ -41,14 +41,16 @@ class Profile:
 
     `names`: its kernels. `role`: the part that its call has in a model, where that is not the family's name.
     `operators`: how to read a call off an operator of that name; `group`: off a whole launch, which comes first.
-    `anchors`: roles that hold a sequence of kernels together when it is matched to a model's. `fusible`: compilers run
-    such calls together with their neighbours. `generated`: compilers write such kernels themselves.
+    `whole`: operators that are one call however many kernels they run. `anchors`: roles that hold a sequence of kernels
+    together when it is matched to a model's. `fusible`: compilers run such calls together with their neighbours.
+    `generated`: compilers write such kernels themselves.
     """
 
     names: tuple[KernelName, ...] = ()
     role: str = ""
     operators: Mapping[str, OperatorReader] = field(default_factory=dict)
     group: GroupReader | None = None
+    whole: tuple[str, ...] = ()
     anchors: tuple[str, ...] = ()
     fusible: bool = False
     generated: bool = False

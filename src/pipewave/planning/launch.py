@@ -10,6 +10,7 @@ from pipewave.errors import CannotShard
 from pipewave.files import packaged
 from pipewave.models import ModelSpec
 from pipewave.models.ffns import Mlp
+from pipewave.planning import platforms
 from pipewave.planning.launch_options import DECODE, PREFILL, in_place, options, yaml_lines
 from pipewave.planning.manifests import Pool
 from pipewave.planning.space import Split
@@ -38,7 +39,8 @@ def command(
     of memory that it would choose on this GPU. role: prefill or decode, where these engines are apart.
     """
     engine = engine or find_engine(split.engine)
-    words = _WORDS[engine.name](repository(model), split, batch, budget, engine)
+    words = platforms.of(split.gpu, engine.name).words
+    words += _WORDS[engine.name](repository(model), split, batch, budget, engine)
     if length is not None:
         words += [_LENGTH[engine.name], str(-(-length // LENGTH_STEP) * LENGTH_STEP)]
     if replicas > 1 and split.dp == 1 and engine.name in _REPLICAS:  # TensorRT-LLM: one server a replica

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from pipewave.errors import BadInput
+from pipewave.planning.platforms import NVIDIA, Platform
 
 FORMS = ("shell", "docker", "kubernetes", "dynamo")
 IMAGES = {
@@ -38,15 +39,17 @@ class Pool:
     command: str
 
 
-def render(form: str, engine: str, version: str, pools: Sequence[Pool]) -> str:
-    """The pools in a form. Raises BadInput for a form that is none."""
+def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform: Platform = NVIDIA) -> str:
+    """The pools in a form. Raises BadInput for a form that is none, and for Dynamo on another maker's GPUs."""
     if form not in FORMS:
         raise BadInput(f"form = {form!r}: must be one of {', '.join(FORMS)}", field="form")
     if form == "shell":
         return "\n".join(_shell(pool, alone=len(pools) == 1) for pool in pools)
     if form == "docker":
-        return "\n".join(_docker(engine, version, pool) for pool in pools)
-    documents = [_deployment(engine, version, pool) for pool in pools]
+        return "\n".join(_docker(engine, version, pool, platform) for pool in pools)
+    if form == "dynamo" and platform != NVIDIA:
+        raise BadInput("form = 'dynamo': its images are for NVIDIA GPUs; ask for docker or kubernetes", field="form")
+    documents = [_deployment(engine, version, pool, platform) for pool in pools]
     documents = [_dynamo(engine, pools)] if form == "dynamo" else documents
     return yaml.safe_dump_all(documents, sort_keys=False).strip()
 
@@ -55,14 +58,17 @@ def _shell(pool: Pool, *, alone: bool) -> str:
     return pool.command if alone else f"# {pool.engines} × {pool.role}, {pool.gpus} GPUs each\n{pool.command}"
 
 
-def _docker(engine: str, version: str, pool: Pool) -> str:
-    image, port = IMAGES[engine].format(version=version), PORTS[engine]
+def _image(engine: str, version: str, platform: Platform) -> str:
+    return (platform.image or IMAGES[engine]).format(version=version)
+
+
+def _docker(engine: str, version: str, pool: Pool, platform: Platform) -> str:
+    image, port = _image(engine, version, platform), PORTS[engine]
     words = [
         "docker",
         "run",
         "--rm",
-        "--gpus",
-        str(pool.gpus),
+        *(platform.docker or ("--gpus", str(pool.gpus))),
         "--ipc=host",
         "--ulimit",
         "memlock=-1",
@@ -81,15 +87,15 @@ def _docker(engine: str, version: str, pool: Pool) -> str:
     return shlex.join(words)
 
 
-def _deployment(engine: str, version: str, pool: Pool) -> dict[str, Any]:
+def _deployment(engine: str, version: str, pool: Pool, platform: Platform) -> dict[str, Any]:
     """A Kubernetes Deployment of a pool: one pod an engine."""
     labels = {"app": f"{engine}-{pool.role}"}
     container = {
         "name": engine,
-        "image": IMAGES[engine].format(version=version),
+        "image": _image(engine, version, platform),
         "command": ["bash", "-c", pool.command],
         "ports": [{"containerPort": PORTS[engine]}],
-        "resources": {"limits": {"nvidia.com/gpu": pool.gpus}},
+        "resources": {"limits": {platform.resource: pool.gpus}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
@@ -14,12 +13,14 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
+from pipewave.planning import platforms
 from pipewave.planning.disaggregated import designs as disaggregated
 from pipewave.planning.launch import pools
 from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
+from pipewave.serving.interval import Uncertainty, names_version
 from pipewave.step import Runner, find_engine
 
 TIMES = ("ttft_ms", "tpot_ms")
@@ -77,10 +78,14 @@ class Designs:
             "usd_per_million_tokens": None if np.isnan(cost) else round(cost, 4),
         }
 
+    def uncertain(self, index: int) -> Uncertainty:
+        """What is open about a design."""
+        engine = self.splits[self.split[index]].engine
+        return Uncertainty(float(self.columns["spread"][index]), find_engine(engine).name, names_version(engine))
+
     def _interval(self, index: int) -> dict[str, float]:
-        tpot, spread = float(self.columns["tpot_ms"][index]), float(self.columns["spread"][index])
-        factor = math.exp(spread)
-        return {"tpot_ms_low": round(tpot / factor, 3), "tpot_ms_high": round(tpot * factor, 3)}
+        ends = {name: self.uncertain(index).ends(name, float(self.columns[name][index])) for name in TIMES}
+        return {name + side: round(ms, 3) for name, each in ends.items() for side, ms in each.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ class Plan:
             "shortest": designs.shortest(),
             "winner": None if self.winner is None else self.marked(self.winner),
             "launch": None if self.winner is None else self.launch(self.winner, form),
+            "notes": [] if self.winner is None else [designs.uncertain(self.winner).note()],
             "elasticities": list(self.elasticities),
             "front": [self.marked(i) for i in self.front[:most]],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
@@ -121,10 +127,11 @@ class Plan:
         }
 
     def marked(self, index: int) -> dict[str, Any]:
-        """A design as a row, and whether it meets the limit on TPOT for sure: `yes`, or `perhaps` where its interval
-        straddles the limit."""
-        row, limit = self.designs.row(index), self.question.tpot_ms
-        straddles = limit is not None and row["tpot_ms_low"] <= limit < row["tpot_ms_high"]
+        """A design as a row, and whether it meets the limits for sure: `yes`, or `perhaps` where an interval straddles
+        one."""
+        row = self.designs.row(index)
+        limits = {name: limit for name in TIMES if (limit := getattr(self.question, name)) is not None}
+        straddles = any(row[f"{name}_low"] <= limit < row[f"{name}_high"] for name, limit in limits.items())
         return row | {"sure": "perhaps" if straddles else "yes"}
 
     def best_by_gpu(self) -> tuple[int, ...]:
@@ -156,7 +163,7 @@ class Plan:
             length=length if most is None else min(length + MARGIN, most),
             engine=engine,
         )
-        return render(form, engine.name, engine.version, engines)
+        return render(form, engine.name, engine.version, engines, platforms.of(split.gpu, engine.name))
 
 
 def _pools(split: Split) -> str:

@@ -18,6 +18,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
+from pipewave.planning import platforms
 from pipewave.planning.arrivals import Groups
 from pipewave.planning.launch import check_blocks
 from pipewave.planning.parts import Parts
@@ -63,6 +64,7 @@ class Steady:
     def __init__(self, model: ModelSpec, split: Split, question: Question, gpu: GPU) -> None:
         parallel = split.parallel
         parallel.check(model)
+        platforms.of(split.gpu, find_engine(split.engine).name)
         check_blocks(model, split)
         self.split, self.question = split, question
         self.runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, find_engine(split.engine))

@@ -36,7 +36,6 @@ RATES = frozenset((
 ))  # fmt: skip
 MORE, LESS = 1, -1  # a what-if is nowhere slower, nowhere faster than its original
 SHORT_S = 2e-3  # above, the work itself decides, which grows with every size
-HALVINGS = 2
 
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
@@ -50,7 +49,7 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
         latency[rows] = np.maximum(latency[rows], smaller)
     if (made_of := _made_of(gpu)) is not None:
         original, side = made_of
-        latency = _beside(latency, batch.answer(family, cols, key, original, protocol).seconds[0], side, ARRAY)
+        latency = _beside(latency, answer(family, cols, key, original, protocol).seconds[0], side, ARRAY)
     return replace(found, seconds=np.array(_at(latency, found.seconds, ARRAY)))
 
 
@@ -67,7 +66,7 @@ def answer_scalar(
         latency = max(latency, smaller.seconds[0] if smaller else 0.0)
     if (made_of := _made_of(gpu)) is not None:
         original, side = made_of
-        other = scalar.answer_scalar(family, case, key, original, protocol)
+        other = answer_scalar(family, case, key, original, protocol)
         if other is None:  # the original is calibrated: only a batch can say
             return None
         latency = _beside(latency, other.seconds[0], side, SCALAR)
@@ -78,17 +77,17 @@ def _measured(source: Source) -> bool:
     return source.basis == "measured_gpu"
 
 
-def _sizes(family: Family, key: Sequence[Any]) -> tuple[str, ...]:
-    """Sizes that may be halved; none where a list in the key counts them (tokens of each expert)."""
-    return () if any(isinstance(option, tuple | list) for option in key) else family.grows
+def _sizes(family: Family, key: Sequence[Any]) -> Mapping[str, int]:
+    """Sizes that may be halved, and how often; none where a list in the key counts them (tokens of each expert)."""
+    return {} if any(isinstance(option, tuple | list) for option in key) else family.grows
 
 
 def _halved(family: Family, case: Mapping[str, Any], key: Sequence[Any], latency: float) -> Iterator[Mapping[str, Any]]:
-    for name in _sizes(family, key) if latency < SHORT_S else ():
-        size, times = case.get(name) or 0, 0
-        while size and size % 2 == 0 and times < HALVINGS:
-            size, times = size // 2, times + 1
-            yield {**case, name: size}
+    for name, halvings in _sizes(family, key).items() if latency < SHORT_S else ():
+        size = case.get(name) or 0
+        for ways in (2 ** (i + 1) for i in range(halvings)):
+            if size and size % ways == 0:
+                yield {**case, name: size // ways}
 
 
 def _halved_columns(
@@ -96,8 +95,8 @@ def _halved_columns(
 ) -> Iterator[tuple[NDArray[np.intp], Columns]]:
     """Numbers of the calls of which a size can be halved, with their columns so."""
     short = latency < SHORT_S
-    for name in _sizes(family, key):
-        for ways in (2 ** (i + 1) for i in range(HALVINGS)):
+    for name, halvings in _sizes(family, key).items():
+        for ways in (2 ** (i + 1) for i in range(halvings)):
             rows = np.flatnonzero(short & (cols[name] % ways == 0) & (cols[name] > 0))
             if len(rows):
                 less = taken(cols, rows)

@@ -15,7 +15,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, Parallel
 from pipewave.serving.cases import Case
 from pipewave.serving.disaggregated import Disaggregated
-from pipewave.serving.interval import sides
+from pipewave.serving.interval import Uncertainty, hull, sides
 from pipewave.serving.matched import matched
 from pipewave.serving.notation import is_disaggregated, read
 from pipewave.serving.run import Server, Setup
@@ -48,19 +48,27 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     """
     traffic = case.traffic()
     setup, assumed = setup_of(case, traffic, front)
-    record, server = _served(case, setup, traffic, assumed)
-    seen = _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
-    times = seen | sides(seen, server.table.spread, version_given=version_given(case))
+    pools, server = _pools(case, setup, traffic, assumed)
+
+    def times(scale: float = 1.0) -> dict[str, float]:
+        record = pools.record(traffic, scale=scale)
+        return _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
+
+    uncertain = Uncertainty(pools.spread, server.runner.engine.name, version_given(case))
+    seen = times()
+    intervals = sides(seen, uncertain)
+    if case.mode == "serve":
+        intervals = hull(intervals, *map(times, uncertain.tried(traffic.concurrency)))
     return {
-        **{name: round(value, DIGITS) for name, value in times.items()},
+        **{name: round(value, DIGITS) for name, value in (seen | intervals).items()},
         "kv_tokens": server.memory.kv_tokens,
         "basis": {name: round(share, DIGITS) for name, share in server.table.basis.items()},
-        "notes": [*server.runner.deployment.model.notes, *server.table.notes, *assumed],
+        "notes": [*server.notes, *assumed, uncertain.note()],
     }
 
 
-def _served(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> tuple[Record, Server]:
-    """What happens to the requests, and the server that makes most of their tokens; notes on what was assumed."""
+def _pools(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> tuple[Server | Disaggregated, Server]:
+    """What serves the requests, and the server that makes most of their tokens; notes on what was assumed."""
     if case.prefill or case.decode:
         if not (case.prefill and case.decode):
             raise MissingField(
@@ -72,8 +80,8 @@ def _served(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> t
         assumed.append(note)
     else:
         server = Server.of(case.model, case.gpu, setup, traffic.longest)
-        return server.record(traffic), server
-    return pools.record(traffic), pools.decode
+        return server, server
+    return pools, pools.decode
 
 
 def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:

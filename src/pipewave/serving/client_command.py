@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipewave.errors import BadInput
+from pipewave.serving import datasets
 from pipewave.serving.report import Sla
 from pipewave.serving.server_command import Words, options, split
 from pipewave.serving.traffic import Traffic, synthetic
@@ -35,6 +36,7 @@ NAMES: Mapping[str, str] = {
     "--burstiness": "burstiness",
     "--seed": "seed",
     "--dataset-name": "dataset",
+    "--sharegpt-output-len": "answer",
 }
 AROUND, BELOW = "around", "below"
 # (words of the program, meaning of the ratio, prompts, prompt tokens, output tokens) by default.
@@ -86,9 +88,13 @@ def _traffic(client: tuple[str, str, int, int, int], taken: Words) -> Traffic:
         sizes = (mean, answer)
     rate, flight = said.get("rate", math.inf), said.get("concurrency")
     pace: dict[str, Any] = {"concurrency": int(flight)} if flight else {"rate": rate if math.isfinite(rate) else None}
+    seed, chosen = int(said.get("seed", 0)), taken.said.get("dataset", "random")
+    if chosen in datasets.names():
+        answers = int(said["answer"]) if "answer" in said else None
+        return datasets.drawn(chosen, int(said.get("requests", count)), seed=seed, output_len=answers, **pace)
     traffic = synthetic(
         int(said.get("requests", count)), input_len=max(round(sizes[0]), 1), output_len=max(round(sizes[1]), 1),
-        burstiness=said.get("burstiness", 1.0), spread=min(spread, 0.999), seed=int(said.get("seed", 0)), **pace,
+        burstiness=said.get("burstiness", 1.0), spread=min(spread, 0.999), seed=seed, **pace,
     )  # fmt: skip
     shared = int(said.get("prefix", 0))
     return traffic.with_prefix_tokens(shared) if shared else traffic
@@ -111,7 +117,7 @@ def _goodput(words: list[str]) -> tuple[dict[str, float], list[str]]:
 
 def _notes(taken: Words) -> tuple[str, ...]:
     notes = []
-    if taken.said.get("dataset", "random") not in MADE:
+    if taken.said.get("dataset", "random") not in (*MADE, *datasets.names()):
         notes.append(f"dataset {taken.said['dataset']}: its lengths are not known here; those of the options are taken")
     finite = math.isfinite(_number("rate", taken.said.get("rate", "inf")))
     if finite and "concurrency" in taken.said:

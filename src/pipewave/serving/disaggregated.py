@@ -17,6 +17,7 @@ from pipewave.errors import BadInput, UnknownField, did_you_mean
 from pipewave.gpus import GPU
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec
+from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.run import Served, Server, Setup
 from pipewave.serving.simulate import Record, Simulation
@@ -112,6 +113,11 @@ class Disaggregated:
     def spread(self) -> float:
         """Half the 90 % interval of a step's logarithm, of the wider side."""
         return max(self.prefill.spread, self.decode.spread)
+
+    @property
+    def uncertain(self) -> Uncertainty:
+        """What is open about the deployment."""
+        return replace(self.decode.uncertain, kernels=self.spread)
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""

@@ -19,14 +19,13 @@ from pipewave.step import Runner
 SAMPLES = 6
 
 
-def tpot_ms(runner: Runner, how: Speculative, run: Uniform) -> dict[str, float]:
-    """Mean time between tokens by side of its interval: the middle under no name, `_low`, `_high`."""
-    sides = ("", "_low", "_high")
-    return {side: float(np.mean(ms)) / how.mean for side, ms in zip(sides, _steps_ms(runner, how, run), strict=True)}
+def tpot_ms(runner: Runner, how: Speculative, run: Uniform) -> float:
+    """Mean time between tokens."""
+    return float(np.mean(_steps_ms(runner, how, run))) / how.mean
 
 
-def _steps_ms(runner: Runner, how: Speculative, run: Uniform) -> tuple[Array, Array, Array]:
-    """Sampled steps with both ends of their interval, drafts included; drafting is as uncertain as the rest."""
+def _steps_ms(runner: Runner, how: Speculative, run: Uniform) -> Array:
+    """Sampled steps, drafts included."""
     caches = [run.input_len + 1 + int(at) for at in sample(0, run.output_len - 1, SAMPLES)]
     verified, count = how.verified, run.batch
     batches = [
@@ -36,9 +35,8 @@ def _steps_ms(runner: Runner, how: Speculative, run: Uniform) -> tuple[Array, Ar
     steps = runner.steps(batches)
     drafter = Drafter(runner, how, count, run.input_len + run.output_len + how.tokens)
     drafts = np.array([1e6 * drafter.seconds(count, count * cache) for cache in caches])
-    grown = 1.0 + drafts / steps.total_us
-    middle, low, high = (1e-3 * grown * side for side in (steps.total_us, steps.low_us, steps.high_us))
-    return middle, low, high
+    took: Array = 1e-3 * (steps.total_us + drafts)
+    return took
 
 
 def table(runner: Runner, how: Speculative, budget: int, requests: int, longest: int) -> Drafted:

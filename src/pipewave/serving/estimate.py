@@ -22,12 +22,14 @@ from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
 from pipewave.serving import drafted_batch, queued
 from pipewave.serving.drafting import with_drafter
+from pipewave.serving.interval import Uncertainty, names_version
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.uniform import Plan, Uniform, sample
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, cache_bytes, chunk_bytes, requests_in
 
+TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
 PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
 LARGEST = 1 << 22
 MOST_QUEUED = 100_000  # requests of a batch of which only a part fits at once
@@ -66,10 +68,16 @@ class Estimate:
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
 
     def queued(
-        self, runner: Runner, memory: Budget, share: queued.Batch, batch: int, how: Speculative | None = None
+        self,
+        runner: Runner,
+        memory: Budget,
+        share: queued.Batch,
+        batch: int,
+        uncertain: Uncertainty,
+        how: Speculative | None = None,
     ) -> Estimate:
         """The same with the times of all of `batch` requests, of which the cache holds a part at once."""
-        times: dict[str, Any] = dict(queued.times(runner, memory, share, how))
+        times = bounded(queued.times(runner, memory, share, how), uncertain)
         fits = room(runner.deployment, memory, share.requests, share.input_len + share.output_len, share.budget)
         note = (
             f"{fits} of {share.requests} requests a rank fit the KV cache at once: the others wait their turn; "
@@ -78,29 +86,33 @@ class Estimate:
         rate = 1e3 * batch * share.output_len / times["e2e_ms"] if self.output_tokens_per_s else 0.0
         return replace(self, **times, output_tokens_per_s=rate, notes=(*self.notes, note))
 
-    def drafted(self, runner: Runner, how: Speculative, run: Uniform) -> Estimate:
+    def drafted(self, runner: Runner, how: Speculative, run: Uniform, uncertain: Uncertainty) -> Estimate:
         """The same batch with `how` drafting; nothing changes where at most one token is generated."""
         later = run.output_len - 1
         if later < 1 or runner.deployment.model.pooled:
             return self
-        changed: dict[str, Any] = {}
-        for side, tpot in drafted_batch.tpot_ms(runner, how, run).items():
-            changed |= {f"tpot_ms{side}": tpot, f"e2e_ms{side}": getattr(self, f"prefill_ms{side}") + later * tpot}
+        tpot = drafted_batch.tpot_ms(runner, how, run)
+        changed = bounded({"tpot_ms": tpot, "e2e_ms": self.prefill_ms + later * tpot}, uncertain)
         rate = self.output_tokens_per_s * self.e2e_ms / changed["e2e_ms"]
         note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
         return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, note))
 
-    def with_images(self, runner: Runner, batch: int, images: int) -> Estimate:
+    def with_images(self, runner: Runner, batch: int, images: int, uncertain: Uncertainty) -> Estimate:
         """The same with the images of each prompt encoded before it, one prompt after the other."""
         if not images:
             return self
         priced = runner.price([runner.deployment.images(images)])
-        each, spread = float(priced.us[0]) * batch * 1e-3, float(np.exp(priced.spread[0]))
-        added = {"": each, "_low": each / spread, "_high": each * spread}
-        times = {f"{n}_ms{s}": getattr(self, f"{n}_ms{s}") + ms for n in ("prefill", "e2e") for s, ms in added.items()}
+        each = float(priced.us[0]) * batch * 1e-3
+        times = bounded({name: getattr(self, name) + each for name in ("prefill_ms", "e2e_ms")}, uncertain)
         parts = {**self.breakdown, "prefill_ms": {**self.breakdown["prefill_ms"], "vision_tower": each}}
         rate = self.output_tokens_per_s * self.e2e_ms / times["e2e_ms"]
         return replace(self, **times, breakdown=parts, output_tokens_per_s=rate)
+
+
+def bounded(times: Mapping[str, float], uncertain: Uncertainty) -> dict[str, Any]:
+    """Times with both ends of their intervals, as fields of `Estimate`."""
+    ends = {name: {"": ms, **uncertain.ends(name, ms)} for name, ms in times.items()}
+    return {name + side: ms for name, each in ends.items() for side, ms in each.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -180,12 +192,13 @@ def estimate(
     share = -(-batch // dp)  # of the fullest rank
     together = min(share, room(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens))
     run = Uniform(together, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
-    found = _Timeline(runner, run.plan(), batch).estimate(memory)
-    found = found.drafted(runner, how, run) if how else found
+    uncertain = Uncertainty(runner.usual()[0], runner.engine.name, names_version(engine))
+    found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
+    found = found.drafted(runner, how, run, uncertain) if how else found
     if together < share:
         waiting = queued.Batch(share, input_len, run.output_len, max_num_batched_tokens)
-        found = found.queued(runner, memory, waiting, batch, how)
-    return found.with_images(runner, share, images)
+        found = found.queued(runner, memory, waiting, batch, uncertain, how)
+    return found.with_images(runner, share, images, uncertain)
 
 
 def for_output(model: ModelSpec, output_len: int) -> ModelSpec:
@@ -244,14 +257,10 @@ class _Timeline:
         """A value of every step of the run, linear between the sampled ones."""
         return np.interp(np.arange(self.total), self.points, values[:-1])
 
-    def estimate(self, memory: Budget) -> Estimate:
+    def estimate(self, memory: Budget, uncertain: Uncertainty) -> Estimate:
         """Put the answer together."""
-        sides = {"": self.steps.total_us, "_low": self.steps.low_us, "_high": self.steps.high_us}
-        times = {
-            f"{name}_ms{side}": value
-            for side, step_us in sides.items()
-            for name, value in zip(("prefill", "tpot", "e2e"), self._times(step_us), strict=True)
-        }
+        middle = dict(zip(TIMES, self._times(self.steps.total_us), strict=True))
+        times = bounded(middle, uncertain)
         spec, run = self.runner.deployment.model, self.plan.run
         return Estimate(
             model=spec.name,
@@ -263,7 +272,7 @@ class _Timeline:
             memory_gib=self._memory(memory),
             breakdown=self._breakdown(),
             basis=self._basis(),
-            notes=(*spec.notes, *self._length_note(), *self.steps.notes),
+            notes=(*spec.notes, *self._length_note(), *self.steps.notes, uncertain.note()),
         )
 
     def _times(self, step_us: Array) -> tuple[float, float, float]:

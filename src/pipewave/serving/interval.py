@@ -1,42 +1,113 @@
-"""How far a served mean may be off: what kernels leave open, and what a description of a deployment leaves open.
+"""How far a figure of a deployment may be off: one law for `estimate`, `serve` and `plan`.
 
-Both add as variances do, in logarithms. The second part is read off published runs, each group of them scored with the
-others' (`python -m bench.published_cover --write`); it is wider where the engine's version is not given. A deployment
-called from its own process has the first part only, in `estimate`, `serve` and `plan` alike.
+Half the 90 % interval of a figure's logarithm adds up, as variances do, from what kernels leave open, what the host and
+the settings of a server that somebody else runs leave open (by engine and figure), and what the version adds where it
+is not named. The last two are read off published runs: the first with each group of them left out
+(`python -m bench.published_cover --write`), the second as the difference that the version makes to answers for them.
+Which kernels run (other software's rows, other GPUs') is part of what kernels leave open.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pipewave.files import packaged
+from pipewave.software.engines import Engine, numbered
 
 FILE = Path(__file__).with_name("interval.json")
 METRICS = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
-Open = Mapping[str, Mapping[str, float]]
+# Figures that go by the law of another: a static batch has no clients whose arrivals are open, an interval between two
+# tokens is one of those that TPOT is the mean of.
+AS = {"prefill_ms": "tpot_ms", "itl_ms": "tpot_ms"}
 
 
 @cache
-def left_open() -> Open:
-    """Half-widths by what is known of the version (`version_given`, `version_assumed`) and mean."""
-    return dict(packaged.document(FILE)["half_widths"])
+def _table() -> Mapping[str, Any]:
+    return dict(packaged.document(FILE))
 
 
-def half_width(metric: str, kernels: float, *, version_given: bool) -> float:
-    """Half the 90 % interval of a mean's logarithm; `kernels`: that of a step; `version_given`: by the description."""
-    return math.hypot(kernels, left_open()["version_given" if version_given else "version_assumed"][metric])
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """What is open about a deployment: its kernels (half the 90 % interval of a step's logarithm), whose server it is,
+    and whether the version is given."""
+
+    kernels: float
+    engine: str
+    version_given: bool
+
+    def server(self, metric: str) -> float:
+        """What host, front end and settings leave open; of an engine without published runs, as much as of any."""
+        widths = _table()["servers"]
+        name = AS.get(metric, metric)
+        return float(widths[self.engine][name] if self.engine in widths else max(one[name] for one in widths.values()))
+
+    def version(self, metric: str) -> float:
+        """What the version adds where it is not given."""
+        return 0.0 if self.version_given else float(_table()["version"][AS.get(metric, metric)])
+
+    def half(self, metric: str) -> float:
+        """Half the 90 % interval of a figure's logarithm."""
+        return math.hypot(self.kernels, self.server(metric), self.version(metric))
+
+    def ends(self, metric: str, value: float) -> dict[str, float]:
+        """Both ends of a figure's interval, as `_low` and `_high`."""
+        factor = math.exp(self.half(metric))
+        return {"_low": value / factor, "_high": value * factor}
+
+    def tried(self, concurrency: int | None) -> tuple[float, ...]:
+        """Factors of steps to simulate beside the middle: none where a number of clients wait for their answers, else
+        both ends of TPOT's interval, for queues amplify what steps leave open."""
+        half = self.half("tpot_ms")
+        return () if concurrency else (math.exp(-half), math.exp(half))
+
+    def note(self) -> str:
+        """Which unknowns widen the intervals, and how far each would on its own."""
+        first, later = (_percent(self.server(name)) for name in ("ttft_ms", "tpot_ms"))
+        words = [
+            f"kernels {_percent(self.kernels)}",
+            f"host and settings of a {self.engine} server not known {later} (TTFT {first})",
+        ]
+        if not self.version_given:
+            words.append(f"version not named {_percent(self.version('tpot_ms'))}")
+        return "90 % intervals hold what is open: " + ", ".join(words)
 
 
-def sides(means: Mapping[str, float], kernels: float, *, version_given: bool) -> dict[str, float]:
-    """Both ends of the interval of every mean, under names such as `ttft_ms_low`."""
-    factors = {
-        name: math.exp(half_width(name, kernels, version_given=version_given)) for name in METRICS if name in means
+def _percent(half: float) -> str:
+    return f"± {100 * math.expm1(half):.0f} %"
+
+
+def names_version(engine: str | Engine) -> bool:
+    """Whether an engine is named with its version, as `vllm:0.22.1` is."""
+    return isinstance(engine, Engine) or bool(numbered(str(engine).partition(":")[2]))
+
+
+def hull(intervals: Mapping[str, float], *ends: Mapping[str, float]) -> dict[str, float]:
+    """Intervals, as `ttft_ms_low` and `ttft_ms_high`, that hold what happens at some ends as well."""
+    held = {}
+    for key, value in intervals.items():
+        name, _, side = key.rpartition("_")
+        held[key] = {"low": min, "high": max}[side]([value, *(end[name] for end in ends if name in end)])
+    return held
+
+
+def around(run: Mapping[str, Any], uncertain: Uncertainty, *ends: Mapping[str, Any]) -> dict[str, float]:
+    """The interval of every time of a run's summary (`ttft_p99_ms`), which holds those of runs at some ends as well."""
+    by_law = {
+        name + side: ms
+        for name in run
+        if name.endswith("_ms")
+        for side, ms in uncertain.ends(f"{name.partition('_')[0]}_ms", run[name]).items()
     }
+    return hull(by_law, *ends)
+
+
+def sides(means: Mapping[str, float], open_: Uncertainty) -> dict[str, float]:
+    """Both ends of the interval of every mean, under names such as `ttft_ms_low`."""
     return {
-        f"{name}_{side}": means[name] * factor**sign
-        for name, factor in factors.items()
-        for side, sign in (("low", -1), ("high", 1))
+        name + side: value for name in METRICS if name in means for side, value in open_.ends(name, means[name]).items()
     }

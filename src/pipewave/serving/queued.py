@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +27,7 @@ class Batch:
 
 
 def times(runner: Runner, memory: Budget, batch: Batch, how: Speculative | None = None) -> Mapping[str, float]:
-    """`prefill_ms`, `tpot_ms` and `e2e_ms` with both ends of their interval.
+    """`prefill_ms`, `tpot_ms` and `e2e_ms`.
 
     `prefill_ms`: until the last request has its first token; `tpot_ms`: mean over requests, waits after preemption
     included; `how`: what drafts. Raises DoesNotFit when not even one request fits.
@@ -44,11 +42,8 @@ def times(runner: Runner, memory: Budget, batch: Batch, how: Speculative | None 
     )
     record = Simulation(traffic, pool, keep_steps=False).run()
     later = max(batch.output_len - 1, 1)
-    middle = {
+    return {
         "prefill_ms": 1e3 * float(record.first_s.max()),
         "tpot_ms": 1e3 * float(np.mean(record.done_s - record.first_s)) / later if batch.output_len > 1 else 0.0,
         "e2e_ms": 1e3 * float(record.done_s.max()),
     }
-    factor = math.exp(table.spread)
-    sides: dict[str, Any] = {"": 1.0, "_low": 1.0 / factor, "_high": factor}
-    return {name + side: ms * scale for name, ms in middle.items() for side, scale in sides.items()}

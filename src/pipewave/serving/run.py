@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,6 +18,7 @@ from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
 from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
+from pipewave.serving.interval import Uncertainty, around, names_version
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.setup import Setup as Setup
@@ -77,6 +77,7 @@ class Server:
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
         state = corrections.state(runner.gpu.name)
         table = _table(plain, *sizes, 1, state).under(runner.engine.hosted(setup.front.host, setup.front.launch))
+        table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
         return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
     def record(
@@ -129,6 +130,16 @@ class Server:
         """Half the 90 % interval of a step's logarithm."""
         return self.table.spread
 
+    @property
+    def uncertain(self) -> Uncertainty:
+        """What is open about the deployment."""
+        return Uncertainty(self.spread, self.runner.engine.name, names_version(self.setup.engine))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed of the model, and what its kernels' times rest on."""
+        return (*self.runner.deployment.model.notes, *self.table.notes)
+
     def run_with_interval(self, traffic: Traffic, sla: Sla = ANY) -> Served:
         """Serve three times, with steps at the middle and at both ends of their interval."""
         return with_interval(self, traffic, sla)
@@ -169,11 +180,11 @@ class Server:
 
 
 class Serves(Protocol):
-    """What serves traffic in steps whose logarithm is known to ± `spread`."""
+    """What serves traffic, and what is open about it."""
 
     @property
-    def spread(self) -> float:
-        """Half the 90 % interval of a step's logarithm."""
+    def uncertain(self) -> Uncertainty:
+        """What is open about the deployment."""
         ...
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
@@ -182,20 +193,20 @@ class Serves(Protocol):
 
 
 def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
-    """Serve three times, with steps at the middle and at both ends of their interval."""
-    middle = server.run(traffic, sla)
-    low, high = (server.run(traffic, sla, scale=math.exp(sign * server.spread)).answer for sign in (-1.0, 1.0))
-    return replace(middle, answer={**middle.answer, **ends(middle.answer, low, high)})
+    """Serve with an interval for each time, by the law of `pipewave.serving.interval`.
 
-
-def ends(middle: Mapping[str, Any], low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, float]:
-    """The interval of every time, under names such as `ttft_p99_ms_low`.
-
-    The slowest few requests of a run with faster steps may be slower than those of the run in the middle: other
-    requests meet. The interval holds all three.
+    Requests that come whether or not others are done queue behind slow steps: they are served twice more, with steps at
+    both ends of TPOT's interval, and the times' intervals hold what then happens.
     """
-    three = {name: [run[name] for run in (middle, low, high) if name in run] for name in middle if name[-3:] == "_ms"}
-    return {f"{name}_{side}": of(three[name]) for name in three for side, of in (("low", min), ("high", max))}
+    middle, uncertain = server.run(traffic, sla), server.uncertain
+    ends = [server.run(traffic, sla, scale=scale).answer for scale in uncertain.tried(traffic.concurrency)]
+    notes = {"notes": [uncertain.note()]}
+    return replace(middle, answer={**middle.answer, **around(middle.answer, uncertain, *ends), **notes})
+
+
+def _images_us(runner: Runner, images: int) -> float:
+    """What encoding the images of one prompt takes. Raises BadInput where the model has no tower."""
+    return float(runner.price([runner.deployment.images(images)]).us[0])
 
 
 def _placed(model: ModelSpec, setup: Setup) -> ModelSpec:
@@ -233,7 +244,7 @@ def _drafted(
     """The step table under speculative decoding."""
     if how is None:
         return None
-    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine)
+    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine).encoding(table.prompt_us)
     return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
 
 

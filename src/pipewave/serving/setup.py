@@ -27,7 +27,8 @@ class Setup:
     of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
     and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
     drafted. exchange: how tokens reach experts of other ranks, in the engine's words; two_batch: it overlaps.
-    balance: how experts are loaded. lora: adapters. kv_offload_gib: host memory a GPU for idle blocks of prompts.
+    balance: how experts are loaded. images: of each prompt. lora: adapters. kv_offload_gib: host memory a GPU for idle
+    blocks of prompts.
     """
 
     tp: int = 1
@@ -59,6 +60,7 @@ class Setup:
     wait_share: float = 0.0
     patience: int = 0
     speculative: Speculative | None = None
+    images: int = 0
     lora: Lora | None = None
     kv_offload_gib: float = 0.0
 

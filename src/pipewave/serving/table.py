@@ -20,7 +20,7 @@ from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.serving.together import Pieces, Work, group_seconds
+from pipewave.serving.together import Pieces, Work, fresh, group_seconds
 from pipewave.step import Engine, Priced, Regime, Runner
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
@@ -38,6 +38,7 @@ class StepTable:
 
     def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1) -> None:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
+        self.prompt_us = 0.0
         self.decoders: dict[int, Callable[[float], float]] = {}
         self.most_requests = requests
         chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
@@ -98,6 +99,12 @@ class StepTable:
         other.graph, other.pieces, other.eager = other._regimes()
         return other
 
+    def encoding(self, prompt_us: float) -> StepTable:
+        """The same where each prompt's first piece brings images, which take so many µs to encode."""
+        other = self._copy()
+        other.prompt_us = prompt_us
+        return other
+
     def scaled(self, factor: float) -> StepTable:
         """The same table with every step `factor` times as long."""
         other = self._copy()
@@ -133,7 +140,7 @@ class StepTable:
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
         busy = max(kernels + regime.between_us, regime.beside_us)
         whole = busy + regime.after_us + requests * self.engine.each_request_us
-        return float(self.factor * limited_us(whole, heat, SCALAR))
+        return float(self.factor * (limited_us(whole, heat, SCALAR) + self.prompt_us * fresh(pieces)))
 
     def together(self, ranks: Sequence[Work]) -> float:
         """A step of data-parallel ranks, in seconds."""

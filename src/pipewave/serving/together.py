@@ -39,6 +39,7 @@ class Grids(Protocol):
     verify: int
     factor: float
     most_requests: int
+    prompt_us: float
     two_batch: TwoBatch | None
     graph: Regime
     pieces: Regime
@@ -77,8 +78,14 @@ def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
     kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
     busy = max(kernels + regime.between_us, regime.beside_us)
     hosted = max(decoding + len(pieces) for decoding, _, pieces in ranks)
+    images = table.prompt_us * max(fresh(pieces) for _, _, pieces in ranks)
     whole = busy + regime.after_us + hosted * engine.each_request_us
-    return float(table.factor * limited_us(whole, sum(heat), SCALAR))
+    return float(table.factor * (limited_us(whole, sum(heat), SCALAR) + images))
+
+
+def fresh(pieces: Pieces) -> int:
+    """Prompts that begin with this step."""
+    return sum(before == 0 for _, before in pieces)
 
 
 def _tokens(rank: Work, verify: int) -> int:

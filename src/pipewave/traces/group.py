@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pipewave.traces.kinds import Kind
+from pipewave.traces.kinds import UNKNOWN, Kind, whole_operators
 from pipewave.traces.names import dtype_of, kind_of, tile_of
 from pipewave.traces.trace import Dims, Kernel, Op
 
@@ -62,6 +62,7 @@ class _Open:
     head: Kernel
     kernels: list[Kernel] = field(default_factory=list)
     products: int = 0
+    operator: Op | None = None
 
     def take(self, kernel: Kernel, kind: Kind) -> None:
         self.kernels.append(kernel)
@@ -84,7 +85,13 @@ def group(kernels: Iterable[Kernel]) -> list[Group]:
     waiting: dict[str | None, list[Kernel]] = {}
     for kernel in kernels:
         kind, last = kind_of(kernel.name), latest.get(kernel.stream)
-        if kind.joins == "next":
+        operator, whole = whole_of(kernel)
+        if operator is not None and last is not None and last.operator is operator:
+            last.take(kernel, last.kind)
+        elif operator is not None:
+            latest[kernel.stream] = _Open(whole, kernel, [kernel], operator=operator)
+            done.append(latest[kernel.stream])
+        elif kind.joins == "next":
             waiting.setdefault(kind.family, []).append(kernel)
         elif last is not None and last.wants(kind):
             last.take(kernel, kind)
@@ -96,6 +103,13 @@ def group(kernels: Iterable[Kernel]) -> list[Group]:
             done.append(opened)
     alone = [_Open(kind_of(kernel.name), kernel, [kernel]) for rest in waiting.values() for kernel in rest]
     return sorted((_close(one) for one in [*done, *alone]), key=lambda one: one.head.start_us)
+
+
+def whole_of(kernel: Kernel) -> tuple[Op | None, Kind]:
+    """The operator above a kernel that is one call as a whole, and what it is; None where there is none."""
+    kinds = whole_operators()
+    found = next((op for op in kernel.ops if op.name in kinds), None)
+    return found, kinds[found.name] if found else UNKNOWN
 
 
 def _quantised(kind: Kind, kernel: Kernel, done: list[_Open]) -> list[Kernel]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
-from pipewave.kernels import registered
+from pipewave.kernels import registered, revision
 from pipewave.kernels.faces import KernelName
 
 
@@ -45,6 +46,16 @@ def kinds() -> tuple[Kind, ...]:
         Kind(name.pattern, name.role, family, name.impl, name.joins)
         for name, family in sorted(found, key=lambda pair: pair[0].rank)
     )
+
+
+def whole_operators() -> dict[str, Kind]:
+    """Operators that are one call of a family, by name."""
+    return _whole_operators(revision())
+
+
+@lru_cache(maxsize=1)
+def _whole_operators(registry: int) -> dict[str, Kind]:
+    return {name: Kind("", "sample", family.name) for family in registered() for name in family.profile.whole}
 
 
 # Operand types as kernel names spell them; the first found wins, so narrow types come before what they are scaled in.

@@ -13,6 +13,7 @@ from pipewave.kernels import family_of
 from pipewave.kernels.attention.lengths import Lengths, of_step
 from pipewave.kernels.launched import Given, Shaped
 from pipewave.kernels.streaming.argmax import OP as ARGMAX
+from pipewave.kernels.streaming.sampling_profile import as_run
 from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.software.engines import Engine
@@ -27,7 +28,7 @@ from pipewave.traces.reader import read
 from pipewave.traces.report import Report, report
 from pipewave.traces.trace import Step, Trace
 
-ARGMAX_KERNEL = "ArgMaxOps"
+SAMPLE = "sample"  # a model's last kernel, whatever runs it
 NOTHING = Given()
 
 
@@ -79,10 +80,10 @@ def shaped(
 
 
 def _written_by(one: Group, shape: Shaped | None) -> Shaped | None:
-    """A kernel that torch.compile generated is predicted as such, and so is sampling by argmax, both by their names."""
+    """A kernel that torch.compile generated is predicted as such, and so is one that samples, both by their names."""
     written = one.family is not None and family_of(one.family).profile.generated
-    if shape is not None and ARGMAX_KERNEL in one.head.name and isinstance(shape.call, Elementwise):
-        return replace(shape, call=replace(shape.call, op=ARGMAX))
+    if shape is not None and isinstance(shape.call, Elementwise) and shape.call.op in (SAMPLE, ARGMAX):
+        return replace(shape, call=as_run(shape.call, one.head.name))
     if shape is None or not written or not one.head.name.startswith("triton_"):
         return shape
     if not family_of(shape.call.kernel).profile.generated:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -10,9 +9,10 @@ from pydantic import Field
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.models import ModelSpec
+from pipewave.serving.interval import around
 from pipewave.serving.over_time import over_time
 from pipewave.serving.report import Sla
-from pipewave.serving.run import Server, Setup, ends
+from pipewave.serving.run import Server, Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.steady import middle, summary_of
 from pipewave.serving.traffic import Traffic, parse_trace, synthetic
@@ -73,19 +73,19 @@ def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
     limits.at_most("requests", len(traffic), limits.TRAFFIC_REQUESTS, "requests")
     server = _server(model_of(query.model), gpu_of(query.gpu, query.what_if), query, traffic.longest)
     sla = Sla(query.ttft_ms, query.tpot_ms, query.e2e_ms)
-    sides = {side: _record(server, traffic, sign) for side, sign in (("", 0), ("_low", -1), ("_high", 1))}
-    record = sides[""]
+    record = _record(server, traffic)
     kept = middle(record, traffic) if query.settled else None
-    figures = {side: summary_of(one, traffic, server.gpus, sla, kept) for side, one in sides.items()}
+    others = [_record(server, traffic, scale) for scale in server.uncertain.tried(traffic.concurrency)]
+    figures, *ends = (summary_of(one, traffic, server.gpus, sla, kept) for one in (record, *others))
     return {
         "schema_version": 1,
         **server.names(),
-        **_rounded(figures[""] | ends(*figures.values())),
+        **_rounded(figures | around(figures, server.uncertain, *ends)),
         "figures_of": len(traffic) if kept is None else int(kept.sum()),
         "where": where(server, record, traffic, kept),
         "timeline": over_time(record, traffic, server.pages, POINTS),
         "basis": {name: round(share, 4) for name, share in server.table.basis.items()},
-        "notes": list(dict.fromkeys([*server.runner.deployment.model.notes, *server.table.notes])),
+        "notes": list(dict.fromkeys([*server.notes, server.uncertain.note()])),
         "command": _command(query),
     }  # fmt: skip
 
@@ -117,9 +117,8 @@ def _server(spec: ModelSpec, gpu: GPU, query: TrafficQuery, longest: int) -> Ser
     return Server.of(spec, gpu, setup, longest)
 
 
-def _record(server: Server, traffic: Traffic, sign: int) -> Record:
-    """What happens, with steps at the middle or at an end of their interval."""
-    scale = math.exp(sign * server.spread)
+def _record(server: Server, traffic: Traffic, scale: float = 1.0) -> Record:
+    """What happens, with every step `scale` times as long."""
     return server.record(traffic, scale=scale, keep_steps=True, most_steps=limits.TRAFFIC_STEPS)
 
 

@@ -139,7 +139,7 @@ def _family(call: type[Collective], **own: Any) -> Family:
         "nets": (call.kernel,),
         "faces": partial(faces, call.kernel),
         "variant": reach,
-        "grows": ("bytes",),
+        "grows": {"bytes": 3},
     }
     given |= {"check_on": check_reach, "assumed": assumed}
     return Family(call.kernel, call, _analyse(call.kernel), **given | own)

@@ -94,5 +94,5 @@ FAMILY = Family(
     example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     faces=faces,
     reads="operands",
-    grows=("m",),
+    grows={"m": 2},
 )

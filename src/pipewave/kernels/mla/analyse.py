@@ -36,8 +36,8 @@ def latent(heads: Amount, ctx: Context) -> Heads:
 
 
 def stays_latent(ctx: Context) -> bool:
-    """Whether a context kernel works on compressed rows: SGLang's FlashAttention and Triton kernels take no others."""
-    return ctx.framework == "sglang" and "trtllm" not in ctx.impl
+    """Whether a context kernel works on compressed rows."""
+    return bool(ctx.rule("mla_stays_latent"))
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
@@ -74,5 +74,5 @@ FAMILY = Family(
     example="pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
     faces=faces,
     reads="operands",
-    grows=("heads",),
+    grows={"heads": 3},
 )

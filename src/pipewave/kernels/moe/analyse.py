@@ -93,5 +93,5 @@ FAMILY = Family(
     example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
     faces=faces,
     reads="operands",
-    grows=("tokens",),
+    grows={"tokens": 2},
 )

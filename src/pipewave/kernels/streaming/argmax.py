@@ -2,8 +2,8 @@
 
 A block of 512 threads takes a row. Where a thread would look at 256 values or more, several blocks share the row and
 exchange what they found through memory (`setReduceConfig` in ATen's Reduce.cuh: grids of all traced calls are this
-rule's). So a row of 128,256 logits takes longer than one of 151,936. The three constants are fitted to four traced
-calls (H200, 1 and 32 rows of both); those of four other traces of the H200 are predicted within 9 %.
+rule's). So a row of 128,256 logits takes longer than one of 151,936. The constants are fitted to 48 sizes on an H100
+(`python -m bench.sampling_fit`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pipewave.physics.demand import Array
 OP = "argmax"
 THREADS, SHARED_FROM, LEAST, MOST = 512, 256.0, 16.0, 256.0  # threads of a block; values a thread looks at
 BLOCKS_PER_SM = 4
-START_S, CYCLES_A_VALUE, DRAM_SHARE = 6.6e-6, 162.0, 0.42
+START_S, SHARED_START_S = 3.194e-06, 2.846e-06
+CYCLES_A_VALUE, MISSED_CYCLES, DRAM_SHARE = 175.4, 255.4, 0.6468
+HELD = 0.4  # of the L2
 VALUE_BYTES, INDEX_BYTES = 4, 8  # logits are compared as float32, places are int64
 
 
@@ -33,5 +35,8 @@ def seconds(read: Array, written: Array, gpu: GPU) -> Array:
     values = read / VALUE_BYTES / rows
     shared = blocks_of_a_row(rows, values, gpu.sms)
     waves = np.ceil(rows * shared / (BLOCKS_PER_SM * gpu.sms))
-    looking = waves * values / (THREADS * shared) * CYCLES_A_VALUE / (1e6 * gpu.sustained_clock_mhz)
-    return np.asarray(START_S + np.maximum(looking, read / (DRAM_SHARE * 1e9 * gpu.dram_gbps)))
+    missing = np.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / np.maximum(read, 1.0))
+    cycles = CYCLES_A_VALUE + MISSED_CYCLES * missing
+    looking = waves * values / (THREADS * shared) * cycles / (1e6 * gpu.sustained_clock_mhz)
+    start = START_S + np.where(shared > 1, SHARED_START_S, 0.0)
+    return np.asarray(start + np.maximum(looking, read / (DRAM_SHARE * 1e9 * gpu.dram_gbps)))

@@ -10,6 +10,7 @@ from pipewave.kernels.faces import KernelName, OperatorReader, Profile
 from pipewave.kernels.launched import Given, Launched, Op, Shaped, Step
 from pipewave.kernels.streaming.argmax import INDEX_BYTES
 from pipewave.kernels.streaming.argmax import OP as ARGMAX
+from pipewave.kernels.streaming.sampling_profile import WHOLE, by_name, exponential, softmax, whole
 
 BINARY = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum")
 UNARY = (
@@ -41,12 +42,13 @@ NAMES = (
     ),
     KernelName(
         91,
-        r"argmax|ArgMax|[Ss]ampling|TopPRenorm|TopKMask|top_k_top_p|_topk_topp|softmax|SoftMax|multinomial|gumbel",
+        r"argmax|ArgMax|[Ss]ampling|TopPRenorm|TopKMask|top_k_top_p|_topk_topp|softmax|SoftMax|multinomial|gumbel"
+        r"|_temperature_kernel|_min_p_kernel|mbtopk|sbtopk",
         "sample",
     ),
     KernelName(
         91,
-        r"^_(apply_write|prepare_|combine_sampled|gather_block|compute_slot|post_update)|slot_mapping",
+        r"^_(apply_write|prepare_|combine_sampled|gather_block|compute_slot|post_update|get_num_sampled)|slot_mapping|_assert_async",
         "bookkeeping",
     ),
     KernelName(
@@ -67,8 +69,13 @@ NAMES = (
 )
 
 
-def _copied(launched: Launched, step: Step | None, given: Given) -> Shaped | None:
-    """Copies and fills carry their bytes."""
+def _whole_launch(launched: Launched, step: Step | None, given: Given) -> Shaped | None:
+    """Copies and fills carry their bytes; operators that are one call carry their sizes, samplers their grids."""
+    if (op := launched.op(*WHOLE)) and op.dims:
+        call = whole(op, launched)
+        return Shaped(op.name, call) if call else None
+    if (call := by_name(launched)) is not None:
+        return Shaped(call.op, call)
     role, size = launched.role, launched.head.arg("bytes")
     if not isinstance(size, int) or role not in ("copy", "fill"):
         return None
@@ -129,7 +136,8 @@ def _quantise(x: int) -> OperatorReader:
 
 PROFILE = Profile(
     NAMES,
-    group=_copied,
+    group=_whole_launch,
+    whole=tuple(WHOLE),
     anchors=("kv_write",),
     fusible=True,
     generated=True,
@@ -148,7 +156,9 @@ PROFILE = Profile(
         "aten::copy_": _stream((1,), 0, "copy"),
         "aten::fill_": _stream((), 0, "fill"),
         "aten::argmax": _argmax,
-        "aten::_softmax": _stream((0,), 0, "softmax"),
+        "aten::_softmax": softmax,
+        "aten::_log_softmax": softmax,
+        "aten::exponential_": exponential,
         **dict.fromkeys(("aten::sum", "aten::mean", "aten::amax"), _stream((0,), None, "sum")),
         **{f"aten::{name}": _binary for name in BINARY},
         **{f"aten::{name}": _stream((0,), 0, "pointwise") for name in UNARY},

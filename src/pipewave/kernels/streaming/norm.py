@@ -138,7 +138,7 @@ RMSNORM = Family(
     example="pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
     faces=_norm_faces,
     reads="activations",
-    grows=("rows",),
+    grows={"rows": 2, "dim": 1},
 )
 SILU = Family(
     "silu_and_mul",
@@ -149,5 +149,5 @@ SILU = Family(
     example="pipewave predict silu_and_mul 2048 14336 --gpu H200",
     faces=_activation_faces,
     reads="activations",
-    grows=("rows",),
+    grows={"rows": 2, "dim": 1},
 )

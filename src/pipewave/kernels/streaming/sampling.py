@@ -1,0 +1,74 @@
+"""Kernels that look at logits to choose tokens: softmax, random draws, masks of top-k and top-p, sorts.
+
+A block of threads takes a row, or a tile of one, and looks at it in chunks of 1,024 values, one after the other (the
+field `rounds` of a call). With few requests that is all the time there is; with many, blocks wait for an SM; logits
+that the L2 no longer holds come from DRAM, more slowly and more than once:
+
+    blocks = values / (1024 · rounds),  miss = max(0, 1 − 0.4 · L2 / bytes)
+    time = start + max( max(1, ⌈blocks / SMs⌉ / resident) · rounds · (cycles + more_cycles · miss) / clock,
+                        passes · bytes · miss / DRAM bandwidth )
+
+Operators that run many kernels over all SMs (top-k and sort of PyTorch) have the work of an SM in the place of rounds.
+Constants: `python -m bench.sampling_fit`, which fits them to 48 sizes of each on an H100 (1 to 256 requests,
+vocabularies of 32,000 to 262,144) and prints how far vocabularies left out are off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.gpus import GPU
+from pipewave.physics.demand import Array
+
+CHUNK, VALUE_BYTES = 1024, 4
+HELD = 0.4  # of the L2: logits and what they are made of
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """`start_us`; `cycles` of a chunk from L2 and `more_cycles` from DRAM; `passes` over DRAM; blocks that an SM holds
+    at full speed. `spread`: many kernels over all SMs. `error_percent`: mean over vocabularies left out of the fit."""
+
+    start_us: float
+    cycles: float
+    more_cycles: float
+    passes: float
+    resident: float
+    error_percent: float
+    spread: bool = False
+
+
+LAWS: dict[str, Law] = {
+    "softmax": Law(2.335, 455.7, 969.3, 3.096, 0.9997, 5.2),
+    "log_softmax": Law(1.354, 409.5, 983.9, 4.686, 1.0, 7.9),
+    "gumbel": Law(1.923, 1637.0, 0.0, 0.0, 1.142, 2.0),
+    "temperature": Law(0.904, 167.6, 145.8, 2.656, 0.4511, 6.3),
+    "min_p": Law(0.0, 1042.0, 1804.0, 0.4772, 1.724, 12.7),
+    "mask_top_k": Law(22.97, 1565.0, 1238.0, 1.971, 0.9995, 25.5),
+    "mask_top_p": Law(0.2125, 5224.0, 2071.0, 0.0, 1.059, 13.2),
+    "mask_top_k_top_p": Law(41.89, 1726.0, 1206.0, 2.254, 0.9982, 25.0),
+    "exponential": Law(3.243, 417.4, 0.0, 0.8533, 80.62, 8.4, spread=True),
+    "aten_topk": Law(55.3, 2087.0, 1292.0, 1.889, 1.0, 10.4, spread=True),
+    "aten_sort": Law(45.39, 20690.0, 0.0, 6.248, 0.9888, 6.9, spread=True),
+    "aten_multinomial": Law(44.54, 2321.0, 1589.0, 1.935, 1.0, 8.4, spread=True),
+}
+
+
+def rounds_of(values: int, tile: int = 0) -> int:
+    """Chunks that a block looks at: of a row of so many values, or of a tile of it."""
+    return max(1, -(-min(values, tile or values) // CHUNK))
+
+
+def seconds(op: str, read: Array, rounds: Array, gpu: GPU) -> Array:
+    """Time of calls that read float32 logits, bytes as given."""
+    law = LAWS[op]
+    values = read / VALUE_BYTES
+    each = values / gpu.sms / CHUNK if law.spread else np.maximum(rounds, 1.0)
+    blocks = values / (CHUNK * np.maximum(rounds, 1.0))
+    turns = 1.0 if law.spread else np.maximum(np.ceil(blocks / gpu.sms) / law.resident, 1.0)
+    missing = np.maximum(0.0, 1.0 - HELD * 1e6 * gpu.l2_mb / np.maximum(read, 1.0))
+    looking = turns * each * (law.cycles + law.more_cycles * missing) / (1e6 * gpu.sustained_clock_mhz)
+    moving = law.passes * read * missing / (1e9 * gpu.dram_gbps)
+    return np.asarray(1e-6 * law.start_us + np.maximum(looking, moving))
