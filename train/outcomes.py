@@ -37,11 +37,13 @@ class Outcome:
 def rows(table: str, data: Path | None, folds: Collection[int], each: int) -> pd.DataFrame:
     """Rows of shapes of these folds, of every version that the rules leave, `each` of a GPU, version and type."""
     from train import corpus
+    from train.nets.fused_moe import untuned
     from train.splits import fold
 
     frame = corpus.load(table, data, sources=("aiconfigurator",))
     groups = {name: fold(name) in folds for name in frame["group"].astype(str).unique()}
-    return corpus.versions(frame[frame["group"].astype(str).map(groups)], max_rows=each)
+    frame = frame[frame["group"].astype(str).map(groups)]
+    return corpus.versions(frame[~untuned(frame)] if table == "fused_moe" else frame, max_rows=each)
 
 
 def outcomes(table: str, frame: pd.DataFrame, away: int = 0, *, with_impl: bool = False) -> Iterator[Outcome]:

@@ -125,8 +125,11 @@ def plan(net: str, kind: str, rows: Rows) -> dict[str, Any]:
 
 
 def further(net: str, rows: Rows, card: Path) -> dict[str, Any]:
-    """The plan by which shipped weights are trained further: that of the net, but for `plans/versions.json`."""
-    own = json.loads((PLANS / "versions.json").read_text(encoding="utf-8"))
+    """The plan by which shipped weights are trained further: that of the net, but for `plans/versions.json` and
+    `plans/<net>.versions.json`."""
+    own: dict[str, Any] = {}
+    for file in (PLANS / "versions.json", PLANS / f"{net}.versions.json"):
+        own |= json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     members = len(load(card).net.weights[0])
     return plan(net, "net", rows) | own | {"seeds": members, "splits": expand(own["splits"], rows)}
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         silu_and_mul,
     )
     from pipewave.errors import PipewaveError
-    from pipewave.face import Model, estimate, load_model, plan, serve, trace
+    from pipewave.face import Model, estimate, load_model, plan, serve, step_time, trace
     from pipewave.gpus import GPU, find
     from pipewave.prediction.answers import Prediction, Predictions
     from pipewave.prediction.api import predict
@@ -60,6 +60,7 @@ __all__ = [
     "send_recv",
     "serve",
     "silu_and_mul",
+    "step_time",
     "trace",
 ]
 
@@ -67,7 +68,7 @@ _HOMES = (
     {"PipewaveError": "errors", "GPU": "gpus", "find": "gpus"}
     | dict.fromkeys(("Prediction", "Predictions"), "prediction.answers")
     | {"predict": "prediction.api"}
-    | dict.fromkeys(("Model", "estimate", "load_model", "plan", "serve", "trace"), "face")
+    | dict.fromkeys(("Model", "estimate", "load_model", "plan", "serve", "step_time", "trace"), "face")
 )
 
 

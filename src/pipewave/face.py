@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pipewave.gpus import GPU, find
 from pipewave.models import ModelSpec, load
 from pipewave.serving.estimate import estimate
+from pipewave.serving.step_time import step_time
 
 if TYPE_CHECKING:
     from pipewave.planning import Plan
     from pipewave.traces import Report
 
-__all__ = ["Model", "estimate", "load_model", "plan", "serve", "trace"]
+__all__ = ["Model", "estimate", "load_model", "plan", "serve", "step_time", "trace"]
 
 Model = ModelSpec
 

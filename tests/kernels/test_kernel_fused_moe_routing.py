@@ -5,24 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipewave.kernels.moe.routing import Routing, routing
+from pipewave.kernels.moe.routing import BUSIEST, FIRST, SPREAD, Routing, routing
 
 CASES = [(128, 8, 1), (256, 8, 1), (256, 8, 8), (16, 1, 1), (512, 22, 4)]
 
 
-def model(kind: str | tuple[int, ...], tokens: int, experts: int, topk: int, ep: int = 1) -> Routing:
+def model(
+    kind: str | tuple[int, ...], tokens: int, experts: int, topk: int, ep: int = 1, leftover: str = SPREAD
+) -> Routing:
     sizes = {"tokens": tokens, "experts": experts, "topk": topk, "ep": ep}
-    return routing({name: np.array([float(size)]) for name, size in sizes.items()}, kind)
+    return routing({name: np.array([float(size)]) for name, size in sizes.items()}, kind, leftover)
 
 
-def drawn_power_law(rng: np.random.Generator, tokens: int, experts: int, topk: int, alpha: float) -> np.ndarray:
+def drawn_power_law(
+    rng: np.random.Generator, tokens: int, experts: int, topk: int, alpha: float, leftover: str = SPREAD
+) -> np.ndarray:
     """Tokens of each expert in one draw of the public collector's recipe, written as loops over single tokens."""
     low, high = (1.0, 0.8 * tokens) if tokens * topk > experts else (0.01, 2.0)
     power = 1.0 - alpha
     weights = (low**power + (high**power - low**power) * rng.random(experts)) ** (1.0 / power)
     counts = np.round(weights / weights.sum() * tokens * topk).astype(int)
-    while counts.sum() < tokens * topk:
-        counts[rng.choice(np.flatnonzero(counts == counts.min()))] += 1
+    order = np.argsort(-counts if leftover == BUSIEST else counts, kind="stable")
+    if leftover == SPREAD:
+        order = np.lexsort((rng.random(experts), counts))
+    for turn in range(tokens * topk - counts.sum()):
+        counts[order[turn % experts]] += 1
     while counts.sum() > tokens * topk:
         counts[counts.argmax()] -= 1
     return np.minimum(counts, tokens)
@@ -42,6 +49,23 @@ def test_power_law_agrees_with_simulated_draws(alpha: float, tokens: int, expert
     assert known.active[0] == pytest.approx((seen > 0).sum(axis=1).mean(), rel=0.2)
     blocks = np.ceil(seen / 64).sum(axis=1).mean()
     assert known.blocks(np.array([64.0]))[0] == pytest.approx(blocks, rel=0.25)
+
+
+@pytest.mark.parametrize("leftover", [FIRST, BUSIEST])
+@pytest.mark.parametrize("alpha", [1.01, 1.2])
+@pytest.mark.parametrize("tokens", [2, 16, 256])
+@pytest.mark.parametrize(("experts", "topk", "ep"), [(384, 8, 8), (256, 8, 4), (256, 8, 16)])
+def test_few_tokens_meet_on_one_rank_where_leftovers_go_by_number(
+    leftover: str, alpha: float, tokens: int, experts: int, topk: int, ep: int
+) -> None:
+    rng = np.random.default_rng(2)
+    loads = []
+    for _ in range(60):
+        ranks = drawn_power_law(rng, tokens, experts, topk, alpha, leftover).reshape(ep, -1)
+        loads.append(ranks[ranks.sum(axis=1).argmax()])
+    known = model(f"power_law_{alpha}", tokens, experts, topk, ep, leftover)
+    assert known.active[0] == pytest.approx((np.array(loads) > 0).sum(axis=1).mean(), rel=0.25, abs=1.5)
+    assert known.pairs[0] == pytest.approx(np.array(loads).sum(axis=1).mean(), rel=0.25, abs=1.5)
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 64, 1024])

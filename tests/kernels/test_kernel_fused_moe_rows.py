@@ -9,7 +9,7 @@ pandas = pytest.importorskip("pandas")
 from train.nets.fused_moe import SLOWER, TUNED, fallbacks  # noqa: E402
 
 
-def series(tp: int, slower: float, impl: str = TUNED) -> dict[str, object]:
+def series(tp: int, slower: float, impl: str = TUNED[0]) -> dict[str, object]:
     names = {"gpu": "H100", "stack": "trtllm-1", "impl": impl, "dtype": "bf16", "group": "4096,1024,10,512"}
     return names | {"tp": tp, "ep": 2, "routing": "balanced", "latency_us": np.array([50.0, 80.0, 300.0]) * slower}
 

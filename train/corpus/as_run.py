@@ -15,9 +15,10 @@ import pandas as pd
 from pipewave.kernels.moe.machine import engine
 from pipewave.software import stack_rules
 from pipewave.software.stacks import version_of
+from train.corpus.frame import gpu_name
 
 RULES = stack_rules.read(Path(__file__).with_name("collected.json"))
-SAID_BY = ["protocol", "framework", "version", "impl"]
+SAID_BY = ["protocol", "framework", "version", "impl", "raw_gpu"]
 
 
 def as_run(rows: pd.DataFrame) -> pd.DataFrame:
@@ -36,9 +37,9 @@ def _answer(rule: str, facts: stack_rules.Facts) -> Any:
     return stack_rules.first(RULES[rule], facts, rule)
 
 
-def _facts(protocol: str, framework: str, version: str, impl: str) -> stack_rules.Facts:
+def _facts(protocol: str, framework: str, version: str, impl: str, raw_gpu: str) -> stack_rules.Facts:
     software = {"framework": framework, "version": version_of(version)}
-    return software | {"protocol": protocol, "engine": engine(impl)}
+    return software | {"protocol": protocol, "engine": engine(impl), "gpu": gpu_name(raw_gpu)}
 
 
 def _unshared(rows: pd.DataFrame, ran: Any) -> np.ndarray:

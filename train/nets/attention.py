@@ -5,6 +5,7 @@ Most rows are uniform batches and travel as (batch, q_len, kv_len); our own ragg
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ RELATED = {"86": "89", "75": "80", "70": "80", "103": "100"}
 
 FINER = 2  # parts of a key after stack and capability, from which on it says more than the type
 
-Floats = NDArray[np.float64]
+Floats, Ints = NDArray[np.float64], NDArray[np.intp]
 
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
@@ -157,6 +158,16 @@ def features(net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
     """Features by name and the base estimate in µs, aligned with `frame`."""
     columns: dict[str, Floats] = {}
     base_us = np.empty(len(frame))
+    for index, requests, heads, ctx in inputs(net, frame):
+        analysis = analyse_requests(requests, heads, ctx)
+        base_us[index] = analysis.base_s * 1e6
+        for name, values in analysis.features.items():
+            columns.setdefault(name, np.empty(len(frame)))[index] = values
+    return columns, base_us
+
+
+def inputs(net: str, frame: pd.DataFrame) -> Iterator[tuple[Ints, Requests, dict[str, Floats], Context]]:
+    """What rows of one context are analysed from: their places in the frame, requests and heads, and the context."""
     listed = frame["lens"].notna().to_numpy()
     for key, index in frame.groupby([*CONTEXT, listed], observed=True).indices.items():
         gpu, dtype, protocol, stack, impl, kv_dtype, causal, sinks, head_dim, _ = key
@@ -164,11 +175,7 @@ def features(net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:
         ctx = Context(find(gpu), dtype, protocol, stack, impl, (*options.items(), ("variant", net)))
         part = frame.iloc[index]
         heads = {name: part[name].to_numpy(np.float64) for name in ("heads", "kv_heads", "window")}
-        analysis = analyse_requests(_requests(part), heads, ctx)
-        base_us[index] = analysis.base_s * 1e6
-        for name, values in analysis.features.items():
-            columns.setdefault(name, np.empty(len(frame)))[index] = values
-    return columns, base_us
+        yield index, _requests(part), heads, ctx
 
 
 def _requests(part: pd.DataFrame) -> Requests:

@@ -13,6 +13,8 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Write predictions in the form that other simulators read.")
     group.callback()(_group)
     group.command("vidur")(vidur)
+    group.command("llmservingsim")(llmservingsim)
+    group.command("aiconfigurator")(aiconfigurator)
     app.add_typer(group, name="export")
 
 
@@ -36,6 +38,46 @@ def vidur(
     from pipewave.gpus import find
     from pipewave.models import load
     from pipewave.serving.vidur import export
+
+    for path in export(load(model), find(gpu), out, tps=integers(tp)):
+        print(path)
+
+
+def llmservingsim(
+    model: Annotated[str, typer.Option(help="config.json, directory or built-in name.")],
+    gpu: Annotated[str, typer.Option(help="GPU name or spec file.")],
+    tp: Annotated[str, typer.Option(help="Tensor-parallel degrees, such as 1,2,4.")] = "1",
+    out: Annotated[Path, typer.Option(help="Its folder of profiles: <GPU>/<model>/<type>/ is made below.")] = Path(
+        "perf"
+    ),
+) -> None:
+    """Profiles of a model on a GPU as LLMServingSim's own profiler would write them.
+
+    Example: `pipewave export llmservingsim --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiler/perf`.
+    """
+    from pipewave.calls.lists import integers
+    from pipewave.gpus import find
+    from pipewave.models import load
+    from pipewave.serving.llmservingsim import export
+
+    for path in export(load(model), find(gpu), out, tps=integers(tp)):
+        print(path)
+
+
+def aiconfigurator(
+    model: Annotated[str, typer.Option(help="config.json, directory or built-in name of a dense model.")],
+    gpu: Annotated[str, typer.Option(help="GPU name or spec file.")],
+    tp: Annotated[str, typer.Option(help="Tensor-parallel degrees, such as 1,2,4.")] = "1",
+    out: Annotated[Path, typer.Option(help="Its folder of systems, for --systems-paths.")] = Path("systems"),
+) -> None:
+    """Tables of a GPU for a model as AIConfigurator (AISimulate) reads them; needs pyarrow.
+
+    Example: `pipewave export aiconfigurator --model Llama-3.1-8B --gpu L40S --tp 1,2 --out systems`.
+    """
+    from pipewave.calls.lists import integers
+    from pipewave.gpus import find
+    from pipewave.models import load
+    from pipewave.serving.aiconfigurator import export
 
     for path in export(load(model), find(gpu), out, tps=integers(tp)):
         print(path)

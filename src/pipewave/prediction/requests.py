@@ -72,12 +72,12 @@ def parts(rows: Sequence[Any] | Table, gpu: Any, protocol: Any) -> list[Part]:
     )
 
 
-def _of_list(rows: Sequence[Any], gpu: Any, protocol: Any) -> Iterator[Part]:
-    if rows and all(isinstance(item, Call) for item in rows):  # calls name no place
-        yield Part(where(gpu, protocol), slice(None), rows)
+def _of_list(items: Sequence[Any], gpu: Any, protocol: Any) -> Iterator[Part]:
+    if items and all(isinstance(item, Call) for item in items):  # calls name no place
+        yield Part(where(gpu, protocol), slice(None), items)
         return
     places: dict[tuple[Any, Any], tuple[list[int], list[Call]]] = {}
-    for i, item in enumerate(rows):
+    for i, item in enumerate(items):
         named = item if isinstance(item, Mapping) else {}
         key = (_named(named, "gpu", gpu), _named(named, "protocol", protocol))
         rows, calls = places.setdefault(key if all(map(_hashable, key)) else (i, None), ([], []))

@@ -47,7 +47,7 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
     Raises BadInput for a model that Vidur cannot describe, CannotShard where a degree does not divide it, BadFile where
     the folder cannot be written.
     """
-    _check(model)
+    check(model)
     for tp in tps:
         Parallel(tp).check(model)
     tables = {
@@ -56,10 +56,10 @@ def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,
         "all_reduce": [row for tp in tps if tp > 1 for row in collective("all_reduce", gpu, tp)],
         "send_recv": list(collective("send_recv", gpu, 2)),
     }
-    return tuple(_written(folder / f"{name}.csv", rows) for name, rows in tables.items() if rows)
+    return tuple(written(folder / f"{name}.csv", rows) for name, rows in tables.items() if rows)
 
 
-def _check(model: ModelSpec) -> None:
+def check(model: ModelSpec) -> None:
     """Vidur knows one kind of model: equal layers of grouped attention and a gated dense part."""
     layer = model.layers[0]
     plain = isinstance(layer.mixer, Gqa) and isinstance(layer.ffn, Mlp) and layer.ffn.gated
@@ -136,7 +136,8 @@ def _stats(op: str, found: Predictions | None, at: int) -> Row:
     return {f"time_stats.{op}.{stat}": value for stat, value in values.items()}
 
 
-def _written(path: Path, rows: Iterable[Row]) -> Path:
+def written(path: Path, rows: Iterable[Row]) -> Path:
+    """Rows of equal keys as CSV; the file."""
     rows = list(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

@@ -1,7 +1,7 @@
 """The Triton block sizes a call would run with: its own configuration, else the rule of its stack.
 
-A stack prefers a tuned file where one exists for the GPU and layer; which do is not known here, so rules stand in and
-the learned residual bears the difference.
+A stack prefers a tuned file where one exists for the GPU and layer. Which exist is known, what they say is not: such a
+layer counts as well tiled.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipewave.kernels.base import Columns, Context
+from pipewave.kernels.moe.machine import engine
 from pipewave.physics.cache import PROFILER_WARM
 from pipewave.physics.demand import Array
+from pipewave.software.stacks import version
+from pipewave.software.tuned_experts import tuned
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Tokens × output features of a block [call], and whether the call said so itself."""
+    """Tokens × output features of a block [call], whether the call said so itself, and where (1.0) the stack has a
+    tuned file instead."""
 
     rows: Array
     columns: Array
     known: bool
+    tuned: Array
 
 
 def blocks(cols: Columns, ctx: Context) -> Blocks:
@@ -30,17 +35,31 @@ def blocks(cols: Columns, ctx: Context) -> Blocks:
     config = dict(ctx.option("config") or ())
     if "BLOCK_SIZE_M" in config and "BLOCK_SIZE_N" in config:
         rows, columns = float(config["BLOCK_SIZE_M"]), float(config["BLOCK_SIZE_N"])
-        return Blocks(np.full_like(tokens, rows), np.full_like(tokens, columns), known=True)
+        return Blocks(np.full_like(tokens, rows), np.full_like(tokens, columns), True, _tuned(cols, ctx))
+    return Blocks(*_ruled(cols, ctx), False, _tuned(cols, ctx))
+
+
+def _tuned(cols: Columns, ctx: Context) -> Array:
+    if engine(ctx.impl) != "triton" or ctx.protocol == PROFILER_WARM:
+        return np.zeros_like(cols["tokens"])
+    asked = version(ctx.requested or ctx.stack)
+    width = cols["inter"] / cols["tp"]
+    return tuned(ctx.framework, asked, ctx.gpu.base_gpu, ctx.dtype, cols["experts"] / cols["ep"], width)
+
+
+def _ruled(cols: Columns, ctx: Context) -> tuple[Array, Array]:
+    """Rows and columns by the rule of the stack."""
+    tokens = cols["tokens"]
     if ctx.protocol == PROFILER_WARM:
-        return Blocks(*_pipeweave(tokens, cols["experts"], cols["hidden"], ctx.gpu.smem_kb_per_sm), known=False)
+        return _pipeweave(tokens, cols["experts"], cols["hidden"], ctx.gpu.smem_kb_per_sm)
     if steps := ctx.rule("moe_blocks"):
         upto, rows, columns = np.array(steps).T
         step = np.searchsorted(upto, tokens)
-        return Blocks(rows[step], columns[step], known=False)
+        return rows[step], columns[step]
     if ctx.dtype == "fp8_block":  # blocks as wide as the scales'
-        return Blocks(np.full_like(tokens, 64.0), np.full_like(tokens, 128.0), known=False)
+        return np.full_like(tokens, 64.0), np.full_like(tokens, 128.0)
     few = tokens <= cols["experts"] / cols["ep"]
-    return Blocks(np.where(few, 16.0, 64.0), np.where(few, 32.0, 64.0), known=False)
+    return np.where(few, 16.0, 64.0), np.where(few, 32.0, 64.0)
 
 
 def _pipeweave(tokens: Array, experts: Array, hidden: Array, smem_kb: float) -> tuple[Array, Array]:

@@ -93,7 +93,8 @@ def features(work: Layer, tiles: Tiling, spent: MoeTimes, at: MoeMachine, ruled:
     tried |= {"ruled": tiles.ruled.seconds / spent.base}
     shares = {f"{name}_share": _bounded(part, -7.0, 4.0) for name, part in (parts | tried).items()}
     linear = {f"{name}_part": parts[name] for name in SUMMED}  # a sum of costs is linear in these
-    return shares | linear | _waves(tiles, ruled) | _spread(work) | _memory(work, spent, at) | _software(work, at)
+    software = _software(work, at) | {"tuned": ruled.tuned}
+    return shares | linear | _waves(tiles, ruled) | _spread(work) | _memory(work, spent, at) | software
 
 
 def _bounded(ratio: Array, low: float, high: float) -> Array:

@@ -12,6 +12,8 @@ from pipewave.kernels.moe.routing import Routing, routing
 from pipewave.physics.cache import PROFILER_WARM
 from pipewave.physics.demand import Array
 
+LOCAL = "local"  # of all tokens, those with a choice on the rank enter its kernels (rule `moe_enters`)
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -68,6 +70,13 @@ class Layer:
         return ACTIVATION_BYTES * (self.tokens * self.hidden if per_pair is None else self.routing.pairs * per_pair)
 
 
+def _with_a_choice_here(tokens: Array, topk: Array, pairs: Array, kind: str | tuple[int, ...]) -> Array:
+    """Tokens with an expert on the rank: one choice each where routing is balanced, else as chance has it."""
+    if kind == "balanced":
+        return np.minimum(tokens, np.ceil(pairs))
+    return np.asarray(tokens * (1.0 - (1.0 - np.minimum(pairs / (tokens * topk), 1.0)) ** topk))
+
+
 def layer(cols: Columns, ctx: Context) -> Layer:
     """Numbers of a batch of calls.
 
@@ -81,6 +90,8 @@ def layer(cols: Columns, ctx: Context) -> Layer:
     first, second = Product(up * inter, cols["hidden"]), Product(cols["hidden"], inter)
     products = {"w13": (first,), "w2": (second,)}.get(part, (first, second))
     sizes = {name: cols[name] for name in ("tokens", "experts", "topk", "hidden")}
-    routed = routing(cols, kind)
+    routed = routing(cols, kind, ctx.rule("moe_leftover"))
+    if ctx.rule("moe_enters") == LOCAL:
+        sizes["tokens"] = _with_a_choice_here(sizes["tokens"], sizes["topk"], routed.pairs, kind)
     carried = sizes["tokens"] * sizes["topk"]
     return Layer(part=part, inter=inter, up=up, routing=routed, products=products, carried=carried, **sizes)

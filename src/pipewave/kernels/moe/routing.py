@@ -5,7 +5,9 @@ Experts are sorted by load and stood for by `NODES` of them, denser towards the 
 
 Power laws follow the collector of AIConfigurator: each expert draws a weight x from a density x^-A, on [1, 0.8·tokens]
 where there are more routed pairs than experts and on [0.01, 2] otherwise; loads are the weights scaled to the routed
-pairs and rounded; what rounding lost goes one by one to the idlest experts; rank 0 is given the busiest group.
+pairs and rounded; what rounding lost goes one by one to the idlest experts; rank 0 is given the busiest group. Among
+equally idle experts it went to any (`SPREAD`) or, in older collections, to the `FIRST` ones by number, so that few
+tokens all met on one rank; in the oldest it went to the `BUSIEST` experts first (rule `moe_leftover`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 from pipewave.physics.demand import Array
 
 NODES = 32
+SPREAD, FIRST, BUSIEST = "spread", "first", "busiest"  # which experts get the tokens that rounding lost
 _EDGES = 1.0 - (1.0 - np.linspace(0.0, 1.0, NODES + 1)) ** 2.5
 _WEIGHT = np.diff(_EDGES)
 _AT = (_EDGES[1:] + _EDGES[:-1]) / 2.0  # quantile of each node
@@ -49,17 +52,17 @@ class Routing:
         return np.asarray(self.active + self.local * (more @ self.weight))
 
 
-def routing(cols: Any, kind: str | tuple[int, ...]) -> Routing:
+def routing(cols: Any, kind: str | tuple[int, ...], leftover: str = SPREAD) -> Routing:
     """Loads for `balanced`, `random`, `uniform`, `power_law_A`, `power_law_A_eplb`, or given tokens per expert.
 
     `random` and `uniform` choose k experts a token at random without preference (a softmax of independent normal
-    logits does), so loads are binomial.
+    logits does), so loads are binomial. `leftover`: who gets what a power law's rounding lost.
     """
     if isinstance(kind, tuple):
         return _given(cols, np.asarray(kind, np.float64))
     if kind.startswith("power_law"):
         alpha, _, eplb = kind.removeprefix("power_law_").partition("_")
-        return _power_law(cols, float(alpha), spread=bool(eplb))
+        return _power_law(cols, float(alpha), SPREAD if eplb else leftover, spread=bool(eplb))
     return _balanced(cols) if kind == "balanced" else _random(cols)
 
 
@@ -101,7 +104,7 @@ def _random(cols: Any) -> Routing:
     return _drawn(cols, loads, local * (1.0 - idle), np.maximum(local * mean, 1.0))
 
 
-def _power_law(cols: Any, alpha: float, *, spread: bool) -> Routing:
+def _power_law(cols: Any, alpha: float, leftover: str, *, spread: bool) -> Routing:
     tokens, experts = cols["tokens"][:, None], cols["experts"][:, None]
     routed = tokens * cols["topk"][:, None]
     many = routed > experts
@@ -112,18 +115,43 @@ def _power_law(cols: Any, alpha: float, *, spread: bool) -> Routing:
     mean = (drawn @ _WEIGHT)[:, None]
     tilt = 1.0 if spread else _tilt(cols, drawn, mean)
     scale = routed / (experts * mean)
-    # Rounding loses the loads below one half; the missing tokens go to experts without any.
-    lost = np.maximum(routed - experts * (np.round(drawn * scale) @ _WEIGHT)[:, None], 0.0)
+    lost = np.maximum(routed - experts * (np.round(drawn * scale) @ _WEIGHT)[:, None], 0.0)  # loads below one half
     loads = (first + (last - first) * _AT ** (1.0 / tilt)) ** (1.0 / power) * scale
     half = np.clip((0.5 / scale) ** power, np.minimum(first, last), np.maximum(first, last))
-    below = ((half - first) / (last - first)) ** tilt  # share of experts with less than half a token
+    below = (half - first) / (last - first)  # share of experts with less than half a token
     local = cols["experts"] / cols["ep"]
-    active = local * (1.0 - below[:, 0]) + lost[:, 0] / cols["ep"]
-    whole = np.minimum(np.round(loads), tokens) @ _WEIGHT
-    pairs = np.clip(local * whole + lost[:, 0] / cols["ep"], 1.0, routed[:, 0])
-    pairs = np.where(cols["ep"] > 1, pairs, routed[:, 0])
+    whole = local * (np.minimum(np.round(loads), tokens) @ _WEIGHT)
+    busiest = _Rank(local * (1.0 - below**tilt)[:, 0], whole)
+    even = _Rank(local * (1.0 - below)[:, 0], (routed - lost)[:, 0] / cols["ep"])
+    rank = _with_leftover(busiest, even, lost[:, 0], cols, leftover)
+    pairs = np.where(cols["ep"] > 1, np.clip(rank.pairs, 1.0, routed[:, 0]), routed[:, 0])
     loads = np.round(loads / (1.0 + (loads / routed - 1.0 / experts)))  # a large weight raises the sum it is part of
-    return _drawn(cols, loads, np.minimum(active, pairs), pairs)
+    return _drawn(cols, loads, np.minimum(rank.active, pairs), pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """Active experts and pairs of a rank [call]."""
+
+    active: Array
+    pairs: Array
+
+
+def _with_leftover(busiest: _Rank, even: _Rank, lost: Array, cols: Any, leftover: str) -> _Rank:
+    """The rank with most pairs after the tokens that rounding lost are dealt, one an expert.
+
+    Spread, every rank gets its share. In the order of their numbers, the first rank's idle experts get them all (the
+    first rank is as good as any before); `BUSIEST` deals to experts that have tokens before those that have none.
+    """
+    ep, local = cols["ep"], cols["experts"] / cols["ep"]
+    if leftover == SPREAD:
+        return _Rank(busiest.active + lost / ep, busiest.pairs + lost / ep)
+    more = np.minimum(lost, even.active * ep) / ep if leftover == BUSIEST else np.zeros_like(lost)
+    filled = np.minimum(lost - more * ep, local - even.active)
+    first = _Rank(even.active + filled, even.pairs + more + filled)
+    other = _Rank(busiest.active, busiest.pairs + more)
+    here = first.pairs > other.pairs
+    return _Rank(np.where(here, first.active, other.active), np.where(here, first.pairs, other.pairs))
 
 
 def _tilt(cols: Any, drawn: Array, mean: Array) -> Array:

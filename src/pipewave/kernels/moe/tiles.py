@@ -43,10 +43,14 @@ class Tiling:
 
 
 def tiling(work: Layer, at: MoeMachine, ruled: Blocks) -> Tiling:
-    """All candidates. Where the configuration is known it is the estimate; else the best candidate."""
+    """All candidates. The estimate is the configuration where it is known or ruled, the best candidate where tuned."""
     candidates = tuple(_tile(work, np.array([rows]), columns, at) for rows, columns in TILES)
     own = _tile(work, ruled.rows, ruled.columns, at)
-    best = own.seconds if ruled.known or at.serial else np.minimum.reduce([tile.seconds for tile in candidates])
+    fastest = np.minimum.reduce([tile.seconds for tile in candidates])
+    if at.serial and not ruled.known:
+        best = np.where(ruled.tuned > 0, np.minimum(fastest, own.seconds), own.seconds)
+    else:
+        best = own.seconds if ruled.known else fastest
     return Tiling(candidates, own, best)
 
 

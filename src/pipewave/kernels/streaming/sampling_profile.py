@@ -20,6 +20,7 @@ NAMED = {
     "_topk_topp_kernel": ("mask_top_k_top_p", 0),
     "SoftMaxForward": ("softmax", 0),
 }
+ARGMAX_KERNEL = "ArgMaxOps"
 SOFTMAX = "cunn_SoftMaxForward"
 DEPENDS = ("mask_top_k", "mask_top_p", "mask_top_k_top_p")  # their time depends on the values
 
@@ -60,7 +61,7 @@ def law_of(name: str) -> tuple[str, int] | None:
 
 def as_run(call: Elementwise, name: str) -> Elementwise:
     """A model's sampling step (float32 logits in, a place of each row out) as the kernel that ran it."""
-    if "ArgMaxOps" in name:
+    if ARGMAX_KERNEL in name:
         return Elementwise(call.bytes_read, call.bytes_written, op=ARGMAX)
     law, rows = law_of(name), call.bytes_written // 8
     if law is None or not rows:

@@ -1,0 +1,94 @@
+"""One engine step as a function of its batch: what a simulator of another's calls, in seconds.
+
+    step = pw.step_time("Llama-3.1-8B", "H200")
+    yield env.timeout(step([1] * 8, [1024] * 8))        # SimPy
+
+A decode step of the same requests comes back thousands of times, one token longer each, so answers are kept: caches are
+rounded up to `quantum` tokens, which is a page of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pipewave.calls.dtypes import cache_type
+from pipewave.errors import BadInput
+from pipewave.gpus import GPU, find
+from pipewave.models import ModelSpec, load
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.step import find_engine
+from pipewave.step.predict import Runner
+
+KEPT = 65_536  # answers
+
+
+class StepTime:
+    """Seconds of an engine step, kernels and gaps. Call it with new tokens and cache lengths of each request."""
+
+    def __init__(self, runner: Runner, quantum: int = 16) -> None:
+        if quantum < 1:
+            raise BadInput(f"quantum = {quantum}: must be at least 1", field="quantum")
+        self.runner, self._quantum = runner, quantum
+        self._seconds = lru_cache(maxsize=KEPT)(self._ask)
+
+    def __call__(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> float:
+        """Seconds of the step.
+
+        Args:
+            q_lens: new tokens of each request: 1 for a decode, the prompt's or its chunk's otherwise.
+            kv_lens: cache length of each request, its new tokens included.
+
+        Raises:
+            BadInput: lists that differ in length, or a cache shorter than its new tokens.
+        """
+        if len(q_lens) != len(kv_lens) or not q_lens:
+            raise BadInput(f"q_lens and kv_lens have {len(q_lens)} and {len(kv_lens)} requests", field="q_lens")
+        up = self._quantum
+        return self._seconds(tuple(q_lens), tuple(-(-int(length) // up) * up for length in kv_lens))
+
+    def _ask(self, q_lens: tuple[int, ...], kv_lens: tuple[int, ...]) -> float:
+        return float(self.runner.steps([self.runner.batch(q_lens, kv_lens)]).total_us[0]) / 1e6
+
+
+def step_time(
+    model: str | Path | Mapping[str, Any] | ModelSpec,
+    gpu: str | GPU,
+    *,
+    engine: str = "vllm",
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    kv_dtype: str | None = None,
+    quantum: int = 16,
+) -> StepTime:
+    """A function from the batch of an engine step to its seconds, for simulators of one's own (SimPy and others).
+
+    Args:
+        model: as in `load_model`.
+        gpu: name, spec file or `GPU`.
+        engine: `vllm`, `sglang`, `trtllm`, with or without version.
+        tp: ranks that share each matrix.
+        pp: stages that share the layers.
+        ep: ranks that share the experts.
+        kv_dtype: type of the cache; the model's by default.
+        quantum: cache lengths are rounded up to so many tokens; 1 keeps them.
+
+    Returns:
+        A function of (new tokens of each request, cache lengths with them), in seconds.
+
+    Raises:
+        UnknownGPU, UnknownModel: no such GPU or model.
+        CannotShard: heads, experts or layers do not divide.
+        BadInput: a value that cannot be.
+
+    Source: the step as in docs/how-it-works.md: its kernels one by one, and the engine's gaps.
+    """
+    spec, parallel = load(model), Parallel(tp, pp, ep)
+    parallel.check(spec)
+    known = find_engine(engine)
+    deployment = Deployment(spec, parallel, cache_type(kv_dtype), known.page_size)
+    return StepTime(Runner.of(deployment, find(gpu), known), quantum)

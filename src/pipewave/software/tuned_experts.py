@@ -1,0 +1,50 @@
+"""Layers of routed experts whose Triton block sizes a framework ships tuned for a GPU, from the names of its files.
+
+A stack without a file for a layer takes block sizes of a plain rule, which can be two to four times slower.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from pipewave.errors import BadFile
+from pipewave.files import packaged
+from pipewave.physics.demand import Array
+from pipewave.software.stacks import version_of
+
+FILE = Path(__file__).with_name("tuned_experts.json")
+Found = dict[str, dict[str, dict[str, dict[str, list[list[int]]]]]]
+
+
+@cache
+def _files() -> Found:
+    """Framework → GPU → type → version that brought the files → [experts, width] of a rank."""
+    try:
+        found: Found = packaged.document(FILE)["files"]
+        return found
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{FILE.name}: cannot be read ({error!r}); reinstall pipewave", field="files") from error
+
+
+@lru_cache(maxsize=1024)
+def _layers(framework: str, version: tuple[int, ...], gpu: str, dtype: str) -> Array:
+    """One number a layer that has a file."""
+    by_version = _files().get(framework, {}).get(gpu, {}).get(dtype, {})
+    found = [layer for name, layers in by_version.items() if version_of(name) <= version for layer in layers]
+    return _number(*np.array(found, np.float64).reshape(-1, 2).T)
+
+
+def _number(experts: Array, width: Array) -> Array:
+    return np.asarray(experts * 2.0**24 + width)
+
+
+def tuned(framework: str, version: tuple[int, ...], gpu: str, dtype: str, experts: Array, width: Array) -> Array:
+    """1.0 where a tuned file exists for so many experts of a rank, so wide on a rank; else 0.0 [call].
+
+    `gpu` is its registry name. Versions between those read count as the one before.
+    """
+    layers = _layers(framework, version, gpu, dtype)
+    return np.asarray(np.isin(_number(experts, width), layers), np.float64)
