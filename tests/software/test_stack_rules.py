@@ -54,6 +54,7 @@ TYPES = {
 PRODUCT = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096, "quantize": True, "stack": "vllm-0.14.0"}
 DECODE = {"kernel": "attention", "q_lens": [1] * 64, "kv_lens": [512] * 64, "heads": 32, "kv_heads": 8, "head_dim": 128}
 PROMPT = DECODE | {"q_lens": [512] * 64}
+MLA = {"kernel": "mla", "phase": "context", "q_lens": [2048], "kv_lens": [16384], "heads": 16}
 EXPERTS = {"kernel": "fused_moe", "tokens": 16, "experts": 384, "topk": 8, "hidden": 7168, "inter": 2048, "ep": 8}
 SKEWED = EXPERTS | {"routing": "power_law_1.2"}
 # Rows of one version that few random calls meet: GPU, protocol, case.
@@ -73,10 +74,21 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "fa3", "kv_dtype": "fp8"}),
         ("B200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "trtllm_mha", "kv_dtype": "fp8"}),
         ("B200", "graph", PROMPT | {"stack": "sglang-0.5.14", "impl": "trtllm_mha", "kv_dtype": "fp8"}),
+        *(("L40S", "graph", DECODE | {"stack": stack, "impl": impl, "kv_heads": 16})
+          for stack, impl in (("sglang-0.5.14", "flashinfer"), ("vllm-0.24.0", "vllm_flashinfer"))),
+        *(("L40S", "graph", PROMPT | {"stack": stack, "impl": impl, "q_lens": [2048] * 4, "kv_lens": [8192] * 4,
+                                      "window": 512})
+          for stack, impl in (("sglang-0.5.14", "flashinfer"), ("vllm-0.24.0", "vllm_flashinfer"))),
+        *(("B200", "graph", DECODE | {"stack": stack, "impl": impl, "heads": 64, "kv_heads": 1})
+          for stack, impl in (("trtllm-1.3.0rc20", "torch_flow"), ("sglang-0.5.14", "trtllm_mha"))),
+    ],
+    "mla": [
+        ("B200", "graph", MLA | {"stack": stack, "impl": impl})
+        for stack, impl in (("sglang-0.5.14", "triton"), ("sglang-0.5.14", "trtllm_mla"), ("vllm-0.24.0", None))
     ],
 }  # fmt: skip
 FAMILY = {"gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
-          "module": "attention_module"}  # fmt: skip
+          "module": "attention_module", "mla": "mla"}  # fmt: skip
 BRIDGED = ("A40", "A100 PCIe")
 COLLECTIVES = ("all_reduce", "send_recv", "all_gather")
 
@@ -148,25 +160,25 @@ def _module(pick: random.Random) -> dict[str, Any]:
 
 SIZES = {
     "gemm": _gemm, "attention": _attention, "fused_moe": _moe, "collective": _collective, "attention_module": _module,
-    "steps": lambda pick: pick.choice((_gemm, _attention, _moe))(pick),
+    "mla": _attention, "steps": lambda pick: pick.choice((_gemm, _attention, _moe))(pick),
 }  # fmt: skip
 
 
 @cache
-def card(name: str) -> GPU:
-    """A GPU, or one of the cards that a bridge joins in pairs."""
+def gpu_of(name: str) -> GPU:
+    """A GPU, or one of those that a bridge joins in pairs."""
     return find(name).what_if(link="nvlink", link_gbps=56.0) if name in BRIDGED else find(name)
 
 
 @cache
-def asked(family: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def answerable(family: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Probes that are answered, by GPU and protocol."""
     out: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for gpu, protocol, case in probes(family):
         if family == "steps":
             protocol = "serving"
         try:
-            predict_cases([case], card(gpu), protocol)
+            predict_cases([case], gpu_of(gpu), protocol)
         except PipewaveError:
             continue
         out.setdefault((gpu, protocol), []).append(case)
@@ -177,8 +189,8 @@ def answers(family: str) -> Iterator[list[float]]:
     """Answers of one GPU and protocol after the other."""
     if family == "steps":  # latent attention: no shipped GPU has cold rows of it
         yield [write_back_s(0.5, 1e9, kernels.family_of("mla"), find("H200"), SCALAR)]
-    for (gpu, protocol), cases in asked(family).items():
-        found = predict_cases(cases, card(gpu), protocol)
+    for (gpu, protocol), cases in answerable(family).items():
+        found = predict_cases(cases, gpu_of(gpu), protocol)
         yield [*found.latency_us.tolist(), *found.low_us.tolist(), *found.ceiling_us.tolist()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -96,6 +97,16 @@ class Case:
         """How far an engine's products of the Ampere style run below the peak of this part."""
         wide = self.gpu.flops_per_clk_per_sm("fp16") > NARROW
         return float(constant("attention_legacy_products", engine=engine, mma=self.gpu.traits.mma, wide=wide))
+
+    def groups(self, engine: str) -> tuple[float, float]:
+        """Heads of a group that the engine's decode kernel on tensor cores takes: at least, at most."""
+        least, most = constant("attention_groups", engine=engine, framework=self.framework, latent=self.latent)
+        return least, math.inf if most is None else most
+
+    @property
+    def skips(self) -> bool:
+        """Whether FlashInfer leaves out keys before a window."""
+        return bool(constant("attention_skips", framework=self.framework))
 
     def padded(self, *sizes: int) -> int:
         """The smallest of the sizes a kernel is built for that holds the head."""

@@ -90,13 +90,13 @@ def fa4(case: Case) -> AttentionKernel:
 
 def flashinfer(case: Case) -> AttentionKernel:
     """FlashInfer's FA2 template; decode with few heads a group takes its CUDA-core kernel in SGLang."""
-    dim, sglang = case.head_dim, case.framework == "sglang"
+    dim = case.head_dim
     rows = 128 if dim < 256 else 64
     room = case.gpu.smem_kb_per_sm * 1024
     ctas = 2 if room >= 2 * (2 * rows * dim + 64 * dim) else 1
     keys = 16 * max(1, min(int((room / ctas - 2 * rows * dim) // (64 * dim)), 4 if rows == 128 else 8))
-    how: dict[str, Any] = {"packs": True, "sorts": False, "split": "flashinfer", "skips": not sglang, "splits": True}
-    groups = (4.0 if sglang else 1.0, math.inf)
+    how: dict[str, Any] = {"packs": True, "sorts": False, "split": "flashinfer", "skips": case.skips, "splits": True}
+    groups = case.groups("flashinfer")
     return _kernel(case, "flashinfer", dim, (rows, keys, ctas), (16, 64, 4), groups=groups, **how)
 
 
@@ -104,8 +104,7 @@ def trtllm_gen(case: Case) -> AttentionKernel:
     """TensorRT-LLM's generated kernels for data-centre Blackwell."""
     dim = -(-case.head_dim // 16) * 16
     prefill = (256 if dim <= 128 else 128, 128, 1)
-    groups = (1.0, 32.0 if case.framework == "trtllm" and not case.latent else math.inf)
-    how: dict[str, Any] = {"packs": False, "sorts": True, "split": "even", "groups": groups}
+    how: dict[str, Any] = {"packs": False, "sorts": True, "split": "even", "groups": case.groups("trtllm_gen")}
     return _kernel(case, "trtllm_gen", dim, prefill, (16, 128, 1), **how)
 
 

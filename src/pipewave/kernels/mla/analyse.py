@@ -36,8 +36,8 @@ def latent(heads: Amount, ctx: Context) -> Heads:
 
 
 def stays_latent(ctx: Context) -> bool:
-    """Whether a context kernel works on compressed rows: SGLang's FlashAttention and Triton kernels take no others."""
-    return ctx.framework == "sglang" and "trtllm" not in ctx.impl
+    """Whether a context kernel works on compressed rows."""
+    return bool(ctx.rule("mla_stays_latent"))
 
 
 def analyse(cols: Columns, ctx: Context) -> Analysis:
