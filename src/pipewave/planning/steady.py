@@ -82,8 +82,8 @@ class Steady:
         tokens, lanes = tokens[fits], lanes[fits]
         refused = "" if len(tokens) else "the KV cache holds not even one such request with any of the settings"
         columns = self._columns(tokens, lanes) if len(tokens) else {}
-        batches, crowded_out = lanes * self.lanes * self.ranks, int((~fits).sum())
-        return Evaluated(self.split, tokens, batches, columns, refused, crowded_out, self.notes)
+        held, crowded_out = lanes * self.lanes * self.ranks, int((~fits).sum())
+        return Evaluated(self.split, tokens, held, columns, refused, crowded_out, self.notes)
 
     def capacity(self, budgets: Sequence[int]) -> Array:
         """Requests of full length the cache of one pipeline lane holds, by token budget."""
