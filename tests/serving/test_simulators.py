@@ -14,6 +14,7 @@ import pipewave as pw
 from pipewave.errors import BadInput, CannotShard
 from pipewave.gpus import find
 from pipewave.models import load
+from pipewave.serving import aiconfigurator
 from pipewave.serving.llmservingsim import export
 from pipewave.serving.vidur_predictor import LayerTimes
 
@@ -102,3 +103,31 @@ def test_profiles_are_near_the_published_ones(profile: Path, name: str, most: fl
     both = rows.keys() & real.keys()
     assert len(both) >= 40
     assert np.mean([abs(rows[key] / real[key] - 1) for key in both]) <= most
+
+
+def test_tables_of_aiconfigurator_hold_the_models_shapes(tmp_path: Path) -> None:
+    """`python bench/aiconfigurator_run.py` has its own program read them."""
+    import pyarrow.parquet as pq
+
+    files = {
+        path.stem: path for path in aiconfigurator.export(load("Llama-3.1-8B"), find("L40S"), tmp_path, tps=(1, 2))
+    }
+    gemm = pq.read_table(files["gemm_perf"]).to_pylist()
+    assert {(row["n"], row["k"]) for row in gemm} >= {(28672, 4096), (4096, 14336), (14336, 4096), (4096, 7168)}
+    one = next(row for row in gemm if (row["m"], row["n"], row["k"]) == (128, 28672, 4096))
+    assert 1e3 * one["latency"] == pytest.approx(
+        pw.predict(pw.gemm(128, 28672, 4096), "L40S", protocol="serving").latency_us
+    )
+    assert {row["num_heads"] for row in pq.read_table(files["context_attention_perf"]).to_pylist()} == {32, 16}
+    assert yaml.safe_load((tmp_path / "l40s.yaml").read_text())["gpu"]["mem_bw"] == 1e9 * find("L40S").dram_gbps
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="needs the public corpus")
+def test_columns_are_those_of_published_tables(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    source = CORPUS.parents[1] / "aiconfigurator" / "h200_sxm"
+    files = {path.stem: path for path in aiconfigurator.export(load("Llama-3.1-8B"), find("L40S"), tmp_path)}
+    for kind, name in (("gemm", "gemm_perf"), ("attention", "context_attention_perf"), ("attention", "generation_attention_perf")):  # fmt: skip
+        theirs = pq.read_schema(source / kind / "vllm" / "0.24.0" / f"{name}.parquet")
+        assert pq.read_schema(files[name]).names == theirs.names

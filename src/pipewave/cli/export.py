@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     group.command("vidur")(vidur)
     group.command("llmservingsim")(llmservingsim)
+    group.command("aiconfigurator")(aiconfigurator)
     app.add_typer(group, name="export")
 
 
@@ -58,6 +59,25 @@ def llmservingsim(
     from pipewave.gpus import find
     from pipewave.models import load
     from pipewave.serving.llmservingsim import export
+
+    for path in export(load(model), find(gpu), out, tps=integers(tp)):
+        print(path)
+
+
+def aiconfigurator(
+    model: Annotated[str, typer.Option(help="config.json, directory or built-in name of a dense model.")],
+    gpu: Annotated[str, typer.Option(help="GPU name or spec file.")],
+    tp: Annotated[str, typer.Option(help="Tensor-parallel degrees, such as 1,2,4.")] = "1",
+    out: Annotated[Path, typer.Option(help="Its folder of systems, for --systems-paths.")] = Path("systems"),
+) -> None:
+    """Tables of a GPU for a model as AIConfigurator (AISimulate) reads them; needs pyarrow.
+
+    Example: `pipewave export aiconfigurator --model Llama-3.1-8B --gpu L40S --tp 1,2 --out systems`.
+    """
+    from pipewave.calls.lists import integers
+    from pipewave.gpus import find
+    from pipewave.models import load
+    from pipewave.serving.aiconfigurator import export
 
     for path in export(load(model), find(gpu), out, tps=integers(tp)):
         print(path)

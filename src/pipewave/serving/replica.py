@@ -140,7 +140,6 @@ class Replica:
         step = Step(now, 0.0, 0, [])
         self._make_room(step)
         room = self.limits.tokens - (self.decoding if self.limits.mixed else 0)
-        room = min(room, self.limits.prompt_tokens or room)
         if not step.preempted and not self._waits(room):
             self._fill(step, room)
         decodes = self.decoding if self.limits.mixed or not step.pieces else 0
@@ -274,9 +273,17 @@ class Replica:
 
     def _whole(self, request: int, room: int, step: Step) -> bool:
         """Whether a prompt may start in the room left: at all where prompts are cut, else whole, or alone."""
+        if self.limits.prompt_tokens and step.pieces and self._crowded(request, step):
+            return False
         if self.limits.chunks:
             return True
         return self._tokens(request) - self.found[request] <= room or not (step.pieces or self.decoding)
+
+    def _crowded(self, request: int, step: Step) -> bool:
+        """Whether a prompt would use up what a step's prompts may hold together: it then waits, it is not cut for it
+        (0.5.6 SGLang's PrefillAdder: the first prompt of a step always fits)."""
+        held = sum(tokens for _, tokens, _ in step.pieces) + (self.decoding if self.limits.mixed else 0)
+        return held + self._tokens(request) - self.found[request] >= self.limits.prompt_tokens
 
     def _reserve(self, request: int) -> int:
         """Pages kept for outputs to come when a request is admitted."""

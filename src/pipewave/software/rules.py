@@ -17,7 +17,7 @@ from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
-CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads")
+CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads", "blocks")
 FROM, BELOW = "_from", "_below"
 
 
@@ -52,7 +52,8 @@ class KernelRule:
 
     backend: the engine's own name of the choice, empty where there is none. quantize: whether products pay a
     kernel of their own for it. note: why another stack's rows answer. pads: an expert's hidden and inner width, this
-    rank's part, are stored as multiples of these.
+    rank's part, are stored as multiples of these. blocks: rows that a grouped product walks for every expert, filled
+    or not.
     """
 
     family: str
@@ -64,6 +65,7 @@ class KernelRule:
     note: str = ""
     default: bool = True
     pads: tuple[int, int] = (1, 1)
+    blocks: int = 0
 
 
 @cache

@@ -33,6 +33,7 @@ class KindState:
     model: Model | None = None
     prior: Model | None = None
     chooser: Chooser | None = None
+    fitted_to: int = 0  # launches
 
     def add(self, numbers: Mapping[str, Any], counts: Floats, us: Floats, built: Mapping[int, Built]) -> None:
         """Take a measured launch in."""
@@ -61,8 +62,18 @@ class KindState:
         base = () if self.prior is None else self.prior.smooth
         return fit(anchors, card, elsewhere, prior, base)
 
+    def take(self, card: Card) -> bool:
+        """Fit anew where launches have doubled, and say so; else only remember the last one's fastest."""
+        if self.chooser is None or len(self.us) >= 2 * self.fitted_to:
+            self.fit(card)
+            return True
+        key = tuple(self.numbers[-1][name] for name in self.chooser.inputs)
+        self.chooser.remember(key, int(np.nanargmin(self.us[-1])))
+        return False
+
     def fit(self, card: Card) -> None:
-        """Fit to what was measured, and work out short lists."""
+        """Fit to what was measured."""
+        self.fitted_to = len(self.us)
         of = self.sizes()
         anchors = self.anchors(of, card)
         self.model = self.fitted(card)

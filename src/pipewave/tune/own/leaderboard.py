@@ -49,10 +49,10 @@ class Pipewave(SpaceSelector):
         self.model: Model | None = None
 
     def fit(self, anchors: Anchors, of: Space) -> None:
-        """Fit the laws; launches to lean on are the anchors' own."""
+        """Fit the laws; launches to lean on are the anchors' own, and so is what the author would choose there."""
         prior, base = self.prior or (None, ())
         self.usable = np.isfinite(anchors.us).any(axis=0)
-        self.model = fit(anchors, card_of(of), None, prior, base)
+        self.model = fit(anchors, card_of(of), None, prior, base, _default_at(of, anchors))
 
     def choose(self, at: Floats, counts: Floats, default: int) -> int:
         """The least predicted."""
@@ -130,6 +130,12 @@ class XGBoost(SpaceSelector):
 SELECTORS: dict[str, type[SpaceSelector]] = {
     each.name: each for each in (Pipewave, Nearest, OneForAll, XGBoost, Default)
 }
+
+
+def _default_at(of: Space, anchors: Anchors) -> Ints:
+    """The author's own choice [s] at launches of a space."""
+    known = {tuple(row): int(one) for row, one in zip(of.at().tolist(), of.default, strict=True)}
+    return np.array([known[tuple(row)] for row in anchors.at.tolist()], np.int64)
 
 
 def card_of(of: Space) -> Card:

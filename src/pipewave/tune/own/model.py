@@ -115,7 +115,7 @@ def pooled(anchors: Anchors, card: Card) -> Pooled:
 
 
 def fit(anchors: Anchors, card: Card, elsewhere: Floats | None = None, prior: Times | None = None,
-        base: tuple[Smoother, ...] = ()) -> Model:  # fmt: skip
+        base: tuple[Smoother, ...] = (), default: Ints | None = None) -> Model:  # fmt: skip
     """Fit everything.
 
     Args:
@@ -124,6 +124,7 @@ def fit(anchors: Anchors, card: Card, elsewhere: Floats | None = None, prior: Ti
         elsewhere: counts [v, c, 6] of launches like those to choose for; default: the anchors'.
         prior: times to expect there; default: the pooled law of the anchors.
         base: corrections that the prior brings, which predictions keep.
+        default: the choice [s] to beat at each launch; default: the first configuration.
     """
     made = _without_margin(anchors, card, elsewhere, prior, base)
     if len(anchors.us) < JUDGED:
@@ -132,9 +133,9 @@ def fit(anchors: Anchors, card: Card, elsewhere: Floats | None = None, prior: Ti
     for out, rest in folds(len(anchors.us)):
         fitted, test = _without_margin(anchors.take(rest), card, elsewhere, prior, base), anchors.take(out)
         predicted[out] = np.log(fitted.us(test.counts, test.logs)) + fitted.sigma
-    default = np.zeros(len(anchors.us), np.int64)
+    at, default = np.arange(len(anchors.us)), np.zeros(len(anchors.us), np.int64) if default is None else default
     predicted = np.where(np.isfinite(anchors.us), predicted, np.inf)
-    predicted[:, 0] = np.where(np.isfinite(predicted[:, 0]), predicted[:, 0], 1e3)
+    predicted[at, default] = np.where(np.isfinite(predicted[at, default]), predicted[at, default], 1e3)
     return replace(made, margin=margin(is_slower(anchors.us, default), predicted, default))
 
 

@@ -75,10 +75,10 @@ def _product(
     return (best[1], best[2]), best[0][0] < EXACT and (len(best[1]) > 0 or len(launches) > 1)
 
 
-def drawn(at: Floats, count: int, seed: int = 0) -> Floats:
-    """Sizes [count, d] like those of launches [s, d], and somewhat beyond; half of them round, as most in use are."""
+def drawn(at: Floats, count: int, seed: int = 0, wider: float = WIDER) -> Floats:
+    """Sizes [count, d] like those of launches [s, d], and `wider` times beyond; half of them round, as most are."""
     rng = np.random.default_rng(seed)
-    low, high = np.maximum(at.min(axis=0) / WIDER, 1.0), np.maximum(at.max(axis=0) * WIDER, 1.0)
+    low, high = np.maximum(at.min(axis=0) / wider, 1.0), np.maximum(at.max(axis=0) * wider, 1.0)
     values = np.exp(rng.uniform(np.log(low), np.log(high), (count, at.shape[1])))
     step = 2.0 ** np.floor(rng.random(values.shape) * np.log2(values))
     rounded: NDArray[np.float64] = np.where(

@@ -17,7 +17,7 @@ from typing import Any
 
 from pipewave.tune.own import kept, log, measuring
 from pipewave.tune.own.anchors import Floats
-from pipewave.tune.own.chooser import Chooser
+from pipewave.tune.own.chooser import Always, Chooser
 from pipewave.tune.own.described import Described, Kind, described
 from pipewave.tune.own.device import Device, Launch
 from pipewave.tune.own.kinds import KindState
@@ -53,7 +53,7 @@ class TunedKernel:
         self.reason, self.spent_s, self.best_config = "", 0.0, self.configs[0]
         self.kinds: dict[Kind, KindState] = {}
         self._pickers: dict[Any, Any] = {}
-        self._entries: dict[Any, tuple[Chooser, Any]] = {}
+        self._entries: dict[Any, tuple[Chooser | Always, Any]] = {}
         self._lock = threading.RLock()
         self._device: Device | None = options.device
         self._looked = options.device is not None
@@ -140,6 +140,8 @@ class TunedKernel:
         index = self._pick(state, args, kwargs, grid, numbers, counts, allowed)
         if state.chooser is not None and state.works.is_followed:
             self._enter(state.chooser, args, kwargs, grid, index)
+        elif state.chooser is None and self.spent_s >= self.options.budget_s and not self._prunes():
+            self._enter(Always(), args, kwargs, grid, index)
         return index
 
     def state(self, kind: Kind, grid: Any, by_name: Mapping[str, Any], numbers: Mapping[str, Any]) -> KindState:
@@ -243,9 +245,19 @@ class TunedKernel:
             return None
         state.add(numbers, counts, timed.us, timed.built)
         self.keep(state, numbers, counts, timed, named(self.of, launch.args, launch.kwargs))
-        state.fit(device.card)
-        self._entries = {}  # choosers are new
+        self._refit(state, device)
         return int(min((i for i in allowed if timed.us[i] == timed.us[i]), key=lambda i: float(timed.us[i])))
+
+    def _refit(self, state: KindState, device: Device) -> None:
+        """Fit where it pays, and everything once the budget is spent: from then on the laws choose."""
+        new = state.take(device.card)
+        if self.spent_s >= self.options.budget_s:
+            for each in self.kinds.values():
+                if each.fitted_to < len(each.us):
+                    each.fit(device.card)
+            new = True
+        if new:
+            self._entries = {}  # choosers are new
 
     def keep(self, state: KindState, numbers: Mapping[str, Any], counts: Floats, timed: measuring.Timed,
               by_name: Mapping[str, Any]) -> None:  # fmt: skip
@@ -264,7 +276,9 @@ class TunedKernel:
         except OSError as problem:
             warnings.warn(f"{self.of.name}: what was measured is not kept: {problem}", stacklevel=2)
 
-    def _enter(self, chooser: Chooser, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any, index: int) -> None:
+    def _enter(
+        self, chooser: Chooser | Always, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any, index: int
+    ) -> None:
         """Remember the choice, and how to come to it fast from this place in the program."""
         site = site_of(args, kwargs, grid)
         if site not in self._pickers:

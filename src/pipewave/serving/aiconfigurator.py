@@ -1,0 +1,173 @@
+"""Tables of a GPU and a model as AIConfigurator 0.12 (now AISimulate) reads them from a folder of `--systems-paths`.
+
+    <folder>/<system>.yaml                                    rates and memory of the GPU
+    <folder>/data/<system>/gemm/<backend>/<version>/gemm_perf.parquet
+                          /attention/.../context_attention_perf.parquet, generation_attention_perf.parquet
+                          /comm/.../custom_allreduce_perf.parquet
+
+Columns are those of the tables that it publishes, latencies in ms. Only the shapes of the model are written, over
+grids of tokens, requests and caches; between them AIConfigurator interpolates. Parquet needs pyarrow. Its own program
+reads them: `python bench/aiconfigurator_run.py`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipewave.calls.collective import AllReduce
+from pipewave.calls.families import Gemm, attention
+from pipewave.errors import BadInput
+from pipewave.files.sealed import replace
+from pipewave.gpus import GPU
+from pipewave.models import Gqa, ModelSpec
+from pipewave.models.kernels import Batch, Deployment
+from pipewave.models.shard import Parallel
+from pipewave.prediction.api import predict
+
+Row = dict[str, Any]
+BACKEND, VERSION, SOURCE = "vllm", "0.24.0", "pipewave"
+TYPES = {"bf16": "bfloat16", "fp8": "fp8"}
+TOKENS = tuple(sorted({*(1 << i for i in range(16)), *range(16, 257, 16), *range(384, 8193, 384)}))
+REQUESTS = tuple(1 << i for i in range(9))
+LENGTHS = tuple(16 << i for i in range(11))
+CACHES = tuple(1 << i for i in range(18))
+SIZES = tuple(128 << i for i in range(21))
+HELD = 1 << 24  # tokens of a batch at most
+PROTOCOL = "serving"
+MEMORY_SHARE, MEMORY_START_S, LINK_START_S = 0.8, 3e-6, 1e-5  # as in its own files of GPUs
+OTHER_BYTES = 3_758_096_384  # what a runtime takes beside weights and cache, as there
+
+
+def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,)) -> tuple[Path, ...]:
+    """Write the GPU's file and its tables; the files.
+
+    Raises BadInput for a model that is not dense attention of equal layers, or without pyarrow; CannotShard where a
+    degree does not divide it; BadFile where the folder cannot be written.
+    """
+    if len(model.grouped()) != 1 or not isinstance(model.layers[0].mixer, Gqa):
+        raise BadInput(f"model = {model.name}: tables are written for dense models with equal layers", field="model")
+    for tp in tps:
+        Parallel(tp).check(model)
+    name = gpu.name.lower().replace(" ", "_")
+    tables = {
+        ("gemm", "gemm_perf"): products(model, gpu, tps),
+        ("attention", "context_attention_perf"): prompts(model, gpu, tps),
+        ("attention", "generation_attention_perf"): decodes(model, gpu, tps),
+        ("comm", "custom_allreduce_perf"): reductions(gpu, [tp for tp in tps if tp > 1] or [2]),
+    }
+    root = folder / "data" / name
+    written = [
+        _parquet(root / kind / BACKEND / VERSION / f"{table}.parquet", rows) for (kind, table), rows in tables.items()
+    ]
+    return (_about(folder / f"{name}.yaml", name, gpu), *written)
+
+
+def _about(path: Path, name: str, gpu: GPU) -> Path:
+    """The GPU as its files of systems describe one."""
+    tera = 1e12
+    about = {
+        "data_dir": f"data/{name}",
+        "gpu": {
+            "mem_bw": 1e9 * gpu.dram_gbps, "mem_bw_empirical_scaling_factor": MEMORY_SHARE,
+            "mem_empirical_constant_latency": MEMORY_START_S, "mem_capacity": int(gpu.dram_gb * (1 << 30)),
+            "bfloat16_tc_flops": tera * (gpu.bf16_tflops or 0.0), "int8_tc_flops": tera * (gpu.int8_tops or 0.0),
+            "fp8_tc_flops": tera * (gpu.fp8_tflops or 0.0), "power": gpu.tdp_w, "sm_version": gpu.compute_capability,
+        },
+        "node": {
+            "num_gpus_per_node": gpu.gpus_per_node, "inter_node_bw": 5e10,
+            "intra_node_bw": 1e9 * (gpu.link_gbps or gpu.pcie_gbps or 32.0),
+            "pcie_bw": 1e9 * (gpu.pcie_gbps or 32.0), "p2p_latency": LINK_START_S,
+        },
+        "misc": {"nccl_mem": {1: 0, 2: 358612992, 4: 411041792, 8: 411041792}, "other_mem": OTHER_BYTES,
+                 "nccl_version": "2.26.2"},
+    }  # fmt: skip
+    replace(path, yaml.safe_dump(about, sort_keys=False).encode())
+    return path
+
+
+def _row(gpu: GPU, op: str) -> Row:
+    return {
+        "framework": "VLLM",
+        "version": VERSION,
+        "device": f"NVIDIA {gpu.name}",
+        "op_name": op,
+        "kernel_source": SOURCE,
+    }
+
+
+def products(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
+    """Every product of the model at each degree, over tokens."""
+    shapes = {(call.n, call.k, call.dtype) for tp in tps for call in _calls(model, tp) if isinstance(call, Gemm)}
+    asked = [Gemm(m, n, k, dtype=dtype) for n, k, dtype in sorted(shapes) for m in TOKENS]
+    us = predict(asked, gpu, protocol=PROTOCOL).latency_us.tolist()
+    for call, took in zip(asked, us, strict=True):
+        sizes = {"gemm_dtype": TYPES[call.dtype], "m": call.m, "n": call.n, "k": call.k}
+        yield _row(gpu, "gemm") | sizes | {"latency": took / 1e3}
+
+
+def _calls(model: ModelSpec, tp: int) -> Iterator[Any]:
+    return (use.call for use in Deployment(model, Parallel(tp)).kernels(Batch.of([1], [1])))
+
+
+def _heads(model: ModelSpec, tps: Sequence[int]) -> list[tuple[int, int, int]]:
+    mixer = model.layers[0].mixer
+    assert isinstance(mixer, Gqa)
+    return [(mixer.heads // tp, max(mixer.kv_heads // tp, 1), mixer.head_dim) for tp in tps]
+
+
+def _attended(heads: tuple[int, int, int], requests: int, new: int, held: int) -> Any:
+    return attention([new] * requests, [held] * requests, *heads[:2], head_dim=heads[2])
+
+
+def _attention_row(
+    gpu: GPU, op: str, heads: tuple[int, int, int], requests: int, isl: int, step: int, us: float
+) -> Row:
+    return _row(gpu, op) | {
+        "batch_size": requests, "isl": isl, "num_heads": heads[0], "num_key_value_heads": heads[1],
+        "head_dim": heads[2], "beam_width": 1, "attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "step": step,
+        "window_size": 0, "latency": us / 1e3,
+    }  # fmt: skip
+
+
+def prompts(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
+    """Attention of whole prompts."""
+    asked = [(h, b, n) for h in _heads(model, tps) for b in REQUESTS for n in LENGTHS if b * n <= 1 << 17]
+    us = predict([_attended(h, b, n, n) for h, b, n in asked], gpu, protocol=PROTOCOL).latency_us.tolist()
+    for (heads, requests, length), took in zip(asked, us, strict=True):
+        yield _attention_row(gpu, "context_attention", heads, requests, length, 0, took)
+
+
+def decodes(model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
+    """Attention of decodes over caches of `step` tokens and the new one."""
+    asked = [(h, b, n) for h in _heads(model, tps) for b in REQUESTS for n in CACHES if b * n <= HELD]
+    us = predict([_attended(h, b, 1, n + 1) for h, b, n in asked], gpu, protocol=PROTOCOL).latency_us.tolist()
+    for (heads, requests, step), took in zip(asked, us, strict=True):
+        yield _attention_row(gpu, "generation_attention", heads, requests, 1, step, took)
+
+
+def reductions(gpu: GPU, tps: Sequence[int]) -> Iterator[Row]:
+    """All-reduces over ranks of one host; sizes count elements of 16 bits."""
+    asked = [(tp, size) for tp in tps for size in SIZES]
+    us = predict([AllReduce(2 * size, tp) for tp, size in asked], gpu, protocol=PROTOCOL).latency_us.tolist()
+    for (tp, size), took in zip(asked, us, strict=True):
+        yield _row(gpu, "all_reduce") | {
+            "allreduce_dtype": "bfloat16", "num_gpus": tp, "message_size": size, "latency": took / 1e3,
+            "backend": "vllm_graph",
+        }  # fmt: skip
+
+
+def _parquet(path: Path, rows: Iterator[Row]) -> Path:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as problem:
+        raise BadInput("AIConfigurator reads parquet: pip install pyarrow", field="pyarrow") from problem
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows)), out)
+    replace(path, out.getvalue())
+    return path

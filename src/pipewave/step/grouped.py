@@ -1,0 +1,51 @@
+"""Grouped products that walk a block of rows for every expert, whether tokens came to it or not.
+
+DeepGEMM's contiguous layout lays the rows of each expert out in whole blocks; an engine that does not know on the host
+how many tokens came to each asks for a block of every one. Blocks that hold none are not multiplied, but their tiles of
+both operands are loaded all the same, so that no step is faster than it takes to load
+
+    bytes = experts × [2 inter / tile × (block + tile) × hidden + hidden / tile × (block + tile) × inter] × width
+          = experts × 6 inter × hidden × width          (block = tile = 128)
+
+into the SMs, however few the tokens. How fast one block an SM loads tiles is FlashAttention 3's `bytes_per_clk` of the
+rule `attention_costs`, which rests on rows of an H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pipewave.calls.families import Call, FusedMoe
+from pipewave.gpus import GPU
+from pipewave.prediction.answers import Predictions
+from pipewave.software.engines import Engine
+from pipewave.software.stack_rules import constant
+
+TILE = 128  # columns of a block
+WIDTH = {"fp8": 1.0, "fp8_block": 1.0}  # bytes of an operand's element; of others two
+
+
+def every_block_us(call: FusedMoe, rows: int, gpu: GPU) -> float:
+    """µs to load the tiles of a block of `rows` rows for every expert of this rank."""
+    experts, inter = call.experts / call.ep, call.inter / call.tp
+    gate_up = 2.0 * inter / TILE * (rows + TILE) * call.hidden
+    down = call.hidden / TILE * (rows + TILE) * inter
+    costs = constant("attention_costs", engine="fa3", mma=gpu.traits.mma, fp8=False, latent=False)
+    bytes_per_us = costs["bytes_per_clk"] * gpu.sms * gpu.sustained_clock_mhz
+    return float(experts * (gate_up + down) * WIDTH.get(call.dtype, 2.0) / bytes_per_us)
+
+
+def with_every_block(calls: Sequence[Call], found: Predictions, gpu: GPU, engine: Engine) -> Predictions:
+    """Predictions of experts never below what walking every expert's block takes, where the engine does that."""
+    rule = next((rule for rule in engine.kernels if rule.blocks), None)
+    if rule is None:
+        return found
+    factor = np.ones(len(calls))
+    for index, call in enumerate(calls):
+        if isinstance(call, FusedMoe) and engine.kernel("fused_moe", call.dtype) == rule:
+            factor[index] = max(1.0, every_block_us(call, rule.blocks, gpu) / found.latency_us[index])
+    latency, low, high = (each * factor for each in (found.latency_us, found.low_us, found.high_us))
+    return replace(found, latency_us=latency, low_us=low, high_us=high)
