@@ -266,6 +266,7 @@ export interface PlanAnswer extends Answer {
   too_large_batches: number;
   without_price: string[];
   prices: Price[];
+  notes: string[];
 }
 
 export interface TraceCall {
