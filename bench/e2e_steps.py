@@ -32,7 +32,8 @@ class Point:
     """A measured point: `batch` prompts of `input_len` tokens, or a decode step at mean cache length `context`.
 
     `distinct`: different tokens that the batch decoded. `skewed`: a mixture of experts decoded several requests, which
-    random weights route like no real text (see `bench.e2e_routing`); predicted with the experts it did read.
+    random weights route like no real text (see `bench.e2e_routing`); predicted with the experts it did read. `card`:
+    the GPU, where points of several stand together.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Point:
     measured_ms: float
     distinct: int
     skewed: bool
+    card: str = ""
 
 
 def points(folder: Path = FOLDER) -> list[Point]:
@@ -148,6 +150,13 @@ def measure_loads(chosen: Sequence[Point], runner_of: Callable[[str, int], Runne
         loads.append(replace(load, kernel_us=load.kernel_us + more))
         owner += [index for index, batches in zip(members, steps, strict=True) for _ in batches]
     return Measured(chosen, _joined(loads), np.array(owner, np.intp))
+
+
+def joined(parts: Sequence[Measured]) -> Measured:
+    """The points of all parts as one."""
+    starts = np.cumsum([0, *(len(part.points) for part in parts)])
+    owner = np.concatenate([part.owner + start for part, start in zip(parts, starts, strict=False)])
+    return Measured([point for part in parts for point in part.points], _joined([part.loads for part in parts]), owner)
 
 
 def _skew_us(point: Point, runner: Runner) -> float:

@@ -25,6 +25,7 @@ class Picture:
     height: int
     scheme: Literal["light", "dark"] = "light"
     file: Path | None = None
+    name: str = ""  # of the picture, where it is not the view's
 
 
 PICTURES = (
@@ -34,6 +35,11 @@ PICTURES = (
             "&ttft_ms=2000&tpot_ms=40&max_gpus=8", ".front-point", 1000),
     Picture("serve", "model=Llama-3.1-8B&gpu=H200&batch=64&input_len=2048&output_len=256&dram_gbps=6000",
             "section[aria-label='TPOT'] .big", 1010, "dark"),
+    Picture("serve", "load=traffic&model=Llama-3.1-8B&gpu=H200&input_len=2048&output_len=256&rate=8&requests=600"
+            "&max_num_seqs=24", "section[aria-label='Over time'] .wave-line[d]", 1500, name="traffic"),
+    Picture("compare", "a_gpu=H200&b_gpu=H100&batch=32", "section[aria-label='Side by side'] tbody", 1000),
+    Picture("kernel", "kernel=gemm&case=n:4096;k:4096&field=m&from=1&to=4096&points=32&gpus=H200,B200&y=n&y_points=32",
+            "section[aria-label^='Heat map'] .heat-cell", 640, name="heat"),
     Picture("trace", "gpu=H200", "section[aria-label='Recoverable time, call by call'] tbody", 930, file=TRACE),
 )  # fmt: skip
 
@@ -63,7 +69,7 @@ def _take(page: Any, picture: Picture) -> None:
         page.set_input_files("#trace-file", picture.file)
     page.wait_for_selector(picture.drawn)
     page.wait_for_timeout(500)  # transitions
-    file = OUT / f"web-{picture.view}.png"
+    file = OUT / f"web-{picture.name or picture.view}.png"
     page.screenshot(path=file)
     print(f"wrote {file.relative_to(ROOT)}")
 

@@ -14,7 +14,8 @@ ROOMS = ("calls", "gpus", "kernels", "models", "prediction", "serving", "step", 
 # Files whose messages only a command or another program's user can meet.
 ELSEWHERE = ("server_command.py", "client_command.py", "notation.py", "gaps.py", "matched.py", "hub.py")
 OURS = re.compile(r"(?<![\w-])--[a-z][a-z-]+|`pipewave [a-z]+")
-OTHERS = ("--metrics", "--csv", "--page")  # of Nsight Compute
+# Of Nsight Compute and Nsight Systems.
+OTHERS = ("--metrics", "--csv", "--page", "--cuda-graph-trace", "--trace", "--format", "--report", "--type")
 
 
 def raised() -> list[str]:

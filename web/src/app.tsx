@@ -5,7 +5,9 @@ import { usePlace } from "./core/route";
 import { THEMES, useTheme } from "./core/theme";
 import { CopyButton, Announcer } from "./ui/copy";
 import { Link } from "./ui/link";
+import { CompareView } from "./views/compare";
 import { KernelView } from "./views/kernel";
+import { ModelView } from "./views/model";
 import { PlanView } from "./views/plan";
 import { ServeView } from "./views/serve";
 import { TraceView } from "./views/trace";
@@ -20,8 +22,10 @@ interface View {
 const VIEWS: readonly View[] = [
   { path: "/plan", title: "Plan", says: "Which GPU, which split, at what cost", body: PlanView },
   { path: "/serve", title: "Serve", says: "One deployment: times, memory, where the time goes", body: ServeView },
+  { path: "/compare", title: "Compare", says: "Two deployments side by side", body: CompareView },
   { path: "/kernel", title: "Kernel", says: "One kernel over a range of sizes, GPU against GPU", body: KernelView },
   { path: "/trace", title: "Trace", says: "A profile: which calls are slower than they need be", body: TraceView },
+  { path: "/model", title: "Model", says: "Layers as blocks: bytes, work, cache and state", body: ModelView },
 ];
 
 /** The query of each view as it was left, so that going back by the tabs loses nothing. */

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, UnknownGPU
 from pipewave.files import packaged
 from pipewave.gpus import find
 
@@ -38,6 +38,13 @@ def prices(own: Mapping[str, float] | None = None) -> dict[str, Price]:
     for name, usd in (own or {}).items():
         if not isinstance(usd, (int, float)) or not 0 < usd < 1e6:
             raise BadInput(f"price of {name} = {usd!r}: must be a positive number of USD per hour", field="price")
-        gpu = find(name).name
+        gpu = _named(name)
         mine[gpu] = Price(gpu, float(usd), "yours", "", verified=True)
     return {**table(), **mine}
+
+
+def _named(name: str) -> str:
+    try:
+        return find(name).name
+    except UnknownGPU as problem:
+        raise UnknownGPU(problem.message, field="price") from problem

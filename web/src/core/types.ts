@@ -36,6 +36,13 @@ export interface ModelAnswer {
   model: string;
   parameters: number;
   active_parameters: number;
+  model_type: string;
+  layers: number;
+  weights_gib_per_gpu: number;
+  kv_bytes_per_token_per_gpu: number;
+  state_bytes_per_sequence_per_gpu: number;
+  kv_dtype: string;
+  notes: string[];
   pattern: string;
   blocks: { letter: string; layers: string; count: number; parts: ModelPart[] }[];
   command: string;
@@ -153,6 +160,57 @@ export interface ServeAnswer extends Answer {
   timeline: { prefill: StepDetail; decode: StepDetail };
 }
 
+/** Means over equal stretches of a run; `time_s` is the end of each. */
+export interface RunOverTime {
+  time_s: number[];
+  running: number[];
+  waiting: number[];
+  kv_share: number[];
+  output_tokens_per_s: number[];
+}
+
+/** Percentiles stand beside under names such as `ttft_p99_ms` and `ttft_p99_ms_low`. */
+export interface TrafficAnswer extends Answer {
+  model: string;
+  gpu: string;
+  engine: string;
+  gpus: number;
+  kv_tokens: number;
+  requests: number;
+  figures_of: number;
+  requests_per_s: number;
+  output_tokens_per_s: number;
+  output_tokens_per_s_per_gpu: number;
+  goodput_per_s: number;
+  good_share: number;
+  preemptions: number;
+  steps: number;
+  busy_share: number;
+  where: { ttft_ms: Parts; tpot_ms?: Parts };
+  timeline: RunOverTime;
+  basis: Parts;
+  notes: string[];
+}
+
+/** A kernel over two fields: tables by row (y) and column (x). */
+export interface GridAnswer extends Answer {
+  kernel: string;
+  gpu: string;
+  protocol: string;
+  x_field: string;
+  y_field: string;
+  x: number[];
+  y: number[];
+  latency_us: number[][];
+  low_us: number[][];
+  high_us: number[][];
+  floor_us: number[][];
+  ceiling_us: number[][];
+  bound: string[][];
+  basis: string[][];
+  notes: string[];
+}
+
 export interface Design {
   gpu: string;
   gpus: number;
@@ -208,6 +266,7 @@ export interface PlanAnswer extends Answer {
   too_large_batches: number;
   without_price: string[];
   prices: Price[];
+  notes: string[];
 }
 
 export interface TraceCall {
@@ -239,6 +298,33 @@ export interface LeftOver {
   total_measured_us: number;
 }
 
+/** GPU time of a leaf: kind of step, layer where known, operator and kernel from the outside in. */
+export interface FlameRow {
+  path: string[];
+  family: string | null;
+  count: number;
+  measured_us: number;
+  predicted_us: number | null;
+  counted: boolean;
+}
+
+/** Time of calls put together by operator or by layer. */
+export interface Grouped {
+  name: string;
+  calls: number;
+  measured_us: number;
+  predicted_us: number | null;
+  recoverable_us: number;
+}
+
+export interface Idle {
+  span_us: number;
+  busy_us: number;
+  idle_us: number;
+  causes: Parts;
+  gaps: { start_us: number; idle_us: number; cause: string; after: string; before: string }[];
+}
+
 export interface TraceAnswer extends Answer {
   source: string;
   gpu: string;
@@ -252,4 +338,8 @@ export interface TraceAnswer extends Answer {
   calls: TraceCall[];
   unshaped: LeftOver[];
   unrecognized: LeftOver[];
+  flame?: FlameRow[];
+  by_operator?: Grouped[];
+  by_layer?: Grouped[];
+  idle?: Idle | null;
 }

@@ -1,6 +1,7 @@
 /** Several GPUs as removable chips with a list to add from. */
 
 import { useList } from "../core/latest";
+import { called, useOwn } from "../core/own";
 import type { Gpu } from "../core/types";
 import { Field } from "./form";
 
@@ -12,6 +13,7 @@ interface GpusProps {
 
 export function Gpus({ value, set, most }: GpusProps) {
   const known = useList<Gpu>("/api/gpus");
+  const own = useOwn().gpus.filter(({ key }) => !value.includes(key));
   const rest = known.filter((gpu) => !value.includes(gpu.name));
   return (
     <Field label="GPUs" name="gpus" also={["gpu"]} hint={value.length >= most ? `At most ${most} at once` : undefined}>
@@ -20,14 +22,19 @@ export function Gpus({ value, set, most }: GpusProps) {
           <ul class="chips">
             {value.map((name) => (
               <li key={name}>
-                <button type="button" aria-label={`Remove ${name}`} onClick={() => set(value.filter((one) => one !== name))}>
-                  {name} <span aria-hidden="true">×</span>
+                <button type="button" aria-label={`Remove ${called(name)}`} onClick={() => set(value.filter((one) => one !== name))}>
+                  {called(name)} <span aria-hidden="true">×</span>
                 </button>
               </li>
             ))}
           </ul>
           <select {...wiring} value="" disabled={value.length >= most} onChange={(event) => add(event.currentTarget, value, set)}>
             <option value="">Add a GPU…</option>
+            {own.map(({ key }) => (
+              <option key={key} value={key}>
+                {called(key)}
+              </option>
+            ))}
             {groups(rest).map(([architecture, gpus]) => (
               <optgroup key={architecture} label={architecture}>
                 {gpus.map((gpu) => (

@@ -3,6 +3,7 @@
 import { useState } from "preact/hooks";
 
 import { type Body, ApiError, send } from "../core/api";
+import { save } from "../core/save";
 import { announce } from "./copy";
 
 export interface Question {
@@ -12,11 +13,11 @@ export interface Question {
 
 export function ReportButton({ question }: { question: Question }) {
   const [busy, setBusy] = useState(false);
-  const save = async (): Promise<void> => {
+  const write = async (): Promise<void> => {
     setBusy(true);
     try {
       const answer = await send(`${question.path}${question.path.includes("?") ? "&" : "?"}report=html`, question.body);
-      download(await answer.blob(), "pipewave-report.html");
+      save(await answer.blob(), "pipewave-report.html");
       announce("Saved: pipewave-report.html");
     } catch (problem) {
       if (!(problem instanceof ApiError)) throw problem;
@@ -26,16 +27,8 @@ export function ReportButton({ question }: { question: Question }) {
     }
   };
   return (
-    <button type="button" class="copy" disabled={busy} onClick={() => void save()}>
+    <button type="button" class="copy" disabled={busy} onClick={() => void write()}>
       {busy ? "Writing…" : "Save as a report"}
     </button>
   );
-}
-
-function download(file: Blob, name: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(file);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

@@ -78,10 +78,10 @@ function Head<Row>({ column, number, order, set }: { column: Column<Row>; number
     <th scope="col" class={number ? "num" : ""} aria-sort={up ? "ascending" : down ? "descending" : "none"}>
       <button type="button" title={column.hint} onClick={() => set(up ? `-${column.key}` : column.key)}>
         {column.title}
-        {column.unit && <span class="unit"> {column.unit}</span>}
         <span class="arrow" aria-hidden="true">
           {up ? "▲" : down ? "▼" : ""}
         </span>
+        {column.unit && <span class="unit"> {column.unit}</span>}
       </button>
     </th>
   );

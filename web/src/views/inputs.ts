@@ -1,9 +1,10 @@
 /** The inputs of the views as they stand in the URL, and the questions they make. */
 
+import { gpuOf, modelOf } from "../core/own";
 import { type Schema, fields, list, number, oneOf, optional, text } from "../core/query";
 import type { KernelFamily, KernelField, Scalar } from "../core/types";
 
-export const ENGINES = ["vllm", "sglang"] as const;
+export const ENGINES = ["vllm", "sglang", "trtllm"] as const;
 export const PROTOCOLS = ["cold", "serving", "graph", "profiler_warm"] as const;
 
 export interface PlanInputs {
@@ -18,6 +19,7 @@ export interface PlanInputs {
   pp: string;
   engines: string;
   kv: string;
+  prices: Record<string, string>;
   x: "tpot_ms" | "ttft_ms";
   y: "tokens_per_s_per_gpu" | "usd_per_million_tokens";
   /** The chosen design, by its place on the front. */
@@ -36,6 +38,7 @@ export const PLAN: Schema<PlanInputs> = {
   pp: text("1"),
   engines: text("vllm"),
   kv: text("auto"),
+  prices: fields(),
   x: oneOf(["tpot_ms", "ttft_ms"], "tpot_ms"),
   y: oneOf(["tokens_per_s_per_gpu", "usd_per_million_tokens"], "tokens_per_s_per_gpu"),
   pick: optional(),
@@ -45,9 +48,10 @@ const words = (said: string): string[] => said.split(",").map((word) => word.tri
 const numeric = (word: string): number | string => (word !== "" && Number.isFinite(Number(word)) ? Number(word) : word);
 
 export function planBody(inputs: PlanInputs): Record<string, unknown> {
-  const { model, gpus, input_len, output_len, ttft_ms, tpot_ms, max_gpus } = inputs;
+  const { input_len, output_len, ttft_ms, tpot_ms, max_gpus } = inputs;
+  const prices = Object.fromEntries(Object.entries(inputs.prices).map(([gpu, usd]) => [gpu, numeric(usd)])) as Record<string, unknown>;
   return {
-    ...{ model, gpus, input_len, output_len, ttft_ms, tpot_ms, max_gpus, rows: 60 },
+    ...{ model: modelOf(inputs.model), gpus: inputs.gpus.map(gpuOf), prices, input_len, output_len, ttft_ms, tpot_ms, max_gpus, rows: 60 },
     tp: words(inputs.tp).map(numeric),
     pp: words(inputs.pp).map(numeric),
     engines: words(inputs.engines),
@@ -72,7 +76,23 @@ export interface ServeInputs {
   l2_mb: number | null;
   boost_clock_mhz: number | null;
   step: "decode" | "prefill";
+  /** One batch that arrives together, or requests over time. */
+  load: "batch" | "traffic";
+  arrivals: Arrivals;
+  rate: number;
+  concurrency: number;
+  requests: number;
+  spread: number;
+  max_num_seqs: number | null;
+  settled: "no" | "yes";
+  trace: string;
+  ttft_ms: number | null;
+  tpot_ms: number | null;
+  e2e_ms: number | null;
 }
+
+export const ARRIVALS = ["rate", "concurrency", "together", "trace"] as const;
+export type Arrivals = (typeof ARRIVALS)[number];
 
 export const SERVE: Schema<ServeInputs> = {
   model: text("Llama-3.1-8B"),
@@ -91,18 +111,32 @@ export const SERVE: Schema<ServeInputs> = {
   l2_mb: optional(),
   boost_clock_mhz: optional(),
   step: oneOf(["decode", "prefill"], "decode"),
+  load: oneOf(["batch", "traffic"], "batch"),
+  arrivals: oneOf(ARRIVALS, "rate"),
+  rate: number(4),
+  concurrency: number(32),
+  requests: number(500),
+  spread: number(0),
+  max_num_seqs: optional(),
+  settled: oneOf(["no", "yes"], "no"),
+  trace: text(""),
+  ttft_ms: optional(),
+  tpot_ms: optional(),
+  e2e_ms: optional(),
 };
 
 export const WHAT_IF = ["dram_gbps", "sms", "l2_mb", "boost_clock_mhz"] as const;
 
 export function serveBody(inputs: ServeInputs): Record<string, unknown> {
-  const { model, gpu, tp, pp, ep, engine, kv_cache_dtype, batch, input_len, output_len, max_num_batched_tokens } = inputs;
-  const changed = WHAT_IF.flatMap((name) => (inputs[name] === null ? [] : [[name, inputs[name]]]));
+  const { tp, pp, ep, engine, kv_cache_dtype, batch, input_len, output_len, max_num_batched_tokens } = inputs;
   return {
-    ...{ model, gpu, tp, pp, ep, engine, kv_cache_dtype, batch, input_len, output_len, max_num_batched_tokens },
-    what_if: Object.fromEntries(changed) as Record<string, number>,
+    ...{ model: modelOf(inputs.model), gpu: gpuOf(inputs.gpu), tp, pp, ep, engine, kv_cache_dtype },
+    ...{ batch, input_len, output_len, max_num_batched_tokens, what_if: whatIf(inputs) },
   };
 }
+
+export const whatIf = (inputs: ServeInputs): Record<string, number> =>
+  Object.fromEntries(WHAT_IF.flatMap((name) => (inputs[name] === null ? [] : [[name, inputs[name]]]))) as Record<string, number>;
 
 export interface KernelInputs {
   kernel: string;
@@ -115,6 +149,13 @@ export interface KernelInputs {
   gpus: string[];
   protocol: string;
   layers: string[];
+  /** A second swept field, "" for none. */
+  y: string;
+  y_from: number;
+  y_to: number;
+  y_points: number;
+  y_scale: "log" | "linear";
+  y_gpu: string;
 }
 
 export const KERNEL: Schema<KernelInputs> = {
@@ -128,14 +169,20 @@ export const KERNEL: Schema<KernelInputs> = {
   gpus: list(["H200", "L40S"]),
   protocol: text("cold"),
   layers: list(["band", "floor", "ceiling"]),
+  y: text(""),
+  y_from: number(128),
+  y_to: number(8192),
+  y_points: number(24),
+  y_scale: oneOf(["log", "linear"], "log"),
+  y_gpu: text(""),
 };
 
 /** The inputs of a family's example, when the URL says nothing of its fields. */
 export function exampleInputs(family: KernelFamily): Partial<KernelInputs> {
   const { example } = family;
-  if (!example) return { kernel: family.kernel, case: {}, field: family.sweeps[0] ?? "" };
+  if (!example) return { kernel: family.kernel, case: {}, field: family.sweeps[0] ?? "", y: "" };
   const { field, from, to } = example.sweep;
-  return { kernel: family.kernel, case: shownCase(example.case), field, from, to, scale: "log" };
+  return { kernel: family.kernel, case: shownCase(example.case), field, from, to, scale: "log", y: "" };
 }
 
 const shownCase = (given: Record<string, Scalar | number[]>): Record<string, string> =>
@@ -173,15 +220,35 @@ export const swept = (field: KernelField, name: string): boolean => field.name =
 
 export function kernelBody(inputs: KernelInputs, family: KernelFamily | undefined): Record<string, unknown> | null {
   if (!family || inputs.field === "") return null;
-  const given = family.fields.flatMap((field) => {
-    const said = inputs.case[field.name];
-    return said === undefined || said === "" || swept(field, inputs.field) ? [] : [[field.name, read(field, said)]];
-  });
   return {
     kernel: inputs.kernel,
-    case: Object.fromEntries(given) as Record<string, unknown>,
+    case: caseOf(inputs, family, [inputs.field]),
     sweep: { field: inputs.field, from: inputs.from, to: inputs.to, points: inputs.points, scale: inputs.scale },
-    gpus: inputs.gpus,
+    gpus: inputs.gpus.map(gpuOf),
     protocol: inputs.protocol,
   };
+}
+
+/** Columns of a table over two fields at most; the curves have more points than a cell can show. */
+const COLUMNS = 32;
+
+export function gridBody(inputs: KernelInputs, family: KernelFamily | undefined): Record<string, unknown> | null {
+  const gpu = inputs.gpus.includes(inputs.y_gpu) ? inputs.y_gpu : inputs.gpus[0];
+  if (!family || inputs.field === "" || inputs.y === "" || gpu === undefined) return null;
+  return {
+    kernel: inputs.kernel,
+    case: caseOf(inputs, family, [inputs.field, inputs.y]),
+    x: { field: inputs.field, from: inputs.from, to: inputs.to, points: Math.min(inputs.points, COLUMNS), scale: inputs.scale },
+    y: { field: inputs.y, from: inputs.y_from, to: inputs.y_to, points: inputs.y_points, scale: inputs.y_scale },
+    gpu: gpuOf(gpu),
+    protocol: inputs.protocol,
+  };
+}
+
+function caseOf(inputs: KernelInputs, family: KernelFamily, varied: readonly string[]): Record<string, unknown> {
+  const given = family.fields.flatMap((field) => {
+    const said = inputs.case[field.name];
+    return said === undefined || said === "" || varied.some((name) => swept(field, name)) ? [] : [[field.name, read(field, said)]];
+  });
+  return Object.fromEntries(given) as Record<string, unknown>;
 }

@@ -13,6 +13,7 @@ import type { KernelAnswer, NoSeries, Series } from "../core/types";
 import { Swatch } from "../ui/bars";
 import { Card } from "../ui/copy";
 import { Check } from "../ui/form";
+import { Notes } from "../ui/notes";
 import type { KernelInputs } from "./inputs";
 import { Readings, Tuner } from "./kernel-tables";
 
@@ -44,6 +45,9 @@ export function KernelResults({ answer, inputs, change }: Props) {
       <Charts answer={answer} series={series} reader={{ xs, index, move }} inputs={inputs} change={change} />
       <Readings answer={answer} series={series} x={xs[index] ?? 0} index={index} />
       {answer.tuner && <Tuner answer={answer} choices={answer.tuner} />}
+      {drawn(answer).map((one) => (
+        <Notes key={one.gpu} title={`Notes on ${one.gpu}`} notes={one.notes} />
+      ))}
     </>
   );
 }

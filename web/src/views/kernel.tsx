@@ -2,18 +2,23 @@
 
 import { useEffect } from "preact/hooks";
 
+import type { ApiError } from "../core/api";
 import { useLatest, useList } from "../core/latest";
 import { type Change, useInputs } from "../core/query";
-import type { KernelAnswer, KernelFamily, KernelField } from "../core/types";
+import { called, useOwn } from "../core/own";
+import type { GridAnswer, KernelAnswer, KernelFamily, KernelField } from "../core/types";
 import { Choice, Form, Group, NumberField, TextField } from "../ui/form";
 import { Gpus } from "../ui/gpus";
-import { KERNEL, type KernelInputs, PROTOCOLS, exampleInputs, kernelBody, swept } from "./inputs";
+import { OwnFiles } from "../ui/own";
+import { KERNEL, type KernelInputs, PROTOCOLS, exampleInputs, gridBody, kernelBody, swept } from "./inputs";
+import { KernelGrid } from "./kernel-grid";
 import { KernelResults } from "./kernel-results";
 import { Split } from "./layout";
 import { word } from "../core/format";
 
 export function KernelView() {
   const [inputs, change] = useInputs("/kernel", KERNEL);
+  useOwn(); // a file opened again is another question
   const families = useList<KernelFamily>("/api/kernels");
   const family = families.find((one) => one.kernel === inputs.kernel);
   useEffect(() => {
@@ -21,6 +26,8 @@ export function KernelView() {
   }, [family, inputs.field, change]);
   const body = kernelBody(inputs, family);
   const state = useLatest<KernelAnswer>("/api/kernel", body);
+  const table = gridBody(inputs, family);
+  const grid = useLatest<GridAnswer>("/api/grid", table, 100);
   const fields = family?.fields.filter((field) => asked(field) && !swept(field, inputs.field)) ?? [];
   const known = ["kernel", "gpus", "gpu", "protocol", "sweep.field", "sweep.from", "sweep.to", "sweep.points", ...fields.flatMap(({ name }) => [name, `case.${name}`])];
   return (
@@ -32,14 +39,17 @@ export function KernelView() {
         <Form label="The kernel and the sizes" error={state.error} known={known}>
           <Family inputs={inputs} families={families} change={change} />
           <Range inputs={inputs} family={family} change={change} />
+          <Second inputs={inputs} family={family} change={change} error={table ? grid.error : null} />
           <CaseFields inputs={inputs} fields={fields} change={change} />
           <Group title="Where">
             <Gpus value={inputs.gpus} most={8} set={(gpus) => change({ gpus })} />
             <Choice label="Protocol" name="protocol" value={inputs.protocol} set={(protocol) => change({ protocol })} options={PROTOCOLS.map((one) => [one, word(one)] as const)} />
           </Group>
+          <OwnFiles gpu={(gpu) => change({ gpus: [...inputs.gpus.filter((one) => one !== gpu), gpu] })} />
         </Form>
       }
     >
+      {table && grid.answer && !grid.error && <KernelGrid answer={grid.answer} />}
       {state.answer && <KernelResults answer={state.answer} inputs={inputs} change={change} />}
     </Split>
   );
@@ -50,7 +60,7 @@ interface Props {
   change: Change<KernelInputs>;
 }
 
-/** A configuration table has no place in one input; the command line takes it. */
+/** A configuration table has no place in one input. */
 const asked = (field: KernelField): boolean => field.type !== "config";
 
 function Family({ inputs, families, change }: Props & { families: readonly KernelFamily[] }) {
@@ -78,6 +88,35 @@ function Range({ inputs, family, change }: Props & { family: KernelFamily | unde
         <NumberField label="To" name="sweep.to" also={["to"]} value={inputs.to} set={(to) => change({ to })} step={1} />
         <NumberField label="Points" name="sweep.points" also={["points"]} value={inputs.points} set={(points) => change({ points })} step={1} />
       </div>
+    </Group>
+  );
+}
+
+/** A second field: the sweep becomes a table. */
+function Second({ inputs, family, change, error }: Props & { family: KernelFamily | undefined; error: ApiError | null }) {
+  const others = (family?.sweeps ?? []).filter((name) => name !== inputs.field);
+  const trouble = error && (
+    <p class="field-error" role="alert">
+      {error.message}
+    </p>
+  );
+  return (
+    <Group title="Second field: heat map" open={inputs.y !== ""}>
+      <div class="pair">
+        <Choice label="Vary also" name="y.field" value={inputs.y} set={(y) => change({ y })} options={[["", "nothing"], ...others]} />
+        <Choice label="Its spacing" name="y.scale" value={inputs.y_scale} set={(scale) => change({ y_scale: scale === "linear" ? "linear" : "log" })} options={["log", "linear"]} />
+      </div>
+      {inputs.y !== "" && (
+        <>
+          <div class="triple">
+            <NumberField label="Its from" name="y.from" value={inputs.y_from} set={(from) => change({ y_from: from })} step={1} />
+            <NumberField label="Its to" name="y.to" value={inputs.y_to} set={(to) => change({ y_to: to })} step={1} />
+            <NumberField label="Rows" name="y.points" value={inputs.y_points} set={(points) => change({ y_points: points })} step={1} />
+          </div>
+          <Choice label="On" name="y.gpu" value={inputs.gpus.includes(inputs.y_gpu) ? inputs.y_gpu : (inputs.gpus[0] ?? "")} set={(gpu) => change({ y_gpu: gpu })} options={inputs.gpus.map((gpu) => [gpu, called(gpu)] as const)} />
+        </>
+      )}
+      {trouble}
     </Group>
   );
 }

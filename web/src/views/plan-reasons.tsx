@@ -71,7 +71,7 @@ export function Refusals({ answer }: { answer: PlanAnswer }) {
 export function Prices({ answer }: { answer: PlanAnswer }) {
   if (!answer.prices.length) return null;
   return (
-    <Card title="Prices used" json={answer.prices} note="Give your own with --price on the command line.">
+    <Card title="Prices used" json={answer.prices} note="Give your own under “Own prices”.">
       <Table
         label="Prices used"
         rows={answer.prices}

@@ -6,11 +6,13 @@ import { Scatter } from "../chart/scatter";
 import { Mark } from "../chart/shapes";
 import { fill, seriesColour } from "../core/colour";
 import { digits, milliseconds, tickTime, timeRange, usd, whole } from "../core/format";
+import { type Own, useOwn } from "../core/own";
 import { readQuery, writeQuery } from "../core/query";
 import type { Design, PlanAnswer } from "../core/types";
 import { Card, CopyButton } from "../ui/copy";
 import { Segments } from "../ui/form";
 import { Link } from "../ui/link";
+import { Notes } from "../ui/notes";
 import { type Column, Table } from "../ui/table";
 import { type PlanInputs, SERVE } from "./inputs";
 import { Elasticities, Prices, Refusals } from "./plan-reasons";
@@ -36,6 +38,7 @@ export function PlanResults({ answer, inputs, change }: Props) {
       {answer.elasticities.length > 0 && <Elasticities answer={answer} />}
       <Refusals answer={answer} />
       <Prices answer={answer} />
+      <Notes notes={answer.notes} />
     </>
   );
 }
@@ -55,6 +58,7 @@ export const describe = (one: Design): string =>
 
 function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanInputs; design: Design }) {
   const place = answer.front.indexOf(design);
+  const own = useOwn().gpus;
   const launch = answer.launches[place] ?? null;
   return (
     <Card title={place === 0 ? "Cheapest design within the limits" : "Chosen design"} json={{ ...design, launch }} command={answer.command} class="chosen">
@@ -74,7 +78,7 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
           <CopyButton text={() => launch} label="Copy" what="the launch command" icon="command" />
         </div>
       )}
-      <Link class="onward" path="/serve" query={serveQuery(inputs, design)}>
+      <Link class="onward" path="/serve" query={serveQuery(inputs, design, own)}>
         See where its time goes in Serve →
       </Link>
     </Card>
@@ -93,12 +97,18 @@ function Fact({ name, value, more }: { name: string; value: string; more?: strin
   );
 }
 
-function serveQuery(inputs: PlanInputs, design: Design): string {
-  const { gpu, tp, pp, ep, engine, kv_dtype: kv_cache_dtype, max_num_seqs: batch, max_num_batched_tokens } = design;
-  const { model, input_len, output_len } = inputs;
-  const deployment = { gpu, tp, pp, ep, engine, kv_cache_dtype, batch, max_num_batched_tokens };
-  return writeQuery(SERVE, { ...readQuery(SERVE, ""), ...deployment, model, input_len, output_len });
+function serveQuery(inputs: PlanInputs, design: Design, own: Own["gpus"]): string {
+  const { gpu: name, tp, pp, ep, engine, kv_dtype: kv_cache_dtype, max_num_seqs: concurrency, max_num_batched_tokens } = design;
+  const { model, input_len, output_len, ttft_ms, tpot_ms } = inputs;
+  const gpu = own.find(({ numbers }) => numbers.name === name)?.key ?? name;
+  const deployment = { gpu, tp, pp, ep, engine, kv_cache_dtype, max_num_batched_tokens, batch: concurrency };
+  const steady = { load: "traffic", arrivals: "concurrency", concurrency, requests: Math.max(ROUNDS * concurrency, FEWEST), spread: 0.5, settled: "yes" } as const;
+  return writeQuery(SERVE, { ...readQuery(SERVE, ""), ...deployment, ...steady, model, input_len, output_len, ttft_ms, tpot_ms });
 }
+
+/** What a plan answers is a deployment that has been full for long, with lengths within half of their mean. */
+const ROUNDS = 8;
+const FEWEST = 300;
 
 const X_NAMES = { tpot_ms: "TPOT, time per output token", ttft_ms: "TTFT, time to first token" };
 const Y_NAMES = { tokens_per_s_per_gpu: "tokens/s per GPU", usd_per_million_tokens: "USD per million tokens" };

@@ -1,18 +1,22 @@
 /** Plan: which GPU, which split, which settings; at what cost. */
 
 import { useLatest, useList } from "../core/latest";
+import { useOwn } from "../core/own";
 import { useInputs } from "../core/query";
 import type { Model, PlanAnswer } from "../core/types";
 import { Choice, Form, Group, NumberField, TextField } from "../ui/form";
 import { Gpus } from "../ui/gpus";
+import { OwnFiles } from "../ui/own";
+import { PricesField } from "../ui/prices";
 import { Split } from "./layout";
 import { ENGINES, PLAN, type PlanInputs, planBody } from "./inputs";
 import { PlanResults } from "./plan-results";
 
-const FIELDS = ["model", "gpus", "gpu", "input_len", "output_len", "ttft_ms", "tpot_ms", "max_gpus", "tp", "pp", "engines", "kv_cache_dtypes"];
+const FIELDS = ["model", "gpus", "gpu", "input_len", "output_len", "ttft_ms", "tpot_ms", "max_gpus", "tp", "pp", "engines", "kv_cache_dtypes", "prices", "price"];
 
 export function PlanView() {
   const [inputs, change] = useInputs("/plan", PLAN);
+  useOwn(); // a file opened again is another question
   const body = planBody(inputs);
   const state = useLatest<PlanAnswer>("/api/plan", body, 250);
   return (
@@ -32,11 +36,11 @@ export function PlanView() {
 }
 
 function Inputs({ inputs, change }: { inputs: PlanInputs; change: (part: Partial<PlanInputs>) => void }) {
-  const models = useList<Model>("/api/models");
+  const models = [...useOwn().models, ...useList<Model>("/api/models").map((one) => one.name)];
   return (
     <>
       <Group title="Model and traffic">
-        <TextField label="Model" name="model" value={inputs.model} set={(model) => change({ model, pick: null })} options={models.map((one) => one.name)} />
+        <TextField label="Model" name="model" value={inputs.model} set={(model) => change({ model, pick: null })} options={models} />
         <div class="pair">
           <NumberField label="Prompt" unit="tokens" name="input_len" value={inputs.input_len} set={(input_len) => change({ input_len })} />
           <NumberField label="Output" unit="tokens" name="output_len" value={inputs.output_len} set={(output_len) => change({ output_len })} />
@@ -45,6 +49,10 @@ function Inputs({ inputs, change }: { inputs: PlanInputs; change: (part: Partial
       <Group title="Hardware">
         <Gpus value={inputs.gpus} most={16} set={(gpus) => change({ gpus, pick: null })} />
         <NumberField label="Most GPUs of a replica" name="max_gpus" value={inputs.max_gpus} set={(max_gpus) => change({ max_gpus })} />
+      </Group>
+      <OwnFiles model={(model) => change({ model, pick: null })} gpu={(gpu) => change({ gpus: [...inputs.gpus.filter((one) => one !== gpu), gpu], pick: null })} />
+      <Group title="Own prices" open={Object.keys(inputs.prices).length > 0}>
+        <PricesField value={inputs.prices} set={(prices) => change({ prices, pick: null })} />
       </Group>
       <Group title="Limits (mean latency)">
         <div class="pair">
@@ -57,7 +65,7 @@ function Inputs({ inputs, change }: { inputs: PlanInputs; change: (part: Partial
           <TextField label="Tensor parallel" name="tp" value={inputs.tp} set={(tp) => change({ tp })} hint="such as 1,2,4,8" />
           <TextField label="Pipeline parallel" name="pp" value={inputs.pp} set={(pp) => change({ pp })} />
         </div>
-        <Choice label="Engine" name="engines" value={inputs.engines} set={(engines) => change({ engines })} options={[...ENGINES, ["vllm,sglang", "both"]]} />
+        <Choice label="Engine" name="engines" value={inputs.engines} set={(engines) => change({ engines })} options={[...ENGINES, ["vllm,sglang", "vllm and sglang"], ["vllm,sglang,trtllm", "all"]]} />
         <Choice label="KV cache" name="kv_cache_dtypes" value={inputs.kv} set={(kv) => change({ kv })} options={[["auto", "the model's type"], ["fp8", "fp8"], ["auto,fp8", "both"]]} />
       </Group>
     </>

@@ -7,6 +7,7 @@ import { Interval, type Part, Stack } from "../ui/bars";
 import { Card } from "../ui/copy";
 import { Segments } from "../ui/form";
 import { Table } from "../ui/table";
+import { Evidence } from "./evidence";
 import type { ServeInputs } from "./inputs";
 import { ModelBlocks } from "./model-blocks";
 
@@ -22,7 +23,7 @@ export function ServeResults({ answer, inputs, change }: Props) {
       <Headline answer={answer} inputs={inputs} />
       <Memory answer={answer} />
       <div class="columns">
-        <Card title="Prefill by kernel family" json={answer.breakdown.prefill_ms} command={answer.command} note={`${milliseconds(answer.prefill_ms)} for all prompts`}>
+        <Card title="Prefill by kernel family" json={answer.breakdown.prefill_ms} command={answer.command} note={adding(answer.breakdown.prefill_ms, answer.prefill_ms, "TTFT above: all prompts")}>
           <Stack label="Prefill" parts={families(answer.breakdown.prefill_ms)} show={milliseconds} />
         </Card>
         <Card title="Decode step by kernel family" json={answer.breakdown.decode_step_ms} command={answer.command} note={`${milliseconds(sum(answer.breakdown.decode_step_ms))} a step at full batch`}>
@@ -33,9 +34,16 @@ export function ServeResults({ answer, inputs, change }: Props) {
       </div>
       <Step answer={answer} inputs={inputs} change={change} />
       <ModelBlocks inputs={inputs} />
-      <Evidence answer={answer} />
+      <Evidence basis={answer.basis} notes={answer.notes} command={answer.command} />
     </>
   );
+}
+
+/** What the parts make together: the figure shown, or, where a batch runs in turns, one full cache of it. */
+function adding(parts: Parts, figure: number, says: string): string {
+  const total = sum(parts);
+  const same = Math.abs(total - figure) <= 0.005 * figure;
+  return `adds up to ${milliseconds(total)}, ${same ? `the ${says}` : `one full cache of the ${milliseconds(figure)} above: the other requests wait their turn`}`;
 }
 
 const sum = (parts: Parts): number => Object.values(parts).reduce((total, value) => total + value, 0);
@@ -151,19 +159,5 @@ function Parts({ parts, total }: { parts: readonly StepPart[]; total: number }) 
         { key: "basis", title: "Evidence", value: (one) => word(one.basis) },
       ]}
     />
-  );
-}
-
-function Evidence({ answer }: { answer: ServeAnswer }) {
-  const shares = Object.entries(answer.basis).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]);
-  return (
-    <Card title="What these numbers stand on" json={{ basis: answer.basis, notes: answer.notes }} command={answer.command}>
-      <p>{shares.map(([name, share]) => `${percent(share)} of the time: ${word(name)}`).join(" · ")}</p>
-      {answer.notes.map((note) => (
-        <p key={note} class="note">
-          {note}
-        </p>
-      ))}
-    </Card>
   );
 }

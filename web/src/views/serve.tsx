@@ -1,34 +1,54 @@
-/** Serve: one deployment under a static batch; sliders redraw as they move. */
+/** Serve: one deployment, under one batch (sliders redraw as they move) or under traffic. */
 
 import { useLatest, useList } from "../core/latest";
 import { type Change, useInputs } from "../core/query";
-import type { Gpu, Model, ServeAnswer } from "../core/types";
-import { Choice, Form, Group, NumberField, TextField } from "../ui/form";
+import { called, useOwn } from "../core/own";
+import type { Gpu, Model, ServeAnswer, TrafficAnswer } from "../core/types";
+import { Choice, Form, Group, NumberField, Segments, TextField } from "../ui/form";
+import { Link } from "../ui/link";
+import { OwnFiles } from "../ui/own";
 import { ladder, octaves, Slider } from "../ui/slider";
 import { ENGINES, SERVE, type ServeInputs, WHAT_IF, serveBody } from "./inputs";
 import { Split } from "./layout";
 import { ServeResults } from "./serve-results";
+import { compareQuery } from "./compare-inputs";
+import { TrafficLoad } from "./traffic";
+import { trafficBody } from "./traffic-inputs";
+import { TrafficResults } from "./traffic-results";
 
-const FIELDS = ["model", "gpu", "tp", "pp", "ep", "engine", "kv_cache_dtype", "batch", "input_len", "output_len", "max_num_batched_tokens", ...WHAT_IF];
+const DEPLOYMENT = ["model", "gpu", "tp", "pp", "ep", "engine", "kv_cache_dtype", "max_num_batched_tokens", ...WHAT_IF];
+const BATCH = [...DEPLOYMENT, "batch", "input_len", "output_len"];
+const TRAFFIC = [...DEPLOYMENT, "input_len", "output_len", "requests", "rate", "concurrency", "spread", "trace", "max_num_seqs", "ttft_ms", "tpot_ms", "e2e_ms"];
 
 export function ServeView() {
   const [inputs, change] = useInputs("/serve", SERVE);
-  const body = serveBody(inputs);
-  const state = useLatest<ServeAnswer>("/api/serve", body);
+  useOwn(); // a file opened again is another question
+  const flows = inputs.load === "traffic";
+  const [batchBody, flowBody] = [serveBody(inputs), trafficBody(inputs)];
+  const batch = useLatest<ServeAnswer>("/api/serve", flows ? null : batchBody);
+  const flow = useLatest<TrafficAnswer>("/api/traffic", flows ? flowBody : null, 200);
+  const question = flows ? flowBody && { path: "/api/traffic", body: flowBody } : { path: "/api/serve", body: batchBody };
+  const state = flows ? flow : batch;
   return (
     <Split
       state={state}
-      question={{ path: "/api/serve", body }}
-      waiting="Estimating…"
+      question={question}
+      waiting={flows && !flowBody ? "Open a trace of requests: CSV or JSON lines with arrival times, prompt and output lengths." : "Estimating…"}
       inputs={
-        <Form label="The deployment and its load" error={state.error} known={FIELDS}>
+        <Form label="The deployment and its load" error={state.error} known={flows ? TRAFFIC : BATCH}>
           <Deployment inputs={inputs} change={change} />
+          <OwnFiles model={(model) => change({ model })} gpu={(gpu) => change({ gpu, ...UNCHANGED })} />
           <Load inputs={inputs} change={change} />
           <WhatIf inputs={inputs} change={change} />
+          <Link class="onward" path="/compare" query={compareQuery(inputs)}>
+            Compare with another deployment →
+          </Link>
         </Form>
       }
     >
-      {state.answer && <ServeResults answer={state.answer} inputs={inputs} change={change} />}
+      {flows
+        ? flow.answer && <TrafficResults answer={flow.answer} inputs={inputs} />
+        : batch.answer && <ServeResults answer={batch.answer} inputs={inputs} change={change} />}
     </Split>
   );
 }
@@ -41,8 +61,9 @@ interface Props {
 const UNCHANGED = { dram_gbps: null, sms: null, l2_mb: null, boost_clock_mhz: null };
 
 function Deployment({ inputs, change }: Props) {
-  const models = useList<Model>("/api/models").map((one) => one.name);
-  const gpus = useList<Gpu>("/api/gpus").map((one) => one.name);
+  const own = useOwn();
+  const models = [...own.models, ...useList<Model>("/api/models").map((one) => one.name)];
+  const gpus = [...own.gpus.map(({ key }) => [key, called(key)] as const), ...useList<Gpu>("/api/gpus").map((one) => one.name)];
   return (
     <Group title="Deployment">
       <TextField label="Model" name="model" value={inputs.model} set={(model) => change({ model })} options={models} />
@@ -64,17 +85,26 @@ const BATCHES = octaves(1, 1024);
 const LENGTHS = octaves(16, 131072);
 
 function Load({ inputs, change }: Props) {
+  return (
+    <Group title="Load">
+      <Segments label="Load" value={inputs.load} set={(load) => change({ load })} options={[["batch", "Static"], ["traffic", "Traffic"]]} />
+      {inputs.load === "traffic" ? <TrafficLoad inputs={inputs} change={change} /> : <BatchLoad inputs={inputs} change={change} />}
+    </Group>
+  );
+}
+
+function BatchLoad({ inputs, change }: Props) {
   const slide =
     (name: "batch" | "input_len" | "output_len") =>
     (value: number, passing: boolean): void =>
       change({ [name]: value }, { passing });
   return (
-    <Group title="Load">
+    <>
       <Slider label="Batch" unit="requests" name="batch" value={inputs.batch} set={slide("batch")} scale={BATCHES} />
       <Slider label="Context (prompt)" unit="tokens" name="input_len" value={inputs.input_len} set={slide("input_len")} scale={LENGTHS} />
       <Slider label="Output" unit="tokens" name="output_len" value={inputs.output_len} set={slide("output_len")} scale={LENGTHS} />
       <NumberField label="Tokens a step" name="max_num_batched_tokens" value={inputs.max_num_batched_tokens} set={(most) => change({ max_num_batched_tokens: most })} step={1} />
-    </Group>
+    </>
   );
 }
 
@@ -87,7 +117,8 @@ const SLIDERS = {
 
 /** A GPU that does not exist: the same card with other numbers. */
 function WhatIf({ inputs, change }: Props) {
-  const base = useList<Gpu>("/api/gpus").find((one) => one.name === inputs.gpu);
+  const own = useOwn().gpus.find(({ key }) => key === inputs.gpu)?.numbers;
+  const base = useList<Gpu>("/api/gpus").find((one) => one.name === inputs.gpu) ?? own;
   if (!base) return null;
   return (
     <Group title={`What if the ${base.name} had…`}>

@@ -3,7 +3,9 @@ import { percent, signedPercent, time, whole, word } from "../core/format";
 import type { LeftOver, TraceAnswer, TraceCall } from "../core/types";
 import { Meter } from "../ui/bars";
 import { Card } from "../ui/copy";
+import { Notes } from "../ui/notes";
 import { type Column, Table } from "../ui/table";
+import { FlameCard, GroupedTime, IdleTime } from "./trace-time";
 
 export function TraceResults({ answer }: { answer: TraceAnswer }) {
   const counted = answer.calls.filter((one) => one.counted);
@@ -14,7 +16,11 @@ export function TraceResults({ answer }: { answer: TraceAnswer }) {
       {counted.length > 0 && <Ranked title="Recoverable time, call by call" answer={answer} calls={counted} />}
       {assumed.length > 0 && <Ranked title="Resting on an assumption or a stand-in, not counted" answer={answer} calls={assumed} />}
       {answer.calls.length === 0 && <NoCalls answer={answer} />}
-      <Notes calls={answer.calls} />
+      {answer.flame && <FlameCard answer={answer} flame={answer.flame} />}
+      {answer.idle && <IdleTime idle={answer.idle} command={answer.command} />}
+      <GroupedTime title="By operator" rows={answer.by_operator ?? []} answer={answer} />
+      <GroupedTime title="By layer" rows={answer.by_layer ?? []} answer={answer} />
+      <Notes notes={answer.calls.map((one) => one.note)} />
       <Left title="Shape unknown" rows={answer.unshaped} answer={answer} />
       <Left title="Not recognised" rows={answer.unrecognized} answer={answer} />
     </>
@@ -53,23 +59,6 @@ function Share({ name, value, says }: { name: string; value: number; says: strin
     </li>
   );
 }
-
-/** What the predictions of a trace assume or stand for, each once. */
-function Notes({ calls }: { calls: readonly TraceCall[] }) {
-  const notes = [...new Set(calls.map((one) => one.note).filter(Boolean))];
-  if (!notes.length) return null;
-  return (
-    <Card title="Notes" json={notes}>
-      <ul class="notes">
-        {notes.map((note) => (
-          <li key={note}>{note.replace(/--(\S+)/g, (_, name: string) => `“${OPTIONS[name] ?? name}”`)}</li>
-        ))}
-      </ul>
-    </Card>
-  );
-}
-
-const OPTIONS: Record<string, string> = { "kv-lens": "Cache lengths", "q-lens": "New tokens", model: "Model", gpu: "GPU" };
 
 function Ranked({ title, answer, calls }: { title: string; answer: TraceAnswer; calls: readonly TraceCall[] }) {
   const most = Math.max(...calls.map((one) => one.total_recoverable_us), 1e-9);

@@ -104,7 +104,7 @@ function Drop({ file, set, busy, error }: DropProps) {
       onDragLeave={() => setOver(false)}
       onDrop={drop}
     >
-      <input ref={picker} id="trace-file" class="hidden" type="file" accept=".json,.gz,.csv" onChange={(event) => take(event.currentTarget.files)} />
+      <input ref={picker} id="trace-file" class="hidden" type="file" accept=".json,.gz,.csv,.sqlite" onChange={(event) => take(event.currentTarget.files)} />
       <label for="trace-file" class="drop-button">
         {busy ? "Reading…" : file ? "Choose another trace" : "Choose a trace"}
       </label>
@@ -147,7 +147,7 @@ function Welcome() {
   return (
     <div class="empty">
       <p>
-        Choose or drop a profile: a Chrome trace of <code>torch.profiler</code> (<code>.json</code>, <code>.json.gz</code>) or the output of <code>ncu --csv</code>.
+        Choose or drop a profile: a Chrome trace of <code>torch.profiler</code> (<code>.json</code>, <code>.json.gz</code>) the output of <code>ncu --csv</code>, or of Nsight Systems (<code>.sqlite</code>, or CSV of <code>nsys stats</code>).
       </p>
       <p>It is read by the server on this machine and sent nowhere else. The result ranks every kernel call by the time that a good kernel would win back.</p>
     </div>

@@ -1,0 +1,19 @@
+/** What the times of an answer rest on, and its notes. */
+
+import { percent, word } from "../core/format";
+import type { Parts } from "../core/types";
+import { Card } from "../ui/copy";
+
+export function Evidence({ basis, notes, command }: { basis: Parts; notes: readonly string[]; command: string | null }) {
+  const shares = Object.entries(basis).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]);
+  return (
+    <Card title="What these numbers stand on" json={{ basis, notes }} command={command}>
+      <p>{shares.map(([name, share]) => `${percent(share)} of the time: ${word(name)}`).join(" · ")}</p>
+      {notes.map((note) => (
+        <p key={note} class="note">
+          {note}
+        </p>
+      ))}
+    </Card>
+  );
+}

@@ -1,0 +1,25 @@
+/** The question of Serve under traffic, from the inputs in the URL. */
+
+import { gpuOf, modelOf, traceOf } from "../core/own";
+import { type ServeInputs, whatIf } from "./inputs";
+
+export function trafficBody(inputs: ServeInputs): Record<string, unknown> | null {
+  const { tp, pp, ep, engine, kv_cache_dtype, input_len, output_len, max_num_batched_tokens, max_num_seqs } = inputs;
+  const { requests, spread, ttft_ms, tpot_ms, e2e_ms } = inputs;
+  const arriving = arrivals(inputs);
+  return arriving && {
+    ...{ model: modelOf(inputs.model), gpu: gpuOf(inputs.gpu), tp, pp, ep, engine, kv_cache_dtype },
+    ...{ input_len, output_len, max_num_batched_tokens, max_num_seqs, requests, spread, ttft_ms, tpot_ms, e2e_ms },
+    ...{ what_if: whatIf(inputs), settled: inputs.settled === "yes" },
+    ...arriving,
+  };
+}
+
+/** How requests come; null while a trace is asked for and none is open. */
+function arrivals(inputs: ServeInputs): Record<string, unknown> | null {
+  if (inputs.arrivals === "rate") return { rate: inputs.rate };
+  if (inputs.arrivals === "concurrency") return { concurrency: inputs.concurrency };
+  if (inputs.arrivals === "together") return {};
+  const trace = traceOf(inputs.trace);
+  return trace ? { trace } : null;
+}

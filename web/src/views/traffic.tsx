@@ -1,0 +1,59 @@
+/** How requests come to a deployment. */
+
+import { openTrace } from "../core/own";
+import type { Change } from "../core/query";
+import { Check, Choice, NumberField } from "../ui/form";
+import { Opener } from "../ui/own";
+import { type Arrivals, ARRIVALS, type ServeInputs } from "./inputs";
+
+interface Props {
+  inputs: ServeInputs;
+  change: Change<ServeInputs>;
+}
+
+const SAYS: Record<Arrivals, string> = { rate: "at a rate (Poisson)", concurrency: "at a concurrency", together: "all at once", trace: "as a trace says" };
+const TRACE_CHARACTERS = 4_500_000;
+
+export function TrafficLoad({ inputs, change }: Props) {
+  const { arrivals } = inputs;
+  return (
+    <>
+      <Choice label="Requests come" name="arrivals" value={arrivals} set={(said) => change({ arrivals: ARRIVALS.find((one) => one === said) ?? "rate" })} options={ARRIVALS.map((one) => [one, SAYS[one]] as const)} />
+      {arrivals === "trace" && (
+        <Opener label="Open a trace of requests" accept=".csv,.json,.jsonl" pasted="pasted.csv" most={TRACE_CHARACTERS} open={openTrace} set={(trace) => change({ trace })} />
+      )}
+      <div class="pair">
+        {arrivals === "rate" && <NumberField label="Requests a second" name="rate" value={inputs.rate} set={(rate) => change({ rate })} />}
+        {arrivals === "concurrency" && <NumberField label="Concurrency" name="concurrency" value={inputs.concurrency} set={(concurrency) => change({ concurrency })} step={1} />}
+        <NumberField label={arrivals === "trace" ? "Requests at most" : "Requests"} name="requests" also={["trace"]} value={inputs.requests} set={(requests) => change({ requests })} step={1} />
+      </div>
+      {arrivals !== "trace" && (
+        <div class="triple">
+          <NumberField label="Prompt" unit="tokens" name="input_len" value={inputs.input_len} set={(input_len) => change({ input_len })} step={1} />
+          <NumberField label="Output" unit="tokens" name="output_len" value={inputs.output_len} set={(output_len) => change({ output_len })} step={1} />
+          <NumberField label="Spread" unit="±" name="spread" value={inputs.spread} set={(spread) => change({ spread })} hint="of lengths, 0 to 1" />
+        </div>
+      )}
+      <Limits inputs={inputs} change={change} />
+      <Check label="Leave out start and end" value={inputs.settled === "yes"} set={(on) => change({ settled: on ? "yes" : "no" })} />
+    </>
+  );
+}
+
+function Limits({ inputs, change }: Props) {
+  return (
+    <>
+      <div class="pair">
+        <NumberField label="Requests at once" name="max_num_seqs" placeholder="engine's" value={inputs.max_num_seqs} set={(most) => change({ max_num_seqs: most })} clear={() => change({ max_num_seqs: null })} step={1} />
+        <NumberField label="Tokens a step" name="max_num_batched_tokens" value={inputs.max_num_batched_tokens} set={(most) => change({ max_num_batched_tokens: most })} step={1} />
+      </div>
+      <div class="triple">
+        {(["ttft_ms", "tpot_ms", "e2e_ms"] as const).map((name) => (
+          <NumberField key={name} label={LIMITS[name]} unit="ms" name={name} placeholder="none" value={inputs[name]} set={(most) => change({ [name]: most })} clear={() => change({ [name]: null })} />
+        ))}
+      </div>
+    </>
+  );
+}
+
+const LIMITS = { ttft_ms: "TTFT ≤", tpot_ms: "TPOT ≤", e2e_ms: "E2E ≤" } as const;
