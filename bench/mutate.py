@@ -32,7 +32,10 @@ COPIED = ("src", "tests", "bench", "train", "examples", "data", "pyproject.toml"
 TESTS = {
     "physics": "tests/physics tests/step/test_energy.py tests/gpus/test_architectures.py",
     "step": "tests/step",
-    "prediction": "tests/prediction tests/step/test_energy.py",
+    "prediction": (  # the quick ones first
+        "tests/prediction/test_paths.py tests/prediction/test_scalar.py tests/prediction/test_prediction_laws.py "
+        "tests/prediction tests/step/test_energy.py"
+    ),
 }
 LEFT_OUT = (  # in SQL: operators, by the name that cosmic-ray gives them
     "operator_name LIKE 'core/ReplaceBinaryOperator_BitOr_%'",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import monotone
-from bench.chaos import flips, inputs, kills, users
+from bench.chaos import flips, inputs, kills, memory, silent, users
 
 PAIRS, OUT, FAR = 20_000, 0.01, 0.001  # of the pairs: out of order by more than 2 %, by more than 20 %
 
@@ -33,6 +33,8 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "order": ordered,
     "kills": lambda: kills.run(300, 3),
     "users": lambda: users.run(200, 30.0),
+    "memory": lambda: memory.run(20_000, 7),
+    "silent": lambda: silent.run(),
 }
 HOLDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "inputs": lambda found: not inputs.failed(found),
@@ -42,6 +44,8 @@ HOLDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     ),
     "kills": lambda found: not any(one["lost"] for one in found.values()),
     "users": lambda found: bool(not found["refused"] and found["p99_ms"] <= 500),
+    "memory": lambda found: bool(found["peak_mib"] <= memory.MOST_MIB),
+    "silent": lambda found: not found["silent"],
 }
 
 

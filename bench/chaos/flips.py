@@ -56,7 +56,7 @@ def readers() -> dict[str, Read]:
         "gpus/architectures.json": lambda _: architectures.shipped(),
         "gpus/data/*.json": lambda _: shipped.raw_specs(),
         "planning/repositories.yaml": lambda _: launch._repositories(),
-        "serving/interval.json": lambda _: interval.left_open(),
+        "serving/interval.json": lambda _: interval._table(),
         "software/deployments/recipes.yaml": lambda _: recipes._recipes(),
         "software/deployments/*.yaml": packaged.yaml,
         "tune/engine/lookups.json": packaged.document,

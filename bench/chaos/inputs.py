@@ -114,11 +114,15 @@ def traces(pick: random.Random, folder: Path) -> Iterator[Question]:
     from pipewave.traces import Workload, explain_trace
     from pipewave.traces.reader import parse
 
-    table = (ROOT / "tests" / "data" / "traces" / "ncu-h200.csv").read_bytes()[:20_000]
+    tables = [
+        (ROOT / "tests" / "data" / "traces" / name).read_bytes()[:20_000] for name in ("ncu-h200.csv", "nsys.csv")
+    ]
+    export = (ROOT / "tests" / "data" / "traces" / "nsys.sqlite").read_bytes()
     eager = _small_trace()
     deployment = Deployment(load("Llama-3.1-8B"))
     while True:
-        text = damaged(table, pick) if pick.random() < 0.3 else said(eager, pick)
+        kind = pick.random()
+        text = damaged(pick.choice((*tables, export)), pick) if kind < 0.5 else said(eager, pick)
         known = Workload(deployment) if pick.random() < 0.3 else None
         yield lambda text=text, known=known: explain_trace(parse(text, "a trace"), gpu="H200", workload=known).to_dict()
 

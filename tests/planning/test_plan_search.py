@@ -17,6 +17,7 @@ from pipewave.planning.executors import executor
 from pipewave.planning.launch import command
 from pipewave.planning.search import TIMES
 from pipewave.planning.steady import evaluate
+from pipewave.serving import estimate
 from pipewave.serving.run import Server, Setup
 from pipewave.serving.traffic import synthetic
 
@@ -178,3 +179,12 @@ def test_every_shipped_price_is_of_a_known_gpu_and_says_whence() -> None:
         assert name in names()
         assert price.provider
         assert price.date
+
+
+def test_notes_say_what_the_fronts_kernels_rest_on() -> None:
+    """SGLang's kernels were not measured on an L40S: the plan says whose rows answer, as an estimate does."""
+    space = Space(("L40S",), tps=(1,), engines=("sglang",), budgets=(2048,), batches=(8,))
+    found = plan(load("Llama-3.1-8B"), Question(512, 64), space).to_dict()["notes"]
+    said = estimate("Llama-3.1-8B", "L40S", batch=8, input_len=512, output_len=64, engine="sglang").notes
+    substituted = [note for note in said if "answered" in note]
+    assert substituted and all(any(note.partition(":")[2] in one for one in found) for note in substituted)

@@ -13,6 +13,7 @@ from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import ALONE, Parallel, state_bytes
 from pipewave.step import Runner, find_engine
+from pipewave.step.detail import detail
 from pipewave.step.fusion import arranged, lanes
 from pipewave.step.inside import inside
 from pipewave.step.memory import ACT, GIB, UNBOUNDED, budget, cache_bytes
@@ -93,6 +94,18 @@ def test_a_fused_rotation_is_launched_with_the_caches_write_and_nothing_else_is_
     assert [use.name for use in fused] == [use.name for use in uses if use.name != "rope"]
     assert len(fused) == len(uses) - 1
     assert list(arranged(uses, run.engine.what_if(fused_rope=False))) == list(uses)
+
+
+def test_parts_of_a_step_name_each_kernel_with_its_count_and_nodes() -> None:
+    run = runner("Llama-3.1-8B")
+    uses, parts = run.deployment.kernels(DECODE), [part for part in detail(run, DECODE) if part.family != "gap"]
+    assert [(part.name, part.count) for part in parts] == [(use.name, use.count) for use in uses]
+    priced = run.price([uses])
+    assert sum(part.kernels for part in parts) == pytest.approx(priced.nodes[0])
+    assert sum(part.total_us for part in parts) == pytest.approx(priced.us[0])
+    for part in parts:
+        assert part.total_us == pytest.approx(part.each_us * part.count)
+        assert part.low_us < part.total_us < part.high_us
 
 
 def _experts(uses: Any) -> list[FusedMoe]:

@@ -53,6 +53,14 @@ def test_a_high_throughput_exchange_takes_sms_from_the_kernels() -> None:
     assert high - low == pytest.approx(500.0 * 20 / 132)
 
 
+def test_two_tokens_are_the_fewest_that_can_be_cut() -> None:
+    every = TwoBatch(0, 0, 60, "deepep", 0.0)
+    assert [every.cuts(tokens, prompts=True) for tokens in (1, 2, 3)] == [False, True, True]
+    some = TwoBatch(8, 4, 60, "deepep", 0.0)
+    assert [some.cuts(tokens, prompts=True) for tokens in (7, 8)] == [False, True]
+    assert [some.cuts(tokens, prompts=False) for tokens in (3, 4)] == [False, True]
+
+
 def _runner(model: str = "DeepSeek-V3", split: Parallel = SPLIT, **chosen: object) -> Runner:
     engine = find_engine("sglang").what_if(**({"exchange": "deepep_narrow"} | chosen))
     return Runner.of(Deployment(load(model), split), find("H200"), engine)

@@ -46,6 +46,7 @@ class Parts:
         ]  # fmt: skip
         lists = [[use for s in stages for use in part(batch, s)] for part, batches in parts for batch in batches]
         priced = self.runner.price(lists)
+        self.notes = priced.notes
         sizes = [len(single), len(parts[1][1]), len(head), len(decode)]
         ends = np.cumsum(sizes)
         self.time, self.heat = (_Sums(*np.split(values, ends)) for values in (priced.us, priced.heat_us))

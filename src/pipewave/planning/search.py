@@ -48,6 +48,7 @@ class Designs:
     usd_per_million: Array
     refused: tuple[tuple[Split, str], ...]
     crowded_out: int
+    notes: tuple[tuple[str, ...], ...]  # of each split's kernels
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -117,7 +118,7 @@ class Plan:
             "shortest": designs.shortest(),
             "winner": None if self.winner is None else self.marked(self.winner),
             "launch": None if self.winner is None else self.launch(self.winner, form),
-            "notes": [] if self.winner is None else [designs.uncertain(self.winner).note()],
+            "notes": self._notes(),
             "elasticities": list(self.elasticities),
             "front": [self.marked(i) for i in self.front[:most]],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
@@ -133,6 +134,13 @@ class Plan:
         limits = {name: limit for name in TIMES if (limit := getattr(self.question, name)) is not None}
         straddles = any(row[f"{name}_low"] <= limit < row[f"{name}_high"] for name, limit in limits.items())
         return row | {"sure": "perhaps" if straddles else "yes"}
+
+    def _notes(self) -> list[str]:
+        """What the model, the kernels of the front's designs and the winner's interval rest on, each once."""
+        front = dict.fromkeys(int(self.designs.split[index]) for index in self.front)
+        kernels = [note for split in front for note in self.designs.notes[split]]
+        unknown = [] if self.winner is None else [self.designs.uncertain(self.winner).note()]
+        return list(dict.fromkeys([*self.spec.notes, *kernels, *unknown]))
 
     def best_by_gpu(self) -> tuple[int, ...]:
         """The cheapest design of each GPU that meets the limits (most tokens a second and GPU), in order of the GPUs'
@@ -244,6 +252,7 @@ def _gather(evaluated: Sequence[Evaluated], known: Mapping[str, Price]) -> Desig
         usd,
         tuple((one.split, one.refused) for one in evaluated if one.refused),
         sum(one.crowded_out for one in evaluated),
+        tuple(one.notes for one in good),
     )
 
 

@@ -41,6 +41,7 @@ class Evaluated:
     columns: dict[str, Array]
     refused: str = ""
     crowded_out: int = 0  # settings whose batch does not fit the KV cache
+    notes: tuple[str, ...] = ()  # what the kernels' times rest on
 
 
 def evaluate(
@@ -71,6 +72,7 @@ class Steady:
         self.engine: Engine = self.runner.engine
         self.lanes, self.ranks = parallel.pp, parallel.dp
         self.drafts = speculative_of(split.speculative) if split.speculative else None
+        self.notes: tuple[str, ...] = ()
 
     def all(self, budgets: Sequence[int], batches: Sequence[int]) -> Evaluated:
         """Every setting that fits."""
@@ -80,7 +82,8 @@ class Steady:
         tokens, lanes = tokens[fits], lanes[fits]
         refused = "" if len(tokens) else "the KV cache holds not even one such request with any of the settings"
         columns = self._columns(tokens, lanes) if len(tokens) else {}
-        return Evaluated(self.split, tokens, lanes * self.lanes * self.ranks, columns, refused, int((~fits).sum()))
+        held, crowded_out = lanes * self.lanes * self.ranks, int((~fits).sum())
+        return Evaluated(self.split, tokens, held, columns, refused, crowded_out, self.notes)
 
     def capacity(self, budgets: Sequence[int]) -> Array:
         """Requests of full length the cache of one pipeline lane holds, by token budget."""
@@ -96,6 +99,7 @@ class Steady:
 
     def _columns(self, tokens: Array, lane: Array) -> dict[str, Array]:
         parts = Parts(self.runner, self.question, tokens, lane, self.drafts)
+        self.notes = parts.notes
         pace = self._pace(tokens, lane)
         groups = Groups.at(pace.rate * self.ranks)  # a prompt of any rank holds up all
         fullest = np.maximum(groups.prompts / self.ranks, 1.0)  # prompts of the rank with most

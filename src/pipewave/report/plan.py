@@ -38,6 +38,8 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     if refused:
         yield Table("Not possible", ("why", "splits"), refused)
     yield from _prices(answer)
+    if answer.get("notes"):
+        yield Notes(tuple(map(str, answer["notes"])))
     if answer.get("command"):
         yield Code("The same numbers again", str(answer["command"]))
 

@@ -31,6 +31,7 @@ from pipewave.step.setting import setting_of
 
 DIGITS = 4
 V0 = "V0"
+NIM_ENGINE = "0.17.0"  # of TensorRT-LLM: what the NIMs of early 2025 ran, whose own versions are 1.x
 OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under that name were
 # What a recipe leaves alone, and the field that says it.
 SAID = {
@@ -113,8 +114,9 @@ def version_given(case: Case) -> bool:
 
 
 def _named(case: Case) -> str:
-    """The version by number; runs of vLLM's first engine are dated, not numbered."""
-    return OLD_ENGINES.get(case.engine, "") if V0 in (case.version or "") else case.version or ""
+    """The version by number; runs of vLLM's first engine are dated, not numbered, and a NIM has a number of its own."""
+    given = case.version or ""
+    return NIM_ENGINE if given.startswith("NIM") else OLD_ENGINES.get(case.engine, "") if V0 in given else given
 
 
 def _version(case: Case) -> tuple[str, list[str]]:

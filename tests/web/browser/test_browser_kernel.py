@@ -78,3 +78,14 @@ def test_a_gpu_that_cannot_says_why_and_the_others_are_drawn(page: Any) -> None:
     page.get_by_role("status").filter(has_text="A100:").wait_for()
     page.wait_for_selector(DRAWN)
     assert page.locator(".chart g .latency-line").count() == 1
+
+
+def test_notes_of_every_gpu_are_shown(page: Any, api: Callable[..., Any]) -> None:
+    """A stack that was not measured on a GPU is answered from another: its note is on the page."""
+    case = {"n": 4096, "k": 4096, "stack": "sglang-0.5.14"}
+    sweep = {"field": "m", "from": 1, "to": 4096, "points": 20, "scale": "log"}
+    (series,) = api("/api/kernel", {"kernel": "gemm", "case": case, "sweep": sweep, "gpus": ["L40S"]})["series"]
+    page.goto("/kernel?kernel=gemm&case=n:4096;k:4096;stack:sglang-0.5.14&field=m&from=1&to=4096&points=20&gpus=L40S")
+    page.wait_for_selector("section[aria-label='Notes on L40S']")
+    assert page.locator("section[aria-label='Notes on L40S'] li").all_inner_texts() == series["notes"]
+    assert series["notes"]

@@ -79,3 +79,10 @@ def test_unknown_model_is_said_under_its_field(page: Any) -> None:
 def test_no_gpu_is_said_under_its_field(page: Any) -> None:
     page.goto("/plan" + QUERY.replace("H100,L40S", ""))
     page.locator("[data-field=gpus] .field-error").wait_for()
+
+
+def test_notes_of_the_plan_are_shown(page: Any, api: Callable[..., Any]) -> None:
+    notes = api("/api/plan", ASKED | {"engines": ["sglang"]})["notes"]
+    page.goto("/plan" + QUERY + "&engines=sglang")
+    page.wait_for_selector("section[aria-label='Notes']")
+    assert page.locator("section[aria-label='Notes'] li").all_inner_texts() == notes and len(notes) > 1

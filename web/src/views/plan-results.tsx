@@ -12,6 +12,7 @@ import type { Design, PlanAnswer } from "../core/types";
 import { Card, CopyButton } from "../ui/copy";
 import { Segments } from "../ui/form";
 import { Link } from "../ui/link";
+import { Notes } from "../ui/notes";
 import { type Column, Table } from "../ui/table";
 import { type PlanInputs, SERVE } from "./inputs";
 import { Elasticities, Prices, Refusals } from "./plan-reasons";
@@ -37,6 +38,7 @@ export function PlanResults({ answer, inputs, change }: Props) {
       {answer.elasticities.length > 0 && <Elasticities answer={answer} />}
       <Refusals answer={answer} />
       <Prices answer={answer} />
+      <Notes notes={answer.notes} />
     </>
   );
 }
