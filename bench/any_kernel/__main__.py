@@ -90,6 +90,15 @@ def transfer(source: spaces.Space, target: spaces.Space) -> SpaceSelector:
     return Pipewave(carried(model, card_of(target)))
 
 
+def rounded(found: Any) -> Any:
+    """Figures to a hundredth of a percent or of a µs, and what holds them."""
+    if isinstance(found, dict):
+        return {name: rounded(each) for name, each in found.items()}
+    if isinstance(found, list):
+        return [rounded(each) for each in found]
+    return round(found, 4) if isinstance(found, float) else found
+
+
 def table(found: dict[str, Any]) -> str:
     """The bars' table: a line a kernel and selector, what misses a bar marked."""
     lines = [f"{'kernel':20} {'selector':22} {'mean %':>7} {'worst %':>8} {'slower %':>8} {'speed-up':>8}  misses"]
@@ -114,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--search", type=int, default=0, help="launches at which triton.autotune searches, too")
     parser.add_argument("--score", action="store_true")
     parser.add_argument("--spaces-only", action="store_true", help="leave first use out")
+    parser.add_argument("--json", type=Path, help="where the figures go, instead of beside the spaces")
     parser.add_argument("--record-only", action="store_true", help="score later, elsewhere")
     parser.add_argument("--from", dest="source", type=Path)
     parser.add_argument("--anchors", type=int, default=20)
@@ -130,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.record_only:
         return
     found = scored(options.out, options.source, options.anchors)
-    replace(options.out / "scores.json", json.dumps(found, indent=1).encode())
+    replace(options.json or options.out / "scores.json", (json.dumps(rounded(found), indent=1) + "\n").encode())
     print(table(found))
 
 

@@ -46,6 +46,26 @@ def test_a_scan_works_on_every_token_and_value_head(lengths: list[int]) -> None:
     assert two.base_s[0] > one.base_s[0]
 
 
+def walked(lengths: list[int], heads: int) -> float:
+    """Seconds of a scan that one block a request and head walks."""
+    case = {"q_lens": lengths, "k_heads": heads, "v_heads": heads, "head_k_dim": 128, "head_v_dim": 128}
+    ctx = Context(H200, "bf16", "cold", impl="chunk_gated_delta_rule_flashinfer", options=(("phase", "context"),))
+    return float(family_of("delta_net").analyse(columns(family_of("delta_net"), [case]), ctx).base_s[0])
+
+
+def test_blocks_that_walk_take_as_long_as_the_longest_until_the_gpu_is_full() -> None:
+    """One request of 8 heads takes as long as sixteen, which fill 128 of 132 SMs; seventeen take a second wave."""
+    one, full, over = (walked([4096] * count, 8) for count in (1, 16, 17))
+    assert full == pytest.approx(one, rel=0.1)
+    assert over / full == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_chunk_of_a_walk_takes_its_clocks() -> None:
+    """6,000 clocks at 1.98 GHz: 3.0 µs, as the rows of H100 and H200 say (3.0 to 3.2)."""
+    each = (walked([64 * 512], 8) - walked([64 * 256], 8)) / 256
+    assert each == pytest.approx(6000 / (H200.boost_clock_mhz * 1e6), rel=0.02)
+
+
 @given(st.sampled_from(["delta_net", "mamba2", "causal_conv1d"]), LENGTHS, st.integers(1, 4096))
 def test_another_request_as_long_as_the_longest_takes_no_less(kernel: str, lengths: list[int], another: int) -> None:
     """A shorter one may: a wave is timed by its mean block, and the mean falls (by 1 % for [2] and [2, 1])."""

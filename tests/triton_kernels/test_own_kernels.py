@@ -7,6 +7,7 @@ import linecache
 import math
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from pipewave.tune import autotune  # noqa: E402
 from pipewave.tune.own import card as cards  # noqa: E402
 from pipewave.tune.own import kept, log, offline  # noqa: E402
 from pipewave.tune.own.device import Built, Launch  # noqa: E402
+from pipewave.tune.own.kinds import KindState  # noqa: E402
 from pipewave.tune.own.sites import named  # noqa: E402
 from pipewave.tune.own.tuned import Options, TunedKernel  # noqa: E402
 from pipewave.tune.table import TableMismatch  # noqa: E402
@@ -138,6 +140,40 @@ def test_when_the_budget_is_spent_the_laws_choose_for_sizes_never_seen() -> None
         lost.append(device.us(launch, index) / device.us(launch, best(device, args)) - 1)
     assert kernel.provenance == {"measured": 14, "model": 5}
     assert sum(lost) / len(lost) < 0.1
+
+
+def at_size(kernel: TunedKernel, m: int, n: int, k: int, dtype: Any = torch.float32) -> int | None:
+    a, b, c = (torch.empty(*size, dtype=dtype) for size in ((m, k), (k, n), (m, n)))
+    grid = lambda meta: (triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"]),)  # noqa: E731
+    return kernel.choose((a, b, c, m, n, k), {}, grid)
+
+
+def test_laws_are_fitted_where_launches_have_doubled_and_once_more_when_the_budget_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fits: list[int] = []
+    fitted = KindState.fit
+    monkeypatch.setattr(KindState, "fit", lambda state, card: (fits.append(len(state.us)), fitted(state, card))[1])
+    kernel = tuned(Device(), budget_s=1e9)
+    for i in range(20):
+        at_size(kernel, 32 + 16 * i, 256, 64 + 32 * i)
+    assert fits == [1, 2, 4, 8, 16]
+    kernel.options = replace(kernel.options, budget_s=0.0)
+    (state,) = kernel.kinds.values()
+    known = at_size(kernel, 48, 256, 96)  # measured, and known without another fit
+    assert known == int(state.us[1].argmin())
+    kernel.options = replace(kernel.options, budget_s=kernel.spent_s + 1e-12)
+    at_size(kernel, 999, 256, 999)
+    assert fits[-1] == 21
+
+
+def test_a_kind_that_was_never_measured_takes_the_default_without_being_read_again() -> None:
+    kernel = tuned(Device(), budget_s=1e-9)
+    at_size(kernel, 64, 64, 64)
+    assert at_size(kernel, 64, 64, 64, torch.float16) == 0
+    before = dict(kernel.provenance)
+    assert at_size(kernel, 80, 96, 64, torch.float16) == 0  # other sizes, the same answer from memory
+    assert dict(kernel.provenance) == before == {"measured": 1, "default": 1}
 
 
 def test_nothing_is_measured_while_a_graph_is_captured() -> None:

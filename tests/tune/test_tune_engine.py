@@ -155,6 +155,20 @@ def test_the_file_is_never_slower_than_the_default_and_mostly_faster(kind: str) 
     assert float(np.mean(lost)) < 0.06
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_law_of_a_kernel_without_one_makes_it_slower_than_the_default(seed: int) -> None:
+    """Times that follow no law: whatever is predicted, the default stays where it was measured to be faster."""
+
+    class Lawless(MadeUp):
+        def us(self, of: Lookup, m: int, c: Any, product: int) -> float:
+            rng = np.random.default_rng([seed, m, *c.values()])
+            return float(20.0 * np.exp(rng.normal(0.0 if c == DEFAULT else 0.2, 0.3)))
+
+    of = Lookup("vllm", "block_fp8", 768, 2048, "fp8_block")
+    made = profile(of, candidates(of), Lawless(), 4096)
+    assert made.gain().min() >= 0.98
+
+
 def test_sglangs_second_product_shares_the_rows_of_the_first() -> None:
     of = Lookup("sglang", "moe", 768, 2048, "bf16", 128, 8)
     made = profile(of, candidates(of), MadeUp(products=2), 512)

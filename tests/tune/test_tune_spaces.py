@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from pipewave.errors import BadFile, BadInput
 from pipewave.tune.own import leaderboard, spaces
-from pipewave.tune.own.anchors import Floats, work
+from pipewave.tune.own.anchors import Anchors, Floats, work
 from pipewave.tune.own.card import Card, card
 from pipewave.tune.own.leaderboard import SELECTORS, Pipewave, SpaceSelector, card_of, score
 from pipewave.tune.own.model import fit
@@ -177,3 +178,43 @@ def test_a_card_says_what_a_space_is() -> None:
     assert "80, of which 40 to test on" in text
     assert "9, of which 9 compile" in text
     assert card_of(space()).sms == 132
+
+
+def test_a_size_that_acts_by_its_divisors_is_smoothed_over_a_shorter_length() -> None:
+    """One configuration likes widths of whole blocks, which no smooth function of the width tells."""
+    rng, widths = np.random.default_rng(3), np.array([1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144])
+    at = np.stack([np.exp(rng.uniform(np.log(64), np.log(30_000), 56)), rng.choice(widths, 56)], axis=1)
+    bytes_moved = 4.0 * at[:, 0] * at[:, 1]
+    counts = np.stack([at[:, 0], -(-at[:, 1] // 1024), -(-at[:, 1] // 1024), bytes_moved, bytes_moved, 0 * at[:, 0]], 1)
+    counts = np.repeat(counts[:, None], 2, axis=1)
+    whole = at[:, 1] % 1024 == 0
+    base = 4.0 + bytes_moved / 3.5e6
+    us = np.stack([base, base * np.where(whole, 0.85, 1.15)], axis=1) * np.exp(rng.normal(0, 0.005, (56, 2)))
+    every = Anchors(at, counts, us, {"BLOCK": np.array([512, 1024])}, np.array([8, 8]))
+    made = fit(every.take(np.arange(40)), H200)
+    test = every.take(np.arange(40, 56))
+    right = (made.us(test.counts, test.logs).argmin(axis=1) == 1) == (test.at[:, 1] % 1024 == 0)
+    assert right.mean() >= 0.9
+
+
+def test_the_margin_protects_the_authors_own_choice_wherever_it_is() -> None:
+    of = space(noise=0.03)
+    anchors = np.flatnonzero(~np.array(of.is_test))
+    best = np.nanargmin(of.us(), axis=1)
+    selector = Pipewave()
+    score(replace(of, default=best), selector)
+    cautious = selector.model
+    assert cautious is not None
+    assert cautious.margin >= fit(of.anchors(anchors), H200).margin  # nothing gains over the best
+
+
+RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "any_kernel"
+
+
+@pytest.mark.parametrize("name", ["grouped_matmul", "liger_swiglu", "softmax"])
+def test_recorded_kernels_of_others_lose_little_at_launches_never_measured(name: str) -> None:
+    of = spaces.read(RECORDED / "h200" / f"{name}{spaces.SUFFIX}")
+    found = score(of, Pipewave())
+    assert found["mean_regret"] <= 0.02
+    assert found["worst_regret"] <= 0.10
+    assert found["slower_share"] <= 0.02

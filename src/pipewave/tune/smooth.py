@@ -77,12 +77,13 @@ def alike(config: Mapping[str, NDArray[np.int64]], reach: float, near: float, ow
     return Alike(matrix, np.maximum(values, 0.0), vectors)
 
 
-def smoother(at: Floats, residual: Floats, length: float, noise: float, of: Alike) -> tuple[Smoother, Floats]:
-    """Fit to log residuals [n, c] at log coordinates [n, d].
+def smoother(at: Floats, residual: Floats, length: float, noise: float, of: Alike,
+             stretch: Floats | float = 1.0) -> tuple[Smoother, Floats]:  # fmt: skip
+    """Fit to log residuals [n, c] at log coordinates [n, d]; `stretch` [d]: how much shorter the length is in each.
 
     Also returns the residuals [n, c] that are left at each shape when all its launches are left out.
     """
-    mean, spread = at.mean(axis=0), at.std(axis=0) + 1e-9
+    mean, spread = at.mean(axis=0), (at.std(axis=0) + 1e-9) / stretch
     scaled = (at - mean) / spread
     values, vectors = np.linalg.eigh(_kernel(scaled, scaled, length))
     shrunk = 1.0 / (np.maximum(values, 0.0)[:, None] * of.values + noise)

@@ -7,7 +7,7 @@ state once; a verification step writes one state a token, so that rejected token
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ VALUE_BLOCK = 64.0  # values of a head that one block of the scan carries
 # take 26 to 44 thousand clocks a chunk and head for 12 million.
 DEPENDENT_FLOPS = 500.0
 CHUNK_STEP_S = 0.6e-6  # a chunk's two dependent products, state in registers
+WALK_CLOCKS = 6000.0  # of a chunk where one block walks them in order: 3.0 to 3.2 µs on H100 and H200
+WALK_START_S = 9e-6
 TOKEN_STEP_S = 0.5e-6  # the same of one token in decoding
 
 
@@ -74,7 +76,8 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
     """The same from requests that are grouped already."""
     seqs, heads = sequences(requests, CHUNK), heads_of(cols, ctx)
     scanned = ctx.option("phase", "context") == "context"
-    stages = scan(ctx, seqs, heads) if scanned else steps(ctx, seqs, heads)
+    found = _SCANS[ctx.rule("delta_scan")] if scanned else steps
+    stages = found(ctx, seqs, heads)
     return stages.analysis(_features(ctx, seqs, heads), net_of(dict(ctx.options)))
 
 
@@ -105,10 +108,40 @@ def scan(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
             "outputs", outputs, cycles=outputs / DEPENDENT_FLOPS, read=2.0 * keys + u + states, written=u, blocks=blocks
         ),
     )
-    border = Stream(0.0 * u, seqs.tokens * heads.inputs, seqs.tokens * heads.out + seqs.batch * heads.state)
-    # Through the state three products a token; a prompt shorter than a key is wide may do with pairs of tokens.
-    least = 6.0 * seqs.tokens * heads.v * dk * dv * np.minimum(seqs.longest / (2.0 * dk), 1.0)
-    return Stages(ctx, len(u), parts, border, in_units_of(ctx, least, "bf16"))
+    return Stages(ctx, len(u), parts, _border(seqs, heads), _least(ctx, seqs, heads))
+
+
+def walk(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
+    """One block a request and value head keeps the state and walks the chunks: as long as the longest request, times
+    the waves of blocks."""
+    border = _border(seqs, heads)
+    full = seqs.chunks / seqs.longest_chunks  # requests as long as the longest that make up the same work
+    waves = np.ceil(full * heads.v / ctx.gpu.sms)
+    chunk_s = WALK_CLOCKS / (1e6 * ctx.gpu.boost_clock_mhz)
+    parts = (
+        Stage("inside", launches=0.0),
+        Stage(
+            "scan", read=border.read, written=border.written, blocks=full * heads.v,
+            chain_s=WALK_START_S + chunk_s * seqs.longest_chunks * waves,
+        ),
+        Stage("outputs", launches=0.0),
+    )  # fmt: skip
+    return Stages(ctx, len(full), parts, border, _least(ctx, seqs, heads))
+
+
+def _border(seqs: Sequences, heads: Heads) -> Stream:
+    """Bytes in and out of all kernels of a scan."""
+    return Stream(0.0 * seqs.tokens, seqs.tokens * heads.inputs, seqs.tokens * heads.out + seqs.batch * heads.state)
+
+
+def _least(ctx: Context, seqs: Sequences, heads: Heads) -> Array:
+    """Through the state three products a token; a prompt shorter than a key is wide may do with pairs of tokens."""
+    fewest = np.minimum(seqs.longest / (2.0 * heads.dim_k), 1.0)
+    least = 6.0 * seqs.tokens * heads.v * heads.dim_k * heads.dim_v * fewest
+    return np.asarray(in_units_of(ctx, least, "bf16"))
+
+
+_SCANS: dict[str, Callable[[Context, Sequences, Heads], Stages]] = {"beside": scan, "in_order": walk}
 
 
 def steps(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:

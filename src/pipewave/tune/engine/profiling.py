@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pipewave.tune import mapping
 from pipewave.tune.engine.lookups import Lookup, rules
 from pipewave.tune.export import entries, steady, tokens
+from pipewave.tune.measured import HICCUP
 from pipewave.tune.own.anchors import Anchors, Floats, columns
 from pipewave.tune.own.card import Card
 from pipewave.tune.own.measuring import staged
@@ -24,7 +25,7 @@ from pipewave.tune.own.model import fit
 Config = Mapping[str, int]
 ANCHORS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)
 SLOWER = 0.02  # than the default: not at any launch that was measured
-REPAIRS = 8
+REPAIRS = 16
 Bodies = tuple[dict[str, Any], dict[str, Any] | None]  # of the file, and of the second product's where it has one
 
 
@@ -75,8 +76,8 @@ def profile(of: Lookup, candidates: Sequence[Config], timer: Timer, most: int = 
     defaults = [dict(timer.default(of, m)) for m in anchors]
     configs = [dict(one) for one in candidates]
     configs += [one for i, one in enumerate(defaults) if one not in configs and one not in defaults[:i]]
-    us = np.stack([_timed(of, m, configs, timer) for m in anchors])
     default = np.array([configs.index(one) for one in defaults])
+    us = np.stack([_timed(of, m, configs, timer, int(known)) for m, known in zip(anchors, default, strict=True)])
     m = tokens(most)
     products = [_predicted(of, product, anchors, configs, us[..., product], timer.card, m, whole=us.shape[2] == 1)
                 for product in range(us.shape[2])]  # fmt: skip
@@ -86,8 +87,11 @@ def profile(of: Lookup, candidates: Sequence[Config], timer: Timer, most: int = 
     return Profiled(of, anchors, tuple(configs), us, default, up, down)
 
 
-def _timed(of: Lookup, m: int, configs: Sequence[Config], timer: Timer) -> Floats:
-    """µs [c, products] at one number of tokens: in rounds, the close ones again and again."""
+def _timed(of: Lookup, m: int, configs: Sequence[Config], timer: Timer, default: int) -> Floats:
+    """µs [c, products] at one number of tokens: in rounds, the close ones and the default again and again.
+
+    A launch that something disturbed does not count.
+    """
     parts: dict[int, list[tuple[float, ...]]] = {}
 
     def sums(order: Sequence[int]) -> list[float]:
@@ -98,11 +102,13 @@ def _timed(of: Lookup, m: int, configs: Sequence[Config], timer: Timer) -> Float
 
     first = sums(range(len(configs)))
     usable = [index for index, value in enumerate(first) if np.isfinite(value)]
-    staged(sums, usable, {})
+    staged(sums, usable, {}, always=[default])
     width = max(len(one) for many in parts.values() for one in many)
     out = np.full((len(configs), width), np.nan)
     for index in usable:
-        out[index] = np.median(parts[index][1:] or parts[index], axis=0)
+        runs = np.array(parts[index][1:] or parts[index])
+        total = runs.sum(axis=1)
+        out[index] = np.median(runs[total <= HICCUP * total.min()], axis=0)
     return out
 
 
@@ -154,13 +160,16 @@ def _bodies(of: Lookup, products: Sequence[Floats], configs: Sequence[Config], m
         total = products[0] + np.take_along_axis(products[1], partner, axis=1)
     region = np.abs(np.log(m[:, None]) - np.log(anchors)).argmin(axis=1)
     measured = us.sum(axis=2)
-    for _ in range(REPAIRS):
+    for repair in range(REPAIRS):
         picked = steady(total)
         wrong = _wrong(picked, m, measured, default, anchors)
         if not wrong:
             break
         for row, config in wrong:
             total[region == row, config] = np.inf
+            if repair >= REPAIRS // 2:  # nothing that was predicted to be fast is: the default stays
+                total[region == row] = np.inf
+                total[region == row, default[row]] = 1.0
     up = _entries(picked, m, configs)
     if not separate:
         return up, None

@@ -75,14 +75,18 @@ def _rounds(device: Device, launch: Launch, usable: Sequence[int], taken: dict[i
         staged(lambda order: device.time(launch, order), usable, taken)
 
 
-def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], stages: Stages = STAGES) -> None:
-    """Time configurations in rounds, each in another order: all of them, then the close ones again and again."""
+def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], stages: Stages = STAGES,
+           always: Sequence[int] = ()) -> None:  # fmt: skip
+    """Time configurations in rounds, each in another order: all of them, then the close ones again and again.
+
+    `always`: configurations that count as close, such as the default that others are compared with.
+    """
     shuffle = random.Random(len(usable)).sample
     near = [index for index in usable if index not in taken]
     for rounds, within in stages:
         if taken and within < math.inf:
             limit = within * min(min(values) for values in taken.values())
-            near = [index for index, values in taken.items() if min(values) <= limit]
+            near = [index for index, values in taken.items() if min(values) <= limit or index in always]
         for _ in range(rounds):
             order = shuffle(near, len(near))
             for index, value in zip(order, timed(order), strict=True):

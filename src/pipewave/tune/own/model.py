@@ -8,24 +8,27 @@ physics of the card alone, where nothing was measured; or the table of another c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune import wave
-from pipewave.tune.fitted import smoothed, spread
-from pipewave.tune.margin import MARGINS, folds, is_slower, margin, with_margin
+from pipewave.tune.fitted import ALIKE, smoothed, soft_regret, spread
+from pipewave.tune.margin import folds, is_slower, margin, with_margin
 from pipewave.tune.own.anchors import Anchors, Floats, Ints, work
 from pipewave.tune.own.card import Card
-from pipewave.tune.smooth import Smoother
+from pipewave.tune.smooth import Smoother, alike, smoother
 
 PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
 PHYSICS = 0.2  # of a measured launch: what the physics of the card counts for, at each
 SHRINK = 1.0  # launches that "like all others" counts for, in how much slower a configuration is than the pooled law
 SMOOTHED = 6  # launches from which on residuals are smoothed over sizes
-JUDGED = 20  # launches from which on the margin is found by leaving some out
+JUDGED, SEARCHED = 8, 20  # launches from which on the margin, and how to smooth, are found by leaving some out
+STRETCHES = (2.0, 4.0, 8.0)  # how much shorter the length of the smoothing may be in one size
+UNJUDGED = 0.05  # margin where too few launches were measured to find one
 SIGMA = 0.1  # relative error to expect of a law that nothing was measured for
 TERMS = tuple(i for i in range(len(wave.TERMS)) if i not in wave.STEPS)
 Times = Callable[[Floats], Floats]  # counts [s, c, 6] → µs [s, c]
@@ -154,7 +157,7 @@ def _without_margin(
     if len(anchors.us):
         parts.append((_design(anchors.counts, card, anchors.resident), us, 1.0))
     law = wave.fit(parts, TERMS)
-    made = Model(card, anchors.resident, law, base, np.full(len(law), SIGMA), MARGINS[0], len(anchors.us))
+    made = Model(card, anchors.resident, law, base, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us))
     return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
 
 
@@ -180,10 +183,23 @@ def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
     usual = np.nanmedian(np.where(timed, residual, np.nan), axis=1, keepdims=True)
     residual = np.where(timed, residual, np.nan_to_num(usual))
     filled = np.where(timed, us, 3.0 * np.nanmin(np.where(timed, us, np.inf), axis=1, keepdims=True))
-    known = {} if len(us) >= JUDGED else {"alike": 0.0, "length": 1.5, "noise": 1.0}
+    known = {} if len(us) >= SEARCHED else {"alike": 0.0, "length": 1.5, "noise": 1.0}
     smooth, left, found = smoothed(anchors.logs, filled, anchors.config, residual, known)
+    if len(us) >= SEARCHED:
+        smooth, left = _stretched(anchors, filled, residual - found["shared"], found, (smooth, left))
     law = made.law * np.exp(found["shared"])
     return replace(made, law=law, smooth=(*made.smooth, smooth), sigma=spread(filled, left))
+
+
+def _stretched(anchors: Anchors, us: Floats, residual: Floats, found: Mapping[str, float],
+               best: tuple[Smoother, Floats]) -> tuple[Smoother, Floats]:  # fmt: skip
+    """Shorten the length in one size where anchors left out gain by it: a row's width acts by its own divisors."""
+    of, every = alike(anchors.config, *ALIKE[int(found["alike"])]), anchors.logs.shape[1]
+    for size, by in product(range(every), STRETCHES):
+        stretch = np.where(np.arange(every) == size, by, 1.0)
+        one = smoother(anchors.logs, residual, found["length"], found["noise"], of, stretch)
+        best = min(best, one, key=lambda each: soft_regret(us, each[1]))
+    return best
 
 
 def timed_everywhere(us: NDArray[np.float64]) -> Ints:

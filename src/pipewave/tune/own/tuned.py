@@ -104,11 +104,13 @@ class TunedKernel:
     def _prunes(self) -> bool:
         return bool(getattr(self.upstream, "early_config_prune", None) or getattr(self.upstream, "perf_model", None))
 
+    def _may_measure(self) -> bool:
+        """Whether there is budget left to measure with, now or when no graph is captured any more."""
+        return self.options.table is None and self.spent_s < self.options.budget_s and self.device() is not None
+
     def _measures(self) -> bool:
         """Whether a launch not seen before is to be measured."""
-        if self.options.table is not None or self.spent_s >= self.options.budget_s:
-            return False
-        device = self.device()
+        device = self.device() if self._may_measure() else None
         return device is not None and device.idle()
 
     def device(self) -> Device | None:
@@ -140,7 +142,7 @@ class TunedKernel:
         index = self._pick(state, args, kwargs, grid, numbers, counts, allowed)
         if state.chooser is not None and state.works.is_followed:
             self._enter(state.chooser, args, kwargs, grid, index)
-        elif state.chooser is None and self.spent_s >= self.options.budget_s and not self._prunes():
+        elif state.chooser is None and self._log is None and not (self._may_measure() or self._prunes()):
             self._enter(Always(), args, kwargs, grid, index)
         return index
 
