@@ -1,4 +1,4 @@
-import { signedPercent, time, whole, word } from "../core/format";
+import { digits, signedPercent, time, word } from "../core/format";
 import type { TraceComparison } from "../core/types";
 import { Card } from "../ui/copy";
 import { Table } from "../ui/table";
@@ -21,7 +21,7 @@ export function TraceChanges({ answer }: { answer: TraceComparison }) {
         columns={[
           { key: "name", title: "Call", value: (one: Change) => one.name },
           { key: "family", title: "Family", value: (one) => word(one.family) },
-          { key: "times", title: "×", value: (one) => one.count_b, show: (one) => (one.count_a === one.count_b ? whole(one.count_b) : `${whole(one.count_a)} → ${whole(one.count_b)}`) },
+          { key: "times", title: "×", value: (one) => one.count_b, show: (one) => (one.count_a === one.count_b ? digits(one.count_b) : `${digits(one.count_a)} → ${digits(one.count_b)}`) },
           { key: "a", title: "A", value: (one) => one.a_us, show: (one) => time(one.a_us) },
           { key: "b", title: "B", value: (one) => one.b_us, show: (one) => time(one.b_us) },
           { key: "change", title: "B − A", value: (one) => one.change_us, show: (one) => signed(one.change_us) },
