@@ -86,7 +86,7 @@ def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:
 def update(card_paths: Sequence[Path], outcomes: Sequence[Outcome]) -> str:
     """Put the intervals into cards of a net: the shipped one first, whose interval of known software counts, then those
     of the members that were asked; what they are."""
-    found = told(outcomes, json.loads(card_paths[0].read_text(encoding="utf-8"))["intervals"])
+    found = intervals_of(outcomes, json.loads(card_paths[0].read_text(encoding="utf-8"))["intervals"])
     for path in card_paths:
         card = json.loads(path.read_text(encoding="utf-8"))
         card["intervals"] |= {level: asdict(interval) for level, interval in found.items()}
