@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from train.outcomes import KNOWN, TABLES, Outcome, by_weights, rows
+from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
 from train.splits import HELD_OUT
 
 AWAY = (0, 1, 2, 3)  # places of versions from the one that was measured
@@ -45,7 +45,8 @@ def cells(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def left_out(runs: Path, frames: Frames) -> Iterator[Outcome]:
-    """What members without some software say of it."""
+    """What members without some software say of it, of rows that the software runs by default."""
+    frames = {table: by_default(table, frame) for table, frame in frames.items()}
     for folder in sorted((runs / "weights").glob("ver:*")):
         there = {path.stem for path in folder.glob("*.json")}
         found = by_weights(folder, frames)

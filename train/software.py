@@ -23,7 +23,7 @@ from pipewave.residual.card import Interval
 from pipewave.software.known import LEVELS
 from train.__main__ import RUNS, WEIGHTS
 from train.intervals import LEVEL, POWERS, TOLERANCE, balance, weighted_quantile
-from train.outcomes import KNOWN, TABLES, Outcome, by_weights, rows
+from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
 from train.splits import FOLDS, HELD_OUT
 
 EACH = 24  # rows of a GPU, version and type
@@ -60,7 +60,7 @@ def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
 
 def left_out(runs: Path, tables: Sequence[str]) -> dict[str, list[Outcome]]:
     """What members without some software say of it, by the folder of their weights; and those that ship."""
-    frames = {table: rows(table, None, SHAPES, EACH) for table in tables}
+    frames = {table: by_default(table, rows(table, None, SHAPES, EACH)) for table in tables}
     folders = sorted(folder for folder in (runs / "weights").glob("ver:*") if folder.is_dir())
     return {folder.name: [*_answered(folder, frames)] for folder in (WEIGHTS, *folders)}
 

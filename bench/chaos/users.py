@@ -1,8 +1,9 @@
 """Many people at one page: `python -m bench.chaos.users [--users 200] [--seconds 30]`.
 
-Each user asks something of the page (the document, a list, a kernel over a sweep, a deployment) and thinks for three
-to nine seconds before the next question, which nobody asked before. Latencies are from opening the connection to the
-last byte received; those of the first nine seconds, in which weights are read, are left out.
+Each user asks something of the page (the document, a list, a kernel over one field or two, a deployment under one batch
+or under traffic) and thinks for three to nine seconds before the next question, which nobody asked before. Latencies
+are from opening the connection to the last byte received; those of the first nine seconds, in which weights are read,
+are left out.
 """
 
 from __future__ import annotations

@@ -70,6 +70,8 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "attention": [
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),
         ("H200", "graph", PROMPT | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),
+        ("H200", "graph", DECODE | {"stack": "vllm-0.19.0", "impl": "vllm_flash_attn"}),
+        ("B200", "graph", PROMPT | {"stack": "sglang-0.5.13", "kv_dtype": "fp8"}),
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.9", "impl": "flash_attention"}),
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "fa3", "kv_dtype": "fp8"}),
         ("B200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "trtllm_mha", "kv_dtype": "fp8"}),
@@ -87,7 +89,7 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         for stack, impl in (("sglang-0.5.14", "triton"), ("sglang-0.5.14", "trtllm_mla"), ("vllm-0.24.0", None))
     ],
 }  # fmt: skip
-FAMILY = {"gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
+FAMILY = {"default": "attention", "gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
           "module": "attention_module", "mla": "mla"}  # fmt: skip
 BRIDGED = ("A40", "A100 PCIe")
 COLLECTIVES = ("all_reduce", "send_recv", "all_gather")

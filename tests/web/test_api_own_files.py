@@ -74,6 +74,7 @@ def test_a_spec_file_is_read_as_on_the_command_line(client: Any, tmp_path: Path)
     ("text", "code", "says"),
     [
         ("name: H200\nbase: H100\n", "bad_value", "taken"),
+        (f"name: {'x' * 201}\nbase: H200\n", "bad_value", "201 characters"),
         ("name: X\nbase: H2000\n", "bad_value", "base"),
         ("name: X\nbase: H200\nsms: -4\n", "bad_value", "sms"),
         ("name: X\nbase: H200\nsmss: 4\n", "unknown_field", "smss"),

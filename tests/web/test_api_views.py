@@ -172,6 +172,20 @@ def test_trace_is_the_trace_command(client: Any) -> None:
     assert plain.json()["calls"] == direct["calls"]
 
 
+def test_two_traces_are_the_trace_commands_comparison(client: Any) -> None:
+    one, other = (TRACES / f"trace-Llama-3.1-8B-tp1-4layers-eager-{phase}.json.gz" for phase in ("prefill", "decode"))
+    data = one.read_bytes() + other.read_bytes()
+    query = f"?name={one.name}&other={other.name}&first_bytes={one.stat().st_size}&gpu=H200"
+    found = client.send("POST", f"/api/trace{query}", data)
+    assert found.status == 200, found.body[:500]
+    direct = worded(printed(f"pipewave trace {one} {other} --gpu H200 --format json"))
+    assert found.json()["changes"] == direct["changes"]
+    report = client.send("POST", f"/api/trace{query}&report=html", data)
+    assert report.status == 200 and b"B \xe2\x88\x92 A" in report.body
+    for wrong in (f"?name=a&other=b&first_bytes={len(data)}&gpu=H200", "?name=a&other=b&gpu=H200"):
+        assert client.send("POST", f"/api/trace{wrong}", data).json()["error"]["field"] == "first_bytes"
+
+
 def test_a_trace_of_several_ranks_says_so_in_its_address(client: Any) -> None:
     path = TRACES / "trace-Qwen3-32B-tp2-graph-decode.json.gz"
     found = client.send("POST", f"/api/trace?name={path.name}&model=Qwen3-32B&tp=2&kv_lens=1025", path.read_bytes())

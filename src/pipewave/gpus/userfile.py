@@ -17,6 +17,7 @@ from pipewave.gpus.shipped import shipped, stem_of
 from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Kind, Source
 
 _MAX_BYTES = 1_000_000
+_LONGEST_NAME = 200
 _ABOUT = ("name", "base", "sources", "traits")
 
 
@@ -112,6 +113,8 @@ def _name(content: Mapping[str, Any], path: Path) -> str:
         raise MissingField("name is missing: say what the GPU is called", field="name")
     if not isinstance(name, str) or not name.strip():
         raise BadInput(f"name = {name!r} is not possible: give some text", field="name")
+    if len(name) > _LONGEST_NAME:
+        raise BadInput(f"name: has {len(name):,} characters, more than {_LONGEST_NAME}", field="name")
     if (stem := stem_of(name)) is not None:
         raise BadInput(
             f"name = {name!r} is taken by {shipped(stem).name}, whose measured accuracy would be claimed for it: "

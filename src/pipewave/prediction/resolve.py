@@ -15,6 +15,7 @@ from pipewave.residual.card import Card
 from pipewave.residual.nets import trained
 from pipewave.software import stacks
 from pipewave.software.known import FOUR_BIT, LEVELS, Choice, Query, choose, furthest, kind_of
+from pipewave.software.stack_rules import constant
 
 # What the corpus's tables of collectives call the contract's implementations.
 COLLECTIVES = {"NCCL": "nccl", "TRTLLM": "custom"} | {
@@ -108,7 +109,9 @@ def _runs(
 ) -> Runs:
     """The implementation asked for, or the one the stack runs; types are crossed where none is known, with a note."""
     stack, note = choice.measured_as, _unknown_impl(net, impl)
-    found = impl or card.impl(stack, gpu.compute_capability, query.dtype, selectors)
+    found = (
+        impl or _by_rule(net, query, choice, gpu) or card.impl(stack, gpu.compute_capability, query.dtype, selectors)
+    )
     if not found and (found := card.impl_of_other_types(stack, gpu.compute_capability)):
         note = f"no kernel of {query.dtype} is known of {stack}; answered as {found}, measured on other types"
     if not distinguishes_impls(net):
@@ -118,6 +121,20 @@ def _runs(
     if (impl or choice.note) and not note and level not in (choice.level, LEVELS[0]):
         note = f"no rows of {stack} with {found} on {query.gpu} were used in training"
     return Runs(found, level, note)
+
+
+def _by_rule(net: str, query: Query, choice: Choice, gpu: GPU) -> str:
+    """What the code of a version takes by default, where no row of that version on the GPU says it."""
+    if not query.stack or choice.level == LEVELS[0]:
+        return ""
+    return default_impl(net, query.stack, gpu)
+
+
+def default_impl(net: str, stack: str, gpu: GPU) -> str:
+    """The implementation that a stack's own code takes by default, by the rule of that name; empty where none says."""
+    version = stacks.version(stack)
+    facts = {"net": net, "framework": stacks.framework(stack), "version": version, "mma": gpu.traits.mma}
+    return str(constant("default_impl", **facts))
 
 
 def distinguishes_impls(net: str) -> bool:

@@ -10,9 +10,7 @@ from pipewave.report.document import Block, Chart, Code, Document, Fact, Facts, 
 from pipewave.report.svg import Part
 from pipewave.traces.shape_text import shape_text
 
-NOTHING = (
-    "No call could be predicted: no shape was recorded. Inside CUDA graphs they come from the model: pass --model."
-)
+NOTHING = "No call could be predicted: no shape was recorded. Inside CUDA graphs they come from the model: name it."
 ASSUMED = "Resting on an assumption or a stand-in, not counted"
 BARS, ROWS, LEFT = 15, 60, 20
 

@@ -151,6 +151,14 @@ class Engine:
             return next((rule for rule in fits if rule.backend == chosen), None)
         return next((rule for rule in fits if rule.default), None)
 
+    def check_vendor(self) -> None:
+        """Raise BadInput on a GPU of a vendor that the engine does not run on."""
+        vendors = rules.read(self.name).get("vendors", [self.setting.vendor])
+        if self.setting.vendor not in vendors:
+            raise BadInput(
+                f"engine = {self.name!r}: it does not run on {self.setting.gpu}; ask for another engine", field="engine"
+            )
+
     def check_backend(self) -> None:
         """Raise BadInput when the chosen backend of experts or of scans is none that is known here."""
         kinds = {"fused_moe": f"{self.setting.dtype} experts", "delta_net": "gated delta nets"}

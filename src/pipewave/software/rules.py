@@ -25,9 +25,9 @@ FROM, BELOW = "_from", "_below"
 class DeploymentFacts:
     """What an engine chooses its defaults by: the GPU, the split and what kind of model it is.
 
-    gpu: name; mma: its tensor instruction (`Architecture.mma`); gib: the GPU's memory as nvidia-smi states it;
-    attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the experts; sinks: attention has
-    them; dp: data parallelism of attention; model_type: as the model's config names it.
+    gpu: name; vendor: `nvidia` or `amd`; mma: its tensor instruction (`Architecture.mma`); gib: the GPU's memory as
+    nvidia-smi states it; attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the
+    experts; sinks: attention has them; dp: data parallelism of attention; model_type: as the model's config names it.
     """
 
     gpu: str = "H200"
@@ -44,6 +44,7 @@ class DeploymentFacts:
     dense_dtype: str = "bf16"
     sinks: bool = False
     model_type: str = ""
+    vendor: str = "nvidia"
 
 
 @dataclass(frozen=True, slots=True)

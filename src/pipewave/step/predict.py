@@ -66,6 +66,7 @@ class Runner:
         """Resolve the engine's rules here; set page size and fusions from it, and the hosts a tensor group spans from
         the GPU."""
         engine = engine.on(setting_of(deployment, gpu))
+        engine.check_vendor()
         engine.check_backend()
         split = deployment.parallel
         set_up = replace(

@@ -14,20 +14,26 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.prediction.requests import check_protocol
 from pipewave.step import find_engine
-from pipewave.traces import Workload, explain_trace
+from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.reader import parse
 from pipewave.web import limits
 from pipewave.web.commands import line
 from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, model_of
 
+OURS = ("name", "other", "first_bytes", "report")  # fields that are no option of the command
 Ranks = Annotated[int, Field(ge=1, le=4096, strict=False)]  # a query string has text only
 Lens = Annotated[str, Field(max_length=2_000, pattern="^[0-9,*]*$")]
 
 
 class TraceQuery(Form):
-    """What a trace may not say; the fields of `pipewave trace`."""
+    """What a trace may not say; the fields of `pipewave trace`.
+
+    other: name of a second trace, to compare with. Its bytes come after the `first_bytes` of the first one.
+    """
 
     name: Name = "trace"
+    other: Name | None = None
+    first_bytes: Annotated[int, Field(ge=1, le=limits.TRACE_BYTES, strict=False)] | None = None
     gpu: Name | None = None
     model: Name | None = None
     tp: Ranks = 1
@@ -42,16 +48,30 @@ class TraceQuery(Form):
 
 
 def trace_answer(query: TraceQuery, file: Path) -> dict[str, Any]:
-    """`pipewave trace --format json` of a file. Raises BadFile and what the library raises."""
+    """`pipewave trace --format json` of a file, or of the two that it holds one after the other.
+
+    Raises BadFile and what the library raises.
+    """
+    data = file.read_bytes()
+    if query.other is None:
+        return _explained(query, query.name, data).to_dict() | {"command": trace_command(query, query.name)}
+    if query.first_bytes is None or query.first_bytes >= len(data):
+        raise BadInput("first_bytes: must say where the second trace begins", field="first_bytes")
+    one = _explained(query, query.name, data[: query.first_bytes])
+    other = _explained(query, query.other, data[query.first_bytes :])
+    return compare(one, other).to_dict() | {"command": trace_command(query, query.name, query.other)}
+
+
+def _explained(query: TraceQuery, name: str, data: bytes) -> Report:
+    """One of a question's traces."""
     workload = _workload(query)
     gpu = gpu_of(query.gpu, {}) if query.gpu else None
     if query.protocol is not None:
         check_protocol(query.protocol)
-    trace = parse(file.read_bytes(), query.name, limits.UNPACKED_BYTES)
+    trace = parse(data, name, limits.UNPACKED_BYTES)
     if gpu is None and trace.gpu is not None:
         gpu = gpu_of(trace.gpu, {})  # a file must not name another file
-    found = explain_trace(trace, gpu=gpu, workload=workload, protocol=query.protocol, stack=query.stack)
-    return found.to_dict() | {"command": trace_command(query, query.name)}
+    return explain_trace(trace, gpu=gpu, workload=workload, protocol=query.protocol, stack=query.stack)
 
 
 def _workload(query: TraceQuery) -> Workload:
@@ -78,7 +98,7 @@ def _lens(name: str, text: str) -> tuple[int, ...]:
     return found
 
 
-def trace_command(query: TraceQuery, file: str) -> str:
+def trace_command(query: TraceQuery, *files: str) -> str:
     """`pipewave trace FILE ...`."""
-    given = {name: value for name, value in query.given().items() if name not in ("name", "report")}
-    return line(["pipewave", "trace", file, "--format", "json"], given)
+    given = {name: value for name, value in query.given().items() if name not in OURS}
+    return line(["pipewave", "trace", *files, "--format", "json"], given)

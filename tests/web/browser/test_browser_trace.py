@@ -124,3 +124,17 @@ def test_an_error_names_the_pages_own_inputs(page: Any, tmp_path: Path) -> None:
     message = page.locator("[data-field=gpu] .field-error")
     message.wait_for()
     assert "“GPU”" in message.inner_text() and "--" not in message.inner_text()
+
+
+@needs_traces
+def test_a_second_trace_is_compared_and_left_out_again(page: Any) -> None:
+    page.goto("/trace?gpu=H200")
+    page.set_input_files("#trace-file", TRACE)
+    page.get_by_role("heading", name="Totals").wait_for()
+    page.set_input_files("#trace-second", TRACES / "trace-Llama-3.1-8B-tp1-4layers-eager-decode.json.gz")
+    card = page.locator("section[aria-label='B against A']")
+    card.wait_for()
+    assert "A: trace-Llama-3.1-8B-tp1-4layers-eager-prefill" in card.locator(".note").inner_text()
+    assert card.locator("tbody tr").count() == 20
+    page.get_by_role("button", name="Without trace-Llama-3.1-8B-tp1-4layers-eager-decode").click()
+    card.wait_for(state="detached")

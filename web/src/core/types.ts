@@ -343,3 +343,11 @@ export interface TraceAnswer extends Answer {
   by_layer?: Grouped[];
   idle?: Idle | null;
 }
+
+/** Two traces, call by call; times are of one step where the traces hold different numbers of them. */
+export interface TraceComparison extends Answer {
+  a: TraceAnswer;
+  b: TraceAnswer;
+  by_step: boolean;
+  changes: { family: string; name: string; count_a: number; count_b: number; a_us: number; b_us: number; change_us: number; predicted_a_us: number | null; predicted_b_us: number | null }[];
+}

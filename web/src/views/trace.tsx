@@ -1,15 +1,16 @@
 /** Trace: a profile, parsed by the server on this machine; what could be won back, largest first. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { ApiError, ask } from "../core/api";
 import { bytes } from "../core/format";
 import { useList } from "../core/latest";
 import { type Change, type Schema, number, text, useInputs } from "../core/query";
-import type { Gpu, Model, TraceAnswer } from "../core/types";
+import type { Gpu, Model, TraceAnswer, TraceComparison } from "../core/types";
 import { Choice, Form, Group, NumberField, TextField } from "../ui/form";
 import { ENGINES, PROTOCOLS } from "./inputs";
 import { Split } from "./layout";
+import { TraceChanges } from "./trace-changes";
 import { TraceResults } from "./trace-results";
 
 interface TraceInputs {
@@ -26,8 +27,10 @@ interface TraceInputs {
 const TRACE: Schema<TraceInputs> = { gpu: text(""), model: text(""), tp: number(1), ep: number(1), q_lens: text(""), kv_lens: text(""), engine: text("vllm"), protocol: text("") };
 const FIELDS = [...Object.keys(TRACE), "file"];
 
+type Found = TraceAnswer | TraceComparison;
+
 interface State {
-  answer: TraceAnswer | null;
+  answer: Found | null;
   error: ApiError | null;
   busy: boolean;
 }
@@ -35,37 +38,71 @@ interface State {
 export function TraceView() {
   const [inputs, change] = useInputs("/trace", TRACE);
   const [file, setFile] = useState<File | null>(null);
-  const path = file ? `/api/trace?${traceQuery(file, inputs)}` : "";
-  const state = useTrace(file, path);
+  const [other, setOther] = useState<File | null>(null);
+  const path = file ? `/api/trace?${traceQuery(file, other, inputs)}` : "";
+  const body = useMemo(() => (file && other ? new Blob([file, other]) : file), [file, other]);
+  const state = useTrace(body, path);
   return (
     <Split
       state={{ ...state, answer: state.answer ?? (file === null && state.error === null ? {} : null) }}
-      question={file && { path, body: file }}
+      question={body && { path, body }}
       waiting={file ? `Reading ${file.name}…` : ""}
       inputs={
         <Form label="The trace and what it may not say" error={state.error} known={FIELDS}>
           <Drop file={file} set={setFile} busy={state.busy} error={state.error} />
+          {file && <Second file={other} set={setOther} />}
           <Facts inputs={inputs} change={change} />
         </Form>
       }
     >
-      {state.answer ? <TraceResults answer={state.answer} /> : <Welcome />}
+      {state.answer ? <Shown answer={state.answer} /> : <Welcome />}
     </Split>
   );
 }
 
-function traceQuery(file: File, inputs: TraceInputs): string {
-  const given = Object.entries(inputs).filter(([, value]) => value !== "" && value !== 1);
-  return new URLSearchParams([["name", file.name], ...given.map(([name, value]) => [name, String(value)])]).toString();
+/** One trace, or what changed between two and then the first of them. */
+function Shown({ answer }: { answer: Found }) {
+  if (!("changes" in answer)) return <TraceResults answer={answer} />;
+  return (
+    <>
+      <TraceChanges answer={answer} />
+      <TraceResults answer={{ ...answer.a, command: null }} />
+    </>
+  );
 }
 
-function useTrace(file: File | null, path: string): State {
+/** A second trace to compare with. */
+function Second({ file, set }: { file: File | null; set: (file: File | null) => void }) {
+  return (
+    <div class="opener" data-opener="second">
+      <input id="trace-second" class="hidden" type="file" accept={ACCEPT} onChange={(event) => set(event.currentTarget.files?.[0] ?? null)} />
+      <label for="trace-second" class="open-button">
+        Compare with a second trace
+      </label>
+      {file && (
+        <button type="button" class="more" onClick={() => set(null)}>
+          {`Without ${file.name}`}
+        </button>
+      )}
+    </div>
+  );
+}
+
+const ACCEPT = ".json,.gz,.csv,.sqlite";
+
+function traceQuery(file: File, other: File | null, inputs: TraceInputs): string {
+  const given = Object.entries(inputs).filter(([, value]) => value !== "" && value !== 1);
+  const second = other ? [["other", other.name], ["first_bytes", String(file.size)]] : [];
+  return new URLSearchParams([["name", file.name], ...second, ...given.map(([name, value]) => [name, String(value)])]).toString();
+}
+
+function useTrace(file: Blob | null, path: string): State {
   const [state, set] = useState<State>({ answer: null, error: null, busy: false });
   useEffect(() => {
     if (!file) return;
     const abort = new AbortController();
     set((old) => ({ ...old, busy: true }));
-    ask<TraceAnswer>(path, file, abort.signal).then(
+    ask<Found>(path, file, abort.signal).then(
       (answer) => set({ answer, error: null, busy: false }),
       (problem: unknown) => {
         if (problem instanceof ApiError) set((old) => ({ ...old, error: problem, busy: false }));
@@ -104,7 +141,7 @@ function Drop({ file, set, busy, error }: DropProps) {
       onDragLeave={() => setOver(false)}
       onDrop={drop}
     >
-      <input ref={picker} id="trace-file" class="hidden" type="file" accept=".json,.gz,.csv,.sqlite" onChange={(event) => take(event.currentTarget.files)} />
+      <input ref={picker} id="trace-file" class="hidden" type="file" accept={ACCEPT} onChange={(event) => take(event.currentTarget.files)} />
       <label for="trace-file" class="drop-button">
         {busy ? "Reading…" : file ? "Choose another trace" : "Choose a trace"}
       </label>

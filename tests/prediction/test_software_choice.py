@@ -1,0 +1,223 @@
+"""Whose kernels answer: the stack's own, those of its nearest version, or none; every substitution is named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import pipewave as pw
+from pipewave.calls.families import Call
+from pipewave.errors import UnsupportedDtype
+from pipewave.prediction.batch import BEYOND
+
+
+def test_an_implementation_without_rows_is_named() -> None:
+    assert any("'foo'" in note for note in pw.predict(pw.gemm(64, 64, 64), "H200", impl="foo").notes)
+    assert pw.predict(pw.gemm(64, 64, 64), "H200", impl="cublas").notes == ()
+
+
+def test_four_bit_weights_are_answered_by_a_stack_that_runs_them() -> None:
+    """vLLM 0.22.1 has rows of other types only, 0.24.0 has kernels of such weights."""
+    call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
+    found = pw.predict(call, "H200", protocol="serving")
+    assert found.stack == "vllm-0.24.0" and found.software == "nearest_version"
+    assert found.notes[0] == "no rows of vllm-0.22.1 mxfp4 on H200 were used in training; answered from vllm-0.24.0"
+    assert found.latency_us == pw.predict(call, "H200", protocol="serving", stack="vllm-0.24.0").latency_us
+
+
+def test_software_says_whose_rows_answer() -> None:
+    """`measured` is of this GPU, this stack, this type; every substitution is named."""
+    call = pw.gemm(512, 4096, 4096)
+    known = pw.predict(call, "H200", protocol="graph", stack="vllm-0.24.0")
+    assert (known.software, known.notes) == ("measured", ())
+    elsewhere = pw.predict(call, "H200", protocol="graph", stack="trtllm-1.0.0")
+    assert elsewhere.software == "other_gpu" and "its rows on A100" in elsewhere.notes[0]
+    unknown = pw.predict(call, "H200", protocol="graph", stack="tvm-0.1")
+    assert unknown.software == "other_framework" and unknown.notes
+    assert (
+        pw.predict([call] * 2, "H200", protocol="graph", stack="tvm-0.1").to_dict()["software"]
+        == ["other_framework"] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stack"), [("bf16", "trtllm-1.2.0rc5"), ("fp8", "trtllm-1.2.0rc5"), ("bf16", "trtllm-1.0.0")]
+)
+def test_no_implementation_of_another_type_stands_in(dtype: str, stack: str) -> None:
+    """TensorRT-LLM's weight-only plugins are all that one version was measured with on a GPU, in one type."""
+    for gpu in ("H200", "H100", "L40S"):
+        found = pw.predict(pw.gemm(512, 4096, 4096, dtype=dtype), gpu, protocol="graph", stack=stack)
+        assert "weight_only" not in found.impl.lower() and "plugin" not in found.impl.lower()
+
+
+def test_a_type_that_a_framework_never_ran_is_named() -> None:
+    found = pw.predict(
+        pw.fused_moe(256, 128, 8, 2048, 768, dtype="fp8"), "H100", protocol="graph", stack="sglang-0.5.14"
+    )
+    assert found.software == "other_framework" and "no rows of sglang-0.5.14 fp8 on H100" in found.notes[0]
+    assert any("other types" in note for note in found.notes)
+
+
+DECODE = pw.attention([1] * 8, [4096] * 8, 32, 8, kv_dtype="fp8")
+IMAGE = pw.attention([1024] * 4, [1024] * 4, 16, 16, 64, causal=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "gpu", "stack", "impl"),
+    [
+        (DECODE, "L40S", "vllm-0.24.0", "vllm_flashinfer_fidecode"),  # FlashAttention 2 reads no FP8 cache
+        (dataclasses.replace(DECODE, kv_dtype=None), "L40S", "vllm-0.24.0", "vllm_flash_attn_fa2"),
+        (DECODE, "RTX 3090", "vllm-0.22.1", "vllm_flashinfer_fidecode"),
+        (dataclasses.replace(DECODE, causal=False), "L40S", "vllm-0.24.0", "vllm_flashinfer_fidecode"),
+        (dataclasses.replace(DECODE, head_dim=192), "B300", "vllm-0.24.0", "vllm_triton_attn"),
+        (DECODE, "B300", "vllm-0.24.0", "vllm_flashinfer_trtllmdecode"),
+        (IMAGE, "B300", "sglang-0.5.14", "flash_attention_v4"),
+        (dataclasses.replace(IMAGE, causal=True), "B300", "sglang-0.5.14", "trtllm_mha"),
+    ],
+)
+def test_a_stack_chooses_its_attention_kernel_by_the_call(call: Call, gpu: str, stack: str, impl: str) -> None:
+    assert pw.predict(call, gpu, protocol="graph", stack=stack).impl == impl
+    assert pw.predict([call] * 2, gpu, protocol="graph", stack=stack)[1].impl == impl
+
+
+@pytest.mark.parametrize("protocol", ["cold", "serving", "graph"])
+def test_weight_only_products_run_the_kernels_that_were_measured(protocol: str) -> None:
+    """No vLLM has rows of them, TensorRT-LLM has: vLLM's 16-bit product is no stand-in."""
+    found = pw.predict(pw.gemm(64, 4096, 4096, dtype="int4"), "H200", protocol=protocol)
+    assert found.stack.startswith("trtllm") and "linear" not in found.impl
+
+
+def test_four_bit_weights_meet_plain_activations_unless_said() -> None:
+    call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
+    assert ":" not in pw.predict(call, "B200", protocol="graph").impl
+
+
+@pytest.mark.parametrize(
+    ("stack", "name", "impl"),
+    [
+        ("vllm-0.24.0", "vLLM_custom_graph", "custom"),
+        ("sglang-0.5.14", "SGLang_CustomAllReduce_graph", "custom"),
+        ("trtllm-1.3.0rc20", "TRTLLM", "custom"),
+        ("nccl-2.29.2", "NCCL", "nccl"),
+    ],
+)
+def test_collectives_go_by_the_names_of_the_corpus_too(stack: str, name: str, impl: str) -> None:
+    calls = [pw.all_reduce(size, 8) for size in (1 << 10, 1 << 20, 1 << 28)]
+    named, plain = (pw.predict(calls, "B200", protocol="graph", stack=stack, impl=each) for each in (name, impl))
+    assert named.latency_us.tolist() == plain.latency_us.tolist() and named[0].impl == impl and named[0].notes == ()
+
+
+def test_a_kernel_of_four_bit_weights_is_known_without_its_activations() -> None:
+    call = pw.fused_moe(256, 128, 4, 2880, 2880, dtype="mxfp4")
+    name = "sglang_mxfp4_flashinfer_trtllm_moe"
+    found = pw.predict(call, "B200", protocol="graph", stack="sglang-0.5.14", impl=name)
+    assert found.impl == f"{name}:mxfp8" and found.notes == ()
+
+
+@pytest.mark.parametrize("stack", ["sglang-0.5.14", "vllm-0.24.0"])
+def test_a_ceiling_is_not_far_above_what_the_kernel_asked_about_surely_takes(stack: str) -> None:
+    """A kernel that is surely faster by far shows that a well-made one can be."""
+    calls = [pw.attention([q], [q + 16384], 8, 1) for q in (2, 16, 256)]
+    calls.append(pw.attention([2], [16386], 32, 8))
+    found = pw.predict(calls, "RTX 5090", protocol="graph", stack=stack)
+    assert (found.ceiling_us <= BEYOND * found.high_us * (1 + 1e-6)).all()
+    assert all(pw.predict(call, "RTX 5090", protocol="graph", stack=stack).ceiling_us <= BEYOND * high * (1 + 1e-6)
+               for call, high in zip(calls, found.high_us, strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "gpu"), [("mxfp4", "H200"), ("int4", "H200"), ("int4", "B300"), ("nvfp4", "B200")])
+def test_cold_calls_of_four_bit_weights_run_the_kernels_that_replays_of_them_do(dtype: str, gpu: str) -> None:
+    """No cold row has such weights; that is no reason to answer as a kernel of 16-bit ones. Versions differ in kernels,
+    so the replays are those of the stack that answers the cold call."""
+    call = pw.fused_moe(256, 384, 8, 7168, 2048, tp=8, dtype=dtype)
+    cold = pw.predict(call, gpu, protocol="cold")
+    replayed = pw.predict(dataclasses.replace(call, stack=cold.stack), gpu, protocol="graph")
+    assert (cold.stack, cold.impl) == (replayed.stack, replayed.impl)
+    assert cold.latency_us == pytest.approx(replayed.latency_us, rel=0.15)
+
+
+@pytest.mark.parametrize("gpu", ["H200", "L40S", "RTX PRO 6000 Server", "B300"])
+@pytest.mark.parametrize("stack", ["sglang-0.5.14", "vllm-0.24.0"])
+def test_a_stack_runs_its_own_kernels_of_four_bit_weights(gpu: str, stack: str) -> None:
+    """Also where every shape that it was measured at is held out of training."""
+    found = pw.predict(pw.fused_moe(256, 384, 8, 7168, 2048, dtype="int4"), gpu, protocol="graph", stack=stack)
+    assert found.stack == stack
+    assert (found.software == "measured") == (found.notes == ())
+    assert "marlin" in found.impl or (gpu == "B300" and found.impl == "sglang_flashinfer_trtllm_moe")
+
+
+def test_prompts_of_latent_attention_under_vllm_are_answered_as_expanded() -> None:
+    """SGLang's kernel on compressed rows takes three times as long, and vLLM does not run it."""
+    call = pw.mla([4096], [4096], 128, "context")
+    vllm, sglang = (pw.predict(call, "H200", protocol="serving", stack=s) for s in ("vllm-0.22.1", "sglang-0.5.14"))
+    assert vllm.stack.startswith("trtllm") and vllm.latency_us < 0.5 * sglang.latency_us
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype"),
+    [
+        (pw.attention([1], [64], 8, 8), "int4"),
+        (pw.mla([1], [64], 8, "generation"), "nvfp4"),
+        (pw.rmsnorm(8, 64), "mxfp4"),
+    ],
+)
+def test_types_of_weights_are_no_types_of_kernels_without_weights(call: Call, dtype: str) -> None:
+    with pytest.raises(UnsupportedDtype, match=call.kernel):
+        pw.predict(dataclasses.replace(call, dtype=dtype), "B200")
+
+
+@pytest.mark.parametrize(
+    ("case", "gpu", "stack", "impl"),
+    [
+        (pw.fused_moe(256, 8, 2, 4096, 14336), "B200", "sglang-0.5.14", "sglang_fused_moe_triton"),
+        (pw.fused_moe(256, 8, 2, 4096, 14336), "B300", "sglang-0.5.14", "sglang_fused_moe_triton"),
+        (pw.fused_moe(256, 128, 8, 2048, 768), "B200", "sglang-0.5.14", "sglang_flashinfer_trtllm_moe"),
+        (pw.fused_moe(256, 512, 22, 2048, 5120, gated=False), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_nongated"),
+        (pw.fused_moe(256, 64, 4, 1024, 5120, gated=False), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_nongated"),
+        (pw.fused_moe(256, 64, 4, 1024, 5120), "H100", "trtllm-1.3.0rc20", "moe_torch_flow_cutlass"),
+        (pw.fused_moe(256, 64, 4, 4096, 1024, dtype="fp8_block"), "H100", "vllm-0.24.0", "vllm_fp8moe_triton_tritonexperts"),
+        (pw.fused_moe(256, 64, 4, 4096, 1024, dtype="fp8_block", ep=2), "H100", "vllm-0.24.0",
+         "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"),
+    ],
+)  # fmt: skip
+def test_experts_without_a_named_kernel_run_what_the_stack_keeps_for_their_model(
+    case: Call, gpu: str, stack: str, impl: str
+) -> None:
+    answer = pw.predict(case, gpu, protocol="graph", stack=stack)
+    assert answer.impl == impl
+    assert answer.latency_us == pw.predict(case, gpu, protocol="graph", stack=stack, impl=impl).latency_us
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H200", "L40S", "B200"])
+@pytest.mark.parametrize("protocol", ["cold", "graph"])
+def test_one_sixteen_bit_type_runs_what_the_other_does(gpu: str, protocol: str) -> None:
+    calls = (
+        lambda dtype: pw.gemm(512, 4096, 4096, dtype=dtype),
+        lambda dtype: pw.fused_moe(512, 64, 6, 2048, 1408, dtype=dtype),
+        lambda dtype: pw.attention([1] * 8, [2048] * 8, 32, 8, dtype=dtype),
+        lambda dtype: pw.attention([1] * 8, [2048] * 8, 32, 8, dtype=dtype, kv_dtype="fp8"),
+    )
+    for call in calls:
+        half, brain = (pw.predict(call(dtype), gpu, protocol=protocol) for dtype in ("fp16", "bf16"))
+        assert half.impl == brain.impl
+        assert half.latency_us == pytest.approx(brain.latency_us, rel=0.25)
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H200", "L40S", "GB200"])
+@pytest.mark.parametrize("protocol", ["serving", "graph"])
+def test_a_card_with_one_number_changed_is_still_predicted_as_that_card(gpu: str, protocol: str) -> None:
+    card = pw.find(gpu)
+    calls = [pw.gemm(64, 4096, 4096), pw.fused_moe(64, 64, 6, 2048, 1408), pw.attention([1] * 8, [2048] * 8, 32, 8),
+             pw.attention([2048], [2048], 32, 8), pw.all_reduce(1 << 20, 4)]  # fmt: skip
+    known = pw.predict(calls, card, protocol=protocol)
+    same, faster = (pw.predict(calls, card.what_if(**change), protocol=protocol)
+                    for change in ({"dram_gb": card.dram_gb + 1}, {"dram_gbps": 1.1 * card.dram_gbps}))  # fmt: skip
+    assert same.latency_us == pytest.approx(known.latency_us)
+    assert (faster.latency_us < 1.05 * known.latency_us).all()
+    assert {same[i].basis for i in range(len(calls))} <= {"same_architecture", "new_architecture"}
+
+
+def test_a_stack_without_rows_of_a_type_here_runs_what_it_runs_elsewhere() -> None:
+    found = pw.predict(pw.gemm(512, 4096, 4096), "H100", protocol="graph", stack="trtllm-1.0.0")
+    assert found.impl == "torch_flow", "its rows on this GPU are of weight-only kernels"
