@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: accuracy demo test test-lowest test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison chaos manifest moe-loop pictures web clean
+.PHONY: accuracy demo test test-lowest test-pythons test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison chaos manifest moe-loop pictures web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +52,19 @@ test-lowest: $(VENV)/.dev
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check -c build/packages/lowest.txt build/packages/*.whl
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check pytest hypothesis -c build/packages/lowest.txt
 	$(LOWEST)/bin/python -m pytest tests/packaging tests/calls tests/gpus tests/files tests/prediction/test_cases.py
+
+# The wheel beside today's dependencies on every Python that is here, of those that pyproject.toml admits.
+PYTHONS ?= 3.11 3.12 3.13
+test-pythons: $(VENV)/.dev
+	rm -rf build/packages
+	$(PIP) build
+	$(BIN)/python -m build --outdir build/packages .
+	set -e; for version in $(PYTHONS); do \
+	  if ! python$$version -c '' 2>/dev/null; then echo "Python $$version is not here: not tested"; continue; fi; \
+	  rm -rf .venv-$$version; python$$version -m venv .venv-$$version; \
+	  .venv-$$version/bin/pip install --quiet --disable-pip-version-check build/packages/*.whl pytest hypothesis; \
+	  .venv-$$version/bin/python -m pytest tests/packaging tests/calls tests/gpus tests/files tests/prediction/test_cases.py; \
+	done
 
 # A browser paints when it likes: what fails there counts once it fails three times; repeats are listed.
 test-web: export PIPEWAVE_FUZZ ?= 60
@@ -133,4 +146,4 @@ accuracy: $(VENV)/.train
 	$(BIN)/python -m bench.accuracy_page --data $(PIPEWAVE_DATA) --write
 
 clean:
-	rm -rf $(VENV) $(LOWEST) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) .venv-3.* build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -55,12 +55,12 @@ def left_out(runs: Path, frames: Frames) -> Iterator[Outcome]:
 
 def distances(frames: Frames, weights: Path | None) -> list[dict[str, Any]]:
     """Means over cells of rows that are asked for another version of the framework, so many places away."""
-    found = []
+    means = []
     for away in AWAY:
         found = by_weights(weights, frames, away)
         known = cells([one for one in found if one.software == KNOWN])
-        found += [{"away": away} | mean for mean in macro(known)]
-    return found
+        means += [{"away": away} | mean for mean in macro(known)]
+    return means
 
 
 def macro(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -83,13 +83,15 @@ def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:
     return (one for one in outcomes if one.net in there and one.software != KNOWN and one.basis == BASIS)
 
 
-def update(card_path: Path, outcomes: Sequence[Outcome]) -> str:
-    """Put the intervals into a card; what they are."""
-    card = json.loads(card_path.read_text(encoding="utf-8"))
-    found = intervals_of(outcomes, card["intervals"])
-    card["intervals"] |= {level: asdict(interval) for level, interval in found.items()}
-    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return f"{card_path.stem}: {len(outcomes):,} rows, " + ", ".join(f"{k} {v}" for k, v in found.items())
+def update(card_paths: Sequence[Path], outcomes: Sequence[Outcome]) -> str:
+    """Put the intervals into cards of a net: the shipped one first, whose interval of known software counts, then those
+    of the members that were asked; what they are."""
+    found = intervals_of(outcomes, json.loads(card_paths[0].read_text(encoding="utf-8"))["intervals"])
+    for path in card_paths:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        card["intervals"] |= {level: asdict(interval) for level, interval in found.items()}
+        path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    return f"{card_paths[0].stem}: {len(outcomes):,} rows, " + ", ".join(f"{k} {v}" for k, v in found.items())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -102,7 +104,8 @@ def main(argv: list[str] | None = None) -> int:
     for one in (one for found in left_out(options.runs, options.table or TABLES).values() for one in found):
         by_net[one.net].append(one)
     for net, found in sorted(by_net.items()):
-        print(update(options.weights / f"{net}.json", found))
+        members = sorted((options.runs / "weights").glob(f"ver:*/{net}.json"))
+        print(update([options.weights / f"{net}.json", *members], found))
     return 0
 
 

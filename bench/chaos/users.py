@@ -31,8 +31,13 @@ def question(pick: random.Random) -> tuple[str, str, dict[str, Any] | None]:
         case = {"n": 64 * pick.randrange(8, 256), "k": 64 * pick.randrange(8, 256)}
         gpus = pick.sample(["H200", "H100", "L40S", "B200"], 2)
         return "POST", "/api/kernel", {"kernel": "gemm", "case": case, "sweep": SWEEP, "gpus": gpus}
-    query = {"model": "Llama-3.1-8B", "gpu": pick.choice(("H200", "H100")), "batch": pick.randrange(1, 64)}
-    return "POST", "/api/serve", query | {"input_len": pick.randrange(64, 2048), "output_len": 64}
+    query = {"model": "Llama-3.1-8B", "gpu": pick.choice(("H200", "H100")), "input_len": pick.randrange(64, 2048)}
+    if way < 0.73:
+        return "POST", "/api/traffic", query | {"output_len": 64, "requests": 100, "rate": pick.uniform(1.0, 20.0)}
+    if way < 0.76:
+        x, y = ({"field": name, "from": 1, "to": pick.randrange(64, 8192), "points": 24} for name in ("m", "n"))
+        return "POST", "/api/grid", {"kernel": "gemm", "case": {"k": 4096}, "gpu": query["gpu"], "x": x, "y": y}
+    return "POST", "/api/serve", query | {"output_len": 64, "batch": pick.randrange(1, 64)}
 
 
 async def ask(port: int, pick: random.Random) -> int:

@@ -72,9 +72,9 @@ def test_a_version_that_nobody_measured_keeps_its_own_rules() -> None:
     assert (ctx.requested, source.software) == ("vllm-0.17.1", "nearest_version") and ctx.stack != ctx.requested
     assert ctx.rule("gemm_quantize_unfused") is not None
     named, _ = resolve(family, pw.find("H200"), "fp8", "graph", ctx.stack, None, options)
-    assert named.asked == "" and named.stack == ctx.stack
+    assert named.requested == "" and named.stack == ctx.stack
     unknown, _ = resolve(family, pw.find("H200"), "fp8", "graph", "vllm", None, options)
-    assert unknown.asked == ""  # without a version no rule of one holds
+    assert unknown.requested == ""  # without a version no rule of one holds
 
 
 def test_a_version_is_answered_from_its_own_side_of_a_change() -> None:

@@ -41,3 +41,11 @@ def test_a_gpu_in_the_case_is_the_one_that_answers_and_an_unknown_one_is_refused
     for asked in ([case | {"gpu": "NOPE"}], pd.DataFrame([case | {"gpu": "NOPE"}])):
         with pytest.raises(UnknownGPU):
             pw.predict(asked, "H200")
+
+
+def test_a_basis_that_differs_between_protocols_says_why() -> None:
+    call = pw.gemm(4096, 4096, 4096)
+    cold, graph = (pw.predict(call, "B200", protocol=protocol) for protocol in ("cold", "graph"))
+    assert (cold.basis, graph.basis) == ("new_architecture", "measured_gpu")
+    assert any("of protocol graph" in note for note in cold.notes)
+    assert not graph.notes

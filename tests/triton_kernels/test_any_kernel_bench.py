@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from bench.any_kernel import record  # noqa: E402
+from bench.any_kernel import first_use, record  # noqa: E402
 from bench.any_kernel.__main__ import scored, table  # noqa: E402
 from bench.any_kernel.listed import subjects  # noqa: E402
+from bench.any_kernel.paper import on_paper  # noqa: E402
 from bench.any_kernel.subjects import Subject  # noqa: E402
 from bench.any_kernel.wheels import CACHE  # noqa: E402
 from pipewave.tune.own import spaces  # noqa: E402
@@ -33,38 +33,6 @@ TYPES = {
     torch.int64: "*i64",
     torch.float8_e4m3fn: "*fp8e4nv",
 }
-
-
-def on_paper() -> Any:
-    """torch whose tensors have extents and no memory."""
-
-    def made(name: str) -> Any:
-        def make(*size: Any, device: str = "", **more: Any) -> Any:
-            return getattr(torch, name)(*size, device="meta", **more)
-
-        return make
-
-    names = {name: made(name) for name in ("empty", "zeros", "ones", "rand", "randint")}
-    types = {name: getattr(torch, name) for name in ("bfloat16", "float32", "int32", "int64", "float8_e4m3fn")}
-    return SimpleNamespace(
-        **names,
-        **types,
-        tensor=lambda value, dtype=None, device="": Held(value, dtype),
-        from_numpy=lambda array: Held(array.tolist(), torch.int32),
-    )
-
-
-class Held:
-    """A small tensor of which only type and extent are asked."""
-
-    def __init__(self, value: Any, dtype: Any = None) -> None:
-        self._of = torch.empty(torch.tensor(value).shape, dtype=dtype or torch.int64, device="meta")
-
-    def cuda(self) -> Held:
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_of"], name)
 
 
 def here() -> list[Subject]:
@@ -176,3 +144,12 @@ def test_recording_and_scoring_run_through(name: str, tmp_path: Path, monkeypatc
     found = scored(tmp_path, None, 20)
     assert found[name]["selectors"]["pipewave"]["mean_regret"] < 0.05
     assert name in table(found)
+
+
+def test_first_use_is_replayed_from_a_recording(tmp_path: Path) -> None:
+    subject = next(one for one in subjects() if one.name == "softmax")
+    space = spaces.read(first_use.SPACES / f"softmax{spaces.SUFFIX}")
+    used = first_use.replayed(subject, space)
+    assert not used["upstream"]
+    assert used["measured"] == len(space.shapes)  # two seconds are enough for all of them
+    assert used["measured_regret"] <= 0.05

@@ -65,10 +65,20 @@ def resolve(
     seen, card = measured_protocol(protocol), learned.card
     choice, ran = _software(family, gpu, dtype, protocol, stack, _as_trained(net, impl), options)
     basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.base_gpu))
-    notes = tuple(filter(None, (choice.note, ran.note)))
+    elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
+    notes = tuple(filter(None, (choice.note, ran.note, elsewhere)))
     source = Source(basis, ran.impl, choice.stack, ran.level, notes, nearest == "measured_gpu")
     used = choice.measured_as
     return Context(gpu, dtype, protocol, used, ran.impl, options, _other_version(stack, used)), source
+
+
+def _rows_elsewhere(card: Card, gpu: GPU, dtype: str, protocol: str) -> str:
+    """Why the basis of one protocol is not that of another. A step says itself what its kernels are answered as."""
+    if protocol == SERVING:
+        return ""
+    others = sorted(of for name, of_type, of in card.trained if (name, of_type) == (gpu.name, dtype))
+    known = ", ".join(others)
+    return f"rows of {gpu.name} {dtype} are of protocol {known}: for {protocol} it counts as unseen" if known else ""
 
 
 def _other_version(named: str | None, used: str) -> str:

@@ -17,6 +17,9 @@ LAUNCHES = frozenset(("cuda_runtime", "cuda_driver"))
 LOOKED_AT = GPU_WORK | LAUNCHES | {"cpu_op", "user_annotation"}
 MODULE = "nn.Module: "  # frames of modules, where stacks were recorded
 KEPT = ("bytes", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Collective name")
+READ = ("ph", "cat", "name", "ts", "dur", "tid")
+READ_ARGS = ("External id", "correlation", "stream", "grid", "block", "Input Dims", "Input type", "Input types",
+             "Concrete Inputs", *KEPT)  # fmt: skip
 MOST = 1e18  # µs and counts beyond are damage
 Event = Mapping[str, Any]
 
@@ -27,6 +30,16 @@ def wanted(event: Any) -> bool:
         return False
     kind = event["cat"].lower()
     return kind in LOOKED_AT or (kind == "python_function" and str(event.get("name", "")).startswith(MODULE))
+
+
+def thinned(event: Any) -> Event | None:
+    """What is read of an event: most hold far more. None where nothing is."""
+    if not wanted(event):
+        return None
+    args = _args(event)
+    return {name: event[name] for name in READ if name in event} | {
+        "args": {n: args[n] for n in READ_ARGS if n in args}
+    }
 
 
 def trace(document: Any, source: str) -> Trace:

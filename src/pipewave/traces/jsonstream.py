@@ -90,8 +90,8 @@ class Scanner:
         return BadFile(f"{self._source}: {what} at byte {byte} ({message})", field="file")
 
 
-def document(pieces: Iterable[bytes], source: str, keep: Callable[[Any], bool]) -> Any:
-    """The document, its events thinned to those of which `keep` is true; a list of events alone stays a list.
+def document(pieces: Iterable[bytes], source: str, keep: Callable[[Any], Any]) -> Any:
+    """The document, of each event what `keep` keeps, those of which it keeps None left out; a list alone stays a list.
 
     Raises BadFile where the text is no JSON, and at which byte.
     """
@@ -99,12 +99,16 @@ def document(pieces: Iterable[bytes], source: str, keep: Callable[[Any], bool]) 
     if scanner.peek() == "\ufeff":
         scanner.expect("\ufeff")
     alone = scanner.peek() == "["
-    found = list(filter(keep, _elements(scanner))) if alone else dict(_members(scanner, keep))
+    found = _kept(scanner, keep) if alone else dict(_members(scanner, keep))
     scanner.end()
     return found
 
 
-def _members(scanner: Scanner, keep: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+def _kept(scanner: Scanner, keep: Callable[[Any], Any]) -> list[Any]:
+    return [kept for event in _elements(scanner) if (kept := keep(event)) is not None]
+
+
+def _members(scanner: Scanner, keep: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
     scanner.expect("{")
     if scanner.peek() == "}":
         scanner.expect("}")
@@ -113,7 +117,7 @@ def _members(scanner: Scanner, keep: Callable[[Any], bool]) -> Iterator[tuple[st
         name = scanner.value()
         scanner.expect(":")
         thinned = name == EVENTS and scanner.peek() == "["
-        yield str(name), list(filter(keep, _elements(scanner))) if thinned else scanner.value()
+        yield str(name), _kept(scanner, keep) if thinned else scanner.value()
         if scanner.expect(",", "}") == "}":
             return
 

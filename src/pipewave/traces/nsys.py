@@ -45,7 +45,7 @@ def from_file(path: str | Path) -> Trace:
     try:
         with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
             return _trace(base, str(path))
-    except sqlite3.Error as problem:
+    except (sqlite3.Error, UnicodeDecodeError) as problem:  # names in damaged schemas are no text
         raise BadFile(f"{path}: not an export of Nsight Systems ({problem})", field="file") from problem
 
 
@@ -55,7 +55,7 @@ def from_bytes(data: bytes, source: str) -> Trace:
         with closing(sqlite3.connect(":memory:")) as base:
             base.deserialize(data)
             return _trace(base, source)
-    except sqlite3.Error as problem:
+    except (sqlite3.Error, UnicodeDecodeError) as problem:  # names in damaged schemas are no text
         raise BadFile(f"{source}: not an export of Nsight Systems ({problem})", field="file") from problem
 
 

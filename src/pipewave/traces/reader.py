@@ -48,7 +48,7 @@ def parse(data: bytes, source: str, most_bytes: int = MOST_BYTES) -> Trace:
     head = first[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
     if head[:1] in (b"{", b"["):
         with collector_paused():
-            return chrome.trace(jsonstream.document(pieces, source, chrome.wanted), source)
+            return chrome.trace(jsonstream.document(pieces, source, chrome.thinned), source)
     if nsys.looks_like(first):
         return nsys.from_bytes(whole(pieces, source), source)
     if not head:

@@ -8,6 +8,7 @@ takes over: a missing table never stops a launch.
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -239,7 +240,8 @@ class TunedKernel:
                 allowed: Sequence[int]) -> int | None:  # fmt: skip
         """Time a launch under the configurations allowed, keep it, fit anew; the fastest, None where none ran."""
         narrow = any("8" in text for _, text in self.of.kind(named(self.of, launch.args, launch.kwargs)))
-        timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.card), narrow)
+        timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.card), narrow,
+                                  getattr(device, "clock", time.monotonic))  # fmt: skip
         self.upstream.pre_hook({**named(self.of, launch.args, launch.kwargs), **self.of.configs[allowed[0]]},
                                reset_only=True)  # fmt: skip
         self.spent_s += timed.seconds

@@ -1,0 +1,84 @@
+"""First use with recorded times instead of a card: `python -m bench.any_kernel.first_use [--out FILE]`.
+
+The decorator meets the launches of a space in order, with two seconds of timing, each launch answered by a random round
+of the recording and 150 µs more for the flush. No GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.any_kernel import record
+from bench.any_kernel.__main__ import rounded
+from bench.any_kernel.listed import subjects
+from bench.any_kernel.paper import on_paper
+from bench.any_kernel.subjects import Call, Shape, Subject
+from pipewave.tune.own import spaces
+from pipewave.tune.own.device import Built, Launch
+from pipewave.tune.own.leaderboard import card_of
+
+SPACES = Path("data/recordings/any_kernel/h200")
+FLUSH_US = 150.0
+
+
+class Recorded:
+    """A device that answers with what was recorded at the launch last made."""
+
+    def __init__(self, space: spaces.Space) -> None:
+        self.space, self.card, self.env = space, card_of(space), dict(space.meta["env"])
+        self.row, self.now_s, self._pick = 0, 0.0, random.Random(0)
+
+    def clock(self) -> float:
+        """Seconds of timing so far."""
+        return self.now_s
+
+    def idle(self) -> bool:
+        """No graph is captured."""
+        return True
+
+    def build(self, launch: Launch, configs: Sequence[int]) -> dict[int, Built]:
+        """What did not compile there does not here."""
+        us = self.space.us()[self.row]
+        return {index: Built(error="" if us[index] == us[index] else "recorded as invalid") for index in configs}
+
+    def time(self, launch: Launch, order: Sequence[int]) -> list[float]:
+        """A round of each."""
+        us = [self._pick.choice(self.space.runs[self.row][index]) for index in order]
+        self.now_s += sum(each + FLUSH_US for each in us) / 1e6
+        return us
+
+
+def replayed(subject: Subject, space: spaces.Space) -> dict[str, Any]:
+    """Figures of `record.first_use`."""
+    device, rows = Recorded(space), {tuple(shape.values()): i for i, shape in enumerate(space.shapes)}
+
+    def launch(torch: Any, shape: Shape) -> Call:
+        device.row = rows.get(tuple(shape.values()), 0)
+        return subject.launch(torch, shape)
+
+    return record.first_use(replace(subject, launch=launch), device, on_paper(), space)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point; see the module's description."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(argv)
+    found = {}
+    for subject in subjects():
+        path = SPACES / f"{subject.name}{spaces.SUFFIX}"
+        if path.exists():
+            found[subject.name] = rounded(replayed(subject, spaces.read(path)))
+            print(subject.name, json.dumps(found[subject.name]), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
