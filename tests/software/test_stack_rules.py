@@ -90,7 +90,7 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     ],
 }  # fmt: skip
 FAMILY = {"default": "attention", "gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
-          "module": "attention_module", "mla": "mla"}  # fmt: skip
+          "module": "attention_module", "mla": "mla", "delta": "delta_net"}  # fmt: skip
 BRIDGED = ("A40", "A100 PCIe")
 COLLECTIVES = ("all_reduce", "send_recv", "all_gather")
 
@@ -160,8 +160,13 @@ def _module(pick: random.Random) -> dict[str, Any]:
     return {"kernel": "attention_module", **lens, "heads": 16, "kind": kind, "phase": phase, "kv_dtype": "fp8"}
 
 
+def _delta(pick: random.Random) -> dict[str, Any]:
+    lens = [pick.choice((128, 1024, 4096))] * pick.choice((1, 4))
+    return {"kernel": "delta_net", "q_lens": lens, "k_heads": 16, "v_heads": pick.choice((16, 32))}
+
+
 SIZES = {
-    "gemm": _gemm, "attention": _attention, "fused_moe": _moe, "collective": _collective, "attention_module": _module,
+    "delta_net": _delta, "gemm": _gemm, "attention": _attention, "fused_moe": _moe, "collective": _collective, "attention_module": _module,
     "mla": _attention, "steps": lambda pick: pick.choice((_gemm, _attention, _moe))(pick),
 }  # fmt: skip
 

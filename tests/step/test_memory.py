@@ -87,5 +87,8 @@ def test_a_chunk_in_windows_is_held_once_and_not_by_every_request() -> None:
     memory, length, chunk = budget(deployment, find("A100"), engine), 4000, 2048
     each = 2 * 8 * 64 * 2 * 12 * (length + 128)  # K and V of twelve layers of each kind
     assert cache_bytes(deployment, length) == each
-    once = 2 * 8 * 64 * 2 * 12 * chunk
+    once = 2 * 8 * 64 * 2 * 12 * (length - 128 if length < 128 + chunk else chunk)
     assert requests_in(deployment, memory, length, chunk) == pytest.approx((memory.kv * GIB - once) / each)
+    other = budget(deployment, find("A100"), find_engine("trtllm"))
+    whole = cache_bytes(deployment, length, chunk=chunk)
+    assert requests_in(deployment, other, length, chunk) == pytest.approx(other.kv * GIB / whole)

@@ -27,7 +27,7 @@ from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.uniform import Plan, Uniform, sample
 from pipewave.step import Engine, Runner, find_engine
-from pipewave.step.memory import GIB, Budget, budget, cache_bytes, chunk_bytes, requests_in
+from pipewave.step.memory import GIB, Budget, budget, held_bytes, requests_in
 
 TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
 PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
@@ -228,7 +228,7 @@ def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk:
 
 def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
     """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
-    needed = batch * cache_bytes(deployment, length) + chunk_bytes(deployment, length, chunk)
+    needed = held_bytes(deployment, memory, batch, length, chunk)
     if needed > memory.kv * GIB:
         most = max(int(requests_in(deployment, memory, length, chunk)), 0)
         raise DoesNotFit(
@@ -287,7 +287,7 @@ class _Timeline:
     def _memory(self, memory: Budget) -> dict[str, float]:
         run, deployment = self.plan.run, self.runner.deployment
         length = run.input_len + run.output_len
-        used = (run.batch * cache_bytes(deployment, length) + chunk_bytes(deployment, length, run.budget)) / GIB
+        used = held_bytes(deployment, memory, run.batch, length, run.budget) / GIB
         return memory.to_dict() | {"kv_used": round(used, 3)}
 
     def _breakdown(self) -> dict[str, dict[str, float]]:

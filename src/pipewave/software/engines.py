@@ -49,6 +49,7 @@ class Engine:
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     alone_us: where the engine does not overlap, what each request costs more, instead of step_us (0: step_us it is).
+    windows_once: layers with a window give pages back, so that only a step's own prompts hold more than they see.
     separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
     chunks: a prompt may be cut over steps. overlaps: the host schedules a step while the one before it runs.
@@ -96,6 +97,7 @@ class Engine:
     graph_gib: float
     mixes_phases: bool
     compiled: bool
+    windows_once: bool = False
     alone_us: float = 0.0
     memory_of: str = "whole"
     separate_attention: bool = False

@@ -28,7 +28,7 @@ UNBOUNDED = 1 << 17  # tokens over which a model without any cache spreads its s
 class Budget:
     """GiB on the fullest rank; `kv` is what the engine may fill with cache, `kv_tokens` how many tokens that holds.
 
-    `free` is what the engine leaves unused on purpose.
+    `free` is what the engine leaves unused on purpose. `windows_once`: Engine's field of that name.
     """
 
     total: float
@@ -38,6 +38,7 @@ class Budget:
     kv: float
     free: float
     kv_tokens: int
+    windows_once: bool = False
 
     def to_dict(self) -> dict[str, float]:
         """As the contract names it, cache tokens included."""
@@ -120,7 +121,8 @@ def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_toke
     per_token = kv_bytes_per_token(deployment.model, parallel, deployment.kv_dtype)
     per_token = per_token or state_bytes(deployment.model, parallel) / (deployment.model.max_length or UNBOUNDED) or ACT
     pages = int(left * GIB / (per_token * engine.page_size))
-    return Budget(total, weights, activations, fixed, left, free, pages * engine.page_size)
+    once = engine.windows_once
+    return Budget(total, weights, activations, fixed, left, free, pages * engine.page_size, once)
 
 
 def _of_whole(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
@@ -161,12 +163,18 @@ def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0) -> float
     return cached + state_bytes(model, parallel)
 
 
-def chunk_bytes(deployment: Deployment, length: int, chunk: int) -> float:
-    """Bytes that windows hold for the prompt tokens of a step, once for all requests: they are given back after it."""
-    return cache_bytes(deployment, length, chunk=chunk) - cache_bytes(deployment, length)
+def held_bytes(deployment: Deployment, memory: Budget, requests: float, length: int, chunk: int) -> float:
+    """Bytes of so many requests of `length` tokens while a step brings `chunk` prompt tokens.
+
+    Where windows give pages back, what they hold of the chunk is there once, not for every request.
+    """
+    first = cache_bytes(deployment, length, chunk=chunk)
+    each = cache_bytes(deployment, length) if memory.windows_once else first
+    return first + (requests - 1) * each
 
 
 def requests_in(deployment: Deployment, memory: Budget, length: int, chunk: int) -> float:
     """Requests of `length` tokens whose caches fit beside the `chunk` prompt tokens of a step; infinite without one."""
-    each = cache_bytes(deployment, length)
-    return (memory.kv * GIB - chunk_bytes(deployment, length, chunk)) / each if each else math.inf
+    first, second = (held_bytes(deployment, memory, count, length, chunk) for count in (1, 2))
+    each = second - first
+    return 1.0 + (memory.kv * GIB - first) / each if each else math.inf
