@@ -40,7 +40,9 @@ HOLDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "inputs": lambda found: not inputs.failed(found),
     "flips": lambda found: bool(found["noticed"] == found["flips"]),
     "order": lambda found: bool(
-        found["out_of_order"] <= OUT * found["pairs"] and found["beyond_20_percent"] <= FAR * found["pairs"]
+        found["out_of_order"] <= OUT * found["pairs"]
+        and found["beyond_20_percent"] <= FAR * found["pairs"]
+        and not found["out_of_order_of_specs"]
     ),
     "kills": lambda found: not any(one["lost"] for one in found.values()),
     "users": lambda found: bool(not found["refused"] and found["p99_ms"] <= 500),

@@ -10,7 +10,7 @@ FOUND: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "chaos.json").r
 
 
 def test_every_part_of_the_last_run_holds() -> None:
-    assert {"inputs", "flips", "order", "kills", "users", "silent"} <= set(FOUND)
+    assert {"inputs", "flips", "order", "kills", "users", "memory", "silent"} == set(FOUND)
     assert all(part["holds"] for part in FOUND.values())
 
 
