@@ -4,8 +4,10 @@ What no source states of a server (`software/front.json`): how fast its host is 
 measured on, for whole graphs (`host`) and for what it launches kernel by kernel (`launch`); how long a request is on
 its way (`transit_us`), and what its front end takes for a request and a token. Sets of these answer a few rows of each
 group, changed one at a time from where they are; a group's constants are the set tried with the least error on all
-other groups of its engine, error being the mean over groups of that of TTFT and TPOT. `--write` puts the set that is
-best on all groups into `software/front.json`.
+other groups of its engine, error being the mean over groups of that of TTFT and TPOT; of sets that are no worse than
+that by one standard error, the one whose front end is the fastest (a front end too slow by a little saturates, and
+what waits for it has no bound; one too fast costs little). `--write` puts the set chosen so on all groups into
+`software/front.json`.
 """
 
 from __future__ import annotations
@@ -106,18 +108,33 @@ class Search:
                          for i in range(len(self.groups))])  # fmt: skip
 
     def left_out(self) -> list[Constants]:
-        """For each group the set with the least error on all others."""
+        """For each group the set chosen by all others."""
+        count = len(self.groups)
+        return [self.chosen(np.arange(count) != i) if count > 1 else self.chosen(None) for i in range(count)]
+
+    def chosen(self, groups: Array | None = None) -> Constants:
+        """The set of the fastest front end among those within one standard error of the best on some groups."""
         sets = list(self.tried)
         table = np.array([self.tried[one] for one in sets])
-        others = (table.sum(axis=1, keepdims=True) - table) / max(len(self.groups) - 1, 1)
-        return [sets[i] for i in others.argmin(axis=0)]
+        table = table if groups is None else table[:, groups]
+        worse = table - table[table.mean(axis=1).argmin()]
+        allowed = worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(table.shape[1])
+        inside = [i for i in range(len(sets)) if allowed[i]]
+        return sets[min(inside, key=lambda i: (*_busy(sets[i]), table[i].mean()))]
+
+
+def _busy(constants: Constants) -> tuple[float, float]:
+    """What a front end is busy with a token and a request."""
+    named = dict(zip(GRID, constants, strict=True))
+    return named["stream_us"], named["request_us"]
 
 
 def fit(engine: str, rows: Sequence[Row], pool: Executor) -> dict[str, Any]:
     """The best constants of an engine on all groups, and for each group the best on the others."""
     now = front.of(engine)
     search = Search(rows, pool)
-    best = search.run(tuple(getattr(now, name) for name in GRID))
+    search.run(tuple(getattr(now, name) for name in GRID))
+    best = search.chosen()
     groups = [
         asdict(group) | {"constants": chosen, "error": round(float(search.tried[chosen][i]), 4)}
         for i, (group, chosen) in enumerate(zip(search.groups, search.left_out(), strict=True))

@@ -45,11 +45,25 @@ def test_an_error_is_counted_and_named() -> None:
 
 def test_no_group_is_scored_with_constants_of_its_own() -> None:
     # The first group alone would choose the first set; all others choose the second.
-    first, second = (1.0,), (2.0,)
+    base = tuple(values[0] for values in published_fit.GRID.values())
+    first, second = base, (*base[:1], 2 * base[1], *base[2:])
     with ThreadPoolExecutor(1) as pool:
         search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
     search.tried = {first: np.array([0.0, 1.0, 1.0, 1.0]), second: np.array([1.0, 0.0, 0.0, 0.0])}
     assert search.left_out() == [second] * 4
+
+
+def test_of_sets_within_one_standard_error_the_fastest_front_end_is_taken() -> None:
+    """A front end that is too slow saturates where its own group is not asked; one too fast costs little."""
+    names = list(published_fit.GRID)
+    fast = tuple(values[0] for values in published_fit.GRID.values())
+    slow = tuple(10 * value if name == "stream_us" else value for name, value in zip(names, fast, strict=True))
+    with ThreadPoolExecutor(1) as pool:
+        search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
+    search.tried = {slow: np.array([0.1, 0.1, 0.1, 0.1]), fast: np.array([0.05, 0.17, 0.1, 0.1])}
+    assert search.chosen() == fast
+    search.tried[fast] = np.array([0.2, 0.21, 0.2, 0.21])
+    assert search.chosen() == slow
 
 
 def test_the_search_finds_a_least_error_along_each_constant(monkeypatch: pytest.MonkeyPatch) -> None:

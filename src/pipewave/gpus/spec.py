@@ -30,6 +30,7 @@ _PEAK_FIELD = {
     "fp32": "fp32_tflops",
 }
 DTYPES = tuple(_PEAK_FIELD)
+GFX = 900  # numbers of AMD's instruction sets start here, NVIDIA's end below
 
 # field → the fields it is proportional to when a what-if changes only those
 _FOLLOWS: dict[str, tuple[str, ...]] = {
@@ -175,6 +176,11 @@ class GPU:
     def traits(self) -> Architecture:
         """What its compute capability shares: tensor instruction, L2 pieces, energy of a FLOP."""
         return architecture_of(self.compute_capability)
+
+    @property
+    def vendor(self) -> str:
+        """`amd` or `nvidia`, by the number of its instruction set."""
+        return "amd" if self.compute_capability >= GFX else "nvidia"
 
     @property
     def dram_peak_gbps(self) -> float:

@@ -119,9 +119,8 @@ def _runs(
 ) -> Runs:
     """The implementation asked for, or the one the stack runs; types are crossed where none is known, with a note."""
     stack, note = choice.measured_as, _unknown_impl(net, impl)
-    found = (
-        impl or _by_rule(net, query, choice, gpu) or card.impl(stack, gpu.compute_capability, query.dtype, selectors)
-    )
+    found = impl or _by_rule(net, query, choice, gpu, selectors)
+    found = found or card.impl(stack, gpu.compute_capability, query.dtype, selectors)
     if not found and (found := card.impl_of_other_types(stack, gpu.compute_capability)):
         note = f"no kernel of {query.dtype} is known of {stack}; answered as {found}, measured on other types"
     if not distinguishes_impls(net):
@@ -133,18 +132,21 @@ def _runs(
     return Runs(found, level, note)
 
 
-def _by_rule(net: str, query: Query, choice: Choice, gpu: GPU) -> str:
+def _by_rule(net: str, query: Query, choice: Choice, gpu: GPU, selectors: tuple[str, ...]) -> str:
     """What the code of a version takes by default, where no row of that version on the GPU says it."""
     if not query.stack or choice.level == LEVELS[0]:
         return ""
-    return default_impl(net, query.stack, gpu)
+    return default_impl(net, query.stack, gpu, causal="False" not in selectors)
 
 
-def default_impl(net: str, stack: str, gpu: GPU) -> str:
-    """The implementation that a stack's own code takes by default, by the rule of that name; empty where none says."""
+def default_impl(net: str, stack: str, gpu: GPU, *, causal: bool = True) -> str:
+    """The implementation that a stack's own code takes by default, by the rule of that name; empty where none says.
+
+    `causal`: False for attention in which every token sees every other, which the rule of text does not speak of.
+    """
     version = stacks.version(stack)
-    facts = {"net": net, "framework": stacks.framework(stack), "version": version, "mma": gpu.traits.mma}
-    return str(constant("default_impl", **facts))
+    framework, mma = stacks.framework(stack), gpu.traits.mma
+    return str(constant("default_impl", net=net, framework=framework, version=version, mma=mma, causal=causal))
 
 
 def distinguishes_impls(net: str) -> bool:

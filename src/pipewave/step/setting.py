@@ -10,8 +10,6 @@ from pipewave.models.mixers import Mla
 from pipewave.models.spec import ModelSpec
 from pipewave.software.rules import DeploymentFacts
 
-GFX = 900  # AMD's numbers of a GPU's instructions start here, NVIDIA's end below
-
 
 def setting_of(deployment: Deployment, gpu: GPU) -> DeploymentFacts:
     """The setting of a deployment on a GPU."""
@@ -20,7 +18,7 @@ def setting_of(deployment: Deployment, gpu: GPU) -> DeploymentFacts:
     dense = _dense_dtype(model)
     return DeploymentFacts(
         gpu=gpu.name,
-        vendor="amd" if gpu.compute_capability >= GFX else "nvidia",
+        vendor=gpu.vendor,
         mma=gpu.traits.mma,
         gib=gpu.dram_gib,
         tp=split.tp,
