@@ -192,7 +192,7 @@ def test_a_page_shows_what_a_trace_names_and_runs_none_of_it() -> None:
 
 def test_a_trace_without_any_shape_says_what_is_missing() -> None:
     found = explain_trace(path_of("Llama-3.1-8B-tp1-graph-decode"))
-    assert "--model" in report_of(replace(found, entries=()).to_dict(), "md")
+    assert "they come from the model: name it" in report_of(replace(found, entries=()).to_dict(), "md")
 
 
 @pytest.fixture(name="app")
