@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,16 @@ def _group() -> None:
     """Write predictions in the form that other simulators read."""
 
 
+def _write(export: Callable[..., Iterable[Path]], model: str, gpu: str, tp: str, out: Path) -> None:
+    """Write one simulator's tables and name each file."""
+    from pipewave.calls.lists import integers
+    from pipewave.gpus import find
+    from pipewave.models import load
+
+    for path in export(load(model), find(gpu), out, tps=integers(tp)):
+        print(path)
+
+
 def vidur(
     model: Annotated[str, typer.Option(help="config.json, directory or built-in name of a dense model.")],
     gpu: Annotated[str, typer.Option(help="GPU name or spec file.")],
@@ -34,13 +45,9 @@ def vidur(
 
     Example: `pipewave export vidur --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiles`.
     """
-    from pipewave.calls.lists import integers
-    from pipewave.gpus import find
-    from pipewave.models import load
     from pipewave.serving.vidur import export
 
-    for path in export(load(model), find(gpu), out, tps=integers(tp)):
-        print(path)
+    _write(export, model, gpu, tp, out)
 
 
 def llmservingsim(
@@ -55,13 +62,9 @@ def llmservingsim(
 
     Example: `pipewave export llmservingsim --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiler/perf`.
     """
-    from pipewave.calls.lists import integers
-    from pipewave.gpus import find
-    from pipewave.models import load
     from pipewave.serving.llmservingsim import export
 
-    for path in export(load(model), find(gpu), out, tps=integers(tp)):
-        print(path)
+    _write(export, model, gpu, tp, out)
 
 
 def aiconfigurator(
@@ -74,10 +77,6 @@ def aiconfigurator(
 
     Example: `pipewave export aiconfigurator --model Llama-3.1-8B --gpu L40S --tp 1,2 --out systems`.
     """
-    from pipewave.calls.lists import integers
-    from pipewave.gpus import find
-    from pipewave.models import load
     from pipewave.serving.aiconfigurator import export
 
-    for path in export(load(model), find(gpu), out, tps=integers(tp)):
-        print(path)
+    _write(export, model, gpu, tp, out)

@@ -104,4 +104,4 @@ def _ngrams(fields: Fields, count: int) -> Columns:
     """Layers, counted from one, that add embeddings of n-grams (Qwen4)."""
     chosen = fields.ints("ple_layer_ids")
     if chosen:
-        yield "ngrams", [(index + 1 in chosen) or None for index in range(count)]
+        yield "ngrams", [int(index + 1 in chosen) or None for index in range(count)]
