@@ -65,7 +65,8 @@ class Server:
         cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens."""
-        spec, setup = _placed(load(model), setup), _beside(setup, load(model))
+        spec = load(model)
+        spec, setup = _placed(spec, setup), _beside(setup, spec)
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
