@@ -45,7 +45,7 @@ def test_a_table_of_ranks_reads_what_a_step_is_predicted(two_batch: bool) -> Non
 def test_skewed_experts_slow_a_server_and_copies_mend_it() -> None:
     even, skewed, mended = (_tpot(exchange="deepep", balance=b) for b in (None, Balance(), Balance(32)))
     assert even < mended < skewed
-    assert mended - even < 0.5 * (skewed - even)  # most of what the skew costs
+    assert mended - even < (skewed - even) / 3  # two thirds of what the skew costs
 
 
 def test_copies_take_cache() -> None:
