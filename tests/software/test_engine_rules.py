@@ -136,6 +136,15 @@ def test_a_backend_of_experts_is_chosen_by_name_or_refused() -> None:
         Runner.of(deployment_of_experts(), find("B200"), find_engine("vllm").what_if(moe_backend="deepep"))
 
 
+def test_four_bit_experts_on_hopper_read_four_bits_in_both_engines() -> None:
+    # SGLang's own rows are of its fallback, which expands weights to 16 bits: it takes triton_kernels as vLLM can.
+    step = {}
+    for name, backend in (("sglang", ""), ("vllm", "triton")):
+        runner = Runner.of(deployment_of_experts(), find("H200"), find_engine(name).what_if(moe_backend=backend))
+        step[name] = float(runner.steps([runner.batch([1] * 32, [1000] * 32)]).families["fused_moe"][0])
+    assert step["sglang"] == pytest.approx(step["vllm"], rel=1e-6)
+
+
 def test_fused_norms_and_shared_experts_only_ever_save_time() -> None:
     deployment = Deployment(load("DeepSeek-R1"), Parallel(8))
     alone = {"fused_norm_mib": 0.0, "shared_experts": "added"}
