@@ -29,11 +29,12 @@ class Architecture:
     """Traits of one compute capability.
 
     of_16bit: other peaks as multiples of the 16-bit one, absent = cannot run. fp4_types: 4-bit operands its tensor
-    instruction scales. mma: the fastest tensor instruction: it says how operands reach the tensor cores: from
-    registers (`mma`), from shared memory that clusters of SMs fill together (`wgmma`), through tensor memory, two SMs
-    to a product (`tcgen05`). l2_partitions: pieces of the L2, each keeping its own copy of what several read. joules_per_flop: of a dense 16-bit FLOP at the power limit.
-    nvlink_reduces: switches add up in flight. clock_drops_when_cold: a product after a pause brings the clock down.
-    stand_in: the stack whose kernels answer for all others, where no stack was measured on the architecture.
+    instruction scales. mma: the fastest tensor instruction: it says how operands reach the tensor cores: from registers
+    (`mma`), from shared memory that clusters of SMs fill together (`wgmma`), through tensor memory, two SMs to a
+    product (`tcgen05`). l2_partitions: pieces of the L2, each keeping its own copy of what several read.
+    joules_per_flop: of a dense 16-bit FLOP at the power limit. nvlink_reduces: switches add up in flight.
+    clock_drops_when_cold: a product after a pause brings the clock down. stand_in: the stack whose kernels answer for
+    all others, where no stack was measured on the architecture.
     """
 
     name: str

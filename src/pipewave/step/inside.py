@@ -60,19 +60,19 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
 
 def _rule(call: Call, engine: Engine) -> KernelRule | None:
     """What the engine's rules say of a call that leaves the choice to them."""
-    free = isinstance(call, CHOSEN) and not call.stack and not call.impl and _has_choice(call)
-    return engine.kernel(call.kernel, call.dtype) if free else None
+    if not isinstance(call, CHOSEN) or call.stack or call.impl or not _has_choice(call):
+        return None
+    return engine.kernel(call.kernel, call.dtype)
 
 
 def _as_run(call: Call, rule: KernelRule | None, engine: Engine) -> Call:
     """The call as the engine runs it: by another implementation than its rows say, or from another stack's rows."""
     if isinstance(call, FusedMoe) and call.routing == UNSAID and not call.stack and not call.impl:
         call = replace(call, routing=engine.routing or UNSAID)
-    if rule is None:
+    if rule is None or not isinstance(call, CHOSEN):
         return call
-    changed = {"stack": rule.stack or None, "impl": rule.impl or None, "dtype": rule.runs or call.dtype}
-    changed |= {"quantize": call.quantize and rule.quantize} if isinstance(call, Gemm) else {}
-    return replace(call, **changed)
+    call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=rule.runs or call.dtype)
+    return replace(call, quantize=call.quantize and rule.quantize) if isinstance(call, Gemm) else call
 
 
 def _notes(calls: Sequence[Call], found: Predictions, rules: Sequence[KernelRule | None]) -> tuple[str, ...]:
