@@ -12,7 +12,8 @@ from pipewave.serving import estimate
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.serving.interval import METRICS, Uncertainty, hull, names_version, sides
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
 
 MODEL, GPU, ENGINES = "Llama-3.1-8B", "H200", ("vllm", "sglang", "trtllm")

@@ -16,7 +16,8 @@ from pipewave.models.kernels import Deployment
 from pipewave.serving.perfetto import write
 from pipewave.serving.replay import read_workload, replay
 from pipewave.serving.report import Sla
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import read_trace, synthetic
 from pipewave.serving.workload import workload

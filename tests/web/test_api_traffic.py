@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipewave.cli import build
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
 from pipewave.web import limits
 

@@ -21,7 +21,7 @@ from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.interval import Uncertainty, around, names_version
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
-from pipewave.serving.setup import Setup as Setup
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import StepTable

@@ -17,7 +17,7 @@ from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
-CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads", "blocks", "flops_per_clk")
+CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads", "blocks", "flops_per_clk", "runs")
 FROM, BELOW = "_from", "_below"
 
 
@@ -55,7 +55,7 @@ class KernelRule:
     kernel of their own for it. note: why another stack's rows answer. pads: an expert's hidden and inner width, this
     rank's part, are stored as multiples of these. blocks: rows that a grouped product walks for every expert, filled
     or not. flops_per_clk: the most that one SM does in a clock where the kernel cannot use all of the tensor cores (0:
-    it can).
+    it can). runs: the operand type it runs in where that is not the weights' own.
     """
 
     family: str
@@ -69,6 +69,7 @@ class KernelRule:
     pads: tuple[int, int] = (1, 1)
     blocks: int = 0
     flops_per_clk: float = 0.0
+    runs: str = ""
 
 
 @cache
