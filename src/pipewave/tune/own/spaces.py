@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadFile
-from pipewave.files import sealed
+from pipewave.files.sealed import replace
 from pipewave.tune.measured import HICCUP
 from pipewave.tune.own.anchors import COUNTS, Anchors, Floats, Ints, columns
 
@@ -49,9 +49,10 @@ class Space:
         """The space without launches of which many rounds were disturbed: their times are of a busy host."""
         many = [np.mean([us > HICCUP * min(runs) for runs in row for us in runs]) > BUSY for row in self.runs]
         keep = np.flatnonzero(~np.array(many))
-        some = {name: tuple(getattr(self, name)[i] for i in keep) for name in ("shapes", "runs", "is_test")}
         meta = {**self.meta, "disturbed_launches": len(many) - len(keep)}
-        return replace(self, meta=meta, counts=self.counts[keep], default=self.default[keep], **some)
+        return Space(meta, tuple(self.shapes[i] for i in keep), self.configs, tuple(self.runs[i] for i in keep),
+                     self.counts[keep], self.resident, self.default[keep],
+                     tuple(self.is_test[i] for i in keep))  # fmt: skip
 
     def halves(self) -> Floats:
         """Median µs of even and of odd undisturbed rounds: [s, c, 2], NaN where there are none."""
@@ -89,7 +90,7 @@ def _median(values: tuple[float, ...]) -> float:
 def write(space: Space, path: Path) -> Path:
     """Write a space whole or not at all. BadFile if it cannot."""
     body = {"schema_version": T4_VERSION, "metadata": {"pipewave": _described(space)}, "results": _results(space)}
-    sealed.replace(path, gzip.compress(json.dumps(body, separators=(",", ":")).encode(), mtime=0))
+    replace(path, gzip.compress(json.dumps(body, separators=(",", ":")).encode(), mtime=0))
     return path
 
 
