@@ -55,7 +55,7 @@ test-lowest: $(VENV)/.dev
 
 # The wheel, and the sdist on its own, beside today's dependencies on every Python that is here, of those that
 # pyproject.toml admits; the last line says which they were.
-PYTHONS ?= 3.11 3.12 3.13
+PYTHONS ?= 3.11 3.12 3.13 3.14
 test-pythons: $(VENV)/.dev
 	rm -rf build/packages
 	$(PIP) build

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipewave.cli import build
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server, with_interval
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
 from pipewave.serving.traffic import synthetic
 from pipewave.web import limits
@@ -35,7 +36,7 @@ def error(client: Any, question: Any) -> Any:
 def test_figures_are_those_of_serve(client: Any) -> None:
     found = answer(client, LOAD | {"rate": 8.0})
     traffic = synthetic(200, input_len=1000, output_len=100, rate=8.0)
-    served = Server.of("Llama-3.1-8B", "H200", Setup(), traffic.longest).run_with_interval(traffic).to_dict()
+    served = with_interval(Server.of("Llama-3.1-8B", "H200", Setup(), traffic.longest), traffic).to_dict()
     assert found["notes"][-1:] == served.pop("notes")
     assert {name: found[name] for name in served} == pytest.approx(served)
 
@@ -69,7 +70,8 @@ def test_wide_disaggregated_and_drafted_deployments_are_those_of_serve(client: A
     traffic = synthetic(48, input_len=800, output_len=60, concurrency=16)
     named = {"prefill_engines": "prefill", "decode_engines": "decode"}
     setup = {named.get(name, name): of(said) if name == "speculative" else said for name, said in more.items()}
-    served = Server.of("DeepSeek-V3", "H200", Setup(**setup), traffic.longest).run_with_interval(traffic).to_dict()
+    server = Server.of("DeepSeek-V3", "H200", Setup(**setup), traffic.longest)
+    served = with_interval(server, traffic).to_dict()
     figures = [name for name in served if "_ms" in name or name in ("gpus", "output_tokens_per_s")]
     assert {name: found[name] for name in figures} == pytest.approx({name: served[name] for name in figures})
     for name in ("ttft", "tpot"):

@@ -13,7 +13,8 @@ from pipewave.models import ModelSpec
 from pipewave.serving.interval import around
 from pipewave.serving.over_time import over_time
 from pipewave.serving.report import Sla
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
