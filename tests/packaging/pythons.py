@@ -36,4 +36,4 @@ def interpreter(version: str) -> Path | None:
 
 
 if __name__ == "__main__":
-    print(interpreter(sys.argv[1]) or "")
+    sys.stdout.write(f"{interpreter(sys.argv[1]) or ''}\n")
