@@ -59,7 +59,7 @@ def _moved_ms(server: Server, traffic: Traffic, later: NDArray[np.bool_]) -> flo
         return 0.0
     inputs, outputs = traffic.input_len[later].tolist(), traffic.output_len[later].tolist()
     moved = [server.transfer_s(int(i)) / (o - 1) for i, o in zip(inputs, outputs, strict=True)]
-    return 1e3 * sum(moved) / len(moved)
+    return 1e3 * float(sum(moved)) / len(moved)
 
 
 def _spread(server: Server, steps: Sequence[Step], total_ms: float) -> Parts:
