@@ -141,10 +141,6 @@ class Server:
         """What was assumed of the model, and what its kernels' times rest on."""
         return (*self.runner.deployment.model.notes, *self.table.notes)
 
-    def run_with_interval(self, traffic: Traffic, sla: Sla = ANY) -> Served:
-        """Serve three times, with steps at the middle and at both ends of their interval."""
-        return with_interval(self, traffic, sla)
-
     def _speculation(self, traffic: Traffic) -> dict[str, float]:
         """Tokens a step makes for a request, and with how many requests of this traffic drafting stops paying."""
         if self.drafted is None:

@@ -18,7 +18,6 @@ Products of a kernel made for few rows may leave most of the tensor cores idle h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -60,10 +59,10 @@ def least_us(call: Call, engine: Engine, gpu: GPU) -> float:
 
 
 def within_rules(calls: Sequence[Call], found: Predictions, gpu: GPU, engine: Engine) -> Predictions:
-    """Predictions never below what the engine's rules say their kernels cannot do without."""
-    if not any(rule.blocks or rule.flops_per_clk for rule in engine.kernels):
-        return found
-    least = np.array([least_us(call, engine, gpu) for call in calls])
-    factor = np.maximum(1.0, least / found.latency_us)
-    latency, low, high = (each * factor for each in (found.latency_us, found.low_us, found.high_us))
-    return replace(found, latency_us=latency, low_us=low, high_us=high)
+    """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, and
+    never below what they cannot do without."""
+    ratio = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.best_kernel_ratio, 1.0)
+    if any(rule.blocks or rule.flops_per_clk for rule in engine.kernels):
+        least = np.array([least_us(call, engine, gpu) for call in calls])
+        ratio = np.maximum(ratio, least / found.latency_us)
+    return found.scaled(ratio)

@@ -49,7 +49,7 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
     rules = [_rule(call, engine) for call in calls]
     calls = [_as_run(call, rule, engine) for call, rule in zip(calls, rules, strict=True)]
-    found = _of_frameworks(calls, predict(calls, gpu, protocol="serving", stack=engine.stack), engine)
+    found = predict(calls, gpu, protocol="serving", stack=engine.stack)
     heat = heat_us(calls, found, gpu)
     found, gone = with_fused_norms(calls, within_rules(calls, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call) for call in calls], float)
@@ -82,15 +82,6 @@ def _notes(calls: Sequence[Call], found: Predictions, rules: Sequence[KernelRule
         for note in (*found.sources[group].notes, *([rule.note] if rule and rule.note else [])):
             kernels.setdefault(note, {})[call.kernel] = None
     return tuple(f"{', '.join(names)}: {note}" for note, names in kernels.items())
-
-
-def _of_frameworks(calls: Sequence[Call], found: Predictions, engine: Engine) -> Predictions:
-    """Products and experts as an engine runs them, where the rows behind them are of the fastest kernels."""
-    if engine.best_kernel_ratio == 1.0:
-        return found
-    factor = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.best_kernel_ratio, 1.0)
-    latency, low, high = (each * factor for each in (found.latency_us, found.low_us, found.high_us))
-    return replace(found, latency_us=latency, low_us=low, high_us=high)
 
 
 def _has_choice(call: Call) -> bool:
