@@ -4,11 +4,11 @@ Deployments that AIConfigurator generated are measured with as many requests in 
 together (`estimated_concurrency` of its rules: workers × batch of each), and their rows do not say how many workers
 there were. They are counted apart.
 
-So are runs of SGLang whose first prompts compile. DeepSeek-R1 in FP4 on B200 in November 2025, which kept no version, was
-launched with chunks of 16,384 tokens (InferenceX benchmarks/dsr1_fp4_b200.sh). Where the first wave of prompts holds more,
-a prompt is cut, its second part attends to a cached prefix for the first time, and the run's mean TTFT is 1.3 to 10
-seconds more than its prompts take: times ten waves, 10 to 97 seconds once, whatever lengths, batch and GPUs. Below that
-size, and in every run of 0.5.9, nothing of the kind is seen.
+So are runs of SGLang whose first prompts compile. DeepSeek-R1 in FP4 on B200 in November 2025, which kept no version,
+was launched with chunks of 16,384 tokens (InferenceX benchmarks/dsr1_fp4_b200.sh). Where the first wave of prompts
+holds more, a prompt is cut, its second part attends to a cached prefix for the first time, and the run's mean TTFT is
+1.3 to 10 seconds more than its prompts take: times ten waves, 10 to 97 seconds once, whatever lengths, batch and GPUs.
+Below that size, and in every run of 0.5.9, nothing of the kind is seen.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A group of G GPUs whose attention is data parallel and whose experts lie on all of them is dp = G, ep = G. Tables
 made from launch arguments that hold G in one field and "attention DP: yes" in another write dp = G², ep = G (the same
 measurements stand in the corpus once as dp = 8 and once as dp = 64), or tp = G, dp = G, ep = G² (only G GPUs explain
-when the caches of those runs fill). A group of G GPUs whose attention is tensor parallel and whose experts lie on all of
-them is tp = G, ep = G; some tables write tp = G² (the same launches stand in the corpus as tp = 4 and as tp = 16, both
-with ep = 4). A case that says `gpus` is taken by its word.
+when the caches of those runs fill). A group of G GPUs whose attention is tensor parallel and whose experts lie on all
+of them is tp = G, ep = G; some tables write tp = G² (the same launches stand in the corpus as tp = 4 and as tp = 16,
+both with ep = 4). A case that says `gpus` is taken by its word.
 """
 
 from __future__ import annotations
