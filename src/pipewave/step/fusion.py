@@ -58,10 +58,7 @@ def with_fused_norms(calls: Sequence[Call], found: Predictions, gpu: GPU, engine
             and call.world <= joined(gpu)
         ):
             factor[index] = min(1.0, fused_us(call.bytes, call.world, gpu) / found.latency_us[index])
-    latency, low, high = (
-        np.where(gone, TINY_US, each * factor) for each in (found.latency_us, found.low_us, found.high_us)
-    )
-    return replace(found, latency_us=latency, low_us=low, high_us=high), gone
+    return found.scaled(np.where(gone, TINY_US / found.latency_us, factor)), gone
 
 
 def _fuses(call: Call, most: float, gpu: GPU) -> TypeGuard[Collective]:
