@@ -12,7 +12,8 @@ from pipewave.models.balance import Balance
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE
 from pipewave.serving.disaggregated import Disaggregated
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import Traffic
 from pipewave.software.pools import Engines, Launch, Wanted, find
