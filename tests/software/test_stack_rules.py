@@ -73,6 +73,7 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("H200", "graph", SKEWED | {"stack": "trtllm-1.3.0rc10", "impl": "moe_torch_flow_cutlass"}),
         ("H200", "graph", SKEWED | {"stack": "trtllm-1.2.0rc5", "impl": "moe_torch_flow"}),
         ("H200", "graph", EXPERTS | {"tokens": 16384, "ep": 32, "routing": "balanced", "stack": "sglang-0.5.9"}),
+        ("H200", "graph", EXPERTS | {"stack": "sglang-0.5.9", "dtype": "fp8", "impl": "sglang_fused_moe_triton"}),
         ("H200", "graph", EXPERTS | {"experts": 512, "topk": 22, "stack": "trtllm-1.3.0rc20", "impl": "moe_torch_flow"}),
     ],
     "attention": [
