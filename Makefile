@@ -54,7 +54,7 @@ test-lowest: $(VENV)/.dev
 	$(LOWEST)/bin/python -m pytest tests/packaging tests/calls tests/gpus tests/files tests/prediction/test_cases.py
 
 # The wheel beside today's dependencies on every Python that is here, of those that pyproject.toml admits.
-PYTHONS ?= 3.11 3.12 3.13
+PYTHONS ?= 3.11 3.12 3.13 3.14
 test-pythons: $(VENV)/.dev
 	rm -rf build/packages
 	$(PIP) build

@@ -12,7 +12,8 @@ from pipewave.serving import estimate
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.serving.interval import METRICS, Uncertainty, hull, names_version, sides
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server, with_interval
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
 
 MODEL, GPU, ENGINES = "Llama-3.1-8B", "H200", ("vllm", "sglang", "trtllm")
@@ -31,7 +32,7 @@ def rows(engine: str) -> dict[str, dict[str, Any]]:
     planned = plan(load(MODEL), question, space).to_dict()
     batch = estimate(MODEL, GPU, batch=16, input_len=1000, output_len=100, engine=engine).to_dict()
     server = Server.of(MODEL, GPU, Setup(engine=engine), 1100)
-    run = server.run_with_interval(synthetic(40, input_len=1000, output_len=100, concurrency=16)).answer
+    run = with_interval(server, synthetic(40, input_len=1000, output_len=100, concurrency=16)).answer
     name, _, version = engine.partition(":")
     case = {"model": MODEL, "gpu": GPU, "engine": name, "isl": 1000, "osl": 100, "concurrency": 16, "mode": "offline"}
     case |= {"version": version} if version else {}

@@ -20,7 +20,8 @@ from pipewave.serving.cases import from_dict
 from pipewave.serving.lockstep import Group
 from pipewave.serving.notation import read
 from pipewave.serving.replica import Limits
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Simulation
 from pipewave.serving.table import StepTable
 from pipewave.serving.together import group_seconds

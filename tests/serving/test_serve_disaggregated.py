@@ -15,7 +15,7 @@ from pipewave.serving.cases import from_dict
 from pipewave.serving.disaggregated import HANDOVER_S, Disaggregated, Side, link_gbps, side_of
 from pipewave.serving.matched import HEADROOM, matched
 from pipewave.serving.notation import is_disaggregated
-from pipewave.serving.run import Setup
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.step.memory import cache_bytes
 

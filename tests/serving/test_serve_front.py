@@ -156,6 +156,13 @@ def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
     assert not recipe("trtllm:1.0.0", narrow, mode="estimate", prompt=20000).settings
 
 
+@pytest.mark.parametrize(("output", "waits"), [(1024, True), (512, False), (2048, False)])
+def test_prompts_wait_for_company_in_the_published_lengths_alone(output: int, waits: bool) -> None:
+    # One prompt a step never fills the share that is waited for, unless outputs are as long.
+    requests = Requests("serve", 1024, 64, output, version_given=False)
+    assert ("wait_steps" in find("trtllm", "1.1.0rc2", DeploymentFacts(), requests).settings) == waits
+
+
 @given(st.integers(1, 40))
 def test_tokens_streamed_together_come_later_and_end_when_they_did(together: int) -> None:
     traffic = synthetic(20, input_len=100, output_len=30, spread=0.5, rate=50.0)

@@ -218,3 +218,15 @@ def test_recorded_kernels_of_others_lose_little_at_launches_never_measured(name:
     assert found["mean_regret"] <= 0.02
     assert found["worst_regret"] <= 0.10
     assert found["slower_share"] <= 0.02
+
+
+def test_stretched_rounds_move_no_time_and_launches_of_a_busy_host_are_left_out() -> None:
+    made = space()
+    stretched = tuple(tuple((*values[:-1], 4 * values[-1]) for values in row) for row in made.runs)
+    few = replace(made, runs=(*made.runs[:-1], stretched[-1]))
+    assert few.us() == pytest.approx(made.us(), rel=0.05)
+    assert few.halves() == pytest.approx(made.halves(), rel=0.08)
+    calm = few.calm()
+    assert len(calm.shapes) == len(made.shapes) - 1
+    assert calm.meta["disturbed_launches"] == 1
+    assert calm.calm().us() == pytest.approx(calm.us())

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipewave.cli import build
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server, with_interval
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
 from pipewave.web import limits
 
@@ -34,7 +35,7 @@ def error(client: Any, question: Any) -> Any:
 def test_figures_are_those_of_serve(client: Any) -> None:
     found = answer(client, LOAD | {"rate": 8.0})
     traffic = synthetic(200, input_len=1000, output_len=100, rate=8.0)
-    served = Server.of("Llama-3.1-8B", "H200", Setup(), traffic.longest).run_with_interval(traffic).to_dict()
+    served = with_interval(Server.of("Llama-3.1-8B", "H200", Setup(), traffic.longest), traffic).to_dict()
     assert found["notes"][-1:] == served.pop("notes")
     assert {name: found[name] for name in served} == pytest.approx(served)
 

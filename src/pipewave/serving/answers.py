@@ -18,7 +18,8 @@ from pipewave.serving.disaggregated import Disaggregated
 from pipewave.serving.interval import Uncertainty, hull, sides
 from pipewave.serving.matched import matched
 from pipewave.serving.notation import is_disaggregated, read
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered

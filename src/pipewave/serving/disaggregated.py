@@ -19,7 +19,8 @@ from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec
 from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
-from pipewave.serving.run import Served, Server, Setup
+from pipewave.serving.run import Served, Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Record, Simulation
 from pipewave.serving.traffic import Traffic
 from pipewave.step.memory import cache_bytes

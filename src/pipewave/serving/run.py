@@ -21,7 +21,7 @@ from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.interval import Uncertainty, around, names_version
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
-from pipewave.serving.setup import Setup as Setup
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import StepTable
@@ -140,10 +140,6 @@ class Server:
     def notes(self) -> tuple[str, ...]:
         """What was assumed of the model, and what its kernels' times rest on."""
         return (*self.runner.deployment.model.notes, *self.table.notes)
-
-    def run_with_interval(self, traffic: Traffic, sla: Sla = ANY) -> Served:
-        """Serve three times, with steps at the middle and at both ends of their interval."""
-        return with_interval(self, traffic, sla)
 
     def _speculation(self, traffic: Traffic) -> dict[str, float]:
         """Tokens a step makes for a request, and with how many requests of this traffic drafting stops paying."""

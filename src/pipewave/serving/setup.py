@@ -44,6 +44,7 @@ class Setup:
     gpu_memory_utilization: float | None = None
     kv_dtype: str | None = None
     moe_backend: str | None = None
+    gemm_backend: str | None = None
     delta_backend: str | None = None
     exchange: str | None = None
     two_batch: bool = False
@@ -100,7 +101,7 @@ class Setup:
     def kernels(self) -> dict[str, Any]:
         """Choices that change which kernels run."""
         exchange = exchange_of(self.exchange) if self.exchange else None
-        names = ("moe_backend", "delta_backend", "fused_norm_mib")
+        names = ("moe_backend", "gemm_backend", "delta_backend", "fused_norm_mib")
         chosen = {name: getattr(self, name) for name in names}
         return _said(chosen | {"exchange": exchange, "two_batch": self.two_batch or None})
 

@@ -23,6 +23,7 @@ FILE = Path(__file__).with_name("times.json")
 LARGE = DeploymentFacts()  # a GPU of 140 GiB and a dense model
 HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us", "alone_us")
 LAUNCH_TIMES = ("launch_us", "layer_us", "prefill_host_us")  # of them, those of steps that replay no whole graph
+BACKENDS = {"fused_moe": "moe_backend", "gemm": "gemm_backend", "delta_net": "delta_backend"}
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
 
 
@@ -71,8 +72,9 @@ class Engine:
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
     rank with prompts (0: the engine cannot) and two_batch_decode without; exchange_sms: what high throughput keeps.
     routing: how tokens spread over experts where a call does not say (empty: at random).
-    kernels: which rows answer for which calls; moe_backend, delta_backend: the choice among those of experts and of
-    delta nets' scans, empty for the default.
+    best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such.
+    kernels: which rows answer for which calls; moe_backend, gemm_backend, delta_backend: the choice among those of
+    experts, of products and of delta nets' scans, empty for the default.
     chosen: what the user set, which no rule overrides.
     """
 
@@ -120,7 +122,9 @@ class Engine:
     two_batch_decode: int = 0
     exchange_sms: int = 20
     routing: str = ""
+    best_kernel_ratio: float = 1.0
     moe_backend: str = ""
+    gemm_backend: str = ""
     delta_backend: str = ""
     kernels: tuple[KernelRule, ...] = ()
     setting: DeploymentFacts = field(default_factory=DeploymentFacts)
@@ -149,9 +153,14 @@ class Engine:
     def kernel(self, family: str, dtype: str) -> KernelRule | None:
         """The rule for calls of a family and operand type: the chosen backend's, or the default one."""
         fits = [rule for rule in self.kernels if rule.family == family and rule.dtype in ("", dtype)]
-        if chosen := {"fused_moe": self.moe_backend, "delta_net": self.delta_backend}.get(family):
+        if chosen := self.backends.get(family):
             return next((rule for rule in fits if rule.backend == chosen), None)
         return next((rule for rule in fits if rule.default), None)
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """The chosen backend of each family that has several; empty for the default."""
+        return {family: getattr(self, name) for family, name in BACKENDS.items()}
 
     def check_vendor(self) -> None:
         """Raise BadInput on a GPU of a vendor that the engine does not run on."""
@@ -162,10 +171,14 @@ class Engine:
             )
 
     def check_backend(self) -> None:
-        """Raise BadInput when the chosen backend of experts or of scans is none that is known here."""
-        kinds = {"fused_moe": f"{self.setting.dtype} experts", "delta_net": "gated delta nets"}
-        for family, name in (("fused_moe", "moe_backend"), ("delta_net", "delta_backend")):
-            chosen = getattr(self, name)
+        """Raise BadInput when the chosen backend of experts, products or scans is none that is known here."""
+        kinds = {
+            "fused_moe": f"{self.setting.dtype} experts",
+            "gemm": f"{self.setting.dense_dtype} products",
+            "delta_net": "gated delta nets",
+        }
+        for family, chosen in self.backends.items():
+            name = BACKENDS[family]
             known = [rule.backend for rule in self.kernels if rule.family == family and rule.backend]
             if chosen and chosen not in known:
                 kind = f"{kinds[family]} on {self.setting.gpu}"

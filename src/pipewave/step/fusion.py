@@ -50,10 +50,7 @@ def with_fused_norms(calls: Sequence[Call], found: Predictions, gpu: GPU, engine
             gone[index] = True
         elif isinstance(call, Collective) and call.kernel == "all_reduce" and call.bytes <= most and call.nodes == 1:
             factor[index] = min(1.0, fused_us(call.bytes, call.world, gpu) / found.latency_us[index])
-    latency, low, high = (
-        np.where(gone, TINY_US, each * factor) for each in (found.latency_us, found.low_us, found.high_us)
-    )
-    return replace(found, latency_us=latency, low_us=low, high_us=high), gone
+    return found.scaled(np.where(gone, TINY_US / found.latency_us, factor)), gone
 
 
 TINY_US = 1e-6  # a kernel that runs inside another

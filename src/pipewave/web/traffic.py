@@ -12,7 +12,8 @@ from pipewave.models import ModelSpec
 from pipewave.serving.interval import around
 from pipewave.serving.over_time import over_time
 from pipewave.serving.report import Sla
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.steady import middle, summary_of
 from pipewave.serving.traffic import Traffic, parse_trace, synthetic
