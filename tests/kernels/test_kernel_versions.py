@@ -47,7 +47,7 @@ def test_a_slow_cast_grows_with_the_elements_alone(gpu: str, slow: str, plain: s
         _product(f"sglang-{slow}", gpu, m, k, "fp8_block") - _product(f"sglang-{plain}", gpu, m, k, "fp8_block")
         for m, k in ((512.0, 2048.0), (1024.0, 4096.0), (4096.0, 4096.0))
     ]
-    assert 0 < apart[0] and [one / apart[0] for one in apart[1:]] == pytest.approx([4.0, 16.0])
+    assert apart[0] > 0 and [one / apart[0] for one in apart[1:]] == pytest.approx([4.0, 16.0])
 
 
 def _decode(stack: str, impl: str, gpu: str, batch: float, kv_dtype: str = "bf16") -> float:
