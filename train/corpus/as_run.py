@@ -1,8 +1,8 @@
 """Rows of routed experts as their collector ran them, where that is not what they say (rules in `collected.json`).
 
 Some collectors ran ungated experts with three matrices, gave a rank's experts all choices of its tokens, or scaled
-whole matrices where their rows say blocks. Such rows are read as what they are, or flagged where no call describes them, so
-that a call is answered as it is named.
+whole matrices where their rows say blocks. Such rows are read as what they are, or flagged where no call describes
+them, so that a call is answered as it is named.
 """
 
 from __future__ import annotations
