@@ -47,7 +47,7 @@ class MoeTimes:
 
 
 def times(work: Layer, tiles: Tiling, weights_s: Array, before_s: Array, at: MoeMachine) -> MoeTimes:
-    """The whole: kernels follow one another, weights stream while tiles compute; `before_s` of slow routers and casts."""
+    """The whole: kernels follow one another, weights stream while tiles compute; slow routers and casts come before."""
     cost, chosen = at.costs, work.carried
     launch = np.full_like(weights_s, KERNELS[work.part] * at.launch_s) * cost.launch
     route = _moved_s(ROUTE_BYTES * work.tokens * work.experts, at) + chosen * at.sort_s
