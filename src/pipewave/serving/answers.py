@@ -39,6 +39,7 @@ OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under th
 # What a recipe leaves alone, and the field that says it.
 SAID = {
     "max_batched_tokens": "max_num_batched_tokens",
+    "max_num_seqs": "max_num_seqs",
     "kv_dtype": "kv_dtype",
     "gpu_memory_utilization": "memory_fraction",
 }
