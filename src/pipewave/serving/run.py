@@ -89,9 +89,7 @@ class Server:
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
-        together = max(setup.message_tokens, setup.stream_interval)
-        front = replace(setup.front, stream_us=setup.front.stream_us / together)
-        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": front}
+        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": setup.streaming}
         return Simulation(traffic, pool, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
