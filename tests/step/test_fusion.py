@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import pipewave as pw
-from pipewave.calls.families import Call
+from pipewave.calls.families import Call, RmsNorm
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.engines import Engine
 from pipewave.step import Runner, find_engine
-from pipewave.step.fusion import MIB, fused_us, overlapped_us, with_fused_norms
+from pipewave.step.fusion import MIB, arranged, fused_us, overlapped_us, with_fused_norms
 
 EACH = 0.06  # mean error of the law on either GPU
 
@@ -77,3 +77,26 @@ def test_the_shorter_lane_hides_behind_the_longer() -> None:
     us, lane = np.array([5.0, 3.0, 2.0, 7.0, 1.0, 9.0]), np.array([0, 1, 2, 1, 2, 2], np.intp)
     step = np.array([0, 0, 0, 1, 1, 1], np.intp)
     assert overlapped_us(us, lane, step, 2).tolist() == [min(3.0, 2.0), min(7.0, 1.0 + 9.0)]
+
+
+@pytest.mark.parametrize("model", ["Qwen3-8B", "Qwen3-30B-A3B"])
+def test_sglang_norms_the_heads_of_queries_and_keys_in_one_kernel_since_0_5_8(model: str) -> None:
+    """As many rows as the two norms before it; the mixture's RoPE writes the cache, too, since 0.5.3."""
+
+    def uses_of(version: str) -> dict[str, Call]:
+        runner = Runner.of(Deployment(load(model)), find("H100"), find_engine(f"sglang:{version}"))
+        book = runner.deployment.kernels(runner.batch([1] * 8, [512] * 8))
+        return {use.name: use.call for use in arranged(book, runner.engine)}
+
+    before, since = uses_of("0.5.6"), uses_of("0.5.9")
+    (one,) = [call for name, call in since.items() if name == "qk_norm"]
+    two = [call for name, call in before.items() if name in ("q_norm", "k_norm")]
+    assert isinstance(one, RmsNorm) and one.rows == sum(call.rows for call in two if isinstance(call, RmsNorm))
+    assert before.keys() - since.keys() == {"q_norm", "k_norm"}
+    assert {"rope" in uses_of(version) for version in ("0.5.6", "0.5.9")} == {model == "Qwen3-8B"}
+
+
+def test_a_norm_over_all_heads_together_stays_one_a_side() -> None:
+    runner = Runner.of(Deployment(load("OLMoE-1B-7B")), find("H100"), find_engine("sglang"))
+    names = [use.name for use in runner.deployment.kernels(runner.batch([1] * 8, [512] * 8))]
+    assert {"q_norm", "k_norm"} <= set(names) and "qk_norm" not in names
