@@ -10,6 +10,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.calls.families import Call, RmsNorm
+from pipewave.calls.operators import Mamba2
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
@@ -17,6 +18,7 @@ from pipewave.models.shard import Parallel
 from pipewave.software.engines import Engine
 from pipewave.step import Runner, find_engine
 from pipewave.step.fusion import MIB, arranged, fused_us, overlapped_us, with_fused_norms
+from pipewave.step.inside import launches_of
 
 EACH = 0.06  # mean error of the law on either GPU
 
@@ -100,3 +102,24 @@ def test_a_norm_over_all_heads_together_stays_one_a_side() -> None:
     runner = Runner.of(Deployment(load("OLMoE-1B-7B")), find("H100"), find_engine("sglang"))
     names = [use.name for use in runner.deployment.kernels(runner.batch([1] * 8, [512] * 8))]
     assert {"q_norm", "k_norm"} <= set(names) and "qk_norm" not in names
+
+
+def test_experts_of_triton_kernels_hold_the_host_longer_on_hopper() -> None:
+    """gpt-oss on an H100 under vLLM: prompts beyond the captured sizes wait for Python, graphs do not."""
+
+    def step_us(version: str, tokens: int) -> float:
+        runner = Runner.of(Deployment(load("gpt-oss-20b")), find("H100"), find_engine(f"vllm:{version}"))
+        assert runner.engine.graph_limit == 1024
+        named = find_engine(f"vllm:{version}").what_if(moe_backend="triton")
+        chosen = Runner.of(Deployment(load("gpt-oss-20b")), find("H100"), named)
+        batch = runner.batch([tokens], [tokens])
+        assert chosen.steps([batch]).total_us[0] == pytest.approx(runner.steps([batch]).total_us[0])
+        return float(runner.steps([batch]).total_us[0])
+
+    assert step_us("0.22.1", 2048) > 2.0 * step_us("0.22.1", 1024)
+
+
+def test_a_scan_of_mamba_2_is_launched_as_many_kernels_and_its_step_as_one() -> None:
+    runner = Runner.of(Deployment(load("Llama-3.1-8B")), find("H100"), find_engine("vllm"))
+    scan, step = (launches_of(Mamba2((n,), 64, phase=phase), runner.engine) for n, phase in ((2048, "context"), (1, "generation")))  # fmt: skip
+    assert scan > 5 and step == 1

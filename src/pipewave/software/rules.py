@@ -17,7 +17,7 @@ from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
-CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads", "blocks")
+CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads", "blocks", "launches")
 FROM, BELOW = "_from", "_below"
 
 
@@ -54,7 +54,7 @@ class KernelRule:
     backend: the engine's own name of the choice, empty where there is none. quantize: whether products pay a
     kernel of their own for it. note: why another stack's rows answer. pads: an expert's hidden and inner width, this
     rank's part, are stored as multiples of these. blocks: rows that a grouped product walks for every expert, filled
-    or not.
+    or not. launches: launches whose host time equals that of one call (0: as many as its family has).
     """
 
     family: str
@@ -67,6 +67,7 @@ class KernelRule:
     default: bool = True
     pads: tuple[int, int] = (1, 1)
     blocks: int = 0
+    launches: int = 0
 
 
 @cache
