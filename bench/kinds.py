@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def points(folder: Path = FOLDER, *, steady: bool = True) -> tuple[list[Point], 
     ]
     rows = [row for row in rows if row.get("max_ms", 0.0) <= STEADY * row.get("min_ms", 0.0) or not steady]
     timed = [row for row in rows if row["kind"] == "step" and row["status"] == "ok" and row["phase"] in PHASES]
-    found = [replace(point_of(row), skewed=False) for row in timed]
+    found = [point_of(row) for row in timed]
     return quickest(found) if steady else found, {row["model"]: row["layers"] for row in timed}
 
 
