@@ -15,7 +15,8 @@ import numpy as np
 
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
 from pipewave.serving.traffic import Traffic
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from pipewave.errors import CannotShard, DoesNotFit, PipewaveError, UnsupportedDtype
 from pipewave.models import ModelSpec, load
 from pipewave.serving import estimate
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
 
 ENGINES = ("vllm", "sglang", "trtllm")

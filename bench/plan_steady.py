@@ -17,7 +17,8 @@ import numpy as np
 from pipewave.models import load as model_of
 from pipewave.planning import Question, Split
 from pipewave.planning.steady import evaluate
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
 
 TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")

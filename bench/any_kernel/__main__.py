@@ -27,11 +27,13 @@ from pipewave.tune.own.transfer import carried
 BARS = {"mean_regret": 0.02, "worst_regret": 0.10, "slower_share": 0.02}
 
 
-def record_all(out: Path, only: Sequence[str], budget_s: float, searched: int, *, use: bool) -> None:
+def record_all(out: Path, only: Sequence[str], budget_s: float, searched: int, *, use: bool,
+               probe: bool = False) -> None:  # fmt: skip
     """Record what `out` lacks; one kernel's failure does not cost the others' time."""
     import torch
 
     from bench.any_kernel.baselines import exhaustive, spread_out
+    from bench.any_kernel.faults import sound
     from bench.any_kernel.listed import subjects
     from bench.any_kernel.record import first_use, record
     from pipewave.tune.own import gpu
@@ -44,6 +46,9 @@ def record_all(out: Path, only: Sequence[str], budget_s: float, searched: int, *
         if path.exists() or (only and subject.name not in only):
             continue
         start = time.monotonic()
+        if probe:
+            subject, faulty = sound(subject)
+            sys.stderr.write(f"{subject.name}: configurations {faulty} fault\n")
         try:
             space = record(subject, device, torch, budget_s)
             spaces.write(space, path)
@@ -122,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget-s", type=float, default=40.0, help="seconds for each kernel, compilation included")
     parser.add_argument("--search", type=int, default=0, help="launches at which triton.autotune searches, too")
     parser.add_argument("--score", action="store_true")
+    parser.add_argument("--probe", action="store_true", help="leave out configurations that fault on this card")
     parser.add_argument("--spaces-only", action="store_true", help="leave first use out")
     parser.add_argument("--json", type=Path, help="where the figures go, instead of beside the spaces")
     parser.add_argument("--record-only", action="store_true", help="score later, elsewhere")
@@ -136,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             options.budget_s,
             options.search,
             use=not options.spaces_only,
+            probe=options.probe,
         )
     if options.record_only:
         return

@@ -6,6 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import product
 
+from bench.any_kernel.calls import (
+    gated_call,
+    int8_call,
+    l2norm_call,
+    prefill_call,
+    prefill_trips,
+)
 from bench.any_kernel.subjects import (
     MOE_ROWS,
     WARPS,
@@ -42,7 +49,7 @@ MATMUL = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, "num_st
 
 def subjects() -> tuple[Subject, ...]:
     """Every kernel of the comparison."""
-    return (*_tutorials(), *_of_training(), *_of_serving(), _chunk())
+    return (*_tutorials(), *_of_training(), *_of_serving(), *_of_more(), _chunk())
 
 
 def _tutorials() -> Iterator[Subject]:
@@ -111,16 +118,37 @@ def _of_serving() -> Iterator[Subject]:
     )  # fmt: skip
 
 
-def _chunk() -> Subject:
-    """The chunk scan of flash-linear-attention.
+def _of_more() -> Iterator[Subject]:
+    """Kernels of flash-linear-attention, SGLang, Unsloth and torchao."""
+    norms = tuple({"BT": rows, "num_warps": warps} for warps in (1, 2, 4, 8, 16) for rows in (8, 16, 32, 64, 128))
+    blocks = tuple({"BLOCK_SIZE": size, "num_warps": warps}
+                   for size, warps in product((512, 1024, 2048, 4096, 8192), (2, 4, 8, 16)))  # fmt: skip
+    attend = tuple({"BLOCK_M": m, "BLOCK_N": n, "num_warps": w, "num_stages": s}
+                   for m, n, w, s in product((64, 128), (32, 64, 128), (4, 8), (1, 2)))  # fmt: skip
+    yield from (
+        Subject("fla_l2norm", "flash-linear-attention", cut("fla_l2norm", "l2norm_fwd_kernel"), norms, ("D", "NB"),
+                partial(rows_shape, cols=(64, 96, 128, 192, 256, 512), most=131072), l2norm_call),
+        Subject("unsloth_swiglu", "Unsloth", cut("unsloth_swiglu", "_fg_kernel"),
+                first({"BLOCK_SIZE": 1024, "num_warps": 4}, blocks), ("n_elements",),
+                lambda pick: {"n": spread(pick, 1 << 16, 1 << 28, 64)}, gated_call),
+        Subject("sglang_prefill", "SGLang", cut("sglang_prefill", "_fwd_kernel"),
+                first({"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 1}, attend), ("length",),
+                sequences, prefill_call, trips=prefill_trips),
+        Subject("torchao_int8_mm", "torchao", cut("torchao_int8_mm", "matmul_kernel_with_block_pointers"),
+                first({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2, "GROUP_M": 8},
+                      tiles((32, 64, 128), (64, 128, 256), (64, 128), each=1, GROUP_M=(8,))),
+                ("M", "N", "K"), partial(product_shape, step=128), int8_call),
+    )  # fmt: skip
 
-    Eight warps race on Hopper in most of its tiles: the project itself uses them in one configuration alone. Last,
-    since a kernel that faults takes the process with it.
+
+def _chunk() -> Subject:
+    """The chunk scan of flash-linear-attention, with the configurations that the project itself lists for some card.
+
+    Some of them fault on Hopper with Triton 3.6: record it with `--probe`, and last.
     """
-    rest = tuple({"BK": k, "BV": v, "num_warps": w, "num_stages": s}
-                 for k, v, w, s in product((32, 64, 128), (32, 64, 128), (2, 4), (2, 3))
-                 if w == 4 or max(k, v) <= 64)  # fmt: skip
-    return Subject("fla_chunk_o", "flash-linear-attention", cut("fla_chunk_o", "chunk_fwd_kernel_o"),
-                   first({"BK": 128, "BV": 128, "num_warps": 8, "num_stages": 3}, rest), ("H", "K", "V", "BT"),
-                   lambda pick: {"batch": spread(pick, 1, 16), "length": spread(pick, 128, 8192, 64),
-                                 "heads": pick.choice((8, 16))}, chunk_call)  # fmt: skip
+    own = ((128, 128, 8, 3), (64, 64, 4, 3), (32, 32, 2, 3))
+    more = tuple((k, v, w, 2) for k, v in ((128, 64), (64, 64), (64, 32), (32, 64), (32, 32)) for w in (4, 8))
+    listed = tuple({"BK": k, "BV": v, "num_warps": w, "num_stages": s} for k, v, w, s in (*own, *more))
+    return Subject("fla_chunk_o", "flash-linear-attention", cut("fla_chunk_o", "chunk_fwd_kernel_o"), listed,
+                   ("H", "K", "V", "BT"), lambda pick: {"batch": spread(pick, 1, 16),
+                   "length": spread(pick, 128, 8192, 64), "heads": pick.choice((8, 16))}, chunk_call)  # fmt: skip

@@ -18,7 +18,7 @@ def on_paper() -> Any:
         return make
 
     names = {name: made(name) for name in ("empty", "zeros", "ones", "rand", "randint")}
-    types = {name: getattr(torch, name) for name in ("bfloat16", "float32", "int32", "int64", "float8_e4m3fn")}
+    types = {name: getattr(torch, name) for name in ("bfloat16", "float32", "int32", "int64", "int8", "float8_e4m3fn")}
     return SimpleNamespace(
         **names,
         **types,

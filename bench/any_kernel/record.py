@@ -71,7 +71,7 @@ def _space(subject: Subject, device: Device, built: dict[int, Built], done: Sequ
     return Space(meta, tuple(shape for shape, *_ in done), subject.configs, runs,
                  np.stack([counts for _, _, counts, _ in done]), measuring.resident(reports, warps, device.card),
                  np.array([subject.author(shape) for shape, *_ in done]),
-                 tuple(test for _, test, *_ in done))  # fmt: skip
+                 tuple(test for _, test, *_ in done)).calm()  # fmt: skip
 
 
 def first_use(subject: Subject, device: Device, torch: Any, space: Space, budget_s: float = 2.0) -> dict[str, Any]:

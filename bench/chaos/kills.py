@@ -41,9 +41,10 @@ def measuring(folder: Path) -> Victim:
     from pipewave.measure import __main__ as measure
 
     path = folder / "rows"
-    os.environ[measure.CHILD] = "1"  # the child that measures, without its supervisor
     options = ["--store", str(path), "--device", "fake", "--quiet", "--plan", "quick", "--batch", "8"]
-    return Victim(lambda: measure.main(options), lambda: frozenset(store.done_keys(store.read(path))), 1.2)
+    return Victim(
+        lambda: measure.measure(measure.arguments(options)), lambda: frozenset(store.done_keys(store.read(path))), 1.2
+    )
 
 
 def profiling(folder: Path) -> Victim:

@@ -1,4 +1,4 @@
-"""Make docs/fixtures/my-card.rows: a store as `pipewave measure` leaves it, with few of our H200 rows.
+"""Make docs/fixtures/my-gpu.rows: a store as `pipewave measure` leaves it, with few of our H200 rows.
 
 `python -m docs.tools.fixture` takes every k-th FP8 product that was timed by graph replay.
 """
@@ -12,7 +12,7 @@ from pipewave.files.store import Store
 from pipewave.measure import environments, rows
 
 SOURCE = ROOT / "data" / "measured" / "h200" / "gemm.json.gz"
-TARGET = ROOT / "docs" / "fixtures" / "my-card.rows"
+TARGET = ROOT / "docs" / "fixtures" / "my-gpu.rows"
 EVERY = 5
 
 

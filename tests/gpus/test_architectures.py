@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import pipewave
-from pipewave.errors import BadInput, UnknownArchitecture
+from pipewave.errors import BadInput, UnknownArchitecture, UnsupportedDtype
 from pipewave.gpus import all_gpus, architectures, find
 from pipewave.gpus.architectures import Architecture, architecture_of, required, shipped
 from pipewave.kernels.gemm.machine import MULTICAST as GEMM_MULTICAST
@@ -43,6 +43,13 @@ def test_every_trait_has_a_source_and_every_gpu_its_traits() -> None:
     assert {gpu.architecture for gpu in all_gpus()} <= {row.name for row in shipped().values()}
     for gpu in all_gpus():
         assert gpu.traits.name == gpu.architecture
+
+
+def test_four_bit_operands_run_where_the_instruction_scales_them() -> None:
+    for name, runs in (("B200", {"nvfp4", "mxfp4"}), ("MI355X", {"mxfp4"}), ("H100", {"mxfp4"}), ("T4", set())):
+        assert {dtype for dtype in ("nvfp4", "mxfp4") if find(name).supports(dtype)} == runs
+    with pytest.raises(UnsupportedDtype, match="MI355X cannot run dtype 'nvfp4'"):
+        find("MI355X").peak_flops("nvfp4")
 
 
 def test_constants_by_tensor_instruction_name_every_one() -> None:

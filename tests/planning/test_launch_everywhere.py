@@ -161,7 +161,7 @@ def test_disaggregated_designs_stand_beside_the_others() -> None:
 def test_a_disaggregated_design_is_what_serve_simulates() -> None:
     from pipewave.planning.disaggregated import designs
     from pipewave.serving.disaggregated import Disaggregated, Side
-    from pipewave.serving.run import Setup
+    from pipewave.serving.setup import Setup
     from pipewave.serving.traffic import synthetic
 
     question = Question(2000, 200)

@@ -7,7 +7,8 @@ import pytest
 from pipewave.models import load
 from pipewave.planning import Question, Space, Split, plan
 from pipewave.planning.steady import Evaluated, evaluate
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
 from pipewave.serving.traffic import synthetic
 

@@ -18,7 +18,8 @@ from pipewave.planning.launch import command
 from pipewave.planning.search import TIMES
 from pipewave.planning.steady import evaluate
 from pipewave.serving import estimate
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
 
 MODEL = load("Llama-3.1-8B")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pipewave.serving import estimate
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
 from pipewave.serving.traffic import synthetic
 

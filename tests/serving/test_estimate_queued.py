@@ -7,7 +7,8 @@ import pytest
 
 from pipewave.errors import DoesNotFit
 from pipewave.serving import estimate
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
 
 ASKED = {"model": "Llama-3.1-8B", "gpu": "L40S", "input_len": 2048, "output_len": 128}

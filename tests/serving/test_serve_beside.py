@@ -13,7 +13,8 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.serving.beside import LOAD_SHARE
 from pipewave.serving.prefix import PrefixCache
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.step.memory import cache_bytes
 

@@ -11,12 +11,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipewave.cli import model, planning, serve, serving
+from pipewave.cli import estimate, model, planning, serve, step, workload
 from pipewave.errors import PipewaveError
 
 app = typer.Typer()
-serving.register(app)
-serve.register(app)
+for command in (step, estimate, workload, serve):
+    command.register(app)
 model.register(app)
 planning.register(app)
 
@@ -137,5 +137,5 @@ def test_engines_words_for_cache_types_are_understood(word: str) -> None:
 
 
 def test_importing_the_commands_loads_no_numbers() -> None:
-    code = "import sys, pipewave.cli.serving, pipewave.cli.serve, pipewave.cli.planning; print('numpy' in sys.modules)"
+    code = "import sys, pipewave.cli.estimate, pipewave.cli.serve, pipewave.cli.planning; print('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

@@ -20,7 +20,8 @@ from pipewave.serving.cases import from_dict
 from pipewave.serving.lockstep import Group
 from pipewave.serving.notation import read
 from pipewave.serving.replica import Limits
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Simulation
 from pipewave.serving.table import StepTable
 from pipewave.serving.together import group_seconds
@@ -181,6 +182,8 @@ def test_published_tables_count_a_group_twice() -> None:
     assert read("vllm", 4, 16, 4, None)[:3] == (1, 4, 4)
     assert read("vllm", 4, 16, 4, 16) == (4, 16, 4, "")
     assert read("sglang", 4, 16, 4, None) == (4, 16, 4, "")
+    assert read("sglang", 16, 4, 1, None)[:3] == (4, 4, 1)
+    assert read("sglang", 16, 4, 1, 16) == (16, 4, 1, "")
 
 
 def test_a_case_names_its_ranks() -> None:

@@ -11,8 +11,9 @@ import pytest
 from pipewave.errors import BadInput
 from pipewave.models.balance import Balance, balance_of
 from pipewave.models.kernels import Batch
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
 from pipewave.serving.server_command import read
+from pipewave.serving.setup import Setup
 from pipewave.serving.together import group_seconds
 from pipewave.serving.traffic import synthetic
 

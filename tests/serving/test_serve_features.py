@@ -18,7 +18,8 @@ from pipewave.planning.launch import pools
 from pipewave.serving import estimate
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.software.front import of as front_of
 from pipewave.software.host import Host

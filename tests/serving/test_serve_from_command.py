@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField
 from pipewave.serving import client_command, server_command
-from pipewave.serving.run import Setup
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
 
 VLLM = """vllm serve meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 8000 \\

@@ -136,8 +136,10 @@ def test_recipes_fill_in_what_published_deployments_set() -> None:
     assert old.settings == {"max_batched_tokens": 1072}
     assert old.notes
     assert not old.without(frozenset(["max_batched_tokens"])).settings
-    latent = DeploymentFacts(attention="mla", mma="tcgen05")
-    assert [recipe("sglang:0.5.9", latent, flight=n).settings["recv_interval"] for n in (4, 16)] == [10, 30]
+    for model in ("deepseek_v3", "qwen3_5_moe_text"):
+        launched = DeploymentFacts(model_type=model, mma="tcgen05")
+        assert [recipe("sglang:0.5.9", launched, flight=n).settings["recv_interval"] for n in (4, 16)] == [10, 30]
+    assert "recv_interval" not in recipe("sglang:0.5.9", DeploymentFacts(model_type="glm_moe_dsa")).settings
 
 
 def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
@@ -154,6 +156,13 @@ def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
     long = recipe("trtllm:1.0.0", narrow, mode="offline", prompt=20000)
     assert long.settings["max_batched_tokens"] > 20000
     assert not recipe("trtllm:1.0.0", narrow, mode="estimate", prompt=20000).settings
+
+
+@pytest.mark.parametrize(("output", "waits"), [(1024, True), (512, False), (2048, False)])
+def test_prompts_wait_for_company_in_the_published_lengths_alone(output: int, waits: bool) -> None:
+    # One prompt a step never fills the share that is waited for, unless outputs are as long.
+    requests = Requests("serve", 1024, 64, output, version_given=False)
+    assert ("wait_steps" in find("trtllm", "1.1.0rc2", DeploymentFacts(), requests).settings) == waits
 
 
 @given(st.integers(1, 40))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipewave.errors import BadInput
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
 from pipewave.software.front import of
 from pipewave.software.host import Host, host_of

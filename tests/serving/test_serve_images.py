@@ -10,7 +10,8 @@ import pytest
 
 from pipewave.errors import BadInput
 from pipewave.models import load
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
 from pipewave.serving.traffic import Traffic
 

@@ -9,7 +9,8 @@ import pytest
 
 from pipewave.errors import BadInput
 from pipewave.serving.over_time import over_time
-from pipewave.serving.run import Server, Setup, with_interval
+from pipewave.serving.run import Server, with_interval
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Record
 from pipewave.serving.steady import middle, summary_of
 from pipewave.serving.traffic import Traffic, synthetic

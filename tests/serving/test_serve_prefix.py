@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pipewave.errors import BadInput
 from pipewave.serving.prefix import PrefixCache
 from pipewave.serving.replica import Limits, Replica
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import Traffic, read_trace
 
 

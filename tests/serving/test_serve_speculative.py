@@ -13,7 +13,8 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.serving.drafting import Drafted, Drafter, pays_until
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import Speculative, of
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import synthetic

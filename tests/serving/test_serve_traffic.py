@@ -16,7 +16,8 @@ from pipewave.models.kernels import Deployment
 from pipewave.serving.perfetto import write
 from pipewave.serving.replay import read_workload, replay
 from pipewave.serving.report import Sla
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server, with_interval
+from pipewave.serving.setup import Setup
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import read_trace, synthetic
 from pipewave.serving.workload import workload
@@ -160,7 +161,7 @@ def test_load_raises_latency_and_intervals_hold_it() -> None:
     quiet, busy = (server.run(synthetic(300, input_len=1000, output_len=50, rate=r)).answer for r in (1.0, 30.0))
     assert quiet["ttft_p50_ms"] < busy["ttft_p50_ms"]
     assert quiet["tpot_p50_ms"] < busy["tpot_p50_ms"]
-    both = server.run_with_interval(synthetic(100, input_len=1000, output_len=50, rate=4)).answer
+    both = with_interval(server, synthetic(100, input_len=1000, output_len=50, rate=4)).answer
     assert both["tpot_p50_ms_low"] < both["tpot_p50_ms"] < both["tpot_p50_ms_high"]
 
 

@@ -23,6 +23,12 @@ from pipewave.step.setting import setting_of
 NAMES = rules.names()
 
 
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 128256, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
 def on(name: str, gpu: str, tp: int = 1, model: str = "Llama-3.1-8B") -> Engine:
     return find_engine(name).on(setting_of(Deployment(load(model), Parallel(tp)), find(gpu)))
 
@@ -134,6 +140,26 @@ def test_a_backend_of_experts_is_chosen_by_name_or_refused() -> None:
     )
     with pytest.raises(BadInput, match="marlin"):
         Runner.of(deployment_of_experts(), find("B200"), find_engine("vllm").what_if(moe_backend="deepep"))
+
+
+def test_four_bit_experts_on_hopper_read_four_bits_in_both_engines() -> None:
+    # SGLang's own rows are of its fallback, which expands weights to 16 bits: it takes triton_kernels as vLLM can.
+    step = {}
+    for name, backend in (("sglang", ""), ("vllm", "triton")):
+        runner = Runner.of(deployment_of_experts(), find("H200"), find_engine(name).what_if(moe_backend=backend))
+        step[name] = float(runner.steps([runner.batch([1] * 32, [1000] * 32)]).families["fused_moe"][0])
+    assert step["sglang"] == pytest.approx(step["vllm"], rel=1e-6)
+
+
+@pytest.mark.parametrize(("engine", "gpu"), [("sglang", "MI355X"), ("vllm", "MI300X"), ("vllm", "H200")])
+def test_weights_of_a_type_that_a_gpu_lacks_run_in_one_it_has_and_say_so(engine: str, gpu: str) -> None:
+    quantised = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    model, found = load({**LLAMA, "quantization_config": quantised}), find(gpu)
+    runner = Runner.of(Deployment(model, Parallel(4)), found, find_engine(engine))
+    steps = runner.steps([runner.batch([1] * 8, [1000] * 8)])
+    layers = 32 * (4096 * (4096 + 2 * 1024 + 4096) + 3 * 4096 * 14336) * 0.5 / 4  # bytes at four bits, by hand
+    assert steps.total_us[0] > layers / found.dram_peak_gbps * 1e-3
+    assert any("NVFP4 answered as MXFP4" in note for note in steps.notes)
 
 
 def test_fused_norms_and_shared_experts_only_ever_save_time() -> None:

@@ -120,6 +120,5 @@ def test_experts_of_triton_kernels_hold_the_host_longer_on_hopper() -> None:
 
 
 def test_a_scan_of_mamba_2_is_launched_as_many_kernels_and_its_step_as_one() -> None:
-    runner = Runner.of(Deployment(load("Llama-3.1-8B")), find("H100"), find_engine("vllm"))
     scan, step = (launches_of(Mamba2((n,), 64, phase=phase), runner.engine) for n, phase in ((2048, "context"), (1, "generation")))  # fmt: skip
     assert scan > 5 and step == 1

@@ -1,4 +1,4 @@
-"""Experts by a grouped product that walks a block of every expert."""
+"""Kernels that an engine's rules say are slower than others' rows: a block of every expert, products for few rows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from pipewave.calls.families import FusedMoe
+from pipewave.calls.families import FusedMoe, Gemm
+from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import Runner, find_engine
-from pipewave.step.grouped import every_block_us
+from pipewave.step.grouped import every_block_us, slow_product_us
 
 EXPERTS = {"experts": 128, "topk": 8, "hidden": 4096, "inter": 1536, "dtype": "fp8_block"}
 
@@ -51,3 +52,29 @@ def test_decode_hangs_on_the_split_and_not_on_the_batch() -> None:
 @pytest.mark.parametrize("version", ["0.11.0", "0.19.0"])
 def test_versions_that_take_triton_read_what_tokens_ask_for(version: str) -> None:
     assert decode_us(version, 4) < 0.7 * decode_us(version, 20) < decode_us("0.12.0", 20)
+
+
+def prompt_us(backend: str, tokens: int) -> float:
+    """µs of the products of a prompt of DeepSeek-R1 in FP8 under SGLang on B200."""
+    engine = find_engine("sglang:0.5.9").what_if(gemm_backend=backend)
+    runner = Runner.of(Deployment(load("DeepSeek-R1"), Parallel(8)), find("B200"), engine)
+    return float(runner.steps([runner.batch([tokens], [tokens])]).families["gemm"][0])
+
+
+def test_a_slow_product_at_its_rate_by_hand() -> None:
+    """1,024 rows of (24576, 7168) took 826 µs on a B200 (github.com/sgl-project/sglang/pull/13528)."""
+    gpu = find("B200")
+    call = Gemm(1024, 24576, 7168, dtype="fp8_block")
+    flops = 2.0 * 1024 * 24576 * 7168
+    assert slow_product_us(call, 1610.0, gpu) == pytest.approx(flops / (1610.0 * 148 * gpu.sustained_clock_mhz))
+    assert slow_product_us(call, 1610.0, gpu) == pytest.approx(826, rel=0.03)
+
+
+def test_flashinfers_product_is_slower_for_long_prompts_only() -> None:
+    assert prompt_us("flashinfer_trtllm", 16) == prompt_us("", 16)
+    assert prompt_us("flashinfer_trtllm", 8192) > 2.0 * prompt_us("", 8192)
+
+
+def test_a_backend_of_products_is_chosen_by_name_or_refused() -> None:
+    with pytest.raises(BadInput, match="flashinfer_trtllm"):
+        prompt_us("deepep", 16)

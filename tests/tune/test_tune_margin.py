@@ -46,6 +46,20 @@ def test_the_margin_is_the_least_that_few_lose_by(error: float) -> None:
     assert share(by - 0.01) > FEW
 
 
+def test_one_anchor_among_few_forbids_no_choice() -> None:
+    us = np.tile([10.0, 8.0], (12, 1))
+    us[0, 1] = 30.0  # disturbed
+    default = np.zeros(12, np.int64)
+    assert margin(is_slower(us, default), np.log(np.tile([10.0, 8.0], (12, 1))), default) == MARGINS[0]
+
+
+def test_where_no_margin_protects_the_narrowest_of_the_best_is_taken() -> None:
+    us = np.tile([10.0, 12.0, 8.0], (12, 1))
+    us[:4, 2] = 14.0
+    predicted = np.log(np.tile([10.0, 9.9, 5.0], (12, 1)))  # no margin tried is as wide as this error
+    assert margin(is_slower(us, np.zeros(12, np.int64)), predicted, np.zeros(12, np.int64)) == MARGINS[0]
+
+
 def test_slower_is_by_more_than_the_repeats_tell_and_only_what_was_timed() -> None:
     us = np.array([[10.0, 10.1, 10.3, np.nan, 9.0]])
     assert is_slower(us, np.array([0])).tolist() == [[False, False, True, False, False]]

@@ -19,7 +19,7 @@ PLAN = {"model": "Llama-3.1-8B", "gpus": ["H100"], "input_len": 128, "output_len
 
 WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("serve", SERVE | {"gpu": "H2000"}, "unknown_gpu", "did you mean"),
-    ("serve", SERVE | {"gpu": "my-card.yaml"}, "unknown_gpu", "no paths"),
+    ("serve", SERVE | {"gpu": "my-gpu.yaml"}, "unknown_gpu", "no paths"),
     ("serve", SERVE | {"gpu": "../x.json/"}, "unknown_gpu", "no paths"),
     ("serve", SERVE | {"model": "Lama-3.1-8B"}, "unknown_model", "did you mean Llama-3.1-8B"),
     ("serve", SERVE | {"model": "/etc/config.json"}, "unknown_model", "config.json"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipewave.calls.base import DTYPES, KV_DTYPES, Call, check_lengths
+from pipewave.calls.documented import documented
 from pipewave.calls.fields import of
 from pipewave.errors import BadInput
 
@@ -69,6 +70,7 @@ def listed(lens: Any) -> Any:
     return tuple(lens) if isinstance(lens, Iterable) and not isinstance(lens, str) else lens
 
 
+@documented
 def attention(
     q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, kv_heads: int, head_dim: int = 128, **options: Any
 ) -> Attention:
@@ -81,20 +83,16 @@ def attention(
         kv_heads: heads of K and V; must divide `heads`.
         head_dim: elements of a head.
         **options: fields of `Attention`: `causal`, `window` (keys), `page_size` (tokens), `kv_dtype`, `head_dim_v`,
-            `sinks`, `softcap`, `dtype` (of operands), `stack` (such as `vllm-0.22.1`), `impl`.
+            `sinks`, `softcap`, {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: 2·(head_dim + head_dim_v) FLOPs a visible query-key pair and head (`kernels/attention/tiles.py`).
     """
     return Attention(listed(q_lens), listed(kv_lens), heads, kv_heads, head_dim, **options)
 
 
+@documented
 def mla(q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, phase: str, **options: Any) -> Mla:
     """Multi-head latent attention over a batch of requests.
 
@@ -103,15 +101,9 @@ def mla(q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, phase: str, *
         kv_lens: keys of each request, new tokens included, [request].
         heads: query heads of this rank.
         phase: `context` expands K and V from the latent; `generation` works on the latent itself.
-        **options: fields of `Mla`: `kv_lora_rank` and `rope_dim` (elements of the latent), `kv_dtype`, `dtype` (of
-            operands), `stack` (such as `vllm-0.22.1`), `impl`.
+        **options: fields of `Mla`: `kv_lora_rank` and `rope_dim` (elements of the latent), `kv_dtype`, {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: FLOPs of the visible pairs at the widths of the phase (`kernels/mla/analyse.py`).
     """

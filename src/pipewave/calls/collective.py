@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipewave.calls.base import DTYPES, Call
+from pipewave.calls.documented import documented
 from pipewave.calls.fields import of
 from pipewave.errors import BadInput
 
@@ -61,105 +62,80 @@ class SendRecv(Collective):
     kernel: ClassVar[str] = "send_recv"
 
 
+@documented
 def all_reduce(bytes: int, world: int, **options: Any) -> AllReduce:
     """A sum over all ranks that every rank receives.
 
     Args:
         bytes: bytes on each rank, as nccl-tests counts size.
         world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
-            as `vllm-0.22.1`), `impl`.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: 2·(world − 1)/world · bytes cross each link of a ring (`kernels/collective/algorithms.py`).
     """
     return AllReduce(bytes, world, **options)
 
 
+@documented
 def all_gather(bytes: int, world: int, **options: Any) -> AllGather:
     """A gather after which every rank holds all parts.
 
     Args:
         bytes: bytes of the gathered output, as nccl-tests counts size.
         world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
-            as `vllm-0.22.1`), `impl`.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: (world − 1)/world · bytes cross each link of a ring (`kernels/collective/algorithms.py`).
     """
     return AllGather(bytes, world, **options)
 
 
+@documented
 def reduce_scatter(bytes: int, world: int, **options: Any) -> ReduceScatter:
     """A sum over all ranks of which every rank receives its part.
 
     Args:
         bytes: bytes of the input on each rank, as nccl-tests counts size.
         world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
-            as `vllm-0.22.1`), `impl`.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: (world − 1)/world · bytes cross each link of a ring (`kernels/collective/algorithms.py`).
     """
     return ReduceScatter(bytes, world, **options)
 
 
+@documented
 def all_to_all(bytes: int, world: int, **options: Any) -> AllToAll:
     """An exchange in which every rank sends a part to every other.
 
     Args:
         bytes: bytes on each rank, as nccl-tests counts size.
         world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
-            as `vllm-0.22.1`), `impl`.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: (world − 1)/world · bytes leave each rank (`kernels/collective/algorithms.py`).
     """
     return AllToAll(bytes, world, **options)
 
 
+@documented
 def send_recv(bytes: int, world: int = 2, **options: Any) -> SendRecv:
     """A transfer from each rank to the next.
 
     Args:
         bytes: bytes on each rank, as nccl-tests counts size.
         world: ranks.
-        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), `dtype` (of operands), `stack` (such
-            as `vllm-0.22.1`), `impl`.
+        **options: fields of `Collective`: `nodes` (hosts, must divide `world`), {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: all bytes cross one link (`kernels/collective/algorithms.py`).
     """

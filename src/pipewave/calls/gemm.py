@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipewave.calls.base import DTYPES, Call
+from pipewave.calls.documented import documented
 from pipewave.calls.fields import of
 
 
@@ -30,6 +31,7 @@ class Gemm(Call):
     impl: str | None = of("str", None)
 
 
+@documented
 def gemm(m: int, n: int, k: int, **options: Any) -> Gemm:
     """A matrix product y[m,n] = x[m,k] · W[n,k]ᵀ.
 
@@ -37,15 +39,9 @@ def gemm(m: int, n: int, k: int, **options: Any) -> Gemm:
         m: rows of x and y (tokens).
         n: rows of W (output features).
         k: columns of x and W (input features).
-        **options: fields of `Gemm`: `quantize` (the call quantises x too), `tile`, `ctas`, `sm_clock_mhz`, `dtype`
-            (of operands), `stack` (such as `vllm-0.22.1`), `impl`.
+        **options: fields of `Gemm`: `quantize` (the call quantises x too), `tile`, `ctas`, `sm_clock_mhz`, {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: 2·m·n·k FLOPs; m·k + n·k + m·n elements in and out (`kernels/gemm/traffic.py`).
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipewave.calls.base import DTYPES, Call
+from pipewave.calls.documented import documented
 from pipewave.calls.fields import of
 from pipewave.errors import BadInput
 
@@ -56,6 +57,7 @@ class FusedMoe(Call):
             raise BadInput(f"routing adds up to {found:,}: must {bound} tokens × topk = {pairs:,}", field="routing")
 
 
+@documented
 def fused_moe(tokens: int, experts: int, topk: int, hidden: int, inter: int, **options: Any) -> FusedMoe:
     """The routed experts of one layer on one rank: sort, two grouped products, activation, sum.
 
@@ -65,15 +67,9 @@ def fused_moe(tokens: int, experts: int, topk: int, hidden: int, inter: int, **o
         topk: experts of a token.
         hidden: width of the model, elements.
         inter: width of one expert, elements, before sharding.
-        **options: fields of `FusedMoe`: `tp`, `ep`, `routing`, `part`, `gated`, `config`, `dtype` (of operands),
-            `stack` (such as `vllm-0.22.1`), `impl`.
+        **options: fields of `FusedMoe`: `tp`, `ep`, `routing`, `part`, `gated`, `config`, {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: 2·hidden·inter FLOPs for each of three matrices, token and expert (two where not gated)
     (`kernels/moe/machine.py`).

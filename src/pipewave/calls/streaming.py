@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipewave.calls.base import DTYPES, Call
+from pipewave.calls.documented import documented
 from pipewave.calls.fields import of
 
 
@@ -52,47 +53,39 @@ class Elementwise(Call):
     impl: str | None = of("str", None)
 
 
+@documented
 def rmsnorm(rows: int, dim: int, **options: Any) -> RmsNorm:
     """Root-mean-square normalisation of each row.
 
     Args:
         rows: rows (tokens).
         dim: elements of a row.
-        **options: fields of `RmsNorm`: `fused_add` (adds the residual and writes it back), `dtype` (of operands),
-            `stack` (such as `vllm-0.22.1`), `impl`.
+        **options: fields of `RmsNorm`: `fused_add` (adds the residual and writes it back), {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: rows · dim elements in and out, twice each with `fused_add` (`kernels/streaming/norm.py`).
     """
     return RmsNorm(rows, dim, **options)
 
 
+@documented
 def silu_and_mul(rows: int, dim: int, **options: Any) -> SiluAndMul:
     """SiLU of one half of each row times the other half.
 
     Args:
         rows: rows (tokens).
         dim: elements of an output row; an input row has twice as many.
-        **options: fields of `SiluAndMul`: `dtype` (of operands), `stack` (such as `vllm-0.22.1`), `impl`.
+        **options: fields of `SiluAndMul`: {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: 3 · rows · dim elements in and out (`kernels/streaming/norm.py`).
     """
     return SiluAndMul(rows, dim, **options)
 
 
+@documented
 def elementwise(bytes_read: int, bytes_written: int, **options: Any) -> Elementwise:
     """A kernel that only streams memory.
 
@@ -100,14 +93,9 @@ def elementwise(bytes_read: int, bytes_written: int, **options: Any) -> Elementw
         bytes_read: bytes in that the kernel before has just written.
         bytes_written: bytes out.
         **options: fields of `Elementwise`: `weight_bytes` (bytes in that come from DRAM), `op` (such as `rope`),
-            `rounds`, `dtype` (of operands), `stack` (such as `vllm-0.22.1`), `impl`.
+            `rounds`, {options}.
 
-    Returns:
-        The call, for `predict`.
-
-    Raises:
-        BadInput: a value that cannot be; the message names the field and what it takes.
-        TypeError: an option that is no field.
+    {call}
 
     Work: the bytes as named (`kernels/streaming/stream.py`).
     """

@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from pipewave.cli.options import TP, Gpu, Model
+
+Degrees = Annotated[str, typer.Option(*TP, help="Tensor-parallel degrees, such as 1,2,4.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
@@ -34,9 +38,9 @@ def _write(export: Callable[..., Iterable[Path]], model: str, gpu: str, tp: str,
 
 
 def vidur(
-    model: Annotated[str, typer.Option(help="config.json, directory or built-in name of a dense model.")],
-    gpu: Annotated[str, typer.Option(help="GPU name or spec file.")],
-    tp: Annotated[str, typer.Option(help="Tensor-parallel degrees, such as 1,2,4.")] = "1",
+    model: Model,
+    gpu: Gpu,
+    tp: Degrees = "1",
     out: Annotated[
         Path, typer.Option(help="Folder for mlp.csv, attention.csv, all_reduce.csv and send_recv.csv.")
     ] = Path("vidur-profiles"),
@@ -51,9 +55,9 @@ def vidur(
 
 
 def llmservingsim(
-    model: Annotated[str, typer.Option(help="config.json, directory or built-in name.")],
-    gpu: Annotated[str, typer.Option(help="GPU name or spec file.")],
-    tp: Annotated[str, typer.Option(help="Tensor-parallel degrees, such as 1,2,4.")] = "1",
+    model: Model,
+    gpu: Gpu,
+    tp: Degrees = "1",
     out: Annotated[Path, typer.Option(help="Its folder of profiles: <GPU>/<model>/<type>/ is made below.")] = Path(
         "perf"
     ),
@@ -68,9 +72,9 @@ def llmservingsim(
 
 
 def aiconfigurator(
-    model: Annotated[str, typer.Option(help="config.json, directory or built-in name of a dense model.")],
-    gpu: Annotated[str, typer.Option(help="GPU name or spec file.")],
-    tp: Annotated[str, typer.Option(help="Tensor-parallel degrees, such as 1,2,4.")] = "1",
+    model: Model,
+    gpu: Gpu,
+    tp: Degrees = "1",
     out: Annotated[Path, typer.Option(help="Its folder of systems, for --systems-paths.")] = Path("systems"),
 ) -> None:
     """Tables of a GPU for a model as AIConfigurator (AISimulate) reads them; needs pyarrow.

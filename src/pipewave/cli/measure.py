@@ -39,8 +39,8 @@ def measure(
 ) -> None:
     """Time kernels on this machine's GPU; rows are appended as they come, and the next run resumes.
 
-    Example: `pipewave measure --plan quick --store my-card.rows`, then
-    `pipewave calibrate --store my-card.rows --gpu "RTX 4090"`.
+    Example: `pipewave measure --plan quick --store my-gpu.rows`, then
+    `pipewave calibrate --store my-gpu.rows --gpu "RTX 4090"`.
     """
     from pipewave.measure.__main__ import main
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipewave.cli.serving import AsJson, Ep, Ignore, Pp, Tp, facts
+from pipewave.cli.options import AsJson, Ep, Ignore, Pp, Tp
 
 if TYPE_CHECKING:
     from pipewave.models.blocks import Blocks
@@ -47,7 +47,7 @@ def model_command(
     if as_json:
         print(json.dumps({"schema_version": 1, **totals, **asdict(found), "parts": rows(spec, parallel)}))
         return
-    from pipewave.cli.render import table
+    from pipewave.cli.render import facts, table
 
     title = f"{spec.name} ({spec.model_type}): {found.pattern}"
     table(rows(spec, parallel) if matrices else list(_lines(found)), title=title, droppable=("what", "precision"))

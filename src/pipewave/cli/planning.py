@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipewave.cli.groups import grouped
+from pipewave.cli.options import (
+    DP,
+    PP,
+    SEQUENCES,
+    STEP_TOKENS,
+    TP,
+    AsJson,
+    Ignore,
+    Isl,
+    Model,
+    Osl,
+    Tpot,
+    Ttft,
+    cache_word,
+)
 from pipewave.errors import BadInput
+
+if TYPE_CHECKING:
+    from pipewave.planning.space import Space
 
 HEADINGS = {
     "max_num_seqs": "seqs",
@@ -39,66 +59,79 @@ HIDDEN = ("e2e_ms", *(f"{name}_{side}" for name in INTERVALS for side in ("low",
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("plan")(plan_command)
+    app.command("plan")(grouped(plan_command))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Requests, and the limits that they are held to."""
+
+    isl: Isl
+    osl: Osl
+    ttft: Ttft = None
+    tpot: Tpot = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What to try: lists separated by commas."""
+
+    tp: Annotated[str, typer.Option(*TP, help="Degrees of tensor parallelism.")] = "1,2,4,8"
+    pp: Annotated[str, typer.Option(*PP, help="Pipeline stages.")] = "1"
+    dp: Annotated[str, typer.Option(*DP, help="Ranks of attention data parallelism.")] = "1"
+    speculative: Annotated[
+        list[str], typer.Option("--speculative", help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
+    ] = field(default_factory=list)
+    disaggregated: Annotated[bool, typer.Option(help="Also prefill and decode engines apart, rates matched.")] = False
+    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm, or several.")] = "vllm"
+    kv_cache_dtype: Annotated[str, typer.Option("--kv-cache-dtype", help="auto, fp8 or both.")] = "auto"
+    max_num_seqs: Annotated[str | None, typer.Option(*SEQUENCES, help="Batch sizes.")] = None
+    max_num_batched_tokens: Annotated[str | None, typer.Option(*STEP_TOKENS, help="Step budgets.")] = None
+    max_gpus: Annotated[int, typer.Option("--max-gpus", help="Most GPUs of one replica.")] = 64
+
+    def space(self, gpus: tuple[str, ...]) -> Space:
+        """All designs of these GPUs."""
+        from pipewave.planning.space import BATCHES, BUDGETS, Space
+
+        return Space(
+            gpus,
+            tps=_numbers("tp", self.tp),
+            pps=_numbers("pp", self.pp),
+            dps=_numbers("dp", self.dp),
+            speculative=(None, *self.speculative),
+            disaggregated=self.disaggregated,
+            engines=_words(self.engine),
+            kv_dtypes=tuple(cache_word(word) for word in _words(self.kv_cache_dtype)),
+            budgets=_given("max_num_batched_tokens", self.max_num_batched_tokens) or BUDGETS,
+            batches=_given("max_num_seqs", self.max_num_seqs) or BATCHES,
+            gpus_most=self.max_gpus,
+        )
 
 
 def plan_command(
-    model: Annotated[str, typer.Option("--model", help="config.json, a directory with one, or a built-in name.")],
+    model: Model,
     gpus: Annotated[str, typer.Option("--gpus", "--gpu", help="GPU names separated by commas, or all.")],
-    isl: Annotated[int, typer.Option("--isl", "--input-len", help="Prompt tokens of a request.")],
-    osl: Annotated[int, typer.Option("--osl", "--output-len", help="Generated tokens of a request.")],
-    ttft: Annotated[float | None, typer.Option(help="Limit on mean time to first token, ms.")] = None,
-    tpot: Annotated[float | None, typer.Option(help="Limit on mean time per later token, ms.")] = None,
-    tp: Annotated[str, typer.Option("--tp", "--tp-size", "--tensor-parallel-size", help="Degrees to try.")] = "1,2,4,8",
-    pp: Annotated[str, typer.Option("--pp", "--pp-size", "--pipeline-parallel-size", help="Degrees to try.")] = "1",
-    dp: Annotated[
-        str, typer.Option("--dp", "--dp-size", "--data-parallel-size", help="Ranks of data-parallel attention to try.")
-    ] = "1",
-    speculative: Annotated[
-        list[str], typer.Option("--speculative", help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
-    ] = [],  # noqa: B006
-    disaggregated: Annotated[bool, typer.Option(help="Also prefill and decode engines apart, rates matched.")] = False,
-    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm, or several.")] = "vllm",
-    kv_cache_dtype: Annotated[str, typer.Option("--kv-cache-dtype", help="auto, fp8 or both.")] = "auto",
-    max_num_seqs: Annotated[
-        str | None, typer.Option("--max-num-seqs", "--max-running-requests", help="Batch sizes to try.")
-    ] = None,
-    max_num_batched_tokens: Annotated[
-        str | None, typer.Option("--max-num-batched-tokens", "--chunked-prefill-size", help="Step budgets to try.")
-    ] = None,
-    most: Annotated[int, typer.Option("--max-gpus", help="Most GPUs of one replica.")] = 64,
+    asked: Asked,
+    tried: Tried,
     price: Annotated[list[str], typer.Option(help="Your own price, such as H100=2.5 (USD an hour); repeatable.")] = [],  # noqa: B006
     executor: Annotated[str | None, typer.Option(help="processes://N or dask://HOST:PORT.")] = None,
     launch_as: Annotated[
         str, typer.Option("--launch-as", help="How to print the winner: shell, docker, kubernetes or dynamo.")
     ] = "shell",
     rows: Annotated[int, typer.Option(help="Rows of the Pareto front to show.")] = 20,
-    ignore: Annotated[list[str], typer.Option("--ignore-field", help="Config field known to change nothing.")] = [],  # noqa: B006
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    ignore: Ignore = [],  # noqa: B006
+    as_json: AsJson = False,
 ) -> None:
     """The cheapest way to serve a model within limits: Pareto front, cost, what does not fit, what would help."""
-    from pipewave.calls.dtypes import cache_type
     from pipewave.gpus import names
     from pipewave.models import load
-    from pipewave.planning import Question, Space, plan
+    from pipewave.planning import Question, plan
     from pipewave.planning.executors import executor as open_executor
-    from pipewave.planning.space import BATCHES, BUDGETS
 
-    space = Space(
-        tuple(names()) if gpus == "all" else _words(gpus),
-        tps=_numbers("tp", tp),
-        pps=_numbers("pp", pp),
-        dps=_numbers("dp", dp),
-        speculative=(None, *speculative),
-        disaggregated=disaggregated,
-        engines=_words(engine),
-        kv_dtypes=tuple(cache_type(word) for word in _words(kv_cache_dtype)),
-        budgets=_numbers("max_num_batched_tokens", max_num_batched_tokens) if max_num_batched_tokens else BUDGETS,
-        batches=_numbers("max_num_seqs", max_num_seqs) if max_num_seqs else BATCHES,
-        gpus_most=most,
-    )
+    space = tried.space(tuple(names()) if gpus == "all" else _words(gpus))
+    question = Question(asked.isl, asked.osl, asked.ttft, asked.tpot)
     with open_executor(executor) as pool:
-        spec, question = load(model, ignore=tuple(ignore)), Question(isl, osl, ttft, tpot)
+        spec = load(model, ignore=tuple(ignore))
         answer = plan(spec, question, space, own_prices=_prices(price), executor=pool).to_dict(rows, launch_as)
     if as_json:
         print(json.dumps({"schema_version": 1, **answer}))
@@ -115,6 +148,11 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         return tuple(int(word) for word in _words(text))
     except ValueError as problem:
         raise BadInput(f"{name} = {text!r}: must be integers separated by commas", field=name) from problem
+
+
+def _given(name: str, text: str | None) -> tuple[int, ...]:
+    """The numbers of an option, none where it is not given."""
+    return _numbers(name, text) if text else ()
 
 
 def _prices(given: list[str]) -> dict[str, float]:

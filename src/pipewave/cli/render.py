@@ -56,6 +56,13 @@ def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", droppable: Sequ
     console.print(grid)
 
 
+def facts(named: Mapping[str, Any]) -> None:
+    """Print one fact a line."""
+    for name, value in named.items():
+        if value not in ([], None):
+            print(f"{name:28} {value:,}" if isinstance(value, int) else f"{name:28} {text(value)}")
+
+
 def _fitting(rows: Sequence[Mapping[str, Any]], width: int, droppable: Sequence[str]) -> list[str]:
     """Names of the columns that fit side by side once enough of the droppable ones are left out."""
     names = list(rows[0]) if rows else []

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, cache_word
+
 if TYPE_CHECKING:
     from pipewave.traces import Report, Workload
     from pipewave.traces.compare import Comparison
@@ -35,12 +37,12 @@ def trace_command(
     by: Annotated[str, typer.Option(help="call, operator or layer: what the table's rows are.")] = "call",
     gpu: Annotated[str | None, typer.Option(help="GPU name or spec file; default: the one the trace names.")] = None,
     model: Annotated[str | None, typer.Option(help="config.json, directory or built-in name, for CUDA graphs.")] = None,
-    tp: Annotated[int, typer.Option("--tp", "--tp-size", help="Tensor-parallel ranks.")] = 1,
-    ep: Annotated[int, typer.Option("--ep", "--ep-size", help="Expert-parallel ranks inside the tensor group.")] = 1,
-    q_lens: Annotated[str, typer.Option("--q-lens", help="New tokens of each request, such as 1*32.")] = "",
+    tp: Tp = 1,
+    ep: Ep = 1,
+    q_lens: QLens = "",
     kv_lens: Annotated[str, typer.Option("--kv-lens", help="Cache lengths with them; one number stands for all.")] = "",
-    kv_cache_dtype: Annotated[str | None, typer.Option("--kv-cache-dtype", help="fp8 or the model's own.")] = None,
-    engine: Annotated[str, typer.Option(help="vllm or sglang.")] = "vllm",
+    kv_cache_dtype: KvDtype = None,
+    engine: EngineName = "vllm",
     stack: Annotated[str | None, typer.Option(help="Software version, such as vllm-0.22.1.")] = None,
     protocol: Annotated[str | None, typer.Option(help="Default: serving; cold for ncu, which flushes caches.")] = None,
     form: Annotated[str, typer.Option("--format", help="table, json, html or md.")] = "table",
@@ -86,7 +88,6 @@ def _one_other(other: str | None, compare: str | None) -> str | None:
 def _workload(
     model: str | None, tp: int, ep: int, q_lens: str, kv_lens: str, kv_dtype: str | None, engine: str
 ) -> Workload:
-    from pipewave.calls.dtypes import cache_type
     from pipewave.calls.lists import integers
     from pipewave.kernels.launched import Given
     from pipewave.models import load
@@ -100,7 +101,7 @@ def _workload(
         return Workload(None, given, engine)
     spec, parallel = load(model), Parallel(tp, 1, ep)
     parallel.check(spec)
-    return Workload(Deployment(spec, parallel, cache_type(kv_dtype), find_engine(engine).page_size), given, engine)
+    return Workload(Deployment(spec, parallel, cache_word(kv_dtype), find_engine(engine).page_size), given, engine)
 
 
 def _text(found: Report | Comparison, form: str, top: int, by: str) -> str:

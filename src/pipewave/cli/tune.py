@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from pipewave.cli.options import AsJson, Ep, Model, Tp
 from pipewave.errors import BadInput
 
 Kernel = Annotated[str, typer.Argument(help="Kernel name, such as gemm, moe_w13 or decode_128.", show_default=False)]
 Gpu = Annotated[str, typer.Option("--gpu", help="Whose table.")]
 File = Annotated[Path | None, typer.Option("--table", help="A table file instead of the shipped one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 RECORDINGS = Path("data/recordings/h200")
 
 
@@ -168,9 +168,9 @@ def export(
 
 def engine(
     name: Annotated[str, typer.Argument(metavar="ENGINE", help="vllm or sglang.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="config.json, its directory, or a built-in name.")],
-    tp: Annotated[int, typer.Option(help="GPUs that share every layer.")] = 1,
-    ep: Annotated[int, typer.Option(help="GPUs that share the experts.")] = 1,
+    model: Model,
+    tp: Tp = 1,
+    ep: Ep = 1,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("configs"),
     most: Annotated[int, typer.Option(help="Most tokens of a step.")] = 8192,
     only_list: Annotated[bool, typer.Option("--list", help="Only say which files the engine looks up.")] = False,

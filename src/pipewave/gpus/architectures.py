@@ -28,12 +28,13 @@ _DATA = Path(__file__).with_name("architectures.json")
 class Architecture:
     """Traits of one compute capability.
 
-    of_16bit: other peaks as multiples of the 16-bit one, absent = cannot run. mma: the fastest tensor instruction: it
-    says how operands reach the tensor cores: from registers (`mma`), from shared memory that clusters of SMs fill
-    together (`wgmma`), through tensor memory, two SMs to a product (`tcgen05`). l2_partitions: pieces of the L2, each
-    keeping its own copy of what several read. joules_per_flop: of a dense 16-bit FLOP at the power limit.
-    nvlink_reduces: switches add up in flight. clock_drops_when_cold: a product after a pause brings the clock down.
-    stand_in: the stack whose kernels answer for all others, where no stack was measured on the architecture.
+    of_16bit: other peaks as multiples of the 16-bit one, absent = cannot run. fp4_types: 4-bit operands its tensor
+    instruction scales. mma: the fastest tensor instruction: it says how operands reach the tensor cores: from registers
+    (`mma`), from shared memory that clusters of SMs fill together (`wgmma`), through tensor memory, two SMs to a
+    product (`tcgen05`). l2_partitions: pieces of the L2, each keeping its own copy of what several read.
+    joules_per_flop: of a dense 16-bit FLOP at the power limit. nvlink_reduces: switches add up in flight.
+    clock_drops_when_cold: a product after a pause brings the clock down. stand_in: the stack whose kernels answer for
+    all others, where no stack was measured on the architecture.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Architecture:
     l2_bytes_per_clk_per_sm: float
     l2_note: str = "given with the traits"
     of_16bit: Mapping[str, float]
+    fp4_types: tuple[str, ...] = ("nvfp4", "mxfp4")
     mma: Mma
     l2_partitions: int
     joules_per_flop: float
@@ -56,6 +58,7 @@ class Architecture:
     stand_in: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "fp4_types", tuple(self.fp4_types))
         if self.mma not in get_args(Mma):
             raise BadInput(f"mma = {self.mma!r}: must be one of {', '.join(get_args(Mma))}", field="mma")
         for name in _NUMBERS:

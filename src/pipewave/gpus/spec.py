@@ -272,6 +272,8 @@ class GPU:
         if dtype not in _PEAK_FIELD:
             raise BadInput(f"dtype = {dtype!r} is not known: use one of {', '.join(DTYPES)}", field="dtype")
         tflops: float | None = getattr(self, _PEAK_FIELD[dtype])
+        if tflops and dtype in ("nvfp4", "mxfp4") and dtype not in self.traits.fp4_types:
+            tflops = None
         if dtype == "int4" or (dtype == "mxfp4" and tflops is None and self.compute_capability >= 80):
             return max(self.bf16_tflops or 0.0, self.fp16_tflops)
         return tflops

@@ -40,12 +40,14 @@ def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf
     fields = Fields(found.text, dict(family.defaults))
     quantisation, base = _quantisation(fields, Fields(raw), hf_quant), _base(fields)
     _check_fixed(fields, family)
+    _check_decoder(fields)
     count = layer_count(fields, MAX_LAYERS)
     layers = _layers(LayerReader(fields, family, quantisation, base, 0, Kind()), count)
-    tower = found.tower(fields.integer("hidden_size", high=1 << 20))
+    width = fields.integer("hidden_size", high=1 << 20)
     spec = _whole(LayerReader(fields, family, quantisation, base, 0, Kind()), name, model_type, layers)
     noted = _notes(fields, model_type, frozenset(ignore))
-    return replace(spec, tower=tower, notes=(*found.notes, *quantisation.notes, *noted))
+    spec = replace(spec, tower=found.tower(width), audio_params=found.heard(width))
+    return replace(spec, notes=(*found.notes, *quantisation.notes, *noted))
 
 
 def _model_type(text: Mapping[str, Any]) -> str:
@@ -96,6 +98,16 @@ def _check_fixed(fields: Fields, family: Family) -> None:
     for name, wanted in family.fixed:
         if fields.get(name, wanted) != wanted:
             raise UnsupportedModel(f"{name} = {fields.get(name)!r}: only {wanted!r} is modelled", field=name)
+
+
+def _check_decoder(fields: Fields) -> None:
+    """Raise UnsupportedModel where a decoder attends to an encoder of its own."""
+    if fields.get("is_encoder_decoder") is True or (fields.has("encoder_layers") and fields.has("decoder_layers")):
+        raise UnsupportedModel(
+            "is_encoder_decoder: a decoder that attends to an encoder (translation, speech) is not modelled; models "
+            "of one stack, decoders or encoders, are",
+            field="is_encoder_decoder",
+        )
 
 
 def _layers(reader: LayerReader, count: int) -> tuple[Layer, ...]:
@@ -172,5 +184,5 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,
         tables=tables(fields, hidden),
         front=front,
-        front_params=front_params,
+        front_params=front_params + (hidden * hidden + hidden if family.head_map else 0),
     )

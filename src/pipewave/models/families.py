@@ -49,6 +49,7 @@ class Family:
     tied: bool = False  # default of tie_word_embeddings
     positions: str = ""  # field that counts learned position embeddings
     encoder: bool = False
+    head_map: bool = False  # a map as wide as the model before what is pooled or predicted
     double: bool = False  # one layer of the config holds two attentions and two dense blocks
     defaults: tuple[tuple[str, Any], ...] = ()  # what the config class supplies where files leave it out
     fixed: tuple[tuple[str, bool | float | str], ...] = ()  # fields of which only this value is modelled
@@ -96,7 +97,7 @@ PHI = Family(qkv_bias=True, o_bias=True, mlp_bias=True, head_bias=True, norms="p
 LIGHTNING = Family(linear="lightning", window="none")
 BERT = Family(
     qkv_bias=True, o_bias=True, mlp_bias=True, norms="post", norm_bias=True, gated=False, tied=True, encoder=True,
-    positions="max_position_embeddings", window="none",
+    positions="max_position_embeddings", window="none", head_map=True,
 )  # fmt: skip
 GPT = Family(
     qkv_bias=True, o_bias=True, mlp_bias=True, norm_bias=True, gated=False, tied=True, positions="n_positions",
@@ -212,8 +213,8 @@ FAMILIES: dict[str, Family] = {
     "muse_spark_text": Family(more_norms=3, gate=True, defaults=(("latent_moe_use_norm", True),)),
     "qwen4_exp_text": replace(QWEN_NEXT, window="none"),
     "zaya": Family(tied=True, more_norms=4),
-    "gte": replace(BERT, mlp_bias=False, gated=True, positions=""),
-    "nomic_bert": replace(BERT, qkv_bias=False, o_bias=False, mlp_bias=False, gated=True, positions=""),
+    "gte": replace(BERT, mlp_bias=False, gated=True, positions="", head_map=False),
+    "nomic_bert": replace(BERT, qkv_bias=False, o_bias=False, mlp_bias=False, gated=True, positions="", head_map=False),
 }  # fmt: skip
 # By the model class of a config, where its model_type is another model's or stands for several.
 ARCHITECTURES = {"Grok1ForCausalLM": "grok", "Grok1ModelForCausalLM": "grok"}

@@ -23,7 +23,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("vocab_size", "padded_vocab_size", "n_vocab", "embedding_size"),
     "max_position_embeddings": (
         "max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len", "n_ctx",
-        "model_max_length", "max_seq_length", "max_trained_positions",
+        "model_max_length", "max_seq_length", "max_trained_positions", "max_position_embedding",
     ),
     "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation"),
     "dtype": ("dtype", "torch_dtype"),
@@ -42,7 +42,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     ),
     "moe_inter": (
         "moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", "expert_intermediate_size",
-        "expert_hidden_size", "expert_ffn_dim",
+        "expert_hidden_size", "expert_ffn_dim", "expert_hidden_dim",
     ),
     "shared_count": (
         "n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts", "n_shared_expert",

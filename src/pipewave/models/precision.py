@@ -39,6 +39,11 @@ def int4(group: int, *, zeros: bool = True) -> Precision:
     return Precision("int4", 0.5 + overhead)
 
 
+def int8(group: int, *, zeros: bool = True) -> Precision:
+    """Weight-only 8-bit integers with a 16-bit scale (and an 8-bit zero point) per `group` weights; -1 = per row."""
+    return Precision("int8", 1.0 + (0.0 if group <= 0 else (2 + (1 if zeros else 0)) / group))
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
     """y[rows, out] = x[rows, inp]·Wᵀ. `split` says how tensor parallelism cuts it: out, in, none, or qkv.

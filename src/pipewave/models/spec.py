@@ -158,6 +158,7 @@ class ModelSpec:
     dtype: str = "bf16"
     kv_dtype: str | None = None
     tower: Tower | None = None  # turns images into tokens
+    audio_params: int = 0  # of an audio tower, which is not run
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[int, int], ...] = ()
     front: tuple[Linear, ...] = ()
@@ -169,8 +170,8 @@ class ModelSpec:
 
     @property
     def side_params(self) -> int:
-        """Parameters that are resident but idle for text: a vision tower."""
-        return self.tower.params if self.tower else 0
+        """Parameters that are resident but idle for text: a vision tower, an audio tower."""
+        return self.audio_params + (self.tower.params if self.tower else 0)
 
     @property
     def norm_width(self) -> int:

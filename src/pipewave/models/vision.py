@@ -50,7 +50,7 @@ _SAME = {
     "vt_hidden_size": "hidden_size", "vt_intermediate_size": "intermediate_size",
     "vt_num_attention_heads": "num_attention_heads", "vt_num_hidden_layers": "num_hidden_layers",
     "depth": "num_hidden_layers", "num_layers": "num_hidden_layers", "width": "hidden_size",
-    "num_heads": "num_attention_heads", "layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads", "layers": "num_hidden_layers", "attention_heads": "num_attention_heads",
 }  # fmt: skip
 
 
@@ -194,6 +194,46 @@ def _glm4v(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, params=params, gated=True)
 
 
+def _glm_ocr(fields: Fields, outer: Fields, hidden: int) -> Tower:
+    """GLM-OCR: GLM-4V's without learned positions; its blocks are as wide as they say, with biases and q/k norms."""
+    merge = _size(fields, "spatial_merge_size", 2)
+    shape = _shape(fields, merge=merge, image=_size(fields, "image_size", 336))
+    width, out = shape.hidden, _size(fields, "out_hidden_size", hidden)
+    biased, merger = fields.flag("attention_bias"), out * (outer.integer("in_channels", 3))
+    embed = 3 * _size(fields, "temporal_patch_size", 2) * shape.patch**2 * width + width
+    layer = _attention(width, biased=biased) + _block(width, shape.inter, maps=3, biased=biased) + 2 * width
+    layer += 2 * (width // shape.heads)
+    down = width * merge**2 * out + out
+    params = embed + shape.layers * layer + width + down + out * out + 2 * out + 3 * out * merger
+    return replace(shape, params=params, gated=True)
+
+
+def _grouped(fields: Fields, outer: Fields, hidden: int) -> Tower:
+    """EXAONE 4.5: Qwen2.5-VL's blocks with grouped keys and values."""
+    merge = _size(fields, "spatial_merge_size", 2)
+    shape = _shape(fields, merge=merge, image=784)
+    width, out = shape.hidden, _size(fields, "out_hidden_size", hidden)
+    rows = width + 2 * _size(fields, "num_key_value_heads", shape.heads) * (width // shape.heads)
+    layer = rows * width + rows + width * width + width + _block(width, shape.inter, maps=3) + 2 * width
+    merged = width * merge**2
+    embed = 3 * _size(fields, "temporal_patch_size", 2) * shape.patch**2 * width
+    params = embed + shape.layers * layer + width + merged * merged + merged + merged * out + out
+    return replace(shape, params=params, gated=True)
+
+
+def _mllama(fields: Fields, outer: Fields, hidden: int) -> Tower:
+    """Llama 3.2 Vision: local and gated global layers, positions of tiles, outputs of several layers side by side."""
+    shape = _shape(fields, merge=1, image=_size(fields, "image_size", 448))
+    width, tiles = shape.hidden, _size(fields, "max_num_tiles", 4)
+    layers = shape.layers + _size(fields, "num_global_layers", 8)
+    ratios = len(fields.get("supported_aspect_ratios") or ()) + 1
+    positions = (shape.patches + 1) * width
+    embed = 3 * shape.patch**2 * width + width + positions + ratios * tiles * (positions + 2 * width)
+    layer = _attention(width, biased=False) + _block(width, shape.inter) + 4 * width
+    projector = _size(fields, "vision_output_dim", 6 * width) * hidden + hidden
+    return replace(shape, layers=layers, params=embed + layers * layer + 4 * width + projector)
+
+
 _TOWERS: dict[str, Callable[[Fields, Fields, int], Tower]] = {
     "siglip": _siglip,
     "pixtral": _pixtral,
@@ -211,4 +251,9 @@ _TOWERS: dict[str, Callable[[Fields, Fields, int], Tower]] = {
     "llama4": _llama4,
     "glm4v": _glm4v,
     "glm4v_moe": _glm4v,
+    "glm_ocr": _glm_ocr,
+    "qwen2_5_omni_vision_encoder": _qwen2,
+    "qwen3_omni_moe_vision_encoder": _qwen,
+    "exaone4_5": _grouped,
+    "mllama": _mllama,
 }

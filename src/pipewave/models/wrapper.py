@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipewave.models.fields import Fields
+from pipewave.models.hearing import audio_params
 from pipewave.models.vision import Tower, read_tower
 
 TEXT = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config", "llm")
@@ -15,7 +16,7 @@ PARTS = ("attn_config", "ffn_config")  # where DBRX and MPT state a part's field
 # What the outer level states for the text where that says nothing.
 HANDED_DOWN = ("torch_dtype", "dtype", "tie_word_embeddings", "vocab_size", "sliding_window")
 IDLE = "vision tower: counted in memory; runs for requests with images"
-AUDIO = "audio tower: neither counted nor run"
+HEARD, AUDIO = "audio tower: counted in memory, not run", "audio tower: neither counted nor run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,11 @@ class Wrapped:
     outer: Mapping[str, Any]
     vision: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    audio: Mapping[str, Any] | None = None
+
+    def heard(self, hidden: int) -> int:
+        """Parameters of an audio tower, 0 where there is none or it is not known."""
+        return audio_params(self.audio, hidden) if self.audio else 0
 
     def tower(self, hidden: int) -> Tower | None:
         """The vision tower, if there is one."""
@@ -56,5 +62,6 @@ def unwrap(raw: Mapping[str, Any]) -> Wrapped:
         text["quantization_config"] = raw["quantization_config"]
     if isinstance(raw.get("tie_word_embeddings"), bool):  # the head belongs to the whole
         text["tie_word_embeddings"] = raw["tie_word_embeddings"]
-    audio = (AUDIO,) if isinstance(raw.get("audio_config"), Mapping) else ()
-    return Wrapped(text, raw, vision, ((IDLE,) if vision else ()) + audio)
+    audio = raw["audio_config"] if isinstance(raw.get("audio_config"), Mapping) else inner.audio
+    told = (HEARD if audio_params(audio, 1) else AUDIO,) if audio else ()
+    return Wrapped(text, raw, vision, ((IDLE,) if vision else ()) + told, audio)

@@ -22,8 +22,6 @@ from pipewave.paper.hardware import Hardware, find
 if TYPE_CHECKING:
     from pipewave.gpus import GPU
 
-PRIMITIVES = ("all_reduce", "send_recv")
-
 
 @dataclass(frozen=True, slots=True)
 class Steps:

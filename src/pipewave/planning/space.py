@@ -10,7 +10,7 @@ from pipewave.errors import BadInput
 from pipewave.models import ModelSpec
 from pipewave.models.shard import Parallel
 
-TPS, PPS = (1, 2, 4, 8), (1, 2, 4)
+TPS = (1, 2, 4, 8)
 BUDGETS = (1024, 2048, 4096, 8192, 16384)
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 

@@ -107,6 +107,11 @@ class Predictions(Sequence[Prediction]):
     def __len__(self) -> int:
         return len(self.latency_us)
 
+    def scaled(self, factor: Array) -> Predictions:
+        """The same with times and their intervals multiplied, [call] each."""
+        latency, low, high = (factor * each for each in (self.latency_us, self.low_us, self.high_us))
+        return replace(self, latency_us=latency, low_us=low, high_us=high)
+
     @overload
     def __getitem__(self, index: int) -> Prediction: ...
     @overload

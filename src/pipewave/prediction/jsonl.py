@@ -109,20 +109,31 @@ def _sort_in(chunk: _Chunk, i: int, line: str, gpu: str | GPU | None) -> None:
 
 
 def _parse(line: str) -> Case:
-    if len(line) > LONGEST_LINE:
-        raise BadInput(f"a line of {len(line):,} characters: at most {LONGEST_LINE:,} are read", field=None)
+    case = json_object(line, LONGEST_LINE)
+    check_id(case)
+    for name in TYPES & case.keys():
+        if isinstance(case[name], str):
+            case[name] = SPELLINGS.get(case[name], case[name])
+    return case
+
+
+def json_object(line: str, longest: int) -> dict[str, Any]:
+    """The JSON object that a line of at most `longest` characters holds; BadInput where it holds none."""
+    if len(line) > longest:
+        raise BadInput(f"a line of {len(line):,} characters: at most {longest:,} are read", field=None)
     try:
         case = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error}", field=None) from error
     if not isinstance(case, dict):
         raise BadInput("a case must be a JSON object on one line", field=None)
+    return case
+
+
+def check_id(case: Mapping[str, Any]) -> None:
+    """BadInput for an `id` that cannot be echoed."""
     if not is_id(case.get("id")):
         raise BadInput("id: must be a string or a finite number", field="id")
-    for name in TYPES & case.keys():
-        if isinstance(case[name], str):
-            case[name] = SPELLINGS.get(case[name], case[name])
-    return case
 
 
 def is_id(value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from pipewave.calls.fields import Rule, check_names, of, rules
 from pipewave.errors import BadInput, MissingField
 from pipewave.physics.demand import Array
-from pipewave.prediction.jsonl import is_id
+from pipewave.prediction.jsonl import check_id, json_object
 from pipewave.serving.disaggregated import Side, side_of
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
@@ -151,29 +150,14 @@ def _listed(arrivals: tuple[tuple[float, int, int], ...]) -> Traffic:
 def parse(line: str) -> tuple[Any, Case | BadInput]:
     """(id, case) of a line, or (id, what is wrong with it); id is None where the line cannot be read at all."""
     try:
-        given = _object(line)
+        given = json_object(line, LONGEST_LINE)
+        check_id(given)
     except BadInput as problem:
         return None, problem
-    if not is_id(given.get("id")):
-        return None, BadInput("id: must be a string or a finite number", field="id")
     try:
         return given.get("id"), from_dict(given)
     except BadInput as problem:
         return given.get("id"), problem
-
-
-def _object(line: str) -> Mapping[str, Any]:
-    if len(line) > LONGEST_LINE:
-        raise BadInput(f"a line of {len(line):,} characters: at most {LONGEST_LINE:,} are read", field=None)
-    try:
-        given = json.loads(line)
-    except (ValueError, RecursionError) as problem:
-        raise BadInput(f"not JSON: {problem}", field=None) from problem
-    if not isinstance(given, dict):
-        raise BadInput("a case must be a JSON object on one line", field=None)
-    if not is_id(given.get("id")):
-        raise BadInput("id: must be a string or a finite number", field="id")
-    return given
 
 
 def from_dict(given: Mapping[str, Any]) -> Case:

@@ -22,7 +22,7 @@ from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
 from pipewave.serving import drafted_batch, queued
 from pipewave.serving.drafting import with_drafter
-from pipewave.serving.interval import Uncertainty, names_version
+from pipewave.serving.interval import Uncertainty, names_version, server_of
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.uniform import Plan, Uniform, sample
@@ -171,34 +171,43 @@ def estimate(
 
     Source: kernels as by `predict` under `serving`, gaps by engine (docs/how-it-works.md).
     """
-    for name, value, low in (
-        ("batch", batch, 1),
-        ("input_len", input_len, 1),
-        ("output_len", output_len, 0),
-        ("max_num_batched_tokens", max_num_batched_tokens, 1),
-        ("images", images, 0),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST:
-            raise BadInput(f"{name} = {value!r}: must be an integer from {low} to {LARGEST}", field=name)
-    spec, hardware, program = for_output(load(model), output_len), find_gpu(gpu), find_engine(engine)
+    _check(batch=(batch, 1), input_len=(input_len, 1), output_len=(output_len, 0), images=(images, 0),
+           max_num_batched_tokens=(max_num_batched_tokens, 1))  # fmt: skip
+    spec, program, parallel = for_output(load(model), output_len), find_engine(engine), Parallel(tp, pp, ep, dp)
     program = program.what_if(moe_backend=moe_backend) if moe_backend else program
-    input_len += image_tokens(spec, images)
-    parallel = Parallel(tp, pp, ep, dp)
+    prompt = input_len + image_tokens(spec, images)
     parallel.check(spec)
-    runner = Runner.of(Deployment(spec, parallel, kv_dtype), hardware, program)
+    runner = Runner.of(Deployment(spec, parallel, kv_dtype), find_gpu(gpu), program)
+    # The fullest rank: the others have as many requests or one less.
+    rank = queued.Batch(-(-batch // dp), prompt, output_len, max_num_batched_tokens)
     how = speculative_of(speculative) if speculative else None
-    memory = budget(runner.deployment, hardware, program, max_batched_tokens=max_num_batched_tokens)
+    found, uncertain = _of_rank(runner, rank, batch, how, named=names_version(engine))
+    return found.with_images(runner, rank.requests, images, uncertain)
+
+
+def _check(**sizes: tuple[Any, int]) -> None:
+    """BadInput for a size that is no integer from its least to `LARGEST`."""
+    for name, (value, least) in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+            raise BadInput(f"{name} = {value!r}: must be an integer from {least} to {LARGEST}", field=name)
+
+
+def _of_rank(
+    runner: Runner, rank: queued.Batch, batch: int, how: Speculative | None, *, named: bool
+) -> tuple[Estimate, Uncertainty]:
+    """What `batch` requests take when `rank` are those of the fullest rank, at once or as the cache holds them, and
+    what is open about it; `named`: the engine's version was."""
+    memory = budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=rank.budget)
     memory = with_drafter(memory, runner, how)
-    share = -(-batch // dp)  # of the fullest rank
-    together = min(share, room(runner.deployment, memory, share, input_len + output_len, max_num_batched_tokens))
-    run = Uniform(together, input_len, max(output_len, 1), max_num_batched_tokens, program.mixes_phases)
-    uncertain = Uncertainty(runner.usual()[0], runner.engine.name, names_version(engine))
+    together = room(runner.deployment, memory, rank.requests, rank.input_len + rank.output_len, rank.budget)
+    rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
+    run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.mixes_phases)
+    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named)
     found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
     found = found.drafted(runner, how, run, uncertain) if how else found
-    if together < share:
-        waiting = queued.Batch(share, input_len, run.output_len, max_num_batched_tokens)
-        found = found.queued(runner, memory, waiting, batch, uncertain, how)
-    return found.with_images(runner, share, images, uncertain)
+    if together < rank.requests:
+        found = found.queued(runner, memory, rank, batch, uncertain, how)
+    return found, uncertain
 
 
 def for_output(model: ModelSpec, output_len: int) -> ModelSpec:

@@ -1,8 +1,10 @@
-"""What stands between a client and an engine: HTTP, tokenising, detokenising and streaming, as one queue.
+"""What stands between a client and an engine: HTTP and tokenising on the way in, detokenising and streaming on the way
+out, as two queues.
 
-One process serves requests that come in and tokens that go out in order of arrival, each for a service time drawn
-around its mean. Requests sent together therefore reach the engine one after another, which is what keeps equal requests
-from running in step for ever, and thousands of short chats wait here and not for the GPU.
+Requests are served in order of arrival, each for a service time drawn around its mean; tokens that go out are served
+in order, too. A request that comes in does not wait for tokens that wait to go out: they are another process's
+(SGLang's detokeniser) or other turns of one event loop. Requests sent together reach the engine one after another,
+which keeps equal requests from running in step for ever, and thousands of short chats wait here and not for the GPU.
 """
 
 from __future__ import annotations
@@ -15,32 +17,32 @@ FACTORS = 4093  # drawn; a prime, so that they keep no step with anything
 
 
 class Desk:
-    """The queue in front of one engine. Times in seconds; `seed` draws the service times."""
+    """The queues in front of one engine. Times in seconds; `seed` draws the service times."""
 
     def __init__(self, front: Front, seed: int = 0) -> None:
-        self.front, self.free_s = front, 0.0
+        self.front, self.in_s, self.out_s = front, 0.0, 0.0
         self.draws = factors(front.variation, seed)
         self.drawn = 0
 
     def enter(self, now: float, tokens: int) -> float:
         """When a request of `tokens` prompt tokens that a client sends now reaches the engine."""
         work_us = self.front.request_us + self.front.token_us * tokens
-        self.free_s = max(self.free_s, now) + 1e-6 * work_us * self._draw() / self.front.workers
-        return self.free_s + 1e-6 * self.front.transit_us * self._draw()
+        self.in_s = max(self.in_s, now) + 1e-6 * work_us * self._draw() / self.front.workers
+        return self.in_s + 1e-6 * self.front.transit_us * self._draw()
 
     def leave(self, now: float, streamed: int) -> float:
         """When clients see the `streamed` tokens that a step ending now has made, on average over them."""
-        begin = max(self.free_s, now)
+        begin = max(self.out_s, now)
         work_s = 1e-6 * self.front.stream_us * streamed / self.front.workers
-        self.free_s = begin + work_s
+        self.out_s = begin + work_s
         return begin + 0.5 * work_s
 
     def stream(self, ends: list[float], streamed: int) -> None:
         """Steps that end so have each made `streamed` tokens, none of them a request's first or last."""
-        work_s, free_s = 1e-6 * self.front.stream_us * streamed / self.front.workers, self.free_s
+        work_s, out_s = 1e-6 * self.front.stream_us * streamed / self.front.workers, self.out_s
         for end in ends:
-            free_s = (end if end > free_s else free_s) + work_s
-        self.free_s = free_s
+            out_s = (end if end > out_s else out_s) + work_s
+        self.out_s = out_s
 
     def again(self, now: float) -> float:
         """When a client that has seen its last token now sends its next request."""

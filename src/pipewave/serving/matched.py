@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pipewave.errors import BadInput, CannotShard, DoesNotFit
 from pipewave.models import ModelSpec, load
 from pipewave.serving.disaggregated import Disaggregated, Side
-from pipewave.serving.run import Server, Setup
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import Traffic
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)

@@ -17,7 +17,7 @@ from pipewave.calls.dtypes import cache_type
 from pipewave.errors import BadInput, MissingField
 from pipewave.models import ModelSpec, load
 from pipewave.models.balance import Balance
-from pipewave.serving.run import Setup
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipewave.errors import BadInput
@@ -44,6 +44,7 @@ class Setup:
     gpu_memory_utilization: float | None = None
     kv_dtype: str | None = None
     moe_backend: str | None = None
+    gemm_backend: str | None = None
     delta_backend: str | None = None
     exchange: str | None = None
     two_batch: bool = False
@@ -84,6 +85,11 @@ class Setup:
         """Engines in all."""
         return self.prefill + self.decode or self.replicas
 
+    @property
+    def streaming(self) -> Front:
+        """The front end, with its time a token shared by those that go out in one message."""
+        return replace(self.front, stream_us=self.front.stream_us / max(self.message_tokens, self.stream_interval))
+
     def program(self) -> Engine:
         """The engine with this set-up's limits in place of its defaults."""
         engine = find_engine(self.engine)
@@ -100,7 +106,7 @@ class Setup:
     def kernels(self) -> dict[str, Any]:
         """Choices that change which kernels run."""
         exchange = exchange_of(self.exchange) if self.exchange else None
-        names = ("moe_backend", "delta_backend", "fused_norm_mib")
+        names = ("moe_backend", "gemm_backend", "delta_backend", "fused_norm_mib")
         chosen = {name: getattr(self, name) for name in names}
         return _said(chosen | {"exchange": exchange, "two_batch": self.two_batch or None})
 

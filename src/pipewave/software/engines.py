@@ -23,6 +23,7 @@ FILE = Path(__file__).with_name("times.json")
 LARGE = DeploymentFacts()  # a GPU of 140 GiB and a dense model
 HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_host_us", "request_host_us", "alone_us")
 LAUNCH_TIMES = ("launch_us", "layer_us", "prefill_host_us")  # of them, those of steps that replay no whole graph
+BACKENDS = {"fused_moe": "moe_backend", "gemm": "gemm_backend", "delta_net": "delta_backend"}
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
 
 
@@ -58,7 +59,7 @@ class Engine:
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit; graphs_per_request:
     no more than this many times the requests that may run (None: whatever runs).
     memory_of: what memory_share is a share of: `whole` memory, `static` (weights and cache share it, the rest of the
-    card holds everything else), or what is left `free` beside weights and activations.
+    GPU holds everything else), or what is left `free` beside weights and activations.
     reserve: what sets memory_share where the engine works it out itself. output_reserve, output_reserve_least: share
     of the outputs still to come that must fit the cache when a request is admitted, at the start and once settled.
     max_prefill_tokens: prompt tokens of one step, all requests (0: max_batched_tokens).
@@ -72,8 +73,9 @@ class Engine:
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
     rank with prompts (0: the engine cannot) and two_batch_decode without; exchange_sms: what high throughput keeps.
     routing: how tokens spread over experts where a call does not say (empty: at random).
-    kernels: which rows answer for which calls; moe_backend, delta_backend: the choice among those of experts and of
-    delta nets' scans, empty for the default.
+    best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such.
+    kernels: which rows answer for which calls; moe_backend, gemm_backend, delta_backend: the choice among those of
+    experts, of products and of delta nets' scans, empty for the default.
     chosen: what the user set, which no rule overrides.
     """
 
@@ -122,7 +124,9 @@ class Engine:
     two_batch_decode: int = 0
     exchange_sms: int = 20
     routing: str = ""
+    best_kernel_ratio: float = 1.0
     moe_backend: str = ""
+    gemm_backend: str = ""
     delta_backend: str = ""
     kernels: tuple[KernelRule, ...] = ()
     setting: DeploymentFacts = field(default_factory=DeploymentFacts)
@@ -151,9 +155,14 @@ class Engine:
     def kernel(self, family: str, dtype: str) -> KernelRule | None:
         """The rule for calls of a family and operand type: the chosen backend's, or the default one."""
         fits = [rule for rule in self.kernels if rule.family == family and rule.dtype in ("", dtype)]
-        if chosen := {"fused_moe": self.moe_backend, "delta_net": self.delta_backend}.get(family):
+        if chosen := self.backends.get(family):
             return next((rule for rule in fits if rule.backend == chosen), None)
         return next((rule for rule in fits if rule.default), None)
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """The chosen backend of each family that has several; empty for the default."""
+        return {family: getattr(self, name) for family, name in BACKENDS.items()}
 
     def check_vendor(self) -> None:
         """Raise BadInput on a GPU of a vendor that the engine does not run on."""
@@ -164,10 +173,14 @@ class Engine:
             )
 
     def check_backend(self) -> None:
-        """Raise BadInput when the chosen backend of experts or of scans is none that is known here."""
-        kinds = {"fused_moe": f"{self.setting.dtype} experts", "delta_net": "gated delta nets"}
-        for family, name in (("fused_moe", "moe_backend"), ("delta_net", "delta_backend")):
-            chosen = getattr(self, name)
+        """Raise BadInput when the chosen backend of experts, products or scans is none that is known here."""
+        kinds = {
+            "fused_moe": f"{self.setting.dtype} experts",
+            "gemm": f"{self.setting.dense_dtype} products",
+            "delta_net": "gated delta nets",
+        }
+        for family, chosen in self.backends.items():
+            name = BACKENDS[family]
             known = [rule.backend for rule in self.kernels if rule.family == family and rule.backend]
             if chosen and chosen not in known:
                 kind = f"{kinds[family]} on {self.setting.gpu}"
@@ -284,7 +297,7 @@ def _settled(engine: Engine) -> Engine:
 
 
 def static_share(engine: Engine, reserve: Reserve) -> float:
-    """Share of the card that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
+    """Share of the GPU that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
     setting = engine.setting
     kept = reserve.fixed + reserve.chunk_token * max(engine.max_batched_tokens, 2048)
     kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.dp * setting.pp

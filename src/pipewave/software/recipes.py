@@ -62,9 +62,10 @@ class Requests:
     def suits(self, recipe: Mapping[str, Any]) -> bool:
         """Whether a recipe is meant for such requests; one that names no mode is of servers."""
         few = self.flight < recipe.get("flight_from", 0) or self.prompt < recipe.get("prompt_from", 0)
-        below = max(self.prompt, self.output) < recipe.get("lengths_below", LONGEST)
+        least, most = recipe.get("lengths", (0, LONGEST))
+        like = least <= min(self.prompt, self.output) and max(self.prompt, self.output) < most
         known = self.version_given == recipe.get("version_given", self.version_given)
-        return self.mode in recipe.get("modes", ("serve",)) and below and known and not few
+        return self.mode in recipe.get("modes", ("serve",)) and like and known and not few
 
 
 def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests) -> Recipe:

@@ -17,7 +17,7 @@ from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
-CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads", "blocks", "launches")
+CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads", "blocks", "flops_per_clk", "runs", "launches")
 FROM, BELOW = "_from", "_below"
 
 
@@ -54,7 +54,9 @@ class KernelRule:
     backend: the engine's own name of the choice, empty where there is none. quantize: whether products pay a
     kernel of their own for it. note: why another stack's rows answer. pads: an expert's hidden and inner width, this
     rank's part, are stored as multiples of these. blocks: rows that a grouped product walks for every expert, filled
-    or not. launches: launches whose host time equals that of one call (0: as many as its family has).
+    or not. flops_per_clk: the most that one SM does in a clock where the kernel cannot use all of the tensor cores (0:
+    it can). runs: the operand type it runs in where that is not the weights' own.
+    launches: launches whose host time equals that of one call (0: as many as its family has).
     """
 
     family: str
@@ -67,6 +69,8 @@ class KernelRule:
     default: bool = True
     pads: tuple[int, int] = (1, 1)
     blocks: int = 0
+    flops_per_clk: float = 0.0
+    runs: str = ""
     launches: int = 0
 
 

@@ -1,4 +1,6 @@
-"""Grouped products that walk a block of rows for every expert, whether tokens came to it or not.
+"""What a rule of an engine says its kernel cannot do without, beside what the rows of others say.
+
+Grouped products may walk a block of rows for every expert, whether tokens came to it or not.
 
 DeepGEMM's contiguous layout lays the rows of each expert out in whole blocks; an engine that does not know on the host
 how many tokens came to each asks for a block of every one. Blocks that hold none are not multiplied, but their tiles of
@@ -9,16 +11,17 @@ both operands are loaded all the same, so that no step is faster than it takes t
 
 into the SMs, however few the tokens. How fast one block an SM loads tiles is FlashAttention 3's `bytes_per_clk` of the
 rule `attention_costs`, which rests on rows of an H200.
+
+Products of a kernel made for few rows may leave most of the tensor cores idle however many rows there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from pipewave.calls.families import Call, FusedMoe
+from pipewave.calls.families import Call, FusedMoe, Gemm
 from pipewave.gpus import GPU
 from pipewave.prediction.answers import Predictions
 from pipewave.software.engines import Engine
@@ -38,14 +41,28 @@ def every_block_us(call: FusedMoe, rows: int, gpu: GPU) -> float:
     return float(experts * (gate_up + down) * WIDTH.get(call.dtype, 2.0) / bytes_per_us)
 
 
-def with_every_block(calls: Sequence[Call], found: Predictions, gpu: GPU, engine: Engine) -> Predictions:
-    """Predictions of experts never below what walking every expert's block takes, where the engine does that."""
-    rule = next((rule for rule in engine.kernels if rule.blocks), None)
-    if rule is None:
-        return found
-    factor = np.ones(len(calls))
-    for index, call in enumerate(calls):
-        if isinstance(call, FusedMoe) and engine.kernel("fused_moe", call.dtype) == rule:
-            factor[index] = max(1.0, every_block_us(call, rule.blocks, gpu) / found.latency_us[index])
-    latency, low, high = (each * factor for each in (found.latency_us, found.low_us, found.high_us))
-    return replace(found, latency_us=latency, low_us=low, high_us=high)
+def slow_product_us(call: Gemm, flops_per_clk: float, gpu: GPU) -> float:
+    """µs of a product whose kernel does so many FLOPs a clock on each SM: 2 m n k over the rate of all SMs."""
+    return 2.0 * call.m * call.n * call.k / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz)
+
+
+def least_us(call: Call, engine: Engine, gpu: GPU) -> float:
+    """µs that the engine's rule for a call says it cannot do without; 0 where it says nothing."""
+    if not isinstance(call, FusedMoe | Gemm):
+        return 0.0
+    rule = engine.kernel(call.kernel, call.dtype)
+    if isinstance(call, FusedMoe) and rule and rule.blocks:
+        return every_block_us(call, rule.blocks, gpu)
+    if isinstance(call, Gemm) and rule and rule.flops_per_clk:
+        return slow_product_us(call, rule.flops_per_clk, gpu)
+    return 0.0
+
+
+def within_rules(calls: Sequence[Call], found: Predictions, gpu: GPU, engine: Engine) -> Predictions:
+    """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, and
+    never below what they cannot do without."""
+    ratio = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.best_kernel_ratio, 1.0)
+    if any(rule.blocks or rule.flops_per_clk for rule in engine.kernels):
+        least = np.array([least_us(call, engine, gpu) for call in calls])
+        ratio = np.maximum(ratio, least / found.latency_us)
+    return found.scaled(ratio)

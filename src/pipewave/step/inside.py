@@ -14,8 +14,9 @@ from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
 from pipewave.software.engines import Engine
+from pipewave.software.rules import KernelRule
 from pipewave.step.fusion import with_fused_norms
-from pipewave.step.grouped import with_every_block
+from pipewave.step.grouped import within_rules
 from pipewave.step.power import heat_us
 
 MOE_LAUNCHES = 10
@@ -32,12 +33,13 @@ NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """Distinct calls inside a step: predictions, µs their energy takes at the power limit, kernels each launches, and
-    how many launches' host time it takes to launch them one by one."""
+    how many launches' host time it takes to launch them one by one. notes: what was substituted, with the families."""
 
     found: Predictions
     heat_us: Array
     nodes: Array
     launches: Array
+    notes: tuple[str, ...]
 
     @property
     def columns(self) -> tuple[Array, Array, Array, Array]:
@@ -47,26 +49,41 @@ class Kernels:
 
 def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
-    calls = [_as_run(call, engine) for call in calls]
+    rules = [_rule(call, engine) for call in calls]
+    calls = [_as_run(call, rule, engine) for call, rule in zip(calls, rules, strict=True)]
     found = predict(calls, gpu, protocol="serving", stack=engine.stack)
     heat = heat_us(calls, found, gpu)
-    found, gone = with_fused_norms(calls, with_every_block(calls, found, gpu, engine), gpu, engine)
-    launches = np.array([launches_of(call, engine) for call in calls], float)
+    found, gone = with_fused_norms(calls, within_rules(calls, found, gpu, engine), gpu, engine)
+    launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
-    return Kernels(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches))
+    notes = _notes(calls, found, rules)
+    return Kernels(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
 
 
-def _as_run(call: Call, engine: Engine) -> Call:
-    """The call as the engine runs it: by another implementation than its rows say, or from another stack's rows."""
+def _rule(call: Call, engine: Engine) -> KernelRule | None:
+    """What the engine's rules say of a call that leaves the choice to them."""
     if not isinstance(call, CHOSEN) or call.stack or call.impl or not _has_choice(call):
-        return call
-    if isinstance(call, FusedMoe) and call.routing == UNSAID:
+        return None
+    return engine.kernel(call.kernel, call.dtype)
+
+
+def _as_run(call: Call, rule: KernelRule | None, engine: Engine) -> Call:
+    """The call as the engine runs it: by another implementation than its rows say, or from another stack's rows."""
+    if isinstance(call, FusedMoe) and call.routing == UNSAID and not call.stack and not call.impl:
         call = replace(call, routing=engine.routing or UNSAID)
-    rule = engine.kernel(call.kernel, call.dtype)
-    if rule is None:
+    if rule is None or not isinstance(call, CHOSEN):
         return call
-    call = replace(call, stack=rule.stack or None, impl=rule.impl or None)
+    call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=rule.runs or call.dtype)
     return replace(call, quantize=call.quantize and rule.quantize) if isinstance(call, Gemm) else call
+
+
+def _notes(calls: Sequence[Call], found: Predictions, rules: Sequence[KernelRule | None]) -> tuple[str, ...]:
+    """Notes of predictions and of the rules behind them, each once, with the families it concerns."""
+    kernels: dict[str, dict[str, None]] = {}
+    for call, group, rule in zip(calls, found.group.tolist(), rules, strict=True):
+        for note in (*found.sources[group].notes, *([rule.note] if rule and rule.note else [])):
+            kernels.setdefault(note, {})[call.kernel] = None
+    return tuple(f"{', '.join(names)}: {note}" for note, names in kernels.items())
 
 
 def _has_choice(call: Call) -> bool:
@@ -81,11 +98,10 @@ def nodes_of(call: Call) -> int:
     return NODES.get(type(call), 1)
 
 
-def launches_of(call: Call, engine: Engine) -> int:
+def launches_of(call: Call, rule: KernelRule | None) -> int:
     """Launches whose host time equals that of a call launched kernel by kernel; a MoE layer runs much Python."""
     if isinstance(call, DeltaNet | Mamba2) and call.phase == "context":
         return SCAN_LAUNCHES if isinstance(call, DeltaNet) else MAMBA_LAUNCHES
     if not isinstance(call, FusedMoe):
         return nodes_of(call)
-    rule = engine.kernel(call.kernel, call.dtype)
     return rule.launches if rule and rule.launches else MOE_LAUNCHES

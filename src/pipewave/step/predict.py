@@ -103,7 +103,7 @@ class Runner:
         us, heat, nodes, launches = (_sums(step, column[call] * count, len(parts)) for column in kernels.columns)
         us = us - overlapped_us(kernels.found.latency_us[call] * count, lane, step, len(parts))
         spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
-        return Priced(us, heat, nodes, launches, spread, notes_of(list(book.calls), kernels.found))
+        return Priced(us, heat, nodes, launches, spread, kernels.notes)
 
     def usual(self) -> tuple[float, dict[str, float]]:
         """How uncertain a step of this deployment is (half-width of its interval's logarithm) and on what evidence it
@@ -166,8 +166,7 @@ class Runner:
         # Gaps are as uncertain as the kernels around them.
         factor = np.exp(spread / np.maximum(kernels, 1e-9))
         evidence = {name: us / np.maximum(kernels + hidden, 1e-9) for name, us in basis.items()}
-        notes = notes_of(list(book.calls), found)
-        return Steps(total, total / factor, total * factor, families, gaps, evidence, load, notes)
+        return Steps(total, total / factor, total * factor, families, gaps, evidence, load, priced.notes)
 
     def _behind(
         self, batches: Sequence[Batch], us: Array, lane: NDArray[np.intp], step: NDArray[np.intp], hidden: Array
@@ -227,15 +226,6 @@ class Book:
         steps, *columns = zip(*self._entries, strict=True)
         call, count, lane = (np.concatenate(column) for column in columns)
         return np.repeat(steps, [len(one) for one in columns[0]]), call, count, lane
-
-
-def notes_of(calls: Sequence[Call], found: Predictions) -> tuple[str, ...]:
-    """Notes of predictions, each once, with the families it concerns."""
-    kernels: dict[str, dict[str, None]] = {}
-    for call, group in zip(calls, found.group.tolist(), strict=True):
-        for note in found.sources[group].notes:
-            kernels.setdefault(note, {})[call.kernel] = None
-    return tuple(f"{', '.join(names)}: {note}" for note, names in kernels.items())
 
 
 def _sums(owner: NDArray[np.intp], values: Array, size: int) -> Array:

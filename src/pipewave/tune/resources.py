@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SMEM_PER_BLOCK = 232_448  # bytes, compute capability 9.0 (227 KiB)
-REGISTERS_PER_THREAD = 255
 ACCUMULATOR_SHARE = 128  # accumulators a GEMM thread can hold beside addresses and operands without spilling
 
 

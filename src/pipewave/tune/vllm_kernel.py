@@ -32,7 +32,7 @@ LAYERS = {
     "DeepSeek-V2-Lite": Layer(64, 6, 2048, 1408),
     "Qwen1.5-MoE-A2.7B": Layer(60, 4, 2048, 1408),
     "Qwen3-235B-A22B": Layer(128, 8, 4096, 1536),
-    "DeepSeek-V3 on 8 cards": Layer(256, 8, 7168, 256),
+    "DeepSeek-V3 on 8 GPUs": Layer(256, 8, 7168, 256),
     "Qwen3-30B-A3B": Layer(128, 8, 2048, 768),  # vLLM ships a file for this one
 }
 MOST = 16_384

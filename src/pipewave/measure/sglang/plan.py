@@ -9,7 +9,6 @@ from pipewave.measure.engine.points import PROMPT_BATCHES, PROMPTS
 STAIRS = ((1024, (256, 128, 64, 32, 8, 1)), (4096, (64, 32, 8, 1)), (16384, (8, 1)))
 STAGE_STEPS = 36  # decode steps at each batch size of a staircase
 SHORT_TOKENS = 4096
-Stair = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)

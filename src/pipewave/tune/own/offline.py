@@ -7,9 +7,7 @@ few of its launches with their fastest times: `check` times them again.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import numpy as np
 
 from pipewave.errors import BadFile, BadInput
 from pipewave.tune.check import Verdict, judge
+from pipewave.tune.imported import kernel_file
 from pipewave.tune.own import kept, log, measuring
 from pipewave.tune.own.device import Device, Launch
 from pipewave.tune.own.tuned import Options, TunedKernel
@@ -47,10 +46,8 @@ def kernel_of(named: str, device: Device, cache: str | Path | bool = True) -> Tu
     Raises:
         BadFile: no such file, or it cannot be imported. BadInput: nothing by that name that has configurations.
     """
-    path, _, name = named.rpartition(":")
-    if not path or not Path(path).is_file():
-        raise BadFile(f"{path or named}: no such file (FILE.py:kernel)", field="kernel")
-    found: Any = getattr(_imported(Path(path)), name, None)
+    module, name = kernel_file(named)
+    found: Any = getattr(module, name, None)
     if isinstance(found, TunedKernel):
         options = Options(0.0, found.options.trips, None, cache, device)
         return TunedKernel(found.fn, found.upstream, found.configs, found.of.key, options)
@@ -59,19 +56,6 @@ def kernel_of(named: str, device: Device, cache: str | Path | bool = True) -> Tu
     raise BadInput(
         f"{named}: no kernel under `pipewave.tune.autotune` or `triton.autotune` by that name", field="kernel"
     )
-
-
-def _imported(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as problem:
-        raise BadFile(f"{path}: cannot be imported ({type(problem).__name__}: {problem})", field="kernel") from problem
-    return module
 
 
 def from_log(source: Path, kernel: TunedKernel) -> list[Noted]:

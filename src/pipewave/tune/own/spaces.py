@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,12 +20,14 @@ import numpy as np
 
 from pipewave.errors import BadFile
 from pipewave.files.sealed import replace
+from pipewave.tune.measured import HICCUP
 from pipewave.tune.own.anchors import COUNTS, Anchors, Floats, Ints, columns
 
 T4_VERSION = "1.0.0"
 SUFFIX = ".t4.json.gz"
 SHAPE = "shape."
 INVALID = "compile"
+BUSY = 0.15  # share of disturbed rounds from which on a launch is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,22 @@ class Space:
     default: Ints
     is_test: tuple[bool, ...]
 
+    def calm(self) -> Space:
+        """The space without launches of which many rounds were disturbed: their times are of a busy host."""
+        many = [np.mean([us > HICCUP * min(runs) for runs in row for us in runs]) > BUSY for row in self.runs]
+        keep = np.flatnonzero(~np.array(many))
+        meta = {**self.meta, "disturbed_launches": len(many) - len(keep)}
+        return Space(meta, tuple(self.shapes[i] for i in keep), self.configs, tuple(self.runs[i] for i in keep),
+                     self.counts[keep], self.resident, self.default[keep],
+                     tuple(self.is_test[i] for i in keep))  # fmt: skip
+
     def halves(self) -> Floats:
-        """Median µs of even and of odd rounds: [s, c, 2], NaN where there are none."""
-        return np.array([[[_median(runs[half::2]) for half in (0, 1)] for runs in row] for row in self.runs])
+        """Median µs of even and of odd undisturbed rounds: [s, c, 2], NaN where there are none."""
+        return np.array([[_halves(undisturbed(runs)) for runs in row] for row in self.runs])
 
     def us(self) -> Floats:
-        """Median µs [s, c]."""
-        return np.array([[_median(runs) for runs in row] for row in self.runs])
+        """Median µs of undisturbed rounds [s, c]."""
+        return np.array([[_median(undisturbed(runs)) for runs in row] for row in self.runs])
 
     def at(self) -> Floats:
         """Sizes [s, d]."""
@@ -57,9 +68,19 @@ class Space:
 
     def anchors(self, index: Ints, rounds: int | None = None) -> Anchors:
         """Launches to fit to, with their first rounds only if asked."""
-        us = np.array([[_median(runs[:rounds]) for runs in self.runs[i]]
+        us = np.array([[_median(undisturbed(runs[:rounds])) for runs in self.runs[i]]
                        for i in index.tolist()])  # fmt: skip
         return Anchors(self.at()[index], self.counts[index], us, columns(self.configs), self.resident)
+
+
+def undisturbed(runs: Sequence[float]) -> tuple[float, ...]:
+    """Rounds that no busy host or other process stretched: within a factor of the fastest, as timing keeps them."""
+    return tuple(us for us in runs if us <= HICCUP * min(runs))
+
+
+def _halves(runs: tuple[float, ...]) -> list[float]:
+    """Medians of even and of odd rounds; where only one round is left it stands for both."""
+    return [_median(runs[half::2] or runs) for half in (0, 1)]
 
 
 def _median(values: tuple[float, ...]) -> float:

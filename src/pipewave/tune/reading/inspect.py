@@ -7,15 +7,13 @@ the grid is an expression over them, `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pipewave.errors import BadFile, BadInput
+from pipewave.errors import BadInput
+from pipewave.tune.imported import kernel_file
 from pipewave.tune.reading.expressions import OPERATORS
 from pipewave.tune.reading.language import NUMBERS
 from pipewave.tune.reading.launch import Launch, count, source
@@ -47,23 +45,10 @@ class Shaped:
 
 def load(named: str) -> Any:
     """The kernel function of `FILE.py:function`. Runs the file, as importing it would. BadFile, BadInput."""
-    path, _, function = named.rpartition(":")
-    if not path or not function:
-        raise BadInput(f"{named!r}: must be FILE.py:function", field="kernel")
-    if not Path(path).is_file():
-        raise BadFile(f"{path}: no such file", field="kernel")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None:
-        raise BadFile(f"{path}: no Python file", field="kernel")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as problem:
-        raise BadFile(f"{path}: cannot be imported ({type(problem).__name__}: {problem})", field="kernel") from problem
+    module, function = kernel_file(named)
     found = getattr(module, function, None)
     if found is None:
-        raise BadInput(f"{path} has no function {function!r}", field="kernel")
+        raise BadInput(f"{module.__file__} has no function {function!r}", field="kernel")
     while not hasattr(found, "arg_names") and hasattr(found, "fn"):
         found = found.fn
     return getattr(found, "fn", found) if hasattr(getattr(found, "fn", None), "arg_names") else found

@@ -1,0 +1,75 @@
+"""Options that several commands take: each declared once, with every spelling that engines and clients have for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipewave.models import ModelSpec
+    from pipewave.models.shard import Parallel
+
+# Spellings of options that one command takes as a number and another as a list to try.
+TP = ("--tp", "--tp-size", "--tensor-parallel-size", "-tp")
+PP = ("--pp", "--pp-size", "--pipeline-parallel-size", "-pp")
+DP = ("--dp", "--dp-size", "--data-parallel-size", "-dp")
+STEP_TOKENS = ("--max-num-batched-tokens", "--chunked-prefill-size")
+SEQUENCES = ("--max-num-seqs", "--max-running-requests")
+
+Model = Annotated[str, typer.Option("--model", "-m", help="config.json, a directory with one, or a built-in name.")]
+Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or spec file.")]
+Tp = Annotated[int, typer.Option(*TP, help="Tensor parallel GPUs.")]
+Pp = Annotated[int, typer.Option(*PP, help="Pipeline stages.")]
+Ep = Annotated[int, typer.Option("--ep", "--ep-size", help="Expert parallel degree inside the tensor group.")]
+Dp = Annotated[int, typer.Option(*DP, help="Ranks of attention data parallelism.")]
+StepTokens = Annotated[int | None, typer.Option(*STEP_TOKENS, help="Token budget of a step.")]
+Isl = Annotated[int, typer.Option("--isl", "--input-len", "--random-input-len", help="Prompt tokens of a request.")]
+Osl = Annotated[
+    int,
+    typer.Option(
+        "--osl", "--output-len", "--random-output-len", help="Generated tokens of a request; 0: an embedding, a score."
+    ),
+]
+Images = Annotated[
+    int, typer.Option(help="Images of each prompt, of the size that its tower is made for; tokens on top.")
+]
+EngineName = Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm; a version: sglang:0.5.9.")]
+KvDtype = Annotated[str | None, typer.Option("--kv-cache-dtype", help="fp8 or the model's own type.")]
+Backend = Annotated[str | None, typer.Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
+Speculation = Annotated[
+    str | None,
+    typer.Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft."),
+]
+Ttft = Annotated[float | None, typer.Option(help="Limit on time to first token, ms.")]
+Tpot = Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")]
+QLens = Annotated[str, typer.Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]
+KvLens = Annotated[str, typer.Option("--kv-lens", help="Cache lengths, new tokens included.")]
+Ignore = Annotated[list[str], typer.Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Parallelism."""
+
+    tp: Tp = 1
+    pp: Pp = 1
+    ep: Ep = 1
+    dp: Dp = 1
+
+    def of(self, spec: ModelSpec) -> Parallel:
+        """The split of a model. Raises CannotShard where its parts do not divide."""
+        from pipewave.models.shard import Parallel
+
+        parallel = Parallel(self.tp, self.pp, self.ep, self.dp)
+        parallel.check(spec)
+        return parallel
+
+
+def cache_word(dtype: str | None) -> str | None:
+    """The cache type that an engine's word for it means; None for the model's own."""
+    from pipewave.calls.dtypes import cache_type
+
+    return cache_type(dtype)

@@ -1,0 +1,231 @@
+"""What `pipewave serve` is told, in groups: each turns its options into what the serving room takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipewave.cli.options import (
+    SEQUENCES,
+    Backend,
+    EngineName,
+    Images,
+    Isl,
+    KvDtype,
+    Osl,
+    Speculation,
+    Split,
+    StepTokens,
+    Tpot,
+    Ttft,
+    cache_word,
+)
+
+if TYPE_CHECKING:
+    from pipewave.models import ModelSpec
+    from pipewave.serving.client_command import ClientLoad
+    from pipewave.serving.disaggregated import Side
+    from pipewave.serving.report import Sla
+    from pipewave.serving.server_command import Deployed
+    from pipewave.serving.setup import Setup
+    from pipewave.serving.traffic import Traffic
+
+REQUESTS = 1000  # when nothing says how many
+
+
+@dataclass(frozen=True, slots=True)
+class Pasted:
+    """Command lines of others, instead of options."""
+
+    from_command: Annotated[
+        str | None, typer.Option("--from-command", help="A server's own command line, quoted, instead of its options.")
+    ] = None
+    client: Annotated[
+        str | None, typer.Option("--client", help="A benchmark's own command line, quoted: vllm bench serve ...")
+    ] = None
+
+    def deployed(self, engine: str) -> Deployed | None:
+        """The deployment of the server's line; its version as `--engine name:version` says it."""
+        from pipewave.serving.server_command import read
+
+        return read(self.from_command, engine.partition(":")[2] or None) if self.from_command else None
+
+    def load(self) -> ClientLoad | None:
+        """The traffic of the client's line."""
+        from pipewave.serving.client_command import read
+
+        return read(self.client) if self.client else None
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests: how many, how long, and when they come."""
+
+    isl: Isl = 1024
+    osl: Osl = 128
+    images: Images = 0
+    requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None
+    rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second; inf: all at once.")] = None
+    concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None
+    burstiness: Annotated[float, typer.Option(help="1 = Poisson; smaller is burstier.")] = 1.0
+    spread: Annotated[float, typer.Option("--spread", help="Lengths are uniform within ± this share.")] = 0.0
+    ratio: Annotated[
+        float | None,
+        typer.Option(
+            "--random-range-ratio",
+            help="Lengths from this share of isl and osl up to them, as InferenceX and SGLang mean it.",
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Of the random requests.")] = 0
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
+    ] = None
+    trace: Annotated[str | None, typer.Option(help="CSV, JSON-lines or parquet trace instead.")] = None
+
+    def traffic(self, spec: ModelSpec) -> Traffic:
+        """Requests of a trace file, or as many as asked for, drawn with a dataset's lengths or with given ones."""
+        from pipewave.serving import datasets
+        from pipewave.serving.traffic import read_trace, synthetic
+
+        lengths = self._lengths(spec)
+        pace: dict[str, Any] = {
+            "rate": None if self.rate == math.inf else self.rate,
+            "concurrency": self.concurrency,
+        }
+        if self.trace:
+            return read_trace(self.trace, requests=self.requests, **pace)
+        count = REQUESTS if self.requests is None else self.requests
+        pace |= {"seed": self.seed, "burstiness": self.burstiness}
+        return datasets.drawn(self.dataset, count, **pace) if self.dataset else synthetic(count, **lengths, **pace)
+
+    def _lengths(self, spec: ModelSpec) -> dict[str, Any]:
+        """Mean tokens in and out, those of images among them, and their spread."""
+        from pipewave.serving.client_command import below
+        from pipewave.serving.estimate import image_tokens
+
+        prompt, output = self.isl + image_tokens(spec, self.images), max(self.osl, 1)
+        if self.ratio is None:
+            return {"input_len": prompt, "output_len": output, "spread": self.spread}
+        (mean, spread), later = below(prompt, self.ratio), below(output, self.ratio)[0]
+        return {"input_len": max(round(mean), 1), "output_len": max(round(later), 1), "spread": spread}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The engine and its settings."""
+
+    engine: EngineName = "vllm"
+    max_num_batched_tokens: StepTokens = None
+    max_num_seqs: Annotated[int | None, typer.Option(*SEQUENCES, help="Requests at once.")] = None
+    memory: Annotated[
+        float | None, typer.Option("--gpu-memory-utilization", "--mem-fraction-static", help="Share of memory.")
+    ] = None
+    kv_cache_dtype: KvDtype = None
+    moe_backend: Backend = None
+    speculative: Speculation = None
+    lora: Annotated[str | None, typer.Option("--lora", help="Adapters: rank=16,adapters=4.")] = None
+    all2all: Annotated[
+        str | None,
+        typer.Option(
+            "--all2all-backend", "--moe-a2a-backend", help="How tokens reach the experts of other ranks: deepep, ..."
+        ),
+    ] = None
+    two_batch: Annotated[
+        bool, typer.Option("--enable-two-batch-overlap", "--enable-dbo", help="Its overlap with kernels.")
+    ] = False
+    eplb: Annotated[
+        str | None,
+        typer.Option("--eplb", help="Copies of busy experts, and loads: redundant=32,loads=FILE or power_law_1.2."),
+    ] = None
+    offload: Annotated[
+        float, typer.Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
+    ] = 0.0
+
+    def given(self) -> dict[str, Any]:
+        """The fields of `Setup` that these options set."""
+        from pipewave.models.adapters import lora_of
+        from pipewave.models.balance import balance_of
+        from pipewave.serving.speculative import of as speculative_of
+
+        return {
+            "engine": self.engine,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "max_num_seqs": self.max_num_seqs,
+            "gpu_memory_utilization": self.memory,
+            "kv_dtype": cache_word(self.kv_cache_dtype),
+            "moe_backend": self.moe_backend,
+            "speculative": speculative_of(self.speculative) if self.speculative else None,
+            "lora": lora_of(self.lora) if self.lora else None,
+            "exchange": self.all2all,
+            "two_batch": self.two_batch,
+            "balance": balance_of(self.eplb) if self.eplb else None,
+            "kv_offload_gib": self.offload,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Engines side by side, pools and host."""
+
+    replicas: Annotated[int, typer.Option("--replicas", help="Engines side by side.")] = 1
+    prefill_pool: Annotated[
+        str | None, typer.Option("--prefill", help="Disaggregated: the prompts' engines, such as workers=2,tp=4.")
+    ] = None
+    decode_pool: Annotated[
+        str | None,
+        typer.Option("--decode", help="Disaggregated: the later tokens' engines, such as workers=1,dp=8,ep=8."),
+    ] = None
+    prefill: Annotated[int, typer.Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0
+    decode: Annotated[int, typer.Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="A server over HTTP on such a host: cores=16,speed=0.8,api_servers=2."),
+    ] = None
+
+    def setup(self, split: Split, engine: EngineOptions, images: int) -> Setup:
+        """How the model is served."""
+        from pipewave.serving.setup import Setup
+
+        given = asdict(split) | engine.given()
+        return Setup(replicas=self.replicas, prefill=self.prefill, decode=self.decode, images=images, **given)
+
+    def hosted(self, setup: Setup, gpu: str) -> Setup:
+        """The set-up behind its engine's front end on the host that is described; as it is where none is."""
+        if self.host is None:
+            return setup
+        from pipewave.gpus import find
+        from pipewave.software.front import of
+        from pipewave.software.host import host_of
+
+        engine = setup.engine if isinstance(setup.engine, str) else setup.engine.name
+        world = setup.engines * setup.tp * setup.pp * setup.dp
+        gpus = min(world, find(gpu).gpus_per_node)
+        engines = max(setup.engines * setup.dp * gpus // world, 1)
+        return replace(setup, front=host_of(self.host).front(of(engine), gpus, engines))
+
+    def pools(self) -> tuple[Side, Side] | None:
+        """The `prefill` and `decode` pools, where an option names one."""
+        from pipewave.serving.disaggregated import side_of
+
+        if not (self.prefill_pool or self.decode_pool):
+            return None
+        return side_of(self.prefill_pool or {}, "prefill"), side_of(self.decode_pool or {}, "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits that requests are held to."""
+
+    ttft: Ttft = None
+    tpot: Tpot = None
+    request_latency: Annotated[float | None, typer.Option("--request-latency", help="Limit end to end, ms.")] = None
+
+    def sla(self, load: ClientLoad | None) -> Sla:
+        """The limits as given, or those of a pasted client where none are."""
+        from pipewave.serving.report import Sla
+
+        given = Sla(self.ttft, self.tpot, self.request_latency)
+        return load.sla if load and given == Sla() else given

@@ -1,0 +1,48 @@
+"""`pipewave workload`: requests of a table as a workload that other tools can replay."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from pipewave.cli.options import Ep, Model, Pp, Tp
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("workload")(workload_command)
+
+
+def workload_command(
+    model: Model,
+    requests: Annotated[str, typer.Option("--requests", help="CSV or JSON-lines table of prompt and output tokens.")],
+    out: Annotated[str, typer.Option("--out", help="Where the workload goes; - is standard output.")] = "-",
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
+) -> None:
+    """A replayable workload from a model and a table of requests, which all start together.
+
+    When they arrive is no part of a workload: `pipewave serve --trace` takes that into account.
+    """
+    from pathlib import Path
+
+    from pipewave.errors import BadFile
+    from pipewave.serving.traffic import read_trace
+    from pipewave.serving.workload import workload
+
+    traffic = read_trace(requests, requests=limit)
+    if traffic.arrival_s[-1] > 0:
+        sys.stderr.write("note: arrival times left out; `pipewave serve --trace` takes them into account\n")
+    text = json.dumps(workload(model, traffic, tp=tp, pp=pp, ep=ep))
+    if out == "-":
+        print(text)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise BadFile(f"{out}: cannot be written ({problem.strerror})", field="out") from problem
