@@ -17,7 +17,19 @@ from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
-CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads", "blocks", "flops_per_clk", "runs", "launches")
+CHOICE = (
+    "backend",
+    "stack",
+    "impl",
+    "quantize",
+    "note",
+    "default",
+    "pads",
+    "blocks",
+    "flops_per_clk",
+    "runs",
+    "launches",
+)
 FROM, BELOW = "_from", "_below"
 
 
