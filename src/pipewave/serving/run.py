@@ -18,7 +18,7 @@ from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
 from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
-from pipewave.serving.interval import Uncertainty, around, names_version
+from pipewave.serving.interval import Uncertainty, around, names_version, server_of
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.setup import Setup
@@ -132,7 +132,7 @@ class Server:
     @property
     def uncertain(self) -> Uncertainty:
         """What is open about the deployment."""
-        return Uncertainty(self.spread, self.runner.engine.name, names_version(self.setup.engine))
+        return Uncertainty(self.spread, server_of(self.runner.engine), names_version(self.setup.engine))
 
     @property
     def notes(self) -> tuple[str, ...]:
