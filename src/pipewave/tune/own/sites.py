@@ -26,14 +26,17 @@ def site_of(args: Sequence[Any], kwargs: Any, grid: Any) -> tuple[Any, ...]:
 class Place:
     """What was chosen at one place in a program, by everything a choice depends on there: one look for a launch known.
 
-    `inputs`: the sizes that a choice depends on, the same for all kinds of launches that come by.
+    `inputs`: the sizes that a choice depends on, the same for all kinds of launches that come by; `kinds`: of what is
+    picked, so much tells the kind of a launch, the rest are its sizes.
     """
 
-    __slots__ = ("inputs", "known", "pick")
+    __slots__ = ("inputs", "kinds", "known", "pick")
 
     def __init__(self, of: Described, args: Sequence[Any], kwargs: Any, grid: Any, inputs: Sequence[str]) -> None:
         self.inputs = tuple(inputs)
-        self.pick = _picker([*_kind_parts(of, args, kwargs), *(_input(of, args, grid, name) for name in self.inputs)])
+        parts = _kind_parts(of, args, kwargs)
+        self.kinds = len(parts)
+        self.pick = _picker([*parts, *(_input(of, args, grid, name) for name in self.inputs)])
         self.known: dict[tuple[Any, ...], int] = {}
 
     def remember(self, key: tuple[Any, ...], config: int) -> int:

@@ -89,22 +89,23 @@ class TunedKernel:
             return None
         try:
             site = site_of(args, kwargs, grid)
-            place, launch = self._places.get(site), ()
-            if place is not None:
+            place = self._places.get(site)
+            if place is None:
+                entry = self._entries.get((site, self._pickers[site](args, kwargs, grid)))
+                key = () if entry is None else entry[1](args, kwargs, grid)
+            else:
                 launch = place.pick(args, kwargs, grid)
                 found = place.known.get(launch)
                 if found is not None:
                     return found
-            entry = self._entries.get((site, self._pickers[site](args, kwargs, grid)))
+                entry, key = self._entries.get((site, launch[: place.kinds])), launch[place.kinds :]
         except (KeyError, AttributeError, TypeError):
             entry = None
         if entry is not None and self._log is None and not self._prunes() and not self._measures():
-            chooser, pick = entry
-            key = pick(args, kwargs, grid)
-            index = chooser.memo.get(key)
+            index = entry[0].memo.get(key)
             if index is None:
                 self.provenance["model"] += 1
-                index = chooser.remember(key, chooser.decide(key))
+                index = entry[0].remember(key, entry[0].decide(key))
             return index if place is None else place.remember(launch, index)
         return self._slow(args, kwargs, grid)
 
