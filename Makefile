@@ -119,7 +119,7 @@ mutate: $(VENV)/.dev
 	$(BIN)/python -m bench.mutate --named --json bench/results/mutants.json
 
 bench: $(VENV)/.core
-	$(BIN)/python -m bench
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench
 
 # After weights change: engine constants refitted, then the tables of whole steps and whole runs.
 e2e: $(VENV)/.core

@@ -59,14 +59,15 @@ class Engine:
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit; graphs_per_request:
     no more than this many times the requests that may run (None: whatever runs).
     memory_of: what memory_share is a share of: `whole` memory, `static` (weights and cache share it, the rest of the
-    card holds everything else), or what is left `free` beside weights and activations.
+    GPU holds everything else), or what is left `free` beside weights and activations.
     reserve: what sets memory_share where the engine works it out itself. output_reserve, output_reserve_least: share
     of the outputs still to come that must fit the cache when a request is admitted, at the start and once settled.
     max_prefill_tokens: prompt tokens of one step, all requests (0: max_batched_tokens).
     shared_experts: `added` after the routed ones, or `overlapped` with them on a second stream, or `fused` into them.
     shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
-    fused_rope: the kernel that writes the cache turns queries and keys, too.
+    fused_rope: the kernel that writes the cache turns queries and keys, too. one_head_norm: one kernel norms the
+    heads of queries and keys.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
@@ -116,6 +117,7 @@ class Engine:
     shared_tokens: int = 0
     fused_norm_mib: float = 0.0
     fused_rope: bool = False
+    one_head_norm: bool = False
     exchange: str = ""
     two_batch: bool = False
     two_batch_prompt: int = 0
@@ -295,7 +297,7 @@ def _settled(engine: Engine) -> Engine:
 
 
 def static_share(engine: Engine, reserve: Reserve) -> float:
-    """Share of the card that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
+    """Share of the GPU that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
     setting = engine.setting
     kept = reserve.fixed + reserve.chunk_token * max(engine.max_batched_tokens, 2048)
     kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.dp * setting.pp
