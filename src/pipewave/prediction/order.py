@@ -142,7 +142,8 @@ def _least(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
 def _divide(family: Family, cols: Columns, ways: Mapping[str, int]) -> NDArray[np.bool_]:
     """Of which calls the sizes can be so many times smaller."""
     grows = family.grows
-    return np.logical_and.reduce([_divides(grows[name], cols[name], by, cols) for name, by in ways.items()])
+    each = [_divides(grows[name], cols[name], by, cols) for name, by in ways.items()]
+    return np.asarray(np.logical_and.reduce(each), np.bool_)
 
 
 def _divides(size: Grows, value: Array, by: int, cols: Columns) -> NDArray[np.bool_]:
@@ -150,7 +151,7 @@ def _divides(size: Grows, value: Array, by: int, cols: Columns) -> NDArray[np.bo
     if size.shared:
         each = np.where(cols[size.shared] > 0, cols[size.shared], value)
         kept &= (value % (by * each) == 0) & (value > by * each)
-    return kept
+    return np.asarray(kept, np.bool_)
 
 
 def _beside(latency: Any, other: Any, side: int, xp: Arith) -> Any:
