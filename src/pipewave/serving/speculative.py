@@ -90,7 +90,7 @@ def _tokens(given: Any) -> int:
 def _accepted(given: Any, method: str, tokens: int) -> tuple[float, ...]:
     """One probability a position; a list ends with the value that further positions take."""
     if given is None:
-        return (usual(method),) * tokens
+        given = usual(method)
     listed = given.split("/") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else [given]
     try:
         rates = [float(rate) for rate in listed]
