@@ -53,18 +53,24 @@ test-lowest: $(VENV)/.dev
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check pytest hypothesis -c build/packages/lowest.txt
 	$(LOWEST)/bin/python -m pytest tests/packaging tests/calls tests/gpus tests/files tests/prediction/test_cases.py
 
-# The wheel beside today's dependencies on every Python that is here, of those that pyproject.toml admits.
+# The wheel, and the sdist on its own, beside today's dependencies on every Python that is here, of those that
+# pyproject.toml admits; the last line says which they were.
 PYTHONS ?= 3.11 3.12 3.13 3.14
 test-pythons: $(VENV)/.dev
 	rm -rf build/packages
 	$(PIP) build
 	$(BIN)/python -m build --outdir build/packages .
-	set -e; for version in $(PYTHONS); do \
-	  if ! python$$version -c '' 2>/dev/null; then echo "Python $$version is not here: not tested"; continue; fi; \
-	  rm -rf .venv-$$version; python$$version -m venv .venv-$$version; \
-	  .venv-$$version/bin/pip install --quiet --disable-pip-version-check build/packages/*.whl pytest hypothesis; \
-	  .venv-$$version/bin/python -m pytest tests/packaging tests/calls tests/gpus tests/files tests/prediction/test_cases.py; \
-	done
+	set -e; ran=; for version in $(PYTHONS); do \
+	  python=$$($(BIN)/python tests/packaging/pythons.py $$version); \
+	  if [ -z "$$python" ]; then echo "Python $$version is not here: not tested"; continue; fi; \
+	  for package in build/packages/*.whl build/packages/*.tar.gz; do \
+	    rm -rf .venv-$$version; "$$python" -m venv .venv-$$version; \
+	    .venv-$$version/bin/pip install --quiet --disable-pip-version-check $$package pytest hypothesis; \
+	    .venv-$$version/bin/python -m pytest -q tests/packaging; \
+	  done; \
+	  .venv-$$version/bin/python -m pytest -q tests/calls tests/gpus tests/files tests/prediction/test_cases.py; \
+	  ran="$$ran $$version"; \
+	done; echo "tested on Python$$ran"; test -n "$$ran"
 
 # A browser paints when it likes: what fails there counts once it fails three times; repeats are listed.
 test-web: export PIPEWAVE_FUZZ ?= 60
@@ -113,7 +119,7 @@ mutate: $(VENV)/.dev
 	$(BIN)/python -m bench.mutate --named --json bench/results/mutants.json
 
 bench: $(VENV)/.core
-	$(BIN)/python -m bench
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench
 
 # After weights change: engine constants refitted, then the tables of whole steps and whole runs.
 e2e: $(VENV)/.core

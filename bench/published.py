@@ -103,6 +103,8 @@ def _need(row: Row) -> str:
     """What a row needs beyond one plain engine: data-parallel attention, pools apart, drafts, or something else."""
     if row.case.get("dp", 1) > 1:
         return " (attention DP)"
+    if row.answerable and row.needs:
+        return " (families read since)"
     if row.apart and not row.needs:
         return f" ({row.apart})"
     named = next((word for word in ("disaggregated", "speculative") if word in row.needs), "needs")
@@ -183,7 +185,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
     options = parser.parse_args()
     every = [row for row in read(options.data or corpus(), dated=options.dated) if _named(row, options.only.split())]
-    rows = [row for row in every if options.needs or not row.needs][:: options.every]
+    rows = [row for row in every if options.needs or row.answerable][:: options.every]
     began = time.perf_counter()
     found = answers(rows, options.workers)
     sys.stderr.write(f"{len(rows)} rows in {time.perf_counter() - began:.0f} s\n")

@@ -1,11 +1,12 @@
 """What published deployments leave open, as half-widths of intervals: `python -m bench.published_cover ANSWERS`.
 
-ANSWERS are those of `bench.published --answers`. Two parts of `pipewave.serving.interval`:
+ANSWERS are those of `bench.published --answers`. Three parts of `pipewave.serving.interval`:
 
 * `servers`: for each engine and mean, the half-width beside what kernels (and an assumed version) leave open that holds
   nine rows in ten of groups that it was not read off, each group counting alike. It is a quantile of rows whose version
   is given. Groups differ more than their rows do, so the quantile is that of `LEVELS` that, read off all other groups,
   comes nearest to holding nine in ten of the group left out.
+* `older`: the same of engines before today's generation (Argonne's runs: vLLM V0, TensorRT-LLM 0.x).
 * `version`: how far answers move when the version is left out of the case (`--versions`), nine in ten of them.
 
 `--write` puts the half-widths of all groups into `serving/interval.json`.
@@ -28,9 +29,10 @@ from bench.published_rows import OLD, Group, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.files import manifest
 from pipewave.serving import interval
-from pipewave.serving.answers import answer, version_given
+from pipewave.serving.answers import answer, setup_of, version_given
 from pipewave.serving.cases import from_dict
-from pipewave.serving.interval import Uncertainty
+from pipewave.serving.interval import Uncertainty, server_of
+from pipewave.step import find_engine
 
 HELD = 0.9
 LEVELS = tuple(round(0.7 + 0.025 * i, 3) for i in range(13))
@@ -56,8 +58,8 @@ class Point:
 
 
 def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
-    """Every scored mean of today's engines."""
-    good = [row for row in rows if _counts(row) and "ttft_ms" in answers.get(row.id, {})]
+    """Every scored mean of today's engines and of those before."""
+    good = [row for row in rows if (_counts(row) or _old(row)) and "ttft_ms" in answers.get(row.id, {})]
     every = [_point(row, name, value, answers[row.id]) for row in good for name, value in row.measured.items()
              if name in answers[row.id]]  # fmt: skip
     sizes = Counter((point.group, point.metric) for point in every)
@@ -68,10 +70,15 @@ def _counts(row: Row) -> bool:
     return not row.needs and row.group.source != OLD and not row.apart
 
 
+def _old(row: Row) -> bool:
+    return not row.needs and row.group.source == OLD
+
+
 def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:
     """A mean of a row; its interval less what its server leaves open is what was known."""
     named = version_given(from_dict(row.case))
-    half, server = math.log(found[f"{name}_high"] / found[name]), Uncertainty(0.0, row.group.engine, named).server(name)
+    asked = find_engine(setup_of(case := from_dict(row.case), case.traffic())[0].engine)
+    half, server = math.log(found[f"{name}_high"] / found[name]), Uncertainty(0.0, server_of(asked), named).server(name)
     known = math.sqrt(max(half**2 - server**2, 0.0))
     return Point(row.group, name, abs(math.log(found[name] / value)), known, named)
 
@@ -103,11 +110,12 @@ def _given(found: Sequence[Point]) -> list[Point]:
 
 
 def widths(found: Sequence[Point]) -> dict[str, float]:
-    """Half-widths by mean, of the points of one engine; a mean of too few groups has that of TPOT."""
+    """Half-widths by mean, of the points of one engine; a mean of too few groups has that of TPOT, else the widest."""
     own = {name: [point for point in found if point.metric == name] for name in interval.METRICS}
     enough = {name: many for name, many in own.items() if len({p.group for p in many}) >= LEAST_GROUPS}
     known = {name: round(quantile(_given(many), level(many)), 4) for name, many in enough.items()}
-    return {name: known.get(name, known["tpot_ms"]) for name in interval.METRICS}
+    usual = known.get("tpot_ms", max(known.values()))
+    return {name: known.get(name, usual) for name in interval.METRICS}
 
 
 def version_widths(rows: Sequence[Row]) -> dict[str, float]:
@@ -147,15 +155,18 @@ def main() -> None:
     if asked.versions:
         table["version"] = version_widths(rows)
     engines = dict.fromkeys(point.group.engine for point in found)
-    for engine in engines:
-        own = [point for point in found if point.group.engine == engine]
-        table["servers"][engine] = widths(own)
+    for engine, old in [(engine, old) for engine in engines for old in (False, True)]:
+        own = [point for point in found if point.group.engine == engine and (point.group.source == OLD) == old]
+        if not own:
+            continue
+        place = table["older"][engine] if old else table["servers"].setdefault(engine, {})
+        place |= widths(own)
         for name in interval.METRICS:
             many = [point for point in own if point.metric == name]
             if len({p.group for p in many}) >= LEAST_GROUPS:
                 print(f"{engine:8} {name:20} {len({p.group for p in many}):3d} groups, level {level(many)}, "
                       f"held when left out {100 * coverage(many, level(many)):.1f} %, "
-                      f"half-width {table['servers'][engine][name]}")  # fmt: skip
+                      f"half-width {place[name]}")  # fmt: skip
     print(json.dumps(table, indent=1))
     if asked.write:
         interval.FILE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")

@@ -33,7 +33,7 @@ from pipewave.serving.cases import from_dict
 from pipewave.software import front
 
 GRID: dict[str, tuple[float, ...]] = {
-    "launch": (0.3, 0.5, 1.0, 2.0, 3.0),
+    "launch": (0.3, 0.5, 1.0, 2.0, 3.0, 5.0),
     "host": (0.5, 1.0, 1.5),
     "transit_us": (7_000.0, 12_000.0, 20_000.0, 35_000.0),
     "stream_us": (20.0, 35.0, 50.0, 100.0),
@@ -51,7 +51,8 @@ def chosen_rows(rows: Sequence[Row], most: int) -> list[Row]:
     """Served rows of today's engines, at most so many of each group, spread over it."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
-        if row.case["mode"] == "serve" and not row.needs and row.group.source != OLD and not row.apart:
+        plain = row.answerable and row.case.get("dp", 1) == 1
+        if row.case["mode"] == "serve" and plain and row.group.source != OLD and not row.apart:
             groups.setdefault(row.group, []).append(row)
     large = [group for group in groups.values() if len(group) >= LEAST]
     spread = [np.unique(np.linspace(0, len(group) - 1, most).astype(int)) for group in large]

@@ -3,6 +3,12 @@
 Deployments that AIConfigurator generated are measured with as many requests in flight as all their workers take
 together (`estimated_concurrency` of its rules: workers × batch of each), and their rows do not say how many workers
 there were. They are counted apart.
+
+So are runs of SGLang whose first prompts compile. DeepSeek-R1 in FP4 on B200 in November 2025, which kept no version,
+was launched with chunks of 16,384 tokens (InferenceX benchmarks/dsr1_fp4_b200.sh). Where the first wave of prompts
+holds more, a prompt is cut, its second part attends to a cached prefix for the first time, and the run's mean TTFT is
+1.3 to 10 seconds more than its prompts take: times ten waves, 10 to 97 seconds once, whatever lengths, batch and GPUs.
+Below that size, and in every run of 0.5.9, nothing of the kind is seen.
 """
 
 from __future__ import annotations
@@ -18,9 +24,12 @@ from typing import Any
 
 import yaml
 
+from pipewave.errors import PipewaveError
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.models.shard import active_parameters
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import ALONE, active_parameters
+from pipewave.step.setting import setting_of
 
 DAY = re.compile(r"20\d\d-\d\d-\d\d")
 RELEASES = Path(__file__).with_name("releases.yaml")
@@ -29,6 +38,9 @@ COUNTS = ("tp", "pp", "ep", "dp", "concurrency", "requests", "max_num_seqs", "ma
 NUMBERS = ("isl", "osl", "spread", "rate", "memory_fraction")
 METRICS = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "e2e_ms")
 OLD = "Argonne LLM-Inference-Bench"  # vLLM V0 and TensorRT-LLM 0.x
+COMPILING = ("sglang", "B200", "DeepSeek-R1", "fp4")  # without a version
+FAMILY = "model family unknown"  # when the rows were collected
+CHUNK = 16_384  # tokens; a first wave of prompts above it is cut
 GENERATED = "NVIDIA AIC own runs"  # those with a day are of deployments that AIConfigurator generated
 # Checkpoints whose card the corpus holds, and rows name another's: (config, precision) of the row.
 CHECKPOINTS = {("MiniMaxAI--MiniMax-M2.5", "fp4"): "nvidia--MiniMax-M2.5-NVFP4"}
@@ -63,7 +75,34 @@ class Row:
         """Why it counts apart though it can be asked; empty where it counts."""
         if self.group.source.startswith(GENERATED) and self.day:
             return "workers not given"
+        if self.compiles:
+            return "compiles in its first requests"
         return "beyond the GPUs it names" if of_peak(self) > 1.0 else ""
+
+    @property
+    def answerable(self) -> bool:
+        """Whether a case says all: the row needs nothing, or only a family that can be read by now, with a card of the
+        precision that was run."""
+        return not self.needs or (
+            self.needs.startswith(FAMILY) and precision(self.case["model"]) in self.group.precision
+        )
+
+    @property
+    def compiles(self) -> bool:
+        """Whether it is a run whose first prompts are cut and wait for a kernel to be compiled."""
+        group, case = self.group, self.case
+        those = (group.engine, group.gpu, group.model, group.precision) == COMPILING and not case.get("version")
+        return those and case.get("concurrency", 0) * case["isl"] > CHUNK
+
+
+@cache
+def precision(model: str) -> str:
+    """The operand type of a model's experts or maps, as rows write it; empty where the model cannot be read."""
+    try:
+        found = setting_of(Deployment(load(model), ALONE), find("B200")).dtype
+    except PipewaveError:
+        return ""
+    return {"nvfp4": "fp4", "mxfp4": "fp4", "fp8_block": "fp8"}.get(found, found)
 
 
 def corpus() -> Path:

@@ -19,14 +19,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from pipewave.residual.card import Interval
+from pipewave.residual.card import Interval, half_width
 from pipewave.software.known import LEVELS
 from train.__main__ import RUNS, WEIGHTS
 from train.intervals import LEVEL, POWERS, TOLERANCE, balance, weighted_quantile
 from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
 from train.splits import FOLDS, HELD_OUT
 
-EACH = 24  # rows of a GPU, version and type
+EACH = 120  # rows of a GPU, version and type: a level that one of them makes up still has an interval of its own
 ENOUGH = 100  # of a level for an interval of its own; levels share their rows below that
 CALIBRATED = ("other_gpu", "nearest_version")
 BASIS, PROTOCOL = "measured_gpu", "graph"
@@ -39,23 +39,32 @@ def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, f
     every = [one for one in outcomes if one.software in LEVELS[1:]]
     own = {level: [one for one in every if one.software == level] for level in CALIBRATED}
     pooled = {level: found if len(found) >= ENOUGH else every for level, found in own.items()}
-    return {level: _interval(found, usual) for level, found in pooled.items() if len(found) >= ENOUGH}
+    settled: dict[str, Interval] = {}
+    for level, found in pooled.items():
+        if len(found) >= ENOUGH:
+            settled[level] = _interval(found, usual, list(settled.values()))
+    return settled
 
 
-def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
-    """The best multiple and power by interval score, cells of a GPU and version counting alike."""
-    error = np.array([abs(one.off) for one in found])
-    scale = (np.array([one.half for one in found]) / usual.multiple) ** (1.0 / usual.power)
+def _interval(found: Sequence[Outcome], usual: Interval, nearer: Sequence[Interval] = ()) -> Interval:
+    """The best multiple and power by interval score, cells of a GPU and version counting alike.
+
+    No interval is narrower than that of known software or of nearer levels: what these hold already needs no multiple.
+    """
+    error, half = np.array([(abs(one.off), one.half) for one in found]).T
+    scale = (half / usual.multiple) ** (1.0 / usual.power)
+    known = half_width([usual, *nearer], scale)
     cells = np.unique([f"{one.gpu}|{one.stack}" for one in found], return_inverse=True)[1]
     weight = balance(cells)
     tried = []
     for power in POWERS:
-        multiple = weighted_quantile(error / scale**power, weight, LEVEL)
-        width = multiple * scale**power
+        multiple = weighted_quantile(np.where(error <= known, 0.0, error / scale**power), weight, LEVEL)
+        width = np.maximum(multiple * scale**power, known)
         score = np.average(width + np.maximum(error - width, 0.0) / (1.0 - LEVEL), weights=weight)
         tried.append((score, Interval(round(float(multiple), 4), power)))
     best = min(score for score, _ in tried)
-    return next(interval for score, interval in tried if score <= TOLERANCE * best)
+    chosen = next(interval for score, interval in tried if score <= TOLERANCE * best)
+    return chosen if chosen.multiple else [usual, *nearer][-1]
 
 
 def left_out(runs: Path, tables: Sequence[str]) -> dict[str, list[Outcome]]:

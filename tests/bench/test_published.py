@@ -37,6 +37,24 @@ def test_rows_that_need_more_and_old_engines_are_apart() -> None:
     assert len(kinds) == 3
 
 
+def fp4(concurrency: int, **more: str) -> Row:
+    case = {"mode": "serve", "gpu": "B200", "isl": 922.0, "concurrency": concurrency, "needs": "", **more}
+    return Row("r", Group("s", "sglang", "B200", "DeepSeek-R1", "fp4"), case, {"ttft_ms": 1.0}, "")
+
+
+def test_runs_whose_first_prompts_are_cut_and_compile_are_apart() -> None:
+    assert [fp4(n).compiles for n in (4, 16, 32, 128)] == [False, False, True, True]
+    assert not fp4(32, version="0.5.9").compiles
+    assert published.kind(fp4(32)) == "sglang (compiles in its first requests)"
+
+
+@pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
+def test_rows_of_families_read_since_count_apart_with_a_card_of_their_precision() -> None:
+    kinds = {(row.group.model, row.group.precision): published.kind(row) for row in read(corpus()) if row.needs}
+    assert kinds["MiniMax-M2.5", "fp8"] == "vllm (families read since)"
+    assert kinds["GLM-5", "fp4"] == "sglang (needs)"  # the corpus has its card in FP8 only
+
+
 def test_an_error_is_counted_and_named() -> None:
     found = {"id": "r", "error": {"code": "does_not_fit", "field": "gpu", "message": "too large"}}
     group = published.by_group([row(GROUPS[0], 1.0)], [found])[0]

@@ -28,15 +28,26 @@ def _product(stack: str, gpu: str, m: float, k: float, dtype: str = "fp8") -> fl
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize(("dtype", "kernels", "moved"), [("fp8", 4, 30), ("fp8_block", 7, 40)])
-@pytest.mark.parametrize(("m", "k"), [(8.0, 2048.0), (4096.0, 8192.0)])
+@pytest.mark.parametrize(("dtype", "kernels", "cycles", "moved"), [("fp8", 4.2, 1.5, 29), ("fp8_block", 7.5, 2.1, 36)])
+@pytest.mark.parametrize(("m", "k", "fits"), [(8.0, 2048.0, True), (16384.0, 16384.0, False)])
 def test_quantisation_that_nothing_fuses_walks_over_x_again(
-    gpu: str, dtype: str, kernels: int, moved: int, m: float, k: float
+    gpu: str, dtype: str, kernels: float, cycles: float, moved: float, m: float, k: float, fits: bool
 ) -> None:
+    """So many cycles an element while the L2 holds it; beyond, DRAM's time where that is longer."""
     spec = pw.find(gpu)
-    more = kernels * launch_s(spec, "product") + moved * m * k / (DRAM_SHARE * spec.dram_gbps * 1e9)
+    on_sms = cycles / (spec.sms * spec.sustained_clock_mhz * 1e6)
+    element = on_sms if fits else max(on_sms, moved / (DRAM_SHARE * spec.dram_gbps * 1e9))
     apart = _product("vllm-0.14.0", gpu, m, k, dtype) - _product("vllm-0.19.0", gpu, m, k, dtype)
-    assert apart == pytest.approx(more, rel=1e-9)
+    assert apart == pytest.approx(kernels * launch_s(spec, "product") + element * m * k, rel=1e-9)
+
+
+@pytest.mark.parametrize(("gpu", "slow", "plain"), [("H100", "0.5.10", "0.5.9"), ("B200", "0.5.9", "0.5.14")])
+def test_a_slow_cast_grows_with_the_elements_alone(gpu: str, slow: str, plain: str) -> None:
+    apart = [
+        _product(f"sglang-{slow}", gpu, m, k, "fp8_block") - _product(f"sglang-{plain}", gpu, m, k, "fp8_block")
+        for m, k in ((512.0, 2048.0), (1024.0, 4096.0), (4096.0, 4096.0))
+    ]
+    assert apart[0] > 0 and [one / apart[0] for one in apart[1:]] == pytest.approx([4.0, 16.0])
 
 
 def _decode(stack: str, impl: str, gpu: str, batch: float, kv_dtype: str = "bf16") -> float:
@@ -83,4 +94,6 @@ def test_a_version_is_answered_from_its_own_side_of_a_change() -> None:
     assert stacks.nearest("vllm-0.22.0", known, [(0, 24)]) == "vllm-0.19.0"
     assert stacks.nearest("vllm-0.25.0", known, [(0, 24)]) == "vllm-0.24.0"
     assert stacks.nearest("vllm-0.22.0", known[1:], [(0, 24)]) == "vllm-0.24.0"  # the only one there is
-    assert changes("vllm-0.22.0", "fp8") == ((0, 24),) and changes("vllm-0.22.0", "bf16") == ()
+    assert changes("vllm-0.22.0", "fp8", "gemm_fp8", 90) == ((0, 24),)
+    assert changes("vllm-0.22.0", "bf16", "gemm", 100) == () == changes("vllm-0.22.0", "bf16", "fused_moe", 90)
+    assert changes("vllm-0.22.0", "bf16", "fused_moe", 100) == ((0, 24),)

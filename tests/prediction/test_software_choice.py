@@ -52,11 +52,16 @@ def test_no_implementation_of_another_type_stands_in(dtype: str, stack: str) -> 
 
 
 def test_a_type_that_a_framework_never_ran_is_named() -> None:
-    found = pw.predict(
-        pw.fused_moe(256, 128, 8, 2048, 768, dtype="fp8"), "H100", protocol="graph", stack="sglang-0.5.14"
-    )
-    assert found.software == "other_framework" and "no rows of sglang-0.5.14 fp8 on H100" in found.notes[0]
+    found = pw.predict(pw.gemm(512, 4096, 4096, dtype="int8"), "H100", protocol="graph", stack="sglang-0.5.14")
+    assert found.software == "other_framework" and "no rows of sglang-0.5.14 int8 on H100" in found.notes[0]
     assert any("other types" in note for note in found.notes)
+
+
+def test_a_type_that_a_framework_ran_in_another_version_is_answered_from_it() -> None:
+    """SGLang's per-tensor FP8 experts are known of 0.5.9, whose rows were said to be of blocks."""
+    call = pw.fused_moe(256, 128, 8, 2048, 768, dtype="fp8")
+    found = pw.predict(call, "H100", protocol="graph", stack="sglang-0.5.14")
+    assert found.software == "nearest_version" and found.stack == "sglang-0.5.9"
 
 
 DECODE = pw.attention([1] * 8, [4096] * 8, 32, 8, kv_dtype="fp8")

@@ -11,10 +11,11 @@ from pipewave.planning import Question, Space, plan
 from pipewave.serving import estimate
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
-from pipewave.serving.interval import METRICS, Uncertainty, hull, names_version, sides
+from pipewave.serving.interval import METRICS, Uncertainty, hull, names_version, server_of, sides
 from pipewave.serving.run import Server, with_interval
 from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import synthetic
+from pipewave.step import find_engine
 
 MODEL, GPU, ENGINES = "Llama-3.1-8B", "H200", ("vllm", "sglang", "trtllm")
 
@@ -93,3 +94,12 @@ def test_queues_widen_the_interval_of_requests_that_come_at_a_rate() -> None:
     case = {"model": MODEL, "gpu": GPU, "version": "0.22.1", "isl": 4000, "osl": 20, "requests": 200}
     quiet, busy = (answer(from_dict(case | {"rate": rate})) for rate in (0.5, 12.0))  # 12: near what it can serve
     assert quiet["ttft_ms_high"] / quiet["ttft_ms"] < busy["ttft_ms_high"] / busy["ttft_ms"]
+
+
+def test_less_is_known_of_an_engines_generation_before_todays() -> None:
+    """vLLM's V0 and TensorRT-LLM 0.x: published end-to-end times scatter more than those of today's."""
+    for old, new in (("vllm:0.6.0", "vllm:0.11.0"), ("trtllm:0.12.0", "trtllm:1.1.0")):
+        then, now = (Uncertainty(0.1, server_of(find_engine(one)), version_given=True) for one in (old, new))
+        assert then.half("e2e_ms") > now.half("e2e_ms")
+        assert then.engine in then.note()
+    assert server_of(find_engine("sglang:0.4.0")) == "sglang"

@@ -182,6 +182,8 @@ def test_published_tables_count_a_group_twice() -> None:
     assert read("vllm", 4, 16, 4, None)[:3] == (1, 4, 4)
     assert read("vllm", 4, 16, 4, 16) == (4, 16, 4, "")
     assert read("sglang", 4, 16, 4, None) == (4, 16, 4, "")
+    assert read("sglang", 16, 4, 1, None)[:3] == (4, 4, 1)
+    assert read("sglang", 16, 4, 1, 16) == (16, 4, 1, "")
 
 
 def test_a_case_names_its_ranks() -> None:

@@ -136,8 +136,10 @@ def test_recipes_fill_in_what_published_deployments_set() -> None:
     assert old.settings == {"max_batched_tokens": 1072}
     assert old.notes
     assert not old.without(frozenset(["max_batched_tokens"])).settings
-    latent = DeploymentFacts(attention="mla", mma="tcgen05")
-    assert [recipe("sglang:0.5.9", latent, flight=n).settings["recv_interval"] for n in (4, 16)] == [10, 30]
+    for model in ("deepseek_v3", "qwen3_5_moe_text"):
+        launched = DeploymentFacts(model_type=model, mma="tcgen05")
+        assert [recipe("sglang:0.5.9", launched, flight=n).settings["recv_interval"] for n in (4, 16)] == [10, 30]
+    assert "recv_interval" not in recipe("sglang:0.5.9", DeploymentFacts(model_type="glm_moe_dsa")).settings
 
 
 def test_a_recipe_is_of_servers_unless_it_says_so() -> None:

@@ -21,7 +21,9 @@ from pipewave.physics.arith import SCALAR
 from pipewave.prediction.api import predict_cases
 from pipewave.prediction.in_step import write_back_s
 from pipewave.software import stack_rules as rules
+from pipewave.software.known import changes
 from pipewave.software.stack_rules import Case, answer, table
+from pipewave.software.stacks import nearest
 
 STACKS = (None, "vllm-0.14.0", "vllm-0.22.1", "vllm-0.24.0", "sglang-0.5.6", "sglang-0.5.9", "sglang-0.5.12", "sglang-0.5.14",
           "trtllm-1.2.0", "trtllm-1.3.0rc20")  # fmt: skip
@@ -59,13 +61,20 @@ EXPERTS = {"kernel": "fused_moe", "tokens": 16, "experts": 384, "topk": 8, "hidd
 SKEWED = EXPERTS | {"routing": "power_law_1.2"}
 # Rows of one version that few random calls meet: GPU, protocol, case.
 VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
-    "gemm": [("H200", "graph", PRODUCT | {"dtype": dtype}) for dtype in ("fp8", "fp8_block")],
+    "gemm": [
+        *(("H200", "graph", PRODUCT | {"dtype": dtype}) for dtype in ("fp8", "fp8_block")),
+        *((gpu, "graph", PRODUCT | {"dtype": "fp8_block", "stack": stack})
+          for gpu, stack in (("H200", "sglang-0.5.10"), ("B200", "sglang-0.5.9"), ("B200", "trtllm-1.3.0rc10"))),
+        ("RTX PRO 6000 Server", "graph", PRODUCT | {"dtype": "fp8", "stack": "vllm-0.19.0"}),
+    ],
     "fused_moe": [
         ("H200", "graph", SKEWED | {"stack": "vllm-0.14.0", "impl": "vllm_fused_moe"}),
         ("H200", "graph", SKEWED | {"stack": "sglang-0.5.9", "impl": "sglang_fused_moe_triton"}),
         ("H200", "graph", SKEWED | {"stack": "trtllm-1.3.0rc10", "impl": "moe_torch_flow_cutlass"}),
         ("H200", "graph", SKEWED | {"stack": "trtllm-1.2.0rc5", "impl": "moe_torch_flow"}),
         ("H200", "graph", EXPERTS | {"tokens": 16384, "ep": 32, "routing": "balanced", "stack": "sglang-0.5.9"}),
+        ("H200", "graph", EXPERTS | {"stack": "sglang-0.5.9", "dtype": "fp8", "impl": "sglang_fused_moe_triton"}),
+        ("H200", "graph", EXPERTS | {"experts": 512, "topk": 22, "stack": "trtllm-1.3.0rc20", "impl": "moe_torch_flow"}),
     ],
     "attention": [
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),
@@ -81,6 +90,7 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *(("L40S", "graph", PROMPT | {"stack": stack, "impl": impl, "q_lens": [2048] * 4, "kv_lens": [8192] * 4,
                                       "window": 512})
           for stack, impl in (("sglang-0.5.14", "flashinfer"), ("vllm-0.24.0", "vllm_flashinfer"))),
+        ("B200", "graph", EXPERTS | {"stack": "sglang-0.5.13"}),
         *(("B200", "graph", DECODE | {"stack": stack, "impl": impl, "heads": 64, "kv_heads": 1})
           for stack, impl in (("trtllm-1.3.0rc20", "torch_flow"), ("sglang-0.5.14", "trtllm_mha"))),
     ],
@@ -207,11 +217,23 @@ def answerable(family: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 def answers(family: str) -> Iterator[list[float]]:
     """Answers of one GPU and protocol after the other."""
+    if family == "changed":
+        yield [*_chosen()]
+        return
     if family == "steps":  # latent attention: no shipped GPU has cold rows of it
         yield [write_back_s(0.5, 1e9, kernels.family_of("mla"), find("H200"), SCALAR)]
     for (gpu, protocol), cases in answerable(family).items():
         found = predict_cases(cases, gpu_of(gpu), protocol)
         yield [*found.latency_us.tolist(), *found.low_us.tolist(), *found.ceiling_us.tolist()]
+
+
+def _chosen() -> Iterator[float]:
+    """Which of the versions known answers for one that is not, by what runs other kernels from a version on."""
+    known = ("vllm-0.19.0", "vllm-0.24.0")
+    for dtype, net, capability, asked in product(
+        TYPES["gemm"], ("gemm", "gemm_fp8", "fused_moe"), (90, 100, 103), ("vllm-0.22.0", "vllm-0.23.0")
+    ):
+        yield float(known.index(str(nearest(asked, known, changes(asked, dtype, net, capability)))))
 
 
 @cache
@@ -230,7 +252,7 @@ def forget() -> None:
 
 def family_of(rule: str) -> str:
     """The probes that a rule may move."""
-    own = {"attention_setup_saved": "steps", "moe_model": "layers", "changed_in": "gemm"}
+    own = {"attention_setup_saved": "steps", "moe_model": "layers", "changed_in": "changed"}
     return own.get(rule) or FAMILY.get(rule.partition("_")[0], "collective")
 
 
@@ -259,9 +281,11 @@ def test_every_row_has_a_source_and_decides_some_answer(rule: str, monkeypatch: 
 
 def test_the_first_case_that_holds_answers() -> None:
     facts = {"framework": "vllm", "version": (0, 22, 1), "impl": "vllm_triton_attn", "mma": "wgmma"}
+    facts["dtype"] = "bf16"
     assert answer("attention_engine", facts) == "unified"
     assert answer("attention_engine", facts | {"impl": ""}) == "fa3"
     assert answer("moe_blocks", facts)[0] == (32, 16, 64)
+    assert answer("moe_blocks", facts | {"dtype": "fp8_block"})[0] == (64, 16, 128)
     assert answer("moe_blocks", facts | {"version": (0, 14)}) is None
 
 

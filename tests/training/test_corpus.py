@@ -236,6 +236,13 @@ def test_our_own_rules_are_bounded_and_say_their_evidence() -> None:
     assert rules.dropped(rows, slow) == 1
 
 
+def test_a_rule_of_rates_drops_what_reaches_neither() -> None:
+    late = next(rule for rule in json.loads(rules.OWN.read_text()) if "slower_than" in rule)
+    shapes = {"m": [8, 8, 16384], "n": [1024, 65536, 8192], "k": [1024, 16384, 8192], "latency": [0.2, 0.5, 2.0]}
+    rows = pd.DataFrame(shapes | {"gemm_dtype": "fp8_block"})  # small; reads a GB from DRAM; 1.1 PFLOP/s
+    assert rules.dropped(rows, late) == 1
+
+
 def test_of_a_cleared_series_the_slow_rows_are_partial(tmp_path: Path) -> None:
     flagging = {
         "table": "gemm",
@@ -245,6 +252,7 @@ def test_of_a_cleared_series_the_slow_rows_are_partial(tmp_path: Path) -> None:
         "action": "flag",
     }
     rows = pd.DataFrame({"gemm_dtype": ["fp8_block", "fp8_block", "bfloat16"], "latency": [0.06, 0.5, 0.06]})
+    rows = rows.assign(m=4096, n=7168, k=16384)
     where = {"table": "gemm", "gpu": "h200_sxm", "framework": "vllm", "version": "0.24.0"}
     kept = rules.apply(rows, rule_book(tmp_path, flagging), **where)
     assert kept["latency"].tolist() == [0.5, 0.06]

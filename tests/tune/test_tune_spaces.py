@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from pipewave.errors import BadFile, BadInput
-from pipewave.tune.own import leaderboard, spaces
+from pipewave.tune.own import kept, leaderboard, spaces
 from pipewave.tune.own.anchors import Anchors, Floats, work
 from pipewave.tune.own.card import Card, card
+from pipewave.tune.own.described import Described
 from pipewave.tune.own.leaderboard import SELECTORS, Pipewave, SpaceSelector, card_of, score
 from pipewave.tune.own.model import fit
-from pipewave.tune.own.transfer import carried, ratios
+from pipewave.tune.own.transfer import carried, moved, ratios
 from pipewave.tune.wave import TERMS, terms
 
 H200 = card("NVIDIA H200")
@@ -182,7 +183,12 @@ def test_a_card_says_what_a_space_is() -> None:
 
 def test_a_size_that_acts_by_its_divisors_is_smoothed_over_a_shorter_length() -> None:
     """One configuration likes widths of whole blocks, which no smooth function of the width tells."""
-    rng, widths = np.random.default_rng(3), np.array([1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144])
+    assert np.mean([_told_by_divisors(seed) for seed in range(8)]) >= 0.95
+
+
+def _told_by_divisors(seed: int) -> float:
+    """Share of launches of one draw for which the right configuration is predicted."""
+    rng, widths = np.random.default_rng(seed), np.array([1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144])
     at = np.stack([np.exp(rng.uniform(np.log(64), np.log(30_000), 56)), rng.choice(widths, 56)], axis=1)
     bytes_moved = 4.0 * at[:, 0] * at[:, 1]
     counts = np.stack([at[:, 0], -(-at[:, 1] // 1024), -(-at[:, 1] // 1024), bytes_moved, bytes_moved, 0 * at[:, 0]], 1)
@@ -194,7 +200,7 @@ def test_a_size_that_acts_by_its_divisors_is_smoothed_over_a_shorter_length() ->
     made = fit(every.take(np.arange(40)), H200)
     test = every.take(np.arange(40, 56))
     right = (made.us(test.counts, test.logs).argmin(axis=1) == 1) == (test.at[:, 1] % 1024 == 0)
-    assert right.mean() >= 0.9
+    return float(right.mean())
 
 
 def test_the_margin_protects_the_authors_own_choice_wherever_it_is() -> None:
@@ -218,6 +224,23 @@ def test_recorded_kernels_of_others_lose_little_at_launches_never_measured(name:
     assert found["mean_regret"] <= 0.02
     assert found["worst_regret"] <= 0.10
     assert found["slower_share"] <= 0.02
+
+
+def test_both_predictions_are_kept_in_a_table_and_carried_to_another_card(tmp_path: Path) -> None:
+    made = space()
+    model = fit(made.anchors(np.arange(40)), H200)
+    assert model.beside is not None
+    of = Described(None, "product", made.configs, ("m", "n", "k"), (), (), {}, "0" * 64)
+    path = kept.write_table(tmp_path / "product", of, {}, {(): (model, list(made.shapes[:2]))}, {(): ("m", "n", "k")})
+    read, _, _ = kept.read_table(path, of)[1][()]
+    test = made.anchors(np.arange(40, 80))
+    assert read.us(test.counts, test.logs) == pytest.approx(model.us(test.counts, test.logs), rel=1e-12)
+    assert 0.0 < model.beside.share < 1.0
+    there = moved(model, card("NVIDIA H100 80GB HBM3"))
+    assert there.beside is not None
+    assert there.beside.pooled.card.gpu == there.card.gpu
+    few = fit(made.anchors(np.arange(4)), H200)
+    assert few.beside is None
 
 
 def test_stretched_rounds_move_no_time_and_launches_of_a_busy_host_are_left_out() -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from pipewave.cli import build
 from pipewave.serving.run import Server, with_interval
 from pipewave.serving.setup import Setup
+from pipewave.serving.speculative import of
 from pipewave.serving.traffic import synthetic
 from pipewave.web import limits
 
@@ -56,6 +57,35 @@ def test_parts_add_up_to_the_figures_shown(client: Any, how: dict[str, Any], set
         assert sum(parts.values()) == pytest.approx(found[f"{name}_mean_ms"], rel=1e-3)
         assert min(parts.values()) >= 0
     assert found["ttft_mean_ms_low"] <= found["ttft_mean_ms"] <= found["ttft_mean_ms_high"]
+
+
+BESIDE = [{"tp": 4, "dp": 2, "ep": 8}, {"tp": 8, "prefill_engines": 1, "decode_engines": 2},
+          {"tp": 8, "speculative": "method=mtp,tokens=2,acceptance=0.8"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", BESIDE)
+def test_wide_disaggregated_and_drafted_deployments_are_those_of_serve(client: Any, more: dict[str, Any]) -> None:
+    model = {"model": "DeepSeek-V3", "concurrency": 16, "requests": 48, "input_len": 800, "output_len": 60}
+    found = answer(client, DEPLOYED | model | more)
+    traffic = synthetic(48, input_len=800, output_len=60, concurrency=16)
+    named = {"prefill_engines": "prefill", "decode_engines": "decode"}
+    setup = {named.get(name, name): of(said) if name == "speculative" else said for name, said in more.items()}
+    server = Server.of("DeepSeek-V3", "H200", Setup(**setup), traffic.longest)
+    served = with_interval(server, traffic).to_dict()
+    figures = [name for name in served if "_ms" in name or name in ("gpus", "output_tokens_per_s")]
+    assert {name: found[name] for name in figures} == pytest.approx({name: served[name] for name in figures})
+    for name in ("ttft", "tpot"):
+        assert sum(found["where"][f"{name}_ms"].values()) == pytest.approx(found[f"{name}_mean_ms"], rel=1e-3)
+    tpot = found["where"]["tpot_ms"]
+    assert ("drafting" in tpot, "cache_transfer" in tpot) == ("speculative" in more, "decode_engines" in more)
+
+
+def test_a_draft_model_is_a_name_and_never_a_path(client: Any) -> None:
+    for path in ("/etc", "../models", "file:mine.json"):
+        found = error(client, LOAD | {"speculative": f"method=draft,model={path}"})
+        assert "unknown model" in found["message"] and found["code"] == "unknown_model"
+    by_name = {"model": "Llama-3.1-70B", "tp": 4, "speculative": "method=draft,model=meta-llama/Llama-3.1-8B"}
+    assert answer(client, LOAD | by_name | {"requests": 20})["where"]["tpot_ms"]["drafting"] > 0
 
 
 def test_a_plans_design_is_found_again_in_the_settled_middle(client: Any) -> None:
@@ -105,6 +135,8 @@ def test_a_trace_is_replayed(client: Any) -> None:
         ({"concurrency": 1, "requests": 20_000, "output_len": 1000}, "requests", "engine steps"),
         ({"concurrency": 64, "settled": True, "requests": 100}, "requests", "at least 193"),
         ({"requests": limits.TRAFFIC_REQUESTS + 1}, "requests", str(limits.TRAFFIC_REQUESTS)),
+        ({"prefill_engines": 2}, "prefill", "at least one prefill and one decode"),
+        ({"speculative": "method=mtp,tokens=0"}, "speculative", "from 1 to"),
         ({"ttft_ms": -1.0}, "ttft_ms", "greater than 0"),
         ({"gpu": "L4", "model": "Llama-3.1-70B"}, "gpu", "GiB"),
     ],

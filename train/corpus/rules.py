@@ -1,7 +1,8 @@
 """Series of rows that are physically impossible (`drop`) or measured differently (`flag`).
 
 CLEAN_RULES.json of the corpus, and our own beside this file in the same form, each with its evidence. Ours may bound a
-rule: `below_us` drops only what is faster, where the host hid the GPU's time, `above_flop` only larger products. What a
+rule: `below_us` drops only what is faster, where the host hid the GPU's time, `above_flop` only larger products,
+`slower_than` only those that reach neither a rate of tensor cores nor one of DRAM. What a
 rule that `clears` leaves of a flagged series is `partial`: good for training, not for the tables of newest versions.
 """
 
@@ -49,8 +50,15 @@ def _bounded(rule: dict[str, Any], rows: pd.DataFrame) -> np.ndarray:
     """Rows within the bounds of a rule."""
     within = rows["latency"].to_numpy() * 1e3 < rule.get("below_us", np.inf)
     if "above_flop" in rule:
-        within &= 2.0 * rows["m"].to_numpy(float) * rows["n"].to_numpy() * rows["k"].to_numpy() > rule["above_flop"]
+        within &= _flop(rows) > rule["above_flop"]
+    if rates := rule.get("slower_than"):
+        us, weights = rows["latency"].to_numpy() * 1e3, rows["n"].to_numpy(float) * rows["k"].to_numpy()
+        within &= (_flop(rows) < rates["flop_per_us"] * us) & (weights < rates["bytes_per_us"] * us)
     return np.asarray(within)
+
+
+def _flop(rows: pd.DataFrame) -> np.ndarray:
+    return np.asarray(2.0 * rows["m"].to_numpy(float) * rows["n"].to_numpy() * rows["k"].to_numpy())
 
 
 def concerning(data_dir: Path, table: str, gpu: str, framework: str, version: str) -> list[dict[str, Any]]:

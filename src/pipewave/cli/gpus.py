@@ -1,4 +1,4 @@
-"""`pipewave gpus`: the GPUs that are known, and one card with the source of every field."""
+"""`pipewave gpus`: the GPUs that are known, and one GPU with the source of every field."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ GATHER = "allgather"
 NARROW = "_narrow"  # ends the word of an engine that quantises tokens before it sends them
 # Bytes of one element with its share of the scales, as experts of a type take their input.
 NARROWED = {"fp8": 1.0, "fp8_block": 1.0 + 4.0 / 128, "nvfp4": 0.5 + 1.0 / 16, "mxfp4": 1.0 + 1.0 / 32}
+SENT = {"mxfp4": "fp8"}  # operands of experts in MXFP4 go out as MXFP8, which moves as FP8 does
 MOVED = ("moe_dispatch", "moe_combine")
 SHARED = ("fused_moe", *MOVED)  # kernels whose work is that of the whole group
 DEEPEP = "deepep"  # low latency for few tokens of a rank, high throughput for more
@@ -98,7 +99,8 @@ def _size(stage: Stage, spec: Moe, width: float) -> int:
 def _sent(stage: Stage, spec: Moe, backend: str, direction: str, *, narrow: bool) -> MoeAllToAll:
     """An all-to-all of this rank's share of the tokens: tensor ranks of one request send a part each."""
     tokens = max(round(-(-stage.rows // stage.tp) * spec.skew), 1)  # the fullest rank receives as much
-    dtype = spec.precision.dtype if narrow and spec.precision.dtype in NARROWED else stage.dtype
+    own = spec.precision.dtype
+    dtype = SENT.get(own, own) if narrow and own in NARROWED else stage.dtype
     return MoeAllToAll(
         tokens, spec.hidden, spec.topk, spec.experts, stage.parallel.ep, nodes=_hosts(stage), direction=direction,
         backend=backend, dtype=dtype,

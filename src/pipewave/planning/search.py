@@ -20,7 +20,7 @@ from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
-from pipewave.serving.interval import Uncertainty, names_version
+from pipewave.serving.interval import Uncertainty, names_version, server_of
 from pipewave.step import Runner, find_engine
 
 TIMES = ("ttft_ms", "tpot_ms")
@@ -82,7 +82,7 @@ class Designs:
     def uncertain(self, index: int) -> Uncertainty:
         """What is open about a design."""
         engine = self.splits[self.split[index]].engine
-        return Uncertainty(float(self.columns["spread"][index]), find_engine(engine).name, names_version(engine))
+        return Uncertainty(float(self.columns["spread"][index]), server_of(find_engine(engine)), names_version(engine))
 
     def _interval(self, index: int) -> dict[str, float]:
         ends = {name: self.uncertain(index).ends(name, float(self.columns[name][index])) for name in TIMES}

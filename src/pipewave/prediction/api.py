@@ -12,7 +12,7 @@ from pipewave.calls.families import Call
 from pipewave.calls.fields import schema
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
-from pipewave.kernels.base import Family
+from pipewave.kernels.base import Columns, Family
 from pipewave.physics.demand import PIPES, Array
 from pipewave.prediction import requests, tables
 from pipewave.prediction.answers import Prediction, Predictions, joined
@@ -22,6 +22,7 @@ from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.order import answer, answer_scalar
 from pipewave.prediction.resolve import Source
 from pipewave.prediction.tables import Table
+from pipewave.prediction.threads import each
 
 
 @overload
@@ -122,12 +123,17 @@ def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl:
     case = {**rows.case, "stack": rows.case.get("stack") or stack, "impl": rows.case.get("impl") or impl}
     key = group_key(rows.family, case)
     seconds, bound, joules = np.empty((5, len(rows))), np.empty(len(rows), np.intp), np.empty(len(rows))
-    for part, cols in rows.chunks():
+
+    def fill(chunk: tuple[slice, Columns]) -> Source:
+        part, cols = chunk
         found = answer(rows.family, cols, key, gpu, protocol)
         seconds[:, part], bound[part], joules[part] = found.seconds, found.bound, found.joules
+        return found.source
+
+    source = each(fill, rows.chunks())[-1]
     latency, low, high, floor, ceiling = seconds * US
     group = np.zeros(len(rows), np.intp)
-    return Predictions(latency, low, high, floor, ceiling, bound, group, (found.source,), joules)
+    return Predictions(latency, low, high, floor, ceiling, bound, group, (source,), joules)
 
 
 def _one_call(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Prediction:

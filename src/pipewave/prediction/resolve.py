@@ -109,7 +109,7 @@ def _software(
     """The stack and the implementation that answer: known by GPU, type, protocol and net."""
     given, net, seen = dict(options), net_name(family, options), measured_protocol(protocol)
     card = trained(net).card  # type: ignore[union-attr]
-    query = Query(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen)
+    query = Query(stack, gpu.base_gpu, kind_of(dtype, given.get("kv_dtype")), seen, net, gpu.compute_capability)
     choice = choose(card.known, query, card.default_stack.get(seen), _by_name(card, dtype, seen))
     return choice, _runs(net, card, query, choice, impl, gpu, _selected(family, dtype, given))
 
@@ -120,7 +120,7 @@ def _runs(
     """The implementation asked for, or the one the stack runs; types are crossed where none is known, with a note."""
     stack, note = choice.measured_as, _unknown_impl(net, impl)
     found = impl or _by_rule(net, query, choice, gpu, selectors)
-    found = found or card.impl(stack, gpu.compute_capability, query.dtype, selectors)
+    found = found or card.impl(stack, gpu.compute_capability, query.dtype, selectors, net)
     if not found and (found := card.impl_of_other_types(stack, gpu.compute_capability)):
         note = f"no kernel of {query.dtype} is known of {stack}; answered as {found}, measured on other types"
     if not distinguishes_impls(net):
@@ -136,17 +136,16 @@ def _by_rule(net: str, query: Query, choice: Choice, gpu: GPU, selectors: tuple[
     """What the code of a version takes by default, where no row of that version on the GPU says it."""
     if not query.stack or choice.level == LEVELS[0]:
         return ""
-    return default_impl(net, query.stack, gpu, causal="False" not in selectors)
+    return default_impl(net, query.stack, gpu, query.dtype, causal="False" not in selectors)
 
 
-def default_impl(net: str, stack: str, gpu: GPU, *, causal: bool = True) -> str:
+def default_impl(net: str, stack: str, gpu: GPU, dtype: str, *, causal: bool = True) -> str:
     """The implementation that a stack's own code takes by default, by the rule of that name; empty where none says.
 
     `causal`: False for attention in which every token sees every other, which the rule of text does not speak of.
     """
-    version = stacks.version(stack)
-    framework, mma = stacks.framework(stack), gpu.traits.mma
-    return str(constant("default_impl", net=net, framework=framework, version=version, mma=mma, causal=causal))
+    facts = {"framework": stacks.framework(stack), "version": stacks.version(stack), "mma": gpu.traits.mma}
+    return str(constant("default_impl", net=net, dtype=dtype, causal=causal, **facts))
 
 
 def distinguishes_impls(net: str) -> bool:

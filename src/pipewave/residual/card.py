@@ -65,7 +65,7 @@ class Card:
             return "measured_gpu"
         return "same_architecture" if (capability, dtype, protocol) in self.capabilities else "new_architecture"
 
-    def impl(self, stack: str, capability: int, dtype: str, selectors: Sequence[str] = ()) -> str:
+    def impl(self, stack: str, capability: int, dtype: str, selectors: Sequence[str] = (), net: str = "") -> str:
         """The implementation that stack uses of a type on such a GPU, from the most to the least specific record.
 
         `selectors`: what else the stack chooses by, as in `Family.selected_by`. What the nearest version runs on
@@ -73,7 +73,7 @@ class Card:
         other type ever does: empty where none is known.
         """
         kinds = (dtype, *SIXTEEN_BIT.get(dtype, ()))
-        near = self._near(stack, capability, kinds)
+        near = self._near(stack, capability, kinds, net)
         keys = [
             "|".join((near, kind, *[kind if value == dtype else value for value in selectors][:many]))
             for kind in kinds
@@ -101,7 +101,7 @@ class Card:
         """The implementation of the first key that has one."""
         return next((self.default_impl[key] for key in keys if key in self.default_impl), "")
 
-    def _near(self, stack: str, capability: int, kinds: Sequence[str] = ()) -> str:
+    def _near(self, stack: str, capability: int, kinds: Sequence[str] = (), net: str = "") -> str:
         """The record `stack|capability` closest in kind: the same generation of GPU, then the nearest version.
 
         Where types are given, only records that know one of them count.
@@ -112,7 +112,8 @@ class Card:
             for name, cc, *kind in found
             if cc.isdigit() and _generation(int(cc)) == _generation(capability) and (not kinds or kind[0] in kinds)
         ]
-        version = stacks.nearest(stack, [name for name, _ in known], changes(stack, kinds[0]) if kinds else ())
+        changed = changes(stack, kinds[0], net, capability) if kinds else ()
+        version = stacks.nearest(stack, [name for name, _ in known], changed)
         ccs = [cc for name, cc in known if name == version]
         return f"{version}|{min(ccs, key=lambda cc: (abs(cc - capability), cc))}" if ccs else ""
 

@@ -15,7 +15,8 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, Parallel
 from pipewave.serving.cases import Case
 from pipewave.serving.disaggregated import Disaggregated
-from pipewave.serving.interval import Uncertainty, hull, sides
+from pipewave.serving.interval import Uncertainty, hull, server_of, sides
+from pipewave.serving.launched import launched
 from pipewave.serving.matched import matched
 from pipewave.serving.notation import is_disaggregated, read
 from pipewave.serving.run import Server
@@ -25,6 +26,7 @@ from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.front import of as front_of
+from pipewave.software.pools import engine_of_dynamo
 from pipewave.software.recipes import Recipe, Requests, assumed_version
 from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
@@ -37,6 +39,7 @@ OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under th
 # What a recipe leaves alone, and the field that says it.
 SAID = {
     "max_batched_tokens": "max_num_batched_tokens",
+    "max_num_seqs": "max_num_seqs",
     "kv_dtype": "kv_dtype",
     "gpu_memory_utilization": "memory_fraction",
 }
@@ -56,7 +59,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
         record = pools.record(traffic, scale=scale)
         return _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
 
-    uncertain = Uncertainty(pools.spread, server.runner.engine.name, version_given(case))
+    uncertain = Uncertainty(pools.spread, server_of(server.runner.engine), version_given(case))
     seen = times()
     intervals = sides(seen, uncertain)
     if case.mode == "serve":
@@ -78,7 +81,8 @@ def _pools(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> tu
             )
         pools = Disaggregated.of(case.model, case.gpu, setup, (case.prefill, case.decode), traffic.longest)
     elif is_disaggregated(case.engine, case.version) if case.disaggregated is None else case.disaggregated:
-        pools, note = matched(case.model, case.gpu, setup, case.tp, traffic)
+        known = launched(case.model, case.gpu, setup, case.version or "", case.tp, traffic)
+        pools, note = known or matched(case.model, case.gpu, setup, case.tp, traffic)
         assumed.append(note)
     else:
         server = Server.of(case.model, case.gpu, setup, traffic.longest)
@@ -117,6 +121,8 @@ def version_given(case: Case) -> bool:
 def _named(case: Case) -> str:
     """The version by number; runs of vLLM's first engine are dated, not numbered, and a NIM has a number of its own."""
     given = case.version or ""
+    if is_disaggregated(case.engine, given):
+        return engine_of_dynamo(given)
     return NIM_ENGINE if given.startswith("NIM") else OLD_ENGINES.get(case.engine, "") if V0 in given else given
 
 

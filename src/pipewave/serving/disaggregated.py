@@ -2,8 +2,8 @@
 other.
 
 A prompt runs on the least loaded prefill engine, which makes the first token; its cache then moves, each rank sending
-or taking its own part over its own link, and the least loaded decode engine makes the rest. Transfers overlap with
-steps and do not queue for links.
+or taking its own part over its own link, and the least loaded decode engine sends that token, once it has room for the
+request, and makes the rest. Transfers overlap with steps and do not queue for links.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Disaggregated:
     def record(self, traffic: Traffic, *, scale: float = 1.0) -> Record:
         """What happens to the requests."""
         prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
-        front = self.decode.setup.front
+        front = self.decode.setup.streaming
         return Simulation(traffic, prompts, decode=tokens, transfer_s=self.transfer_s, front=front).run()
 
     def transfer_s(self, tokens: int) -> float:

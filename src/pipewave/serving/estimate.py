@@ -22,7 +22,7 @@ from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
 from pipewave.serving import drafted_batch, queued
 from pipewave.serving.drafting import with_drafter
-from pipewave.serving.interval import Uncertainty, names_version
+from pipewave.serving.interval import Uncertainty, names_version, server_of
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.uniform import Plan, Uniform, sample
@@ -202,7 +202,7 @@ def _of_rank(
     together = room(runner.deployment, memory, rank.requests, rank.input_len + rank.output_len, rank.budget)
     rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
     run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.mixes_phases)
-    uncertain = Uncertainty(runner.usual()[0], runner.engine.name, named)
+    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named)
     found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
     found = found.drafted(runner, how, run, uncertain) if how else found
     if together < rank.requests:

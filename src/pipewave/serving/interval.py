@@ -18,6 +18,7 @@ from typing import Any
 
 from pipewave.files import packaged
 from pipewave.software.engines import Engine, numbered
+from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("interval.json")
 METRICS = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
@@ -33,8 +34,8 @@ def _table() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """What is open about a deployment: its kernels (half the 90 % interval of a step's logarithm), whose server it is,
-    and whether the version is given."""
+    """What is open about a deployment: its kernels (half the 90 % interval of a step's logarithm), whose server it is
+    (`server_of`), and whether the version is given."""
 
     kernels: float
     engine: str
@@ -42,8 +43,10 @@ class Uncertainty:
 
     def server(self, metric: str) -> float:
         """What host, front end and settings leave open; of an engine without published runs, as much as of any."""
-        widths = _table()["servers"]
+        widths, older = _table()["servers"], {_old(name): one for name, one in _table()["older"].items()}
         name = AS.get(metric, metric)
+        if self.engine in older:
+            return float(older[self.engine][name])
         return float(widths[self.engine][name] if self.engine in widths else max(one[name] for one in widths.values()))
 
     def version(self, metric: str) -> float:
@@ -75,6 +78,16 @@ class Uncertainty:
         if not self.version_given:
             words.append(f"version not named {_percent(self.version('tpot_ms'))}")
         return "90 % intervals hold what is open: " + ", ".join(words)
+
+
+def server_of(engine: Engine) -> str:
+    """Whose server it is: an engine's, or that of its generation before today's, of which less is known."""
+    older = _table()["older"].get(engine.name)
+    return _old(engine.name) if older and version_of(engine.version) < version_of(older["before"]) else engine.name
+
+
+def _old(name: str) -> str:
+    return f"{name} before {_table()['older'][name]['before']}"
 
 
 def _percent(half: float) -> str:

@@ -18,7 +18,7 @@ from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
 from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
-from pipewave.serving.interval import Uncertainty, around, names_version
+from pipewave.serving.interval import Uncertainty, around, names_version, server_of
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.setup import Setup
@@ -89,9 +89,7 @@ class Server:
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
-        together = max(setup.message_tokens, setup.stream_interval)
-        front = replace(setup.front, stream_us=setup.front.stream_us / together)
-        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": front}
+        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": setup.streaming}
         return Simulation(traffic, pool, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
@@ -134,7 +132,7 @@ class Server:
     @property
     def uncertain(self) -> Uncertainty:
         """What is open about the deployment."""
-        return Uncertainty(self.spread, self.runner.engine.name, names_version(self.setup.engine))
+        return Uncertainty(self.spread, server_of(self.runner.engine), names_version(self.setup.engine))
 
     @property
     def notes(self) -> tuple[str, ...]:

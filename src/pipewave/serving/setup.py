@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipewave.errors import BadInput
@@ -84,6 +84,11 @@ class Setup:
     def engines(self) -> int:
         """Engines in all."""
         return self.prefill + self.decode or self.replicas
+
+    @property
+    def streaming(self) -> Front:
+        """The front end, with its time a token shared by those that go out in one message."""
+        return replace(self.front, stream_us=self.front.stream_us / max(self.message_tokens, self.stream_interval))
 
     def program(self) -> Engine:
         """The engine with this set-up's limits in place of its defaults."""

@@ -201,16 +201,21 @@ class Simulation:
     def _tokens(self, now: float, which: int, step: Step) -> None:
         record, seen = self.record, self.desk.leave(now, step.decoding + len(step.first))
         for request in step.first:
-            if np.isnan(record.first_s[request]):
+            if np.isnan(record.first_s[request]) and not self._goes_on(which, request):
                 record.first_s[request] = seen
         for request in step.done:
-            if which < len(self.front) and self.back and self.traffic.output_len[request] > 1:
+            if self._goes_on(which, request):
                 delay = self.transfer_s(int(self.traffic.input_len[request])) if self.transfer_s else 0.0
                 self._at(now + delay, self._received, request)
                 continue
             record.done_s[request] = seen
             if self.traffic.concurrency:
                 self._next_arrival(self.desk.again(seen))
+
+    def _goes_on(self, which: int, request: int) -> bool:
+        """Whether a prefill engine hands a request over: its client hears of it from the decode engine, which sends
+        the first token once it has taken the request in (Dynamo, SGLang's router and vLLM's proxies stream so)."""
+        return bool(self.back) and which < len(self.front) and bool(self.traffic.output_len[request] > 1)
 
     def _received(self, now: float, request: int) -> None:
         self._send(now, request, range(len(self.front), len(self.engines)))

@@ -1,8 +1,9 @@
 """What the mean TTFT and TPOT of a run are made of: waiting, and kernel families and gaps of the steps between.
 
 A request waits until the first step with a piece of its prompt begins; from there to its first token it is in steps, of
-its own prompt and of others. A later token takes a step. A sample of the steps of each kind is priced kernel by kernel
-and its shares are spread over the time, so that parts add up to the mean.
+its own prompt and of others. A later token takes a step; where engines are disaggregated, the first of them waits for
+its cache, and where tokens are drafted, a step verifies several and drafts anew. A sample of the steps of each kind is
+priced kernel by kernel and its shares are spread over the time, so that parts add up to the mean.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
 from pipewave.serving.replica import Step
 from pipewave.serving.run import Server
@@ -19,7 +21,7 @@ from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
 
 SAMPLES = 12  # steps of a kind that are priced
-WAITING = "waiting"
+WAITING, DRAFTING, TRANSFER = "waiting", "drafting", "cache_transfer"
 Parts = dict[str, float]
 
 
@@ -35,7 +37,8 @@ def where(server: Server, record: Record, traffic: Traffic, kept: NDArray[np.boo
     if later.any():
         times = (record.done_s - record.first_s)[later] / (traffic.output_len[later] - 1)
         decodes = [step for _, step in record.steps if step.decoding]
-        parts["tpot_ms"] = _spread(server, decodes, 1e3 * float(times.mean()))
+        tpot, moved = 1e3 * float(times.mean()), _moved_ms(server, traffic, later)
+        parts["tpot_ms"] = _spread(server, decodes, tpot - moved) | {TRANSFER: moved}
     return {name: {part: round(ms, 4) for part, ms in found.items() if ms} for name, found in parts.items()}
 
 
@@ -50,18 +53,48 @@ def _waited(record: Record, count: int) -> Array:
     return began - record.arrival_s
 
 
+def _moved_ms(server: Server, traffic: Traffic, later: NDArray[np.bool_]) -> float:
+    """What moving caches between engines adds to the mean time of a later token."""
+    if not server.setup.decode:
+        return 0.0
+    inputs, outputs = traffic.input_len[later].tolist(), traffic.output_len[later].tolist()
+    moved = [server.transfer_s(int(i)) / (o - 1) for i, o in zip(inputs, outputs, strict=True)]
+    return 1e3 * float(sum(moved)) / len(moved)
+
+
 def _spread(server: Server, steps: Sequence[Step], total_ms: float) -> Parts:
     """A time over the families and gaps of steps, by a sample that long steps are likelier to be in."""
     if not steps or total_ms <= 0:
         return {}
     reached = np.cumsum([step.seconds for step in steps])
     places = np.searchsorted(reached, reached[-1] * (np.arange(SAMPLES) + 0.5) / SAMPLES)
-    found = server.runner.steps([server.runner.batch(*_lengths(steps[int(at)])) for at in np.unique(places)])
+    sample = [steps[int(at)] for at in np.unique(places)]
+    found = server.runner.steps([_batch(server, step) for step in sample])
     weight = np.unique(places, return_counts=True)[1] / SAMPLES
-    each = {name: us / found.total_us for name, us in (found.families | found.gaps).items()}
-    shares = {name: float(share @ weight) for name, share in each.items()}
+    drafting = np.array([_drafting(server, step) for step in sample])
+    each = {name: (1.0 - drafting) * us / found.total_us for name, us in (found.families | found.gaps).items()}
+    shares = {name: float(share @ weight) for name, share in (each | {DRAFTING: drafting}).items()}
     whole = sum(shares.values())
     return {name: total_ms * share / whole for name, share in shares.items()}
+
+
+def _batch(server: Server, step: Step) -> Batch:
+    """The step as it is priced: tokens that it verifies are those of one request."""
+    verified = server.drafted.verifying.verify if server.drafted else 1
+    if verified == 1 or step.pieces:
+        return server.runner.batch(*_lengths(step))
+    cached = max(round(step.cached / step.decoding), 1) + verified - 1
+    return Batch((verified,) * step.decoding, (cached,) * step.decoding, verify=verified)
+
+
+def _drafting(server: Server, step: Step) -> float:
+    """Share of a step in which new tokens are drafted."""
+    drafted = server.drafted
+    if drafted is None or not step.decoding:
+        return 0.0
+    drafts = drafted.drafts.seconds(step.decoding, step.cached)
+    pieces = [(tokens, before) for _, tokens, before in step.pieces]
+    return drafts / (drafts + drafted.verifying.seconds(step.decoding, step.cached, pieces))
 
 
 def _lengths(step: Step) -> tuple[list[int], list[int]]:

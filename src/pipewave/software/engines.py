@@ -59,7 +59,7 @@ class Engine:
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit; graphs_per_request:
     no more than this many times the requests that may run (None: whatever runs).
     memory_of: what memory_share is a share of: `whole` memory, `static` (weights and cache share it, the rest of the
-    card holds everything else), or what is left `free` beside weights and activations.
+    GPU holds everything else), or what is left `free` beside weights and activations.
     reserve: what sets memory_share where the engine works it out itself. output_reserve, output_reserve_least: share
     of the outputs still to come that must fit the cache when a request is admitted, at the start and once settled.
     max_prefill_tokens: prompt tokens of one step, all requests (0: max_batched_tokens).
@@ -295,7 +295,7 @@ def _settled(engine: Engine) -> Engine:
 
 
 def static_share(engine: Engine, reserve: Reserve) -> float:
-    """Share of the card that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
+    """Share of the GPU that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
     setting = engine.setting
     kept = reserve.fixed + reserve.chunk_token * max(engine.max_batched_tokens, 2048)
     kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.dp * setting.pp

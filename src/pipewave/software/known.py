@@ -103,12 +103,15 @@ def furthest(*levels: str) -> str:
 
 
 class Query(NamedTuple):
-    """A stack, if one is named, and what it is to run: on which GPU, of which kind, measured under which protocol."""
+    """A stack, if one is named, and what it is to run: on which GPU, of which kind, measured under which protocol;
+    by which net it is answered, and the GPU's compute capability."""
 
     stack: str | None
     gpu: str
     kind: str
     protocol: str
+    net: str = ""
+    capability: int = 0
 
     @property
     def dtype(self) -> str:
@@ -153,16 +156,17 @@ def _own_of_other_types(known: Known, of_type: Sequence[str], query: Query) -> C
 def _substituted(pool: Known, known: Sequence[str], query: Query, usual: str | None) -> Choice:
     """The nearest version, on this GPU if any is measured there; else another framework."""
     here, name = pool.stacks(query.gpu), str(query.stack)
-    changed = changes(name, query.dtype)
+    changed = changes(name, query.dtype, query.net, query.capability)
     near = stacks.nearest(name, here, changed) or stacks.nearest(name, known, changed)
     used = near or (usual if usual in known else None) or (here or known)[-1]
     text = used if query.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
     return Choice(used, used, LEVELS[2] if near else LEVELS[3], _note(query, text))
 
 
-def changes(stack: str, dtype: str) -> tuple[tuple[int, ...], ...]:
-    """Versions of the stack's framework from which on it runs other kernels of a type."""
-    found: tuple[tuple[int, ...], ...] = constant("changed_in", framework=stacks.framework(stack), dtype=dtype)
+def changes(stack: str, dtype: str, net: str, capability: int) -> tuple[tuple[int, ...], ...]:
+    """Versions of the stack's framework from which on it runs other kernels of a type, for calls that a net answers."""
+    facts = {"framework": stacks.framework(stack), "dtype": dtype, "net": net, "capability": capability}
+    found: tuple[tuple[int, ...], ...] = constant("changed_in", **facts)
     return found
 
 

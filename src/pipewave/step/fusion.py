@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.calls.families import Call, Collective, FusedMoe, RmsNorm
 from pipewave.gpus import GPU
+from pipewave.kernels.collective.links import joined
 from pipewave.models.kernels import Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
@@ -33,7 +35,8 @@ SIDE, ROUTED, SHARED, EXCHANGED = 0, 1, 2, 3
 
 
 def fused_us(size: float, world: int, gpu: GPU) -> float:
-    """µs of all-reduce and norm in one kernel, for a message of `size` bytes over `world` GPUs of one host."""
+    """µs of all-reduce and norm in one kernel, for a message of `size` bytes over `world` GPUs that NVLink joins: those
+    of a host, or of a rack (TensorRT-LLM's MNNVL strategy, FlashInfer's trtllm_mnnvl_allreduce)."""
     start = START_US.get(gpu.traits.mma, max(START_US.values())) + RANK_US * world
     return start + size * (world - 1) / (LINK_SHARE * 1e3 * gpu.link_gbps)
 
@@ -48,9 +51,24 @@ def with_fused_norms(calls: Sequence[Call], found: Predictions, gpu: GPU, engine
     for index, call in enumerate(calls):
         if isinstance(call, RmsNorm) and call.fused_add and 2.0 * call.rows * call.dim <= most:
             gone[index] = True
-        elif isinstance(call, Collective) and call.kernel == "all_reduce" and call.bytes <= most and call.nodes == 1:
+        elif (
+            isinstance(call, Collective)
+            and call.kernel == "all_reduce"
+            and call.bytes <= most
+            and call.world <= joined(gpu)
+        ):
             factor[index] = min(1.0, fused_us(call.bytes, call.world, gpu) / found.latency_us[index])
     return found.scaled(np.where(gone, TINY_US / found.latency_us, factor)), gone
+
+
+def _fuses(call: Call, most: float, gpu: GPU) -> TypeGuard[Collective]:
+    """Whether an all-reduce is small enough, and its ranks near enough, to take the norm after it in."""
+    return (
+        isinstance(call, Collective)
+        and call.kernel == "all_reduce"
+        and call.bytes <= most
+        and call.world <= joined(gpu)
+    )
 
 
 TINY_US = 1e-6  # a kernel that runs inside another

@@ -44,7 +44,7 @@ class TwoBatch:
 
 
 def two_batch(engine: Engine, gpu: GPU, layers: int) -> TwoBatch | None:
-    """The overlap of an engine on a card, None where steps are not cut. Raises BadInput where nothing could overlap."""
+    """The overlap of an engine on a GPU, None where steps are not cut. Raises BadInput where nothing could overlap."""
     if not engine.two_batch:
         return None
     if engine.setting.dp > 1 and not engine.two_batch_prompt:

@@ -110,7 +110,7 @@ def evaluate_all(folder: Path, names: Sequence[str], selectors: Sequence[str] | 
 
 
 def against_default(recording: Recording) -> dict[str, Any]:
-    """Score what the card's table chooses now at the further shapes, and say at how many that was not timed.
+    """Score what the GPU's table chooses now at the further shapes, and say at how many that was not timed.
 
     Beside the figures without the load, `load_known` has those with it, where a launch has one and it was recorded.
     """

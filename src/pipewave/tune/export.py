@@ -30,7 +30,7 @@ SLACK = 0.02  # a configuration is kept while within this of the best: fewer swi
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A MoE layer on one card: experts held there, experts chosen a token, hidden and intermediate sizes."""
+    """A MoE layer on one GPU: experts held there, experts chosen a token, hidden and intermediate sizes."""
 
     e: int
     top_k: int

@@ -2,7 +2,7 @@
 
     torch._inductor.virtualized.V.set_choices_handler(pipewave.tune.inductor.fewer(keep=4))
 
-Inductor compiles and times every candidate of its Triton templates. Our table of the card ranks them first, by the
+Inductor compiles and times every candidate of its Triton templates. Our table of the GPU ranks them first, by the
 member of its space that is most like each; only the first few are compiled. Library calls are kept, so that what is
 cut can never be the only way. Needs torch 2.9 or later.
 """
@@ -54,7 +54,7 @@ def fewer(keep: int = KEEP, table: Any = None, gpu: str | None = None) -> Any:
 
     Args:
         keep: Triton candidates of each product that are compiled and timed.
-        table: a table of `gemm`; default: that of `gpu`, or of the card in use, carried over where it has none.
+        table: a table of `gemm`; default: that of `gpu`, or of the GPU in use, carried over where it has none.
     """
     from torch._inductor.choices import InductorChoices
 

@@ -23,13 +23,13 @@ def join(first: Recording, second: Recording) -> Recording:
     """Return both recordings' rows.
 
     Raises:
-        BadInput: they are of different kernels, spaces or cards.
+        BadInput: they are of different kernels, spaces or GPUs.
     """
     for name in ("kernel", "names", "fields"):
         if first.meta[name] != second.meta[name]:
             raise BadInput(f"{name}: {first.meta[name]} and {second.meta[name]} do not go together", field=name)
     if first.meta["env"]["gpu"] != second.meta["env"]["gpu"] or not np.array_equal(first.configs, second.configs):
-        raise BadInput("the recordings are of different cards or configuration spaces", field="second")
+        raise BadInput("the recordings are of different GPUs or configuration spaces", field="second")
     kept = _kept(first, second)
     place = np.cumsum(kept) - 1 + len(first.shapes)
     rows = kept[second.row_shape]

@@ -1,4 +1,4 @@
-"""Which card this machine has, as far as that can be known without touching it.
+"""Which GPU this machine has, as far as that can be known without touching it.
 
 Reading the driver's own files starts no process and no CUDA context, so it is safe before a fork and under capture.
 """
@@ -17,9 +17,9 @@ _FLAT = {"driver": "driver_version", "sm_clock": "clocks.max.sm", "power_limit":
 
 
 def current(driver: Path = DRIVER) -> dict[str, Any]:
-    """Return what is known of this machine's card, empty without one: `gpu`, `driver`, `triton`, `sm_count`, `cc`.
+    """Return what is known of this machine's GPU, empty without one: `gpu`, `driver`, `triton`, `sm_count`, `cc`.
 
-    The last two need a process in which torch already runs on the card. Cards of several kinds count as unknown,
+    The last two need a process in which torch already runs on the GPU. GPUs of several kinds count as unknown,
     unless torch says which is in use.
     """
     found = _from_torch() or _from_driver(driver)

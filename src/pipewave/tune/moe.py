@@ -3,7 +3,7 @@
     out = fused_moe(x, w13, w2, weights, chosen)
 
 A few tokens stream the weights of their experts (`moe_few`); more are sorted by expert and multiplied on the tensor
-cores (`moe_sort`, `moe_experts`), with configurations from the tables `moe_up` and `moe_down` of this card.
+cores (`moe_sort`, `moe_experts`), with configurations from the tables `moe_up` and `moe_down` of this GPU.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def fused_moe(
         x: [tokens, hidden]. w13: [experts, 2 · inter, hidden], gate above up. w2: [experts, hidden, inter]; all
             contiguous, of one 16-bit type, with sizes that are multiples of 8 (bulk copies move 16 bytes).
         weights: [tokens, top_k] float32. chosen: [tokens, top_k] int32, below `experts`.
-        configs: of the two products, always sorted then; default: by the tables of this card.
+        configs: of the two products, always sorted then; default: by the tables of this GPU.
 
     Returns [tokens, hidden] like x.
 
     Raises:
-        BadInput: shapes or types that do not fit each other. BadFile: no table for this card.
+        BadInput: shapes or types that do not fit each other. BadFile: no table for this GPU.
     """
     _check(x, w13, w2, weights, chosen)
     (tokens, hidden), (experts, _, inter), top_k = x.shape, w2.shape, chosen.shape[1]
@@ -58,10 +58,10 @@ def fused_moe(
 
 
 def select(tokens: int, experts: int, top_k: int, hidden: int, inter: int) -> tuple[Config, Config]:
-    """Choose the configurations of both products by this card's tables.
+    """Choose the configurations of both products by this GPU's tables.
 
     Raises:
-        BadFile: there is none for this card.
+        BadFile: there is none for this GPU.
     """
     shape = {"m": tokens, "e": experts, "top_k": top_k, "hidden": hidden, "inter": inter}
     up, down = (_table(kernel).select(**shape) for kernel in ("moe_up", "moe_down"))

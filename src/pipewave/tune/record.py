@@ -124,7 +124,7 @@ def record(of: Space, jobs: Sequence[Job], launcher: Launcher, timer: Timer, bud
 
 
 def environment() -> dict[str, Any]:
-    """Name what the timings depend on: card, clocks, driver, compiler."""
+    """Name what the timings depend on: GPU, clocks, driver, compiler."""
     import torch
     import triton
 

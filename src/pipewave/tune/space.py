@@ -81,7 +81,7 @@ def _moe_default(shape: Shape) -> Config:
 
 
 def _prefill_default(shape: Shape) -> Config:
-    """Return the fixed tile of vLLM's and SGLang's Triton prefill kernel on cards since Ampere."""
+    """Return the fixed tile of vLLM's and SGLang's Triton prefill kernel on GPUs since Ampere."""
     return (128, 128, 4 if shape["head_dim"] <= 64 else 8, 1, 0)
 
 

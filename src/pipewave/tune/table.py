@@ -1,6 +1,6 @@
 """A fitted table as one file: safetensors arrays, with what it was measured on and a checksum in the header.
 
-Loading refuses what cannot be right (another kernel source, another configuration space, another card) and warns once
+Loading refuses what cannot be right (another kernel source, another configuration space, another GPU) and warns once
 about what may have drifted (driver, compiler): `tune check` then says by measurement.
 """
 
@@ -43,7 +43,7 @@ _warned: set[str] = set()
 
 
 class TableMismatch(BadFile):
-    """A sound table that belongs to another card, kernel source or configuration space."""
+    """A sound table that belongs to another GPU, kernel source or configuration space."""
 
     code = "table_mismatch"
 
@@ -82,7 +82,7 @@ def locate(kernel: str, gpu: str) -> Path:
 
 
 def has_table(kernel: str, gpu: str) -> bool:
-    """Whether a card has a table of a kernel, the user's own or a shipped one. UnknownKernel for no kernel."""
+    """Whether a GPU has a table of a kernel, the user's own or a shipped one. UnknownKernel for no kernel."""
     try:
         locate(kernel, gpu)
     except BadFile:
@@ -227,7 +227,7 @@ def check_environment(table: Table, env: Mapping[str, Any]) -> list[str]:
     What `env` does not name is not compared.
 
     Raises:
-        TableMismatch: another card.
+        TableMismatch: another GPU.
     """
     made, env = table.meta["env"], flat(env)
     for name in HARD:

@@ -1,7 +1,7 @@
-"""A shipped table on a card that nobody measured: its laws scaled by the physics of both cards.
+"""A shipped table on a GPU that nobody measured: its laws scaled by the physics of both GPUs.
 
 Which configurations come into question in a cell is kept; which of them is chosen is decided by the scaled laws, on the
-new card's number of SMs. Times are expected to be off by more, so that margins over the default are twice as wide.
+new GPU's number of SMs. Times are expected to be off by more, so that margins over the default are twice as wide.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pipewave.tune.own.card import card
 from pipewave.tune.own.transfer import ratios
 from pipewave.tune.table import Table
 
-WIDER = 2.0  # the error, and the margin, of what was not measured on the card
+WIDER = 2.0  # the error, and the margin, of what was not measured on the GPU
 
 
 def carried_over(table: Table, gpu: str) -> Table:
-    """A table for another card. UnknownGpu where the card has no specification: there is nothing to scale by."""
+    """A table for another GPU. UnknownGpu where the GPU has no specification: there is nothing to scale by."""
     spec = find(gpu)
     source, target = card(str(table.meta["env"]["gpu"])), card(spec.name)
     fitted, margins = table.fitted, table.fitted.margins

@@ -91,12 +91,17 @@ def model_of(model: Model) -> ModelSpec:
         return load(_config(model) if model.keys() == {"file", "text"} else model)
     if model.startswith(OPEN):
         raise UnknownModel(f"{model.removeprefix(OPEN)} is not open in this page: choose the file again", field="model")
+    return load(name_of(model))
+
+
+def name_of(model: str) -> str:
+    """The built-in model that is meant. Raises UnknownModel, also for a path."""
     known = {_key(name): name for name in names()}
     found = known.get(_key(model)) or known.get(_key(model.rsplit("/", 1)[-1]))
     if found is None:
         close = did_you_mean(model.rsplit("/", 1)[-1], known.values()) or " see `pipewave model`;"
         raise UnknownModel(f"unknown model {model!r}:{close} or pass the content of its config.json", field="model")
-    return load(found)
+    return found
 
 
 def _config(given: dict[str, Any]) -> dict[str, Any]:

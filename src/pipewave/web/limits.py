@@ -15,6 +15,7 @@ JSON_BYTES, TRACE_BYTES, UNPACKED_BYTES = 1_000_000, 200_000_000, 512 << 20
 GPU_CHARACTERS = 100_000  # of a spec file; ours have two thousand
 GRID_POINTS = 10_000
 TRAFFIC_REQUESTS, TRAFFIC_STEPS, TRAFFIC_BYTES = 20_000, 200_000, 5_000_000
+ENGINES = 64  # of each side of a disaggregated deployment
 
 
 def at_most(what: str, size: int, most: int, field: str) -> None:

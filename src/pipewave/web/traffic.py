@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -15,15 +16,18 @@ from pipewave.serving.report import Sla
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Record
+from pipewave.serving.speculative import Speculative
+from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.steady import middle, summary_of
 from pipewave.serving.traffic import Traffic, parse_trace, synthetic
 from pipewave.serving.where import where
 from pipewave.web import limits
-from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, query_command
+from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, name_of, query_command
 
 Degree = Annotated[int, Field(ge=1, le=4096)]
 Size = Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]
 Count = Annotated[int, Field(ge=1, le=limits.TRAFFIC_REQUESTS)]
+Engines = Annotated[int, Field(ge=0, le=limits.ENGINES)]
 Limit = Annotated[float, Field(gt=0, lt=1e12)]
 POINTS = 240  # of a timeline
 
@@ -38,6 +42,8 @@ class TraceFile(Form):
 class TrafficQuery(Form):
     """A deployment and the requests that come to it: at a rate, at a concurrency, as a trace says, or all at once.
 
+    dp: ranks of attention data parallelism. prefill_engines, decode_engines: of a disaggregated deployment, split
+    alike. speculative: as `pipewave serve --speculative` takes it; a draft model is one that ships with the library.
     settled: figures of the requests of the middle alone, without those that find it empty or leave it so.
     """
 
@@ -47,6 +53,10 @@ class TrafficQuery(Form):
     tp: Degree = 1
     pp: Degree = 1
     ep: Degree = 1
+    dp: Degree = 1
+    prefill_engines: Engines = 0
+    decode_engines: Engines = 0
+    speculative: Name | None = None
     engine: Name = "vllm"
     kv_cache_dtype: Name | None = None
     max_num_batched_tokens: Size | None = None
@@ -111,11 +121,23 @@ def _server(spec: ModelSpec, gpu: GPU, query: TrafficQuery, longest: int) -> Ser
         query.pp,
         query.ep,
         query.engine,
+        dp=query.dp,
+        prefill=query.prefill_engines,
+        decode=query.decode_engines,
+        speculative=_drafts(query.speculative),
         max_num_batched_tokens=query.max_num_batched_tokens,
         max_num_seqs=query.max_num_seqs,
         kv_dtype=cache_dtype(query.kv_cache_dtype),
     )
     return Server.of(spec, gpu, setup, longest)
+
+
+def _drafts(said: str | None) -> Speculative | None:
+    """How tokens are drafted; a draft model by its name, never by a path."""
+    if said is None:
+        return None
+    how = speculative_of(said)
+    return replace(how, model=name_of(how.model)) if how.model else how
 
 
 def _record(server: Server, traffic: Traffic, scale: float = 1.0) -> Record:

@@ -102,3 +102,26 @@ def test_the_load_is_chosen_and_stays_in_the_address(page: Any, until: Until) ->
     assert "load=traffic" in page.url
     page.get_by_label("Static").check(force=True)
     page.wait_for_selector("section[aria-label='One engine step']")
+
+
+def test_engines_apart_and_drafts_are_asked_and_shown(page: Any, until: Until, api: Callable[..., Any]) -> None:
+    beside = {"dp": 2, "prefill_engines": 1, "decode_engines": 2}
+    page.goto("/serve" + QUERY + "&dp=2&prefill_engines=1&decode_engines=2")
+    page.get_by_label("Drafting").select_option("ngram")
+    page.get_by_label("Drafts a step").fill("4")
+    page.get_by_label("Accepted share").fill("0.6")
+    answer = api("/api/traffic", ASKED | beside | {"speculative": "method=ngram,tokens=4,acceptance=0.6"})
+    card = page.locator("section[aria-label='Where TPOT goes']")
+    card.wait_for()
+    text = "document.querySelector(\"section[aria-label='Where TPOT goes']\").innerText"
+    until(f"whole => {text}.includes(whole)", f"adds up to {answer['tpot_mean_ms']:.3g}")
+    assert "cache transfer" in card.inner_text()
+    assert shown_ms(tile(page, "TPOT")) == pytest.approx(answer["tpot_mean_ms"], rel=6e-3)
+
+
+@pytest.mark.refused
+def test_one_side_of_engines_alone_is_said_at_its_field(page: Any, until: Until) -> None:
+    page.goto("/serve" + QUERY + "&prefill_engines=2")
+    field = page.locator(".field.wrong[data-field=prefill_engines]")
+    field.wait_for()
+    assert "at least one prefill and one decode engine" in field.inner_text()

@@ -25,12 +25,13 @@ interface StackProps {
 const THIN = 0.004;
 
 export function Stack({ label, parts, show, whole, ordered = false }: StackProps) {
-  const some = parts.filter((part) => part.value > 0);
+  const some = parts.filter((part) => part.value !== 0);
   const seen = ordered ? some : some.sort((a, b) => b.value - a.value);
-  const total = whole ?? seen.reduce((sum, part) => sum + part.value, 0);
+  const total = whole ?? sum(seen);
+  const drawn = seen.filter((part) => part.value > 0); // what overlap saves is listed, and has no length
   return (
     <div class="stack">
-      <StackLine label={label} parts={seen} total={total} show={show} />
+      <StackLine label={label} parts={drawn} total={whole ?? sum(drawn)} show={show} />
       <ul class="legend-list">
         {seen.map((part) => (
           <li key={part.name}>
@@ -44,6 +45,8 @@ export function Stack({ label, parts, show, whole, ordered = false }: StackProps
     </div>
   );
 }
+
+const sum = (parts: readonly Part[]): number => parts.reduce((total, part) => total + part.value, 0);
 
 function StackLine({ label, parts, total, show }: { label: string; parts: readonly Part[]; total: number; show: (value: number) => string }) {
   const visible = parts.filter((part) => part.value / total >= THIN);

@@ -1,14 +1,14 @@
 /** Compare: two deployments side by side under one load. */
 
-import { useLatest, useList } from "../core/latest";
-import { called, useOwn } from "../core/own";
+import { useLatest } from "../core/latest";
+import { useOwn } from "../core/own";
 import { type Change, useInputs } from "../core/query";
-import type { Gpu, Model, ServeAnswer, TrafficAnswer } from "../core/types";
-import { Choice, Form, Group, NumberField, Segments, TextField } from "../ui/form";
+import type { ServeAnswer, TrafficAnswer } from "../core/types";
+import { Choice, Form, Group, NumberField, Segments } from "../ui/form";
 import { OwnFiles } from "../ui/own";
-import { COMPARE, type CompareInputs, DEPLOYED, type Side, sideBody } from "./compare-inputs";
+import { COMPARE, type CompareInputs, DEPLOYED, type Side, sideBody, sideOf } from "./compare-inputs";
 import { CompareResults } from "./compare-results";
-import { ENGINES } from "./inputs";
+import { DeploymentFields } from "./deployment";
 import { Split } from "./layout";
 
 export type Compared = ServeAnswer | TrafficAnswer;
@@ -57,28 +57,12 @@ interface Props {
 }
 
 function Deployment({ side, inputs, change }: Props & { side: Side }) {
-  const own = useOwn();
-  const models = [...own.models, ...useList<Model>("/api/models").map((one) => one.name)];
-  const gpus = [...own.gpus.map(({ key }) => [key, called(key)] as const), ...useList<Gpu>("/api/gpus").map((one) => one.name)];
   const put = (name: (typeof DEPLOYED)[number], value: string | number): void => change({ [`${side}_${name}`]: value });
   return (
-    <Group title={`Deployment ${side.toUpperCase()}`}>
-      <TextField label="Model" name="model" value={inputs[`${side}_model`]} set={(model) => put("model", model)} options={models} />
-      <div class="pair">
-        <Choice label="GPU" name="gpu" value={inputs[`${side}_gpu`]} set={(gpu) => put("gpu", gpu)} options={gpus} />
-        <Choice label="Engine" name="engine" value={inputs[`${side}_engine`]} set={(engine) => put("engine", engine)} options={ENGINES} />
-      </div>
-      <div class="triple">
-        {(["tp", "pp", "ep"] as const).map((name) => (
-          <NumberField key={name} label={name.toUpperCase()} name={name} value={inputs[`${side}_${name}`]} set={(degree) => put(name, degree)} step={1} />
-        ))}
-      </div>
-      <div class="pair">
-        <Choice label="KV cache" name="kv_cache_dtype" value={inputs[`${side}_kv_cache_dtype`]} set={(kv) => put("kv_cache_dtype", kv)} options={[["auto", "model's"], "fp8", "bf16"]} />
-        <NumberField label="Tokens a step" name="max_num_batched_tokens" value={inputs[`${side}_max_num_batched_tokens`]} set={(most) => put("max_num_batched_tokens", most)} step={1} />
-      </div>
+    <DeploymentFields title={`Deployment ${side.toUpperCase()}`} value={sideOf(inputs, side)} put={put}>
+      <NumberField label="Tokens a step" name="max_num_batched_tokens" value={inputs[`${side}_max_num_batched_tokens`]} set={(most) => put("max_num_batched_tokens", most)} step={1} />
       <OwnFiles model={(model) => put("model", model)} gpu={(gpu) => put("gpu", gpu)} />
-    </Group>
+    </DeploymentFields>
   );
 }
 

@@ -84,6 +84,14 @@ export interface ServeInputs {
   requests: number;
   spread: number;
   max_num_seqs: number | null;
+  /** Ranks of attention data parallelism. */
+  dp: number;
+  /** Disaggregated: engines for prompts and for tokens, 0 of both for neither. */
+  prefill_engines: number;
+  decode_engines: number;
+  drafts: Drafts;
+  draft_tokens: number | null;
+  acceptance: number | null;
   settled: "no" | "yes";
   trace: string;
   ttft_ms: number | null;
@@ -93,6 +101,9 @@ export interface ServeInputs {
 
 export const ARRIVALS = ["rate", "concurrency", "together", "trace"] as const;
 export type Arrivals = (typeof ARRIVALS)[number];
+
+export const DRAFTS = ["none", "mtp", "eagle3", "ngram"] as const;
+export type Drafts = (typeof DRAFTS)[number];
 
 export const SERVE: Schema<ServeInputs> = {
   model: text("Llama-3.1-8B"),
@@ -118,6 +129,12 @@ export const SERVE: Schema<ServeInputs> = {
   requests: number(500),
   spread: number(0),
   max_num_seqs: optional(),
+  dp: number(1),
+  prefill_engines: number(0),
+  decode_engines: number(0),
+  drafts: oneOf(DRAFTS, "none"),
+  draft_tokens: optional(),
+  acceptance: optional(),
   settled: oneOf(["no", "yes"], "no"),
   trace: text(""),
   ttft_ms: optional(),

@@ -6,6 +6,7 @@ import { modelOf } from "../core/own";
 import type { ModelAnswer, ModelPart } from "../core/types";
 import { type Part, Stack } from "../ui/bars";
 import { Card } from "../ui/copy";
+import { Facts } from "../ui/facts";
 import { type Column, Table } from "../ui/table";
 import type { ServeInputs } from "./inputs";
 
@@ -61,14 +62,7 @@ export function Totals({ answer }: { answer: ModelAnswer }) {
   ];
   return (
     <Card title={answer.model} json={Object.fromEntries(facts)} command={answer.command} note={`read as ${answer.model_type}`}>
-      <dl class="facts">
-        {facts.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
+      <Facts facts={facts} />
     </Card>
   );
 }

@@ -10,6 +10,7 @@ import { type Own, useOwn } from "../core/own";
 import { readQuery, writeQuery } from "../core/query";
 import type { Design, PlanAnswer } from "../core/types";
 import { Card, CopyButton } from "../ui/copy";
+import { Facts } from "../ui/facts";
 import { Segments } from "../ui/form";
 import { Link } from "../ui/link";
 import { Notes } from "../ui/notes";
@@ -62,16 +63,18 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
   const launch = answer.launches[place] ?? null;
   return (
     <Card title={place === 0 ? "Cheapest design within the limits" : "Chosen design"} json={{ ...design, launch }} command={answer.command} class="chosen">
-      <dl class="facts">
-        <Fact name="GPUs" value={`${design.gpus} × ${design.gpu}`} />
-        <Fact name="Split" value={splitOf(design)} />
-        <Fact name="Cost per million tokens" value={usd(design.usd_per_million_tokens)} />
-        <Fact name="Throughput per GPU" value={`${digits(design.tokens_per_s_per_gpu, 4)} tok/s`} />
-        <Fact name="TPOT (90 %)" value={`${milliseconds(design.tpot_ms)}`} more={timeRange(design.tpot_ms_low * 1e3, design.tpot_ms_high * 1e3)} />
-        <Fact name="TTFT" value={milliseconds(design.ttft_ms)} />
-        <Fact name="Requests at once" value={whole(design.max_num_seqs)} />
-        <Fact name="Tokens a step" value={whole(design.max_num_batched_tokens)} />
-      </dl>
+      <Facts
+        facts={[
+          ["GPUs", `${design.gpus} × ${design.gpu}`],
+          ["Split", splitOf(design)],
+          ["Cost per million tokens", usd(design.usd_per_million_tokens)],
+          ["Throughput per GPU", `${digits(design.tokens_per_s_per_gpu, 4)} tok/s`],
+          ["TPOT (90 %)", milliseconds(design.tpot_ms), timeRange(design.tpot_ms_low * 1e3, design.tpot_ms_high * 1e3)],
+          ["TTFT", milliseconds(design.ttft_ms)],
+          ["Requests at once", whole(design.max_num_seqs)],
+          ["Tokens a step", whole(design.max_num_batched_tokens)],
+        ]}
+      />
       {launch && (
         <div class="launch">
           <code>{launch}</code>
@@ -82,18 +85,6 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
         See where its time goes in Serve →
       </Link>
     </Card>
-  );
-}
-
-function Fact({ name, value, more }: { name: string; value: string; more?: string }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>
-        {value}
-        {more && <small>{more}</small>}
-      </dd>
-    </div>
   );
 }
 

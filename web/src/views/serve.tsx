@@ -2,13 +2,14 @@
 
 import { useLatest, useList } from "../core/latest";
 import { type Change, useInputs } from "../core/query";
-import { called, useOwn } from "../core/own";
-import type { Gpu, Model, ServeAnswer, TrafficAnswer } from "../core/types";
-import { Choice, Form, Group, NumberField, Segments, TextField } from "../ui/form";
+import { useOwn } from "../core/own";
+import type { Gpu, ServeAnswer, TrafficAnswer } from "../core/types";
+import { Form, Group, NumberField, Segments } from "../ui/form";
 import { Link } from "../ui/link";
 import { OwnFiles } from "../ui/own";
 import { ladder, octaves, Slider } from "../ui/slider";
-import { ENGINES, SERVE, type ServeInputs, WHAT_IF, serveBody } from "./inputs";
+import { SERVE, type ServeInputs, WHAT_IF, serveBody } from "./inputs";
+import { DeploymentFields } from "./deployment";
 import { Split } from "./layout";
 import { ServeResults } from "./serve-results";
 import { compareQuery } from "./compare-inputs";
@@ -18,7 +19,7 @@ import { TrafficResults } from "./traffic-results";
 
 const DEPLOYMENT = ["model", "gpu", "tp", "pp", "ep", "engine", "kv_cache_dtype", "max_num_batched_tokens", ...WHAT_IF];
 const BATCH = [...DEPLOYMENT, "batch", "input_len", "output_len"];
-const TRAFFIC = [...DEPLOYMENT, "input_len", "output_len", "requests", "rate", "concurrency", "spread", "trace", "max_num_seqs", "ttft_ms", "tpot_ms", "e2e_ms"];
+const TRAFFIC = [...DEPLOYMENT, "dp", "prefill_engines", "decode_engines", "prefill", "speculative", "input_len", "output_len", "requests", "rate", "concurrency", "spread", "trace", "max_num_seqs", "ttft_ms", "tpot_ms", "e2e_ms"];
 
 export function ServeView() {
   const [inputs, change] = useInputs("/serve", SERVE);
@@ -36,7 +37,7 @@ export function ServeView() {
       waiting={flows && !flowBody ? "Open a trace of requests: CSV or JSON lines with arrival times, prompt and output lengths." : "Estimating…"}
       inputs={
         <Form label="The deployment and its load" error={state.error} known={flows ? TRAFFIC : BATCH}>
-          <Deployment inputs={inputs} change={change} />
+          <DeploymentFields title="Deployment" value={inputs} put={(name, value) => change({ [name]: value, ...(name === "gpu" ? UNCHANGED : {}) })} />
           <OwnFiles model={(model) => change({ model })} gpu={(gpu) => change({ gpu, ...UNCHANGED })} />
           <Load inputs={inputs} change={change} />
           <WhatIf inputs={inputs} change={change} />
@@ -59,27 +60,6 @@ interface Props {
 }
 
 const UNCHANGED = { dram_gbps: null, sms: null, l2_mb: null, boost_clock_mhz: null };
-
-function Deployment({ inputs, change }: Props) {
-  const own = useOwn();
-  const models = [...own.models, ...useList<Model>("/api/models").map((one) => one.name)];
-  const gpus = [...own.gpus.map(({ key }) => [key, called(key)] as const), ...useList<Gpu>("/api/gpus").map((one) => one.name)];
-  return (
-    <Group title="Deployment">
-      <TextField label="Model" name="model" value={inputs.model} set={(model) => change({ model })} options={models} />
-      <Choice label="GPU" name="gpu" value={inputs.gpu} set={(gpu) => change({ gpu, ...UNCHANGED })} options={gpus} />
-      <div class="triple">
-        <NumberField label="TP" name="tp" value={inputs.tp} set={(tp) => change({ tp })} step={1} />
-        <NumberField label="PP" name="pp" value={inputs.pp} set={(pp) => change({ pp })} step={1} />
-        <NumberField label="EP" name="ep" value={inputs.ep} set={(ep) => change({ ep })} step={1} />
-      </div>
-      <div class="pair">
-        <Choice label="Engine" name="engine" value={inputs.engine} set={(engine) => change({ engine })} options={ENGINES} />
-        <Choice label="KV cache" name="kv_cache_dtype" value={inputs.kv_cache_dtype} set={(kv_cache_dtype) => change({ kv_cache_dtype })} options={[["auto", "model's"], "fp8", "bf16"]} />
-      </div>
-    </Group>
-  );
-}
 
 const BATCHES = octaves(1, 1024);
 const LENGTHS = octaves(16, 131072);

@@ -10,9 +10,17 @@ export function trafficBody(inputs: ServeInputs): Record<string, unknown> | null
   return arriving && {
     ...{ model: modelOf(inputs.model), gpu: gpuOf(inputs.gpu), tp, pp, ep, engine, kv_cache_dtype },
     ...{ input_len, output_len, max_num_batched_tokens, max_num_seqs, requests, spread, ttft_ms, tpot_ms, e2e_ms },
+    ...{ dp: inputs.dp, prefill_engines: inputs.prefill_engines, decode_engines: inputs.decode_engines, speculative: speculative(inputs) },
     ...{ what_if: whatIf(inputs), settled: inputs.settled === "yes" },
     ...arriving,
   };
+}
+
+/** How tokens are drafted, in the words of `--speculative`; null where none are. */
+function speculative({ drafts, draft_tokens, acceptance }: ServeInputs): string | null {
+  if (drafts === "none") return null;
+  const more = Object.entries({ tokens: draft_tokens, acceptance }).flatMap(([name, value]) => (value === null ? [] : [`${name}=${value}`]));
+  return [`method=${drafts}`, ...more].join(",");
 }
 
 /** How requests come; null while a trace is asked for and none is open. */

@@ -3,6 +3,7 @@ import { digits, milliseconds, percent, timeRange, whole, word } from "../core/f
 import type { Parts, TrafficAnswer } from "../core/types";
 import { Interval, type Part, Stack } from "../ui/bars";
 import { Card } from "../ui/copy";
+import { Facts } from "../ui/facts";
 import { Table } from "../ui/table";
 import type { ServeInputs } from "./inputs";
 import { ModelBlocks } from "./model-blocks";
@@ -112,14 +113,7 @@ function Rates({ answer }: { answer: TrafficAnswer }) {
   ];
   return (
     <Card title="The run" json={Object.fromEntries(facts.map(([name, value]) => [word(name), value]))} command={answer.command}>
-      <dl class="facts">
-        {facts.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
+      <Facts facts={facts} />
     </Card>
   );
 }

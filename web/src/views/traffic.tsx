@@ -4,7 +4,7 @@ import { openTrace } from "../core/own";
 import type { Change } from "../core/query";
 import { Check, Choice, NumberField } from "../ui/form";
 import { Opener } from "../ui/own";
-import { type Arrivals, ARRIVALS, type ServeInputs } from "./inputs";
+import { type Arrivals, ARRIVALS, type Drafts, DRAFTS, type ServeInputs } from "./inputs";
 
 interface Props {
   inputs: ServeInputs;
@@ -35,6 +35,8 @@ export function TrafficLoad({ inputs, change }: Props) {
         </div>
       )}
       <Limits inputs={inputs} change={change} />
+      <Engines inputs={inputs} change={change} />
+      <Drafting inputs={inputs} change={change} />
       <Check label="Leave out start and end" value={inputs.settled === "yes"} set={(on) => change({ settled: on ? "yes" : "no" })} />
     </>
   );
@@ -52,6 +54,35 @@ function Limits({ inputs, change }: Props) {
           <NumberField key={name} label={LIMITS[name]} unit="ms" name={name} placeholder="none" value={inputs[name]} set={(most) => change({ [name]: most })} clear={() => change({ [name]: null })} />
         ))}
       </div>
+    </>
+  );
+}
+
+/** More ranks of attention than one, and engines that share the work between prompts and tokens. */
+function Engines({ inputs, change }: Props) {
+  return (
+    <div class="pair">
+      <NumberField label="Prefill engines" name="prefill_engines" also={["prefill"]} value={inputs.prefill_engines} set={(prefill_engines) => change({ prefill_engines })} step={1} hint="0: not apart" />
+      <NumberField label="Decode engines" name="decode_engines" value={inputs.decode_engines} set={(decode_engines) => change({ decode_engines })} step={1} hint="0: not apart" />
+    </div>
+  );
+}
+
+const DRAFTERS: Record<Drafts, string> = { none: "none", mtp: "MTP", eagle3: "EAGLE-3", ngram: "n-gram" };
+
+function Drafting({ inputs, change }: Props) {
+  return (
+    <>
+      <div class="pair">
+        <NumberField label="Attention DP" unit="ranks" name="dp" value={inputs.dp} set={(dp) => change({ dp })} step={1} />
+        <Choice label="Drafting" name="speculative" value={inputs.drafts} set={(said) => change({ drafts: DRAFTS.find((one) => one === said) ?? "none" })} options={DRAFTS.map((one) => [one, DRAFTERS[one]] as const)} />
+      </div>
+      {inputs.drafts !== "none" && (
+        <div class="pair">
+          <NumberField label="Drafts a step" name="draft_tokens" placeholder="usual" value={inputs.draft_tokens} set={(draft_tokens) => change({ draft_tokens })} clear={() => change({ draft_tokens: null })} step={1} />
+          <NumberField label="Accepted" unit="share" name="acceptance" placeholder="usual" value={inputs.acceptance} set={(acceptance) => change({ acceptance })} clear={() => change({ acceptance: null })} />
+        </div>
+      )}
     </>
   );
 }

@@ -49,7 +49,7 @@ def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     at, net = machine(ctx), NET_OF[ctx.dtype]
     moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
     base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx, xp)
-    base = base + unfused_s(m, k, at) if at.unfused_s else base
+    base = base + unfused_s(m, k, at, xp) if at.unfused_s or at.unfused_element_s else base
     return Sketch(least(m, n, k, moved, at), base, named, net, work(m, n, k, moved, at))
 
 

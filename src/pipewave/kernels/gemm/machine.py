@@ -63,6 +63,7 @@ LIBRARIES = {
     "cublas": CUBLAS, "cutlass": CUTLASS, "cutlass_one_tile": CUTLASS_ONE_TILE, "block": BLOCK, "four_bit": FOUR_BIT,
 }  # fmt: skip
 WEIGHT_ONLY = ("int4", "mxfp4")
+NOT_UNFUSED = {"kernels": 0.0, "cycles": 0.0, "bytes": 0.0}
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # one a context, distinguished by identity: what follows is cached by it
@@ -95,7 +96,8 @@ class GemmMachine:
     all_rotate: bool  # activations and results rotate too
     fitted_copies: bool  # only as many copies as overflow the L2
     quantize_s: float
-    unfused_s: float  # of kernels besides the library's that quantise x, and bytes they move for each element of x
+    unfused_s: float  # of kernels besides the library's that quantise x; for each element of x, and bytes beyond the L2
+    unfused_element_s: float
     unfused_bytes: float
     row_cycles: float
     row_slots: float  # rows that are quantised at a time
@@ -110,7 +112,7 @@ def machine(ctx: Context) -> GemmMachine:
     weight = OPERAND_BYTES[ctx.dtype]
     operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
     near = L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms
-    unfused = ctx.rule("gemm_quantize_unfused") if quantize else None
+    unfused = (ctx.rule("gemm_quantize_unfused") if quantize else None) or NOT_UNFUSED
     launch = launch_s(gpu, "product")
     burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
     return GemmMachine(
@@ -140,8 +142,9 @@ def machine(ctx: Context) -> GemmMachine:
         all_rotate=ctx.rule("gemm_graph_all_rotate"),
         fitted_copies=ctx.rule("gemm_graph_fitted_copies"),
         quantize_s=library.quantize_s if quantize else 0.0,
-        unfused_s=unfused["kernels"] * launch if unfused else 0.0,
-        unfused_bytes=unfused["bytes"] if unfused else 0.0,
+        unfused_s=unfused["kernels"] * launch,
+        unfused_element_s=unfused["cycles"] / (clock_hz * gpu.sms),
+        unfused_bytes=unfused["bytes"],
         row_cycles=ctx.rule("gemm_quantize_row_cycles") or library.row_cycles,
         row_slots=float(gpu.sms * max(1, gpu.max_threads_per_sm // ROW_THREADS)),
     )

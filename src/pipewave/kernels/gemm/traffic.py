@@ -9,6 +9,7 @@ from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, SERVING, missing_share
 
 WRITTEN_BACK = 0.7  # of the results, while they fit
+WALKED_BYTES = 6.0  # an element of x between two kernels that walk over it: as it came, and a float32 copy
 
 
 class Traffic(NamedTuple):
@@ -70,9 +71,12 @@ def quantize_s(m: Any, k: Any, moved: Traffic, at: GemmMachine, xp: Arith) -> An
     return at.quantize_s + xp.maximum(rows, streaming)
 
 
-def unfused_s(m: Any, k: Any, at: GemmMachine) -> Any:
-    """Seconds of kernels that walk over x besides: as fast as DRAM streams, also where the L2 holds what they pass on.
+def unfused_s(m: Any, k: Any, at: GemmMachine, xp: Arith) -> Any:
+    """Seconds of kernels that walk over x besides: so many cycles an element, or as fast as DRAM streams what the L2
+    does not hold of float32 copies.
 
     No feature holds them: what a net learned of a library's quantisation says nothing about them.
     """
-    return at.unfused_s + at.unfused_bytes * m * k * (1.0 / (DRAM_SHARE * at.dram))
+    missing = missing_share(at.misses, at.l2_bytes, WALKED_BYTES * m * k, xp)
+    from_dram = missing * m * k * (at.unfused_bytes / (DRAM_SHARE * at.dram))
+    return at.unfused_s + xp.maximum(at.unfused_element_s * m * k, from_dram)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipewave.calls.families import FusedMoe
 from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.moe.before import before_s
 from pipewave.kernels.moe.config import blocks
 from pipewave.kernels.moe.features import between_bytes, features, missed_between, times
 from pipewave.kernels.moe.layer import Layer, layer
@@ -63,7 +64,7 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     ruled = blocks(cols, ctx)
     tiles = tiling(work, at, ruled)
     weights = weights_of(work, ctx, at)
-    spent = times(work, tiles, weights.seconds(at), at)
+    spent = times(work, tiles, weights.seconds(at), before_s(work, ctx, at), at)
     named = features(work, tiles, spent, at, ruled)
     return Analysis(least(work, ctx, at), spent.base, named, "fused_moe", done(work, weights, ctx, at))
 

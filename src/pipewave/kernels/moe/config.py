@@ -56,10 +56,9 @@ def _ruled(cols: Columns, ctx: Context) -> tuple[Array, Array]:
         upto, rows, columns = np.array(steps).T
         step = np.searchsorted(upto, tokens)
         return rows[step], columns[step]
-    if ctx.dtype == "fp8_block":  # blocks as wide as the scales'
-        return np.full_like(tokens, 64.0), np.full_like(tokens, 128.0)
-    few = tokens <= cols["experts"] / cols["ep"]
-    return np.where(few, 16.0, 64.0), np.where(few, 32.0, 64.0)
+    few, many = ctx.rule("moe_blocks_by_experts")
+    fewer = tokens <= cols["experts"] / cols["ep"]
+    return np.where(fewer, few[0], many[0]), np.where(fewer, few[1], many[1])
 
 
 def _pipeweave(tokens: Array, experts: Array, hidden: Array, smem_kb: float) -> tuple[Array, Array]:

@@ -46,12 +46,12 @@ class MoeTimes:
     base: Array
 
 
-def times(work: Layer, tiles: Tiling, weights_s: Array, at: MoeMachine) -> MoeTimes:
-    """The whole: kernels follow one another, weights stream while tiles compute."""
+def times(work: Layer, tiles: Tiling, weights_s: Array, before_s: Array, at: MoeMachine) -> MoeTimes:
+    """The whole: kernels follow one another, weights stream while tiles compute; slow routers and casts come before."""
     cost, chosen = at.costs, work.carried
     launch = np.full_like(weights_s, KERNELS[work.part] * at.launch_s) * cost.launch
     route = _moved_s(ROUTE_BYTES * work.tokens * work.experts, at) + chosen * at.sort_s
-    route = route * float(work.part == "all")
+    route = route * float(work.part == "all") + before_s
     activate, reduce = _between_s(work, work.routing.pairs, at)
     all_activate, all_reduce = _between_s(work, chosen, at)
     tensor = work.flops / (at.flops_per_sm * at.sms)

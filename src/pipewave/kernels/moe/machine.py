@@ -54,6 +54,7 @@ class MoeMachine:
     l2_bytes: float
     dram: float
     launch_s: float
+    cycle_s: float
     tile_s: float
     sort_s: float
     weight: float  # bytes an element
@@ -93,6 +94,7 @@ def machine(ctx: Context) -> MoeMachine:
         l2_bytes=l2_bytes(gpu),
         dram=DRAM_SHARE * gpu.dram_gbps * 1e9,
         launch_s=launch_s(gpu, "grouped"),
+        cycle_s=cycle,
         tile_s=TILE_CYCLES * cycle,
         sort_s=SORT_CYCLES * cycle,
         weight=OPERAND_BYTES[ctx.dtype],

@@ -1,6 +1,6 @@
 """A Gaussian process over a few hundred rows: what is left between measured and predicted log time.
 
-Prior: a constant (the whole card is off), an offset of every stack, implementation and type, a linear trend in every
+Prior: a constant (the whole GPU is off), an offset of every stack, implementation and type, a linear trend in every
 coordinate, and a smooth remainder, each with its own scale; noise. The scales are those under which the rows are most
 likely, zero among them, so that few or noisy rows are answered by little more than a shrunken offset. Formulas:
 Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), 2.25 (mean), 2.30 (evidence), 4.17 (Matérn
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipewave.physics.demand import Array
 
-CONSTANT = 0.3  # a card may be 30 % off altogether
+CONSTANT = 0.3  # a GPU may be 30 % off altogether
 SOFTWARE = (0.0, 0.15, 0.5)  # and the kernels of one library together
 LINEAR = (0.0, 0.05, 0.15)
 SMOOTH = (0.0, 0.06, 0.12, 0.25, 0.5)

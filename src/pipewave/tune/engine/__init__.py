@@ -1,1 +1,1 @@
-"""Configuration files that serving engines look up for a model on a card: names, contents, and what they gain."""
+"""Configuration files that serving engines look up for a model on a GPU: names, contents, and what they gain."""

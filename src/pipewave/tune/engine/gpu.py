@@ -68,7 +68,7 @@ class GpuTimer:
         return {key: int({**USUAL, **found}[key]) for key in KEYS}
 
     def _shipped(self, of: Lookup) -> Mapping[int, Mapping[str, int]]:
-        """The file that the engine brings for this card, by number of tokens; empty without one."""
+        """The file that the engine brings for this GPU, by number of tokens; empty without one."""
         name = "fp8_w8a8" if of.dtype.startswith("fp8") else None
         blocks = (BLOCK, BLOCK) if of.blocks else (0, 0) if of.engine == "vllm" else (None, None)
         if of.kind == "block_fp8":

@@ -29,7 +29,7 @@ ENGINES = ("vllm", "sglang")
 class Lookup:
     """One kernel of a model that an engine looks configurations up for.
 
-    `kind`: `moe`, with `e` experts on a card, `top_k`, widths `k` (hidden) and `n` (intermediate, sharded); or
+    `kind`: `moe`, with `e` experts on a GPU, `top_k`, widths `k` (hidden) and `n` (intermediate, sharded); or
     `block_fp8`, C[m, n] = A[m, k] · B[n, k]ᵀ. `dtype` as pipewave calls it; `used_by`: the model's names for it.
     """
 
@@ -56,7 +56,7 @@ def rules() -> Mapping[str, Any]:
 
 
 def file_name(of: Lookup, device: str, *, down: bool = False) -> str:
-    """Name of the file that holds a kernel's configurations on a card, as the driver names it."""
+    """Name of the file that holds a kernel's configurations on a GPU, as the driver names it."""
     rule = rules()[of.engine][of.kind]
     dtype = rule.get("dtypes", {}).get(of.dtype, "")
     blocks = rule["blocks"].format(block_n=BLOCK, block_k=BLOCK) if of.blocks else ""
@@ -68,7 +68,7 @@ def file_name(of: Lookup, device: str, *, down: bool = False) -> str:
 
 
 def device_name(device: str, rule: Mapping[str, Any]) -> str:
-    """A card as the engine spells it in file names."""
+    """A GPU as the engine spells it in file names."""
     spelled = device.replace(" ", "_")
     return next((name for word, name in rule["device_family"].items() if word in spelled.split("_")), spelled)
 

@@ -30,7 +30,7 @@ Bodies = tuple[dict[str, Any], dict[str, Any] | None]  # of the file, and of the
 
 
 class Timer(Protocol):
-    """An engine's kernels on a card."""
+    """An engine's kernels on a GPU."""
 
     card: Card
     env: Mapping[str, Any]

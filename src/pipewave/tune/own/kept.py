@@ -23,7 +23,7 @@ from pipewave.tune.own.anchors import Floats
 from pipewave.tune.own.card import Card
 from pipewave.tune.own.described import Described, Kind, config_hash
 from pipewave.tune.own.device import Built
-from pipewave.tune.own.model import Model
+from pipewave.tune.own.model import Beside, Model, Pooled
 from pipewave.tune.smooth import Smoother
 from pipewave.tune.table import TableMismatch, slug
 
@@ -92,10 +92,13 @@ def write_table(path: Path, of: Described, env: Mapping[str, Any], models: Fitte
         card["kinds"].append({"kind": [list(pair) for pair in kind], "launches": [dict(one) for one in seen],
                               "sizes": list(sizes[kind]), "margin": model.margin, "measured": model.launches,
                               "card": asdict(model.card),
-                              "lengths": [each.length for each in model.smooth]})  # fmt: skip
+                              "lengths": [each.length for each in model.smooth]} | _beside_card(model))  # fmt: skip
         arrays |= {f"{i}_law": model.law, f"{i}_sigma": model.sigma, f"{i}_resident": model.resident}
         for j, each in enumerate(model.smooth):
-            arrays |= {f"{i}_{j}_{name}": getattr(each, name) for name in ("mean", "spread", "at", "weights")}
+            arrays |= _smooth_arrays(f"{i}_{j}", each)
+        if (other := model.beside) is not None:
+            arrays |= _smooth_arrays(f"{i}_beside", other.smooth)
+            arrays |= {f"{i}_beside_law": other.pooled.law, f"{i}_beside_offset": other.pooled.offset}
     target = path.with_suffix(".safetensors")
     sealed.write(target, card, arrays)
     return target
@@ -122,11 +125,27 @@ def _kind(of: Mapping[str, Any]) -> Kind:
 
 
 def _model(i: int, of: Mapping[str, Any], a: Mapping[str, Any]) -> tuple[Model, list[Any], list[str]]:
-    smooth = tuple(Smoother(a[f"{i}_{j}_mean"], a[f"{i}_{j}_spread"], length, a[f"{i}_{j}_at"], a[f"{i}_{j}_weights"])
-                   for j, length in enumerate(of["lengths"]))  # fmt: skip
-    model = Model(Card(**of["card"]), a[f"{i}_resident"], a[f"{i}_law"], smooth, a[f"{i}_sigma"], of["margin"],
-                  of["measured"])  # fmt: skip
+    smooth = tuple(_smoother(f"{i}_{j}", length, a) for j, length in enumerate(of["lengths"]))
+    card, beside = Card(**of["card"]), None
+    if "beside_length" in of:
+        beside = Beside(Pooled(card, a[f"{i}_beside_law"], a[f"{i}_beside_offset"]),
+                        _smoother(f"{i}_beside", of["beside_length"], a), of["beside_share"])  # fmt: skip
+    model = Model(card, a[f"{i}_resident"], a[f"{i}_law"], smooth, a[f"{i}_sigma"], of["margin"], of["measured"],
+                  beside)  # fmt: skip
     return model, list(of["launches"]), list(of["sizes"])
+
+
+def _beside_card(model: Model) -> dict[str, float]:
+    beside = model.beside
+    return {} if beside is None else {"beside_length": beside.smooth.length, "beside_share": beside.share}
+
+
+def _smooth_arrays(name: str, of: Smoother) -> dict[str, Any]:
+    return {f"{name}_{part}": getattr(of, part) for part in ("mean", "spread", "at", "weights")}
+
+
+def _smoother(name: str, length: float, a: Mapping[str, Any]) -> Smoother:
+    return Smoother(a[f"{name}_mean"], a[f"{name}_spread"], length, a[f"{name}_at"], a[f"{name}_weights"])
 
 
 def dumps(value: Any) -> str:

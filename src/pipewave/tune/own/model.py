@@ -4,6 +4,9 @@ Each configuration has the law of `wave`. Few launches do not determine it, so t
 launches nobody measured, which count as much as `PRIOR_LAUNCHES` measured ones together. A prior is one law for all
 configurations (`Pooled`: what a trip, a byte and a wave cost, whatever the tile), fitted to the same launches; the
 physics of the card alone, where nothing was measured; or the table of another card, carried over.
+
+Laws of single configurations err where a few launches bent them; the pooled law errs where configurations differ.
+Predictions are a mean of both (of logarithms), weighed by their errors, each with what it leaves smoothed over sizes.
 """
 
 from __future__ import annotations
@@ -48,9 +51,24 @@ class Pooled:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """The pooled law as a prediction of its own: `smooth` corrects it over sizes; `share` of the mean, as its error at
+    anchors left out deserves against that of the laws."""
+
+    pooled: Pooled
+    smooth: Smoother
+    share: float
+
+    def log_us(self, counts: Floats, resident: Ints, logs: Floats) -> Floats:
+        """Predict launches: [s, c] log µs."""
+        return np.asarray(np.log(np.maximum(self.pooled.us(counts, resident), 1e-3)) + self.smooth.log_factor(logs))
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """`law` [c, terms]; `smooth`: corrections, in turn (of the prior's card, then of this one); `sigma` [c] relative
-    error; `margin`: log µs that a choice has to gain over the first configuration."""  # fmt: skip
+    error; `margin`: log µs that a choice has to gain over the first configuration; `beside`: the other prediction, with
+    which the mean is taken, None where few launches were measured."""  # fmt: skip
 
     card: Card
     resident: Ints
@@ -59,6 +77,7 @@ class Model:
     sigma: Floats
     margin: float
     launches: int
+    beside: Beside | None = None
 
     def law_us(self, counts: Floats) -> Floats:
         """Predict launches [s, c, 6] by the laws alone: [s, c] µs."""
@@ -73,7 +92,10 @@ class Model:
 
     def us(self, counts: Floats, logs: Floats) -> Floats:
         """Predict launches: [s, c] µs."""
-        return np.asarray(self.law_us(counts) * np.exp(self.log_factor(logs)))
+        own = np.log(np.maximum(self.law_us(counts), 1e-3)) + self.log_factor(logs)
+        if self.beside is not None:
+            own += self.beside.share * (self.beside.log_us(counts, self.resident, logs) - own)
+        return np.asarray(np.exp(own))
 
     def ranked(self, counts: Floats, logs: Floats, default: int = 0) -> Floats:
         """Log µs [s, c] that choices go by: one sigma up, the default lowered by the margin."""
@@ -177,9 +199,23 @@ def _carried(base: tuple[Smoother, ...], anchors: Anchors) -> Floats:
 
 
 def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
-    """Smooth what the laws leave over sizes; where a launch was not timed it is as all others of its size."""
+    """Smooth what the laws leave over sizes, and what the pooled law leaves; predictions are the mean of both."""
+    smooth, shared, sigma = _smoothed(anchors, us, made.law_us(anchors.counts))
+    of = pooled(anchors, made.card)
+    other, level, error = _smoothed(anchors, anchors.us, of.us(anchors.counts, anchors.resident))
+    share = float(np.mean(sigma**2) / (np.mean(sigma**2) + np.mean(error**2)))
+    beside = Beside(replace(of, law=of.law * np.exp(level)), other, share)
+    return replace(made, law=made.law * np.exp(shared), smooth=(*made.smooth, smooth),
+                   sigma=sigma + share * (error - sigma), beside=beside)  # fmt: skip
+
+
+def _smoothed(anchors: Anchors, us: Floats, predicted: Floats) -> tuple[Smoother, float, Floats]:
+    """What predictions leave, smoothed over sizes; the log factor that all share; the error that is left [c].
+
+    A launch that was not timed is as all others of its size, and slow.
+    """
     timed = np.isfinite(us)
-    residual = np.log(np.where(timed, us, 1.0) / np.maximum(made.law_us(anchors.counts), 1e-3))
+    residual = np.log(np.where(timed, us, 1.0) / np.maximum(predicted, 1e-3))
     usual = np.nanmedian(np.where(timed, residual, np.nan), axis=1, keepdims=True)
     residual = np.where(timed, residual, np.nan_to_num(usual))
     filled = np.where(timed, us, 3.0 * np.nanmin(np.where(timed, us, np.inf), axis=1, keepdims=True))
@@ -187,8 +223,7 @@ def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
     smooth, left, found = smoothed(anchors.logs, filled, anchors.config, residual, known)
     if len(us) >= SEARCHED:
         smooth, left = _stretched(anchors, filled, residual - found["shared"], found, (smooth, left))
-    law = made.law * np.exp(found["shared"])
-    return replace(made, law=law, smooth=(*made.smooth, smooth), sigma=spread(filled, left))
+    return smooth, found["shared"], spread(filled, left)
 
 
 def _stretched(anchors: Anchors, us: Floats, residual: Floats, found: Mapping[str, float],

@@ -7,6 +7,8 @@ level and bend what differs.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from pipewave.tune import wave
@@ -40,5 +42,6 @@ def carried(model: Model, target: Card) -> tuple[Times, tuple[Smoother, ...]]:
 
 def moved(model: Model, target: Card) -> Model:
     """The model as it is expected on another card, nothing measured there: a warm start, half as sure of itself."""
+    other = model.beside and replace(model.beside, pooled=replace(model.beside.pooled, card=target))
     return Model(target, model.resident, model.law * ratios(model.card, target), model.smooth, model.sigma * 2,
-                 model.margin * 2, 0)  # fmt: skip
+                 model.margin * 2, 0, other)  # fmt: skip

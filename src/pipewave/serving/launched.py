@@ -1,0 +1,108 @@
+"""Pools of a disaggregated deployment whose launch was published: `pipewave.software.pools` finds it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pipewave.errors import CannotShard, DoesNotFit
+from pipewave.gpus import find as find_gpu
+from pipewave.models import ModelSpec, load
+from pipewave.models.balance import Balance
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import ALONE
+from pipewave.serving.disaggregated import Disaggregated
+from pipewave.serving.run import Server
+from pipewave.serving.setup import Setup
+from pipewave.serving.speculative import of as speculative_of
+from pipewave.serving.traffic import Traffic
+from pipewave.software.pools import Engines, Launch, Wanted, find
+from pipewave.step.setting import setting_of
+
+# What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
+BARE: dict[str, Any] = {"stream_interval": 1, "recv_interval": 1, "patience": 0, "wait_steps": 0}
+FRONT_THREADS = 16  # Dynamo's front end, in Rust, runs on all cores; as many requests at once are assumed
+
+
+def launched(
+    model: str, gpu: str, setup: Setup, version: str, gpus_given: int, traffic: Traffic
+) -> tuple[Disaggregated, str] | None:
+    """The pools of the nearest published launch for some traffic, and a note on them; None where none is near or
+    can hold the model.
+
+    version: as the deployment names it; gpus_given: GPUs that a table gives for the deployment. A pool's share of
+    memory is the launch's: a deployment's one share cannot say which pool it is of.
+    """
+    spec = load(model)
+    lengths = float(traffic.input_len.mean()), float(traffic.output_len.mean())
+    flight = traffic.concurrency or len(traffic)
+    facts = setting_of(Deployment(spec, ALONE), find_gpu(gpu))
+    engine = str(setup.engine).partition(":")[0]
+    drafts = setup.speculative is not None
+    setup = replace(setup, front=replace(setup.front, workers=max(setup.front.workers, FRONT_THREADS)))
+    found = find(Wanted(facts, experts_of(spec), engine, version, lengths, flight, gpus_given, drafts))
+    if found is None:
+        return None
+    try:
+        first = Server.of(spec, gpu, _prefill(setup, found, spec), traffic.longest)
+        then = Server.of(spec, gpu, _decode(setup, found, spec, flight), traffic.longest)
+    except (DoesNotFit, CannotShard):
+        return None  # the nearest launch is of a smaller model, or one that is cut otherwise
+    return Disaggregated(first, then, (found.prefill.workers, found.decode.workers)), _note(found)
+
+
+def experts_of(model: ModelSpec) -> int:
+    """Routed experts of a layer; 0 of a dense model."""
+    return max((moe.experts for layer, _ in model.grouped() for moe in layer.moes), default=0)
+
+
+def _prefill(setup: Setup, launch: Launch, model: ModelSpec) -> Setup:
+    """Prefill engines run step after step, without overlap (disable_overlap_scheduler of the launches)."""
+    return replace(
+        _cut(setup, launch, launch.prefill, model),
+        max_num_seqs=None,
+        max_num_batched_tokens=launch.prompt_tokens,
+        speculative=None,
+        overlaps=False,
+    )
+
+
+def _decode(setup: Setup, launch: Launch, model: ModelSpec, flight: int) -> Setup:
+    drafting = setup.speculative
+    if launch.drafts and drafting is None:
+        drafting = speculative_of({"method": "mtp", "tokens": launch.drafts})
+    most = min(filter(None, (setup.max_num_seqs, launch.requests(flight))), default=None)
+    return replace(
+        _cut(setup, launch, launch.decode, model), max_num_seqs=most, max_num_batched_tokens=None, speculative=drafting
+    )
+
+
+def _cut(setup: Setup, launch: Launch, engines: Engines, model: ModelSpec) -> Setup:
+    """One engine of a pool. Expert parts that do not divide the experts hold copies of some."""
+    tp, ep, dp = engines.degrees
+    missing = -experts_of(model) % ep
+    return replace(
+        setup,
+        **BARE,
+        tp=tp,
+        ep=ep,
+        dp=dp,
+        replicas=1,
+        balance=Balance(missing, "even") if missing else setup.balance,
+        kv_dtype=launch.of.get("kv_dtype") or setup.kv_dtype,
+        gpu_memory_utilization=launch.of.get("memory_fraction") or setup.gpu_memory_utilization,
+        message_tokens=launch.of["stream_interval"],
+    )
+
+
+def _note(launch: Launch) -> str:
+    drafts = f", {launch.drafts} tokens drafted" if launch.drafts else ""
+    rank = f", {launch.batch} requests a rank" if launch.batch else ""
+    return (
+        f"disaggregated, pools not given: as launched in public for {launch.of['model']} on {launch.of['gpu']} at "
+        f"{_shown(launch.flights)} requests in flight: prefill {launch.prefill}, decode {launch.decode}{rank}{drafts}"
+    )
+
+
+def _shown(flights: tuple[int, ...]) -> str:
+    return str(flights[0]) if len(flights) == 1 else f"{min(flights)} to {max(flights)}"

@@ -1,0 +1,107 @@
+"""Public launches of disaggregated deployments: what the table holds, and which of them answers for a deployment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipewave.errors import BadInput
+from pipewave.gpus import find as find_gpu
+from pipewave.software import pools
+from pipewave.software.pools import Launch, Wanted, engine_of_dynamo, find
+from pipewave.software.rules import DeploymentFacts
+
+B200_FP4 = DeploymentFacts(gpu="B200", attention="mla", experts=True, dtype="nvfp4", model_type="deepseek_v3")
+WANTED = Wanted(B200_FP4, 256, "trtllm", "0.8.1.post1", (922.0, 922.0), 180, 8)
+
+
+def _launches() -> tuple[Launch, ...]:
+    return pools._launches()
+
+
+def test_every_launch_names_what_can_run() -> None:
+    for launch in _launches():
+        assert launch.flights
+        assert launch.of["source"]
+        assert find_gpu(launch.of["gpu"]).name == launch.of["gpu"]
+        for pool in (launch.prefill, launch.decode):
+            tp, ep, dp = pool.degrees
+            assert tp * dp == pool.gpus
+            assert ep in (1, pool.gpus)
+
+
+def test_batches_are_sized_for_the_requests_they_are_meant_for() -> None:
+    """Concurrency of TensorRT-LLM's launches is the decode slots and at most as many again, where it fills them."""
+    for launch in _launches():
+        if launch.batch and launch.of["engine"] == "trtllm" and len(launch.flights) == 1 and launch.decode.workers == 1:
+            slots = launch.batch * (launch.decode.gpus if launch.decode.data_parallel else 1)
+            assert launch.flights[0] <= 2.0 * slots
+
+
+def test_a_batch_that_fills_is_the_largest_power_of_two_below() -> None:
+    filling = next(one for one in _launches() if one.batch == 0 and one.decode.workers == 5)
+    assert [filling.requests(flight) for flight in (5, 9, 10, 19, 20, 55)] == [1, 1, 2, 2, 4, 8]
+
+
+def test_launches_of_one_engine_multiply_by_engines_where_the_script_does() -> None:
+    tripled = next(one for one in _launches() if one.of.get("each") and one.decode.workers == 3)
+    assert all(flight % 3 == 0 for flight in tripled.flights)
+
+
+def test_the_exact_launch_answers() -> None:
+    found = find(WANTED)
+    assert found is not None
+    assert (found.prefill.workers, found.decode.workers, found.decode.gpus, found.batch) == (1, 5, 8, 32)
+    assert not found.drafts
+
+
+def test_requests_that_only_drafting_launches_serve_are_drafted() -> None:
+    found = find(replace(WANTED, flight=875))
+    assert found is not None
+    assert found.drafts == 3
+    other = find(replace(WANTED, flight=874))
+    assert other is not None
+    assert not other.drafts
+
+
+def test_drafting_that_was_asked_for_is_preferred() -> None:
+    found = find(replace(WANTED, drafts=True))
+    assert found is not None
+    assert found.drafts == 3
+
+
+def test_gpus_tell_launches_of_the_same_requests_apart() -> None:
+    facts = replace(B200_FP4, gpu="GB200")
+    wide = find(replace(WANTED, facts=facts, version="", flight=4301, gpus=16))
+    narrow = find(replace(WANTED, facts=facts, version="", flight=4301, gpus=8))
+    assert wide is not None
+    assert narrow is not None
+    assert (wide.decode.gpus, narrow.decode.gpus) == (16, 8)
+
+
+def test_another_gpu_answers_for_one_without_launches_and_dense_models_have_none() -> None:
+    found = find(replace(WANTED, facts=replace(B200_FP4, gpu="H20")))
+    assert found is not None
+    assert found.of["engine"] == "trtllm"
+    assert find(replace(WANTED, experts=0)) is None
+    assert find(replace(WANTED, engine="vllm", lengths=(100.0, 1e6))) is None
+
+
+@pytest.mark.parametrize(
+    ("dynamo", "engine"),
+    [
+        ("0.8.1.post2", "1.2.0rc6.post2"),
+        ("0.8.1.post9", "1.2.0rc6.post3"),
+        ("0.5.1-rc0.pre3", "1.1.0rc5"),
+        ("1.1.0-dev.2", "1.3.0rc11"),
+        ("0.4.0", ""),
+    ],
+)
+def test_dynamo_names_the_engine_it_ships(dynamo: str, engine: str) -> None:
+    assert engine_of_dynamo(dynamo) == engine
+
+
+def test_a_line_that_is_no_launch_is_refused() -> None:
+    with pytest.raises(BadInput, match="no launch"):
+        pools._launch("1 dep4 and 2 dep8", (1024, 1024), [4], {})
