@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Annotated
 
 import typer
+
+from pipewave.cli.groups import grouped
 
 NEEDS = "pip install 'pipewave[gpu]' on a machine with an NVIDIA GPU"
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("measure")(measure)
+    app.command("measure")(grouped(measure))
 
 
-def measure(
-    store: Annotated[str, typer.Option(help="File to append rows to; an existing one is resumed.")],
-    plan: Annotated[str, typer.Option(help="quick, standard, full, ragged, or a cases file.")] = "quick",
-    families: Annotated[str, typer.Option(help="Comma-separated kernel families; default all.")] = "",
-    protocol: Annotated[str, typer.Option(help="Protocol of a cases file.")] = "cold",
-    select: Annotated[str, typer.Option(help="Parts of a built-in plan: cold, repeat, read, graph.")] = "",
-    in_order: Annotated[
-        bool, typer.Option("--in-order", help="Finish a part, then a family, before the next.")
-    ] = False,
-    burst: Annotated[int | None, typer.Option(help="Cold calls timed between two rests; 0 never rests.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Jobs set up, profiled and stored together.")] = None,
-    shard: Annotated[str, typer.Option(help="i/n: every n-th job, starting at i.")] = "",
-    limit: Annotated[int, typer.Option(help="At most so many jobs, spread over families; 0 is all.")] = 0,
-    budget_s: Annotated[float | None, typer.Option(help="Stop starting work after so many seconds.")] = None,
-    hang_s: Annotated[float | None, typer.Option(help="Seconds a job may take before it counts as hung.")] = None,
-    most_failed: Annotated[float | None, typer.Option(help="Stop when more than this share of rows fails.")] = None,
-    compile_workers: Annotated[int, typer.Option(help="Compile Triton kernels ahead in n processes.")] = 0,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure again what failed earlier.")] = False,
-    fsync: Annotated[bool, typer.Option("--fsync", help="Survive power loss too.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the summary only.")] = False,
-    device: Annotated[str, typer.Option(hidden=True)] = "cuda",
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """What is measured."""
+
+    store: Annotated[str, typer.Option(help="File to append rows to; an existing one is resumed.")]
+    plan: Annotated[str, typer.Option(help="quick, standard, full, ragged, or a cases file.")] = "quick"
+    families: Annotated[str, typer.Option(help="Comma-separated kernel families; default all.")] = ""
+    protocol: Annotated[str, typer.Option(help="Protocol of a cases file.")] = "cold"
+    select: Annotated[str, typer.Option(help="Parts of a built-in plan: cold, repeat, read, graph.")] = ""
+    shard: Annotated[str, typer.Option(help="i/n: every n-th job, starting at i.")] = ""
+    limit: Annotated[int, typer.Option(help="At most so many jobs, spread over families; 0 is all.")] = 0
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure again what failed earlier.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How it is measured."""
+
+    in_order: Annotated[bool, typer.Option("--in-order", help="Finish a part, then a family, before the next.")] = False
+    burst: Annotated[int | None, typer.Option(help="Cold calls timed between two rests; 0 never rests.")] = None
+    batch: Annotated[int | None, typer.Option(help="Jobs set up, profiled and stored together.")] = None
+    budget_s: Annotated[float | None, typer.Option(help="Stop starting work after so many seconds.")] = None
+    hang_s: Annotated[float | None, typer.Option(help="Seconds a job may take before it counts as hung.")] = None
+    most_failed: Annotated[float | None, typer.Option(help="Stop when more than this share of rows fails.")] = None
+    compile_workers: Annotated[int, typer.Option(help="Compile Triton kernels ahead in n processes.")] = 0
+    fsync: Annotated[bool, typer.Option("--fsync", help="Survive power loss too.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the summary only.")] = False
+    device: Annotated[str, typer.Option(hidden=True)] = "cuda"
+
+
+def measure(jobs: Jobs, run: Run) -> None:
     """Time kernels on this machine's GPU; rows are appended as they come, and the next run resumes.
 
     Example: `pipewave measure --plan quick --store my-gpu.rows`, then
@@ -44,28 +57,19 @@ def measure(
     """
     from pipewave.measure.__main__ import main
 
-    if device == "cuda":
+    if run.device == "cuda":
         check_gpu()
-    # The room parses its own arguments; what was not given is left to its defaults.
-    given = {
-        "--plan": plan,
-        "--store": store,
-        "--families": families,
-        "--protocol": protocol,
-        "--select": select,
-        "--shard": shard,
-        "--burst": burst,
-        "--batch": batch,
-        "--limit": limit,
-        "--budget-s": budget_s,
-        "--hang-s": hang_s,
-        "--most-failed": most_failed,
-        "--compile-workers": compile_workers,
-        "--device": device,
-    }
-    flags = {"--in-order": in_order, "--retry-failed": retry_failed, "--fsync": fsync, "--quiet": quiet}
-    argv = [f"{name}={value}" for name, value in given.items() if value not in ("", None)]
-    raise typer.Exit(main([*argv, *(name for name, on in flags.items() if on)]))
+    raise typer.Exit(main([*_words(jobs), *_words(run)]))
+
+
+def _words(options: Jobs | Run) -> Iterator[str]:
+    """Options as the room parses them itself; what was not given is left to its defaults."""
+    for name, value in asdict(options).items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield option
+        elif value is not False and value not in ("", None):
+            yield f"{option}={value}"
 
 
 def check_gpu() -> None:
