@@ -86,8 +86,6 @@ def loss(measured: Measured, engine: Engine) -> float:
     wrong = np.abs(np.log(measured.predict_ms(engine) / real))
     groups: dict[str, dict[str, list[float]]] = {}
     for point, error in zip(measured.points, wrong, strict=True):
-        if point.skewed:
-            continue
         groups.setdefault(point.phase, {}).setdefault(f"{point.card} {point.model}", []).append(float(error))
     return float(np.mean([np.mean([np.mean(v) for v in models.values()]) for models in groups.values()]))
 

@@ -59,12 +59,11 @@ class Told(Measured):
 
 
 def rows(gpu: str) -> list[tuple[Point, str, float]]:
-    """Prefill and decode of whole models, each with the server it ran on and the ms the host took to launch it; random
-    weights spread over experts, so that no point is skewed."""
+    """Prefill and decode of whole models, each with the server it ran on and the ms the host took to launch it."""
     paths = sorted((FOLDER / gpu.lower() / "sglang").glob("sglang-*.jsonl"))
     named = [(json.loads(line), path.name) for path in paths for line in path.read_text().splitlines()]
     return [
-        (replace(point_of(row), skewed=False, card=gpu), f"{gpu} {name}", row.get("launch_ms", np.nan))
+        (replace(point_of(row), card=gpu), f"{gpu} {name}", row.get("launch_ms", np.nan))
         for row, name in named
         if runs_of(row)
     ]

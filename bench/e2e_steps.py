@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,28 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.e2e_routing import histograms
-from pipewave.calls.families import FusedMoe
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import Engine, Load, Runner, find_engine
-from pipewave.step.inside import inside
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200"
 GPU = "H200"
 PHASES = ("prefill", "decode")
-MOE = ("Qwen3-30B-A3B",)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """A measured point: `batch` prompts of `input_len` tokens, or a decode step at mean cache length `context`.
 
-    `distinct`: different tokens that the batch decoded. `skewed`: a mixture of experts decoded several requests, which
-    random weights route like no real text (see `bench.e2e_routing`); predicted with the experts it did read. `card`:
-    the GPU, where points of several stand together.
+    `card`: the GPU, where points of several stand together.
     """
 
     model: str
@@ -44,13 +38,12 @@ class Point:
     context: int
     chunks: tuple[int, ...]
     measured_ms: float
-    distinct: int
-    skewed: bool
     card: str = ""
 
 
 def points(folder: Path = FOLDER) -> list[Point]:
-    """Prefill and decode of whole models under CUDA graphs, as vLLM runs by default.
+    """Prefill and decode of whole models under CUDA graphs, as vLLM runs by default; a mixture of experts decodes with
+    experts drawn at random (`VLLM_MOE_ROUTING_SIMULATION_STRATEGY`), as its random weights would choose them alike.
 
     Mixed rows are left out: vLLM schedules a step ahead, so the completion before a mixed step is late by part of it
     and the time between the two too short (512 prompt tokens beside 32 decodes in 3 ms).
@@ -79,10 +72,8 @@ def point_of(row: dict[str, Any]) -> Point:
     """The point of a row."""
     context = round(row.get("mean_context", 0))
     chunks = tuple(row.get("chunk_tokens") or ())
-    batch, distinct = row["batch"], round(row.get("distinct_tokens") or row["batch"])
-    skewed = row["model"] in MOE and row["phase"] == "decode" and batch > 1
-    where = (row["model"], row["tp"], row["phase"], batch, row["input_len"], context, chunks)
-    return Point(*where, row["step_ms"], distinct, skewed)
+    where = (row["model"], row["tp"], row["phase"], row["batch"], row["input_len"], context, chunks)
+    return Point(*where, row["step_ms"])
 
 
 def steps_of(point: Point, runner: Runner) -> list[Batch]:
@@ -145,9 +136,7 @@ def measure_loads(chosen: Sequence[Point], runner_of: Callable[[str, int], Runne
     for key, members in groups.items():
         runner = runner_of(*key)
         steps = [steps_of(chosen[index], runner) for index in members]
-        load = runner.steps([batch for batches in steps for batch in batches]).load
-        more = [_skew_us(chosen[index], runner) for index, batches in zip(members, steps, strict=True) for _ in batches]
-        loads.append(replace(load, kernel_us=load.kernel_us + more))
+        loads.append(runner.steps([batch for batches in steps for batch in batches]).load)
         owner += [index for index, batches in zip(members, steps, strict=True) for _ in batches]
     return Measured(chosen, _joined(loads), np.array(owner, np.intp))
 
@@ -157,19 +146,6 @@ def joined(parts: Sequence[Measured]) -> Measured:
     starts = np.cumsum([0, *(len(part.points) for part in parts)])
     owner = np.concatenate([part.owner + start for part, start in zip(parts, starts, strict=False)])
     return Measured([point for part in parts for point in part.points], _joined([part.loads for part in parts]), owner)
-
-
-def _skew_us(point: Point, runner: Runner) -> float:
-    """What a skewed point's experts take beyond those of real text."""
-    if not point.skewed:
-        return 0.0
-    (batch,) = steps_of(point, runner)
-    uses = runner.deployment.by_rows(batch)
-    ((call, count),) = ((use.call, use.count) for use in uses if isinstance(use.call, FusedMoe))
-    loads = histograms(runner.deployment.model, point.batch, point.context, point.distinct)
-    calls = [call, *(replace(call, tokens=point.batch, routing=load) for load in loads)]
-    usual, *found = inside(calls, runner.gpu, runner.engine).found.latency_us
-    return count * float(np.mean(found) - usual)
 
 
 def _joined(loads: Sequence[Load]) -> Load:

@@ -30,15 +30,11 @@ Errors = NDArray[np.float64]
 
 
 def score(chosen: Sequence[Point], errors: Errors) -> dict[str, dict[str, float]]:
-    """Points, mean absolute error and bias in percent: by phase, and by phase and model.
-
-    The first lines leave skewed points out, "(all)" lines count them: another tool was not given their experts.
-    """
+    """Points, mean absolute error and bias in percent: by phase, and by phase and model."""
     models = dict.fromkeys(point.model for point in chosen)
     groups = {}
     for phase in PHASES:
-        groups[phase] = [p.phase == phase and not p.skewed for p in chosen]
-        groups[f"{phase} (all)"] = [p.phase == phase for p in chosen]
+        groups[phase] = [p.phase == phase for p in chosen]
         groups |= {f"{phase} {m}": [p.phase == phase and p.model == m for p in chosen] for m in models}
     masks = {name: np.array(mask) & np.isfinite(errors) for name, mask in groups.items()}
     return {name: _figures(errors[mask]) for name, mask in masks.items() if mask.any()}

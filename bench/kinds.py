@@ -3,14 +3,15 @@
     python -m bench.kinds [--rows]
 
 Rows of `python -m pipewave.measure.engine --points kinds`; a mixture of experts routes at random
-(`VLLM_MOE_ROUTING_SIMULATION_STRATEGY=uniform_random`), everything is really prefilled.
+(`VLLM_MOE_ROUTING_SIMULATION_STRATEGY=uniform_random`; gpt-oss, whose kernel routes inside, by `--random-gates`),
+everything is really prefilled. Of a point measured twice the quicker counts: engines that had waited for their turn on
+a shared machine launched their first prompts half as fast as the same prompts seconds later.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -43,17 +44,27 @@ def points(folder: Path = FOLDER, *, steady: bool = True) -> tuple[list[Point], 
     ]
     rows = [row for row in rows if row.get("max_ms", 0.0) <= STEADY * row.get("min_ms", 0.0) or not steady]
     timed = [row for row in rows if row["kind"] == "step" and row["status"] == "ok" and row["phase"] in PHASES]
-    return [replace(point_of(row), skewed=False) for row in timed], {row["model"]: row["layers"] for row in timed}
+    found = [point_of(row) for row in timed]
+    return quickest(found) if steady else found, {row["model"]: row["layers"] for row in timed}
+
+
+def quickest(found: list[Point]) -> list[Point]:
+    """The quicker of points measured twice, in their first order."""
+    best: dict[tuple[object, ...], Point] = {}
+    for point in found:
+        key = (point.model, point.phase, point.batch, point.input_len, point.context)
+        best[key] = min(best.get(key, point), point, key=lambda one: one.measured_ms)
+    return list(best.values())
 
 
 def main() -> None:
     """Print errors by phase and model, and by point with `--rows`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", action="store_true", help="print every point")
-    parser.add_argument("--all", action="store_true", help="unsteady points too")
+    parser.add_argument("--all", action="store_true", help="unsteady and repeated points too")
     given = parser.parse_args()
     chosen, layers = points(steady=not given.all)
-    engine = find_engine("vllm").what_if(fused_norm_mib=0.0)
+    engine = find_engine("vllm").what_if(fused_norm_mib=0.0, routing="random")
 
     @cache
     def runner(model: str, tp: int) -> Runner:

@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from pipewave.errors import BadInput
-from pipewave.measure.engine import launch, points, timing, traces, worker
+from pipewave.measure.engine import gates, launch, points, timing, traces, worker
 from pipewave.measure.engine.__main__ import Run, Writer, options, setup_of
 from pipewave.measure.engine.drive import Driver, RunningEngine
 
@@ -290,3 +290,28 @@ def test_requests_with_tokens_of_their_own_never_share_one(monkeypatch: pytest.M
     sampling = launch.engine_of(llm, own_tokens=True).sampling
     assert len({token for _ in range(1000) for token in sampling(4)["logit_bias"]}) == 1000
     assert launch.engine_of(llm).sampling(4)["logit_bias"] is None
+
+
+def test_engine_arguments_are_json_or_words(tmp_path) -> None:
+    words = ["--set", "kv_cache_memory_bytes=7200000000", "--set", "gdn_prefill_backend=triton"]
+    given = options(["--model", "Llama-3.1-8B", "--out", str(tmp_path), "--points", "none", *words])
+    assert setup_of(given).more == {"kv_cache_memory_bytes": 7200000000, "gdn_prefill_backend": "triton"}
+
+
+def test_drawn_gates_differ_by_layer_and_keep_their_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    seen = []
+    name = "vllm.model_executor.layers.fused_moe.experts"
+    kernels = ModuleType("gpt_oss_triton_kernels_moe")
+    kernels.triton_kernel_moe_forward = lambda hidden, *, gating_output, topk: seen.append(gating_output)  # type: ignore[attr-defined]
+    package = ModuleType(name)
+    package.gpt_oss_triton_kernels_moe = kernels  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, package)
+    gates.draw()
+    alike = torch.zeros(64, 32, dtype=torch.bfloat16)
+    for _ in range(3):
+        kernels.triton_kernel_moe_forward(None, gating_output=alike, topk=4)
+    assert {(drawn.shape, drawn.dtype) for drawn in seen} == {(alike.shape, alike.dtype)}
+    loads = torch.bincount(seen[0].topk(4).indices.ravel(), minlength=32)
+    assert int((loads > 0).sum()) > 28  # of 32: tokens spread
+    assert not torch.equal(seen[0], seen[1])

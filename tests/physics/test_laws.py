@@ -12,7 +12,7 @@ from pipewave.physics.arith import SCALAR
 from pipewave.physics.cache import MISSES, l2_bytes, least_dram, missing_share, walked
 from pipewave.physics.demand import PIPES, busiest, demand, floor_s, pipe_rates
 from pipewave.physics.energy import DRAWS, joules_per_flop, limited_us, watts
-from pipewave.physics.launch import LAUNCHES, launch_s
+from pipewave.physics.launch import LAUNCHES, launch_s, log2
 from pipewave.physics.overlap import overlapped
 
 SIZES = np.geomspace(0.01, 100.0, 400)  # footprints in sizes of the L2
@@ -146,3 +146,10 @@ def test_least_bytes_from_dram_by_protocol() -> None:
     assert least_dram(gpu, "graph", 10 * mib, 20 * mib, 1 * mib) == 0.0
     assert least_dram(gpu, "graph", 60 * mib, 40 * mib, 1 * mib) == pytest.approx(50 * mib)
     assert least_dram(gpu, "graph", 10 * mib, 15 * mib, 1 * mib, 4.0) == pytest.approx(12.5 * mib)
+
+
+def test_logarithms_of_parts_are_negative_and_that_of_nothing_is_finite() -> None:
+    """Features are ratios, below one as often as above; a ratio of nothing is small and finite."""
+    ratios = np.array([2.0**-20, 0.25, 1.0, 8.0])
+    assert log2(ratios) == pytest.approx([-20, -2, 0, 3])
+    assert -np.inf < float(log2(np.zeros(1))[0]) < float(log2(ratios)[0])

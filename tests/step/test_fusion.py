@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 import pipewave as pw
-from pipewave.calls.families import Call
+from pipewave.calls.families import Call, RmsNorm
+from pipewave.calls.operators import Mamba2
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.engines import Engine
 from pipewave.step import Runner, find_engine
-from pipewave.step.fusion import MIB, fused_us, overlapped_us, with_fused_norms
+from pipewave.step.fusion import MIB, arranged, fused_us, overlapped_us, with_fused_norms
+from pipewave.step.inside import launches_of
 
 EACH = 0.06  # mean error of the law on either GPU
 
@@ -77,3 +79,47 @@ def test_the_shorter_lane_hides_behind_the_longer() -> None:
     us, lane = np.array([5.0, 3.0, 2.0, 7.0, 1.0, 9.0]), np.array([0, 1, 2, 1, 2, 2], np.intp)
     step = np.array([0, 0, 0, 1, 1, 1], np.intp)
     assert overlapped_us(us, lane, step, 2).tolist() == [min(3.0, 2.0), min(7.0, 1.0 + 9.0)]
+
+
+@pytest.mark.parametrize("model", ["Qwen3-8B", "Qwen3-30B-A3B"])
+def test_sglang_norms_the_heads_of_queries_and_keys_in_one_kernel_since_0_5_8(model: str) -> None:
+    """As many rows as the two norms before it; the mixture's RoPE writes the cache, too, since 0.5.3."""
+
+    def uses_of(version: str) -> dict[str, Call]:
+        runner = Runner.of(Deployment(load(model)), find("H100"), find_engine(f"sglang:{version}"))
+        book = runner.deployment.kernels(runner.batch([1] * 8, [512] * 8))
+        return {use.name: use.call for use in arranged(book, runner.engine)}
+
+    before, since = uses_of("0.5.6"), uses_of("0.5.9")
+    (one,) = [call for name, call in since.items() if name == "qk_norm"]
+    two = [call for name, call in before.items() if name in ("q_norm", "k_norm")]
+    assert isinstance(one, RmsNorm) and one.rows == sum(call.rows for call in two if isinstance(call, RmsNorm))
+    assert before.keys() - since.keys() == {"q_norm", "k_norm"}
+    assert {"rope" in uses_of(version) for version in ("0.5.6", "0.5.9")} == {model == "Qwen3-8B"}
+
+
+def test_a_norm_over_all_heads_together_stays_one_a_side() -> None:
+    runner = Runner.of(Deployment(load("OLMoE-1B-7B")), find("H100"), find_engine("sglang"))
+    names = [use.name for use in runner.deployment.kernels(runner.batch([1] * 8, [512] * 8))]
+    assert {"q_norm", "k_norm"} <= set(names) and "qk_norm" not in names
+
+
+def test_experts_of_triton_kernels_hold_the_host_longer_on_hopper() -> None:
+    """gpt-oss on an H100 under vLLM: prompts beyond the captured sizes wait for Python, graphs do not."""
+
+    def step_us(version: str, tokens: int) -> float:
+        runner = Runner.of(Deployment(load("gpt-oss-20b")), find("H100"), find_engine(f"vllm:{version}"))
+        assert runner.engine.graph_limit == 1024
+        named = find_engine(f"vllm:{version}").what_if(moe_backend="triton")
+        chosen = Runner.of(Deployment(load("gpt-oss-20b")), find("H100"), named)
+        batch = runner.batch([tokens], [tokens])
+        assert chosen.steps([batch]).total_us[0] == pytest.approx(runner.steps([batch]).total_us[0])
+        return float(runner.steps([batch]).total_us[0])
+
+    assert step_us("0.22.1", 2048) > 2.0 * step_us("0.22.1", 1024)
+
+
+def test_a_scan_of_mamba_2_is_launched_as_many_kernels_and_its_step_as_one() -> None:
+    scan, step = Mamba2((2048,), 64), Mamba2((1,), 64, phase="generation")
+    assert launches_of(scan, None) > 5
+    assert launches_of(step, None) == 1

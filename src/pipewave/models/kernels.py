@@ -25,6 +25,7 @@ class Deployment:
     `nodes`: hosts one tensor group spans; `group_nodes`: hosts that all data-parallel ranks span, among which
     `exchange` brings tokens to experts. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
     streams activations. `separate_attention`: attention runs prompts and decodes of one step as two kernels.
+    `one_head_norm`: one kernel norms the heads of queries and keys.
     """
 
     model: ModelSpec
@@ -36,6 +37,7 @@ class Deployment:
     compiled: bool = False
     separate_attention: bool = False
     exchange: str = ""
+    one_head_norm: bool = False
     lora: Lora | None = None
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
@@ -68,7 +70,7 @@ class Deployment:
         """One rank's view of a batch."""
         kv_dtype = self.kv_dtype or self.model.kv_dtype
         layout = (self.page_size, self.nodes, self.compiled, self.separate_attention, self.group_nodes, self.exchange)
-        return Stage(self.model, self.parallel, batch, kv_dtype, *layout)
+        return Stage(self.model, self.parallel, batch, kv_dtype, *layout, self.one_head_norm)
 
     def _grouped(self, stage: int) -> list[tuple[Layer, int]]:
         return self.model.grouped(*self.parallel.stages(len(self.model.layers))[stage])

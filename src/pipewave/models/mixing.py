@@ -71,6 +71,8 @@ def _head_norms(stage: Stage, spec: Gqa, heads: int, kv_heads: int) -> Iterator[
     if by_head and stage.compiled:
         sums = stage.rows * (heads + kv_heads)
         yield stage.streaming("qk_norm", sums * spec.head_dim * ACT, sums * 4)
+    elif by_head and stage.one_head_norm:
+        yield stage.norm("qk_norm", spec.head_dim, stage.rows * (heads + kv_heads))
     elif by_head:
         yield stage.norm("q_norm", spec.head_dim, stage.rows * heads)
         if kv_heads:

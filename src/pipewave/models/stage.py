@@ -91,6 +91,7 @@ class Stage:
     separate_attention: bool
     group_nodes: int = 1
     exchange: str = ""
+    one_head_norm: bool = False
 
     @property
     def rows(self) -> int:

@@ -66,7 +66,8 @@ class Engine:
     shared_experts: `added` after the routed ones, or `overlapped` with them on a second stream, or `fused` into them.
     shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
-    fused_rope: the kernel that writes the cache turns queries and keys, too.
+    fused_rope: the kernel that writes the cache turns queries and keys, too. one_head_norm: one kernel norms the
+    heads of queries and keys.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
@@ -116,6 +117,7 @@ class Engine:
     shared_tokens: int = 0
     fused_norm_mib: float = 0.0
     fused_rope: bool = False
+    one_head_norm: bool = False
     exchange: str = ""
     two_batch: bool = False
     two_batch_prompt: int = 0

@@ -17,7 +17,19 @@ from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
-CHOICE = ("backend", "stack", "impl", "quantize", "note", "default", "pads", "blocks", "flops_per_clk", "runs")
+CHOICE = (
+    "backend",
+    "stack",
+    "impl",
+    "quantize",
+    "note",
+    "default",
+    "pads",
+    "blocks",
+    "flops_per_clk",
+    "runs",
+    "launches",
+)
 FROM, BELOW = "_from", "_below"
 
 
@@ -56,6 +68,7 @@ class KernelRule:
     rank's part, are stored as multiples of these. blocks: rows that a grouped product walks for every expert, filled
     or not. flops_per_clk: the most that one SM does in a clock where the kernel cannot use all of the tensor cores (0:
     it can). runs: the operand type it runs in where that is not the weights' own.
+    launches: launches whose host time equals that of one call (0: as many as its family has).
     """
 
     family: str
@@ -70,6 +83,7 @@ class KernelRule:
     blocks: int = 0
     flops_per_clk: float = 0.0
     runs: str = ""
+    launches: int = 0
 
 
 @cache

@@ -76,6 +76,7 @@ class Runner:
             group_nodes=_hosts(split.group, gpu),
             compiled=engine.compiled,
             separate_attention=engine.separate_attention,
+            one_head_norm=engine.one_head_norm,
             exchange=engine.exchange,
         )
         return cls(set_up, gpu, engine)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipewave.measure.engine import gpu, launch, points, timing, traces, worker
+from pipewave.measure.engine import gates, gpu, launch, points, timing, traces, worker
 from pipewave.measure.engine.drive import Driver
 from pipewave.measure.engine.launch import Setup
 from pipewave.measure.engine.points import Point
@@ -45,7 +45,10 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--memory-share", type=float, help="vLLM's gpu_memory_utilization; default: vLLM's")
     parser.add_argument("--max-batched-tokens", type=int, default=8192, help="0 leaves it to vLLM")
     parser.add_argument("--after", type=int, help="import at once, but start the engine when this process has ended")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an argument of vllm.LLM")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="an argument of vllm.LLM, as JSON or as a word"
+    )
+    parser.add_argument("--random-gates", action="store_true", help="draw the experts of kernels that route inside")
     return parser.parse_args(argv)
 
 
@@ -56,8 +59,15 @@ def setup_of(given: argparse.Namespace) -> Setup:
         if path is not None:
             path.mkdir(parents=True, exist_ok=True)
     limit = given.max_batched_tokens or None
-    more = dict(item.split("=", 1) for item in given.set)
+    more = {name: _value(text) for name, text in (item.split("=", 1) for item in given.set)}
     return Setup(given.model, given.tp, given.layers, given.eager, limit, given.memory_share, folder, more)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 class Writer:
@@ -126,10 +136,17 @@ class Plan:
 def measure(given: argparse.Namespace, setup: Setup, started: float) -> None:
     """Start the engine, time the points, then record the traces."""
     write = Writer(given.out, setup)
+    if given.random_gates:
+        gates.draw()
     llm, log_lines = launch.start(setup)
     write(
         "engine",
-        {"load_s": round(time.monotonic() - started, 1), "set": dict(setup.more), **_described(llm, log_lines)},
+        {
+            "load_s": round(time.monotonic() - started, 1),
+            "set": dict(setup.more),
+            "random_gates": given.random_gates,
+            **_described(llm, log_lines),
+        },
     )
     driver = Driver(launch.engine_of(llm, own_tokens=given.own_tokens))
     run = Run(driver, write, started + given.budget_s, gpu.sampler())

@@ -73,7 +73,7 @@ class Setup:
     max_batched_tokens: int | None = 8192
     memory_share: float | None = None
     traces: Path | None = None
-    more: Mapping[str, str] = field(default_factory=dict)  # further arguments of `vllm.LLM` by name
+    more: Mapping[str, Any] = field(default_factory=dict)  # further arguments of `vllm.LLM` by name
 
     @property
     def name(self) -> str:
