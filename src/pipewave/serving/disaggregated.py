@@ -82,11 +82,13 @@ def _words(text: str, name: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Disaggregated:
-    """A prefill pool and a decode pool, ready to serve."""
+    """A prefill pool and a decode pool, ready to serve; handover_s: of a request from one to the other, beside its
+    cache's way over the link."""
 
     prefill: Server
     decode: Server
     workers: tuple[int, int]
+    handover_s: float = HANDOVER_S
 
     @classmethod
     def of(
@@ -143,7 +145,7 @@ class Disaggregated:
     def transfer_s(self, tokens: int) -> float:
         """Seconds to move a prompt's cache: the side whose ranks hold more of it each is the slower one."""
         size = max(cache_bytes(server.runner.deployment, tokens) for server in (self.prefill, self.decode))
-        return HANDOVER_S + size / (1e9 * link_gbps(self.decode.runner.gpu, self.gpus))
+        return self.handover_s + size / (1e9 * link_gbps(self.decode.runner.gpu, self.gpus))
 
 
 def link_gbps(gpu: GPU, gpus: int) -> float:

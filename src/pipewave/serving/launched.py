@@ -16,11 +16,12 @@ from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import Traffic
-from pipewave.software.pools import Engines, Launch, Wanted, find
+from pipewave.software.pools import Engines, Launch, Wanted, handover_ms, near
 from pipewave.step.setting import setting_of
 
 # What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
 BARE: dict[str, Any] = {"stream_interval": 1, "recv_interval": 1, "patience": 0, "wait_steps": 0}
+TRIED = 8  # launches, from the nearest on, until one holds the model
 FRONT_THREADS = 16  # Dynamo's front end, in Rust, runs on all cores; as many requests at once are assumed
 
 
@@ -40,15 +41,16 @@ def launched(
     engine = str(setup.engine).partition(":")[0]
     drafts = setup.speculative is not None
     setup = replace(setup, front=replace(setup.front, workers=max(setup.front.workers, FRONT_THREADS)))
-    found = find(Wanted(facts, experts_of(spec), engine, version, lengths, flight, gpus_given, drafts))
-    if found is None:
-        return None
-    try:
-        first = Server.of(spec, gpu, _prefill(setup, found, spec), traffic.longest)
-        then = Server.of(spec, gpu, _decode(setup, found, spec, flight), traffic.longest)
-    except (DoesNotFit, CannotShard):
-        return None  # the nearest launch is of a smaller model, or one that is cut otherwise
-    return Disaggregated(first, then, (found.prefill.workers, found.decode.workers)), _note(found)
+    wanted = Wanted(facts, experts_of(spec), engine, version, lengths, flight, gpus_given, drafts)
+    for launch in near(wanted)[:TRIED]:
+        try:
+            first = Server.of(spec, gpu, _prefill(setup, launch, spec), traffic.longest)
+            then = Server.of(spec, gpu, _decode(setup, launch, spec, flight), traffic.longest)
+        except (DoesNotFit, CannotShard):
+            continue  # a launch of a smaller model, or one that is cut otherwise
+        workers = launch.prefill.workers, launch.decode.workers
+        return Disaggregated(first, then, workers, 1e-3 * handover_ms(engine)), _note(launch)
+    return None
 
 
 def experts_of(model: ModelSpec) -> int:

@@ -272,7 +272,10 @@ class Replica:
                 room = self._piece(step, request, self.found[request], room)
 
     def _whole(self, request: int, room: int, step: Step) -> bool:
-        """Whether a prompt may start in the room left: at all where prompts are cut, else whole, or alone."""
+        """Whether a prompt may start in the room left: at all where prompts are cut, else whole, or alone. What comes
+        with its cache needs none."""
+        if self.ready and request not in self.made:
+            return True
         if self.limits.prompt_tokens and step.pieces and self._crowded(request, step):
             return False
         if self.limits.chunks:

@@ -20,13 +20,14 @@ from pipewave.files import packaged
 from pipewave.software.rules import DeploymentFacts
 
 FILE = Path(__file__).parent / "deployments" / "pools.yaml"
-DYNAMO = FILE.with_name("dynamo.yaml")
+DYNAMO, HANDOVER = FILE.with_name("dynamo.yaml"), FILE.with_name("handover.yaml")
 LAUNCH = re.compile(r"(\d+) (\w+?)(\d+), (\d+) (\w+?)(\d+)(?: b(\d+|fill))?(?: mtp(\d))?")
 # What tells a launch from a deployment, in units of a factor e of requests in flight.
 MODEL, GPU, DTYPE, GPUS, GPUS_UNSAID = 3.0, 2.0, 1.0, 1.5, 0.2
 OTHER_VERSION, ANY_VERSION, UNNAMED_VERSION = 1.0, 0.1, 0.2
 LENGTHS = 2.0  # a factor e of tokens in, or out
-DRAFTS, DRAFTS_HERE = 1.0, 0.05  # drafting that was not asked for: a launch for other requests, for just these
+NOT_MEANT = 0.5  # a launch for other numbers of requests
+DRAFTS, DRAFTS_HERE = 1.0, 0.3  # drafting that was not asked for: a launch for other requests, for just these
 SHORT = 0.12
 FARTHEST = 6.0
 
@@ -81,11 +82,14 @@ class Launch:
         return sum(pool.workers * pool.gpus for pool in (self.prefill, self.decode))
 
     def requests(self, flight: int) -> int | None:
-        """Most requests of a decode rank, for so many in flight."""
-        if self.batch != 0:
-            return self.batch
+        """Most requests of a decode rank, for so many in flight; a launch for other numbers has room for all."""
+        if self.batch is None:
+            return None
         ranks = self.decode.workers * (self.decode.gpus if self.decode.data_parallel else 1)
-        return 1 << max(int(math.log2(max(flight / ranks, 1))), 0)
+        share = math.log2(max(flight / ranks, 1))
+        if self.batch == 0:
+            return 1 << int(share)
+        return self.batch if flight in self.flights else max(self.batch, 1 << math.ceil(share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +108,10 @@ class Wanted:
     drafts: bool = False
 
 
-def find(wanted: Wanted) -> Launch | None:
-    """The launch nearest to a deployment; None where none is near."""
-    able = [one for one in _launches() if one.of["engine"] == wanted.engine]
-    near = min(able, key=lambda one: _distance(one, wanted), default=None)
-    return near if near and _distance(near, wanted) < FARTHEST else None
+def near(wanted: Wanted) -> list[Launch]:
+    """Launches near a deployment, the nearest first."""
+    apart = [(_distance(one, wanted), i) for i, one in enumerate(_launches()) if one.of["engine"] == wanted.engine]
+    return [_launches()[i] for distance, i in sorted(apart) if distance < FARTHEST]
 
 
 def _distance(launch: Launch, wanted: Wanted) -> float:
@@ -118,10 +121,11 @@ def _distance(launch: Launch, wanted: Wanted) -> float:
     if model and wanted.experts == 0:
         return math.inf  # dense models are cut otherwise
     apart += LENGTHS * sum(_apart(a / b) for a, b in zip(launch.lengths, wanted.lengths, strict=True))
-    flight = min(abs(math.log(wanted.flight / meant)) for meant in launch.flights)
+    meant = wanted.flight in launch.flights
+    flight = 0.0 if meant else NOT_MEANT + min(abs(math.log(wanted.flight / one)) for one in launch.flights)
     apart += flight + _version(of.get("version", ""), wanted.version) + GPUS * _other_gpus(launch, wanted.gpus)
     if bool(launch.drafts) != wanted.drafts:
-        apart += DRAFTS if flight or wanted.drafts else DRAFTS_HERE
+        apart += DRAFTS_HERE if meant and not wanted.drafts else DRAFTS
     return float(apart)
 
 
@@ -167,6 +171,12 @@ def _launch(line: str, lengths: tuple[int, int], flights: list[int], of: Mapping
     batch = None if parts[6] is None else 0 if parts[6] == "fill" else int(parts[6])
     meant = tuple(times * flight for flight in flights)
     return Launch(Engines.read(*parts[:3]), decode, lengths, meant, batch, int(parts[7] or 0), of)
+
+
+@cache
+def handover_ms(engine: str) -> float:
+    """Milliseconds that a request takes from a prefill to a decode engine, beside its cache's way over the link."""
+    return float(packaged.yaml(HANDOVER)["ms"][engine])
 
 
 def engine_of_dynamo(version: str) -> str:

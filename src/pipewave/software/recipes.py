@@ -20,9 +20,11 @@ ACCEPTANCE = FILE.with_name("acceptance.yaml")
 
 
 @cache
-def acceptance(method: str) -> float:
-    """Probability that a draft of a method of speculation is accepted, where nothing is said."""
-    return float(packaged.yaml(ACCEPTANCE)[method]["acceptance"])
+def acceptance(method: str) -> tuple[float, ...]:
+    """Probability that a draft of a method of speculation is accepted, where nothing is said: of each position, the
+    last one for those that follow."""
+    found = packaged.yaml(ACCEPTANCE)[method]["acceptance"]
+    return tuple(float(rate) for rate in (found if isinstance(found, list) else [found]))
 
 
 @dataclass(frozen=True, slots=True)
