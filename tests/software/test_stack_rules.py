@@ -81,6 +81,7 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("H200", "graph", PROMPT | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),
         ("H200", "graph", DECODE | {"stack": "vllm-0.19.0", "impl": "vllm_flash_attn"}),
         ("B200", "graph", PROMPT | {"stack": "sglang-0.5.13", "kv_dtype": "fp8"}),
+        ("H200", "graph", DECODE | {"stack": "vllm-0.22.3"}),
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.9", "impl": "flash_attention"}),
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "fa3", "kv_dtype": "fp8"}),
         ("B200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "trtllm_mha", "kv_dtype": "fp8"}),
