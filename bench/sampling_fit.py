@@ -1,7 +1,7 @@
 """Laws of kernels that choose tokens, fitted: `python -m bench.sampling_fit [--json FILE]`.
 
 Rows: `data/measured/h100/sampling.jsonl.gz` (`python -m bench.sampling_record`), 48 sizes an operation. Errors are of
-vocabularies left out of the fit, one at a time. Argmax has a law of its own, fitted to the same rows.
+vocabularies left out of the fit, one at a time. Argmax has a law of its own, fitted to an H100's and an H200's rows.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pipewave.gpus import find
 from pipewave.kernels.streaming import argmax, sampling
 from pipewave.kernels.streaming.sampling import Law
 
-ROWS = Path(__file__).parents[1] / "data" / "measured" / "h100" / "sampling.jsonl.gz"
+MEASURED = Path(__file__).parents[1] / "data" / "measured"
 GPU = find("H100")
+GPUS = ("H100", "H200")
 # Operation → what its own kernels' names hold ("" for all of them), values of a block's tile, whether it is spread.
 KINDS: dict[str, tuple[str, int, bool]] = {
     "softmax": ("SoftMaxForward", 0, False),
@@ -47,9 +48,10 @@ AWAY = (
 )
 
 
-def rows(op: str, part: str) -> list[tuple[int, int, float]]:
+def rows(op: str, part: str, gpu: str = GPU.name) -> list[tuple[int, int, float]]:
     """(requests, vocabulary, µs of a call) of an operation."""
-    lines = gzip.decompress(ROWS.read_bytes()).decode().splitlines()[1:]
+    packed = (MEASURED / gpu.lower() / "sampling.jsonl.gz").read_bytes()
+    lines = gzip.decompress(packed).decode().splitlines()[1:]
     found = [row for row in map(json.loads, lines) if row["op"] == op.removeprefix("aten_")]
     times = ((r, sum(k["us"] * k["calls"] for k in r["kernels"] if part in k["name"])) for r in found)
     return [(r["rows"], r["vocabulary"], us) for r, us in times if us > 0]
@@ -100,28 +102,52 @@ def left_out(op: str, sizes: Sequence[tuple[int, int, float]], tile: int, spread
     return 100 * float(np.mean(errors))
 
 
-def argmax_us(x: Sequence[float], sizes: Sequence[tuple[int, int, float]]) -> Any:
-    """µs of argmax by its law with these constants."""
-    names = ("START_S", "SHARED_START_S", "CYCLES_A_VALUE", "MISSED_CYCLES", "DRAM_SHARE")
+Sizes = dict[str, list[tuple[int, int, float]]]  # of each GPU
+
+
+def argmax_errors(x: Sequence[float], sizes: Sizes) -> Any:
+    """log(predicted / measured) of argmax by its law with these constants, GPU after GPU."""
+    names = ("START_S", "SHARED_START_S", "CYCLES_A_VALUE", "MISSED_CYCLES", "DRAM_SHARE", "VALUES_A_CLOCK")
     before = {name: getattr(argmax, name) for name in names}
     for name, value in zip(names, x, strict=True):
         setattr(argmax, name, value)
-    n, v = (np.array([float(size[i]) for size in sizes]) for i in (0, 1))
-    found = 1e6 * argmax.seconds(4 * n * v, 8 * n, GPU)
+    found = []
+    for gpu, each in sizes.items():
+        n, v, us = (np.array([float(size[i]) for size in each]) for i in range(3))
+        found.append(np.log(1e6 * argmax.seconds(4 * n * v, 8 * n, find(gpu)) / us))
     for name, value in before.items():
         setattr(argmax, name, value)
-    return found
+    return np.concatenate(found)
 
 
-def fit_argmax(sizes: Sequence[tuple[int, int, float]]) -> list[float]:
+def fit_argmax(sizes: Sizes) -> list[float]:
     """Constants of the law of argmax."""
-    real = np.array([us for *_, us in sizes])
 
     def loss(x: Any) -> float:
-        return float(np.mean(np.abs(np.log(argmax_us(np.exp(x).tolist(), sizes) / real))))
+        return float(np.mean(np.abs(argmax_errors(np.exp(x).tolist(), sizes))))
 
-    best = minimum(loss, [np.log([2.8e-6, 4e-6, 177.0, missed, 0.6]) for missed in (10.0, 100.0, 400.0)])
+    starts = [np.log([2.8e-6, 4e-6, 177.0, missed, 0.6, 2.5]) for missed in (10.0, 100.0, 400.0)]
+    best = min((minimum(loss, [start]) for start in starts), key=loss)
     return [float(value) for value in np.exp(best)]
+
+
+def argmax_summary() -> dict[str, Any]:
+    """The law of argmax, and its mean error in percent where vocabularies, or the other GPU, are left out."""
+    sizes = {gpu: rows("argmax", "reduce_kernel", gpu) for gpu in GPUS}
+    words = sorted({v for _, v, _ in sizes[GPUS[0]]})
+    unseen = [[{g: [s for s in each if (s[1] == v) is out] for g, each in sizes.items()} for out in (False, True)]
+              for v in words]  # fmt: skip
+    errors = [error for inside, outside in unseen for error in np.abs(argmax_errors(fit_argmax(inside), outside))]
+    across = {}
+    for gpu in GPUS:
+        others = {name: each for name, each in sizes.items() if name != gpu}
+        across[gpu] = np.abs(argmax_errors(fit_argmax(others), {gpu: sizes[gpu]}))
+    return {
+        "rows": sum(map(len, sizes.values())),
+        "law": [float(f"{value:.4g}") for value in fit_argmax(sizes)],
+        "error_percent": round(100 * float(np.mean(errors)), 1),
+        "gpu_left_out_percent": {gpu: round(100 * float(each.mean()), 1) for gpu, each in across.items()},
+    }
 
 
 def main() -> None:
@@ -140,14 +166,7 @@ def main() -> None:
             "error_percent": round(error, 1),
         }
         print(op, json.dumps(found[op]), flush=True)
-    sizes = rows("argmax", "reduce_kernel")
-    errors = []
-    for vocabulary in sorted({v for _, v, _ in sizes}):
-        outside = [s for s in sizes if s[1] == vocabulary]
-        constants = fit_argmax([s for s in sizes if s[1] != vocabulary])
-        errors += np.abs(argmax_us(constants, outside) / np.array([us for *_, us in outside]) - 1).tolist()
-    found["argmax"] = {"rows": len(sizes), "law": [float(f"{value:.4g}") for value in fit_argmax(sizes)],
-                       "error_percent": round(100 * float(np.mean(errors)), 1)}  # fmt: skip
+    found["argmax"] = argmax_summary()
     print("argmax", json.dumps(found["argmax"]))
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")

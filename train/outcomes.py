@@ -29,7 +29,7 @@ def by_default(table: str, frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     keys = frame[["gpu", "stack", "impl"]].astype(str)
     kept = {
-        key: default_impl("attention_", key[1], find(key[0]), "") in ("", key[2])
+        key: default_impl("attention_", key[1], find(key[0]), "", "graph") in ("", key[2])
         for key in keys.drop_duplicates().itertuples(index=False, name=None)
     }
     return frame[[kept[key] for key in keys.itertuples(index=False, name=None)]]

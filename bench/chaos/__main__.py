@@ -15,16 +15,15 @@ from typing import Any
 from bench import monotone
 from bench.chaos import flips, inputs, kills, memory, silent, users
 
-PAIRS, OUT, FAR = 20_000, 0.01, 0.001  # of the pairs: out of order by more than 2 %, by more than 20 %
+PAIRS, OUT = 20_000, 0.003  # of the pairs: out of order by more than 2 %
 
 
 def ordered() -> dict[str, Any]:
     """Pairs of which one cannot be faster."""
     rows = monotone.table(PAIRS, seed=5)
-    names = ("pairs", "out_of_order", "beyond_20_percent")
     specs = [row for row in rows if row["change"] in monotone.LESS]
-    of_specs = {f"{name}_of_specs": sum(row[name] for row in specs) for name in names}
-    return {name: sum(row[name] for row in rows) for name in names} | of_specs
+    of_specs = {f"{name}_of_specs": sum(row[name] for row in specs) for name in monotone.COUNTS[:3]}
+    return {name: sum(row[name] for row in rows) for name in monotone.COUNTS} | of_specs
 
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -41,7 +40,7 @@ HOLDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "flips": lambda found: bool(found["noticed"] == found["flips"]),
     "order": lambda found: bool(
         found["out_of_order"] <= OUT * found["pairs"]
-        and found["beyond_20_percent"] <= FAR * found["pairs"]
+        and found["beyond_20_percent"] == found["beyond_20_percent_measured"]
         and not found["out_of_order_of_specs"]
     ),
     "kills": lambda found: not any(one["lost"] for one in found.values()),

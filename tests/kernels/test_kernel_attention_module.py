@@ -118,3 +118,47 @@ def test_layers_that_choose_nothing_have_no_indexer() -> None:
 def test_calls_of_one_net_have_the_same_features(kind: str, requests: list[tuple[int, int]], phase: str) -> None:
     named = {kind: set(analysed(case_of(kind, requests, phase=phase)).features) for kind in (kind, "csa")}
     assert kind not in ("hca", "csa") or named[kind] == named["csa"]
+
+
+def walked(stack: str, gpu: str, **more: object) -> float:
+    """Seconds of a layer's sparse attention alone."""
+    case = case_of("dsa", [(256, 0)] * 16) | {"part": "attention"} | more
+    known = {"phase": "context", "share_index": False, "kv_dtype": None} | case
+    impl = str(known.pop("impl", ""))
+    options = tuple((name, known[name]) for name in FAMILY.options)
+    ctx = Context(pw.find(gpu), "bf16", "graph", stack, impl, options)
+    return float(FAMILY.analyse(columns(FAMILY, [{k: v for k, v in case.items() if k != "impl"}]), ctx).base_s[0])
+
+
+def test_a_kernel_that_walks_empty_places_takes_as_long_for_short_prompts() -> None:
+    """TensorRT-LLM on Hopper goes through all 2,048 places of a query; on Blackwell through those with a key."""
+    short, long = (
+        {"q_lens": [new] * (4096 // new), "kv_lens": [kv] * (4096 // new)} for new, kv in ((64, 64), (1024, 8192))
+    )
+    on_hopper = [walked("trtllm-1.3.0rc20", "H100", **lens) for lens in (short, long)]
+    on_blackwell = [walked("trtllm-1.3.0rc20", "B200", **lens) for lens in (short, long)]
+    assert on_hopper[1] < 1.2 * on_hopper[0]
+    assert on_blackwell[1] > 5 * on_blackwell[0]
+
+
+def test_heads_are_padded_to_the_tile_of_the_card() -> None:
+    """FlashMLA's sparse kernel computes 64 heads on Hopper and 128 on Blackwell, however few there are."""
+    for gpu, tile in (("H100", 64), ("B200", 128)):
+        few, full, more = (
+            walked("vllm-0.24.0", gpu, impl="FLASHMLA_SPARSE", heads=heads) for heads in (8, tile, 2 * tile)
+        )
+        assert full < 1.3 * few
+        assert more > 1.6 * full
+
+
+def test_from_32_heads_an_8_bit_cache_is_widened_first() -> None:
+    narrow, wide = (
+        walked("vllm-0.24.0", "H100", impl="FLASHMLA_SPARSE", heads=heads, kv_dtype="fp8") for heads in (31, 32)
+    )
+    assert wide < 0.7 * narrow
+
+
+def test_dense_heads_only_while_all_contexts_fit_a_chunk() -> None:
+    case = case_of("dsa", [(512, 512)] * 128)
+    assert analysed(case, "sglang-0.5.14").features["expands"][0] == 1.0
+    assert analysed(case_of("dsa", [(512, 513)] * 128), "sglang-0.5.14").features["expands"][0] == 0.0

@@ -94,3 +94,25 @@ def test_value_heads_share_key_heads() -> None:
     with pytest.raises(BadInput) as caught:
         DeltaNet((16,), 12, 16)
     assert caught.value.field == "v_heads"
+
+
+def test_kernels_that_leave_more_between_them_take_more_bandwidth() -> None:
+    """flash-linear-attention's kernels of KDA: 14 kB a token and head, so as many times slower as a card's DRAM is."""
+    case = {
+        "q_lens": [8192] * 8,
+        "k_heads": 96,
+        "v_heads": 96,
+        "kind": "kda",
+        "phase": "context",
+        "state_dtype": "fp32",
+    }
+    family = family_of("delta_net")
+    options = tuple((name, case[name]) for name in family.options)
+
+    def seconds(gpu: str, impl: str) -> float:
+        ctx = Context(pw.find(gpu), "bf16", "graph", "sglang-0.5.16", impl, options)
+        return float(family.analyse(columns(family, [case]), ctx).base_s[0])
+
+    bandwidth = pw.find("H100").dram_gbps / pw.find("L40S").dram_gbps
+    assert seconds("L40S", "chunk_kda") / seconds("H100", "chunk_kda") == pytest.approx(bandwidth, rel=0.25)
+    assert seconds("H100", "flashkda_fwd") < 0.5 * seconds("H100", "chunk_kda")

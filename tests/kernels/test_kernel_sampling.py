@@ -14,6 +14,7 @@ import pipewave as pw
 from bench import sampling_fit
 from bench.e2e_kernels import explained
 from pipewave.gpus import find
+from pipewave.kernels.streaming import argmax
 from pipewave.kernels.streaming.sampling import LAWS, rounds_of, seconds
 from pipewave.traces import explain_trace
 
@@ -43,6 +44,18 @@ def test_constants_are_those_of_the_committed_fit(op: str) -> None:
     five = (law.start_us, law.cycles, law.more_cycles, law.passes, law.resident)
     assert five == pytest.approx(FITTED[op]["law"], rel=1e-3, abs=1e-4)
     assert law.error_percent == FITTED[op]["error_percent"]
+
+
+@pytest.mark.parametrize("gpu", sampling_fit.GPUS)
+def test_argmax_meets_the_rows_of_both_gpus(gpu: str) -> None:
+    rows = sampling_fit.rows("argmax", "reduce_kernel", gpu)
+    law = argmax.START_S, argmax.SHARED_START_S, argmax.CYCLES_A_VALUE, argmax.MISSED_CYCLES, argmax.DRAM_SHARE
+    assert FITTED["argmax"]["law"] == pytest.approx([*law, argmax.VALUES_A_CLOCK], rel=1e-3)
+    assert len(rows) == 48
+    n, v, real = (np.array([float(row[i]) for row in rows]) for i in range(3))
+    errors = np.abs(1e6 * argmax.seconds(4 * n * v, 8 * n, find(gpu)) / real - 1)
+    assert errors.mean() < 0.06
+    assert errors.max() < 0.3  # 256 rows of 262,144 on the H200
 
 
 @given(st.sampled_from(sorted(LAWS)), st.integers(1, 512), st.integers(8192, 300_000), st.sampled_from(["H200", "L40S", "B200"]))  # fmt: skip

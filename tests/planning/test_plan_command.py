@@ -15,3 +15,15 @@ def test_tables_show_the_interval_of_tpot_beside_it() -> None:
     tpot, low, dash, high = first[first.index("–") - 2 : first.index("–") + 2]
     assert dash == "–"
     assert float(low) < float(tpot) < float(high)
+
+
+def test_a_table_in_which_every_design_may_miss_the_limit_says_so() -> None:
+    from pipewave.cli.planning import _front
+    from pipewave.models import load
+    from pipewave.planning import Question, Space, plan
+
+    space = Space(("H200",), tps=(1,), budgets=(2048,), batches=(16,))
+    tpot = plan(load("Llama-3.1-8B"), Question(512, 64), space).to_dict()["winner"]["tpot_ms"]
+    answer = plan(load("Llama-3.1-8B"), Question(512, 64, tpot_ms=tpot * 1.001), space).to_dict()
+    assert {row["sure"] for row in answer["front"]} == {"perhaps"}
+    assert [row["sure"] for row in _front(answer["front"])] == ["perhaps"]

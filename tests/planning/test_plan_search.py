@@ -189,3 +189,12 @@ def test_notes_say_what_the_fronts_kernels_rest_on() -> None:
     said = estimate("Llama-3.1-8B", "L40S", batch=8, input_len=512, output_len=64, engine="sglang").notes
     substituted = [note for note in said if "answered" in note]
     assert substituted and all(any(note.partition(":")[2] in one for one in found) for note in substituted)
+
+
+def test_notes_and_prices_are_of_every_gpu_shown() -> None:
+    """The front is the H200's alone; the MI300X's best design stands beside it, and says whose rows and which price."""
+    space = Space(("H200", "MI300X"), tps=(1,), budgets=(2048,), batches=(8,))
+    answer = plan(load("Llama-3.1-8B"), Question(512, 64), space).to_dict()
+    shown = {row["gpu"] for row in (*answer["front"], *answer["best_by_gpu"])}
+    assert shown == {price["gpu"] for price in answer["prices"]} == {"H200", "MI300X"}
+    assert any("on MI300X" in note for note in answer["notes"])

@@ -46,13 +46,24 @@ def test_a_card_with_one_rate_raised_is_never_slower(family: str, name: str, rat
 
 
 def test_pairs_are_in_order() -> None:
-    """A subset of what `make chaos` asks; 225 of 16,141 pairs were out of order before, 32 by more than 20 %."""
+    """A subset of what `make chaos` asks; beyond the rows of a GPU, nothing that is larger is faster by a fifth."""
     rows = monotone.table(1_500, seed=11)
-    total, out, far = (sum(row[name] for row in rows) for name in ("pairs", "out_of_order", "beyond_20_percent"))
+    total, out, far, _, measured = (sum(row[name] for row in rows) for name in monotone.COUNTS)
     assert total > 1_000
-    assert out <= 0.01 * total
-    assert far <= 0.002 * total
+    assert out <= 0.004 * total
+    assert far == measured <= 0.001 * total
     assert all(row["out_of_order"] == 0 for row in rows if row["change"] in monotone.LESS)
+
+
+@pytest.mark.parametrize("name", ["m", "n", "k"])
+@pytest.mark.parametrize("gpu", ["A10", "L4", "GH200", "MI300X"])
+def test_a_small_product_doubled_is_no_faster_on_a_gpu_without_rows(gpu: str, name: str) -> None:
+    rng = np.random.default_rng(1)
+    sizes = [1 << rng.integers(0, 6, 40), 64 << rng.integers(0, 7, 40), 64 << rng.integers(0, 7, 40)]
+    small: dict[str, Any] = {"kernel": "gemm", **dict(zip(("m", "n", "k"), sizes, strict=True))}
+    before, after = (pw.predict(table, gpu).latency_us for table in (small, small | {name: 2 * small[name]}))
+    assert np.all(after >= 0.9 * before)
+    assert np.mean(after >= 0.98 * before) >= 0.95
 
 
 @pytest.mark.parametrize("family", ["gemm", "mla", "fused_moe", "rmsnorm", "all_gather"])
@@ -67,7 +78,7 @@ def test_no_short_call_beyond_the_rows_is_faster_than_half_of_it(family: str) ->
         half = case | {name: size // 2}
         raw = batch.answer(of, columns(of, [half]), group_key(of, half), gpu, "graph").seconds[0, 0]
         kept = order.answer(of, columns(of, [case]), group_key(of, case), gpu, "graph")
-        assert kept.seconds[0, 0] >= raw * (1 - 1e-9)
+        assert kept.seconds[0, 0] >= raw * (1 - 1e-6)  # nets answer one call and several alike to the float
         assert np.all(np.diff(kept.seconds[[1, 0, 2], 0]) >= 0)
         assert kept.seconds[1, 0] >= kept.seconds[3, 0]
 

@@ -55,7 +55,7 @@ def test_servers_as_pasted(command: str, engine: str, changes: dict[str, Any]) -
 
 def test_what_is_left_out_is_said() -> None:
     found = server_command.read("vllm serve Qwen3-0.6B --enable-lora --served-model-name x")
-    assert found.notes == ("--enable-lora: not modelled",)
+    assert found.notes == ("--enable-lora: not modelled; answered as without it",)
     assert server_command.read("vllm serve Qwen3-0.6B", "0.12.0").setup.engine == "vllm:0.12.0"
 
 
@@ -133,3 +133,39 @@ def test_all_at_once_and_inference_x_lengths() -> None:
     )  # fmt: skip
     tokens = found["output_tokens_per_s"] * found["duration_s"]
     assert 30 * 8 <= round(tokens) <= 30 * 10
+
+
+@pytest.mark.parametrize(
+    ("command", "changes"),
+    [
+        ("docker run -d --gpus all -p 1:1 vllm/vllm-openai:v0.12.0 --model Qwen3-0.6B -tp 2 --host 0.0.0.0",
+         {"engine": "vllm:0.12.0", "tp": 2}),
+        ("docker run vllm/vllm-openai:latest --trust-remote-code --model Qwen3-0.6B", {"engine": "vllm"}),
+        ("vllm serve --trust-remote-code --enable-expert-parallel DeepSeek-V3 -tp 8", {"engine": "vllm", "tp": 8, "ep": 8}),
+        ("""vllm serve Qwen3-30B-A3B --speculative-config '{"method": "qwen3_next_mtp", "num_speculative_tokens": 2}'""",
+         {"engine": "vllm", "speculative": of("mtp,tokens=2")}),
+        ("FOO=1 nohup mpirun -n 8 trtllm-llmapi-launch trtllm-serve DeepSeek-R1 --tp_size 8 --trust_remote_code > log 2>&1 &",
+         {"engine": "trtllm", "tp": 8}),
+    ],
+)  # fmt: skip
+def test_images_switches_and_launchers(command: str, changes: dict[str, Any]) -> None:
+    assert server_command.read(command).setup == Setup(**changes)
+
+
+@pytest.mark.parametrize(
+    "option", ["--tensor-paralell-size 8", "--enable-expert-paralel", "--max-num-batch-tokens=1024"]
+)
+def test_a_misspelt_option_is_refused_and_the_right_one_named(option: str) -> None:
+    with pytest.raises(BadInput, match="did you mean --"):
+        server_command.read(f"vllm serve Qwen3-0.6B {option}")
+
+
+def test_options_of_an_engine_that_only_look_alike_pass() -> None:
+    """Every recorded option of every engine, and what its front end takes."""
+    for path in sorted(server_command.FLAGS.glob("*.txt")):
+        engine, program = path.name.partition("-")[0], {"vllm": "vllm serve", "trtllm": "trtllm-serve"}
+        command = program.get(engine, "python -m sglang.launch_server --model-path")
+        for option in (line for line in path.read_text().splitlines() if line.startswith("--")):
+            taken = server_command.options([option], server_command.NAMES)
+            server_command._refuse_misspelt(engine, taken.other)
+        assert server_command.read(f"{command} Qwen3-0.6B --host 0.0.0.0 --port 80 --api-key x").setup.tp == 1

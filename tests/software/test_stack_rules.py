@@ -81,6 +81,7 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("H200", "graph", PROMPT | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),
         ("H200", "graph", DECODE | {"stack": "vllm-0.19.0", "impl": "vllm_flash_attn"}),
         ("B200", "graph", PROMPT | {"stack": "sglang-0.5.13", "kv_dtype": "fp8"}),
+        ("H200", "graph", DECODE | {"stack": "vllm-0.22.3"}),
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.9", "impl": "flash_attention"}),
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "fa3", "kv_dtype": "fp8"}),
         ("B200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": "trtllm_mha", "kv_dtype": "fp8"}),
@@ -99,6 +100,19 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         for stack, impl in (("sglang-0.5.14", "triton"), ("sglang-0.5.14", "trtllm_mla"), ("vllm-0.24.0", None))
     ],
 }  # fmt: skip
+_PROMPTS = {"kernel": "attention_module", "q_lens": [1024] * 4, "kv_lens": [1024] * 4, "phase": "context"}
+_VLLM, _SGLANG = {"stack": "vllm-0.24.0"}, {"stack": "sglang-0.5.14"}
+_FLASHMLA = _PROMPTS | _VLLM | {"kind": "dsa", "impl": "FLASHMLA_SPARSE", "heads": 64}
+VERSIONS["attention_module"] = [
+    ("H100", "graph", _FLASHMLA | {"kv_dtype": "fp8"}),
+    ("H100", "graph", _FLASHMLA | {"kv_dtype": "fp8", "heads": 16}),
+    ("H100", "graph", _FLASHMLA | {"kv_dtype": "bf16"}),
+    ("B200", "graph", _FLASHMLA | {"kv_dtype": "bf16"}),
+    ("H100", "graph", _PROMPTS | _SGLANG | {"kind": "dsa", "heads": 16, "kv_lens": [8192] * 4, "kv_dtype": "fp8",
+                                            "impl": "sglang_dsa_indexer_flashmla_kv"}),
+]  # fmt: skip
+_SCAN = {"kernel": "delta_net", "q_lens": [4096], "k_heads": 16, "v_heads": 16, "kind": "kda"}
+VERSIONS["delta_net"] = [("H100", "graph", _SCAN | {"impl": impl}) for impl in ("chunk_kda", "flashkda_fwd")]
 FAMILY = {"default": "attention", "gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
           "module": "attention_module", "mla": "mla", "delta": "delta_net"}  # fmt: skip
 BRIDGED = ("A40", "A100 PCIe")

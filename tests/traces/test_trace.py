@@ -302,7 +302,7 @@ def test_argmax_runs_as_pytorch_lays_it_out(step: str) -> None:
     values = entry.call["bytes_read"] / 4 / rows
     shared = blocks_of_a_row(np.array([rows]), np.array([values]), 132)[0]
     assert shared == (entry.grid[1] if len(entry.grid) > 1 else 1)
-    assert entry.latency_us == pytest.approx(entry.measured_us, rel=0.25)  # fitted on an H100, none of these calls
+    assert entry.latency_us == pytest.approx(entry.measured_us, rel=0.2)  # fitted to calls of their own, none of these
     assert not entry.counted  # nobody measured how fast another implementation would be
 
 

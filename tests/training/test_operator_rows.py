@@ -55,6 +55,12 @@ def test_rows_slower_than_the_same_call_on_the_lesser_twin_go() -> None:
     assert operators.slower_than_twin(rows, rule).tolist() == [True, False, False, False, False]
 
 
+def test_rows_of_so_many_tokens_go_where_they_match() -> None:
+    rows = series({512: 1.0, 1024: 2.0, 2048: 3.0}, batch=2).assign(kernel_source=["a", "a", "b"])
+    rule = {"tokens": [2048, 1e12], "where": {"kernel_source": ["a"]}}
+    assert operators.ACTIONS["sized"](rows, rule).tolist() == [False, True, False]
+
+
 def test_a_few_groups_still_fill_the_fold_that_is_scored() -> None:
     for count in (4, 7, 16, 40):
         named = balanced_names(pd.Series([f"group {i % count}" for i in range(100)]))

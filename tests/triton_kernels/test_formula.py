@@ -128,6 +128,8 @@ def test_trips_that_depend_on_data_can_be_stated() -> None:
     assert any("range(tl.load(ends))" in why for why in silent.unknown)
     stated = formula(by_data, (4,), named, {"BLOCK": 32}, ("BLOCK",), trips=lambda given: given["rows"] * 3)
     assert worked_out(stated, (4,), named | {"rows": 11}, by_data)[1] == 33  # type: ignore[index]
+    uneven = formula(by_data, (4,), named, {"BLOCK": 32}, ("BLOCK",), trips=lambda given: (given["rows"], 50))
+    assert worked_out(uneven, (4,), named | {"rows": 11}, by_data)[1:3] == (11, 50)  # type: ignore[index]
 
 
 class Sizes:

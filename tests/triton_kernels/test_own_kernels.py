@@ -54,6 +54,15 @@ def add_one(x, count, BLOCK: tl.constexpr):
     tl.store(x + at, tl.load(x + at, mask=at < count) + 1, mask=at < count)
 
 
+@triton.jit
+def biased(x, bias, out, N, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < N)
+    if bias is not None:
+        value += tl.load(bias + at, mask=at < N)
+    tl.store(out + at, value, mask=at < N)
+
+
 class Device:
     """Times a tiled product by blocks, waves and trips; every launch takes 1 ms of the budget."""
 
@@ -174,6 +183,18 @@ def test_a_kind_that_was_never_measured_takes_the_default_without_being_read_aga
     before = dict(kernel.provenance)
     assert at_size(kernel, 80, 96, 64, torch.float16) == 0  # other sizes, the same answer from memory
     assert dict(kernel.provenance) == before == {"measured": 1, "default": 1}
+
+
+def test_one_place_serves_launches_with_and_without_an_argument() -> None:
+    configs = [triton.Config({"BLOCK": size}) for size in (64, 128)]
+    kernel = autotune(configs, key=["N"], device=Device(), cache=False)(biased)
+    grid = lambda meta: (triton.cdiv(1000, meta["BLOCK"]),)  # noqa: E731
+    x, out = torch.empty(1000), torch.empty(1000)
+    with_it, without = ((x, bias, out, 1000) for bias in (x, None))
+    for args in (with_it, without, with_it, without, with_it):
+        assert kernel.choose(args, {}, grid) == 0
+    assert not kernel.reason
+    assert kernel.provenance == {"measured": 2}
 
 
 def test_nothing_is_measured_while_a_graph_is_captured() -> None:

@@ -113,11 +113,17 @@ def _deep(rows: pd.DataFrame, rule: dict[str, Any]) -> np.ndarray:
     return ((rows["step"] > rule["step"]) & (rows["isl"] < rule["isl"])).to_numpy()
 
 
+def _sized(rows: pd.DataFrame, rule: dict[str, Any]) -> np.ndarray:
+    """Matching rows whose tokens in all are within the bounds."""
+    return np.asarray(_matching(rows, rule) & (rows["batch_size"] * rows["isl"]).between(*rule["tokens"]).to_numpy())
+
+
 ACTIONS: dict[str, Callable[[pd.DataFrame, dict[str, Any]], np.ndarray]] = {
     "drop": _matching,
     "positive": _nothing,
     "host": host_bound,
     "deep": _deep,
+    "sized": _sized,
 }
 
 

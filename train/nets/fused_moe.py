@@ -37,8 +37,6 @@ CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "routing", "part", "conf
 # The contract has one name for a weight type; what meets it shows in the implementation.
 ACTIVATIONS = {"mxfp4_mxfp8": ("mxfp4", ":mxfp8"), "int4_fp8": ("int4", ":w4afp8")}
 OLDER_ROWS = 1_500  # a GPU, stack and type
-# Reads its weights four times over, unlike all other kernels of that name, and no newest version runs it.
-NOT_MARLIN = "vllm_marlin_int4_moe"
 # Series that may have fallen back to untuned kernels, and how much slower than the layer's other series they then are.
 TUNED, SLOWER = ("moe_torch_flow", "moe_torch_flow_cutlass", "moe_torch_flow_nongated"), 1.8
 EVIDENCE = (
@@ -74,7 +72,7 @@ def _older(newest: pd.DataFrame, data_dir: str | Path | None) -> pd.DataFrame:
     names = ["gpu", "stack", "dtype"]
     counted = pd.MultiIndex.from_frame(newest[names].astype(str).drop_duplicates())
     known = pd.MultiIndex.from_frame(frame[names].astype(str)).isin(counted)
-    return corpus.versions(frame[(frame["impl"] != NOT_MARLIN) & ~known], max_rows=OLDER_ROWS)
+    return corpus.versions(frame[~known], max_rows=OLDER_ROWS)
 
 
 def _own() -> pd.DataFrame:

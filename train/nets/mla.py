@@ -24,6 +24,7 @@ KEYS = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "phase")
 DIMS = (("kv_lora_rank", 512), ("rope_dim", 64))
 # Timed without a CUDA graph: 110 to 500 µs of host time whatever the size.
 EAGER = ("vllm-0.14.0",)
+EACH = 1_500  # rows of a version on a GPU, of each phase and types
 
 Floats = NDArray[np.float64]
 
@@ -41,12 +42,19 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
-    """The newest version of each framework that ran in a graph."""
-    frame = corpus.newest(corpus.load("mla", data_dir))
+    """Rows of every version that ran in a graph; `counted` are those of the newest of each framework."""
+    every = corpus.load("mla", data_dir)
+    newest = corpus.newest(every.reset_index(names="row"))["row"]
+    drawn = corpus.versions(every, max_rows=EACH).index
+    frame = every.assign(counted=every.index.isin(newest))[every.index.isin(newest) | every.index.isin(drawn)]
     phase = net.removeprefix("mla_")
     frame = frame[(frame["phase"] == phase) & ~frame["stack"].isin(EAGER)].reset_index(drop=True)
-    # Eight head counts are too few to hold out by: a group is a head count at a batch size.
-    return frame.assign(group=frame["heads"].astype(str) + "," + frame["batch"].astype(str))
+    return frame.assign(group=group(frame))
+
+
+def group(frame: pd.DataFrame) -> pd.Series:
+    """What is held out together: eight head counts are too few, so a head count at a batch size."""
+    return frame["heads"].astype(str) + "," + frame["batch"].astype(str)
 
 
 def features(net: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], Floats]:

@@ -53,6 +53,7 @@ SAME_HIDDEN = (
     "sure",
 )  # shown where the designs differ in them
 INTERVALS = {"ttft_ms": "TTFT 90 %", "tpot_ms": "TPOT 90 %"}
+PERHAPS = "perhaps"  # in the column `sure`
 DROPPABLE = tuple(INTERVALS.values())
 HIDDEN = ("e2e_ms", *(f"{name}_{side}" for name in INTERVALS for side in ("low", "high")))
 
@@ -168,10 +169,17 @@ def _prices(given: list[str]) -> dict[str, float]:
 
 def _front(designs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The designs as people read them: short headings, without what is alike in all of them."""
-    alike = {name for name in SAME_HIDDEN if len({str(row[name]) for row in designs}) == 1}
+    alike = {
+        name for name in SAME_HIDDEN if len({str(row[name]) for row in designs}) == 1 and not _doubtful(name, designs)
+    }
     gone = alike.union(HIDDEN)
     shown = map(_with_interval, designs)
     return [{HEADINGS.get(name, name): value for name, value in row.items() if name not in gone} for row in shown]
+
+
+def _doubtful(name: str, designs: list[dict[str, Any]]) -> bool:
+    """Whether a column says of any design that it may miss a limit, which no reader must miss."""
+    return name == "sure" and any(row[name] == PERHAPS for row in designs)
 
 
 def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
@@ -193,8 +201,8 @@ def _show(answer: dict[str, Any]) -> None:
         if len(answer["best_by_gpu"]) > 1:
             title = "best of each GPU, by tokens a second and GPU"
             table(_front(answer["best_by_gpu"]), title=title, droppable=DROPPABLE)
-        if any(row["sure"] == "perhaps" for row in answer["front"]):
-            print("perhaps: the 90 % interval of TTFT or TPOT straddles its limit")
+        if _doubtful("sure", [*answer["front"], *answer["best_by_gpu"]]):
+            print(f"{PERHAPS}: the 90 % interval of TTFT or TPOT straddles its limit")
         changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
         table(changes, title="what would move the winner: change in %")
         lines = str(answer["launch"]).split("\n")

@@ -114,6 +114,25 @@ class Analysis:
         return self.work or Work(self.demand.tensor, self.demand.dram, self.demand.l2)
 
 
+ALL_SIZES = 0.0, float("inf")
+
+
+class Grows(NamedTuple):
+    """A size that halved cannot make the same kernel slower, and how an answer is held to that (`prediction.order`).
+
+    `halvings`: how often at most. `step`: halves are multiples of it; others divide worse. `shared`: a field (the
+    key-value heads of heads) that it stays a multiple of, above one. `usual`: ends of the sizes of rows, beyond
+    which the law holds on measured GPUs too. `below_s`: a call that takes longer than
+    this, over how many times smaller the other is, follows its work.
+    """
+
+    halvings: int
+    step: int = 1
+    shared: str = ""
+    usual: tuple[float, float] = ALL_SIZES
+    below_s: float = 4e-3
+
+
 class Sketch(NamedTuple):
     """An analysis before it is laid out: amounts of the demand by pipe, base seconds, features by name, work done.
 
@@ -151,7 +170,7 @@ class Family:
     kernel before. `example` is a command line; `faces` is what traces, measurements and pages
     need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
     `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing. `grows`: sizes
-    that halved cannot make the same kernel slower, and how often each is halved to see that it does not.
+    that more work grows with.
     """
 
     name: str
@@ -170,7 +189,7 @@ class Family:
     faces: Callable[[], Faces] | None = None
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None
     assumed: Callable[[Context], str] | None = None
-    grows: Mapping[str, int] = field(default_factory=dict)
+    grows: Mapping[str, Grows] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:

@@ -109,7 +109,7 @@ class Plan:
         reasons: dict[str, list[str]] = {}
         for split, reason in designs.refused:
             reasons.setdefault(reason, []).append(_words(split))
-        used = {design["gpu"] for design in map(designs.row, self.front)}
+        used = {designs.splits[designs.split[index]].gpu for index in self._shown()}
         return {
             "model": self.model,
             "designs": len(designs),
@@ -136,11 +136,15 @@ class Plan:
         return row | {"sure": "perhaps" if straddles else "yes"}
 
     def _notes(self) -> list[str]:
-        """What the model, the kernels of the front's designs and the winner's interval rest on, each once."""
-        front = dict.fromkeys(int(self.designs.split[index]) for index in self.front)
-        kernels = [note for split in front for note in self.designs.notes[split]]
+        """What the model, the kernels of the designs shown and the winner's interval rest on, each once."""
+        shown = dict.fromkeys(int(self.designs.split[index]) for index in self._shown())
+        kernels = [note for split in shown for note in self.designs.notes[split]]
         unknown = [] if self.winner is None else [self.designs.uncertain(self.winner).note()]
         return list(dict.fromkeys([*self.spec.notes, *kernels, *unknown]))
+
+    def _shown(self) -> tuple[int, ...]:
+        """The designs that the answer names."""
+        return (*self.front, *self.best_by_gpu())
 
     def best_by_gpu(self) -> tuple[int, ...]:
         """The cheapest design of each GPU that meets the limits (most tokens a second and GPU), in order of the GPUs'

@@ -136,16 +136,16 @@ def _by_rule(net: str, query: Query, choice: Choice, gpu: GPU, selectors: tuple[
     """What the code of a version takes by default, where no row of that version on the GPU says it."""
     if not query.stack or choice.level == LEVELS[0]:
         return ""
-    return default_impl(net, query.stack, gpu, query.dtype, causal="False" not in selectors)
+    return default_impl(net, query.stack, gpu, query.dtype, query.protocol, causal="False" not in selectors)
 
 
-def default_impl(net: str, stack: str, gpu: GPU, dtype: str, *, causal: bool = True) -> str:
+def default_impl(net: str, stack: str, gpu: GPU, dtype: str, protocol: str, *, causal: bool = True) -> str:
     """The implementation that a stack's own code takes by default, by the rule of that name; empty where none says.
 
     `causal`: False for attention in which every token sees every other, which the rule of text does not speak of.
     """
     facts = {"framework": stacks.framework(stack), "version": stacks.version(stack), "mma": gpu.traits.mma}
-    return str(constant("default_impl", net=net, dtype=dtype, causal=causal, **facts))
+    return str(constant("default_impl", net=net, dtype=dtype, protocol=protocol, causal=causal, **facts))
 
 
 def distinguishes_impls(net: str) -> bool:

@@ -1,20 +1,23 @@
 """A server's own command line (`vllm serve …`, `sglang.launch_server …`, `trtllm-serve …`) as a deployment.
 
 Options that do not move times (ports, names, logs) are passed over; those that do and are not modelled come back as
-notes. Values are the engine's own words: `--data-parallel-size` is attention data parallelism for a model with experts,
-`--enable-dp-attention` divides SGLang's tensor group by `--dp-size`.
+notes, and misspelt ones are refused. Values are the engine's own words: `--data-parallel-size` is attention data
+parallelism for a model with experts, `--enable-dp-attention` divides SGLang's tensor group by `--dp-size`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pipewave.calls.dtypes import cache_type
-from pipewave.errors import BadInput, MissingField
+from pipewave.errors import BadInput, MissingField, close_to
+from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
 from pipewave.models.balance import Balance
 from pipewave.serving.setup import Setup
@@ -86,6 +89,18 @@ UNMODELLED = (
     "--decode-context-parallel-size",
     "--disaggregation-mode",
 )
+SWITCHES = (
+    "--enable-",
+    "--disable-",
+    "--no-",
+    "--trust-remote-code",
+    "--async-scheduling",
+    "--enforce-eager",
+    "--headless",
+)
+MISSPELT = 0.85  # likeness of a word to the one that was meant
+IMAGE = "vllm/vllm-openai"  # starts the server itself; the images of other engines are given a command
+FLAGS = Path(__file__).parent.parent / "software" / "flags"
 PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}
 
 
@@ -111,15 +126,17 @@ class Words:
 def read(command: str, version: str | None = None) -> Deployed:
     """The deployment of a command line, as pasted. Raises BadInput or MissingField, and what `load` raises."""
     words = split(command)
-    engine, rest = _engine(words)
+    engine, rest, tag = _engine(words)
     taken = options(rest, NAMES)
+    _refuse_misspelt(engine, taken.other)
+    version = version or tag
     model = taken.said.get("model") or next(iter(taken.alone), None)
     if model is None:
         raise MissingField(f"from_command: no model in {command[:80]!r}", field="from_command")
     spec = load(model)
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
-    notes = [f"{option}: not modelled" for option in taken.other if option in UNMODELLED]
+    notes = [f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED]
     return Deployed(engine, model, setup, tuple(notes))
 
 
@@ -140,7 +157,9 @@ def options(words: Sequence[str], names: Mapping[str, str]) -> Words:
             taken.alone.append(word)
             continue
         name, equals, value = word.partition("=")
-        if not equals:
+        if not equals and name.replace("_", "-").startswith(SWITCHES):
+            value = SWITCH
+        elif not equals:
             value = rest.pop(0) if rest and not _is_option(rest[0]) else SWITCH
         key = names.get(name) or names.get(name.replace("_", "-"))
         if key is None:
@@ -154,17 +173,37 @@ def _is_option(word: str) -> bool:
     return word.startswith("--") or (word.startswith("-") and not word[1:2].isdigit())
 
 
-def _engine(words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The engine, and the words after its program."""
+def _refuse_misspelt(engine: str, others: Sequence[str]) -> None:
+    """Raise BadInput for an option that no recorded version of the engine has and that looks like one that counts."""
+    known = {line for path in FLAGS.glob(f"{engine}-*.txt") for line in packaged.content(path).decode().splitlines()}
+    for option in others:
+        plain = option.replace("_", "-")
+        if not {option, plain, plain.replace("--no-", "--", 1)} & known and (near := close_to(option, NAMES, MISSPELT)):
+            raise BadInput(
+                f"from_command: {option} is no option that is known of {engine};{near}", field="from_command"
+            )
+
+
+def _engine(words: Sequence[str]) -> tuple[str, Sequence[str], str | None]:
+    """The engine, the words after its program, and its version where an image names it."""
     for index, word in enumerate(words):
         name = word.rpartition("/")[2]
         if name in ("vllm", "trtllm-serve") or (name == "sglang" and words[index + 1 : index + 2] == ["serve"]):
             rest = words[index + 1 :]
-            return PROGRAMS[name], rest[1:] if rest[:1] == ["serve"] else rest
+            return PROGRAMS[name], rest[1:] if rest[:1] == ["serve"] else rest, None
         if name.startswith(("sglang.launch_server", "vllm.entrypoints")):
-            return name.partition(".")[0], words[index + 1 :]
+            return name.partition(".")[0], words[index + 1 :], None
+    for index, word in enumerate(words):
+        if word.startswith(IMAGE):
+            return "vllm", words[index + 1 :], _release(word.partition(":")[2])
     known = "vllm serve, python -m sglang.launch_server, trtllm-serve"
     raise BadInput(f"from_command: no server in {shlex.join(words)[:80]!r}; known: {known}", field="from_command")
+
+
+def _release(tag: str) -> str | None:
+    """`0.11.0` of `v0.11.0-x86_64`; None of `latest` and other names."""
+    found = re.match(r"v?(\d+\.\d+\.\d+)", tag)
+    return found[1] if found else None
 
 
 def _parallel(engine: str, said: Mapping[str, str], spec: ModelSpec) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pipewave.software.recipes import acceptance as usual
 
 METHODS = ("mtp", "eagle3", "ngram", "draft")
 ALIASES = {
-    "deepseek_mtp": "mtp", "nextn": "mtp", "eagle": "eagle3", "lookahead": "ngram", "draft_model": "draft",
+    "nextn": "mtp", "eagle": "eagle3", "lookahead": "ngram", "draft_model": "draft",
     "standalone": "draft", "prompt_lookup": "ngram",
 }  # fmt: skip
 NAMES = ("method", "tokens", "acceptance", "model")
@@ -53,7 +53,7 @@ def of(given: Any) -> Speculative:
     said = _words(given) if isinstance(given, str) else given
     if not isinstance(said, Mapping) or not set(said) <= set(NAMES):
         raise _bad(f"{given!r}: give {', '.join(NAMES)}, such as method=mtp,tokens=3,acceptance=0.8")
-    method = ALIASES.get(str(said.get("method", "")).lower(), str(said.get("method", "")).lower())
+    method = _method(str(said.get("method", "")).lower())
     if method not in METHODS:
         raise _bad(f"method = {said.get('method')!r}: must be one of {', '.join(METHODS)}")
     if method == "draft" and not said.get("model"):
@@ -62,6 +62,11 @@ def of(given: Any) -> Speculative:
         )
     tokens = _tokens(said.get("tokens", 1 if method == "mtp" else 3))
     return Speculative(method, tokens, _accepted(said.get("acceptance"), method, tokens), said.get("model"))
+
+
+def _method(word: str) -> str:
+    """The method that an engine's word means; vLLM names MTP heads by their model, such as `qwen3_next_mtp`."""
+    return ALIASES.get(word, "mtp" if word.endswith("_mtp") else word)
 
 
 def _words(text: str) -> dict[str, str]:

@@ -35,8 +35,8 @@ def autotune(configs: Sequence[Any], key: Sequence[str], *args: Any, table: Any 
             kernels that pipewave ships tables of, also a name, or anything with `select(**shape)`.
         shape: for those, shape field → argument name, or a function of the launch's arguments by name.
         budget_s: seconds of timing at first use, in all, compilation apart; 0 measures nothing.
-        trips: loop trips of a block, mean, where the source does not tell them: a number, or a function of the
-            arguments by name.
+        trips: loop trips of a block where the source does not tell them: their mean, (mean, longest), or a function of
+            the arguments by name that gives either.
         cache: folder of what was measured instead of the user's own; False keeps nothing.
         device: what measures (`own.device.Device`); default: the GPU in use.
     """

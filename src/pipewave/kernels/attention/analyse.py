@@ -12,7 +12,7 @@ from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.requests import Amount, Requests, requests_of, requests_of_one
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, setting_of
 from pipewave.kernels.attention.shape import Heads, Shape, shape_of
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows, Sketch
 from pipewave.physics.cache import least_dram
 from pipewave.physics.energy import Work
 from pipewave.software.stack_rules import constant
@@ -154,4 +154,5 @@ FAMILY = Family(
     example="pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
     faces=faces,
     reads="operands",
+    grows={"heads": Grows(2, shared="kv_heads")},
 )

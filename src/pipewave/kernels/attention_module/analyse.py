@@ -12,7 +12,7 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.calls.operators import AttentionModule
 from pipewave.kernels.attention.requests import Requests, requests_of
 from pipewave.kernels.attention_module import projections
-from pipewave.kernels.attention_module.cores import Cores
+from pipewave.kernels.attention_module.cores import Cores, padded
 from pipewave.kernels.attention_module.counts import counts
 from pipewave.kernels.attention_module.kinds import module
 from pipewave.kernels.base import Analysis, Columns, Context, Family
@@ -60,7 +60,7 @@ def expands(cores: Cores) -> Flags:
         return none
     if cores.dims.kind == "mla":
         return ~none
-    short = np.bool_(cores.ctx.rule("module_expands_short"))
+    short = cores.seen.context <= cores.ctx.rule("module_expands_up_to")
     return np.asarray((cores.seen.deepest <= cores.dims.topk) & short)
 
 
@@ -83,9 +83,11 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
 def _choice(cores: Cores, where: Flags) -> tuple[Stage, ...]:
     """The indexer's products, scores and picks, unless an earlier layer's choice is used or all keys are."""
     runs = where & np.bool_(not cores.ctx.option("share_index", False))
-    types = cores.ctx.dtype
-    found = projections.stages("index_inputs", projections.indexer(cores.dims), cores.seen, types)
-    return tuple(scaled(stage, runs) for stage in (*found, cores.indexer(), cores.topk()))
+    chooses = runs & ~((cores.seen.deepest <= cores.dims.topk) & np.bool_(cores.ctx.rule("module_skips_choice")))
+    found = projections.stages("index_inputs", projections.indexer(cores.dims), cores.seen, cores.ctx.dtype)
+    found += (projections.index_small(cores.dims, cores.seen),) if cores.dims.latent else ()
+    picks = tuple(scaled(stage, chooses) for stage in (cores.indexer(), cores.topk()))
+    return tuple(scaled(stage, runs) for stage in found) + picks
 
 
 def _either(dense: Flags, yes: tuple[Stage, ...], no: tuple[Stage, ...]) -> tuple[Stage, ...]:
@@ -152,7 +154,7 @@ def _features(cores: Cores) -> dict[str, Any]:
         "log_kept": np.clip(log2(np.minimum(dims.kept, seen.deepest) + 1.0), 0.0, 18.0),
         "chosen_share": np.minimum(seen.chosen / np.maximum(seen.causal, 1.0), 2.0),
         "past_topk": np.clip(seen.deepest / dims.ratio / np.maximum(np.minimum(dims.kept, 1e9), 1.0), 0.0, 4.0),
-        "log_padded": np.clip(log2(_padded(cores) / np.maximum(seen.chosen, 1.0)), 0.0, 12.0),
+        "log_padded": np.clip(log2(padded(seen, dims) / np.maximum(seen.chosen, 1.0)), 0.0, 12.0),
         "log_tokens_per_sm": np.clip(log2(seen.tokens / gpu.sms), -8.0, 16.0),
         "log_ratio": np.minimum(log2(dims.ratio), 8.0),
         "expands": expands(cores).astype(float),
@@ -160,12 +162,6 @@ def _features(cores: Cores) -> dict[str, Any]:
         "fp8_cache": float(dims.cached_bytes == 1.0),
         "log_cache": np.clip(log2(seen.entries * dims.entry_bytes / (gpu.l2_mb * 2.0**20)), -12.0, 10.0),
     }
-
-
-def _padded(cores: Cores) -> Array:
-    """Pairs of kernels that walk all places of a choice, filled or not."""
-    most = np.where(np.isfinite(cores.dims.kept), cores.dims.kept, 0.0)
-    return np.asarray(np.maximum(cores.seen.tokens * most, cores.seen.chosen))
 
 
 FAMILY = Family(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,31 @@ from pipewave.physics.demand import Array
 from pipewave.physics.waves import waves
 
 SCORE_BYTES, INDEX_BYTES = 4.0, 4.0
-HEADS_A_TILE = 64.0  # rows that a tile of latent or compressed attention computes, with fewer heads too
+HEADS_A_TILE = 64.0  # rows that a tile of compressed attention computes, with fewer heads too
 KEYS_A_BLOCK = 64.0
 BLOCK_STEP_S = 0.9e-6  # a block of gathered keys of one tile, one after the other
 KEY_SCORE_S = 1.0e-9  # a key that a tile of the indexer walks past
 KEY_PICK_S = 0.25e-9  # a score that a row's radix select reads, all passes together
 FILL = 2.0  # blocks an SM that decoding splits contexts into
 PASSES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How a kernel of gathered attention goes through a query's choice: heads a tile computes at least, what a place
+
+    that holds no key costs as a share of one that does, and how many times slower than products usually are it runs.
+    """
+
+    tile: Any
+    empty: Any = 0.0
+    slower: Any = 1.0
+
+
+def padded(seen: Counts, dims: Module) -> Array:
+    """Pairs of a query and a place of its choice, filled or not."""
+    most = np.where(np.isfinite(dims.kept), dims.kept, 0.0)
+    return np.asarray(np.maximum(seen.tokens * most, seen.chosen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +92,17 @@ class Cores:
 
     def attention(self) -> Stage:
         """Attention of every head over chosen entries, which each query gathers for itself."""
-        dims, seen = self.dims, self.seen
-        tile = HEADS_A_TILE if dims.latent or dims.compressed else HEADS_A_TILE / 4.0
-        groups = np.ceil(dims.heads / np.maximum(dims.kv_heads, 1.0) / tile) * np.maximum(dims.kv_heads, 1.0)
-        tiles, each = seen.tokens * groups, seen.chosen / seen.tokens
-        split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, np.maximum(each / 256.0, 1.0)) if self.decode else 1.0
+        dims, seen, walk = self.dims, self.seen, self._walk()
+        groups = np.ceil(dims.heads / np.maximum(dims.kv_heads, 1.0) / walk.tile) * np.maximum(dims.kv_heads, 1.0)
+        walked = seen.chosen + walk.empty * (padded(seen, dims) - seen.chosen)
+        tiles, each = seen.tokens * groups, walked / seen.tokens
+        most = np.minimum(np.maximum(each / 256.0, 1.0), self._splits())
+        split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, most)
         io = ACTIVATION_BYTES * seen.tokens * dims.heads * (dims.multiplied / 2.0)
         rounds = waves(tiles * split / self.ctx.gpu.sms)
         return Stage(
             "attention",
-            2.0 * seen.chosen * groups * tile * dims.multiplied,
+            2.0 * walked * walk.slower * groups * walk.tile * dims.multiplied,
             self.attention_type,
             fresh=seen.entries * dims.entry_bytes,
             read=io,
@@ -92,6 +112,21 @@ class Cores:
             chain_s=BLOCK_STEP_S * np.maximum(each / KEYS_A_BLOCK, 1.0) / split * np.minimum(rounds, 1.0),
             launches=1.0 + self.decode,
         )
+
+    def _splits(self) -> float:
+        """Parts that decoding cuts a context into at most; prompts have tiles enough."""
+        return float(self.ctx.rule("module_splits", kind=self.dims.kind)) if self.decode else 1.0
+
+    def _walk(self) -> Walk:
+        """How the sparse kernel goes through a choice; stacks that widen the cache first run the 16-bit one."""
+        if not self.dims.latent:
+            return Walk(HEADS_A_TILE if self.dims.compressed else HEADS_A_TILE / 4.0)
+        narrow = self.dims.cached_bytes == 1.0
+        own, wide = (
+            Walk(**self.ctx.rule("module_walks", kind=self.dims.kind, narrow=each)) for each in (narrow, False)
+        )
+        widened = self.dims.heads >= (np.inf if self.decode else self.ctx.rule("module_widens_from"))
+        return Walk(*(np.where(widened, *pair) for pair in zip(astuple(wide), astuple(own), strict=True)))
 
     def dense(self) -> Stage:
         """Causal attention of every head with keys and values of its own."""

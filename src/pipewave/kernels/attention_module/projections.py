@@ -68,6 +68,12 @@ def stages(name: str, widths: tuple[Width, ...], seen: Counts, dtype: str) -> tu
     return tuple(product(name, seen.tokens, n, k, dtype) for n, k in widths)
 
 
+def index_small(dims: Module, seen: Counts) -> Stage:
+    """The indexer's norm, rotary embedding, rotation and quantisation of queries and keys, cache write and scales."""
+    size = ACTIVATION_BYTES * seen.tokens * (dims.index_heads + 1.0) * dims.index_dim
+    return elementwise("index_inputs", 2.0 * size, 1.5 * size, launches=6.0)
+
+
 def small(dims: Module, seen: Counts) -> Stage:
     """Norms, rotary embedding and cache writes: each reads and writes about what the queries hold."""
     size = ACTIVATION_BYTES * seen.tokens * dims.heads * (dims.head_dim + dims.nope_dim + dims.rope_dim)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipewave.calls.families import AllGather, AllReduce, AllToAll, Collective, ReduceScatter, SendRecv
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
 from pipewave.kernels.collective.algorithms import (
     CUSTOM_BELOW,
     CUSTOM_WORLDS,
@@ -139,7 +139,7 @@ def _family(call: type[Collective], **own: Any) -> Family:
         "nets": (call.kernel,),
         "faces": partial(faces, call.kernel),
         "variant": reach,
-        "grows": {"bytes": 3},
+        "grows": {"bytes": Grows(6, step=16)},
     }
     given |= {"check_on": check_reach, "assumed": assumed}
     return Family(call.kernel, call, _analyse(call.kernel), **given | own)

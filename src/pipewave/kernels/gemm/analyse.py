@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipewave.calls.families import Gemm
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Sketch
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows, Sketch
 from pipewave.kernels.gemm.cache_lines import unaligned
 from pipewave.kernels.gemm.clock import slowdown
 from pipewave.kernels.gemm.features import GemmTimes, features, times
@@ -26,6 +26,8 @@ NET_OF = {
     "fp8_block": "gemm_block",
     **dict.fromkeys(("nvfp4", "mxfp4"), "gemm_fp4"),
 }
+
+SHORT_S = 4e-4
 
 
 def net_of(case: Mapping[str, Any]) -> str:
@@ -94,5 +96,9 @@ FAMILY = Family(
     example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
     faces=faces,
     reads="operands",
-    grows={"m": 2},
+    grows={
+        "m": Grows(6, below_s=SHORT_S),
+        "n": Grows(2, step=64, below_s=SHORT_S),
+        "k": Grows(2, step=64, below_s=SHORT_S),
+    },
 )

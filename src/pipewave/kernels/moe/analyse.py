@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipewave.calls.families import FusedMoe
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
 from pipewave.kernels.moe.before import before_s
 from pipewave.kernels.moe.config import blocks
 from pipewave.kernels.moe.features import between_bytes, features, missed_between, times
@@ -94,5 +94,5 @@ FAMILY = Family(
     example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
     faces=faces,
     reads="operands",
-    grows={"tokens": 2},
+    grows={"tokens": Grows(6)},
 )

@@ -18,7 +18,7 @@ from pipewave.calls.operators import DeltaNet
 from pipewave.kernels.attention.requests import Requests
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.kernels.recurrent.sequences import STATE_BYTES, Sequences, requests_in, sequences
-from pipewave.kernels.stages import Stage, Stages, in_units_of
+from pipewave.kernels.stages import Stage, Stages, elementwise, in_units_of
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import log2
@@ -27,12 +27,10 @@ NETS = ("gdn_context", "gdn_step", "kda_context", "kda_step")
 CHUNK = 64.0
 FP32 = 4.0
 VALUE_BLOCK = 64.0  # values of a head that one block of the scan carries
-# FLOPs a clock and SM of products of 64 rows that wait for one another: Triton's scans on H100, H200, B200 and GB200
-# take 26 to 44 thousand clocks a chunk and head for 12 million.
-DEPENDENT_FLOPS = 500.0
 CHUNK_STEP_S = 0.6e-6  # a chunk's two dependent products, state in registers
 WALK_CLOCKS = 6000.0  # of a chunk where one block walks them in order: 3.0 to 3.2 µs on H100 and H200
 WALK_START_S = 9e-6
+PASSES = 4  # kernels that share what a scan leaves between them
 TOKEN_STEP_S = 0.5e-6  # the same of one token in decoding
 
 
@@ -87,28 +85,31 @@ def scan(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
     w, u = (ACTIVATION_BYTES * seqs.tokens * heads.v * dim for dim in (dk, dv))
     keys = ACTIVATION_BYTES * seqs.tokens * heads.k * dk
     states = ACTIVATION_BYTES * seqs.chunks * heads.v * dk * dv  # kept in 16 bits between the chunks
-    blocks = seqs.chunks * heads.v
+    blocks, flops = seqs.chunks * heads.v, ctx.rule("delta_flops")
     inside, outputs = 2.0 * pairs * CHUNK * (2.0 * dk + dv + CHUNK), 2.0 * pairs * (CHUNK * (dk + dv) + dk * dv)
     full = seqs.chunks / seqs.longest_chunks  # requests as long as the longest that make up the same work
     carried = full * heads.v * np.ceil(dv / VALUE_BLOCK)
     parts = (
-        Stage(
-            "inside", inside, cycles=inside / DEPENDENT_FLOPS, read=keys + u, written=w + u, blocks=blocks, launches=4.0
-        ),
+        Stage("inside", inside, cycles=inside / flops, read=keys + u, written=w + u, blocks=blocks, launches=4.0),
+        *between(ctx, seqs, heads),
         Stage(
             "scan",
             4.0 * pairs * dk * dv,
-            cycles=4.0 * pairs * dk * dv / DEPENDENT_FLOPS,
+            cycles=4.0 * pairs * dk * dv / flops,
             read=w + u + keys + seqs.batch * heads.state,
             written=u + states + seqs.batch * heads.state,
             blocks=carried,
             chain_s=CHUNK_STEP_S * seqs.longest_chunks * np.ceil(carried / (2.0 * ctx.gpu.sms)),
         ),
-        Stage(
-            "outputs", outputs, cycles=outputs / DEPENDENT_FLOPS, read=2.0 * keys + u + states, written=u, blocks=blocks
-        ),
+        Stage("outputs", outputs, cycles=outputs / flops, read=2.0 * keys + u + states, written=u, blocks=blocks),
     )
     return Stages(ctx, len(u), parts, _border(seqs, heads), _least(ctx, seqs, heads))
+
+
+def between(ctx: Context, seqs: Sequences, heads: Heads) -> tuple[Stage, ...]:
+    """What kernels of a scan leave one another beside keys, values and states, written and read once more each."""
+    size = ctx.rule("delta_between") * seqs.tokens * heads.v * heads.dim_k / PASSES
+    return (elementwise("inside", size, size),) * PASSES if ctx.rule("delta_between") else ()
 
 
 def walk(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:

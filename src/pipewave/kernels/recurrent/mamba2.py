@@ -12,7 +12,7 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES, ATTENTION_DTYPES
 from pipewave.calls.operators import Mamba2
 from pipewave.kernels.attention.requests import Requests
 from pipewave.kernels.base import Analysis, Columns, Context, Family
-from pipewave.kernels.recurrent.delta_net import CHUNK_STEP_S, DEPENDENT_FLOPS, TOKEN_STEP_S
+from pipewave.kernels.recurrent.delta_net import CHUNK_STEP_S, TOKEN_STEP_S
 from pipewave.kernels.recurrent.sequences import STATE_BYTES, Sequences, requests_in, sequences
 from pipewave.kernels.stages import Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
@@ -54,15 +54,24 @@ def _scan(cols: Columns, ctx: Context, seqs: Sequences, states: Array, chunk: fl
         Stage(
             "inside",
             inside,
-            cycles=inside / DEPENDENT_FLOPS,
+            cycles=inside / ctx.rule("delta_flops"),
             read=shared + steps,
             written=pairs,
             blocks=seqs.chunks * groups,
             launches=2.0,
         ),
-        Stage("states", carried, cycles=carried / DEPENDENT_FLOPS, read=x + shared, written=kept, blocks=blocks),
+        Stage(
+            "states", carried, cycles=carried / ctx.rule("delta_flops"), read=x + shared, written=kept, blocks=blocks
+        ),
         Stage("scan", read=kept, written=kept + seqs.batch * states, chain_s=CHUNK_STEP_S * seqs.longest_chunks),
-        Stage("outputs", outputs, cycles=outputs / DEPENDENT_FLOPS, read=x + shared + kept, written=x, blocks=blocks),
+        Stage(
+            "outputs",
+            outputs,
+            cycles=outputs / ctx.rule("delta_flops"),
+            read=x + shared + kept,
+            written=x,
+            blocks=blocks,
+        ),
     )
     border = Stream(0.0 * x, x + shared + steps, x + seqs.batch * states)
     least = 4.0 * seqs.tokens * heads * dim * width * np.minimum(seqs.longest / (2.0 * width), 1.0)

@@ -2,7 +2,8 @@
 
 A block of 512 threads takes a row. Where a thread would look at 256 values or more, several blocks share the row and
 exchange what they found through memory (`setReduceConfig` in ATen's Reduce.cuh: grids of all traced calls are this
-rule's). So a row of 128,256 logits takes longer than one of 151,936. The constants are fitted to 48 sizes on an H100
+rule's). So a row of 128,256 logits takes longer than one of 151,936. However many blocks it holds, an SM looks at
+no more than so many values in a clock. The constants are fitted to 48 sizes on an H100 and an H200
 (`python -m bench.sampling_fit`).
 """
 
@@ -16,8 +17,9 @@ from pipewave.physics.demand import Array
 OP = "argmax"
 THREADS, SHARED_FROM, LEAST, MOST = 512, 256.0, 16.0, 256.0  # threads of a block; values a thread looks at
 BLOCKS_PER_SM = 4
-START_S, SHARED_START_S = 3.194e-06, 2.846e-06
-CYCLES_A_VALUE, MISSED_CYCLES, DRAM_SHARE = 175.4, 255.4, 0.6468
+START_S, SHARED_START_S = 3.109e-06, 2.489e-06
+CYCLES_A_VALUE, MISSED_CYCLES, DRAM_SHARE = 176.0, 223.5, 0.6288
+VALUES_A_CLOCK = 2.481  # of an SM
 HELD = 0.4  # of the L2
 VALUE_BYTES, INDEX_BYTES = 4, 8  # logits are compared as float32, places are int64
 
@@ -39,4 +41,5 @@ def seconds(read: Array, written: Array, gpu: GPU) -> Array:
     cycles = CYCLES_A_VALUE + MISSED_CYCLES * missing
     looking = waves * values / (THREADS * shared) * cycles / (1e6 * gpu.sustained_clock_mhz)
     start = START_S + np.where(shared > 1, SHARED_START_S, 0.0)
-    return np.asarray(start + np.maximum(looking, read / (DRAM_SHARE * 1e9 * gpu.dram_gbps)))
+    issued = rows * values / (VALUES_A_CLOCK * 1e6 * gpu.sustained_clock_mhz * gpu.sms)
+    return np.asarray(start + np.maximum(np.maximum(looking, issued), read / (DRAM_SHARE * 1e9 * gpu.dram_gbps)))

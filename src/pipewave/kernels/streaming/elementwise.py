@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipewave.calls.families import Elementwise
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
 from pipewave.kernels.streaming import argmax, sampling
 from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, done, generated, least_bytes, times
 from pipewave.physics.cache import COLD, SERVING
@@ -70,5 +70,5 @@ FAMILY = Family(
     nets=("elementwise",),
     faces=faces,
     reads="activations",
-    grows={"bytes_read": 2},
+    grows={"bytes_read": Grows(2)},
 )

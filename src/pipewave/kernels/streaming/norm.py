@@ -10,7 +10,7 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES, STREAMED_DTYPES
 from pipewave.calls.families import RmsNorm, SiluAndMul
 from pipewave.gpus import GPU
-from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
 from pipewave.kernels.streaming.stream import (
     GENERATED,
     LOG_TIME,
@@ -138,7 +138,7 @@ RMSNORM = Family(
     example="pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
     faces=_norm_faces,
     reads="activations",
-    grows={"rows": 2, "dim": 1},
+    grows={"rows": Grows(4), "dim": Grows(2, step=64)},
 )
 SILU = Family(
     "silu_and_mul",
@@ -149,5 +149,5 @@ SILU = Family(
     example="pipewave predict silu_and_mul 2048 14336 --gpu H200",
     faces=_activation_faces,
     reads="activations",
-    grows={"rows": 2, "dim": 1},
+    grows={"rows": Grows(4), "dim": Grows(2, step=64)},
 )

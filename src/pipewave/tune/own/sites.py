@@ -13,6 +13,7 @@ from pipewave.tune.own.described import Described
 from pipewave.tune.reading.formula import GRID, NUMEL
 from pipewave.tune.reading.launch import tensor_of
 
+MOST_KNOWN = 1 << 16  # launches remembered at a place
 Picker = Callable[[Sequence[Any], Any, Any], tuple[Any, ...]]  # (args, kwargs, grid) → what is picked
 
 
@@ -22,6 +23,30 @@ def site_of(args: Sequence[Any], kwargs: Any, grid: Any) -> tuple[Any, ...]:
     return len(args), id(code) if code is not None else type(grid), *kwargs
 
 
+class Place:
+    """What was chosen at one place in a program, by everything a choice depends on there: one look for a launch known.
+
+    `inputs`: the sizes that a choice depends on, the same for all kinds of launches that come by; `kinds`: of what is
+    picked, so much tells the kind of a launch, the rest are its sizes.
+    """
+
+    __slots__ = ("inputs", "kinds", "known", "pick")
+
+    def __init__(self, of: Described, args: Sequence[Any], kwargs: Any, grid: Any, inputs: Sequence[str]) -> None:
+        self.inputs = tuple(inputs)
+        parts = _kind_parts(of, args, kwargs)
+        self.kinds = len(parts)
+        self.pick = _picker([*parts, *(_input(of, args, grid, name) for name in self.inputs)])
+        self.known: dict[tuple[Any, ...], int] = {}
+
+    def remember(self, key: tuple[Any, ...], config: int) -> int:
+        """Keep a choice."""
+        if len(self.known) >= MOST_KNOWN:
+            self.known.clear()
+        self.known[key] = config
+        return config
+
+
 def named(of: Described, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
     """Arguments by name."""
     return {**dict(zip(of.arg_names, args, strict=False)), **kwargs}
@@ -29,16 +54,20 @@ def named(of: Described, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
 
 def kind_picker(of: Described, args: Sequence[Any], kwargs: Any) -> Picker:
     """Picks what a launch's kind depends on: types of tensors, constants, which arguments there are."""
+    return _picker(_kind_parts(of, args, kwargs))
+
+
+def _kind_parts(of: Described, args: Sequence[Any], kwargs: Any) -> list[str]:
     parts = []
     for name, value in named(of, args, kwargs).items():
         where = _where(of, args, name)
         if name in of.constants or isinstance(value, bool | str):
             parts.append(where)
-        elif tensor_of(value) is not None:
-            parts.append(f"{where}.dtype" if hasattr(value, "dtype") else f"type({where})")
+        elif value is None or hasattr(value, "dtype"):  # the same place may pass a tensor or none
+            parts.append(f"dtype({where}, 'dtype', None)")
         elif not isinstance(value, int | float):
-            parts.append(f"{where} is None")
-    return _picker(parts)
+            parts.append(f"type({where})")
+    return parts
 
 
 def size_picker(of: Described, args: Sequence[Any], grid: Any, inputs: Sequence[str]) -> Picker:
@@ -83,7 +112,7 @@ def _numel(value: Any) -> int:
 
 def _picker(parts: Sequence[str]) -> Picker:
     """A function of the arguments. The text holds positions and names of parameters, nothing of the user's values."""
-    space: dict[str, Any] = {"__builtins__": {}, "numel": _numel, "int": int, "type": type}
+    space: dict[str, Any] = {"__builtins__": {}, "numel": _numel, "int": int, "type": type, "dtype": getattr}
     exec(f"def pick(a, k, g):\n    return ({''.join(part + ', ' for part in parts)})", space)
     picker: Picker = space["pick"]
     return picker

@@ -22,7 +22,7 @@ from pipewave.tune.own.chooser import Always, Chooser
 from pipewave.tune.own.described import Described, Kind, described
 from pipewave.tune.own.device import Device, Launch
 from pipewave.tune.own.kinds import KindState
-from pipewave.tune.own.sites import kind_picker, named, site_of, size_picker
+from pipewave.tune.own.sites import Place, kind_picker, named, site_of, size_picker
 from pipewave.tune.own.works import Works
 from pipewave.tune.reading.formula import inputs_of
 
@@ -55,6 +55,7 @@ class TunedKernel:
         self.kinds: dict[Kind, KindState] = {}
         self._pickers: dict[Any, Any] = {}
         self._entries: dict[Any, tuple[Chooser | Always, Any]] = {}
+        self._places: dict[Any, Place | None] = {}  # None: launches of several sets of inputs come by
         self._lock = threading.RLock()
         self._device: Device | None = options.device
         self._looked = options.device is not None
@@ -88,18 +89,24 @@ class TunedKernel:
             return None
         try:
             site = site_of(args, kwargs, grid)
-            entry = self._entries.get((site, self._pickers[site](args, kwargs, grid)))
+            place = self._places.get(site)
+            if place is None:
+                entry = self._entries.get((site, self._pickers[site](args, kwargs, grid)))
+                key = () if entry is None else entry[1](args, kwargs, grid)
+            else:
+                launch = place.pick(args, kwargs, grid)
+                found = place.known.get(launch)
+                if found is not None:
+                    return found
+                entry, key = self._entries.get((site, launch[: place.kinds])), launch[place.kinds :]
         except (KeyError, AttributeError, TypeError):
             entry = None
-        if entry is not None:
-            chooser, pick = entry
-            key = pick(args, kwargs, grid)
-            found = chooser.memo.get(key)
-            if found is not None:
-                return found
-            if not self._measures() and self._log is None and not self._prunes():
+        if entry is not None and self._log is None and not self._prunes() and not self._measures():
+            index = entry[0].memo.get(key)
+            if index is None:
                 self.provenance["model"] += 1
-                return chooser.remember(key, chooser.decide(key))
+                index = entry[0].remember(key, entry[0].decide(key))
+            return index if place is None else place.remember(launch, index)
         return self._slow(args, kwargs, grid)
 
     def _prunes(self) -> bool:
@@ -261,7 +268,7 @@ class TunedKernel:
                     each.fit(device.card)
             new = True
         if new:
-            self._entries = {}  # choosers are new
+            self._entries, self._places = {}, {}  # choosers are new
 
     def keep(self, state: KindState, numbers: Mapping[str, Any], counts: Floats, timed: measuring.Timed,
               by_name: Mapping[str, Any]) -> None:  # fmt: skip
@@ -291,6 +298,13 @@ class TunedKernel:
         pick = size_picker(self.of, args, grid, chooser.inputs)
         chooser.remember(pick(args, kwargs, grid), index)
         self._entries[site, self._pickers[site](args, kwargs, grid)] = chooser, pick
+        if site not in self._places:
+            self._places[site] = Place(self.of, args, kwargs, grid, chooser.inputs)
+        place = self._places[site]
+        if place is not None and place.inputs != chooser.inputs:  # kinds of other arguments come by here
+            place = self._places[site] = None
+        if place is not None:
+            place.remember(place.pick(args, kwargs, grid), index)
 
 
 def _keywords(config: Any) -> dict[str, Any]:

@@ -118,9 +118,9 @@ def formula(
 ) -> Formula:  # fmt: skip
     """Read a launch of `kernel` with its arguments by name under one configuration.
 
-    `constants`: arguments that are part of the binary; `trips`: loop trips of a block, mean, where the source does not
-    tell them: a number or a function of the arguments by name; `heuristics`: arguments that are worked out from the
-    others, as `triton.heuristics` has it. BadInput where the source cannot be read.
+    `constants`: arguments that are part of the binary; `trips`: loop trips of a block where the source does not tell
+    them: their mean, (mean, longest), or a function of the arguments by name; `heuristics`: arguments that are worked
+    out from the others, as `triton.heuristics` has it. BadInput where the source cannot be read.
     """
     trace = Trace()
     numbers = {name: trace.symbol(name, value) for name, value in inputs_of(grid, named, constants).items()}
@@ -129,7 +129,8 @@ def formula(
     size = _grid(grid, given, numbers)
     outputs, unknown = _read(kernel, given, _tensors(named, numbers), size, trace)
     if trips is not None:
-        outputs[1] = outputs[2] = trips({**numbers, **given}) if callable(trips) else trips
+        stated = trips({**numbers, **given}) if callable(trips) else trips
+        outputs[1:3] = stated if isinstance(stated, tuple) else (stated, stated)
     elif not isinstance(outputs[1], Traced) and not outputs[1]:
         outputs[1] = outputs[2] = outputs[4] / outputs[0] / TRIP_BYTES
     return Formula(*compiled(trace, outputs), unknown, (trace, tuple(outputs)))
