@@ -17,12 +17,15 @@ from matplotlib import pyplot as plt
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TABLE, PICTURE = DOCS / "generated" / "published.md", DOCS / "img" / "published.svg"
+# Of `python -m bench.published --needs --only disaggregated --every 8 --json bench/results/published_pools.json`.
+POOLS = RESULTS.with_name("published_pools.json")
 TITLES = {
     "ttft_ms": "TTFT, ms",
     "tpot_ms": "TPOT, ms",
     "output_tokens_per_s": "output tokens/s",
     "e2e_ms": "end to end, ms",
 }
+NAMED = ("engine", "gpu", "model", "precision")
 SEPARATE = ("needs", "attention DP", "disaggregated", "speculative")  # kinds of rows that --needs adds
 
 
@@ -80,6 +83,21 @@ def _cell(apart: dict[str, Any] | None, shipped: dict[str, Any] | None) -> str:
     return f"{errors}; {apart['within']:.0f} % within 25 %"
 
 
+def deployments(scores: dict[str, Any]) -> str:
+    """Disaggregated servers, which --needs adds, as shipped: kinds, then groups."""
+    lines = ["| | rows | in error | TTFT, ms | TPOT, ms |", "|" + "---|" * 5]
+    for part in ("kinds", "groups"):
+        for one in scores["as_shipped"][part]:
+            name = f"**{one['kind']}**" if part == "kinds" else " ".join(one[key] for key in NAMED)
+            cells = [_one_cell(one.get(metric)) for metric in ("ttft_ms", "tpot_ms")]
+            lines.append(f"| {name} | {one['rows']} | {one['in error'] or ''} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _one_cell(score: dict[str, Any] | None) -> str:
+    return f"{score['mape']:.1f}; {score['within']:.0f} % within 25 %" if score else ""
+
+
 def picture(rows: list[dict[str, str]]) -> None:
     """Predicted over measured, one panel a mean, one colour a kind."""
     figure, panels = plt.subplots(1, 4, figsize=(15, 4))
@@ -99,9 +117,10 @@ def picture(rows: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
-    """Write both."""
+    """Write the tables and the plot."""
     scores = json.loads(RESULTS.read_text("utf-8"))
-    TABLE.write_text(summary(scores) + "\n" + table(scores), "utf-8")
+    apart = deployments(json.loads(POOLS.read_text("utf-8"))) if POOLS.exists() else ""
+    TABLE.write_text("\n".join(filter(None, (summary(scores), table(scores), apart))), "utf-8")
     with RESULTS.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
         picture(list(csv.DictReader(file)))
 

@@ -94,6 +94,7 @@ def _cut(setup: Setup, launch: Launch, engines: Engines, model: ModelSpec) -> Se
         kv_dtype=launch.of.get("kv_dtype") or setup.kv_dtype,
         gpu_memory_utilization=launch.of.get("memory_fraction") or setup.gpu_memory_utilization,
         message_tokens=launch.of["stream_interval"],
+        exchange=launch.of.get("exchange") if dp > 1 else None,
     )
 
 
