@@ -53,8 +53,7 @@ def main() -> None:
     for engine in sorted({key[0] for key in light}):
         own = {key: pairs for key, pairs in light.items() if key[0] == engine}
         print(f"{engine:28} handing over: {best_ms(own)} ms, error {100 * error(own, best_ms(own)):.0f} %", end="")
-        apart = [error({key: own[key]}, best_ms({k: v for k, v in own.items() if k != key})) for key in own]
-        print(f", {100 * mean(apart):.0f} % left out, {100 * error(own, 0):.0f} % without" if len(own) > 1 else "")
+        print(f", {left_out(own)}, {100 * error(own, 0):.0f} % without")
 
 
 def first_tokens(rows: Iterable[Row], answers: Mapping[str, Mapping[str, Any]]) -> Pairs:
@@ -68,6 +67,14 @@ def first_tokens(rows: Iterable[Row], answers: Mapping[str, Mapping[str, Any]]) 
                 key = (row.group.engine, row.group.gpu, row.group.precision)
                 groups.setdefault(key, []).append((bare, row.measured["ttft_ms"]))
     return groups
+
+
+def left_out(groups: Pairs) -> str:
+    """The error of groups with the time that the others would take."""
+    if len(groups) < 2:
+        return "no other group"
+    own = [error({key: groups[key]}, best_ms({k: v for k, v in groups.items() if k != key})) for key in groups]
+    return f"{100 * mean(own):.0f} % left out"
 
 
 def error(groups: Pairs, handing_ms: float) -> float:
