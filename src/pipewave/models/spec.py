@@ -133,6 +133,7 @@ class ModelSpec:
         dtype: type of activations.
         kv_dtype: type of the cache, None where the engine decides.
         tower: what turns images into tokens.
+        audio_params: parameters of an audio tower, which is not run.
         notes: what was read in an unusual way, in sentences.
         tables: rows × width of embedding tables beside the first.
         front: matrices that run once before the layers.
