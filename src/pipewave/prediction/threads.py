@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Part = TypeVar("Part")
 Done = TypeVar("Done")
@@ -36,4 +38,6 @@ def cores() -> int:
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
     """Kept for the next table; `process`: after a fork the threads of the parent are gone."""
+    from concurrent.futures import ThreadPoolExecutor  # one call needs no threads
+
     return ThreadPoolExecutor(threads, thread_name_prefix=f"pipewave-{process}")

@@ -24,7 +24,7 @@ import numpy as np
 from pipewave.calls.families import Call, FusedMoe, Gemm
 from pipewave.gpus import GPU
 from pipewave.prediction.answers import Predictions
-from pipewave.software.engines import Engine
+from pipewave.software.rules import KernelRule
 from pipewave.software.stack_rules import constant
 
 TILE = 128  # columns of a block
@@ -46,11 +46,8 @@ def slow_product_us(call: Gemm, flops_per_clk: float, gpu: GPU) -> float:
     return 2.0 * call.m * call.n * call.k / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz)
 
 
-def least_us(call: Call, engine: Engine, gpu: GPU) -> float:
+def least_us(call: Call, rule: KernelRule | None, gpu: GPU) -> float:
     """µs that the engine's rule for a call says it cannot do without; 0 where it says nothing."""
-    if not isinstance(call, FusedMoe | Gemm):
-        return 0.0
-    rule = engine.kernel(call.kernel, call.dtype)
     if isinstance(call, FusedMoe) and rule and rule.blocks:
         return every_block_us(call, rule.blocks, gpu)
     if isinstance(call, Gemm) and rule and rule.flops_per_clk:
@@ -58,11 +55,12 @@ def least_us(call: Call, engine: Engine, gpu: GPU) -> float:
     return 0.0
 
 
-def within_rules(calls: Sequence[Call], found: Predictions, gpu: GPU, engine: Engine) -> Predictions:
+def within_rules(
+    calls: Sequence[Call], rules: Sequence[KernelRule | None], found: Predictions, gpu: GPU, best_kernel_ratio: float
+) -> Predictions:
     """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, and
     never below what they cannot do without."""
-    ratio = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.best_kernel_ratio, 1.0)
-    if any(rule.blocks or rule.flops_per_clk for rule in engine.kernels):
-        least = np.array([least_us(call, engine, gpu) for call in calls])
-        ratio = np.maximum(ratio, least / found.latency_us)
-    return found.scaled(ratio)
+    ratio = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], best_kernel_ratio, 1.0)
+    least = np.array([least_us(call, rule, gpu) for call, rule in zip(calls, rules, strict=True)])
+    factor = np.maximum(ratio, least / found.latency_us)
+    return found if np.all(factor == 1.0) else found.scaled(factor)

@@ -15,7 +15,7 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import Runner, find_engine
-from pipewave.step.grouped import every_block_us, slow_product_us
+from pipewave.step.kernel_rules import every_block_us, slow_product_us
 
 EXPERTS = {"experts": 128, "topk": 8, "hidden": 4096, "inter": 1536, "dtype": "fp8_block"}
 
