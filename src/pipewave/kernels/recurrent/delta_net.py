@@ -108,8 +108,9 @@ def scan(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:
 
 def between(ctx: Context, seqs: Sequences, heads: Heads) -> tuple[Stage, ...]:
     """What kernels of a scan leave one another beside keys, values and states, written and read once more each."""
-    size = ctx.rule("delta_between") * seqs.tokens * heads.v * heads.dim_k / PASSES
-    return (elementwise("inside", size, size),) * PASSES if ctx.rule("delta_between") else ()
+    each = ctx.rule("delta_between")
+    size = each * seqs.tokens * heads.v * heads.dim_k / PASSES
+    return (elementwise("inside", size, size),) * PASSES if each else ()
 
 
 def walk(ctx: Context, seqs: Sequences, heads: Heads) -> Stages:

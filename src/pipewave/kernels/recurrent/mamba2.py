@@ -49,29 +49,20 @@ def _scan(cols: Columns, ctx: Context, seqs: Sequences, states: Array, chunk: fl
     rows, kept = chunk * seqs.chunks, FP32 * seqs.chunks * heads * dim * width
     blocks, pairs = seqs.chunks * heads, FP32 * rows * chunk * groups
     inside, carried = 2.0 * rows * chunk * groups * width, 2.0 * rows * heads * dim * width
-    outputs = 2.0 * rows * heads * dim * (chunk + width)
+    outputs, flops = 2.0 * rows * heads * dim * (chunk + width), ctx.rule("delta_flops")
     parts = (
         Stage(
             "inside",
             inside,
-            cycles=inside / ctx.rule("delta_flops"),
+            cycles=inside / flops,
             read=shared + steps,
             written=pairs,
             blocks=seqs.chunks * groups,
             launches=2.0,
         ),
-        Stage(
-            "states", carried, cycles=carried / ctx.rule("delta_flops"), read=x + shared, written=kept, blocks=blocks
-        ),
+        Stage("states", carried, cycles=carried / flops, read=x + shared, written=kept, blocks=blocks),
         Stage("scan", read=kept, written=kept + seqs.batch * states, chain_s=CHUNK_STEP_S * seqs.longest_chunks),
-        Stage(
-            "outputs",
-            outputs,
-            cycles=outputs / ctx.rule("delta_flops"),
-            read=x + shared + kept,
-            written=x,
-            blocks=blocks,
-        ),
+        Stage("outputs", outputs, cycles=outputs / flops, read=x + shared + kept, written=x, blocks=blocks),
     )
     border = Stream(0.0 * x, x + shared + steps, x + seqs.batch * states)
     least = 4.0 * seqs.tokens * heads * dim * width * np.minimum(seqs.longest / (2.0 * width), 1.0)
