@@ -86,9 +86,18 @@ class Setup:
         return self.prefill + self.decode or self.replicas
 
     @property
-    def streaming(self) -> Front:
-        """The front end, with its time a token shared by those that go out in one message."""
-        return replace(self.front, stream_us=self.front.stream_us / max(self.message_tokens, self.stream_interval))
+    def together(self) -> int:
+        """Tokens of a request that go out in one message."""
+        return max(self.message_tokens, self.stream_interval)
+
+    def streaming(self, sent: float) -> Front:
+        """The front end, with its time a token shared by those that go out in one message, after `sent` others."""
+        message_us = self.front.stream_us + self.front.copied_us * sent / 1000
+        return replace(self.front, stream_us=message_us / self.together)
+
+    def hosted(self, engine: Engine) -> Engine:
+        """The engine on the host behind this front end."""
+        return engine.hosted(self.front.host, self.front.launch, self.front.message_us / self.together)
 
     def program(self) -> Engine:
         """The engine with this set-up's limits in place of its defaults."""
