@@ -27,6 +27,8 @@ MAX_LAYERS = 4096
 POOLED = re.compile(r"(?<!LM)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$")
 DTYPES = {"bfloat16": BF16, "float16": FP16, "float32": BF16, "bf16": BF16, "fp16": FP16, "half": FP16, "auto": BF16}
 
+MTP_HEADS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "mtp_num_layers")
+
 
 def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf_quant: Any = None) -> ModelSpec:
     """Turn a decoded config.json into a ModelSpec.
@@ -46,8 +48,13 @@ def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf
     width = fields.integer("hidden_size", high=1 << 20)
     spec = _whole(LayerReader(fields, family, quantisation, base, 0, Kind()), name, model_type, layers)
     noted = _notes(fields, model_type, frozenset(ignore))
-    spec = replace(spec, tower=found.tower(width), audio_params=found.heard(width))
+    spec = replace(spec, tower=found.tower(width), audio_params=found.heard(width), mtp_heads=_mtp_heads(found.text))
     return replace(spec, notes=(*found.notes, *quantisation.notes, *noted))
+
+
+def _mtp_heads(text: Mapping[str, Any]) -> int:
+    """Heads that draft, by any of the names that cards have for their number."""
+    return max((count for name in MTP_HEADS if isinstance(count := text.get(name), int)), default=0)
 
 
 def _model_type(text: Mapping[str, Any]) -> str:
