@@ -184,5 +184,6 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,
         tables=tables(fields, hidden),
         front=front,
+        mtp_heads=fields.integer("mtp_heads", family.mtp_heads, low=0) if fields.flag("use_mtp", True) else 0,
         front_params=front_params + (hidden * hidden + hidden if family.head_map else 0),
     )
