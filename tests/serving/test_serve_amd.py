@@ -47,3 +47,13 @@ def test_public_launches_say_how_large_steps_are() -> None:
     assert "as DeepSeek is launched on AMD" not in _notes(gpu="H200")
     case = from_dict(CASE | {"gpu": "MI300X", "concurrency": 4, "max_num_batched_tokens": 8192})
     assert setup_of(case, case.traffic())[0].max_num_batched_tokens == 8192
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a_cache_in_eight_bits_is_read_no_slower(engine: str) -> None:
+    took = []
+    for kind in (None, "fp8"):
+        deployment = Deployment(load("DeepSeek-R1"), Parallel(8), kind)
+        runner = Runner.of(deployment, find("MI355X"), find_engine(engine))
+        took.append(float(runner.steps([runner.batch([1] * 64, [8192] * 64)]).families["mla"][0]))
+    assert took[1] <= took[0]

@@ -27,8 +27,6 @@ MAX_LAYERS = 4096
 POOLED = re.compile(r"(?<!LM)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$")
 DTYPES = {"bfloat16": BF16, "float16": FP16, "float32": BF16, "bf16": BF16, "fp16": FP16, "half": FP16, "auto": BF16}
 
-MTP_HEADS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "mtp_num_layers")
-
 
 def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf_quant: Any = None) -> ModelSpec:
     """Turn a decoded config.json into a ModelSpec.
@@ -48,13 +46,8 @@ def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf
     width = fields.integer("hidden_size", high=1 << 20)
     spec = _whole(LayerReader(fields, family, quantisation, base, 0, Kind()), name, model_type, layers)
     noted = _notes(fields, model_type, frozenset(ignore))
-    spec = replace(spec, tower=found.tower(width), audio_params=found.heard(width), mtp_heads=_mtp_heads(found.text))
+    spec = replace(spec, tower=found.tower(width), audio_params=found.heard(width))
     return replace(spec, notes=(*found.notes, *quantisation.notes, *noted))
-
-
-def _mtp_heads(text: Mapping[str, Any]) -> int:
-    """Heads that draft, by any of the names that cards have for their number."""
-    return max((count for name in MTP_HEADS if isinstance(count := text.get(name), int)), default=0)
 
 
 def _model_type(text: Mapping[str, Any]) -> str:
@@ -191,5 +184,6 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,
         tables=tables(fields, hidden),
         front=front,
+        mtp_heads=fields.integer("mtp_heads", family.mtp_heads, low=0) if fields.flag("use_mtp", True) else 0,
         front_params=front_params + (hidden * hidden + hidden if family.head_map else 0),
     )

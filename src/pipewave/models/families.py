@@ -49,6 +49,7 @@ class Family:
     tied: bool = False  # default of tie_word_embeddings
     positions: str = ""  # field that counts learned position embeddings
     encoder: bool = False
+    mtp_heads: int = 0  # heads for drafting that checkpoints have where their config does not count them
     head_map: bool = False  # a map as wide as the model before what is pooled or predicted
     double: bool = False  # one layer of the config holds two attentions and two dense blocks
     defaults: tuple[tuple[str, Any], ...] = ()  # what the config class supplies where files leave it out
@@ -113,7 +114,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": QWEN3,
     "qwen2_moe": QWEN2_MOE,
     "qwen3_moe": QWEN3,
-    "qwen3_next": replace(QWEN_NEXT, interleaved=True),
+    "qwen3_next": replace(QWEN_NEXT, interleaved=True, mtp_heads=1),
     "qwen3_5": QWEN_NEXT,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,
@@ -158,12 +159,12 @@ FAMILIES: dict[str, Family] = {
     ),
     "nemotron_h": NEMOTRON_H,
     "nemotron": Family(gated=False, norm_bias=True),
-    "mimo_v2_flash": Family(correction=True, sinks=False),
+    "mimo_v2_flash": Family(correction=True, sinks=False, mtp_heads=3),
     "step3p5": Family(qk_norm=True, gate="use_head_wise_attn_gate", correction="use_moe_router_bias"),
     "exaone4": Family(norms="post", qk_norm=True, window="pattern", window_pattern=4),
     "exaone_moe": Family(norms="pre", qk_norm=True, window="pattern", window_pattern=4, correction=True),
     "afmoe": Family(norms="sandwich", qk_norm=True, gate=True, correction=True, window="pattern", window_pattern=4),
-    "longcat_flash": Family(double=True, correction=True, window="none"),
+    "longcat_flash": Family(double=True, correction=True, window="none", mtp_heads=1),
     "hunyuan_v1_dense": Family(qk_norm=True),
     "hunyuan_v1_moe": Family(qk_norm=True),
     "hy_v3": Family(qk_norm=True, correction=True),

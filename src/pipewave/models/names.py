@@ -68,6 +68,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "conv_bias": ("use_conv_bias", "mamba_conv_bias"),
     "mamba_bias": ("mamba_proj_bias", "use_bias"),
     "time_rank": ("time_step_rank", "mamba_dt_rank"),
+    # heads that predict further tokens; the first name that is set decides
+    "mtp_heads": (
+        "num_mtp_modules", "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers",
+    ),
     # layer patterns
     "layer_types": ("layer_types", "layers_block_type", "block_types", "layer_types_list"),
 }  # fmt: skip

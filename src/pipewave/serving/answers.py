@@ -25,7 +25,6 @@ from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
-from pipewave.software.front import of as front_of
 from pipewave.software.pools import engine_of_dynamo
 from pipewave.software.recipes import Recipe, Requests, assumed_version
 from pipewave.software.recipes import find as recipe_of
@@ -106,7 +105,7 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
         gpu_memory_utilization=case.memory_fraction,
         kv_dtype=cache_type(case.kv_dtype),
         speculative=case.speculative,
-        front=(front or front_of(case.engine)) if case.mode == "serve" else INSIDE,
+        front=front if case.mode == "serve" else INSIDE,
     )
     recipe = _recipe(case, setup, traffic)
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items() if name != DRAFTS}

@@ -33,6 +33,7 @@ from pipewave.step.memory import GIB, Budget, budget, held_bytes, requests_in
 TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
 PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
 LARGEST = 1 << 22
+INSIDE_NOTE = "times are inside the engine: `serve` and `plan` add a server's front end and host"
 MOST_QUEUED = 100_000  # requests of a batch of which only a part fits at once
 
 
@@ -283,7 +284,7 @@ class _Timeline:
             memory_gib=self._memory(memory),
             breakdown=self._breakdown(),
             basis=self._basis(),
-            notes=(*spec.notes, *self._length_note(), *self.steps.notes, uncertain.note()),
+            notes=(*spec.notes, *self._length_note(), *self.steps.notes, INSIDE_NOTE, uncertain.note()),
         )
 
     def _times(self, step_us: Array) -> tuple[float, float, float]:

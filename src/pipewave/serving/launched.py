@@ -43,7 +43,7 @@ def launched(
     facts = setting_of(Deployment(spec, ALONE), find_gpu(gpu))
     engine = str(setup.engine).partition(":")[0]
     drafts = setup.speculative is not None
-    setup = replace(setup, front=replace(setup.front, workers=max(setup.front.workers, FRONT_THREADS)))
+    setup = replace(setup, front=replace(setup.front_end, workers=max(setup.front_end.workers, FRONT_THREADS)))
     wanted = Wanted(facts, experts_of(spec), engine, version, lengths, flight, gpus_given, drafts)
     for launch in near(wanted)[:TRIED]:
         try:

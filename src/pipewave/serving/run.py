@@ -78,7 +78,9 @@ class Server:
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
         state = corrections.state(runner.gpu.name)
-        table = _table(plain, *sizes, 1, state).under(runner.engine.hosted(setup.front.host, setup.front.launch))
+        table = _table(plain, *sizes, 1, state).under(
+            runner.engine.hosted(setup.front_end.host, setup.front_end.launch)
+        )
         table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
         return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
