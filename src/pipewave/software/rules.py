@@ -75,8 +75,8 @@ class KernelRule:
     launches: launches whose host time equals that of one call (0: as many as its family has).
     exchange: it holds where tokens reach experts this way. masked: what grouped products take over masked rows, few
     for each rank: µs to start, times the time to read their weights, times the time to multiply at the peak. laid_out:
-    the same over rows laid out one expert after the other. cache: the type of cache that attention is answered with where
-    rows of the deployment's own would mislead.
+    the same over rows laid out one expert after the other. cache: the type of cache that attention is answered with
+    where rows of the deployment's own would mislead.
     """
 
     family: str
