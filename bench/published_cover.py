@@ -71,7 +71,7 @@ def _counts(row: Row) -> bool:
 
 
 def _old(row: Row) -> bool:
-    return not row.needs and row.group.source == OLD
+    return not row.needs and row.group.source == OLD and not row.apart
 
 
 def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:
