@@ -14,6 +14,7 @@ Below that size, and in every run of 0.5.9, nothing of the kind is seen.
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -45,6 +46,16 @@ CHUNK = 16_384  # tokens; a first wave of prompts above it is cut
 GENERATED = "NVIDIA AIC own runs"  # those with a day are of deployments that AIConfigurator generated
 # Checkpoints whose card the corpus holds, and rows name another's: (config, precision) of the row.
 CHECKPOINTS = {("MiniMaxAI--MiniMax-M2.5", "fp4"): "nvidia--MiniMax-M2.5-NVFP4"}
+# And cards of another precision than was run, which the corpus holds no card of: as NVIDIA's checkpoints of such models
+# are, everything but attention and head in 4 bits.
+FOUR_BIT = {("zai-org--GLM-5-FP8", "fp4")}
+NVFP4 = {
+    "quant_algo": "NVFP4",
+    "kv_cache_quant_algo": "FP8",
+    "group_size": 16,
+    "exclude_modules": ["lm_head", "model.layers.*.self_attn*"],
+}
+CARDS = Path(__file__).resolve().parents[1] / ".cache" / "cards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +150,23 @@ def _dated(row: Row) -> Row:
 def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
     name = CHECKPOINTS.get((line["config"], line["precision"]), line["config"])
     config = folder / "configs" / name
+    config = _four_bit(config) if (line["config"], line["precision"]) in FOUR_BIT else config
     case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else name}
     case |= {name: line[name] for name in WORDS if line[name]}
     case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
     apart = {"disaggregated": True} if "disaggregated" in line["needs"] else {}
     return case | apart | {name: float(line[name]) for name in NUMBERS if line[name]}
+
+
+@cache
+def _four_bit(config: Path) -> Path:
+    """A card like another, its weights in NVFP4."""
+    card = json.loads((config / "config.json").read_text("utf-8"))
+    made = CARDS / f"{config.name}-NVFP4"
+    made.mkdir(parents=True, exist_ok=True)
+    (made / "config.json").write_text(json.dumps(card | {"quantization_config": None}), "utf-8")
+    (made / "hf_quant_config.json").write_text(json.dumps({"quantization": NVFP4}), "utf-8")
+    return made
 
 
 def of_peak(row: Row) -> float:

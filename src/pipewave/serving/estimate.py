@@ -17,6 +17,7 @@ from pipewave.errors import BadInput, DoesNotFit
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec, load
+from pipewave.models.drafts import notes as draft_notes
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
@@ -96,7 +97,8 @@ class Estimate:
         changed = bounded({"tpot_ms": tpot, "e2e_ms": self.prefill_ms + later * tpot}, uncertain)
         rate = self.output_tokens_per_s * self.e2e_ms / changed["e2e_ms"]
         note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
-        return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, note))
+        assumed = draft_notes(runner.deployment.model, how.method)
+        return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, *assumed, note))
 
     def with_images(self, runner: Runner, batch: int, images: int, uncertain: Uncertainty) -> Estimate:
         """The same with the images of each prompt encoded before it, one prompt after the other."""

@@ -70,11 +70,10 @@ class Uncertainty:
 
     def note(self) -> str:
         """Which unknowns widen the intervals, and how far each would on its own."""
-        first, later = (_percent(self.server(name)) for name in ("ttft_ms", "tpot_ms"))
-        words = [
-            f"kernels {_percent(self.kernels)}",
-            f"host and settings of a {self.engine} server not known {later} (TTFT {first})",
-        ]
+        named = {"TTFT": self.server("ttft_ms"), "TPOT": self.server("tpot_ms")}
+        server = " and ".join(f"{_percent(half)} of {name}" for name, half in named.items() if half)
+        words = [f"kernels {_percent(self.kernels)}"]
+        words += [f"host and settings of a {self.engine} server not known {server}"] if server else []
         if not self.version_given:
             words.append(f"version not named {_percent(self.version('tpot_ms'))}")
         return "90 % intervals hold what is open: " + ", ".join(words)

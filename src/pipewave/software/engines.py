@@ -153,8 +153,9 @@ class Engine:
         return self.max_prefill_tokens or self.max_batched_tokens
 
     def kernel(self, family: str, dtype: str) -> KernelRule | None:
-        """The rule for calls of a family and operand type: the chosen backend's, or the default one."""
+        """The rule for calls of a family and operand type: the chosen backend's, or the default one of the exchange."""
         fits = [rule for rule in self.kernels if rule.family == family and rule.dtype in ("", dtype)]
+        fits = [rule for rule in fits if not rule.exchange or self.exchange.startswith(rule.exchange)]
         if chosen := self.backends.get(family):
             return next((rule for rule in fits if rule.backend == chosen), None)
         return next((rule for rule in fits if rule.default), None)
