@@ -183,9 +183,9 @@ def of_peak(row: Row) -> float:
 
 
 def of_reading(row: Row) -> float:
-    """The time in which the GPUs of a row read the weights of a token once, at the rate of their memory's specification,
-    over that of a token as measured. Above one the run made fewer tokens than it states (a stop token ends it), for
-    every step reads them, whatever the batch."""
+    """The time in which the GPUs of a row read the weights of a token once, at the rate of their memory's
+    specification, over that of a token as measured. Above one the run made fewer tokens than it states (a stop token
+    ends it), for every step reads them, whatever the batch."""
     case, measured, bits = row.case, row.measured, BITS.get(row.group.precision)
     static = measured.get("e2e_ms", 0.0) / case["osl"] if case["mode"] == "estimate" else 0.0
     token_ms = measured.get("tpot_ms", static)
