@@ -338,3 +338,22 @@ def test_heads_for_drafting_are_counted(stated: dict[str, object], heads: int) -
         "intermediate_size": 512, "vocab_size": 1000,
     }  # fmt: skip
     assert load(config | stated).mtp_heads == heads
+
+
+def test_embeddings_of_another_width_are_refused() -> None:
+    """ALBERT and ELECTRA embed tokens in a width of their own, which was read as the vocabulary's second name."""
+    config = {
+        "model_type": "electra", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 512, "vocab_size": 1000, "embedding_size": 128,
+    }  # fmt: skip
+    with pytest.raises(UnsupportedModel, match="embedding_size = 128"):
+        load(config)
+    assert load(config | {"embedding_size": 256}).vocab == 1000
+
+
+@pytest.mark.parametrize(
+    ("named", "pooled"), [("GPT2LMHeadModel", False), ("GPT2Model", True), ("MinistralModel", True)]
+)
+def test_a_model_with_a_head_generates(named: str, pooled: bool) -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100, "n_positions": 32}
+    assert load(config | {"architectures": [named]}).pooled is pooled

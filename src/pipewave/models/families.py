@@ -29,6 +29,7 @@ class Family:
     # feed-forward
     mlp_bias: FlagOrField = "mlp_bias"
     gated: bool | None = None  # None: the activation tells
+    halved: bool = False  # intermediate_size counts both maps of a gated block
     shared_gate: bool = False
     expert_bias: bool = False
     router_bias: bool = False
@@ -110,6 +111,7 @@ FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
     "mistral": MISTRAL,
     "mixtral": MISTRAL,
+    "qwen": Family(qkv_bias=True, halved=True),
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "qwen2_moe": QWEN2_MOE,
@@ -189,11 +191,14 @@ FAMILIES: dict[str, Family] = {
     ),
     "starcoder2": STARCODER2,
     "stablelm": Family(qkv_bias="use_qkv_bias", o_bias=False, norm_bias=True),
+    "internlm": Family(qkv_bias="bias", o_bias="bias"),
     "internlm2": Family(qkv_bias="bias", o_bias="bias"),
     "internlm3": Family(qkv_bias="qkv_bias", o_bias="bias", mlp_bias="bias"),
     "chatglm": Family(qkv_bias="add_qkv_bias", o_bias="add_bias_linear", mlp_bias="add_bias_linear", gated=True),
     "falcon": replace(GPT, qkv_bias="bias", o_bias="bias", mlp_bias="bias", positions="", norms="parallel"),
     "gpt2": GPT,
+    "gptj": replace(GPT, qkv_bias=False, o_bias=False, positions="", tied=False, norms="parallel", head_bias=True),
+    "bloom": replace(GPT, positions=""),
     "gpt_bigcode": GPT,
     "gpt_neox": replace(GPT, positions="", tied=False),
     "opt": replace(GPT, positions="max_position_embeddings"),
@@ -202,6 +207,9 @@ FAMILIES: dict[str, Family] = {
     "grok": Family(norms="sandwich", window="none", gated=True),
     "minicpm3": Family(window="none", defaults=(("v_head_dim", 64),), tied=True),
     "bert": BERT,
+    "distilbert": replace(BERT, defaults=(("hidden_act", "gelu"),)),
+    "jina_embeddings_v3": replace(BERT, positions=""),
+    "roformer": replace(BERT, positions=""),
     "modernbert": Family(encoder=True, tied=True, gated=True, window="pattern", window_pattern=3),
     "modernbert-decoder": Family(tied=True, gated=True, window="pattern", window_pattern=3),
     "bitnet": Family(gated=True, more_norms=1),
@@ -273,6 +281,9 @@ ALIASES = {
     "xlm-roberta-xl": "bert",
     "bert-generation": "bert",
     "camembert": "bert",
+    "ernie": "bert",
+    "ibert": "bert",
+    "mpnet": "bert",
     "data2vec-text": "bert",
     "megatron-bert": "bert",
     "roberta-prelayernorm": "bert",

@@ -13,6 +13,7 @@ from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec, load
 from pipewave.models.balance import report
+from pipewave.models.drafts import notes as draft_notes
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
@@ -134,12 +135,14 @@ class Server:
     @property
     def uncertain(self) -> Uncertainty:
         """What is open about the deployment."""
-        return Uncertainty(self.spread, server_of(self.runner.engine), names_version(self.setup.engine))
+        named, ranks = names_version(self.setup.engine), self.runner.deployment.parallel.dp > 1
+        return Uncertainty(self.spread, server_of(self.runner.engine), named, ranks)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What was assumed of the model, and what its kernels' times rest on."""
-        return (*self.runner.deployment.model.notes, *self.table.notes)
+        model, how = self.runner.deployment.model, self.setup.speculative
+        return (*model.notes, *(draft_notes(model, how.method) if how else ()), *self.table.notes)
 
     def _speculation(self, traffic: Traffic) -> dict[str, float]:
         """Tokens a step makes for a request, and with how many requests of this traffic drafting stops paying."""
