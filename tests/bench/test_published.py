@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench import published, published_cover, published_fit, stream_cost
-from bench.published_rows import Group, Row, corpus, of_peak, read
+from bench.published_rows import Group, Row, corpus, of_peak, of_reading, read
 from pipewave.software import front
 
 GROUPS = [Group("s", "vllm", gpu, "m", "fp8") for gpu in ("H100", "H200", "B200", "L40S")]
@@ -163,3 +163,13 @@ def test_the_corpus_reads_into_cases() -> None:
         case = from_dict(one.case)
         assert case.traffic().longest >= case.isl
         assert one.measured
+
+
+def test_a_static_batch_faster_than_its_weights_can_be_read_counts_apart() -> None:
+    """16 GB read 100 times at 3.35 TB/s take 0.48 s, whatever the batch."""
+    case = {"mode": "estimate", "model": "Llama-3.1-8B", "gpu": "H100", "isl": 100, "osl": 100, "concurrency": 8}
+    group = replace(GROUPS[0], precision="bf16")
+    slow, fast = (Row("r", group, case, {"e2e_ms": ms}, "") for ms in (600.0, 300.0))
+    assert of_reading(slow) < 1.0 < of_reading(fast)
+    assert (slow.apart, fast.apart) == ("", "beyond the GPUs it names")
+    assert of_reading(replace(fast, case=case | {"tp": 4})) == pytest.approx(of_reading(fast) / 4)

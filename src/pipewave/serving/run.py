@@ -133,7 +133,8 @@ class Server:
     @property
     def uncertain(self) -> Uncertainty:
         """What is open about the deployment."""
-        return Uncertainty(self.spread, server_of(self.runner.engine), names_version(self.setup.engine))
+        named, ranks = names_version(self.setup.engine), self.runner.deployment.parallel.dp > 1
+        return Uncertainty(self.spread, server_of(self.runner.engine), named, ranks)
 
     @property
     def notes(self) -> tuple[str, ...]:
