@@ -54,7 +54,8 @@ def test_runs_whose_first_prompts_are_cut_and_compile_are_apart() -> None:
 def test_rows_of_families_read_since_count_apart_with_a_card_of_their_precision() -> None:
     kinds = {(row.group.model, row.group.precision): published.kind(row) for row in read(corpus()) if row.needs}
     assert kinds["MiniMax-M2.5", "fp8"] == "vllm (families read since)"
-    assert kinds["GLM-5", "fp4"] == "sglang (needs)"  # the corpus has its card in FP8 only
+    assert kinds["GLM-5", "fp4"] == "sglang (families read since)"  # its card is made from that in FP8
+    assert kinds["Qwen3.5-397B-A17B", "fp8"] == "sglang (needs)"  # the corpus has its card in 16 bits only
 
 
 def test_an_error_is_counted_and_named() -> None:
