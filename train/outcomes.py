@@ -15,7 +15,7 @@ import pandas as pd
 
 from pipewave.software.stacks import framework, version
 
-TABLES = ("gemm", "attention", "fused_moe")
+TABLES = ("gemm", "attention", "mla", "fused_moe")
 KNOWN = "measured"
 
 
@@ -53,13 +53,20 @@ class Outcome:
 def rows(table: str, data: Path | None, folds: Collection[int], each: int) -> pd.DataFrame:
     """Rows of shapes of these folds, of every version that the rules leave, `each` of a GPU, version and type."""
     from train import corpus
-    from train.nets.fused_moe import untuned
     from train.splits import fold
 
-    frame = corpus.load(table, data, sources=("aiconfigurator",))
+    frame = _usable(table, corpus.load(table, data, sources=("aiconfigurator",)))
     groups = {name: fold(name) in folds for name in frame["group"].astype(str).unique()}
-    frame = frame[frame["group"].astype(str).map(groups)]
-    return corpus.versions(frame[~untuned(frame)] if table == "fused_moe" else frame, max_rows=each)
+    return corpus.versions(frame[frame["group"].astype(str).map(groups)], max_rows=each)
+
+
+def _usable(table: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table that its nets are trained on, in the groups by which they hold rows out."""
+    from train.nets import fused_moe, mla
+
+    if table == "mla":
+        return mla.usable(frame)
+    return frame[~fused_moe.untuned(frame)] if table == "fused_moe" else frame
 
 
 def outcomes(table: str, frame: pd.DataFrame, away: int = 0, *, with_impl: bool = False) -> Iterator[Outcome]:
@@ -114,6 +121,8 @@ def _named(table: str, given: Mapping[Any, Any], case: Mapping[str, Any]) -> tup
         return NET_OF[case["dtype"]], f"gemm {case['dtype']}"
     if table == "attention":
         return f"attention_{'decode' if given['phase'] == 'decode' else 'prefill'}", f"attention {given['phase']}"
+    if table == "mla":
+        return f"mla_{given['phase']}", f"mla {given['phase']}"
     return table, f"{table} {case['dtype']}"
 
 

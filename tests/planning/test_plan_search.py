@@ -102,7 +102,7 @@ def test_more_memory_bandwidth_speeds_up_decode(found: Plan) -> None:
 @pytest.mark.parametrize(("batch", "isl", "osl"), [(8, 1024, 128), (64, 1024, 128), (32, 256, 400), (16, 4000, 100)])
 def test_closed_form_follows_the_simulator(engine: str, batch: int, isl: int, osl: int) -> None:
     one = evaluate(MODEL, Split("H200", engine=engine), Question(isl, osl), [4096], [batch])
-    traffic = synthetic(8 * batch, input_len=isl, output_len=osl, concurrency=batch, spread=0.1)
+    traffic = synthetic(8 * batch, input_len=isl, output_len=osl, concurrency=batch, spread=0.5)
     server = Server.of(MODEL, "H200", Setup(engine=engine, max_num_batched_tokens=4096), traffic.longest)
     ran = server.run(traffic).answer
     assert one.columns["tpot_ms"][0] == pytest.approx(ran["tpot_mean_ms"], rel=0.2)

@@ -17,6 +17,7 @@ from pipewave.serving.matched import HEADROOM, matched
 from pipewave.serving.notation import is_disaggregated
 from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import Traffic, synthetic
+from pipewave.software.front import INSIDE
 from pipewave.step.memory import cache_bytes
 
 MODEL = "Llama-3.1-8B"
@@ -58,7 +59,7 @@ def _plain(pools: Disaggregated, traffic: Traffic) -> tuple[list[float], list[fl
 def test_pools_are_those_of_a_plain_simulator() -> None:
     """Prompts of a whole step's budget, so that each runs alone; engines without overlapped scheduling."""
     pools = Disaggregated.of(
-        MODEL, "H200", Setup(engine="vllm:0.11.0", max_num_batched_tokens=1024), (Side(2), Side(1)), 2048
+        MODEL, "H200", Setup(engine="vllm:0.11.0", max_num_batched_tokens=1024, front=INSIDE), (Side(2), Side(1)), 2048
     )
     traffic = synthetic(40, input_len=1024, output_len=40, rate=40, seed=2)
     record = pools.record(traffic)
@@ -137,7 +138,7 @@ def test_pools_that_nothing_says_are_matched() -> None:
         "disaggregated": True,
     }
     found = answer(from_dict(case))
-    assert any("match the rate of one decode engine" in note for note in found["notes"])
+    assert any("match the rate of the decode engines" in note for note in found["notes"])
     traffic = synthetic(96, input_len=2000, output_len=64, concurrency=32)
     pools, _ = matched(MODEL, "H200", Setup(), 1, traffic)
     record = pools.record(traffic)

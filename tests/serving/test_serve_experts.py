@@ -16,8 +16,9 @@ from pipewave.serving.server_command import read
 from pipewave.serving.setup import Setup
 from pipewave.serving.together import group_seconds
 from pipewave.serving.traffic import synthetic
+from pipewave.software.front import INSIDE
 
-BASE = Setup(dp=16, ep=16, engine="sglang", gpu_memory_utilization=0.85)
+BASE = Setup(dp=16, ep=16, engine="sglang", gpu_memory_utilization=0.85, front=INSIDE)
 TRAFFIC = synthetic(128, input_len=1024, output_len=16, concurrency=64)
 SGLANG = (
     "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 16 --dp-size 16 --enable-dp-attention"

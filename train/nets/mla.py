@@ -48,7 +48,12 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     drawn = corpus.versions(every, max_rows=EACH).index
     frame = every.assign(counted=every.index.isin(newest))[every.index.isin(newest) | every.index.isin(drawn)]
     phase = net.removeprefix("mla_")
-    frame = frame[(frame["phase"] == phase) & ~frame["stack"].isin(EAGER)].reset_index(drop=True)
+    return usable(frame[frame["phase"] == phase]).reset_index(drop=True)
+
+
+def usable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows that ran in a graph, in the groups that are held out together."""
+    frame = frame[~frame["stack"].isin(EAGER)]
     return frame.assign(group=group(frame))
 
 

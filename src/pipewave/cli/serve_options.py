@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pipewave.serving.traffic import Traffic
 
 REQUESTS = 1000  # when nothing says how many
+NO_HOST = "none"  # nothing stands before the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ class Fleet:
     decode: Annotated[int, typer.Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0
     host: Annotated[
         str | None,
-        typer.Option("--host", help="A server over HTTP on such a host: cores=16,speed=0.8,api_servers=2."),
+        typer.Option("--host", help="The server's host: cores=16,speed=0.8,api_servers=2; none: in-process."),
     ] = None
 
     def setup(self, split: Split, engine: EngineOptions, images: int) -> Setup:
@@ -193,13 +194,16 @@ class Fleet:
         return Setup(replicas=self.replicas, prefill=self.prefill, decode=self.decode, images=images, **given)
 
     def hosted(self, setup: Setup, gpu: str) -> Setup:
-        """The set-up behind its engine's front end on the host that is described; as it is where none is."""
+        """The set-up behind its engine's front end on the host that is described; called from its own process on
+        `none`."""
         if self.host is None:
             return setup
         from pipewave.gpus import find
-        from pipewave.software.front import of
+        from pipewave.software.front import INSIDE, of
         from pipewave.software.host import host_of
 
+        if self.host == NO_HOST:
+            return replace(setup, front=INSIDE)
         engine = setup.engine if isinstance(setup.engine, str) else setup.engine.name
         world = setup.engines * setup.tp * setup.pp * setup.dp
         gpus = min(world, find(gpu).gpus_per_node)

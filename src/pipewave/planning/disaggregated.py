@@ -115,10 +115,12 @@ def _columns(
     x, y = split.workers
     busy = np.minimum(y * lanes * split.dp / (question.output_len * tpot) * prefill.seconds / x, 0.99)
     own = prefill.seconds * prefill.split.dp  # a rank's prompt takes its own time, whatever the others do
-    first = own * (1.0 + busy / (2.0 * x * (1.0 - busy)))
     moved = _moved_s(steady, question, prefill, split.gpus, find_gpu(split.gpu))
+    total = y * lanes * split.dp
+    outside = steady.entrance.seconds(own + moved + tpot * question.output_len, total)
+    first = outside + own * (1.0 + busy / (2.0 * x * (1.0 - busy)))
     whole = first + moved + tpot * (question.output_len - 1)
-    per_gpu = y * lanes * split.dp * question.output_len / (whole - first - moved + tpot) / split.gpus
+    per_gpu = total * question.output_len / (whole - first - moved + tpot) / split.gpus
     return {
         "ttft_ms": 1e3 * first,
         "tpot_ms": 1e3 * (tpot + moved / max(question.output_len - 1, 1)),

@@ -2,13 +2,14 @@
 
 With B requests in flight, each living through O steps, B/O prompts come per step, in groups (`arrivals`). A step that
 carries prompt tokens takes longer; spread over all steps that is what a later token pays for other people's prompts.
+Requests that are with the front end are not with the engine (`entrance`).
 The simulator (`serve`) is the reference; this is its mean, a thousand times faster (`python -m bench.plan_steady`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,15 +20,18 @@ from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
 from pipewave.planning import platforms
-from pipewave.planning.arrivals import Groups
+from pipewave.planning.arrivals import Groups, come, rest_s, share_met
+from pipewave.planning.entrance import Entrance
 from pipewave.planning.launch import check_blocks
 from pipewave.planning.parts import Parts
 from pipewave.planning.space import Question, Split
 from pipewave.serving.drafting import with_drafter
 from pipewave.serving.speculative import of as speculative_of
+from pipewave.software.front import of as front_of
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import Budget, budget, requests_in
 
+PASSES = 3  # until the share of requests that the front end holds stands still
 COLUMNS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "spread")
 
 
@@ -68,8 +72,11 @@ class Steady:
         platforms.of(split.gpu, find_engine(split.engine).name)
         check_blocks(model, split)
         self.split, self.question = split, question
-        self.runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, find_engine(split.engine))
-        self.engine: Engine = self.runner.engine
+        runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, find_engine(split.engine))
+        front = front_of(runner.engine.name)
+        self.engine: Engine = runner.engine.hosted(front.host, front.launch)
+        self.runner = replace(runner, engine=self.engine)
+        self.entrance = Entrance(front, question.input_len)
         self.lanes, self.ranks = parallel.pp, parallel.dp
         self.drafts = speculative_of(split.speculative) if split.speculative else None
         self.notes: tuple[str, ...] = ()
@@ -100,23 +107,59 @@ class Steady:
     def _columns(self, tokens: Array, lane: Array) -> dict[str, Array]:
         parts = Parts(self.runner, self.question, tokens, lane, self.drafts)
         self.notes = parts.notes
+        slowest = max(self.runner.stage_shares()) * self.lanes  # a full pipeline runs at its slowest stage
+        held = lane * self.ranks * self.lanes
+        share, inside = np.ones_like(lane), None  # of a request's time that it is in the batch
+        for _ in range(PASSES):
+            inside = self._inside(parts, tokens, lane * share, inside)
+            first, tpot, before = (slowest * one for one in (inside.first, inside.tpot, inside.before))
+            cycle = first + (self.question.output_len - 1) * tpot
+            outside = self.entrance.seconds(cycle, held)
+            share = (cycle - before) / (cycle + outside)
+        tpot = np.maximum(tpot, self.entrance.stream_s(held))
+        return self._named(lane, outside + first, tpot, parts.spread)
+
+    def _inside(self, parts: Parts, tokens: Array, lane: Array, known: _Inside | None) -> _Inside:
+        """Times with `lane` requests in the batch; known: of the pass before."""
         pace = self._pace(tokens, lane)
-        groups = Groups.at(pace.rate * self.ranks)  # a prompt of any rank holds up all
+        rate = pace.rate * self.ranks * (known.tokens if known else 1.0)  # a prompt of any rank holds up all
+        groups = Groups.at(rate, known.met if known else None)
         fullest = np.maximum(groups.prompts / self.ranks, 1.0)  # prompts of the rank with most
+        steps, each = self._prompts(parts, pace, groups, fullest)
+        decode = parts.decode_s(np.maximum(pace.decoding, 1.0)) * (pace.later > 0)
+        # Ranks without a prompt decode beside those that have one.
+        without = steps * (1.0 - 1.0 / self.ranks) ** groups.prompts * (not pace.mixes)
+        tokens_made = 1.0 + groups.share * without.mean(axis=0)
+        tpot = (decode + groups.share * (steps * (each - decode * pace.mixes)).mean(axis=0)) / tokens_made
+        # A prompt is one of a group, more likely of a large one, and on average in its middle.
+        until = np.maximum(steps * (fullest + 1.0) / (2.0 * fullest), 1.0) * each
+        own = (groups.prompts * until).mean(axis=0) / groups.prompts.mean(axis=0)
+        seen = self._seen(groups.share, decode, steps, each, mixes=pace.mixes)
+        met = share_met(rate, decode, (steps * each).mean(axis=0), self.entrance.late_s, mixes=pace.mixes)
+        before = seen if pace.mixes or not pace.later else seen + own
+        return _Inside(seen + own + pace.queued * tpot, tpot, before, met, tokens_made)
+
+    def _prompts(self, parts: Parts, pace: _Pace, groups: Groups, fullest: Array) -> tuple[Array, Array]:
+        """Steps that groups of prompts take, and seconds of each, [cases, settings]."""
         even = groups.prompts / self.ranks / fullest
         work = fullest * groups.length * self.question.input_len
         steps = np.ceil(work / pace.room)
         if pace.mixes:  # groups that overlap share steps
             steps = steps / np.maximum(groups.share * steps.mean(axis=0), 1.0)
-        beside = pace.decoding if pace.mixes else np.zeros_like(lane)
-        each = parts.prompt_s(np.minimum(work / steps, pace.room), np.broadcast_to(beside, work.shape), even)
-        decode = parts.decode_s(np.maximum(pace.decoding, 1.0)) * (pace.later > 0)
-        tpot = decode + groups.share * (steps * (each - decode * pace.mixes)).mean(axis=0)
-        # A prompt is one of a group, more likely of a large one, and on average in its middle. It has come while a
-        # step was running.
-        until = np.maximum(steps * (fullest + 1.0) / (2.0 * fullest), 1.0) * each
-        first = tpot + (groups.prompts * until).mean(axis=0) / groups.prompts.mean(axis=0) + pace.queued * tpot
-        return self._named(lane, first, tpot, first + pace.later * tpot, parts.spread)
+        beside = pace.decoding * pace.mixes
+        return steps, parts.prompt_s(np.minimum(work / steps, pace.room), np.broadcast_to(beside, work.shape), even)
+
+    def _seen(self, share: Array, decode: Array, steps: Array, each: Array, *, mixes: bool) -> Array:
+        """Seconds until a step begins that knows of a request: the rest of the step that runs when it comes, and where
+        steps are scheduled ahead the whole next one."""
+        meeting, late_s = share * steps.mean(axis=0), self.entrance.late_s
+        alone = np.maximum(1.0 - meeting, 0.0) if mixes else np.ones_like(meeting)
+
+        def over_steps(what: Callable[[Array], Array]) -> Array:
+            return np.asarray(alone * what(decode) + share * (steps * what(each)).mean(axis=0))
+
+        rest = over_steps(lambda s: rest_s(s, late_s)) / over_steps(lambda s: come(s, late_s))
+        return np.asarray(rest + over_steps(np.asarray) / (alone + meeting) * self.engine.overlaps)
 
     def _pace(self, tokens: Array, lane: Array) -> _Pace:
         """How requests move through settings of `tokens` a step and `lane` requests."""
@@ -130,12 +173,23 @@ class Steady:
         queued = np.maximum(lane / rate - later - own, 0.0)
         return _Pace(rate, rate * later, tokens - rate * later, queued, later, mixes=mixes)
 
-    def _named(self, lane: Array, first: Array, tpot: Array, cycle: Array, spread: float) -> dict[str, Array]:
-        pace = max(self.runner.stage_shares()) * self.lanes  # a full pipeline runs at its slowest stage
-        first, tpot, cycle = first * pace, tpot * pace, cycle * pace
+    def _named(self, lane: Array, first: Array, tpot: Array, spread: float) -> dict[str, Array]:
+        cycle = first + (self.question.output_len - 1) * tpot
         per_gpu = lane * self.question.output_len / cycle * self.lanes * self.ranks / self.split.parallel.world
         values = (1e3 * first, 1e3 * tpot, 1e3 * cycle, per_gpu, 1 / tpot, np.full_like(tpot, spread))
         return dict(zip(COLUMNS, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Seconds from the engine's door to a first token and between later ones, and those before a request counts among
+    the batch; the share of steps that meet prompts, and tokens that a request makes a decode step."""
+
+    first: Array
+    tpot: Array
+    before: Array
+    met: Array
+    tokens: Array
 
 
 @dataclass(frozen=True, slots=True)

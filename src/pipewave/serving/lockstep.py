@@ -41,7 +41,7 @@ class Group:
     """`ranks` replicas in lock step, with the face of one replica.
 
     patience: steps that prompts are held back until every rank has one (0: none), where ranks are decoding: what
-    TensorRT-LLM's `attention_dp_config` calls enable_balance and timeout_iters.
+    TensorRT-LLM's `attention_dp_config` calls enable_balance and timeout_iters. `jitter`: as Replica's, of all ranks.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class Group:
         *,
         ready: bool = False,
         patience: int = 0,
+        jitter: Sequence[float] = (1.0,),
     ) -> None:
+        self.jitter, self.steps = jitter, 0
         self.table, self.patience, self.held = table, 0 if ready else patience, 0
         self.recorders = [StepRecorder() for _ in range(ranks)]
         self.ranks = [Replica(recorder, limits, traffic, ready=ready) for recorder in self.recorders]
@@ -113,7 +115,8 @@ class Group:
             setattr(whole, name, sum(getattr(step, name) for step in steps))
         work = [recorder.work for recorder in self.recorders]
         if any(decoding or pieces for decoding, _, pieces in work):
-            whole.seconds = self.table.together(work)
+            whole.seconds = self.table.together(work) * self.jitter[self.steps % len(self.jitter)]
+            self.steps += 1
         return whole
 
 

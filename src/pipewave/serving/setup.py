@@ -11,7 +11,8 @@ from pipewave.models.adapters import Lora
 from pipewave.models.balance import Balance
 from pipewave.models.exchange import exchange_of
 from pipewave.serving.speculative import Speculative
-from pipewave.software.front import INSIDE, Front
+from pipewave.software.front import Front
+from pipewave.software.front import of as front_of
 from pipewave.step import Engine, find_engine
 
 
@@ -19,7 +20,8 @@ from pipewave.step import Engine, find_engine
 class Setup:
     """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
 
-    front: what stands between clients and engine; nothing when it is called from its own process.
+    front: what stands between clients and engine; None: the engine's own server, `INSIDE`: nothing, it is called from
+    its own process.
     recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once, the first
     ones too; message_tokens: tokens of a request that go out in one message after its first. mixes_phases: decode
     tokens ride along with prompts (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of
@@ -49,7 +51,7 @@ class Setup:
     exchange: str | None = None
     two_batch: bool = False
     balance: Balance | None = None
-    front: Front = INSIDE
+    front: Front | None = None
     recv_interval: int = 1
     stream_interval: int = 1
     mixes_phases: bool | None = None
@@ -86,9 +88,24 @@ class Setup:
         return self.prefill + self.decode or self.replicas
 
     @property
-    def streaming(self) -> Front:
-        """The front end, with its time a token shared by those that go out in one message."""
-        return replace(self.front, stream_us=self.front.stream_us / max(self.message_tokens, self.stream_interval))
+    def front_end(self) -> Front:
+        """What stands between clients and engine."""
+        return front_of(find_engine(self.engine).name) if self.front is None else self.front
+
+    @property
+    def together(self) -> int:
+        """Tokens of a request that go out in one message."""
+        return max(self.message_tokens, self.stream_interval)
+
+    def streaming(self, sent: float) -> Front:
+        """The front end, with its time a token shared by those that go out in one message, after `sent` others."""
+        front = self.front_end
+        return replace(front, stream_us=(front.stream_us + front.copied_us * sent / 1000) / self.together)
+
+    def hosted(self, engine: Engine) -> Engine:
+        """The engine on the host behind this front end."""
+        front = self.front_end
+        return engine.hosted(front.host, front.launch, front.message_us / self.together)
 
     def program(self) -> Engine:
         """The engine with this set-up's limits in place of its defaults."""

@@ -43,11 +43,11 @@ class Pool:
     def replicas(
         self, traffic: Traffic, *, ready: bool = False, jitter: float = 0.0, seed: int = 0
     ) -> list[Replica] | list[Group]:
-        """Fresh engines; the times of steps of engines of one rank scatter by `jitter`."""
+        """Fresh engines, whose times of steps scatter by `jitter`."""
+        drawn = [factors(jitter, seed + 1 + which) for which in range(self.engines)]
         if self.ranks > 1:
             parts = (self.table, self.limits, traffic, self.ranks)
-            return [Group(*parts, ready=ready, patience=self.patience) for _ in range(self.engines)]
-        drawn = [factors(jitter, seed + 1 + which) for which in range(self.engines)]
+            return [Group(*parts, ready=ready, patience=self.patience, jitter=one) for one in drawn]
         return [Replica(self.table, self.limits, traffic, ready=ready, jitter=one) for one in drawn]
 
     def inboxes(self) -> list[Inbox]:
@@ -58,12 +58,16 @@ class Pool:
 @dataclass(slots=True)
 class Record:
     """What happened: first and last token of each request as its client saw them (seconds), and every step of every
-    engine."""
+    engine. reached_s: when each request reached an engine; first_made_s, done_made_s: when the engine had made its
+    first and last token, before they were streamed."""
 
     first_s: Array
     done_s: Array
     arrival_s: Array
     steps: list[tuple[int, Step]] = field(default_factory=list)
+    reached_s: Array = field(default_factory=lambda: np.empty(0))
+    first_made_s: Array = field(default_factory=lambda: np.empty(0))
+    done_made_s: Array = field(default_factory=lambda: np.empty(0))
 
     @property
     def preemptions(self) -> int:
@@ -103,7 +107,8 @@ class Simulation:
         self.events: list[tuple[float, int, Handler, int]] = []
         self.serial = count()
         size = len(traffic)
-        self.record = Record(np.full(size, np.nan), np.full(size, np.nan), traffic.arrival_s.copy())
+        first, done, *inside = (np.full(size, np.nan) for _ in range(5))
+        self.record = Record(first, done, traffic.arrival_s.copy(), [], *inside)
         self.arrivals = self._arrivals()
 
     def run(self) -> Record:
@@ -139,6 +144,7 @@ class Simulation:
             self._reach(now, request)
 
     def _reach(self, now: float, request: int) -> None:
+        self.record.reached_s[request] = now
         self._send(now, request, range(len(self.front)))
 
     def _send(self, now: float, request: int, among: Sequence[int]) -> None:
@@ -202,13 +208,13 @@ class Simulation:
         record, seen = self.record, self.desk.leave(now, step.decoding + len(step.first))
         for request in step.first:
             if np.isnan(record.first_s[request]) and not self._goes_on(which, request):
-                record.first_s[request] = seen
+                record.first_s[request], record.first_made_s[request] = seen, now
         for request in step.done:
             if self._goes_on(which, request):
                 delay = self.transfer_s(int(self.traffic.input_len[request])) if self.transfer_s else 0.0
                 self._at(now + delay, self._received, request)
                 continue
-            record.done_s[request] = seen
+            record.done_s[request], record.done_made_s[request] = seen, now
             if self.traffic.concurrency:
                 self._next_arrival(self.desk.again(seen))
 

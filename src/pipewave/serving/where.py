@@ -1,9 +1,10 @@
 """What the mean TTFT and TPOT of a run are made of: waiting, and kernel families and gaps of the steps between.
 
-A request waits until the first step with a piece of its prompt begins; from there to its first token it is in steps, of
-its own prompt and of others. A later token takes a step; where engines are disaggregated, the first of them waits for
-its cache, and where tokens are drafted, a step verifies several and drafts anew. A sample of the steps of each kind is
-priced kernel by kernel and its shares are spread over the time, so that parts add up to the mean.
+A request passes the front end and waits until the first step with a piece of its prompt begins; from there to its first
+token it is in steps, of its own prompt and of others. Its tokens pass the front end again. A later token takes a step;
+where engines are disaggregated, the first of them waits for its cache, and where tokens are drafted, a step verifies
+several and drafts anew. A sample of the steps of each kind is priced kernel by kernel and its shares are spread over
+the time, so that parts add up to the mean.
 """
 
 from __future__ import annotations
@@ -21,36 +22,41 @@ from pipewave.serving.simulate import Record
 from pipewave.serving.traffic import Traffic
 
 SAMPLES = 12  # steps of a kind that are priced
-WAITING, DRAFTING, TRANSFER = "waiting", "drafting", "cache_transfer"
+FRONT, WAITING, DRAFTING, TRANSFER = "front_end", "waiting", "drafting", "cache_transfer"
 Parts = dict[str, float]
 
 
 def where(server: Server, record: Record, traffic: Traffic, kept: NDArray[np.bool_] | None = None) -> dict[str, Parts]:
     """Parts in ms of the means over requests (those kept): `ttft_ms`, and `tpot_ms` where there are later tokens."""
     chosen = np.ones(len(traffic), bool) if kept is None else kept
-    waited = _waited(record, len(traffic))
-    first = record.first_s - record.arrival_s
-    ttft, wait = 1e3 * float(first[chosen].mean()), 1e3 * float(waited[chosen].mean())
+    before, out = record.reached_s - record.arrival_s, record.first_s - record.first_made_s
+    whole, passed = record.first_s - record.arrival_s, before + out
+    ttft, front, wait = (1e3 * float(one[chosen].mean()) for one in (whole, passed, _waited(record, len(traffic))))
     prompts = [step for _, step in record.steps if step.pieces]
-    parts = {"ttft_ms": {WAITING: wait} | _spread(server, prompts, ttft - wait)}
+    parts = {"ttft_ms": {FRONT: front, WAITING: wait} | _spread(server, prompts, ttft - front - wait)}
     later = chosen & (traffic.output_len > 1)
     if later.any():
-        times = (record.done_s - record.first_s)[later] / (traffic.output_len[later] - 1)
-        decodes = [step for _, step in record.steps if step.decoding]
-        tpot, moved = 1e3 * float(times.mean()), _moved_ms(server, traffic, later)
-        parts["tpot_ms"] = _spread(server, decodes, tpot - moved) | {TRANSFER: moved}
-    return {name: {part: round(ms, 4) for part, ms in found.items() if ms} for name, found in parts.items()}
+        held = record.done_s - record.done_made_s - out
+        tpot, front = (_each_ms(time, traffic, later) for time in (record.done_s - record.first_s, held))
+        decodes, moved = [step for _, step in record.steps if step.decoding], _moved_ms(server, traffic, later)
+        parts["tpot_ms"] = {FRONT: front} | _spread(server, decodes, tpot - front - moved) | {TRANSFER: moved}
+    return {name: {part: round(ms, 4) for part, ms in found.items() if round(ms, 4)} for name, found in parts.items()}
 
 
 def _waited(record: Record, count: int) -> Array:
-    """Seconds from a request's arrival until the first step with a piece of it began, [request]."""
+    """Seconds from when a request reached an engine until the first step with a piece of it began, [request]."""
     began = np.full(count, np.nan)
     for _, step in record.steps:
         for request in {request for request, _, _ in step.pieces}:
             if np.isnan(began[request]):
                 began[request] = step.start_s
-    began = np.where(np.isnan(began), record.first_s, began)
-    return began - record.arrival_s
+    began = np.where(np.isnan(began), record.first_made_s, began)
+    return began - record.reached_s
+
+
+def _each_ms(seconds: Array, traffic: Traffic, later: NDArray[np.bool_]) -> float:
+    """A time of requests as ms of each later token, mean over requests."""
+    return 1e3 * float((seconds[later] / (traffic.output_len[later] - 1)).mean())
 
 
 def _moved_ms(server: Server, traffic: Traffic, later: NDArray[np.bool_]) -> float:

@@ -11,7 +11,7 @@ _plain = table_case("mla", "heads")
 
 
 def _case(row: Case) -> dict[str, Any]:
-    return _plain(row) | lens(row) | {"phase": str(row["phase"])}
+    return _plain(row) | lens(row) | {"phase": str(row["phase"]), "kv_dtype": str(row["kv_dtype"])}
 
 
 ROWS = {"mla": Rows(group=("heads",), table="mla", case=_case, phase=lambda case: str(case["phase"]))}
