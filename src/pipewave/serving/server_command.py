@@ -140,11 +140,8 @@ def read(command: str, version: str | None = None) -> Deployed:
     spec, loaded = _loaded(model, taken.said.get("weights"))
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
-    notes = [
-        *loaded,
-        *(f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED),
-    ]
-    return Deployed(engine, model, spec, setup, tuple(notes))
+    left_out = (f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED)
+    return Deployed(engine, model, spec, setup, (*loaded, *left_out))
 
 
 def split(command: str) -> list[str]:
@@ -233,7 +230,7 @@ def _loaded(model: str, word: str | None) -> tuple[ModelSpec, tuple[str, ...]]:
     A quantised checkpoint is what its config says, whatever the word.
     """
     spec = load(model)
-    if word is None or any(not linear.precision.full for linear in spec.linears()):
+    if word is None or load(model, online="fp8") == spec:
         return spec, ()
     if word not in ONLINE:
         return spec, (f"--quantization {word}: not modelled for 16-bit weights; answered as without it",)
