@@ -39,21 +39,17 @@ def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, f
     every = [one for one in outcomes if one.software in LEVELS[1:]]
     own = {level: [one for one in every if one.software == level] for level in CALIBRATED}
     pooled = {level: found if len(found) >= ENOUGH else every for level, found in own.items()}
-    settled: dict[str, Interval] = {}
-    for level, found in pooled.items():
-        if len(found) >= ENOUGH:
-            settled[level] = _interval(found, usual, list(settled.values()))
-    return settled
+    return {level: _interval(found, usual) for level, found in pooled.items() if len(found) >= ENOUGH}
 
 
-def _interval(found: Sequence[Outcome], usual: Interval, nearer: Sequence[Interval] = ()) -> Interval:
+def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
     """The best multiple and power by interval score, cells of a GPU and version counting alike.
 
-    No interval is narrower than that of known software or of nearer levels: what these hold already needs no multiple.
+    No interval is narrower than that of known software: what this holds already needs no multiple.
     """
     error, half = np.array([(abs(one.off), one.half) for one in found]).T
     scale = (half / usual.multiple) ** (1.0 / usual.power)
-    known = half_width([usual, *nearer], scale)
+    known = half_width([usual], scale)
     cells = np.unique([f"{one.gpu}|{one.stack}" for one in found], return_inverse=True)[1]
     weight = balance(cells)
     tried = []
@@ -64,7 +60,7 @@ def _interval(found: Sequence[Outcome], usual: Interval, nearer: Sequence[Interv
         tried.append((score, Interval(round(float(multiple), 4), power)))
     best = min(score for score, _ in tried)
     chosen = next(interval for score, interval in tried if score <= TOLERANCE * best)
-    return chosen if chosen.multiple else [usual, *nearer][-1]
+    return chosen if chosen.multiple else usual
 
 
 def left_out(runs: Path, tables: Sequence[str]) -> dict[str, list[Outcome]]:

@@ -94,6 +94,11 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("B200", "graph", EXPERTS | {"stack": "sglang-0.5.13"}),
         *(("B200", "graph", DECODE | {"stack": stack, "impl": impl, "heads": 64, "kv_heads": 1})
           for stack, impl in (("trtllm-1.3.0rc20", "torch_flow"), ("sglang-0.5.14", "trtllm_mha"))),
+        ("B200", "graph", DECODE | {"stack": "trtllm-1.2.0rc5", "impl": "torch_flow", "heads": 32, "kv_heads": 1}),
+        *(("L40S", "graph", case | {"stack": "vllm-0.22.0", "impl": "vllm_flash_attn"}) for case in (DECODE, PROMPT)),
+        *(("A100", protocol, DECODE | {"stack": stack})
+          for protocol, stack in (("cold", "sglang-0.5.10"), ("graph", "sglang-0.5.14"))),
+        ("A40", "graph", DECODE | {"stack": "sglang-0.5.9"}),
     ],
     "mla": [
         ("B200", "graph", MLA | {"stack": stack, "impl": impl})

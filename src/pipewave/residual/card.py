@@ -35,9 +35,11 @@ def intervals_of(
 ) -> tuple[Interval, ...]:
     """The intervals of which the widest counts: no call gets less than it would on more familiar ground.
 
-    `basis|protocol` stands in for a basis where a protocol has an interval of its own; levels of `software` add theirs.
+    `basis|protocol` stands in for a basis where a protocol has an interval of its own. A level of `software` adds its
+    own, or where it has none those of all nearer levels: a version known elsewhere and a neighbour known here are
+    wrong by different amounts, and neither is nearer always.
     """
-    levels = LEVELS[1 : LEVELS.index(software) + 1]
+    levels = (software,) if software in known else LEVELS[1 : LEVELS.index(software) + 1]
     names = [name for name in (*BASES[: BASES.index(basis) + 1], *levels) if name in known]
     return tuple(known.get(f"{name}|{protocol}", known[name]) for name in names)
 
