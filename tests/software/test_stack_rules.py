@@ -105,6 +105,9 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         for stack, impl in (("sglang-0.5.14", "triton"), ("sglang-0.5.14", "trtllm_mla"), ("vllm-0.24.0", None))
     ],
 }  # fmt: skip
+VERSIONS["collective"] = [
+    ("H200", "graph", {"kernel": "all_reduce", "bytes": 1 << 16, "world": 8, "impl": "custom", "stack": "sglang-0.5.9"})
+]
 _PROMPTS = {"kernel": "attention_module", "q_lens": [1024] * 4, "kv_lens": [1024] * 4, "phase": "context"}
 _VLLM, _SGLANG = {"stack": "vllm-0.24.0"}, {"stack": "sglang-0.5.14"}
 _FLASHMLA = _PROMPTS | _VLLM | {"kind": "dsa", "impl": "FLASHMLA_SPARSE", "heads": 64}
