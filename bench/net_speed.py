@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.residual.nets import Net, first_bias, trained
+from pipewave.residual.nets import Net, layers_under, trained
 
 ROWS = 16_384
 CHUNKS = (128, 256, 512, 1024, 2048)
@@ -34,8 +34,8 @@ def products(net: Net, x: NDArray[np.float32]) -> object:
 
 
 def whole(net: Net, x: NDArray[np.float32]) -> object:
-    """The network as predictions run it."""
-    return net._forward(x, first_bias(net, net.codes({})))
+    """The network as predictions run it, on the inputs and a one."""
+    return layers_under(net, net.codes({})).outputs(np.concatenate((x, np.ones((1, len(x)), np.float32).T), axis=1))
 
 
 def us_a_row(net: Net, work: Work, chunk: int, x: NDArray[np.float32]) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.residual.nets import activate
+from pipewave.residual.layers import activate
 from train.rows import Ints, Rows
 
 Tensors = Mapping[str, NDArray[np.float32]]

@@ -40,7 +40,7 @@ def test_a_group_does_not_choose_its_own_ratio() -> None:
 def test_a_ratio_slows_steps_and_is_taken_back(runs: list[published_amd.Run]) -> None:
     run = next(run for run in runs if run.figure == "e2e_ms")
     before = run.predicted()["e2e_ms"]
-    with published_amd.ratio(3.0):
+    with published_amd.ruled(best_kernel_ratio=3.0):
         assert run.predicted()["e2e_ms"] > 1.2 * before
     assert run.predicted()["e2e_ms"] == before
 

@@ -16,7 +16,7 @@ import pytest
 
 from pipewave.errors import BadInput
 from pipewave.measure.engine import gates, launch, points, timing, traces, worker
-from pipewave.measure.engine.__main__ import Run, Writer, options, setup_of
+from pipewave.measure.engine.__main__ import Run, Writer, options, setup_of, trace_suffix
 from pipewave.measure.engine.drive import Driver, RunningEngine
 
 LAUNCH_S = 1e-4
@@ -315,3 +315,8 @@ def test_drawn_gates_differ_by_layer_and_keep_their_shape(monkeypatch: pytest.Mo
     loads = torch.bincount(seen[0].topk(4).indices.ravel(), minlength=32)
     assert int((loads > 0).sum()) > 28  # of 32: tokens spread
     assert not torch.equal(seen[0], seen[1])
+
+
+def test_traces_of_kinds_have_a_file_each() -> None:
+    names = [trace_suffix(point) for point in (*points.traced(), *points.traced_kinds())]
+    assert names == ["prefill", "decode", "prefill-1x8192", "prefill-4x2048", "decode"]

@@ -318,3 +318,42 @@ def test_a_list_that_names_every_expert_and_map() -> None:
 def test_fused_maps_are_ignored_by_their_own_names() -> None:
     kept = FP8_BLOCK | {"modules_to_not_convert": ["model.layers.0.self_attn.qkv_proj", "model.layers.0.mlp.down_proj"]}
     assert dtypes(kept) == ["bf16", "fp8_block", "fp8_block", "bf16", "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "heads"),
+    [
+        ({}, 0),
+        ({"num_nextn_predict_layers": 1}, 1),
+        ({"num_nextn_predict_layers": 0}, 0),
+        ({"mtp_num_hidden_layers": 2}, 2),
+        ({"num_mtp_modules": 3, "num_nextn_predict_layers": 1, "use_mtp": True}, 3),
+        ({"num_mtp_modules": 3, "use_mtp": False}, 0),
+        ({"model_type": "qwen3_next"}, 1),  # in the checkpoint, and not in the config
+    ],
+)
+def test_heads_for_drafting_are_counted(stated: dict[str, object], heads: int) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 512, "vocab_size": 1000,
+    }  # fmt: skip
+    assert load(config | stated).mtp_heads == heads
+
+
+def test_embeddings_of_another_width_are_refused() -> None:
+    """ALBERT and ELECTRA embed tokens in a width of their own, which was read as the vocabulary's second name."""
+    config = {
+        "model_type": "electra", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 512, "vocab_size": 1000, "embedding_size": 128,
+    }  # fmt: skip
+    with pytest.raises(UnsupportedModel, match="embedding_size = 128"):
+        load(config)
+    assert load(config | {"embedding_size": 256}).vocab == 1000
+
+
+@pytest.mark.parametrize(
+    ("named", "pooled"), [("GPT2LMHeadModel", False), ("GPT2Model", True), ("MinistralModel", True)]
+)
+def test_a_model_with_a_head_generates(named: str, pooled: bool) -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100, "n_positions": 32}
+    assert load(config | {"architectures": [named]}).pooled is pooled

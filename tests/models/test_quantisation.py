@@ -8,6 +8,7 @@ import pytest
 
 from pipewave.errors import UnsupportedModel
 from pipewave.models.config import parse
+from pipewave.models.shard import ALONE, weight_bytes
 
 ROWS, WIDE, INTER = 64, 256, 512
 BASE = {
@@ -64,7 +65,26 @@ BYTES = {
         {"quant_method": "torchao", "quant_type": {"default": {"_type": "Float8DynamicActivationFloat8WeightConfig"}}},
         packed(WIDE, INTER, 8, -1),
     ),
+    "torchao by module": (
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "FqnToConfig", "_data": {"fqn_to_config": {
+            "_default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 32}}, "lm_head": None}}}}},
+        packed(WIDE, INTER, 4, 32, zero_bits=4),
+    ),
     "sglang int8": ({"quant_method": "w8a8_int8"}, packed(WIDE, INTER, 8, -1)),
+    "hqq": (
+        {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}},
+        packed(WIDE, INTER, 4, 64, zero_bits=16),
+    ),
+    "eetq": ({"quant_method": "eetq"}, packed(WIDE, INTER, 8, -1)),
+    "modelopt, 8-bit weights alone": ({"quant_algo": "W8A16"}, packed(WIDE, INTER, 8, -1)),
+    "modelopt mxfp8": (
+        {"quant_method": "modelopt_mxfp8", "quant_algo": "MXFP8"}, packed(WIDE, INTER, 8, 32, scale=1),
+    ),
+    "fp_quant": ({"quant_method": "fp_quant", "forward_dtype": "nvfp4"}, packed(WIDE, INTER, 4, 16, scale=1)),
+    "quark uint4": (
+        {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "uint4", "group_size": 64}}},
+        packed(WIDE, INTER, 4, 64, zero_bits=4),
+    ),
 }  # fmt: skip
 
 
@@ -115,3 +135,97 @@ def test_four_bit_experts_beside_eight_bit_maps() -> None:
 def test_what_is_not_modelled_is_named(section: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedModel, match=r"not modelled|only 4 and 8"):
         of(section)
+
+
+HEADS, KV, DIM, MOE_INTER, EXPERTS, LAYERS, VOCAB = 4, 2, WIDE // 4, 128, 4, 2, 1024
+MAPS = {  # weights of one layer by part, and what stays in 16 bits whatever a section says
+    "attention": (HEADS * DIM + 2 * KV * DIM) * WIDE + WIDE * HEADS * DIM,
+    "experts": EXPERTS * 3 * MOE_INTER * WIDE,
+    "router": EXPERTS * WIDE,
+}
+NORMS = LAYERS * (2 * WIDE + 2 * DIM) + WIDE  # two a layer, one a head of queries and keys, the last
+
+
+def whole(attention: float, experts: float, head: float = 2.0) -> float:
+    """Bytes of the model of `MOE` when its parts take so many bytes a weight."""
+    layer = MAPS["attention"] * attention + MAPS["experts"] * experts + MAPS["router"] * 2.0
+    return LAYERS * layer + VOCAB * WIDE * (2.0 + head) + 2.0 * NORMS
+
+
+def grouped(*groups: tuple[str, dict[str, Any]], ignore: tuple[str, ...] = ("lm_head",)) -> dict[str, Any]:
+    named = {f"group_{n}": {"targets": [target], "weights": weights} for n, (target, weights) in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "config_groups": named, "ignore": list(ignore)}
+
+
+W4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+W8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
+NV = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
+W4_BYTES, NV_BYTES = 0.5 + 2 / 32, 0.5 + 1 / 16
+CHECKPOINTS = {
+    "experts alone, attention by expression kept": (
+        grouped(("Linear", W4), ignore=("lm_head", "re:.*self_attn.*", "re:.*mlp.gate$")), whole(2.0, W4_BYTES),
+    ),
+    "fp8 attention beside 4-bit experts": (
+        grouped(("re:.*self_attn.*", W8), ("re:.*experts.*", NV), ignore=("lm_head", "re:.*gate$")),
+        whole(1.0, NV_BYTES),
+    ),
+    "modelopt keeps attention of all layers": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.*.self_attn*"]},
+        whole(2.0, NV_BYTES),
+    ),
+    "modelopt, a list of modules": (
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            f"model.layers.{layer}.{name}": {"quant_algo": algorithm}
+            for layer in range(LAYERS)
+            for name, algorithm in (
+                ("self_attn.q_proj", "FP8"), ("self_attn.k_proj", "FP8"), ("self_attn.v_proj", "FP8"),
+                ("self_attn.o_proj", "FP8"), ("mlp.experts.0.gate_proj", "NVFP4"), ("mlp.experts.0.down_proj", "NVFP4"),
+            )
+        }},
+        whole(1.0, NV_BYTES),
+    ),
+    "blocks, router and head kept by name": (
+        {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["gate", "lm_head"]},
+        whole(1 + 4 / 128**2, 1 + 4 / 128**2),
+    ),
+    "mxfp4 experts": (
+        {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]},
+        whole(2.0, 0.5 + 1 / 32),
+    ),
+    "awq keeps attention": (
+        {"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": ["mlp.gate", "self_attn"]},
+        whole(2.0, 0.5 + 2.5 / 128),
+    ),
+    "quark, attention in 8 bits": (
+        {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}, "exclude": ["lm_head"],
+         "layer_quant_config": {"*self_attn*": {"weight": {"dtype": "fp8_e4m3"}}}},
+        whole(1.0, 0.5 + 1 / 32),
+    ),
+    "bitsandbytes": (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": ["lm_head", "self_attn"]},
+        whole(2.0, 0.5 + 4 / 64),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_bytes_of_a_whole_model_by_hand(name: str) -> None:
+    section, wanted = CHECKPOINTS[name]
+    assert weight_bytes(of(section, MOE | {"vocab_size": VOCAB}), ALONE) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_cache_narrower_than_what_is_answered_is_told() -> None:
+    model = of({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"})
+    assert model.kv_dtype == "fp8"
+    assert any("4-bit KV cache" in note for note in model.notes)
+
+
+def test_one_name_of_a_fused_map_keeps_it() -> None:
+    """Qwen3.5 ships z, a and b apart from the maps that engines fuse them with."""
+    hybrid = BASE | {
+        "model_type": "qwen3_5", "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+    }  # fmt: skip
+    kept = grouped(("Linear", W4), ignore=("lm_head", "re:.*linear_attn.in_proj_a$"))
+    types = {linear.name: linear.precision.dtype for linear in of(kept, hybrid).layers[0].linears()}
+    assert (types["in_proj_ba"], types["in_proj_qkvz"]) == ("bf16", "int4")

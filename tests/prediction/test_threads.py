@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
+import threadpoolctl
 
 import pipewave as pw
-from pipewave.prediction import arrays, threads
+from pipewave.errors import PipewaveError
+from pipewave.prediction import api, arrays, threads
+from pipewave.prediction.threads import blas_alone
 
 ROWS = 5 * arrays.CHUNK_ROWS + 17
 
@@ -37,11 +42,43 @@ def test_parts_keep_their_order_and_the_first_error_is_raised() -> None:
         threads.each(lambda part: 1 / (part - 3), range(8))
 
 
-@pytest.mark.parametrize(
-    ("blas", "asked", "cores"), [("1", "", 4), ("1", "2", 2), ("1", "9", 4), ("1", "x", 4), ("4", "", 1), ("", "", 1)]
-)
+@pytest.mark.parametrize(("asked", "cores"), [("", 4), ("2", 2), ("9", 4), ("x", 4), ("0", 4)])
 @pytest.mark.usefixtures("_alone")
-def test_threads_stay_within_what_was_asked(monkeypatch: pytest.MonkeyPatch, blas: str, asked: str, cores: int) -> None:
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", blas)
+def test_threads_stay_within_what_was_asked(monkeypatch: pytest.MonkeyPatch, asked: str, cores: int) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     assert threads.cores() == cores
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"}
+
+
+@pytest.fixture
+def _shared_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        if blas_threads() != {2}:
+            pytest.skip("a BLAS whose threads nobody sets")
+        yield
+
+
+@pytest.mark.usefixtures("_shared_out")
+def test_blas_keeps_to_one_thread_during_a_table_and_not_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[set[int]]()
+    answer = api.answer
+    monkeypatch.setattr(api, "answer", lambda *a: (seen.append(blas_threads()), answer(*a))[1])
+    for rows in (threads.WORTH_IT, 2):
+        pw.predict({"kernel": "gemm", "m": np.arange(1, rows + 1), "n": 512, "k": 512}, "H200")
+    assert seen == [{1}, {2}]
+    with pytest.raises(PipewaveError):
+        pw.predict([pw.gemm(1, 1, 1, dtype="nvfp4")] * threads.WORTH_IT, "A100")
+    assert blas_threads() == {2}
+
+
+@pytest.mark.usefixtures("_shared_out")
+def test_the_last_of_several_callers_lifts_the_limit() -> None:
+    with blas_alone(1000):
+        with blas_alone(1000):
+            assert blas_threads() == {1}
+        assert blas_threads() == {1}
+    assert blas_threads() == {2}

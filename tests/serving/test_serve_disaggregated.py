@@ -138,7 +138,7 @@ def test_pools_that_nothing_says_are_matched() -> None:
         "disaggregated": True,
     }
     found = answer(from_dict(case))
-    assert any("match the rate of one decode engine" in note for note in found["notes"])
+    assert any("match the rate of the decode engines" in note for note in found["notes"])
     traffic = synthetic(96, input_len=2000, output_len=64, concurrency=32)
     pools, _ = matched(MODEL, "H200", Setup(), 1, traffic)
     record = pools.record(traffic)

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from typing import Any
 
+from pipewave.gpus import find as find_gpu
+from pipewave.models import load
+from pipewave.models.exchange import exchange_of
+from pipewave.models.kernels import Batch, Deployment
+from pipewave.models.shard import Parallel
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
+from pipewave.serving.launched import _weights
+from pipewave.software.pools import _launches
+from pipewave.step import Runner, find_engine
+
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*self_attn*"]}
+
+
+def builtin(name: str) -> dict[str, Any]:
+    return dict(json.loads((files("pipewave") / "data" / "models" / f"{name}.json").read_text("utf-8")))
+
 
 CASE = {
     "model": "DeepSeek-R1",
@@ -47,3 +64,25 @@ def test_pools_that_are_given_are_taken_at_their_word() -> None:
 def test_a_dense_model_has_pools_that_match_its_rate() -> None:
     case = CASE | {"model": "Llama-3.1-8B", "tp": 1, "gpu": "H100", "disaggregated": True, "version": "1.2.0"}
     assert any("match the rate" in note for note in answer(from_dict(case))["notes"])
+
+
+def test_output_maps_are_those_of_the_checkpoint_that_was_launched() -> None:
+    """DeepSeek-R1-FP4-v2 holds them in NVFP4; a model in FP8 keeps its own."""
+    folder = {**builtin("DeepSeek-R1"), "quantization_config": NVFP4}
+    model = load(folder)
+    launch = next(one for one in _launches() if one.of.get("output_maps"))
+    kinds = {mixer.out.precision.dtype for layer in _weights(model, launch, "nvfp4").layers for mixer in layer.mixers}
+    assert kinds == {"nvfp4"}
+    assert _weights(load("DeepSeek-R1"), launch, "fp8_block") == load("DeepSeek-R1")
+
+
+def test_writes_over_nvlink_cross_no_network() -> None:
+    """32 ranks of a GB200 lie on eight hosts that one NVLink joins; DeepEP's calls still say so."""
+    model, split = load("DeepSeek-R1"), Parallel(1, 1, 32, 32)
+    calls = {}
+    for word in ("flashinfer_nvlink_one_sided", "deepep"):
+        engine = find_engine("trtllm").what_if(exchange=exchange_of(word))
+        runner = Runner.of(Deployment(model, split), find_gpu("GB200"), engine)
+        uses = runner.deployment.kernels(Batch((1,) * 8, (100,) * 8))
+        calls[word] = next(use.call for use in uses if use.name == "moe_dispatch")
+    assert [call.nodes for call in calls.values()] == [1, 8]  # type: ignore[attr-defined]

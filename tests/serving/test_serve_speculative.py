@@ -184,3 +184,30 @@ def test_ranks_in_lock_step_draft_together() -> None:
 def test_drafting_layers_that_leave_no_cache_are_an_error() -> None:
     with pytest.raises(PipewaveError, match="drafting layers"):
         Server.of("Llama-3.1-70B", "H200", Setup(tp=2, gpu_memory_utilization=0.495, speculative=of("eagle3")), 1024)
+
+
+CASE = {"model": "DeepSeek-R1", "gpu": "H200", "tp": 8, "isl": 512, "osl": 64, "concurrency": 4, "requests": 8}
+
+
+@pytest.mark.parametrize(("engine", "drafted"), [("sglang", 2), ("trtllm", 3), ("vllm", 1)])
+def test_heads_draft_as_many_tokens_as_public_launches_where_a_case_names_the_method_alone(
+    engine: str, drafted: int
+) -> None:
+    case = CASE | {"engine": engine}
+    alone = answer(from_dict(case | {"speculative": {"method": "mtp"}}))
+    said = answer(from_dict(case | {"speculative": {"method": "mtp", "tokens": drafted}}))
+    assert alone["tpot_ms"] == said["tpot_ms"]
+    assert any("drafted tokens assumed" in note for note in alone["notes"]) == (drafted > 1)
+    assert not any("drafted tokens assumed" in note for note in said["notes"])
+
+
+def test_acceptance_that_was_given_goes_on_for_tokens_that_were_not() -> None:
+    assert of("mtp,acceptance=0.9/0.5").drafting(3).accepted == (0.9, 0.5, 0.5)
+    assert of("mtp,tokens=2,acceptance=0.9").drafting(3).tokens == 2
+
+
+def test_a_model_without_heads_is_noted() -> None:
+    case = CASE | {"model": LLAMA, "tp": 1, "speculative": {"method": "mtp", "tokens": 1}}
+    assert any("counts no MTP heads" in note for note in answer(from_dict(case))["notes"])
+    assert load("DeepSeek-R1").mtp_heads == 1
+    assert not any("MTP heads" in note for note in answer(from_dict(CASE | {"speculative": "mtp,tokens=1"}))["notes"])

@@ -123,3 +123,14 @@ def test_a_scan_of_mamba_2_is_launched_as_many_kernels_and_its_step_as_one() -> 
     scan, step = Mamba2((2048,), 64), Mamba2((1,), 64, phase="generation")
     assert launches_of(scan, None) > 5
     assert launches_of(step, None) == 1
+
+
+def test_kernels_that_the_rows_of_others_hold_are_counted_once() -> None:
+    """TensorRT-LLM's rows of attention write the cache, those of experts choose them; vLLM's steps count both."""
+    counted = {}
+    for engine in ("trtllm", "vllm"):
+        runner = Runner.of(Deployment(load("gpt-oss-120b")), find("B200"), find_engine(engine))
+        uses = runner.deployment.kernels(runner.batch([1] * 8, [500] * 8))
+        counted[engine] = {use.name for use in arranged(uses, runner.engine)}
+    assert counted["vllm"] - counted["trtllm"] == {"rope", "topk", "kv_write"}
+    assert {"attention", "fused_moe", "router"} <= counted["trtllm"]

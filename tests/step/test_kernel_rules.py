@@ -6,16 +6,20 @@ import json
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bench import masked_experts
+from bench.published_rows import corpus
 from pipewave.calls.families import FusedMoe, Gemm
 from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
+from pipewave.software.rules import DeploymentFacts
 from pipewave.step import Runner, find_engine
-from pipewave.step.kernel_rules import every_block_us, slow_product_us
+from pipewave.step.kernel_rules import every_block_us, masked_us, slow_product_us
 
 EXPERTS = {"experts": 128, "topk": 8, "hidden": 4096, "inter": 1536, "dtype": "fp8_block"}
 
@@ -78,3 +82,46 @@ def test_flashinfers_product_is_slower_for_long_prompts_only() -> None:
 def test_a_backend_of_products_is_chosen_by_name_or_refused() -> None:
     with pytest.raises(BadInput, match="flashinfer_trtllm"):
         prompt_us("deepep", 16)
+
+
+LAYER = {"experts": 256, "topk": 8, "hidden": 7168, "inter": 2048, "dtype": "fp8_block"}
+LAW = (20.0, 1.5, 2.0)
+
+
+def test_masked_rows_by_hand() -> None:
+    """One expert a rank and all of them chosen: its weights at DRAM's rate, its rows at the peak."""
+    gpu = find("GB200")
+    call = FusedMoe(32 * 256, ep=256, **LAYER)  # type: ignore[arg-type]
+    each = 3 * 7168 * 2048
+    read = 1e6 * each * (1 + 4 / 128**2) / (1e9 * gpu.dram_gbps)
+    multiplied = 1e6 * 2 * each * 256 / gpu.peak_flops("fp8_block")
+    assert masked_us(call, LAW, gpu) == pytest.approx(20 + ((1.5 * read) ** 2 + (2 * multiplied) ** 2) ** 0.5, rel=1e-6)
+    fewer = FusedMoe(8, ep=256, **LAYER)  # type: ignore[arg-type]
+    assert 20.0 < masked_us(fewer, LAW, gpu) < masked_us(call, LAW, gpu)
+
+
+def test_the_law_of_masked_rows_is_that_of_deepep_alone() -> None:
+    """Decode steps of SGLang behind DeepEP take what the law says; behind gathering they are predicted from rows."""
+    model, split = load("DeepSeek-R1"), Parallel(1, 1, 32, 32)
+
+    def experts_us(exchange: str, requests: int) -> float:
+        engine = find_engine("sglang:0.5.8").what_if(exchange=exchange)
+        runner = Runner.of(Deployment(model, split), find("GB200"), engine)
+        steps = runner.steps([runner.batch([1] * requests, [1000] * requests)])
+        return float(steps.families["fused_moe"][0])
+
+    rule = find_engine("sglang:0.5.8").what_if(exchange="deepep").on(
+        DeploymentFacts(gpu="GB200", dp=32, ep=32, experts=True, dtype="fp8_block")
+    ).kernel("fused_moe", "fp8_block")  # fmt: skip
+    assert rule is not None
+    call = FusedMoe(32 * 32, ep=32, **LAYER)  # type: ignore[arg-type]
+    assert experts_us("deepep_narrow", 32) == pytest.approx(58 * masked_us(call, rule.masked, find("GB200")), rel=0.05)
+    assert experts_us("allgather", 32) != pytest.approx(experts_us("deepep_narrow", 32), rel=0.05)
+
+
+@pytest.mark.skipif(not (corpus() / "aiconfigurator").is_dir(), reason="needs the corpus")
+@pytest.mark.parametrize("gpu", masked_experts.GPUS)
+def test_constants_of_masked_rows_hold_on_a_gpu_they_were_not_fitted_on(gpu: str) -> None:
+    table = masked_experts.rows(gpu)
+    others = np.concatenate([masked_experts.rows(name) for name in masked_experts.GPUS if name != gpu])
+    assert masked_experts.error(masked_experts.fitted(others), table) < 10.0

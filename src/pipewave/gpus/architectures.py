@@ -7,7 +7,7 @@ never answered as some other: add a row, or `register` one (a GPU file does so w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -34,7 +34,8 @@ class Architecture:
     product (`tcgen05`). l2_partitions: pieces of the L2, each keeping its own copy of what several read.
     joules_per_flop: of a dense 16-bit FLOP at the power limit. nvlink_reduces: switches add up in flight.
     clock_drops_when_cold: a product after a pause brings the clock down. stand_in: the stack whose kernels answer for
-    all others, where no stack was measured on the architecture.
+    all others, where no stack was measured on the architecture; stand_in_kernels: (stack, implementation) by family and
+    phase, where it is of another.
     """
 
     name: str
@@ -56,9 +57,12 @@ class Architecture:
     nvlink_reduces: bool = False
     clock_drops_when_cold: bool = False
     stand_in: str = ""
+    stand_in_kernels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fp4_types", tuple(self.fp4_types))
+        kernels = {net: (stack, impl) for net, (stack, impl) in self.stand_in_kernels.items()}
+        object.__setattr__(self, "stand_in_kernels", kernels)
         if self.mma not in get_args(Mma):
             raise BadInput(f"mma = {self.mma!r}: must be one of {', '.join(get_args(Mma))}", field="mma")
         for name in _NUMBERS:
@@ -124,4 +128,5 @@ def register(compute_capability: int, traits: Mapping[str, Any]) -> Architecture
 
 def required() -> tuple[str, ...]:
     """Traits that a new architecture must name."""
-    return tuple(trait.name for trait in fields(Architecture) if trait.default is MISSING)
+    given = (trait for trait in fields(Architecture) if trait.default is MISSING and trait.default_factory is MISSING)
+    return tuple(trait.name for trait in given)

@@ -156,8 +156,15 @@ class Sketch(NamedTuple):
         if calls == 1:
             features = Features(tuple(features), np.array(list(features.values()))[:, None])
         elif not isinstance(features, Features):
-            features = {name: np.broadcast_to(np.asarray(v, float), (calls,)) for name, v in features.items()}
+            features = {name: _laid_out(value, calls) for name, value in features.items()}
         return Analysis(demand(calls, **self.amounts), base_s, features, self.net, self.work.laid_out(calls))
+
+
+def _laid_out(value: Any, calls: int) -> Array:
+    """A number for every call; one that holds for all is spread out."""
+    if isinstance(value, np.ndarray) and value.shape == (calls,) and value.dtype == np.float64:
+        return value  # asking numpy takes longer
+    return np.broadcast_to(np.asarray(value, float), (calls,))
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # distinguished by identity: what is worked out of one is cached by it

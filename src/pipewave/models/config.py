@@ -24,29 +24,37 @@ from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 from pipewave.models.wrapper import unwrap
 
 MAX_LAYERS = 4096
-POOLED = re.compile(r"(?<!LM)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$")
+POOLED = re.compile(
+    r"(?<!LM)(?<!LMHead)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$"
+)
+SCORED = re.compile(r"For(SequenceClassification|TokenClassification|Reward\w*)$")  # of a wrapper, too
 DTYPES = {"bfloat16": BF16, "float16": FP16, "float32": BF16, "bf16": BF16, "fp16": FP16, "half": FP16, "auto": BF16}
 
 
-def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf_quant: Any = None) -> ModelSpec:
+def parse(
+    raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf_quant: Any = None, online: str | None = None
+) -> ModelSpec:
     """Turn a decoded config.json into a ModelSpec.
 
-    `ignore`: fields the caller vouches for; `hf_quant`: a decoded hf_quant_config.json. Raises MissingField,
-    BadInput, or UnsupportedModel naming the field that stands in the way.
+    `ignore`: fields the caller vouches for; `hf_quant`: a decoded hf_quant_config.json; `online`: what 16-bit weights
+    become while they are loaded (`quant.ONLINE`). Raises MissingField, BadInput, or UnsupportedModel naming the field
+    that stands in the way.
     """
     found = unwrap(raw)
     model_type = _model_type(found.text)
     family = row(model_type) or STANDARD
     fields = Fields(found.text, dict(family.defaults))
-    quantisation, base = _quantisation(fields, Fields(raw), hf_quant), _base(fields)
+    quantisation, base = _quantisation(fields, Fields(raw), hf_quant, online), _base(fields)
     _check_fixed(fields, family)
     _check_decoder(fields)
+    _check_embedding(fields)
     count = layer_count(fields, MAX_LAYERS)
     layers = _layers(LayerReader(fields, family, quantisation, base, 0, Kind()), count)
     width = fields.integer("hidden_size", high=1 << 20)
     spec = _whole(LayerReader(fields, family, quantisation, base, 0, Kind()), name, model_type, layers)
     noted = _notes(fields, model_type, frozenset(ignore))
     spec = replace(spec, tower=found.tower(width), audio_params=found.heard(width))
+    spec = replace(spec, pooled=spec.pooled or SCORED.search(_architecture(raw)) is not None)
     return replace(spec, notes=(*found.notes, *quantisation.notes, *noted))
 
 
@@ -85,9 +93,11 @@ def _base(fields: Fields) -> Precision:
     return DTYPES[dtype]
 
 
-def _quantisation(fields: Fields, outer: Fields, hf_quant: Any) -> quant.Quantisation:
+def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | None) -> quant.Quantisation:
     section = fields.section("quantization_config") or outer.section("quantization_config")
     section = section or fields.section("compression_config")
+    if online and not hf_quant:
+        section = section or quant.ONLINE[online]
     found = quant.read_hf_quant(hf_quant) if hf_quant and not section else quant.read(section)
     experts = quant.EXPERT_DTYPES.get(str(fields.get("expert_dtype")))
     return replace(found, experts=experts) if experts and not found.precision.full else found
@@ -98,6 +108,16 @@ def _check_fixed(fields: Fields, family: Family) -> None:
     for name, wanted in family.fixed:
         if fields.get(name, wanted) != wanted:
             raise UnsupportedModel(f"{name} = {fields.get(name)!r}: only {wanted!r} is modelled", field=name)
+
+
+def _check_embedding(fields: Fields) -> None:
+    """Raise UnsupportedModel where tokens are embedded in another width than the model's (ALBERT, ELECTRA)."""
+    width, hidden = fields.raw.get("embedding_size"), fields.get("hidden_size")
+    if fields.raw.get("vocab_size") is not None and width not in (None, hidden):
+        raise UnsupportedModel(
+            f"embedding_size = {width!r}: must be hidden_size = {hidden!r}; a map between the two is not modelled",
+            field="embedding_size",
+        )
 
 
 def _check_decoder(fields: Fields) -> None:
@@ -184,5 +204,6 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         pooled=family.encoder or POOLED.search(_architecture(fields.raw)) is not None,
         tables=tables(fields, hidden),
         front=front,
+        mtp_heads=fields.integer("mtp_heads", family.mtp_heads, low=0) if fields.flag("use_mtp", True) else 0,
         front_params=front_params + (hidden * hidden + hidden if family.head_map else 0),
     )

@@ -27,6 +27,13 @@ def drafter(model: ModelSpec, method: str) -> ModelSpec | None:
     )  # fmt: skip
 
 
+def notes(model: ModelSpec, method: str) -> tuple[str, ...]:
+    """What is assumed of the layers that draft."""
+    if method != "mtp" or model.mtp_heads:
+        return ()
+    return (f"the card of {model.name} counts no MTP heads: one like its last layer is assumed",)
+
+
 def _dense(model: ModelSpec) -> Layer:
     """A layer of the model's attention and a gated dense block: its own, or one of four times the hidden width."""
     last = next((layer for layer in reversed(model.layers) if layer.mixers), model.layers[-1])

@@ -22,6 +22,7 @@ NARROWED = {"fp8": 1.0, "fp8_block": 1.0 + 4.0 / 128, "nvfp4": 0.5 + 1.0 / 16, "
 SENT = {"mxfp4": "fp8"}  # operands of experts in MXFP4 go out as MXFP8, which moves as FP8 does
 MOVED = ("moe_dispatch", "moe_combine")
 SHARED = ("fused_moe", *MOVED)  # kernels whose work is that of the whole group
+NVLINK = "nvlink"  # exchanges that write into other ranks' memory
 DEEPEP = "deepep"  # low latency for few tokens of a rank, high throughput for more
 # Tokens of a rank that low-latency buffers hold: SGLang 0.5.14 environ.py NUM_MAX_DISPATCH_TOKENS_PER_RANK.
 FEW_TOKENS = 128
@@ -101,11 +102,15 @@ def _sent(stage: Stage, spec: Moe, backend: str, direction: str, *, narrow: bool
     tokens = max(round(-(-stage.rows // stage.tp) * spec.skew), 1)  # the fullest rank receives as much
     own = spec.precision.dtype
     dtype = SENT.get(own, own) if narrow and own in NARROWED else stage.dtype
+    if backend.startswith(DEEPEP) and dtype == "nvfp4":
+        dtype = "fp8"  # no rows of DeepEP are of 4-bit tokens, which move no slower
     return MoeAllToAll(
-        tokens, spec.hidden, spec.topk, spec.experts, stage.parallel.ep, nodes=_hosts(stage), direction=direction,
-        backend=backend, dtype=dtype,
+        tokens, spec.hidden, spec.topk, spec.experts, stage.parallel.ep, nodes=_hosts(stage, backend),
+        direction=direction, backend=backend, dtype=dtype,
     )  # fmt: skip
 
 
-def _hosts(stage: Stage) -> int:
-    return stage.group_nodes if stage.parallel.ep % stage.group_nodes == 0 else 1
+def _hosts(stage: Stage, backend: str) -> int:
+    """Hosts that the ranks lie on; one where NVLink joins them all, which is the only place for writes over it."""
+    apart = stage.parallel.ep % stage.group_nodes == 0 and not backend.startswith(NVLINK)
+    return stage.group_nodes if apart else 1

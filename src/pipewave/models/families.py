@@ -29,6 +29,7 @@ class Family:
     # feed-forward
     mlp_bias: FlagOrField = "mlp_bias"
     gated: bool | None = None  # None: the activation tells
+    halved: bool = False  # intermediate_size counts both maps of a gated block
     shared_gate: bool = False
     expert_bias: bool = False
     router_bias: bool = False
@@ -49,6 +50,7 @@ class Family:
     tied: bool = False  # default of tie_word_embeddings
     positions: str = ""  # field that counts learned position embeddings
     encoder: bool = False
+    mtp_heads: int = 0  # heads for drafting that checkpoints have where their config does not count them
     head_map: bool = False  # a map as wide as the model before what is pooled or predicted
     double: bool = False  # one layer of the config holds two attentions and two dense blocks
     defaults: tuple[tuple[str, Any], ...] = ()  # what the config class supplies where files leave it out
@@ -109,11 +111,12 @@ FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
     "mistral": MISTRAL,
     "mixtral": MISTRAL,
+    "qwen": Family(qkv_bias=True, halved=True),
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "qwen2_moe": QWEN2_MOE,
     "qwen3_moe": QWEN3,
-    "qwen3_next": replace(QWEN_NEXT, interleaved=True),
+    "qwen3_next": replace(QWEN_NEXT, interleaved=True, mtp_heads=1),
     "qwen3_5": QWEN_NEXT,
     "deepseek_v2": DEEPSEEK_V2,
     "deepseek_v3": DEEPSEEK_V3,
@@ -158,12 +161,12 @@ FAMILIES: dict[str, Family] = {
     ),
     "nemotron_h": NEMOTRON_H,
     "nemotron": Family(gated=False, norm_bias=True),
-    "mimo_v2_flash": Family(correction=True, sinks=False),
+    "mimo_v2_flash": Family(correction=True, sinks=False, mtp_heads=3),
     "step3p5": Family(qk_norm=True, gate="use_head_wise_attn_gate", correction="use_moe_router_bias"),
     "exaone4": Family(norms="post", qk_norm=True, window="pattern", window_pattern=4),
     "exaone_moe": Family(norms="pre", qk_norm=True, window="pattern", window_pattern=4, correction=True),
     "afmoe": Family(norms="sandwich", qk_norm=True, gate=True, correction=True, window="pattern", window_pattern=4),
-    "longcat_flash": Family(double=True, correction=True, window="none"),
+    "longcat_flash": Family(double=True, correction=True, window="none", mtp_heads=1),
     "hunyuan_v1_dense": Family(qk_norm=True),
     "hunyuan_v1_moe": Family(qk_norm=True),
     "hy_v3": Family(qk_norm=True, correction=True),
@@ -188,11 +191,14 @@ FAMILIES: dict[str, Family] = {
     ),
     "starcoder2": STARCODER2,
     "stablelm": Family(qkv_bias="use_qkv_bias", o_bias=False, norm_bias=True),
+    "internlm": Family(qkv_bias="bias", o_bias="bias"),
     "internlm2": Family(qkv_bias="bias", o_bias="bias"),
     "internlm3": Family(qkv_bias="qkv_bias", o_bias="bias", mlp_bias="bias"),
     "chatglm": Family(qkv_bias="add_qkv_bias", o_bias="add_bias_linear", mlp_bias="add_bias_linear", gated=True),
     "falcon": replace(GPT, qkv_bias="bias", o_bias="bias", mlp_bias="bias", positions="", norms="parallel"),
     "gpt2": GPT,
+    "gptj": replace(GPT, qkv_bias=False, o_bias=False, positions="", tied=False, norms="parallel", head_bias=True),
+    "bloom": replace(GPT, positions=""),
     "gpt_bigcode": GPT,
     "gpt_neox": replace(GPT, positions="", tied=False),
     "opt": replace(GPT, positions="max_position_embeddings"),
@@ -201,6 +207,9 @@ FAMILIES: dict[str, Family] = {
     "grok": Family(norms="sandwich", window="none", gated=True),
     "minicpm3": Family(window="none", defaults=(("v_head_dim", 64),), tied=True),
     "bert": BERT,
+    "distilbert": replace(BERT, defaults=(("hidden_act", "gelu"),)),
+    "jina_embeddings_v3": replace(BERT, positions=""),
+    "roformer": replace(BERT, positions=""),
     "modernbert": Family(encoder=True, tied=True, gated=True, window="pattern", window_pattern=3),
     "modernbert-decoder": Family(tied=True, gated=True, window="pattern", window_pattern=3),
     "bitnet": Family(gated=True, more_norms=1),
@@ -272,6 +281,9 @@ ALIASES = {
     "xlm-roberta-xl": "bert",
     "bert-generation": "bert",
     "camembert": "bert",
+    "ernie": "bert",
+    "ibert": "bert",
+    "mpnet": "bert",
     "data2vec-text": "bert",
     "megatron-bert": "bert",
     "roberta-prelayernorm": "bert",

@@ -23,6 +23,9 @@ LEAVES = {
     "gate_proj": ("gate_proj", "gate_up_proj", "w1"),
     "up_proj": ("up_proj", "fc1", "w1"),
     "down_proj": ("down_proj", "fc2", "w2"),
+    "kv_a_proj_with_mqa": ("kv_a_proj_with_mqa", "q_a_proj", "fused_qkv_a_proj_with_mqa"),
+    "in_proj_qkv": ("in_proj_qkv", "in_proj_qkvz", "in_proj_z"),
+    "in_proj_b": ("in_proj_b", "in_proj_a", "in_proj_ba"),
     "experts.0.gate_proj": ("experts.0.gate_proj", "experts.0.up_proj", "experts.0.w1", "experts.gate_up_proj"),
 }
 SHARED = ("shared_experts", "shared_expert", "share_expert", "shared_mlp")

@@ -6,7 +6,7 @@ import re
 
 # canonical name → names that configs use for it, the first that is present decides
 ALIASES: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "model_dim", "dim"),
+    "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model", "model_dim", "dim"),
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
     "num_attention_heads": (
         "num_attention_heads_per_layer", "num_attention_heads", "n_head", "n_heads", "num_heads", "num_q_heads",
@@ -19,6 +19,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "intermediate_size": (
         "dense_intermediate_size", "intermediate_size_mlp", "intermediate_size", "ffn_hidden_size", "n_inner",
         "ffn_dim", "d_ff", "ff_hidden_size", "mlp_hidden_size", "block_ff_dim", "feed_forward_hidden_size",
+        "hidden_dim",
     ),
     "vocab_size": ("vocab_size", "padded_vocab_size", "n_vocab", "embedding_size"),
     "max_position_embeddings": (
@@ -68,6 +69,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "conv_bias": ("use_conv_bias", "mamba_conv_bias"),
     "mamba_bias": ("mamba_proj_bias", "use_bias"),
     "time_rank": ("time_step_rank", "mamba_dt_rank"),
+    # heads that predict further tokens; the first name that is set decides
+    "mtp_heads": (
+        "num_mtp_modules", "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers",
+    ),
     # layer patterns
     "layer_types": ("layer_types", "layers_block_type", "block_types", "layer_types_list"),
 }  # fmt: skip
@@ -106,6 +111,7 @@ HARMLESS = frozenset(
     attention_softmax_in_fp32 multi_query_attention post_layer_norm rmsnorm attn_config ffn_config context_len
     moe_layer_num_skipped cla_share_factor dense_list num_media_embeds org_vocab_size class_num quantization_bit
     true_head_dim att_impl_type
+    task_type_vocab_size relative_attention_num_buckets num_task_types
     attn_output_gate additional_vocab_size audio_token_index max_window_size num_sliding_attention_heads
     swa_num_attention_heads type_vocab_size
     number_of_conv_states unpadded_vocab_size ple_embed_dim ple_conv_kernel_size ngram_size heads_per_ngram

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models.patterns import Names, matches
 from pipewave.models.precision import BF16, FP8, FP8_BLOCK, INT8, MXFP4, MXFP8, NVFP4, Precision, int4, int8
-from pipewave.models.quant_weights import bitsandbytes, quark, torchao, weight_only
-from pipewave.models.quantised import Quantisation, ignored, kv_type
+from pipewave.models.quant_weights import bitsandbytes, fp_quant, hqq, quark, torchao, weight_only
+from pipewave.models.quantised import Quantisation, cache_notes, ignored, kv_type
 
 __all__ = ["Quantisation", "matches", "read", "read_hf_quant"]
 
@@ -31,8 +32,12 @@ ALGORITHMS = {
     "W4A16_AWQ": int4(128, zeros=False),
     "INT4_AWQ": int4(128, zeros=False),
     "W4A8_AWQ": int4(128, zeros=False),
+    "W8A16": int8(-1, zeros=False),
 }
 KEPT = ("ignored_layers", "modules_to_not_convert", "ignore")  # lists of modules in 16 bits
+# What vLLM and SGLang make of 16-bit weights while they load them, by the word of `--quantization`: one scale a matrix,
+# inputs quantised as they come (`layers/quantization/fp8.py` of both).
+ONLINE = {"fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"}}
 EXPERT_DTYPES = {"fp4": MXFP4, "mxfp4": MXFP4, "fp8": FP8_BLOCK}
 
 
@@ -49,7 +54,8 @@ def read(section: Mapping[str, Any]) -> Quantisation:
             f"quantization_config.quant_method = {method!r}: not modelled; known: {', '.join(_READERS)}",
             field="quantization_config",
         )
-    return reader(section)
+    found = reader(section)
+    return replace(found, notes=(*found.notes, *cache_notes(section)))
 
 
 def read_hf_quant(document: Mapping[str, Any]) -> Quantisation:
@@ -57,7 +63,8 @@ def read_hf_quant(document: Mapping[str, Any]) -> Quantisation:
     section = document.get("quantization", document)
     if not isinstance(section, Mapping):
         raise BadInput("hf_quant_config.json: 'quantization' must be an object", field="quantization")
-    return _modelopt(section)
+    found = _modelopt(section)
+    return replace(found, notes=(*found.notes, *cache_notes(section)))
 
 
 def _fp8(section: Mapping[str, Any]) -> Quantisation:
@@ -177,6 +184,8 @@ _READERS = {
     "modelopt-fp4": _modelopt,
     "modelopt-fp8": _modelopt,
     "modelopt-mixed": _modelopt,
+    "modelopt-mxfp8": _modelopt,
+    "modelopt-nvfp4": _modelopt,
     "petit-nvfp4": _modelopt,
     "compressed-tensors": _compressed,
     "awq": weight_only,
@@ -191,6 +200,9 @@ _READERS = {
     "mxfp8": _mxfp8,
     "bitsandbytes": bitsandbytes,
     "quark": quark,
+    "hqq": hqq,
+    "fp-quant": fp_quant,
+    "eetq": _whole(int8(-1, zeros=False)),
     "torchao": torchao,
     "w8a8-int8": _whole(INT8),
     "w8a8-fp8": _whole(FP8),

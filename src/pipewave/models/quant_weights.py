@@ -17,7 +17,8 @@ WIDENED = "8-bit weights of 16-bit products: answered as int8 products, which lo
 # AutoRound's `data_type` with its bits; plain integers are the rest.
 FLOATS = {("nv_fp", 4): NVFP4, ("mx_fp", 4): MXFP4, ("mx_fp", 8): MXFP8, ("fp", 8): FP8}
 BLOCK, SUPER = 64, 256  # bitsandbytes: weights a scale, scales a second scale
-QUARK = {"fp8": FP8, "fp4": MXFP4, "int8": INT8, "int4": int4(128), "bf": BF16, "fl": BF16}
+QUARK = {"fp8": FP8, "fp4": MXFP4, "int8": INT8, "bf": BF16, "fl": BF16}
+QUARK_INTEGERS = {"int4": False, "uint4": True}  # whether groups have zero points
 TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
     "Int4WeightOnly": lambda config: int4(_group(config, 128)),
     "Int8WeightOnly": lambda config: int8(_group(config, -1), zeros=False),
@@ -103,7 +104,10 @@ def _quark_weight(part: Any) -> Mapping[str, Any]:
 
 
 def _quark_type(part: Any) -> Precision:
-    dtype = str(_quark_weight(part).get("dtype", ""))
+    weight = _quark_weight(part)
+    dtype = str(weight.get("dtype", ""))
+    if dtype in QUARK_INTEGERS:
+        return int4(_group(weight, 128), zeros=QUARK_INTEGERS[dtype])
     found = next((precision for name, precision in QUARK.items() if dtype.startswith(name)), None)
     if found is None:
         raise UnsupportedModel(f"quark weights of type {dtype!r}: not modelled", field=FIELD)
@@ -114,6 +118,7 @@ def torchao(section: Mapping[str, Any]) -> Quantisation:
     """torchao: the type of the default, or of the linear maps, as its config class names it."""
     kinds = section.get("quant_type")
     default = _mapping(section, "quant_type").get("default", kinds)
+    default = _by_name(default) or default
     named = str(default.get("_type", "")) if isinstance(default, Mapping) else str(default or "")
     config = _mapping(default, "_data") if isinstance(default, Mapping) else section
     key = named.replace("_", "").lower()
@@ -121,6 +126,30 @@ def torchao(section: Mapping[str, Any]) -> Quantisation:
     if found is None:
         raise UnsupportedModel(f"torchao quant_type {named!r}: not modelled; known: {', '.join(TORCHAO)}", field=FIELD)
     return Quantisation(found(config), ignored(section, "modules_to_not_convert"))
+
+
+def _by_name(default: Any) -> Any:
+    """What a config by module names says of the modules that it does not name, if it is one."""
+    data = _mapping(default, "_data") if isinstance(default, Mapping) else {}
+    named = next((data[name] for name in ("fqn_to_config", "module_fqn_to_config") if name in data), None)
+    return named.get("_default") if isinstance(named, Mapping) else None
+
+
+def hqq(section: Mapping[str, Any]) -> Quantisation:
+    """Half-quadratic quantisation: integers with a 16-bit scale and a 16-bit zero point a group."""
+    params = _mapping(_mapping(section, "quant_config"), "weight_quant_params") or section
+    bits, group = params.get("nbits", params.get("bits")), _group(params, 64)
+    if bits not in (4, 8):
+        raise UnsupportedModel(f"quantization_config: hqq of {bits!r} bits: only 4 and 8 are modelled", field=FIELD)
+    return Quantisation(Precision(f"int{bits}", bits / 8 + 4 / group), ignored(section, "skip_modules"))
+
+
+def fp_quant(section: Mapping[str, Any]) -> Quantisation:
+    """FP-Quant: the 4-bit floats of its forward pass."""
+    kind = str(section.get("forward_dtype", "mxfp4"))
+    if kind not in ("mxfp4", "nvfp4"):
+        raise UnsupportedModel(f"fp_quant forward_dtype {kind!r}: not modelled; known: mxfp4, nvfp4", field=FIELD)
+    return Quantisation(MXFP4 if kind == "mxfp4" else NVFP4, ignored(section, "modules_to_not_convert"))
 
 
 def _group(config: Mapping[str, Any], otherwise: int) -> int:

@@ -10,8 +10,10 @@ from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models.patterns import Names
 from pipewave.models.precision import BF16, Precision
 
-ROUTER_PARTS = ("gate", "router", "shared_expert_gate")
+ROUTER_PARTS = ("gate", "router", "shared_expert_gate", "weights_proj")
 FIELD = "quantization_config"
+CACHES = {"FP8": "fp8", "FP8_E4M3": "fp8", "NVFP4": "fp8", "FP4": "fp8"}  # what engines' kernels read at most
+WIDER_CACHE = "a 4-bit KV cache: answered as FP8, twice its bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,14 @@ def kv_type(algorithm: Any) -> str | None:
     """Type of the KV cache that a section names; None: the model's."""
     if algorithm in (None, "none", "auto"):
         return None
-    if str(algorithm).upper() != "FP8":
+    named = str(algorithm).upper()
+    if named not in CACHES:
         raise UnsupportedModel(
-            f"kv_cache_quant_algo = {algorithm!r}: only FP8 is modelled", field="kv_cache_quant_algo"
+            f"kv_cache_quant_algo = {algorithm!r}: must be one of {', '.join(CACHES)}", field="kv_cache_quant_algo"
         )
-    return "fp8"
+    return CACHES[named]
+
+
+def cache_notes(section: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to tell of a cache that is narrower than what is answered."""
+    return (WIDER_CACHE,) if "FP4" in str(section.get("kv_cache_quant_algo")).upper() else ()

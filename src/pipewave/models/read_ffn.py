@@ -34,8 +34,9 @@ def dense(reader: LayerReader) -> Mlp:
 def _inter(reader: LayerReader) -> int:
     """Width of a dense block: its own field, else four times the hidden size; some configs double it where shared."""
     fields = reader.fields
-    fallback = fields.get("shared_inter") or fields.get("moe_inter") or 4 * reader.hidden
-    inter = fields.integer("intermediate_size", fallback)
+    times = fields.integer("expansion_ratio", 4)  # MPT
+    fallback = fields.get("shared_inter") or fields.get("moe_inter") or times * reader.hidden
+    inter = fields.integer("intermediate_size", fallback) // (2 if reader.family.halved else 1)
     if fields.flag("borrowed") and fields.flag("use_double_wide_mlp"):
         return 2 * inter
     if fields.has("block_auto_adjust_ff_dim"):  # LFM2: two thirds, a multiplier, rounded up

@@ -142,6 +142,7 @@ class ModelSpec:
         encoder: every token sees every other, and nothing is generated.
         pooled: the last hidden states are the answer (embeddings, rerankers), so no head runs.
         final_norm: whether a norm follows the last layer.
+        mtp_heads: heads for drafting (multi-token prediction) in the checkpoint, 0 where none is stated or known.
     """
 
     name: str
@@ -168,6 +169,7 @@ class ModelSpec:
     encoder: bool = False
     pooled: bool = False
     final_norm: bool = True
+    mtp_heads: int = 0
 
     @property
     def side_params(self) -> int:

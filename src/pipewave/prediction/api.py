@@ -22,7 +22,7 @@ from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.order import answer, answer_scalar
 from pipewave.prediction.resolve import Source
 from pipewave.prediction.tables import Table
-from pipewave.prediction.threads import each
+from pipewave.prediction.threads import blas_alone, each
 
 
 @overload
@@ -130,7 +130,8 @@ def _uniform(rows: TableBatch, gpu: GPU, protocol: str, stack: str | None, impl:
         seconds[:, part], bound[part], joules[part] = found.seconds, found.bound, found.joules
         return found.source
 
-    source = each(fill, rows.chunks())[-1]
+    with blas_alone(len(rows)):
+        source = each(fill, rows.chunks())[-1]
     latency, low, high, floor, ceiling = seconds * US
     group = np.zeros(len(rows), np.intp)
     return Predictions(latency, low, high, floor, ceiling, bound, group, (source,), joules)
@@ -191,11 +192,12 @@ def predict_cases(cases: Sequence[Mapping[str, Any]], gpu: GPU, protocol: str) -
     seconds = np.empty((5, len(cases)))
     bound, group, joules = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp), np.empty(len(cases))
     sources = []
-    for number, (key, members) in enumerate(groups.items()):
-        found = _answered(family_of(key[0]), [cases[i] for i in members], key[1:], gpu, protocol)
-        seconds[:, members], bound[members], source, joules[members] = found
-        group[members] = number
-        sources.append(source)
+    with blas_alone(len(cases)):
+        for number, (key, members) in enumerate(groups.items()):
+            found = _answered(family_of(key[0]), [cases[i] for i in members], key[1:], gpu, protocol)
+            seconds[:, members], bound[members], source, joules[members] = found
+            group[members] = number
+            sources.append(source)
     latency, low, high, floor, ceiling = seconds * US
     return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
 

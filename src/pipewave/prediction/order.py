@@ -101,57 +101,48 @@ def _beyond(family: Family, cols: Columns) -> NDArray[np.bool_]:
     return np.logical_or.reduce(outside) if outside else np.zeros(1, np.bool_)
 
 
-class Way(NamedTuple):
-    """By what the sizes of a call are divided, and the longest call that is held against the one that is left."""
+class Ways(NamedTuple):
+    """The ways that a call is held against a smaller one: [way, size] of how often each size is halved, and [way] of
+    the longest call in seconds that is. The further the smaller call is, the shorter must the call be."""
 
-    by: Mapping[str, int]
-    below_s: float
+    halvings: NDArray[np.intp]
+    below_s: Array
 
 
 @cache
-def _ways(family: Family) -> tuple[Way, ...]:
-    """Each way that a call is held against: the further a smaller call is, the shorter must the call be."""
+def _ways(family: Family) -> Ways:
     grows = family.grows
-    below_s = max((size.below_s for size in grows.values()), default=0.0)
     many = product(*(range(size.halvings + 1) for size in grows.values()))
-    return tuple(
-        Way(
-            {name: 2**halvings for name, halvings in zip(grows, each, strict=True) if halvings},
-            below_s / 2 ** sum(each),
-        )
-        for each in many
-        if 0 < sum(each) <= HALVINGS
-    )
+    ways = [each for each in many if 0 < sum(each) <= HALVINGS]
+    halvings = np.array(ways, np.intp).reshape(len(ways), len(grows))
+    below_s = max((size.below_s for size in grows.values()), default=0.0)
+    return Ways(halvings, below_s / 2.0 ** halvings.sum(axis=1))
 
 
 def _least(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, latency: Array) -> Array:
     """Seconds of the slowest of the smaller calls that each call is held against, 0 where there is none."""
-    least = np.zeros(len(latency))
-    if any(isinstance(option, tuple | list) for option in key):  # a list that counts the sizes: tokens of each expert
+    least, (halvings, below_s) = np.zeros(len(latency)), _ways(family)
+    counted = any(isinstance(option, tuple | list) for option in key)  # a list counts the sizes: tokens of each expert
+    if counted or not len(below_s):
         return least
-    which = [(way.by, np.flatnonzero((latency < way.below_s) & _divide(family, cols, way.by))) for way in _ways(family)]
-    rows = np.concatenate([np.zeros(0, np.intp), *(rows for _, rows in which)])
+    most = np.array([_halvings(size, cols[name], cols) for name, size in family.grows.items()])
+    which, rows = np.nonzero((latency < below_s[:, None]) & (halvings[:, :, None] <= most).all(axis=1))
     if len(rows):
         less = taken(cols, rows)
-        for name in family.grows:
-            less[name] = less[name] / np.repeat([by.get(name, 1) for by, _ in which], [len(some) for _, some in which])
+        for name, times in zip(family.grows, halvings[which].T, strict=True):
+            less[name] = less[name] / 2.0**times
         np.maximum.at(least, rows, batch.answer(family, less, key, gpu, protocol).seconds[0])
     return least
 
 
-def _divide(family: Family, cols: Columns, ways: Mapping[str, int]) -> NDArray[np.bool_]:
-    """Of which calls the sizes can be so many times smaller."""
-    grows = family.grows
-    each = [_divides(grows[name], cols[name], by, cols) for name, by in ways.items()]
-    return np.asarray(np.logical_and.reduce(each), np.bool_)
-
-
-def _divides(size: Grows, value: Array, by: int, cols: Columns) -> NDArray[np.bool_]:
+def _halvings(size: Grows, value: Array, cols: Columns) -> NDArray[np.intp]:
+    """How often a size of each call can be halved."""
+    by = 2.0 ** np.arange(1, size.halvings + 1)[:, None]
     kept = (value > 0) & (value % (by * size.step) == 0)
     if size.shared:
-        each = np.where(cols[size.shared] > 0, cols[size.shared], value)
-        kept &= (value % (by * each) == 0) & (value > by * each)
-    return np.asarray(kept, np.bool_)
+        each = by * np.where(cols[size.shared] > 0, cols[size.shared], value)
+        kept &= (value % each == 0) & (value > each)
+    return np.asarray(kept.sum(axis=0), np.intp)
 
 
 def _beside(latency: Any, other: Any, side: int, xp: Arith) -> Any:

@@ -52,7 +52,8 @@ def resolve(
     """Decide which software a batch is answered from, and say what was substituted. Raises UnsupportedDtype."""
     gpu.peak_flops(dtype)
     if gpu.traits.stand_in:
-        stack, impl = gpu.traits.stand_in, None
+        kind = f"{family.name} {dict(options).get('phase', '')}".strip()
+        stack, impl = gpu.traits.stand_in_kernels.get(kind, (gpu.traits.stand_in, None))
     if family.dtypes and dtype not in family.dtypes:
         runs = ", ".join(family.dtypes)
         raise UnsupportedDtype(f"{family.name} has no kernels of dtype {dtype!r}: it has {runs}", field="dtype")

@@ -1,21 +1,25 @@
 """Parts of a table side by side on the cores of this machine: numpy lets other threads run while it computes.
 
-Only where BLAS keeps to one thread (`OPENBLAS_NUM_THREADS=1` before numpy is imported, as the command line sets it):
-elsewhere its own threads share out every small product, and more of them would wait for one another.
+BLAS keeps to one thread meanwhile: it would share out every small product of the networks among its own threads, and
+where another program keeps a core busy, each product waits for the slowest of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 Part = TypeVar("Part")
 Done = TypeVar("Done")
+
+WORTH_IT = 64  # calls: asking BLAS takes 20 µs, and products of fewer are shared out by none
 
 
 def each(work: Callable[[Part], Done], parts: Iterable[Part]) -> list[Done]:
@@ -27,12 +31,59 @@ def each(work: Callable[[Part], Done], parts: Iterable[Part]) -> list[Done]:
 
 
 def cores() -> int:
-    """Cores for a table: those that this process may use, at most `OMP_NUM_THREADS`; one where BLAS shares out."""
-    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
-        return 1
+    """Cores for a table: those that this process may use, at most `OMP_NUM_THREADS`."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(int(asked), mine) if asked.isdecimal() and int(asked) else mine
+
+
+@contextmanager
+def blas_alone(calls: int) -> Iterator[None]:
+    """BLAS on one thread while so many calls are answered, then on as many as before.
+
+    Nothing is asked of it for few calls, nor where it was told so before (`OPENBLAS_NUM_THREADS=1`).
+    """
+    if calls < WORTH_IT or os.environ.get("OPENBLAS_NUM_THREADS") == "1":
+        yield
+        return
+    _LIMIT.enter()
+    try:
+        yield
+    finally:
+        _LIMIT.leave()
+
+
+class _Limit:
+    """The limit that callers on several threads share: the first one sets it, the last one lifts it."""
+
+    def __init__(self) -> None:
+        self.lock, self.callers = Lock(), 0
+        self.held: AbstractContextManager[Any] | None = None
+
+    def enter(self) -> None:
+        with self.lock:
+            self.callers += 1
+            if self.held is None:
+                self.held = _blas().limit(limits=1, user_api="blas")
+                self.held.__enter__()
+
+    def leave(self) -> None:
+        with self.lock:
+            self.callers -= 1
+            if not self.callers and self.held is not None:
+                self.held.__exit__(None, None, None)
+                self.held = None
+
+
+_LIMIT = _Limit()
+
+
+@cache
+def _blas() -> Any:
+    """The BLAS libraries of this process."""
+    from threadpoolctl import ThreadpoolController  # a few calls need none
+
+    return ThreadpoolController()
 
 
 @cache

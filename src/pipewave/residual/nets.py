@@ -23,13 +23,11 @@ from pipewave.files import packaged
 from pipewave.kernels.features import Features
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.residual.card import Card, card_of
+from pipewave.residual.layers import Floats, Layers
 
-Floats = NDArray[np.float32]
 Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
 
 SCHEMA = 1
-CALLS_AT_ONCE = 1024  # whose hidden layers stay in a core's own cache
-ZERO = np.zeros((), np.float32)  # a plain 0.0 costs numpy a conversion every time
 UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
 UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile
 
@@ -55,12 +53,12 @@ class Net:
 
     def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Residual:
         """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
-        wide = self._outputs(features, codes).astype(np.float64)
+        wide = self._under(codes).outputs(self._inputs(features)).astype(np.float64)
         return merged(wide[..., 0], wide[..., 1], ARRAY)
 
     def mean(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
         """The mean alone, of a net whose scale means nothing."""
-        out = self._outputs(features, codes)[..., 0]
+        out = self._under(codes).outputs(self._inputs(features))[..., 0]
         return np.asarray(np.add.reduce(out, dtype=np.float64) * (1.0 / len(out)))
 
     def codes(self, codes: Mapping[str, str]) -> tuple[str, ...]:
@@ -69,39 +67,25 @@ class Net:
 
     def units(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> dict[str, Floats]:
         """What the last hidden layers make of each call, by name: calls that a net takes for alike are near."""
-        found = self._last_hidden(self._inputs(features), first_bias(self, self.codes(codes)))
+        found = self._under(codes).units(self._inputs(features))
         return {f"unit{i}": unit for i, unit in enumerate(np.moveaxis(found, 1, 2).reshape(-1, found.shape[1]))}
 
-    def _outputs(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Floats:
-        """[member, call, output], a cacheful of calls at a time."""
-        x, bias = self._inputs(features), first_bias(self, self.codes(codes))
-        if len(x) <= CALLS_AT_ONCE:
-            return self._forward(x, bias)
-        parts = [self._forward(x[at : at + CALLS_AT_ONCE], bias) for at in range(0, len(x), CALLS_AT_ONCE)]
-        return np.concatenate(parts, axis=1)
+    def _under(self, codes: Mapping[str, str]) -> Layers:
+        return layers_under(self, self.codes(codes))
 
     def _inputs(self, features: Mapping[str, NDArray[np.float64]]) -> Floats:
-        """[call, feature]"""
+        """[call, feature + 1], the last a one."""
         try:
             if isinstance(features, Features):
-                return np.asarray(features.rows(self.features).T, np.float32)
-            return np.array([features[name] for name in self.features], np.float32).T
+                rows: Any = features.rows(self.features)
+            else:
+                rows = [features[name] for name in self.features]
         except KeyError as missing:
             raise lacking(missing) from missing
-
-    def _forward(self, x: Floats, bias: Floats) -> Floats:
-        out: Floats = np.matmul(self._last_hidden(x, bias), self.weights[-1])
-        out += self.biases[-1]
-        return out
-
-    def _last_hidden(self, x: Floats, bias: Floats) -> Floats:
-        """[member, call, unit]"""
-        hidden: Floats = np.matmul(x, self.weights[0])
-        hidden += bias
-        for weight, bias in zip(self.weights[1:-1], self.biases[1:-1], strict=True):
-            hidden = np.matmul(activate(hidden, self.activation), weight)
-            hidden += bias
-        return activate(hidden, self.activation)
+        inputs = np.ones((len(rows) + 1, len(rows[0])), np.float32)
+        for row, values in zip(inputs, rows, strict=False):  # the last is left
+            row[:] = values
+        return inputs.T
 
 
 def lacking(missing: KeyError) -> BadFile:
@@ -120,11 +104,19 @@ def first_bias(net: Net, codes: tuple[str, ...]) -> Floats:
     return bias
 
 
-def activate(x: Floats, kind: str) -> Floats:
-    """In place where that is possible: the layer before has no other use."""
-    if kind == "relu":
-        return np.maximum(x, ZERO, out=x)
-    return np.asarray(x / (1.0 + np.exp(-x)), np.float32)
+@lru_cache(maxsize=256)  # a copy of the first layer each
+def layers_under(net: Net, codes: tuple[str, ...]) -> Layers:
+    """The layers of the net for calls of constant categories."""
+    return Layers((_with_bias(net.weights[0], first_bias(net, codes)), *_further(net)), net.activation)
+
+
+@lru_cache(maxsize=128)
+def _further(net: Net) -> tuple[Floats, ...]:
+    return tuple(_with_bias(*layer) for layer in zip(net.weights[1:], net.biases[1:], strict=True))
+
+
+def _with_bias(weight: Floats, bias: Floats) -> Floats:
+    return np.concatenate((weight, bias), axis=1)
 
 
 def merged(means: Members, logs: Members, xp: Arith) -> Residual:

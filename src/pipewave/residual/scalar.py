@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.residual.nets import Floats, Net, activate, first_bias, lacking
+from pipewave.residual.layers import Floats, activate
+from pipewave.residual.nets import Net, first_bias, lacking
 
 
 @dataclass(frozen=True, slots=True, eq=False)

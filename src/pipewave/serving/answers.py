@@ -15,7 +15,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, Parallel
 from pipewave.serving.cases import Case
 from pipewave.serving.disaggregated import Disaggregated
-from pipewave.serving.interval import Uncertainty, hull, server_of, sides
+from pipewave.serving.interval import hull, sides
 from pipewave.serving.launched import launched
 from pipewave.serving.matched import matched
 from pipewave.serving.notation import is_disaggregated, read
@@ -43,6 +43,7 @@ SAID = {
     "gpu_memory_utilization": "memory_fraction",
 }
 FIELDS = {"max_batched_tokens": "max_num_batched_tokens"}  # of a recipe, as Setup names them
+DRAFTS = "drafts"  # of a recipe: tokens that MTP heads draft where a case names the method alone
 
 
 def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
         record = pools.record(traffic, scale=scale)
         return _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
 
-    uncertain = Uncertainty(pools.spread, server_of(server.runner.engine), version_given(case))
+    uncertain = replace(pools.uncertain, version_given=version_given(case))
     seen = times()
     intervals = sides(seen, uncertain)
     if case.mode == "serve":
@@ -107,7 +108,9 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
         front=front if case.mode == "serve" else INSIDE,
     )
     recipe = _recipe(case, setup, traffic)
-    chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items()}
+    chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items() if name != DRAFTS}
+    if DRAFTS in recipe.settings and case.speculative:
+        chosen["speculative"] = case.speculative.drafting(recipe.settings[DRAFTS])
     notes = [degrees.note] if degrees.note else []
     return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
@@ -146,7 +149,9 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     found = recipe_of(
         engine.name, engine.version, setting, Requests(case.mode, *sizes, version_given=version_given(case))
     )
-    return found.without(frozenset(name for name, field in SAID.items() if getattr(case, field) is not None))
+    said = {name for name, field in SAID.items() if getattr(case, field) is not None}
+    how = case.speculative
+    return found.without(frozenset(said if how and how.method == "mtp" and how.rates else said | {DRAFTS}))
 
 
 def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, float]:

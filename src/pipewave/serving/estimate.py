@@ -17,6 +17,7 @@ from pipewave.errors import BadInput, DoesNotFit
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec, load
+from pipewave.models.drafts import notes as draft_notes
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
@@ -96,7 +97,8 @@ class Estimate:
         changed = bounded({"tpot_ms": tpot, "e2e_ms": self.prefill_ms + later * tpot}, uncertain)
         rate = self.output_tokens_per_s * self.e2e_ms / changed["e2e_ms"]
         note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
-        return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, note))
+        assumed = draft_notes(runner.deployment.model, how.method)
+        return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, *assumed, note))
 
     def with_images(self, runner: Runner, batch: int, images: int, uncertain: Uncertainty) -> Estimate:
         """The same with the images of each prompt encoded before it, one prompt after the other."""
@@ -203,7 +205,8 @@ def _of_rank(
     together = room(runner.deployment, memory, rank.requests, rank.input_len + rank.output_len, rank.budget)
     rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
     run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.mixes_phases)
-    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named)
+    ranks = runner.deployment.parallel.dp > 1
+    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, ranks)
     found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
     found = found.drafted(runner, how, run, uncertain) if how else found
     if together < rank.requests:

@@ -10,7 +10,10 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec, load
 from pipewave.models.balance import Balance
 from pipewave.models.kernels import Deployment
+from pipewave.models.mixers import Mixer, Mla
+from pipewave.models.precision import NVFP4
 from pipewave.models.shard import ALONE
+from pipewave.models.spec import Layer
 from pipewave.serving.disaggregated import Disaggregated
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
@@ -44,18 +47,39 @@ def launched(
     wanted = Wanted(facts, experts_of(spec), engine, version, lengths, flight, gpus_given, drafts)
     for launch in near(wanted)[:TRIED]:
         try:
-            first = Server.of(spec, gpu, _prefill(setup, launch, spec), traffic.longest)
-            then = Server.of(spec, gpu, _decode(setup, launch, spec, flight), traffic.longest)
+            served = _weights(spec, launch, facts.dtype)
+            first = Server.of(served, gpu, _prefill(setup, launch, spec), traffic.longest)
+            then = Server.of(served, gpu, _decode(setup, launch, spec, flight), traffic.longest)
         except (DoesNotFit, CannotShard):
             continue  # a launch of a smaller model, or one that is cut otherwise
         workers = launch.prefill.workers, launch.decode.workers
-        return Disaggregated(first, then, workers, 1e-3 * handover_ms(engine)), _note(launch)
+        maps = ", attention's output maps in NVFP4" if served is not spec else ""
+        return Disaggregated(first, then, workers, 1e-3 * handover_ms(engine)), _note(launch) + maps
     return None
 
 
 def experts_of(model: ModelSpec) -> int:
     """Routed experts of a layer; 0 of a dense model."""
     return max((moe.experts for layer, _ in model.grouped() for moe in layer.moes), default=0)
+
+
+def _weights(model: ModelSpec, launch: Launch, dtype: str) -> ModelSpec:
+    """The model as the launch's checkpoint holds it: attention's output maps in the experts' type, where the launch
+    says so and the model's are in 16 bits. dtype: of the model's experts."""
+    if launch.of.get("output_maps") != dtype or dtype != NVFP4.dtype or launch.of["model_type"] != model.model_type:
+        return model
+    known = {id(layer): _narrowed(layer) for layer in model.layers}  # equal layers stay one object
+    return replace(model, layers=tuple(known[id(layer)] for layer in model.layers))
+
+
+def _narrowed(layer: Layer) -> Layer:
+    return replace(layer, mixers=tuple(map(_output_narrowed, layer.mixers)))
+
+
+def _output_narrowed(mixer: Mixer) -> Mixer:
+    if not isinstance(mixer, Mla) or not mixer.out.precision.full:
+        return mixer
+    return replace(mixer, out=replace(mixer.out, precision=NVFP4))
 
 
 def _prefill(setup: Setup, launch: Launch, model: ModelSpec) -> Setup:

@@ -1,8 +1,8 @@
-"""Pools of a disaggregated deployment that is only known to be one: a decode engine, and prefill engines at its rate.
+"""Pools of a disaggregated deployment that is only known to be one: decode engines, and prefill engines at their rate.
 
-The decode engine has the GPUs that are given (or the fewest that hold the model), split the way that makes a token of
-the requests in flight soonest: tensor parallel, or data-parallel attention over shared experts. Prefill engines are as
-many as keep up with it.
+A decode engine has the GPUs that are given (or the fewest that hold the model), split the way that makes a token of the
+requests in flight soonest: tensor parallel, or data-parallel attention over shared experts. There are as many as hold
+all requests in flight: nobody sends more than that. Prefill engines are as many as keep up with them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ def matched(model: str, gpu: str, setup: Setup, gpus_given: int, traffic: Traffi
     """
     spec, flight = load(model), traffic.concurrency or len(traffic)
     decode, side = _decode(spec, gpu, setup, gpus_given, flight, traffic)
+    engines = min(math.ceil(flight / _room(decode, traffic)), MOST_WORKERS)
     prefill, first = _prefill(spec, gpu, setup, traffic)
-    rate = flight / (float(traffic.output_len.mean()) * _token_s(decode, flight, traffic))
+    rate = flight / (float(traffic.output_len.mean()) * _token_s(decode, math.ceil(flight / engines), traffic))
     workers = min(max(math.ceil(HEADROOM * rate * _prompt_s(prefill, traffic)), 1), MOST_WORKERS)
-    pools = Disaggregated(prefill, decode, (workers, 1))
+    pools = Disaggregated(prefill, decode, (workers, engines))
     return pools, (
-        f"disaggregated, pools not given: {workers} prefill engines of {first.gpus} GPUs match the rate of one decode "
-        f"engine of tp {side.tp}, dp {side.dp}"
+        f"disaggregated, pools not given: {workers} prefill engines of {first.gpus} GPUs match the rate of the decode "
+        f"engines that hold all requests, {engines} of tp {side.tp}, dp {side.dp}"
     )
 
 
@@ -75,14 +76,28 @@ def _prefill(model: ModelSpec, gpu: str, setup: Setup, traffic: Traffic) -> tupl
     raise DoesNotFit(f"{model.name} fits no engine of up to {SIZES[-1]} × {gpu}", field="gpu")
 
 
+def _room(server: Server, traffic: Traffic) -> int:
+    """Requests that an engine decodes at once, by its cache and its limit."""
+    return _fits(server, traffic) * server.runner.deployment.parallel.dp
+
+
+def _fits(server: Server, traffic: Traffic) -> int:
+    """The same of a rank."""
+    return max(min(server.memory.kv_tokens // max(_each(traffic), 1), server.limits.requests), 1)
+
+
+def _each(traffic: Traffic) -> int:
+    """Tokens that a request holds on average."""
+    return int(traffic.input_len.mean() + traffic.output_len.mean() / 2)
+
+
 def _token_s(server: Server, flight: int, traffic: Traffic) -> float:
     """Seconds from token to token with so many requests in flight, or with those that the cache holds and the wait."""
-    each = int(traffic.input_len.mean() + traffic.output_len.mean() / 2)
     ranks = server.runner.deployment.parallel.dp
     alone = -(-flight // ranks)
-    fits = max(min(alone, server.memory.kv_tokens // max(each, 1), server.limits.requests), 1)
+    fits = max(min(alone, _fits(server, traffic)), 1)
     table = server.drafted or server.table
-    work = (fits, fits * each, ())
+    work = (fits, fits * _each(traffic), ())
     step = table.together([work] * ranks) if ranks > 1 else table.seconds(*work)
     return step * max(alone / fits, 1.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -24,18 +24,24 @@ MOST = 64
 class Speculative:
     """`tokens` drafted a step; `accepted[i]`: probability that draft i is accepted when those before it were.
 
-    model: the draft model of method `draft`.
+    model: the draft model of method `draft`. rates: acceptance of positions, the last one for those that follow, where
+    nothing said how many tokens are drafted.
     """
 
     method: str
     tokens: int
     accepted: tuple[float, ...]
     model: str | None = None
+    rates: tuple[float, ...] = field(default=(), compare=False)
 
     @property
     def mean(self) -> float:
         """Tokens a step makes on average: 1 + a₁ + a₁a₂ + …, for equal a: (1 − a^(k+1)) / (1 − a)."""
         return 1.0 + sum(accumulate(self.accepted, lambda a, b: a * b))
+
+    def drafting(self, tokens: int) -> Speculative:
+        """The same with so many tokens drafted, where nothing said how many."""
+        return replace(self, tokens=tokens, accepted=_spread(self.rates, tokens)) if self.rates else self
 
     @property
     def verified(self) -> int:
@@ -60,8 +66,9 @@ def of(given: Any) -> Speculative:
         raise MissingField(
             "speculative: method draft needs a model: the name or folder of the draft model", field="speculative"
         )
-    tokens = _tokens(said.get("tokens", 1 if method == "mtp" else 3))
-    return Speculative(method, tokens, _accepted(said.get("acceptance"), method, tokens), said.get("model"))
+    tokens, rates = _tokens(said.get("tokens", 1 if method == "mtp" else 3)), _rates(said.get("acceptance"), method)
+    left_open = () if "tokens" in said else rates
+    return Speculative(method, tokens, _spread(rates, tokens), said.get("model"), left_open)
 
 
 def _method(word: str) -> str:
@@ -87,8 +94,8 @@ def _tokens(given: Any) -> int:
     return tokens
 
 
-def _accepted(given: Any, method: str, tokens: int) -> tuple[float, ...]:
-    """One probability a position; a list ends with the value that further positions take."""
+def _rates(given: Any, method: str) -> tuple[float, ...]:
+    """Probabilities as given, or as usual; a list ends with the value that further positions take."""
     if given is None:
         given = usual(method)
     listed = given.split("/") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else [given]
@@ -98,7 +105,12 @@ def _accepted(given: Any, method: str, tokens: int) -> tuple[float, ...]:
         rates = []
     if not rates or not all(math.isfinite(rate) and 0 <= rate <= 1 for rate in rates):
         raise _bad(f"acceptance = {given!r}: must be from 0 to 1, one for all positions or one a position")
-    return tuple([*rates, *[rates[-1]] * tokens][:tokens])
+    return tuple(rates)
+
+
+def _spread(rates: tuple[float, ...], tokens: int) -> tuple[float, ...]:
+    """One probability a position."""
+    return (*rates, *[rates[-1]] * tokens)[:tokens]
 
 
 def _bad(text: str) -> BadInput:

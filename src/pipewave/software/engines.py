@@ -67,7 +67,7 @@ class Engine:
     shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
     fused_rope: the kernel that writes the cache turns queries and keys, too. one_head_norm: one kernel norms the
-    heads of queries and keys.
+    heads of queries and keys. within_rows: kernels whose time the rows that answer for attention and experts hold.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
@@ -106,7 +106,6 @@ class Engine:
     separate_attention: bool = False
     chunks: bool = True
     overlaps: bool = True
-    prefix_cache: bool = True
     graphs_per_request: float | None = None
     max_prefill_tokens: int = 0
     output_reserve: float = 0.0
@@ -117,6 +116,7 @@ class Engine:
     shared_tokens: int = 0
     fused_norm_mib: float = 0.0
     fused_rope: bool = False
+    within_rows: tuple[str, ...] = ()
     one_head_norm: bool = False
     exchange: str = ""
     two_batch: bool = False
@@ -137,11 +137,12 @@ class Engine:
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
 
-    def hosted(self, factor: float, launch: float = 1.0) -> Engine:
-        """The same engine on a host whose own work takes `factor` times as long, and what it launches kernel by kernel
-        `launch` times."""
+    def hosted(self, factor: float, launch: float = 1.0, request_us: float = 0.0) -> Engine:
+        """The same engine on a host whose own work takes `factor` times as long, what it launches kernel by kernel
+        `launch` times, and each request of a step `request_us` more."""
         factors = dict.fromkeys(HOST_TIMES, factor) | dict.fromkeys(LAUNCH_TIMES, launch)
-        return replace(self, **{name: each * getattr(self, name) for name, each in factors.items()})
+        times = {name: each * getattr(self, name) for name, each in factors.items()}
+        return replace(self, **times | {"request_host_us": times["request_host_us"] + request_us})
 
     def on(self, setting: DeploymentFacts) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""
@@ -153,8 +154,9 @@ class Engine:
         return self.max_prefill_tokens or self.max_batched_tokens
 
     def kernel(self, family: str, dtype: str) -> KernelRule | None:
-        """The rule for calls of a family and operand type: the chosen backend's, or the default one."""
+        """The rule for calls of a family and operand type: the chosen backend's, or the default one of the exchange."""
         fits = [rule for rule in self.kernels if rule.family == family and rule.dtype in ("", dtype)]
+        fits = [rule for rule in fits if not rule.exchange or self.exchange.startswith(rule.exchange)]
         if chosen := self.backends.get(family):
             return next((rule for rule in fits if rule.backend == chosen), None)
         return next((rule for rule in fits if rule.default), None)

@@ -29,6 +29,10 @@ CHOICE = (
     "flops_per_clk",
     "runs",
     "launches",
+    "exchange",
+    "masked",
+    "laid_out",
+    "cache",
 )
 FROM, BELOW = "_from", "_below"
 
@@ -69,6 +73,10 @@ class KernelRule:
     or not. flops_per_clk: the most that one SM does in a clock where the kernel cannot use all of the tensor cores (0:
     it can). runs: the operand type it runs in where that is not the weights' own.
     launches: launches whose host time equals that of one call (0: as many as its family has).
+    exchange: it holds where tokens reach experts this way. masked: what grouped products take over masked rows, few
+    for each rank: µs to start, times the time to read their weights, times the time to multiply at the peak. laid_out:
+    the same over rows laid out one expert after the other. cache: the type of cache that attention is answered with
+    where rows of the deployment's own would mislead.
     """
 
     family: str
@@ -84,6 +92,10 @@ class KernelRule:
     flops_per_clk: float = 0.0
     runs: str = ""
     launches: int = 0
+    exchange: str = ""
+    masked: tuple[float, ...] = ()
+    laid_out: tuple[float, ...] = ()
+    cache: str = ""
 
 
 @cache

@@ -89,9 +89,10 @@ def _lane(use: Use) -> int:
 
 
 def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
-    """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed one."""
-    if engine.fused_rope:
-        uses = [use for use in uses if use.name != "rope"]
+    """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed one; less
+    those that the rows of others hold."""
+    left_out = {*engine.within_rows, *(["rope"] if engine.fused_rope else [])}
+    uses = [use for use in uses if use.name not in left_out] if left_out else uses
     if engine.shared_experts != "fused" or engine.setting.ep > 1:
         return uses
     if not any(use.name.startswith("shared_") for use in uses):

@@ -74,6 +74,8 @@ def _as_run(call: Call, rule: KernelRule | None, engine: Engine) -> Call:
     if rule is None or not isinstance(call, CHOSEN):
         return call
     call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=rule.runs or call.dtype)
+    if isinstance(call, Attention | Mla) and rule.cache and call.kv_dtype:
+        call = replace(call, kv_dtype=rule.cache)
     return replace(call, quantize=call.quantize and rule.quantize) if isinstance(call, Gemm) else call
 
 

@@ -13,16 +13,27 @@ into the SMs, however few the tokens. How fast one block an SM loads tiles is Fl
 rule `attention_costs`, which rests on rows of an H200.
 
 Products of a kernel made for few rows may leave most of the tensor cores idle however many rows there are.
+
+Where DeepEP brings tokens to experts, in buffers of one size each in decode steps (grouped products skip the rows that
+a mask says are empty), one expert after the other in prompts:
+
+    time = start + ((a · read)² + (b · multiplied)²)^½
+
+read: weights of the experts that have a token, from DRAM; multiplied: the products of their rows at the peak.
+`python -m bench.masked_experts` fits the three constants of either to rows of four GPUs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.calls.families import Call, FusedMoe, Gemm
 from pipewave.gpus import GPU
+from pipewave.models.exchange import FEW_TOKENS
 from pipewave.prediction.answers import Predictions
 from pipewave.software.rules import KernelRule
 from pipewave.software.stack_rules import constant
@@ -46,6 +57,28 @@ def slow_product_us(call: Gemm, flops_per_clk: float, gpu: GPU) -> float:
     return 2.0 * call.m * call.n * call.k / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz)
 
 
+def masked_us(call: FusedMoe, law: Sequence[float], gpu: GPU) -> float:
+    """µs of an expert layer behind DeepEP, by (start in µs, a, b) of the law above; experts chosen at random."""
+    start_us, reading, multiplying = law
+    active = call.experts / call.ep * (1.0 - (1.0 - call.topk / call.experts) ** call.tokens)
+    read_us, multiplied_us = masked_parts(call, active, gpu)
+    return start_us + math.hypot(reading * read_us, multiplying * multiplied_us)
+
+
+def masked_parts(call: FusedMoe, active: float, gpu: GPU) -> tuple[float, float]:
+    """µs to read the weights of so many experts of a rank at DRAM's rate, and to multiply its rows at the peak."""
+    each = 3.0 * call.hidden * call.inter / call.tp
+    read_us = 1e-3 * active * each * OPERAND_BYTES[call.dtype] / gpu.dram_gbps
+    return read_us, 2e6 * each * call.tokens * call.topk / call.ep / gpu.peak_flops(call.dtype)
+
+
+def law_of(call: Call, rule: KernelRule | None) -> tuple[float, ...]:
+    """The constants of the law that answers a call; empty where none does. Few tokens of each rank come masked."""
+    if not rule or not isinstance(call, FusedMoe):
+        return ()
+    return rule.masked if call.tokens <= FEW_TOKENS * call.ep else rule.laid_out
+
+
 def least_us(call: Call, rule: KernelRule | None, gpu: GPU) -> float:
     """µs that the engine's rule for a call says it cannot do without; 0 where it says nothing."""
     if isinstance(call, FusedMoe) and rule and rule.blocks:
@@ -63,4 +96,7 @@ def within_rules(
     ratio = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], best_kernel_ratio, 1.0)
     least = np.array([least_us(call, rule, gpu) for call, rule in zip(calls, rules, strict=True)])
     factor = np.maximum(ratio, least / found.latency_us)
+    for i, (call, rule) in enumerate(zip(calls, rules, strict=True)):
+        if isinstance(call, FusedMoe) and (law := law_of(call, rule)):
+            factor[i] = masked_us(call, law, gpu) / found.latency_us[i]
     return found if np.all(factor == 1.0) else found.scaled(factor)

@@ -35,6 +35,7 @@ ROWS = {
     "attention": Rows(
         runners={
             "fa3": Runner("pipewave.measure.impls.vllm_attention", "fa3", "vllm"),
+            "vllm_triton_attn": Runner("pipewave.measure.impls.vllm_unified", "unified", "vllm"),
             "triton": Runner("pipewave.measure.impls.own_triton", "attention", "triton"),
             "sdpa_flash": Runner("pipewave.measure.impls.sdpa", "flash", "torch"),
             "sdpa_cudnn": Runner("pipewave.measure.impls.sdpa", "cudnn", "torch"),

@@ -29,6 +29,7 @@ ROWS = {
         runners={
             "triton": Runner("pipewave.measure.impls.vllm_moe", "as_served", "vllm"),
             "triton_default": Runner("pipewave.measure.impls.vllm_moe", "default_config", "vllm"),
+            "triton_kernels": Runner("pipewave.measure.impls.vllm_mxfp4", "monolithic", "vllm"),
         },
         usual={"": "triton"},
         plans=(

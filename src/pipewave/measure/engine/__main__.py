@@ -127,9 +127,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is timed, and the engine's public entry point to time prefills by."""
+    """What is timed and traced, and the engine's public entry point to time prefills by."""
 
     points: Sequence[Point]
+    traced: Sequence[Point]
     generate: Callable[[list[list[int]]], None]
 
 
@@ -157,13 +158,14 @@ def measure(given: argparse.Namespace, setup: Setup, started: float) -> None:
         "traced": points.traced(),
         "none": (),
     }[given.points]
+    traced = points.traced_kinds() if given.points == "kinds" else points.traced()
     one_token = driver.limits.sampling(1)
 
     def generate(prompts: list[list[int]]) -> None:
         llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], one_token, use_tqdm=False)
 
     try:
-        _points_and_traces(run, driver, setup, write, Plan(chosen, generate))
+        _points_and_traces(run, driver, setup, write, Plan(chosen, traced, generate))
     finally:
         llm.llm_engine.engine_core.shutdown()
 
@@ -184,7 +186,15 @@ def _points_and_traces(run: Run, driver: Driver, setup: Setup, write: Writer, pl
     if folder is not None:
         traces.warm_up(driver, folder)
         name = f"trace-{write.stem}"
-        run.each("trace", points.traced(), lambda point: traces.record(driver, point, folder, f"{name}-{point.phase}"))
+        run.each(
+            "trace", plan.traced, lambda point: traces.record(driver, point, folder, f"{name}-{trace_suffix(point)}")
+        )
+
+
+def trace_suffix(point: Point) -> str:
+    """What tells a point's trace from others: the phase, and the size of prompts that are not those usually traced."""
+    usual = point in points.traced() or point.phase == "decode"
+    return point.phase if usual else f"{point.phase}-{point.batch}x{point.input_len}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

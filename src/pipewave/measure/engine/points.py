@@ -77,5 +77,10 @@ def traced() -> tuple[Point, ...]:
     return prefill(1, TRACED_PROMPT), decode(TRACED_BATCH, TRACED_CONTEXT)
 
 
+def traced_kinds() -> tuple[Point, ...]:
+    """Steps of which traces are recorded where nothing is seeded: prompts that the GPU bounds, and a decode step."""
+    return prefill(1, 8192), prefill(4, 2048), decode(16, TRACED_CONTEXT, "computed")
+
+
 def _distinct(points: Iterable[Point]) -> tuple[Point, ...]:
     return tuple(point for point in dict.fromkeys(points) if point.kv_tokens <= LARGEST_CONTEXT_TOKENS)

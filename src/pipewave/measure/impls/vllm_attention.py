@@ -62,8 +62,8 @@ def fa3(case: Case, pools: Pools) -> Prepared:
         "out": out,
         "max_seqlen_q": max(q_lens),
         "max_seqlen_k": max(kv_lens),
-        "cu_seqlens_q": _int32(np.cumsum([0, *q_lens]), pools.device),
-        "seqused_k": _int32(kv_lens, pools.device),
+        "cu_seqlens_q": int32(np.cumsum([0, *q_lens]), pools.device),
+        "seqused_k": int32(kv_lens, pools.device),
         "block_table": torch.from_numpy(table).to(pools.device),
         "softmax_scale": width**-0.5,
         "causal": case.get("causal", True),
@@ -72,7 +72,8 @@ def fa3(case: Case, pools: Pools) -> Prepared:
     return Prepared(lambda: flash_attn_varlen_func(**arguments))
 
 
-def _int32(values: Any, device: str) -> Any:
+def int32(values: Any, device: str) -> Any:
+    """Lengths as a tensor on the device."""
     import torch
 
     return torch.from_numpy(np.asarray(values, np.int32)).to(device)

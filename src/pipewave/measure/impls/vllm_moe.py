@@ -143,3 +143,10 @@ def distinct_kernels(jobs: Sequence[Job]) -> list[Job]:
         if kernel not in cheapest or size < cheapest[kernel][0]:
             cheapest[kernel] = (size, job)
     return [cheapest[kernel][1] for kernel in sorted(cheapest)]
+
+
+def elements(jobs: Sequence[Job]) -> dict[str, int]:
+    """What the pools must hold for these jobs."""
+    weights = max(4 * job.case["experts"] * job.case["hidden"] * width(job.case) for job in jobs)
+    tokens = max(job.case["tokens"] * job.case["hidden"] for job in jobs)
+    return {"weight": weights + 8192, "activation": 2 * tokens + 8192, "scratch": 8192}

@@ -11,7 +11,7 @@ from pipewave.physics.demand import Array
 from pipewave.residual.calibration.process import Scales
 
 FARTHEST = 3.0  # standard deviations of the rows beyond which a coordinate counts as the edge
-CHUNK_CALLS = 20_000
+CHUNK_CALLS = 512  # whose covariances with the rows stay in a cache
 CODES = ("stack", "impl", "dtype")
 
 SoftwareRan = tuple[str, str]  # stack and implementation, as the rows carry them

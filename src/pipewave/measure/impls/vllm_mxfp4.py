@@ -1,0 +1,74 @@
+"""gpt-oss's experts in MXFP4 as vLLM runs them on Hopper: `triton_kernels`, from the router's logits on."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from pipewave.measure.impls import Prepared
+from pipewave.measure.impls.vllm_moe import width
+from pipewave.measure.job import Case, Job
+from pipewave.measure.pools import Pools
+
+SCALED = 32  # weights that share a scale
+PAIR = 2  # weights in a byte
+NEAR_ONE = (124, 131)  # exponents of scales, 127 is 1
+
+
+def monolithic(case: Case, pools: Pools) -> Prepared:
+    """`triton_kernel_moe_forward`: top-k, routing, both products and the sum over experts."""
+    import torch
+    from vllm.model_executor.layers.fused_moe.experts.gpt_oss_triton_kernels_moe import triton_kernel_moe_forward
+
+    w1, w2, config = _weights(case["experts"], case["hidden"], width(case), pools.device)
+    x = pools.take("activation", "bf16", case["tokens"], case["hidden"])
+    seed = zlib.crc32(repr((case["tokens"], case["experts"], case["topk"])).encode())
+    drawn = torch.Generator(device=pools.device).manual_seed(seed)
+    logits = torch.randn(case["tokens"], case["experts"], generator=drawn, device=pools.device).bfloat16()
+    counts = torch.bincount(logits.topk(case["topk"]).indices.flatten(), minlength=case["experts"])
+    seen = {"seed": seed, "hit": int((counts > 0).sum()), "busiest": int(counts.max())}
+    arguments = {
+        "topk": case["topk"],
+        "renormalize": True,
+        "quant_config": config,
+        "global_num_experts": case["experts"],
+    }
+    return Prepared(lambda: triton_kernel_moe_forward(x, w1, w2, logits, **arguments), {"routing_seen": seen})
+
+
+@lru_cache(maxsize=1)
+def _weights(experts: int, hidden: int, inter: int, device: str) -> tuple[Any, Any, Any]:
+    """Both products' weights as the engine lays them out, and the configuration that holds scales and biases."""
+    import torch
+    from vllm.model_executor.layers.fused_moe.config import mxfp4_w4a16_moe_quant_config
+
+    (w1, scale1), (w2, scale2) = (_laid_out(experts, *size, device) for size in ((2 * inter, hidden), (hidden, inter)))
+    biases = [torch.randn(experts, wide, device=device) for wide in (2 * inter, hidden)]
+    return w1, w2, mxfp4_w4a16_moe_quant_config(scale1, scale2, *biases)
+
+
+def _laid_out(experts: int, wide: int, deep: int, device: str) -> tuple[Any, Any]:
+    import torch
+    from triton_kernels.matmul_ogs import FlexCtx, PrecisionConfig
+    from vllm.model_executor.layers.quantization.utils.mxfp4_utils import _swizzle_mxfp4
+
+    values = torch.randint(0, 256, (experts, wide, deep // PAIR), dtype=torch.uint8, device=device)
+    scales = torch.randint(*NEAR_ONE, (experts, wide, deep // SCALED), dtype=torch.uint8, device=device)
+    weight, flex, scale = _swizzle_mxfp4(values, scales)
+    return weight, PrecisionConfig(weight_scale=scale, flex_ctx=FlexCtx(rhs_data=flex))
+
+
+def distinct_kernels(jobs: Sequence[Job]) -> list[Job]:
+    """A job for each number of tokens, from which block sizes follow, of the fewest experts."""
+    fewest: dict[int, Job] = {}
+    for job in jobs:
+        tokens = job.case["tokens"]
+        fewest[tokens] = min(fewest.get(tokens, job), job, key=lambda one: int(one.case["experts"]))
+    return list(fewest.values())
+
+
+def elements(jobs: Sequence[Job]) -> dict[str, int]:
+    """What the pools must hold for these jobs; weights lie outside."""
+    return {"activation": 2 * max(job.case["tokens"] * job.case["hidden"] for job in jobs) + 8192, "scratch": 8192}

@@ -1,0 +1,71 @@
+"""The layers of an ensemble of MLPs over many calls, in parts whose hidden units stay in a core's own cache.
+
+A bias is one more row of its weights, and every layer's input ends in a one that brings it in: no pass over the units
+to add it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+CALLS_AT_ONCE = 512
+ZERO = np.zeros((), np.float32)  # a plain 0.0 costs numpy a conversion every time
+ONE = np.ones((), np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layers:
+    """Weights of each layer, [member, input + 1, output]: the last row is the bias."""
+
+    weights: tuple[Floats, ...]
+    activation: str
+
+    def outputs(self, inputs: Floats) -> Floats:
+        """[member, call, output] of inputs [call, input + 1] whose last is one."""
+        last = self.weights[-1]
+        out = np.empty((len(last), len(inputs), last.shape[2]), np.float32)
+        for part, units in self._hidden(inputs):
+            np.matmul(units, last, out=out[:, part])
+        return out
+
+    def units(self, inputs: Floats) -> Floats:
+        """The last hidden layer of the same, [member, call, unit]."""
+        width = self.weights[-1].shape[1] - 1
+        out = np.empty((len(self.weights[0]), len(inputs), width), np.float32)
+        for part, units in self._hidden(inputs):
+            out[:, part] = units[..., :-1]
+        return out
+
+    def _hidden(self, inputs: Floats) -> Iterator[tuple[slice, Floats]]:
+        """Parts of the calls and their last hidden units with a one, which the next part overwrites."""
+        calls, hidden = len(inputs), self.weights[:-1]
+        kept = [np.ones((len(w), min(calls, CALLS_AT_ONCE), w.shape[2] + 1), np.float32) for w in hidden]
+        for at in range(0, calls, CALLS_AT_ONCE):
+            part = slice(at, at + CALLS_AT_ONCE)
+            units = inputs[part]
+            size = len(units)
+            for weight, room in zip(hidden, kept, strict=True):
+                units = self._layer(units, weight, room[:, :size])
+            yield part, units
+
+    def _layer(self, units: Floats, weight: Floats, room: Floats) -> Floats:
+        np.matmul(units, weight, out=room[..., :-1])
+        activate(room, self.activation)
+        if self.activation != "relu":  # which leaves a one alone
+            room[..., -1] = ONE
+        return room
+
+
+def activate(x: Floats, kind: str) -> Floats:
+    """In place: a layer has no other use."""
+    if kind == "relu":
+        return np.maximum(x, ZERO, out=x)
+    falling = np.exp(-x)
+    falling += ONE
+    return np.divide(x, falling, out=x)
