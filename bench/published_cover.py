@@ -1,12 +1,14 @@
 """What published deployments leave open, as half-widths of intervals: `python -m bench.published_cover ANSWERS`.
 
-ANSWERS are those of `bench.published --answers`. Three parts of `pipewave.serving.interval`:
+ANSWERS are those of `bench.published --answers`. Four parts of `pipewave.serving.interval`:
 
 * `servers`: for each engine and mean, the half-width beside what kernels (and an assumed version) leave open that holds
   nine rows in ten of groups that it was not read off, each group counting alike. It is a quantile of rows whose version
   is given. Groups differ more than their rows do, so the quantile is that of `LEVELS` that, read off all other groups,
   comes nearest to holding nine in ten of the group left out.
 * `older`: the same of engines before today's generation (Argonne's runs: vLLM V0, TensorRT-LLM 0.x).
+* `ranks`: what runs with data-parallel attention need beside the rest, all engines together, read off groups as that of
+  servers is (`--ranks`, with ANSWERS of `bench.published --needs --only "attention DP"`).
 * `version`: how far answers move when the version is left out of the case (`--versions`), nine in ten of them.
 
 `--write` puts the half-widths of all groups into `serving/interval.json`.
@@ -18,7 +20,7 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,11 @@ class Point:
 
 def points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
     """Every scored mean of today's engines and of those before."""
-    good = [row for row in rows if (_counts(row) or _old(row)) and "ttft_ms" in answers.get(row.id, {})]
+    return _points([row for row in rows if (_counts(row) or _old(row))], answers)
+
+
+def _points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
+    good = [row for row in rows if "ttft_ms" in answers.get(row.id, {})]
     every = [_point(row, name, value, answers[row.id]) for row in good for name, value in row.measured.items()
              if name in answers[row.id]]  # fmt: skip
     sizes = Counter((point.group, point.metric) for point in every)
@@ -71,15 +77,17 @@ def _counts(row: Row) -> bool:
 
 
 def _old(row: Row) -> bool:
-    return not row.needs and row.group.source == OLD
+    return not row.needs and row.group.source == OLD and not row.apart
 
 
 def _point(row: Row, name: str, value: float, found: dict[str, Any]) -> Point:
     """A mean of a row; its interval less what its server leaves open is what was known."""
-    named = version_given(from_dict(row.case))
-    asked = find_engine(setup_of(case := from_dict(row.case), case.traffic())[0].engine)
-    half, server = math.log(found[f"{name}_high"] / found[name]), Uncertainty(0.0, server_of(asked), named).server(name)
-    known = math.sqrt(max(half**2 - server**2, 0.0))
+    case = from_dict(row.case)
+    named, ranks = version_given(case), case.dp > 1
+    asked = find_engine(setup_of(case, case.traffic())[0].engine)
+    half, open_ = math.log(found[f"{name}_high"] / found[name]), Uncertainty(0.0, server_of(asked), named, ranks)
+    read_off = open_.uneven(name) if ranks else open_.server(name)
+    known = math.sqrt(max(half**2 - read_off**2, 0.0))
     return Point(row.group, name, abs(math.log(found[name] / value)), known, named)
 
 
@@ -118,6 +126,11 @@ def widths(found: Sequence[Point]) -> dict[str, float]:
     return {name: known.get(name, usual) for name in interval.METRICS}
 
 
+def ranks_points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Point]:
+    """Every scored mean of runs with data-parallel attention, of any engine."""
+    return _points([row for row in rows if row.case.get("dp", 1) > 1 and not row.apart], answers)
+
+
 def version_widths(rows: Sequence[Row]) -> dict[str, float]:
     """How far means move, nine in ten, when the version is not given; each group counts alike."""
     groups: dict[Group, list[Row]] = {}
@@ -140,33 +153,45 @@ def _moved(row: Row) -> list[Point]:
     return [Point(row.group, name, abs(math.log(unnamed[name] / named[name])), 0.0) for name in names]
 
 
+def _servers(table: dict[str, Any], found: Sequence[Point]) -> Iterator[tuple[str, dict[str, Any], list[Point]]]:
+    """Where the half-widths of each engine's servers are kept, today's and older ones', and the points they rest on."""
+    for engine in dict.fromkeys(point.group.engine for point in found):
+        for old in (False, True):
+            own = [point for point in found if point.group.engine == engine and (point.group.source == OLD) == old]
+            if own:
+                yield engine, table["older"][engine] if old else table["servers"].setdefault(engine, {}), own
+
+
+def _show(label: str, place: dict[str, Any], own: Sequence[Point]) -> None:
+    for name in interval.METRICS:
+        many = [point for point in own if point.metric == name]
+        if len({p.group for p in many}) >= LEAST_GROUPS:
+            print(f"{label:8} {name:20} {len({p.group for p in many}):3d} groups, level {level(many)}, "
+                  f"held when left out {100 * coverage(many, level(many)):.1f} %, "
+                  f"half-width {place[name]}")  # fmt: skip
+
+
 def main() -> None:
     """Print coverage on groups left out, and write the half-widths where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("answers", type=Path)
     parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
     parser.add_argument("--versions", action="store_true", help="ask some rows without their version, too")
+    parser.add_argument("--ranks", action="store_true", help="ANSWERS are of runs with data-parallel attention")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     answers = {one["id"]: one for one in map(json.loads, asked.answers.read_text("utf-8").splitlines())}
     rows = read(asked.data or corpus())
-    found = points(rows, answers)
     table = json.loads(interval.FILE.read_text("utf-8"))
     if asked.versions:
         table["version"] = version_widths(rows)
-    engines = dict.fromkeys(point.group.engine for point in found)
-    for engine, old in [(engine, old) for engine in engines for old in (False, True)]:
-        own = [point for point in found if point.group.engine == engine and (point.group.source == OLD) == old]
-        if not own:
-            continue
-        place = table["older"][engine] if old else table["servers"].setdefault(engine, {})
+    if asked.ranks:
+        parts = [("ranks", table["ranks"], ranks_points(rows, answers))]
+    else:
+        parts = list(_servers(table, points(rows, answers)))
+    for label, place, own in parts:
         place |= widths(own)
-        for name in interval.METRICS:
-            many = [point for point in own if point.metric == name]
-            if len({p.group for p in many}) >= LEAST_GROUPS:
-                print(f"{engine:8} {name:20} {len({p.group for p in many}):3d} groups, level {level(many)}, "
-                      f"held when left out {100 * coverage(many, level(many)):.1f} %, "
-                      f"half-width {place[name]}")  # fmt: skip
+        _show(label, place, own)
     print(json.dumps(table, indent=1))
     if asked.write:
         interval.FILE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")

@@ -41,6 +41,7 @@ METRICS = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "e2e_ms")
 OLD = "Argonne LLM-Inference-Bench"  # vLLM V0 and TensorRT-LLM 0.x
 COMPILING = ("sglang", "B200", "DeepSeek-R1", "fp4")  # without a version
 FAMILY = "model family unknown"  # when the rows were collected
+BITS = {"fp16": 16, "bf16": 16, "fp8": 8, "fp4": 4, "mxfp4": 4, "int4": 4}  # of weights, by the word of a row
 CHUNK = 16_384  # tokens; a first wave of prompts above it is cut
 GENERATED = "NVIDIA AIC own runs"  # those with a day are of deployments that AIConfigurator generated
 # Checkpoints whose card the corpus holds, and rows name another's: (config, precision) of the row.
@@ -88,7 +89,7 @@ class Row:
             return "workers not given"
         if self.compiles:
             return "compiles in its first requests"
-        return "beyond the GPUs it names" if of_peak(self) > 1.0 else ""
+        return "beyond the GPUs it names" if of_peak(self) > 1.0 or of_reading(self) > 1.0 else ""
 
     @property
     def answerable(self) -> bool:
@@ -179,6 +180,20 @@ def of_peak(row: Row) -> float:
     each_s = 1e-3 * (measured["ttft_ms"] + (case["osl"] - 1) * measured["tpot_ms"])
     flops = 2.0 * active_parameters(load(case["model"])) * (case["isl"] + case["osl"]) * case["concurrency"] / each_s
     return flops / (peak * case.get("tp", 1) * case.get("pp", 1))
+
+
+def of_reading(row: Row) -> float:
+    """The time in which the GPUs of a row read the weights of a token once, at the rate of their memory's
+    specification, over that of a token as measured. Above one the run made fewer tokens than it states (a stop token
+    ends it), for every step reads them, whatever the batch."""
+    case, measured, bits = row.case, row.measured, BITS.get(row.group.precision)
+    static = measured.get("e2e_ms", 0.0) / case["osl"] if case["mode"] == "estimate" else 0.0
+    token_ms = measured.get("tpot_ms", static)
+    if row.needs or bits is None or not token_ms:
+        return 0.0
+    gpus = case.get("tp", 1) * case.get("pp", 1) * case.get("dp", 1)
+    read_s = active_parameters(load(case["model"])) * bits / 8 / (1e9 * find(case["gpu"]).dram_gbps * gpus)
+    return 1e3 * read_s / token_ms
 
 
 def of_the_day(engine: str, note: str) -> str:

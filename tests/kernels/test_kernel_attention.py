@@ -218,3 +218,19 @@ def test_triton_without_a_cache_takes_its_tiles_by_generation() -> None:
         for gpu in ("L40S", "H200")
     ]
     assert [(tile.rows, tile.keys) for tile in tiles] == [(64, 64), (128, 128)]
+
+
+def test_a_window_costs_tiles_of_vllms_triton_kernel_more_than_the_keys_it_hides() -> None:
+    """Where every key is in the window it hides none, and its mask still runs."""
+    plain = {**case_of([512], [512]), "kernel": "attention", "head_dim": 256}
+    both = pw.predict(
+        [plain | {"impl": "vllm_triton_attn"}, plain | {"window": 4096, "impl": "vllm_triton_attn"}], "H100"
+    )
+    assert 1.2 < both.latency_us[1] / both.latency_us[0] < 1.6
+
+
+@pytest.mark.parametrize(("gpu", "alone"), [("H100", True), ("H200", True), ("B200", False), ("L40S", False)])
+def test_physics_answers_alone_only_where_no_row_taught_an_engine(gpu: str, alone: bool) -> None:
+    found = engine_of(context(case_of([512], [512]), gpu, impl="vllm_triton_attn"), 256)
+    assert (found.alone is not None) == alone
+    assert engine_of(context(case_of([512], [512]), gpu, impl="flash_attn"), 256).alone is None

@@ -74,6 +74,22 @@ def test_ends_are_as_far_on_either_side() -> None:
     assert ends["ttft_ms_low"] * ends["ttft_ms_high"] == pytest.approx(1e4)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_ranks_that_share_requests_widen_the_interval_as_variances_add(metric: str) -> None:
+    alone, shared = (Uncertainty(0.1, "vllm", version_given=True, ranks=ranks) for ranks in (False, True))
+    assert alone.uneven(metric) == 0.0 < shared.uneven(metric)
+    assert shared.half(metric) ** 2 == pytest.approx(alone.half(metric) ** 2 + shared.uneven(metric) ** 2)
+    assert "ranks" in shared.note() and "ranks" not in alone.note()
+
+
+def test_ranks_of_one_deployment_widen_every_answer() -> None:
+    case = {"model": "Qwen3-30B-A3B", "gpu": GPU, "version": "0.22.1", "isl": 500, "osl": 20, "concurrency": 8}
+    served = answer(from_dict(case | {"dp": 4, "ep": 4}))
+    batch = estimate("Qwen3-30B-A3B", GPU, batch=8, input_len=500, output_len=20, dp=4, ep=4, engine="vllm:0.22.1")
+    for notes in (served["notes"], batch.notes):
+        assert any("data-parallel ranks" in note for note in notes)
+
+
 def test_a_version_is_given_by_its_number() -> None:
     assert [names_version(name) for name in ("vllm", "vllm:0.22.1", "sglang:v0.5.8.post1", "trtllm:")] == [
         False,

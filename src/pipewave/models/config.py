@@ -31,17 +31,20 @@ SCORED = re.compile(r"For(SequenceClassification|TokenClassification|Reward\w*)$
 DTYPES = {"bfloat16": BF16, "float16": FP16, "float32": BF16, "bf16": BF16, "fp16": FP16, "half": FP16, "auto": BF16}
 
 
-def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf_quant: Any = None) -> ModelSpec:
+def parse(
+    raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf_quant: Any = None, online: str | None = None
+) -> ModelSpec:
     """Turn a decoded config.json into a ModelSpec.
 
-    `ignore`: fields the caller vouches for; `hf_quant`: a decoded hf_quant_config.json. Raises MissingField,
-    BadInput, or UnsupportedModel naming the field that stands in the way.
+    `ignore`: fields the caller vouches for; `hf_quant`: a decoded hf_quant_config.json; `online`: what 16-bit weights
+    become while they are loaded (`quant.ONLINE`). Raises MissingField, BadInput, or UnsupportedModel naming the field
+    that stands in the way.
     """
     found = unwrap(raw)
     model_type = _model_type(found.text)
     family = row(model_type) or STANDARD
     fields = Fields(found.text, dict(family.defaults))
-    quantisation, base = _quantisation(fields, Fields(raw), hf_quant), _base(fields)
+    quantisation, base = _quantisation(fields, Fields(raw), hf_quant, online), _base(fields)
     _check_fixed(fields, family)
     _check_decoder(fields)
     _check_embedding(fields)
@@ -90,9 +93,11 @@ def _base(fields: Fields) -> Precision:
     return DTYPES[dtype]
 
 
-def _quantisation(fields: Fields, outer: Fields, hf_quant: Any) -> quant.Quantisation:
+def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | None) -> quant.Quantisation:
     section = fields.section("quantization_config") or outer.section("quantization_config")
     section = section or fields.section("compression_config")
+    if online and not hf_quant:
+        section = section or quant.ONLINE[online]
     found = quant.read_hf_quant(hf_quant) if hf_quant and not section else quant.read(section)
     experts = quant.EXPERT_DTYPES.get(str(fields.get("expert_dtype")))
     return replace(found, experts=experts) if experts and not found.precision.full else found

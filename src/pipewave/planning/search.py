@@ -81,8 +81,8 @@ class Designs:
 
     def uncertain(self, index: int) -> Uncertainty:
         """What is open about a design."""
-        engine = self.splits[self.split[index]].engine
-        return Uncertainty(float(self.columns["spread"][index]), server_of(find_engine(engine)), names_version(engine))
+        split, kernels = self.splits[self.split[index]], float(self.columns["spread"][index])
+        return Uncertainty(kernels, server_of(find_engine(split.engine)), names_version(split.engine), split.dp > 1)
 
     def _interval(self, index: int) -> dict[str, float]:
         ends = {name: self.uncertain(index).ends(name, float(self.columns[name][index])) for name in TIMES}

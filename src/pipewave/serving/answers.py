@@ -15,7 +15,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, Parallel
 from pipewave.serving.cases import Case
 from pipewave.serving.disaggregated import Disaggregated
-from pipewave.serving.interval import Uncertainty, hull, server_of, sides
+from pipewave.serving.interval import hull, sides
 from pipewave.serving.launched import launched
 from pipewave.serving.matched import matched
 from pipewave.serving.notation import is_disaggregated, read
@@ -59,7 +59,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
         record = pools.record(traffic, scale=scale)
         return _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
 
-    uncertain = Uncertainty(pools.spread, server_of(server.runner.engine), version_given(case))
+    uncertain = replace(pools.uncertain, version_given=version_given(case))
     seen = times()
     intervals = sides(seen, uncertain)
     if case.mode == "serve":

@@ -205,7 +205,8 @@ def _of_rank(
     together = room(runner.deployment, memory, rank.requests, rank.input_len + rank.output_len, rank.budget)
     rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
     run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.mixes_phases)
-    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named)
+    ranks = runner.deployment.parallel.dp > 1
+    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, ranks)
     found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
     found = found.drafted(runner, how, run, uncertain) if how else found
     if together < rank.requests:

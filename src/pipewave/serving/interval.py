@@ -1,9 +1,10 @@
 """How far a figure of a deployment may be off: one law for `estimate`, `serve` and `plan`.
 
 Half the 90 % interval of a figure's logarithm adds up, as variances do, from what kernels leave open, what the host and
-the settings of a server that somebody else runs leave open (by engine and figure), and what the version adds where it
-is not named. The last two are read off published runs: the first with each group of them left out
-(`python -m bench.published_cover --write`), the second as the difference that the version makes to answers for them.
+the settings of a server that somebody else runs leave open (by engine and figure), what data-parallel ranks add, which
+real requests and experts load unevenly, and what the version adds where it is not named. The last three are read off
+published runs: the first two with each group of them left out (`python -m bench.published_cover --write`), the third as
+the difference that the version makes to answers for them.
 Which kernels run (other software's rows, other GPUs') is part of what kernels leave open.
 """
 
@@ -35,11 +36,12 @@ def _table() -> Mapping[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
     """What is open about a deployment: its kernels (half the 90 % interval of a step's logarithm), whose server it is
-    (`server_of`), and whether the version is given."""
+    (`server_of`), whether the version is given, and whether ranks of attention data parallelism share its requests."""
 
     kernels: float
     engine: str
     version_given: bool
+    ranks: bool = False
 
     def server(self, metric: str) -> float:
         """What host, front end and settings leave open; of an engine without published runs, as much as of any."""
@@ -53,9 +55,13 @@ class Uncertainty:
         """What the version adds where it is not given."""
         return 0.0 if self.version_given else float(_table()["version"][AS.get(metric, metric)])
 
+    def uneven(self, metric: str) -> float:
+        """What data-parallel ranks add, whose requests and experts' tokens differ."""
+        return float(_table()["ranks"][AS.get(metric, metric)]) if self.ranks else 0.0
+
     def half(self, metric: str) -> float:
         """Half the 90 % interval of a figure's logarithm."""
-        return math.hypot(self.kernels, self.server(metric), self.version(metric))
+        return math.hypot(self.kernels, self.server(metric), self.version(metric), self.uneven(metric))
 
     def ends(self, metric: str, value: float) -> dict[str, float]:
         """Both ends of a figure's interval, as `_low` and `_high`."""
@@ -74,6 +80,8 @@ class Uncertainty:
         server = " and ".join(f"{_percent(half)} of {name}" for name, half in named.items() if half)
         words = [f"kernels {_percent(self.kernels)}"]
         words += [f"host and settings of a {self.engine} server not known {server}"] if server else []
+        if self.ranks:
+            words.append(f"load of data-parallel ranks {_percent(self.uneven('tpot_ms'))}")
         if not self.version_given:
             words.append(f"version not named {_percent(self.version('tpot_ms'))}")
         return "90 % intervals hold what is open: " + ", ".join(words)

@@ -30,6 +30,18 @@ class AttentionTile:
     bytes_per_clk: float = 20.0
 
 
+class Alone(NamedTuple):
+    """What an SM spends on prompts of an engine that the net saw no row of on such parts: physics answers alone.
+
+    step: cycles of one KV tile of a block; masked: the same over that, under a window; wave: cycles of a wave of blocks
+    besides its steps.
+    """
+
+    step: float
+    masked: float
+    wave: float
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionKernel:
     """An implementation. The costs are times over those at the part's peak, in long sequences."""
@@ -49,6 +61,7 @@ class AttentionKernel:
     skips: bool = True  # prefill leaves out the KV tiles before a window
     splits: bool = False  # prefill splits the keys of a tile where tiles are few
     heads_last: bool = False  # prefill walks all requests for one query head before the next
+    alone: Alone | None = None  # prompts are answered by physics alone, at these costs
 
 
 class Costs(NamedTuple):
@@ -97,6 +110,14 @@ class Case:
         """How far an engine's products of the Ampere style run below the peak of this part."""
         wide = self.gpu.flops_per_clk_per_sm("fp16") > NARROW
         return float(constant("attention_legacy_products", engine=engine, mma=self.gpu.traits.mma, wide=wide))
+
+    def alone(self, engine: str, dim: float) -> Alone | None:
+        """Costs of prompts where no row taught a net what an engine takes here; None where some did."""
+        found = constant("attention_prompts_alone", engine=engine, mma=self.gpu.traits.mma)
+        if found is None:
+            return None
+        (step, step_dim), (wave, wave_dim) = found["step_cycles"], found["wave_cycles"]
+        return Alone(step + step_dim * dim, found["masked"], wave + wave_dim * dim)
 
     def groups(self, engine: str) -> tuple[float, float]:
         """Heads of a group that the engine's decode kernel on tensor cores takes: at least, at most."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.attention.engine import AttentionKernel
+from pipewave.kernels.attention.engine import Alone, AttentionKernel
 from pipewave.kernels.attention.requests import Amount, Requests
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.shape import Shape
@@ -54,8 +54,8 @@ class PrefillTimes(NamedTuple):
 
 def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     """Base seconds and features of calls that bring more than one query a request."""
-    work = _work(shape, setting)
-    times = _times(shape, work, setting)
+    work = work_of(shape, setting)
+    times = times_of(shape, work, setting)
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
     busy = overlapped(3, times.compute + times.fixed, memory)
     base = setting.companions.launches * setting.launch_s + busy + times.merge + times.copies
@@ -83,7 +83,8 @@ def _again(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Amount
     return (reads - 1.0) * alone * missing / (MEMORY_SHARE * setting.dram_rate)
 
 
-def _work(shape: Shape, setting: AttentionSetting) -> PrefillWork:
+def work_of(shape: Shape, setting: AttentionSetting) -> PrefillWork:
+    """The blocks that an engine cuts calls into, and what they visit."""
     engine, requests, layout = setting.engine, shape.requests, shape.layout
     height = _tile_rows(engine, shape)
     queries = height / shape.group if engine.packs else height  # packed rows of a query may straddle tiles
@@ -157,16 +158,20 @@ def _tile_rows(engine: AttentionKernel, shape: Shape) -> Amount:
     return rows
 
 
-def _times(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> PrefillTimes:
+def times_of(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> PrefillTimes:
+    """What that work takes, by cause."""
     engine, layout, sms, xp = setting.engine, shape.layout, setting.sms, shape.requests.xp
     slots = sms * engine.prefill.ctas
     waves, load = work.blocks / slots, work.steps / slots
     rounds, span = waves_of(waves, xp), xp.maximum(work.span, load)
     shared = xp.minimum(xp.maximum(work.blocks / sms, 1.0), float(engine.prefill.ctas))
+    alone = engine.alone
+    step_cycles = work.rows * setting.row_step_cycles if alone is None else _step_cycles(alone, layout.window)
+    wave_cycles = engine.prefill.fixed_cycles if alone is None else alone.wave
     partial = work.parts * shape.tokens * layout.heads * (PARTIAL_BYTES * layout.dim_v / setting.l2_rate)
     return PrefillTimes(
-        compute=span * shared * work.rows * (setting.row_step_cycles / setting.hertz),
-        fixed=rounds * (engine.prefill.fixed_cycles / setting.hertz),
+        compute=span * shared * step_cycles / setting.hertz,
+        fixed=rounds * (wave_cycles / setting.hertz),
         memory=shape.moved / (MEMORY_SHARE * setting.dram_rate),
         merge=work.merges * setting.launch_s + (work.parts > 1.0) * partial,
         copies=_copies_s(shape, setting),
@@ -174,6 +179,11 @@ def _times(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Prefil
         waves=waves,
         rounds=rounds,
     )
+
+
+def _step_cycles(alone: Alone, window: Amount | None) -> Amount:
+    """Cycles of a step where physics answers alone: a window masks the values, too."""
+    return alone.step if window is None else alone.step * (1.0 + (alone.masked - 1.0) * (window > 0))
 
 
 def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
