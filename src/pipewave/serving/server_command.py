@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.calls.dtypes import cache_type
+from pipewave.calls.fields import Rule
 from pipewave.errors import BadInput, MissingField, close_to
 from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
 from pipewave.models.balance import Balance
+from pipewave.models.quant import ONLINE
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
@@ -65,6 +67,8 @@ NAMES: Mapping[str, str] = {
     "--speculative-draft-model-path": "draft_model",
     "--enable-mixed-chunk": "mixed",
     "--scheduler-recv-interval": "looks",
+    "--quantization": "weights",
+    "-q": "weights",
     "--model": "model",
     "--model-path": "model",
     "--stream-interval": "stream",
@@ -85,7 +89,6 @@ UNMODELLED = (
     "--config",
     "--enable-lora",
     "--cpu-offload-gb",
-    "--quantization",
     "--decode-context-parallel-size",
     "--disaggregation-mode",
 )
@@ -106,10 +109,12 @@ PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What a command line deploys: the engine, the model by name, the set-up, and what was left out."""
+    """What a command line deploys: the engine, the model by name and as it is served, the set-up, and what was left
+    out."""
 
     engine: str
     model: str
+    spec: ModelSpec
     setup: Setup
     notes: tuple[str, ...] = ()
 
@@ -133,11 +138,11 @@ def read(command: str, version: str | None = None) -> Deployed:
     model = taken.said.get("model") or next(iter(taken.alone), None)
     if model is None:
         raise MissingField(f"from_command: no model in {command[:80]!r}", field="from_command")
-    spec = load(model)
+    spec, loaded = _loaded(model, taken.said.get("weights"))
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
-    notes = [f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED]
-    return Deployed(engine, model, setup, tuple(notes))
+    left_out = (f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED)
+    return Deployed(engine, model, spec, setup, (*loaded, *left_out))
 
 
 def split(command: str) -> list[str]:
@@ -208,7 +213,7 @@ def _release(tag: str) -> str | None:
 
 def _parallel(engine: str, said: Mapping[str, str], spec: ModelSpec) -> dict[str, Any]:
     """Degrees as the engine means them."""
-    tp, pp, dp, ep = (_whole(said.get(name, "1"), name) for name in ("tp", "pp", "dp", "ep"))
+    tp, pp, dp, ep = (_whole(said.get(name, "1"), name, least=1) for name in ("tp", "pp", "dp", "ep"))
     if engine == "sglang":
         if "dp_attention" not in said:
             return {"tp": tp, "pp": pp, "ep": ep, "replicas": dp}
@@ -218,6 +223,19 @@ def _parallel(engine: str, said: Mapping[str, str], spec: ModelSpec) -> dict[str
     if engine == "vllm":
         ep = tp * dp if "experts" in said and spec.is_moe else 1
     return {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
+
+
+def _loaded(model: str, word: str | None) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model as the engine loads it under `--quantization WORD`, and what is to be said of that.
+
+    A quantised checkpoint is what its config says, whatever the word.
+    """
+    spec = load(model)
+    if word is None or load(model, online="fp8") == spec:
+        return spec, ()
+    if word not in ONLINE:
+        return spec, (f"--quantization {word}: not modelled for 16-bit weights; answered as without it",)
+    return load(model, online=word), (f"--quantization {word}: 16-bit weights are quantised while they are loaded",)
 
 
 def _limits(said: Mapping[str, str]) -> dict[str, Any]:
@@ -258,7 +276,7 @@ def _redundant(said: Mapping[str, str]) -> int:
         return _whole(said.get("redundant", "0"), "redundant")
     try:
         return int(dict(json.loads(said["eplb_config"])).get("num_redundant_experts", 0))
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, OverflowError) as problem:
         raise BadInput(f"eplb-config: not a JSON object ({problem})", field="eplb") from problem
 
 
@@ -283,11 +301,12 @@ def _speculative(method: str, tokens: Any, model: Any) -> Speculative:
     return speculative_of(known)
 
 
-def _whole(word: str, name: str) -> int:
+def _whole(word: str, name: str, least: int = 0) -> int:
     try:
-        return int(word)
+        value = int(word)
     except ValueError as problem:
-        raise BadInput(f"{name} = {word!r}: must be an integer", field=name) from problem
+        raise BadInput(f"{name} = {word[:60]!r}: must be an integer", field=name) from problem
+    return int(Rule("int", low=least).check(name, value))
 
 
 def _number(word: str, name: str) -> float:

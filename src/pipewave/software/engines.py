@@ -73,7 +73,8 @@ class Engine:
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
     rank with prompts (0: the engine cannot) and two_batch_decode without; exchange_sms: what high throughput keeps.
     routing: how tokens spread over experts where a call does not say (empty: at random).
-    best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such.
+    best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such;
+    beside_clk: clocks of each small kernel that comes with a call and that its rows leave out.
     kernels: which rows answer for which calls; moe_backend, gemm_backend, delta_backend: the choice among those of
     experts, of products and of delta nets' scans, empty for the default.
     chosen: what the user set, which no rule overrides.
@@ -125,6 +126,7 @@ class Engine:
     exchange_sms: int = 20
     routing: str = ""
     best_kernel_ratio: float = 1.0
+    beside_clk: float = 0.0
     moe_backend: str = ""
     gemm_backend: str = ""
     delta_backend: str = ""
@@ -137,11 +139,12 @@ class Engine:
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
 
-    def hosted(self, factor: float, launch: float = 1.0) -> Engine:
-        """The same engine on a host whose own work takes `factor` times as long, and what it launches kernel by kernel
-        `launch` times."""
+    def hosted(self, factor: float, launch: float = 1.0, request_us: float = 0.0) -> Engine:
+        """The same engine on a host whose own work takes `factor` times as long, what it launches kernel by kernel
+        `launch` times, and each request of a step `request_us` more."""
         factors = dict.fromkeys(HOST_TIMES, factor) | dict.fromkeys(LAUNCH_TIMES, launch)
-        return replace(self, **{name: each * getattr(self, name) for name, each in factors.items()})
+        times = {name: each * getattr(self, name) for name, each in factors.items()}
+        return replace(self, **times | {"request_host_us": times["request_host_us"] + request_us})
 
     def on(self, setting: DeploymentFacts) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""
