@@ -128,7 +128,7 @@ e2e: $(VENV)/.core
 	$(BIN)/python -m bench.e2e_pipeweave --json bench/results/e2e_pipeweave.json
 	$(BIN)/python -m bench.e2e_kernels --json bench/results/e2e_kernels.json --markdown docs/generated/traces.md
 
-# Half an hour of what breaks it: 30,000 wrong inputs, 5,000 flipped bytes, 20,000 pairs in order, 300 kills, 200 users, a long run, every substitution.
+# An hour of what breaks it: 40,000 wrong inputs, 5,000 flipped bytes, 20,000 pairs in order, 300 kills, 200 users, a long run, every substitution.
 chaos: $(VENV)/.dev
 	$(BIN)/python -m bench.chaos --json bench/results/chaos.json
 

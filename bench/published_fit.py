@@ -2,12 +2,13 @@
 
 What no source states of a server (`software/front.json`): how fast its host is beside the one that engine times were
 measured on, for whole graphs (`host`) and for what it launches kernel by kernel (`launch`); how long a request is on
-its way (`transit_us`), and what its front end takes for a request and a token. Sets of these answer a few rows of each
-group, changed one at a time from where they are; a group's constants are the set tried with the least error on all
-other groups of its engine, error being the mean over groups of that of TTFT and TPOT; of sets that are no worse than
-that by one standard error, the one whose front end is the fastest (a front end too slow by a little saturates, and
-what waits for it has no bound; one too fast costs little). `--write` puts the set chosen so on all groups into
-`software/front.json`.
+its way (`transit_us`), and what its front end takes for a request and a token. Of SGLang, what a token takes is
+measured (`bench.stream_cost`), and what its scheduler takes for a message it hands out (`message_us`) is fitted. Sets
+of these answer a few rows of each group, changed one at a time from where they are; a group's constants are the set
+tried with the least error on all other groups of its engine, error being the mean over groups of that of TTFT and TPOT;
+of sets that are no worse than that by one standard error, the one whose front end is the fastest (a front end too slow
+by a little saturates, and what waits for it has no bound; one too fast costs little). `--write` puts the set chosen so
+on all groups into `software/front.json`.
 """
 
 from __future__ import annotations
@@ -33,17 +34,21 @@ from pipewave.serving.cases import from_dict
 from pipewave.software import front
 
 GRID: dict[str, tuple[float, ...]] = {
-    "launch": (0.3, 0.5, 1.0, 2.0, 3.0, 5.0),
+    "launch": (0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0),
     "host": (0.5, 1.0, 1.5),
-    "transit_us": (7_000.0, 12_000.0, 20_000.0, 35_000.0),
+    "transit_us": (7_000.0, 12_000.0, 20_000.0, 35_000.0, 50_000.0),
     "stream_us": (20.0, 35.0, 50.0, 100.0),
     "request_us": (1_000.0, 2_000.0, 5_000.0),
 }
 ROUNDS = 1
+GRIDS = {
+    "sglang": {name: values for name, values in GRID.items() if name != "stream_us"}
+    | {"message_us": (0.0, 4.0, 8.0, 12.0, 16.0, 24.0)}
+}
 MOST = 1.0  # of an error that counts: rows that something else makes many times slower decide nothing
 LEAST = 3  # rows of a group that is scored
 SCORED = ("ttft_ms", "tpot_ms")
-Constants = tuple[float, ...]  # in the order of GRID
+Constants = tuple[float, ...]  # in the order of an engine's grid
 RESULTS = Path(__file__).parent / "results" / "published_fit.json"
 
 
@@ -59,9 +64,14 @@ def chosen_rows(rows: Sequence[Row], most: int) -> list[Row]:
     return [group[i] for group, picks in zip(large, spread, strict=True) for i in picks]
 
 
+def grid(engine: str) -> dict[str, tuple[float, ...]]:
+    """The constants of an engine that are fitted, and what is tried of each."""
+    return GRIDS.get(engine, GRID)
+
+
 def with_constants(engine: str, constants: Constants) -> front.Front:
     """The front end of an engine with other fitted constants."""
-    return replace(front.of(engine), **dict(zip(GRID, constants, strict=True)))
+    return replace(front.of(engine), **dict(zip(grid(engine), constants, strict=True)))
 
 
 def _error(task: tuple[Row, Constants]) -> float:
@@ -79,7 +89,7 @@ class Search:
     """Errors of one engine's groups under every set of constants tried, by descent along one constant at a time."""
 
     def __init__(self, rows: Sequence[Row], pool: Executor) -> None:
-        self.rows, self.pool = rows, pool
+        self.rows, self.pool, self.grid = rows, pool, grid(rows[0].group.engine)
         self.groups = list(dict.fromkeys(row.group for row in rows))
         self.tried: dict[Constants, Array] = {}
 
@@ -88,7 +98,7 @@ class Search:
         best = start
         for _ in range(ROUNDS):
             before = best
-            for place, values in enumerate(GRID.values()):
+            for place, values in enumerate(self.grid.values()):
                 line = [(*best[:place], value, *best[place + 1 :]) for value in values]
                 self._try([best, *line])
                 best = min([best, *line], key=lambda one: float(self.tried[one].mean()))
@@ -121,27 +131,26 @@ class Search:
         worse = table - table[table.mean(axis=1).argmin()]
         allowed = worse.mean(axis=1) <= worse.std(axis=1) / math.sqrt(table.shape[1])
         inside = [i for i in range(len(sets)) if allowed[i]]
-        return sets[min(inside, key=lambda i: (*_busy(sets[i]), table[i].mean()))]
+        return sets[min(inside, key=lambda i: (*self._busy(sets[i]), table[i].mean()))]
 
-
-def _busy(constants: Constants) -> tuple[float, float]:
-    """What a front end is busy with a token and a request."""
-    named = dict(zip(GRID, constants, strict=True))
-    return named["stream_us"], named["request_us"]
+    def _busy(self, constants: Constants) -> tuple[float, float]:
+        """What a front end is busy with a token and a request."""
+        named = dict(zip(self.grid, constants, strict=True))
+        return named.get("stream_us", 0.0), named["request_us"]
 
 
 def fit(engine: str, rows: Sequence[Row], pool: Executor) -> dict[str, Any]:
     """The best constants of an engine on all groups, and for each group the best on the others."""
     now = front.of(engine)
     search = Search(rows, pool)
-    search.run(tuple(getattr(now, name) for name in GRID))
+    search.run(tuple(getattr(now, name) for name in search.grid))
     best = search.chosen()
     groups = [
         asdict(group) | {"constants": chosen, "error": round(float(search.tried[chosen][i]), 4)}
         for i, (group, chosen) in enumerate(zip(search.groups, search.left_out(), strict=True))
     ]
     return {
-        "names": list(GRID),
+        "names": list(search.grid),
         "constants": best,
         "error": round(float(search.tried[best].mean()), 4),
         "left_out": round(float(np.mean([group["error"] for group in groups])), 4),
@@ -153,7 +162,7 @@ def fit(engine: str, rows: Sequence[Row], pool: Executor) -> dict[str, Any]:
 def write(engine: str, found: dict[str, Any]) -> None:
     """Put the constants into an engine's front end, and what they rest on beside the other results."""
     table = json.loads(front.FILE.read_text("utf-8"))
-    table[engine] |= dict(zip(GRID, found["constants"], strict=True))
+    table[engine] |= dict(zip(grid(engine), found["constants"], strict=True))
     front.FILE.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", "utf-8")
     manifest.write()
     kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
@@ -173,7 +182,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers) as pool:
         for engine in options.engines:
             found = fit(engine, [row for row in rows if row.group.engine == engine], pool)
-            chosen = dict(zip(GRID, found["constants"], strict=True))
+            chosen = dict(zip(grid(engine), found["constants"], strict=True))
             print(f"{engine}: {chosen}: error {found['error']}, left out {found['left_out']}", flush=True)
             if options.write:
                 write(engine, found)

@@ -36,7 +36,7 @@ class OnlyTarget:
 
 
 def compile_some(names: Sequence[str], worker: int, workers: int) -> None:
-    """Compile every so many of a kernel's configurations, at all launches."""
+    """Compile every so many of all kernels' configurations, at all launches."""
     from triton.runtime import driver
 
     from bench.any_kernel import record
@@ -44,15 +44,16 @@ def compile_some(names: Sequence[str], worker: int, workers: int) -> None:
     from bench.any_kernel.paper import on_paper
 
     driver.set_active(OnlyTarget())
-    paper = on_paper()
+    paper, before = on_paper(), 0
     for subject in subjects():
         if names and subject.name not in names:
             continue
-        kernel = subject.kernel()
+        kernel, mine = subject.kernel(), subject.configs[(worker - before) % workers :: workers]
+        before += len(subject.configs)
         shapes = [*subject.shapes(record.TESTS, record.TEST_SEED), *subject.shapes(record.ANCHORS, record.ANCHOR_SEED)]
-        for shape in shapes:
+        for shape in shapes if mine else ():
             grid, args, kwargs = subject.launch(paper, shape)
-            for config in subject.configs[worker::workers]:
+            for config in mine:
                 with contextlib.suppress(Exception):  # what does not compile here is reported by the recording
                     kernel.run(*args, grid=grid, warmup=True, **kwargs, **config)
 

@@ -18,15 +18,17 @@ from pipewave.tune import autotune
 from pipewave.tune.own import measuring
 from pipewave.tune.own.anchors import columns
 from pipewave.tune.own.described import described
-from pipewave.tune.own.device import Built, Device, Launch
+from pipewave.tune.own.device import Device, Launch
 from pipewave.tune.own.spaces import Space
 from pipewave.tune.own.works import Works
 from pipewave.tune.reading.formula import inputs_of
 
-ANCHORS, TESTS, FRESH = 56, 32, 24
-ANCHOR_SEED, TEST_SEED, FRESH_SEED = 20_260_101, 77_000_009, 5_000_011
+ANCHORS, TESTS, FRESH = 110, 50, 24
+ANCHOR_SEED, TEST_SEED, FRESH_SEED = 20_260_101, 91_000_013, 5_000_011
 METHOD = "cuda events, cold L2, shuffled"
-STAGES = ((4, math.inf), (3, 2.0), (10, 1.15))  # (rounds, of those within this factor of the fastest)
+STAGES = ((4, math.inf), (4, 2.0))  # (rounds, of those within this factor of the fastest)
+CLOSE, SHORT_US = 1.15, 50.0  # within this factor more rounds decide: more where a launch is short
+MORE = {True: 24, False: 12}  # rounds
 
 
 def record(subject: Subject, device: Device, torch: Any, budget_s: float) -> Space:
@@ -35,7 +37,7 @@ def record(subject: Subject, device: Device, torch: Any, budget_s: float) -> Spa
     known = [tuple(shape.values()) for shape in tests]
     anchors = [shape for shape in subject.shapes(ANCHORS, ANCHOR_SEED) if tuple(shape.values()) not in known]
     of, end = described(subject.kernel(), subject.configs, subject.key, subject.trips), time.monotonic() + budget_s
-    works, built, done = dict[Any, Works](), dict[int, Built](), list[tuple[Shape, bool, Any, Any]]()
+    works, done = dict[Any, Works](), list[tuple[Shape, bool, Any, Any, Any]]()
     both = zip_longest(((shape, True) for shape in tests), ((shape, False) for shape in anchors))
     for shape, is_test in (one for pair in both for one in pair if one is not None):
         if time.monotonic() > end:
@@ -47,31 +49,36 @@ def record(subject: Subject, device: Device, torch: Any, budget_s: float) -> Spa
         kind.read(call[0], named, numbers)
         launch = Launch(of.fn, call[0], call[1], call[2], of.configs)
         reports = device.build(launch, range(len(of.configs)))
-        built |= {i: one for i, one in reports.items() if i not in built or built[i].error}
         runs = timed(device, launch, [i for i, one in reports.items() if not one.error])
-        done.append((shape, is_test, kind.counts(numbers), runs))
-    return _space(subject, device, built, done)
+        done.append((shape, is_test, kind.counts(numbers), runs, [reports[i] for i in range(len(of.configs))]))
+    return _space(subject, device, done)
 
 
 def timed(device: Device, launch: Launch, usable: Sequence[int]) -> dict[int, list[float]]:
     """µs of each round, configurations in another order each time; one round before does not count."""
     device.time(launch, usable)
     runs: dict[int, list[float]] = {}
-    measuring.staged(lambda order: [round(us, 3) for us in device.time(launch, order)], usable, runs, STAGES)
+
+    def rounded(order: Sequence[int]) -> list[float]:
+        return [round(us, 3) for us in device.time(launch, order)]
+
+    measuring.staged(rounded, usable, runs, STAGES)
+    least = min((min(us) for us in runs.values()), default=math.inf)
+    measuring.staged(rounded, usable, runs, ((MORE[least < SHORT_US], CLOSE),))
     return runs
 
 
-def _space(subject: Subject, device: Device, built: dict[int, Built], done: Sequence[Any]) -> Space:
+def _space(subject: Subject, device: Device, done: Sequence[Any]) -> Space:
     config = columns(subject.configs)
-    reports = [built.get(i, Built()) for i in range(len(subject.configs))]
-    warps = config.get("num_warps", np.full(len(reports), 4))
-    runs = tuple(tuple(tuple(one.get(i, ())) for i in range(len(reports))) for *_, one in done)
+    warps = config.get("num_warps", np.full(len(subject.configs), 4))
+    runs = tuple(tuple(tuple(one.get(i, ())) for i in range(len(warps))) for *_, one, _ in done)
     meta = {"kernel": subject.name, "project": subject.project, "env": dict(device.env), "key": list(subject.key),
             "recorded": datetime.now(UTC).isoformat(timespec="seconds"), "method": METHOD}  # fmt: skip
     return Space(meta, tuple(shape for shape, *_ in done), subject.configs, runs,
-                 np.stack([counts for _, _, counts, _ in done]), measuring.resident(reports, warps, device.card),
+                 np.stack([counts for _, _, counts, *_ in done]),
+                 np.stack([measuring.resident(reports, warps, device.card) for *_, reports in done]),
                  np.array([subject.author(shape) for shape, *_ in done]),
-                 tuple(test for _, test, *_ in done)).calm()  # fmt: skip
+                 tuple(test for _, test, *_ in done))  # fmt: skip
 
 
 def first_use(subject: Subject, device: Device, torch: Any, space: Space, budget_s: float = 2.0) -> dict[str, Any]:

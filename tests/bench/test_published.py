@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench import published, published_cover, published_fit
+from bench import published, published_cover, published_fit, stream_cost
 from bench.published_rows import Group, Row, corpus, of_peak, of_reading, read
+from pipewave.software import front
 
 GROUPS = [Group("s", "vllm", gpu, "m", "fp8") for gpu in ("H100", "H200", "B200", "L40S")]
 
@@ -52,7 +54,8 @@ def test_runs_whose_first_prompts_are_cut_and_compile_are_apart() -> None:
 def test_rows_of_families_read_since_count_apart_with_a_card_of_their_precision() -> None:
     kinds = {(row.group.model, row.group.precision): published.kind(row) for row in read(corpus()) if row.needs}
     assert kinds["MiniMax-M2.5", "fp8"] == "vllm (families read since)"
-    assert kinds["GLM-5", "fp4"] == "sglang (needs)"  # the corpus has its card in FP8 only
+    assert kinds["GLM-5", "fp4"] == "sglang (families read since)"  # its card is made from that in FP8
+    assert kinds["Qwen3.5-397B-A17B", "fp8"] == "sglang (needs)"  # the corpus has its card in 16 bits only
 
 
 def test_an_error_is_counted_and_named() -> None:
@@ -92,6 +95,27 @@ def test_the_search_finds_a_least_error_along_each_constant(monkeypatch: pytest.
     with ThreadPoolExecutor(2) as pool:
         search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
         assert search.run(tuple(values[0] for values in published_fit.GRID.values())) == aim
+
+
+def test_a_measured_constant_is_not_fitted() -> None:
+    assert "stream_us" in published_fit.grid("vllm")
+    assert "stream_us" not in published_fit.grid("sglang")
+    fitted = tuple(values[-1] for values in published_fit.grid("sglang").values())
+    changed = published_fit.with_constants("sglang", fitted)
+    assert changed.stream_us == front.of("sglang").stream_us
+    assert changed.message_us == fitted[-1]
+
+
+def test_the_cost_of_streaming_is_read_off_its_points() -> None:
+    base, more = stream_cost.law([(sent, 40.0 + 0.02 * sent, 1.0) for sent in range(50, 1000, 100)])
+    assert (base, more) == pytest.approx((40.0, 20.0))
+
+
+def test_what_ships_of_streaming_is_what_was_measured() -> None:
+    kept = json.loads(stream_cost.RESULTS.read_text("utf-8"))
+    ships = front.of("sglang")
+    assert (ships.stream_us, ships.copied_us) == pytest.approx((kept["stream_us"], kept["copied_us"]), abs=0.5)
+    assert (np.array(kept["points"])[:, 2] == 1.0).all()  # no token waited to be sent with another
 
 
 def test_a_rate_beyond_the_peak_of_its_gpus_is_seen() -> None:

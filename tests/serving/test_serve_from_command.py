@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField
+from pipewave.models import load
+from pipewave.models.precision import FP8
 from pipewave.serving import client_command, server_command
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
@@ -57,6 +59,28 @@ def test_what_is_left_out_is_said() -> None:
     found = server_command.read("vllm serve Qwen3-0.6B --enable-lora --served-model-name x")
     assert found.notes == ("--enable-lora: not modelled; answered as without it",)
     assert server_command.read("vllm serve Qwen3-0.6B", "0.12.0").setup.engine == "vllm:0.12.0"
+
+
+@pytest.mark.parametrize("command", ["vllm serve Llama-3.1-8B -q fp8", "sglang serve Llama-3.1-8B --quantization fp8"])
+def test_sixteen_bits_are_quantised_while_they_are_loaded(command: str) -> None:
+    """Each map of a layer becomes FP8 with inputs quantised beside it; the head stays, as in a checkpoint in FP8."""
+    found, plain = server_command.read(command), load("Llama-3.1-8B")
+    assert {linear.precision for layer in found.spec.layers for linear in layer.linears()} == {FP8}
+    assert found.spec.lm_head == plain.lm_head
+    assert found.notes == ("--quantization fp8: 16-bit weights are quantised while they are loaded",)
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "DeepSeek-V3", "Kimi-K2"])
+def test_a_quantised_checkpoint_stays_as_it_is(model: str) -> None:
+    for word in ("fp8", "mxfp4", "gptq_marlin"):
+        found = server_command.read(f"vllm serve {model} --quantization {word}")
+        assert (found.spec, found.notes) == (load(model), ())
+
+
+def test_other_words_on_sixteen_bits_are_said_to_be_left_out() -> None:
+    found = server_command.read("vllm serve Qwen3-0.6B --quantization bitsandbytes")
+    assert found.spec == load("Qwen3-0.6B")
+    assert [note.partition(":")[0] for note in found.notes] == ["--quantization bitsandbytes"]
 
 
 @pytest.mark.parametrize(

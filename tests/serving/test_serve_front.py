@@ -15,6 +15,7 @@ from pipewave.serving.cases import from_dict
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
 from pipewave.serving.replica import Limits
+from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE, Front
@@ -222,3 +223,25 @@ def test_an_interval_of_steps_holds_the_tokens_of_their_drafts() -> None:
     # Twice the tokens in as long a wait: first tokens come about as late, nine steps after the prompt.
     assert sure["ttft_ms"] == pytest.approx(none["ttft_ms"], rel=0.25)
     assert sure["ttft_ms"] > 9 * 1.8 * sure["tpot_ms"]
+
+
+def test_tokens_of_long_answers_cost_a_front_end_more() -> None:
+    """Servers copy what a request was sent before: a full one takes its time a token, more in long answers."""
+    front = Front(stream_us=1000.0, copied_us=1000.0)
+    short, long = (synthetic(64, input_len=16, output_len=tokens, concurrency=64) for tokens in (100, 1900))
+    assert short.sent == pytest.approx(49.5)
+    assert long.sent == pytest.approx(949.5)
+    for traffic in (short, long):
+        record = ran(traffic, limits(), front=Setup(front=front).streaming(traffic.sent))
+        each_us = 1e6 * record.done_s.max() / traffic.output_len.sum()
+        assert each_us == pytest.approx(1000 + traffic.sent, rel=0.05)
+
+
+def test_tokens_sent_together_share_what_a_message_costs() -> None:
+    front = Front(stream_us=40.0, copied_us=20.0, host=2.0, message_us=16.0)
+    one, ten = (Setup(engine="sglang", front=front, message_tokens=tokens) for tokens in (1, 10))
+    assert one.streaming(500.0).stream_us == pytest.approx(50.0)
+    assert ten.streaming(500.0).stream_us == pytest.approx(5.0)
+    engine = one.program()
+    each = [setup.hosted(engine).request_host_us - 2.0 * engine.request_host_us for setup in (one, ten)]
+    assert each == pytest.approx([16.0, 1.6])

@@ -65,8 +65,8 @@ def serve_command(
 
         raise typer.Exit(answer_file(cases, out, executor))
     deployed = pasted.deployed(engine.engine)
-    name, gpu = _named("model", deployed.model if deployed else model), _named("gpu", gpu)
-    spec, load = _model(name, requests.osl, ignore), pasted.load()
+    gpu, load = _named("gpu", gpu), pasted.load()
+    spec = _model(deployed.spec if deployed else _named("model", model), requests.osl, ignore)
     setup = fleet.hosted(deployed.setup if deployed else fleet.setup(split, engine, requests.images), gpu)
     traffic = load.traffic if load else requests.traffic(spec)
     served = _run(_server(spec, gpu, setup, fleet, traffic.longest), traffic, limits.sla(load), interval=interval)
@@ -84,7 +84,7 @@ def _named(option: str, value: str | None) -> str:
     return value
 
 
-def _model(model: str, output: int, ignore: list[str]) -> ModelSpec:
+def _model(model: str | ModelSpec, output: int, ignore: list[str]) -> ModelSpec:
     """The model as it runs for so many output tokens."""
     from pipewave.models import load
     from pipewave.serving.estimate import for_output

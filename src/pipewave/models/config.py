@@ -24,6 +24,13 @@ from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 from pipewave.models.wrapper import unwrap
 
 MAX_LAYERS = 4096
+# What a config names and engines leave out, or does not say how large it is.
+TOLD = {
+    "embd_layer": "towers of images and sound: neither counted nor run",
+    "vision_lora": "adapters for images: not counted, and run for requests with images",
+    "sparse_config": "sparse attention over long prompts: answered as dense attention, as engines run it",
+    "speech_lora": "adapters for sound: not counted, and run for requests with sound",
+}
 POOLED = re.compile(
     r"(?<!LM)(?<!LMHead)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$"
 )
@@ -31,17 +38,20 @@ SCORED = re.compile(r"For(SequenceClassification|TokenClassification|Reward\w*)$
 DTYPES = {"bfloat16": BF16, "float16": FP16, "float32": BF16, "bf16": BF16, "fp16": FP16, "half": FP16, "auto": BF16}
 
 
-def parse(raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf_quant: Any = None) -> ModelSpec:
+def parse(
+    raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf_quant: Any = None, online: str | None = None
+) -> ModelSpec:
     """Turn a decoded config.json into a ModelSpec.
 
-    `ignore`: fields the caller vouches for; `hf_quant`: a decoded hf_quant_config.json. Raises MissingField,
-    BadInput, or UnsupportedModel naming the field that stands in the way.
+    `ignore`: fields the caller vouches for; `hf_quant`: a decoded hf_quant_config.json; `online`: what 16-bit weights
+    become while they are loaded (`quant.ONLINE`). Raises MissingField, BadInput, or UnsupportedModel naming the field
+    that stands in the way.
     """
     found = unwrap(raw)
     model_type = _model_type(found.text)
     family = row(model_type) or STANDARD
     fields = Fields(found.text, dict(family.defaults))
-    quantisation, base = _quantisation(fields, Fields(raw), hf_quant), _base(fields)
+    quantisation, base = _quantisation(fields, Fields(raw), hf_quant, online), _base(fields)
     _check_fixed(fields, family)
     _check_decoder(fields)
     _check_embedding(fields)
@@ -74,8 +84,9 @@ def _architecture(text: Mapping[str, Any]) -> str:
 
 def _notes(fields: Fields, model_type: str, ignore: frozenset[str]) -> tuple[str, ...]:
     """What was assumed: a type read by its fields alone, fields taken to change no shape."""
+    notes = [told for name, told in TOLD.items() if fields.has(name)]
     unread = list(fields.leftovers(ignore))
-    notes = [f"assumed to change no shape: {', '.join(unread)}"] if unread else []
+    notes += [f"assumed to change no shape: {', '.join(unread)}"] if unread else []
     if row(model_type) is None:
         notes.insert(0, f"model_type {model_type!r} is not known: read as the sum of the parts its fields name")
     return tuple(notes)
@@ -90,9 +101,11 @@ def _base(fields: Fields) -> Precision:
     return DTYPES[dtype]
 
 
-def _quantisation(fields: Fields, outer: Fields, hf_quant: Any) -> quant.Quantisation:
+def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | None) -> quant.Quantisation:
     section = fields.section("quantization_config") or outer.section("quantization_config")
     section = section or fields.section("compression_config")
+    if online and not hf_quant:
+        section = section or quant.ONLINE[online]
     found = quant.read_hf_quant(hf_quant) if hf_quant and not section else quant.read(section)
     experts = quant.EXPERT_DTYPES.get(str(fields.get("expert_dtype")))
     return replace(found, experts=experts) if experts and not found.precision.full else found

@@ -21,21 +21,26 @@ RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|h
 FOLDER = Path(__file__).parent.parent / "data" / "models"
 
 
-def load(model: str | Path | Mapping[str, Any] | ModelSpec, *, ignore: tuple[str, ...] = ()) -> ModelSpec:
+def load(
+    model: str | Path | Mapping[str, Any] | ModelSpec, *, ignore: tuple[str, ...] = (), online: str | None = None
+) -> ModelSpec:
     """The model of a built-in name, a path, a decoded config or a ModelSpec (returned as it is).
 
-    `ignore`: config fields the caller knows to be harmless. Raises UnknownModel, BadFile, MissingField,
-    BadInput or UnsupportedModel.
+    `ignore`: config fields the caller knows to be harmless. `online`: what an engine makes of 16-bit weights while it
+    loads them (`fp8`); quantised checkpoints stay as they are. Raises UnknownModel, BadFile, MissingField, BadInput or
+    UnsupportedModel.
     """
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, Mapping):
-        return parse(model, str(model.get("_name_or_path") or model.get("model_type")), ignore=ignore)
+        return parse(model, str(model.get("_name_or_path") or model.get("model_type")), ignore=ignore, online=online)
     text = str(model)
     path = _path(text)
     if path is None and text not in _catalogue().values() and _stem(text) is None:
         path = cached(text)
-    return _from_path(path, ignore, text if path and "snapshots" in path.parts else None) if path else _built_in(text)
+    if path is None:
+        return _built_in(text, online)
+    return _from_path(path, ignore, online, text if "snapshots" in path.parts else None)
 
 
 def names() -> tuple[str, ...]:
@@ -53,14 +58,14 @@ def _path(text: str) -> Path | None:
         return None
 
 
-def _from_path(path: Path, ignore: tuple[str, ...], named: str | None = None) -> ModelSpec:
+def _from_path(path: Path, ignore: tuple[str, ...], online: str | None, named: str | None) -> ModelSpec:
     side = path.with_name("hf_quant_config.json")
     raw = read_json(path, constants=True)
     name = named or raw.get("_name_or_path") or (path.parent.name if path.name == "config.json" else path.stem)
-    return parse(raw, str(name), ignore=ignore, hf_quant=read_json(side) if side.is_file() else None)
+    return parse(raw, str(name), ignore=ignore, hf_quant=read_json(side) if side.is_file() else None, online=online)
 
 
-def _built_in(name: str) -> ModelSpec:
+def _built_in(name: str, online: str | None) -> ModelSpec:
     """A built-in model; an organisation before the name, its case, and the name of a tuned release do not matter."""
     stem = _stem(name) or _stem(RELEASE.sub("", name))
     if stem is None:
@@ -70,7 +75,7 @@ def _built_in(name: str) -> ModelSpec:
             f"cache, or a name that `pipewave model` lists",
             field="model",
         )
-    return _built_in_file(stem)
+    return _built_in_file(stem, online)
 
 
 def _stem(name: str) -> str | None:
@@ -83,8 +88,8 @@ def _stem(name: str) -> str | None:
 
 
 @cache
-def _built_in_file(stem: str) -> ModelSpec:
-    return parse(packaged.document(FOLDER / f"{stem}.json"), stem)
+def _built_in_file(stem: str, online: str | None) -> ModelSpec:
+    return parse(packaged.document(FOLDER / f"{stem}.json"), stem, online=online)
 
 
 @cache

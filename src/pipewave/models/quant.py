@@ -35,6 +35,9 @@ ALGORITHMS = {
     "W8A16": int8(-1, zeros=False),
 }
 KEPT = ("ignored_layers", "modules_to_not_convert", "ignore")  # lists of modules in 16 bits
+# What vLLM and SGLang make of 16-bit weights while they load them, by the word of `--quantization`: one scale a matrix,
+# inputs quantised as they come (`layers/quantization/fp8.py` of both).
+ONLINE = {"fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"}}
 EXPERT_DTYPES = {"fp4": MXFP4, "mxfp4": MXFP4, "fp8": FP8_BLOCK}
 
 

@@ -139,7 +139,7 @@ class Disaggregated:
     def record(self, traffic: Traffic, *, scale: float = 1.0) -> Record:
         """What happens to the requests."""
         prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
-        front = self.decode.setup.streaming
+        front = self.decode.setup.streaming(traffic.sent)
         return Simulation(traffic, prompts, decode=tokens, transfer_s=self.transfer_s, front=front).run()
 
     def transfer_s(self, tokens: int) -> float:

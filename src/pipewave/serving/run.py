@@ -78,9 +78,7 @@ class Server:
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
         sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
         state = corrections.state(runner.gpu.name)
-        table = _table(plain, *sizes, 1, state).under(
-            runner.engine.hosted(setup.front_end.host, setup.front_end.launch)
-        )
+        table = _table(plain, *sizes, 1, state).under(setup.hosted(runner.engine))
         table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
         return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
@@ -92,7 +90,7 @@ class Server:
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
-        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": setup.streaming}
+        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": setup.streaming(traffic.sent)}
         return Simulation(traffic, pool, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:

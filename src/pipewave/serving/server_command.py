@@ -20,6 +20,7 @@ from pipewave.errors import BadInput, MissingField, close_to
 from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
 from pipewave.models.balance import Balance
+from pipewave.models.quant import ONLINE
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
@@ -65,6 +66,8 @@ NAMES: Mapping[str, str] = {
     "--speculative-draft-model-path": "draft_model",
     "--enable-mixed-chunk": "mixed",
     "--scheduler-recv-interval": "looks",
+    "--quantization": "weights",
+    "-q": "weights",
     "--model": "model",
     "--model-path": "model",
     "--stream-interval": "stream",
@@ -85,7 +88,6 @@ UNMODELLED = (
     "--config",
     "--enable-lora",
     "--cpu-offload-gb",
-    "--quantization",
     "--decode-context-parallel-size",
     "--disaggregation-mode",
 )
@@ -106,10 +108,12 @@ PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What a command line deploys: the engine, the model by name, the set-up, and what was left out."""
+    """What a command line deploys: the engine, the model by name and as it is served, the set-up, and what was left
+    out."""
 
     engine: str
     model: str
+    spec: ModelSpec
     setup: Setup
     notes: tuple[str, ...] = ()
 
@@ -133,11 +137,11 @@ def read(command: str, version: str | None = None) -> Deployed:
     model = taken.said.get("model") or next(iter(taken.alone), None)
     if model is None:
         raise MissingField(f"from_command: no model in {command[:80]!r}", field="from_command")
-    spec = load(model)
+    spec, loaded = _loaded(model, taken.said.get("weights"))
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
-    notes = [f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED]
-    return Deployed(engine, model, setup, tuple(notes))
+    left_out = (f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED)
+    return Deployed(engine, model, spec, setup, (*loaded, *left_out))
 
 
 def split(command: str) -> list[str]:
@@ -218,6 +222,19 @@ def _parallel(engine: str, said: Mapping[str, str], spec: ModelSpec) -> dict[str
     if engine == "vllm":
         ep = tp * dp if "experts" in said and spec.is_moe else 1
     return {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
+
+
+def _loaded(model: str, word: str | None) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model as the engine loads it under `--quantization WORD`, and what is to be said of that.
+
+    A quantised checkpoint is what its config says, whatever the word.
+    """
+    spec = load(model)
+    if word is None or load(model, online="fp8") == spec:
+        return spec, ()
+    if word not in ONLINE:
+        return spec, (f"--quantization {word}: not modelled for 16-bit weights; answered as without it",)
+    return load(model, online=word), (f"--quantization {word}: 16-bit weights are quantised while they are loaded",)
 
 
 def _limits(said: Mapping[str, str]) -> dict[str, Any]:

@@ -93,10 +93,19 @@ class Setup:
         return front_of(find_engine(self.engine).name) if self.front is None else self.front
 
     @property
-    def streaming(self) -> Front:
-        """The front end, with its time a token shared by those that go out in one message."""
-        together = max(self.message_tokens, self.stream_interval)
-        return replace(self.front_end, stream_us=self.front_end.stream_us / together)
+    def together(self) -> int:
+        """Tokens of a request that go out in one message."""
+        return max(self.message_tokens, self.stream_interval)
+
+    def streaming(self, sent: float) -> Front:
+        """The front end, with its time a token shared by those that go out in one message, after `sent` others."""
+        front = self.front_end
+        return replace(front, stream_us=(front.stream_us + front.copied_us * sent / 1000) / self.together)
+
+    def hosted(self, engine: Engine) -> Engine:
+        """The engine on the host behind this front end."""
+        front = self.front_end
+        return engine.hosted(front.host, front.launch, front.message_us / self.together)
 
     def program(self) -> Engine:
         """The engine with this set-up's limits in place of its defaults."""

@@ -93,6 +93,12 @@ class Traffic:
         """Most tokens any request ends with."""
         return int((self.input_len + self.output_len).max())
 
+    @property
+    def sent(self) -> float:
+        """Output tokens that a request has been sent when it is sent another one, on average over all tokens."""
+        outputs = self.output_len.astype(float)
+        return float((outputs * (outputs - 1) / 2).sum() / outputs.sum())
+
 
 def lengths(mean: int, count: int, spread: float, rng: np.random.Generator) -> Ints:
     """Token counts uniform within ±`spread` of a mean, as `vllm bench serve --random-range-ratio` draws them."""

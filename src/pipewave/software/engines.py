@@ -139,11 +139,12 @@ class Engine:
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
 
-    def hosted(self, factor: float, launch: float = 1.0) -> Engine:
-        """The same engine on a host whose own work takes `factor` times as long, and what it launches kernel by kernel
-        `launch` times."""
+    def hosted(self, factor: float, launch: float = 1.0, request_us: float = 0.0) -> Engine:
+        """The same engine on a host whose own work takes `factor` times as long, what it launches kernel by kernel
+        `launch` times, and each request of a step `request_us` more."""
         factors = dict.fromkeys(HOST_TIMES, factor) | dict.fromkeys(LAUNCH_TIMES, launch)
-        return replace(self, **{name: each * getattr(self, name) for name, each in factors.items()})
+        times = {name: each * getattr(self, name) for name, each in factors.items()}
+        return replace(self, **times | {"request_host_us": times["request_host_us"] + request_us})
 
     def on(self, setting: DeploymentFacts) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""

@@ -32,7 +32,7 @@ class Host:
     def front(self, front: Front, gpus: int, engines: int = 1) -> Front:
         """The front end, and the engine's own host times, on this host."""
         factor = self.slower(gpus, engines)
-        named = ("request_us", "token_us", "stream_us", "host", "launch")
+        named = ("request_us", "token_us", "stream_us", "copied_us", "host", "launch", "message_us")
         return replace(
             front,
             workers=front.workers * self.api_servers,

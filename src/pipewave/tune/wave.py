@@ -150,9 +150,9 @@ def _asked(l2: tuple[Any, ...], blocks: float) -> Any:
 
 
 def design(work: Work, sms: int, resident: NDArray[np.int64]) -> Floats:
-    """Stack the terms of shapes × configurations: [s, c, terms]."""
+    """Stack the terms of shapes × configurations, `resident` [c] or [s, c]: [s, c, terms]."""
     columns = terms(work, sms, resident)
-    size = np.broadcast_shapes(*(np.shape(column) for column in columns), (1, len(resident)))
+    size = np.broadcast_shapes(*(np.shape(column) for column in columns), (1, 1), np.shape(resident))
     return np.stack([np.broadcast_to(np.asarray(column, float), size) for column in columns], axis=-1)
 
 

@@ -93,6 +93,7 @@ class Case:
     paged: bool
     latent: bool  # keys and values are one compressed row for all heads
     framework: str
+    version: tuple[int, ...]
 
     def resident(self, rows: int, keys: int, dim: int, most: int) -> int:
         """Blocks per SM that shared memory allows: Q, K and V tiles of two bytes, a kilobyte for the system."""
@@ -121,7 +122,8 @@ class Case:
 
     def groups(self, engine: str) -> tuple[float, float]:
         """Heads of a group that the engine's decode kernel on tensor cores takes: at least, at most."""
-        least, most = constant("attention_groups", engine=engine, framework=self.framework, latent=self.latent)
+        facts = {"framework": self.framework, "version": self.version, "latent": self.latent}
+        least, most = constant("attention_groups", engine=engine, **facts)
         return least, math.inf if most is None else most
 
     @property

@@ -19,7 +19,7 @@ COUNTS = 6  # of a launch, as `reading.formula.OUTPUTS` names them
 @dataclass(frozen=True, slots=True)
 class Anchors:
     """`at` [s, d] sizes of the key; `counts` [s, c, 6]; `us` [s, c] µs, NaN where not timed; `config` name → [c];
-    `resident` [c] blocks an SM holds at once."""  # fmt: skip
+    `resident` [c] blocks an SM holds at once; [s, c] where binaries of the launches differ."""  # fmt: skip
 
     at: Floats
     counts: Floats
@@ -29,7 +29,13 @@ class Anchors:
 
     def take(self, index: Ints) -> Anchors:
         """Keep some launches."""
-        return Anchors(self.at[index], self.counts[index], self.us[index], self.config, self.resident)
+        held = self.resident[index] if self.resident.ndim > 1 and len(index) else self.usual
+        return Anchors(self.at[index], self.counts[index], self.us[index], self.config, held)
+
+    @property
+    def usual(self) -> Ints:
+        """Blocks [c] that an SM holds of most launches' binaries."""
+        return np.asarray(np.median(np.atleast_2d(self.resident), axis=0), np.int64)
 
     @property
     def logs(self) -> Floats:

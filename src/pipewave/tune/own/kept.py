@@ -23,12 +23,14 @@ from pipewave.tune.own.anchors import Floats
 from pipewave.tune.own.card import Card
 from pipewave.tune.own.described import Described, Kind, config_hash
 from pipewave.tune.own.device import Built
+from pipewave.tune.own.likeness import Likeness
 from pipewave.tune.own.model import Beside, Model, Pooled
 from pipewave.tune.smooth import Smoother
 from pipewave.tune.table import TableMismatch, slug
 
 SCHEMA = 1
 NOT_BUILT = 2  # in place of an error
+LIKENESS = "mean", "spread", "alike", "sizes", "marks", "config", "weights"  # its arrays
 ENVIRONMENT = ("gpu", "driver", "triton")
 Record = Mapping[str, Any]
 Fitted = Mapping[Kind, tuple[Model, Sequence[Any]]]  # kind → its model, numbers of launches like those to choose for
@@ -99,6 +101,8 @@ def write_table(path: Path, of: Described, env: Mapping[str, Any], models: Fitte
         if (other := model.beside) is not None:
             arrays |= _smooth_arrays(f"{i}_beside", other.smooth)
             arrays |= {f"{i}_beside_law": other.pooled.law, f"{i}_beside_offset": other.pooled.offset}
+        if (alike := model.likeness) is not None:
+            arrays |= {f"{i}_likeness_{part}": getattr(alike, part) for part in LIKENESS}
     target = path.with_suffix(".safetensors")
     sealed.write(target, card, arrays)
     return target
@@ -130,14 +134,18 @@ def _model(i: int, of: Mapping[str, Any], a: Mapping[str, Any]) -> tuple[Model, 
     if "beside_length" in of:
         beside = Beside(Pooled(card, a[f"{i}_beside_law"], a[f"{i}_beside_offset"]),
                         _smoother(f"{i}_beside", of["beside_length"], a), of["beside_share"])  # fmt: skip
+    alike = None
+    if "likeness_level" in of:
+        alike = Likeness(**{part: a[f"{i}_likeness_{part}"] for part in LIKENESS}, level=of["likeness_level"])
     model = Model(card, a[f"{i}_resident"], a[f"{i}_law"], smooth, a[f"{i}_sigma"], of["margin"], of["measured"],
-                  beside)  # fmt: skip
+                  beside, alike)  # fmt: skip
     return model, list(of["launches"]), list(of["sizes"])
 
 
 def _beside_card(model: Model) -> dict[str, float]:
-    beside = model.beside
-    return {} if beside is None else {"beside_length": beside.smooth.length, "beside_share": beside.share}
+    beside, alike = model.beside, model.likeness
+    found = {} if beside is None else {"beside_length": beside.smooth.length, "beside_share": beside.share}
+    return found if alike is None else found | {"likeness_level": alike.level}
 
 
 def _smooth_arrays(name: str, of: Smoother) -> dict[str, Any]:

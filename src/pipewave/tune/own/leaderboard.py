@@ -47,17 +47,20 @@ class Pipewave(SpaceSelector):
     def __init__(self, prior: tuple[Times, tuple[Smoother, ...]] | None = None) -> None:
         self.prior = prior
         self.model: Model | None = None
+        self.held: dict[tuple[float, ...], Ints] = {}  # resident blocks [c] of a launch's binaries, by its sizes
 
     def fit(self, anchors: Anchors, of: Space) -> None:
         """Fit the laws; launches to lean on are the anchors' own, and so is what the author would choose there."""
         prior, base = self.prior or (None, ())
         self.usable = np.isfinite(anchors.us).any(axis=0)
         self.model = fit(anchors, card_of(of), None, prior, base, _default_at(of, anchors))
+        self.held = {tuple(at): held for at, held in zip(of.at().tolist(), of.held(), strict=True)}
 
     def choose(self, at: Floats, counts: Floats, default: int) -> int:
         """The least predicted."""
         assert self.model is not None
-        ranked = self.model.ranked(counts[None], np.log(np.maximum(at[None], 1.0)), default)[0]
+        held = self.held.get(tuple(at.tolist()), self.model.resident)[None]
+        ranked = self.model.ranked(counts[None], np.log(np.maximum(at[None], 1.0)), default, held)[0]
         return int(np.where(self.usable, ranked, np.inf).argmin())
 
 

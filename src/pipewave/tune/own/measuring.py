@@ -23,6 +23,7 @@ FIRST = 8  # configurations compiled and timed before bounds leave any out
 Stages = Sequence[tuple[int, float]]
 STAGES: Stages = ((1, math.inf), (1, 2.0), (3, 1.3), (4, 1.08))  # (rounds, of those within this factor of the fastest)
 Timer = Callable[[Sequence[int]], list[float]]  # numbers of configurations, in this order → µs of each
+JITTER_US = 2.0  # what a launch may take longer than its fastest round without having been disturbed: events and clocks
 NARROW = 2.0  # times the FLOPs of bf16 that one-byte operands may reach
 
 
@@ -93,10 +94,15 @@ def staged(timed: Timer, usable: Sequence[int], taken: dict[int, list[float]], s
                 taken.setdefault(index, []).append(value)
 
 
+def disturbed_from(values: Sequence[float]) -> float:
+    """µs from which on a round of a launch was disturbed."""
+    least = min(values, default=math.inf)
+    return max(HICCUP * least, least + JITTER_US)
+
+
 def _undisturbed(values: Sequence[float]) -> float:
-    """Median of launches that nothing disturbed."""
-    least = min(values)
-    return float(np.median([value for value in values if value <= HICCUP * least]))
+    """Mean of launches that nothing disturbed."""
+    return float(np.mean([value for value in values if value <= disturbed_from(values)]))
 
 
 def resident(built: Sequence[Built], warps: Ints, card: Card) -> Ints:

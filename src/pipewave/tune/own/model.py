@@ -7,6 +7,7 @@ physics of the card alone, where nothing was measured; or the table of another c
 
 Laws of single configurations err where a few launches bent them; the pooled law errs where configurations differ.
 Predictions are a mean of both (of logarithms), weighed by their errors, each with what it leaves smoothed over sizes.
+The more launches were measured, the more a third one counts where times are near the best: `likeness`.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ from pipewave.tune.fitted import ALIKE, smoothed, soft_regret, spread
 from pipewave.tune.margin import folds, is_slower, margin, with_margin
 from pipewave.tune.own.anchors import Anchors, Floats, Ints, work
 from pipewave.tune.own.card import Card
+from pipewave.tune.own.likeness import NEAR, Likeness, learned, marks
 from pipewave.tune.smooth import Smoother, alike, smoother
 
 PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
 PHYSICS = 0.2  # of a measured launch: what the physics of the card counts for, at each
 SHRINK = 1.0  # launches that "like all others" counts for, in how much slower a configuration is than the pooled law
 SMOOTHED = 6  # launches from which on residuals are smoothed over sizes
+ALIKE_FROM, ALIKE_ALONE = 10, 50  # launches up to which likeness says nothing, from which on it alone decides
 JUDGED, SEARCHED = 8, 20  # launches from which on the margin, and how to smooth, are found by leaving some out
 STRETCHES = (2.0, 4.0, 8.0)  # how much shorter the length of the smoothing may be in one size
 UNJUDGED = 0.05  # margin where too few launches were measured to find one
 SIGMA = 0.1  # relative error to expect of a law that nothing was measured for
 TERMS = tuple(i for i in range(len(wave.TERMS)) if i not in wave.STEPS)
-Times = Callable[[Floats], Floats]  # counts [s, c, 6] → µs [s, c]
+Times = Callable[[Floats, Ints], Floats]  # counts [s, c, 6], resident [c] or [s, c] → µs [s, c]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class Beside:
 class Model:
     """`law` [c, terms]; `smooth`: corrections, in turn (of the prior's card, then of this one); `sigma` [c] relative
     error; `margin`: log µs that a choice has to gain over the first configuration; `beside`: the other prediction, with
-    which the mean is taken, None where few launches were measured."""  # fmt: skip
+    which the mean is taken, None where few launches were measured; `likeness`: the third one, in place of the last
+    correction, None likewise."""  # fmt: skip
 
     card: Card
     resident: Ints
@@ -78,10 +82,12 @@ class Model:
     margin: float
     launches: int
     beside: Beside | None = None
+    likeness: Likeness | None = None
 
-    def law_us(self, counts: Floats) -> Floats:
-        """Predict launches [s, c, 6] by the laws alone: [s, c] µs."""
-        return np.asarray(np.einsum("scp,cp->sc", wave.design(work(counts), self.card.sms, self.resident), self.law))
+    def law_us(self, counts: Floats, resident: Ints | None = None) -> Floats:
+        """Predict launches [s, c, 6] by the laws alone, `resident` [s, c] if it is known of each: [s, c] µs."""
+        held = self.resident if resident is None else resident
+        return np.asarray(np.einsum("scp,cp->sc", wave.design(work(counts), self.card.sms, held), self.law))
 
     def log_factor(self, logs: Floats) -> Floats:
         """Return the log of the correction [s, c] at log sizes [s, d]."""
@@ -90,16 +96,32 @@ class Model:
             out += each.log_factor(logs)
         return out
 
-    def us(self, counts: Floats, logs: Floats) -> Floats:
+    def us(self, counts: Floats, logs: Floats, resident: Ints | None = None) -> Floats:
         """Predict launches: [s, c] µs."""
-        own = np.log(np.maximum(self.law_us(counts), 1e-3)) + self.log_factor(logs)
+        own = np.log(np.maximum(self.law_us(counts, resident), 1e-3)) + self.log_factor(logs)
         if self.beside is not None:
-            own += self.beside.share * (self.beside.log_us(counts, self.resident, logs) - own)
-        return np.asarray(np.exp(own))
+            held = self.resident if resident is None else resident
+            own += self.beside.share * (self.beside.log_us(counts, held, logs) - own)
+        return np.asarray(np.exp(own if self.likeness is None else self._by_likeness(own, counts, logs, resident)))
 
-    def ranked(self, counts: Floats, logs: Floats, default: int = 0) -> Floats:
+    def _by_likeness(self, own: Floats, counts: Floats, logs: Floats, resident: Ints | None) -> Floats:
+        """Log µs [s, c] with what is predicted near the best corrected by launches that are alike."""
+        assert self.likeness is not None
+        launch, config = np.nonzero(own < own.min(axis=1, keepdims=True) + np.log(NEAR))
+        held = self.resident if resident is None else resident
+        law = np.log(np.maximum(self.law_us(counts, resident), 1e-3))
+        for each in self.smooth[:-1]:
+            law = law + each.log_factor(logs)
+        of = marks(counts, held, self.card)[launch, config]
+        alike = law[launch, config] + self.likeness.log_factor(logs[launch], of, config)
+        share = min(1.0, (self.launches - ALIKE_FROM) / (ALIKE_ALONE - ALIKE_FROM))
+        out = own.copy()
+        out[launch, config] += share * (alike - own[launch, config])
+        return out
+
+    def ranked(self, counts: Floats, logs: Floats, default: int = 0, resident: Ints | None = None) -> Floats:
         """Log µs [s, c] that choices go by: one sigma up, the default lowered by the margin."""
-        log_us = np.log(self.us(counts, logs)) + self.sigma
+        log_us = np.log(self.us(counts, logs, resident)) + self.sigma
         return with_margin(log_us, np.full(len(log_us), default), self.margin)
 
 
@@ -157,7 +179,7 @@ def fit(anchors: Anchors, card: Card, elsewhere: Floats | None = None, prior: Ti
     predicted = np.empty_like(anchors.us)
     for out, rest in folds(len(anchors.us)):
         fitted, test = _without_margin(anchors.take(rest), card, elsewhere, prior, base), anchors.take(out)
-        predicted[out] = np.log(fitted.us(test.counts, test.logs)) + fitted.sigma
+        predicted[out] = np.log(fitted.us(test.counts, test.logs, test.resident)) + fitted.sigma
     at, default = np.arange(len(anchors.us)), np.zeros(len(anchors.us), np.int64) if default is None else default
     predicted = np.where(np.isfinite(anchors.us), predicted, np.inf)
     predicted[at, default] = np.where(np.isfinite(predicted[at, default]), predicted[at, default], 1e3)
@@ -169,17 +191,17 @@ def _without_margin(
 ) -> Model:
     if prior is None:
         of = pooled(anchors, card)
-        prior = lambda counts: of.us(counts, anchors.resident)  # noqa: E731
-    there = anchors.counts if elsewhere is None or not len(elsewhere) else elsewhere
-    shift = _shift(anchors, prior)
-    parts = [
-        (_design(there, card, anchors.resident), prior(there) * np.exp(shift), np.sqrt(PRIOR_LAUNCHES / len(there)))
-    ]
+        prior = of.us
+    there, held = anchors.counts, anchors.resident
+    if elsewhere is not None and len(elsewhere):
+        there, held = elsewhere, anchors.usual
+    expected = prior(there, held) * np.exp(_shift(anchors, prior))
+    parts = [(_design(there, card, held), expected, np.sqrt(PRIOR_LAUNCHES / len(there)))]
     us = anchors.us / np.exp(_carried(base, anchors))
     if len(anchors.us):
         parts.append((_design(anchors.counts, card, anchors.resident), us, 1.0))
     law = wave.fit(parts, TERMS)
-    made = Model(card, anchors.resident, law, base, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us))
+    made = Model(card, anchors.usual, law, base, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us))
     return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
 
 
@@ -187,7 +209,7 @@ def _shift(anchors: Anchors, prior: Times) -> float:
     """Log factor by which all launches measured are off the prior: clocks, mostly."""
     if not len(anchors.us):
         return 0.0
-    return float(np.nanmedian(np.log(anchors.us / np.maximum(prior(anchors.counts), 1e-3))))
+    return float(np.nanmedian(np.log(anchors.us / np.maximum(prior(anchors.counts, anchors.resident), 1e-3))))
 
 
 def _design(counts: Floats, card: Card, resident: Ints) -> Floats:
@@ -200,13 +222,17 @@ def _carried(base: tuple[Smoother, ...], anchors: Anchors) -> Floats:
 
 def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
     """Smooth what the laws leave over sizes, and what the pooled law leaves; predictions are the mean of both."""
-    smooth, shared, sigma = _smoothed(anchors, us, made.law_us(anchors.counts))
+    smooth, shared, sigma = _smoothed(anchors, us, made.law_us(anchors.counts, anchors.resident))
     of = pooled(anchors, made.card)
     other, level, error = _smoothed(anchors, anchors.us, of.us(anchors.counts, anchors.resident))
-    share = float(np.mean(sigma**2) / (np.mean(sigma**2) + np.mean(error**2)))
+    share = float(np.mean(sigma**2) / (np.mean(sigma**2) + np.mean(error**2) + 1e-12))
     beside = Beside(replace(of, law=of.law * np.exp(level)), other, share)
-    return replace(made, law=made.law * np.exp(shared), smooth=(*made.smooth, smooth),
+    made = replace(made, law=made.law * np.exp(shared), smooth=(*made.smooth, smooth),
                    sigma=sigma + share * (error - sigma), beside=beside)  # fmt: skip
+    if len(us) <= ALIKE_FROM:
+        return made
+    alike = learned(replace(anchors, us=us), made.card, made.law_us(anchors.counts, anchors.resident), smooth)
+    return replace(made, likeness=alike)
 
 
 def _smoothed(anchors: Anchors, us: Floats, predicted: Floats) -> tuple[Smoother, float, Floats]:

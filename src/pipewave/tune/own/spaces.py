@@ -20,8 +20,8 @@ import numpy as np
 
 from pipewave.errors import BadFile
 from pipewave.files.sealed import replace
-from pipewave.tune.measured import HICCUP
 from pipewave.tune.own.anchors import COUNTS, Anchors, Floats, Ints, columns
+from pipewave.tune.own.measuring import disturbed_from
 
 T4_VERSION = "1.0.0"
 SUFFIX = ".t4.json.gz"
@@ -33,8 +33,8 @@ BUSY = 0.15  # share of disturbed rounds from which on a launch is left out
 @dataclass(frozen=True, slots=True)
 class Space:
     """`shapes` sizes by name; `configs` parameters by name; `runs` [s][c] µs of each round, empty where it did not
-    compile; `counts` [s, c, 6] as read; `resident` [c]; `default` [s]: the author's choice; `meta`: kernel, project,
-    env, names of the sizes (`key`), seconds of compilation and timing."""  # fmt: skip
+    compile; `counts` [s, c, 6] as read; `resident` [s, c] or [c]; `default` [s]: the author's choice; `meta`: kernel,
+    project, env, names of the sizes (`key`), seconds of compilation and timing."""  # fmt: skip
 
     meta: Mapping[str, Any]
     shapes: tuple[Mapping[str, int], ...]
@@ -47,20 +47,24 @@ class Space:
 
     def calm(self) -> Space:
         """The space without launches of which many rounds were disturbed: their times are of a busy host."""
-        many = [np.mean([us > HICCUP * min(runs) for runs in row for us in runs]) > BUSY for row in self.runs]
-        keep = np.flatnonzero(~np.array(many))
+        many = [np.mean([us > disturbed_from(runs) for runs in row for us in runs]) > BUSY for row in self.runs]
+        keep, held = np.flatnonzero(~np.array(many)), self.held()
         meta = {**self.meta, "disturbed_launches": len(many) - len(keep)}
         return Space(meta, tuple(self.shapes[i] for i in keep), self.configs, tuple(self.runs[i] for i in keep),
-                     self.counts[keep], self.resident, self.default[keep],
+                     self.counts[keep], held[keep], self.default[keep],
                      tuple(self.is_test[i] for i in keep))  # fmt: skip
 
+    def held(self) -> Ints:
+        """Blocks [s, c] that an SM holds at once."""
+        return np.broadcast_to(self.resident, self.counts.shape[:2])
+
     def halves(self) -> Floats:
-        """Median µs of even and of odd undisturbed rounds: [s, c, 2], NaN where there are none."""
+        """Mean µs of even and of odd undisturbed rounds: [s, c, 2], NaN where there are none."""
         return np.array([[_halves(undisturbed(runs)) for runs in row] for row in self.runs])
 
     def us(self) -> Floats:
-        """Median µs of undisturbed rounds [s, c]."""
-        return np.array([[_median(undisturbed(runs)) for runs in row] for row in self.runs])
+        """Mean µs of undisturbed rounds [s, c]."""
+        return np.array([[_mean(undisturbed(runs)) for runs in row] for row in self.runs])
 
     def at(self) -> Floats:
         """Sizes [s, d]."""
@@ -68,23 +72,25 @@ class Space:
 
     def anchors(self, index: Ints, rounds: int | None = None) -> Anchors:
         """Launches to fit to, with their first rounds only if asked."""
-        us = np.array([[_median(undisturbed(runs[:rounds])) for runs in self.runs[i]]
+        us = np.array([[_mean(undisturbed(runs[:rounds])) for runs in self.runs[i]]
                        for i in index.tolist()])  # fmt: skip
-        return Anchors(self.at()[index], self.counts[index], us, columns(self.configs), self.resident)
+        held = self.held()[index] if len(index) else np.median(self.held(), axis=0).astype(np.int64)
+        return Anchors(self.at()[index], self.counts[index], us, columns(self.configs), held)
 
 
 def undisturbed(runs: Sequence[float]) -> tuple[float, ...]:
-    """Rounds that no busy host or other process stretched: within a factor of the fastest, as timing keeps them."""
-    return tuple(us for us in runs if us <= HICCUP * min(runs))
+    """Rounds that no busy host or other process stretched. What is left is averaged: short launches take one of two or
+    three times, so that a median of few rounds falls on any of them."""
+    return tuple(us for us in runs if us <= disturbed_from(runs))
 
 
 def _halves(runs: tuple[float, ...]) -> list[float]:
-    """Medians of even and of odd rounds; where only one round is left it stands for both."""
-    return [_median(runs[half::2] or runs) for half in (0, 1)]
+    """Means of even and of odd rounds; where only one round is left it stands for both."""
+    return [_mean(runs[half::2] or runs) for half in (0, 1)]
 
 
-def _median(values: tuple[float, ...]) -> float:
-    return float(np.median(values)) if values else float("nan")
+def _mean(values: tuple[float, ...]) -> float:
+    return float(np.mean(values)) if values else float("nan")
 
 
 def write(space: Space, path: Path) -> Path:
@@ -108,7 +114,7 @@ def _results(space: Space) -> list[dict[str, Any]]:
 
 
 def _result(stamp: str, shape: Mapping[str, int], config: Mapping[str, Any], runs: tuple[float, ...]) -> dict[str, Any]:
-    ms = [value / 1e3 for value in runs]
+    ms = [float(f"{value / 1e3:.13g}") for value in runs]  # without the digits that only dividing brings
     measured = [{"name": "time", "value": float(np.median(ms)), "unit": "ms"}] if ms else []
     return {"timestamp": stamp, "configuration": {**config, **{SHAPE + name: size for name, size in shape.items()}},
             "times": {"compilation_time": 0, "framework": 0, "search_algorithm": 0, "validation": 0, "runtimes": ms},

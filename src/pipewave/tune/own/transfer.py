@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipewave.tune import wave
-from pipewave.tune.own.anchors import Floats, work
+from pipewave.tune.own.anchors import Floats, Ints, work
 from pipewave.tune.own.card import Card
 from pipewave.tune.own.model import Model, Times
 from pipewave.tune.smooth import Smoother
@@ -33,8 +33,8 @@ def carried(model: Model, target: Card) -> tuple[Times, tuple[Smoother, ...]]:
     """Times to expect on another card, and the corrections that come along: the prior for `model.fit`."""
     law = model.law * ratios(model.card, target)
 
-    def us(counts: Floats) -> Floats:
-        terms = wave.design(work(counts), target.sms, model.resident)
+    def us(counts: Floats, resident: Ints) -> Floats:
+        terms = wave.design(work(counts), target.sms, resident)
         return np.asarray(np.einsum("scp,cp->sc", terms, law))
 
     return us, model.smooth

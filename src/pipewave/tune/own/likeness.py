@@ -1,0 +1,107 @@
+"""What laws leave, learned from launches that look alike to the hardware: a Gaussian process over launch and
+configuration together.
+
+Sizes alone do not tell how a grid fills the card: 132 blocks and 133 are neighbours in size and not in time. So
+launches are compared twice, by the logarithms of their sizes and by marks of how this configuration runs there (blocks
+of the busiest SM, how full its first and its last wave are, trips, bytes moved over bytes needed, bytes in flight).
+Their covariance is the sum of both, times how alike the configurations are. Only times near the best of a launch are
+learned and corrected: the rest decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.tune.own.anchors import Anchors, Floats, Ints
+from pipewave.tune.own.card import Card
+from pipewave.tune.smooth import Smoother
+
+NEAR = 2.0  # times the fastest up to which a configuration is learned from, and corrected
+LENGTH, MARK_LENGTH = 1.5, 2.0  # in spreads of log sizes; in marks, which are about octaves
+NOISE = 0.1  # against a variance of one for each of both covariances
+KIN, OWN = (
+    0.5,
+    0.2,
+)  # what configurations within REACH octaves share beyond what all share; what is a configuration's own
+REACH = 1.5
+MOST_ROWS = 1200  # learned from: a fit costs the cube, a prediction each of them
+CHUNK = 2048  # predictions at once
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """`mean`, `spread` [d] of log sizes; `alike` [c, c]; rows learned from: `sizes` [r, d], `marks` [r, 9], `config`
+    [r], `weights` [r]; `level`: log factor that all share."""  # fmt: skip
+
+    mean: Floats
+    spread: Floats
+    alike: Floats
+    sizes: Floats
+    marks: Floats
+    config: Ints
+    weights: Floats
+    level: float
+
+    def log_factor(self, logs: Floats, marks: Floats, config: Ints) -> Floats:
+        """Log correction [p] of the laws at log sizes [p, d], marks [p, 9] and configurations [p]."""
+        out = np.empty(len(logs))
+        for start in range(0, len(logs), CHUNK):
+            some = slice(start, start + CHUNK)
+            sizes = (logs[some] - self.mean) / self.spread
+            like = _covariance((sizes, marks[some], config[some]), (self.sizes, self.marks, self.config), self.alike)
+            out[some] = like @ self.weights
+        return out + self.level
+
+
+Rows = tuple[Floats, Floats, Ints]  # scaled log sizes, marks, configurations
+
+
+def marks(counts: Floats, resident: Ints, card: Card) -> Floats:
+    """How configurations run at launches [s, c, 6]: [s, c, 9], each scaled so that one is a difference that tells."""
+    blocks, trips, longest, least, moved = (np.maximum(counts[..., i], 1e-3) for i in range(5))
+    blocks, least, moved = np.maximum(blocks, 1.0), np.maximum(least, 1.0), np.maximum(moved, 1.0)
+    busiest = np.ceil(blocks / card.sms)
+    waves = np.ceil(busiest / resident)
+    in_flight = least * np.minimum(1.0, card.sms * resident / blocks)
+    return np.stack([
+        np.log2(busiest), 2 * blocks / (card.sms * busiest), 2 * blocks / (card.sms * resident * waves), np.log2(waves),
+        np.log2(np.minimum(busiest, resident)), 0.5 * np.log2(trips), 2 * np.log2(np.maximum(longest / trips, 1.0)),
+        0.5 * np.log2(moved / least), 0.5 * np.log2(in_flight),
+    ], axis=-1)  # fmt: skip
+
+
+def learned(anchors: Anchors, card: Card, law_us: Floats, scale: Smoother) -> Likeness:
+    """Learn what laws [s, c] leave at anchors, from the configurations near the fastest of each; sizes are scaled as
+    another correction found best."""
+    mean, spread = scale.mean, scale.spread
+    at = np.stack([np.log2(np.maximum(values, 0.5)) for values in anchors.config.values()], axis=1)
+    alike = 1.0 + KIN * _near(at, at, REACH) + OWN * np.eye(len(at))
+    launch, config = _rows(anchors.us)
+    left = np.log(anchors.us[launch, config] / np.maximum(law_us[launch, config], 1e-3))
+    level = float(left.mean())
+    of = ((anchors.logs[launch] - mean) / spread, marks(anchors.counts, anchors.resident, card)[launch, config], config)
+    covariance = _covariance(of, of, alike) + NOISE * np.eye(len(left))
+    weights = np.asarray(np.linalg.solve(covariance, left - level), np.float64)
+    return Likeness(mean, spread, alike, *of, weights, level)
+
+
+def _rows(us: Floats) -> tuple[Ints, Ints]:
+    """Launches and configurations to learn from: of each launch those near its fastest, the fastest first if many."""
+    slower = np.where(np.isfinite(us), us, np.inf)
+    slower = slower / slower.min(axis=1, keepdims=True)
+    rank = slower.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    launch, config = np.nonzero((slower < NEAR) & (rank < max(2, MOST_ROWS // len(us))))
+    spread = np.linspace(0, len(launch) - 1, min(MOST_ROWS, len(launch))).astype(np.int64)  # over all launches
+    return launch[spread], config[spread]
+
+
+def _covariance(some: Rows, others: Rows, alike: Floats) -> Floats:
+    both = _near(some[0], others[0], LENGTH) + _near(some[1], others[1], MARK_LENGTH)
+    return np.asarray(both * alike[some[2][:, None], others[2]])
+
+
+def _near(a: Floats, b: Floats, length: float) -> Floats:
+    square = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2 * a @ b.T
+    return np.asarray(np.exp(-0.5 * np.maximum(square, 0.0) / length**2))
