@@ -113,7 +113,7 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
         speculative=case.speculative,
         front=front if case.mode == "serve" else INSIDE,
     )
-    recipe = _recipe(case, setup, traffic)
+    recipe = _recipe(case, case.decode.of(setup) if case.decode else setup, traffic)
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}
     if how := _drafting(case, recipe):
         chosen[METHOD] = how.drafting(recipe.settings[DRAFTS]) if DRAFTS in recipe.settings else how

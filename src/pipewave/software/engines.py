@@ -74,7 +74,8 @@ class Engine:
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
     rank with prompts (0: the engine cannot) and two_batch_decode without; exchange_sms: what high throughput keeps.
     routing: how tokens spread over experts where a call does not say (empty: at random).
-    best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such.
+    best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such;
+    beside_clk: clocks of each small kernel that comes with a call and that its rows leave out.
     kernels: which rows answer for which calls; moe_backend, gemm_backend, delta_backend: the choice among those of
     experts, of products and of delta nets' scans, empty for the default.
     chosen: what the user set, which no rule overrides.
@@ -127,6 +128,7 @@ class Engine:
     exchange_sms: int = 20
     routing: str = ""
     best_kernel_ratio: float = 1.0
+    beside_clk: float = 0.0
     moe_backend: str = ""
     gemm_backend: str = ""
     delta_backend: str = ""
