@@ -30,6 +30,9 @@ class Interval:
 BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
 
 
+AGAIN = "collected_again"  # what another day and card of the same model differ by, where a card says it
+
+
 def intervals_of(
     known: Mapping[str, Interval], basis: str, protocol: str = "", software: str = LEVELS[0], dtype: str = ""
 ) -> tuple[Interval, ...]:
@@ -39,7 +42,7 @@ def intervals_of(
     own (that of the type, where it has one), or where it has none those of all nearer levels: a version known
     elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always.
     """
-    bases = [name for name in BASES[: BASES.index(basis) + 1] if name in known]
+    bases = [name for name in (AGAIN, *BASES[: BASES.index(basis) + 1]) if name in known]
     levels = (software,) if software in known else LEVELS[1 : LEVELS.index(software) + 1]
     added = (known.get(f"{name}|{dtype}", known[name]) for name in levels if name in known)
     return (*(known.get(f"{name}|{protocol}", known[name]) for name in bases), *added)
