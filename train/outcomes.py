@@ -37,11 +37,12 @@ def by_default(table: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a row: the net and evaluation it belongs to, where it was measured, whose rows answered (`software`,
-    `basis`), the log of predicted over measured and the half-width of the interval in log time."""
+    """What came of a row: the net and evaluation it belongs to, its type, where it was measured, whose rows answered
+    (`software`, `basis`), the log of predicted over measured and the half-width of the interval in log time."""
 
     net: str
     evaluation: str
+    dtype: str
     gpu: str
     stack: str
     software: str
@@ -93,7 +94,8 @@ def outcomes(table: str, frame: pd.DataFrame, away: int = 0, *, with_impl: bool 
         found = pw.predict(calls, gpu, protocol="graph")
         for (named, case, latency_us, _), one in zip(members, found, strict=True):
             off, half = np.log(one.latency_us / latency_us), np.log(one.high_us / one.latency_us)
-            yield Outcome(*named, gpu, str(case["stack"]), one.software, one.basis, float(off), float(half))
+            asked = (str(case["dtype"]), gpu, str(case["stack"]))
+            yield Outcome(*named, *asked, one.software, one.basis, float(off), float(half))
 
 
 def _moved(there: Collection[str], stack: str, away: int) -> str | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,33 +29,42 @@ from train.splits import FOLDS, HELD_OUT
 
 EACH = 120  # rows of a GPU, version and type: a level that one of them makes up still has an interval of its own
 ENOUGH = 100  # of a level for an interval of its own; levels share their rows below that
+CELLS = 5  # GPUs and versions that tell a type of a level apart: kernels of types change by themselves
 CALIBRATED = ("other_gpu", "nearest_version")
 BASIS, PROTOCOL = "measured_gpu", "graph"
 SHAPES = [number for number in range(FOLDS) if number != HELD_OUT]
 
 
 def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, float]]) -> dict[str, Interval]:
-    """The interval of each level of `software`, from a card's interval of known software."""
+    """The interval of each level of `software`, and of `level|type` where enough GPUs and versions tell, from a card's
+    interval of known software."""
     usual = Interval(**known.get(f"{BASIS}|{PROTOCOL}", known[BASIS]))
     every = [one for one in outcomes if one.software in LEVELS[1:]]
     own = {level: [one for one in every if one.software == level] for level in CALIBRATED}
     pooled = {level: found if len(found) >= ENOUGH else every for level, found in own.items()}
-    settled: dict[str, Interval] = {}
-    for level, found in pooled.items():
-        if len(found) >= ENOUGH:
-            settled[level] = _interval(found, usual, list(settled.values()))
-    return settled
+    typed = {
+        f"{level}|{dtype}": [one for one in found if one.dtype == dtype]
+        for level, found in own.items()
+        for dtype in sorted({one.dtype for one in found})
+    }
+    told = {name: found for name, found in typed.items() if len(set(map(_cell, found))) >= CELLS}
+    return {name: _interval(found, usual) for name, found in (pooled | told).items() if len(found) >= ENOUGH}
 
 
-def _interval(found: Sequence[Outcome], usual: Interval, nearer: Sequence[Interval] = ()) -> Interval:
+def _cell(one: Outcome) -> str:
+    """A GPU and version, which count alike."""
+    return f"{one.gpu}|{one.stack}"
+
+
+def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
     """The best multiple and power by interval score, cells of a GPU and version counting alike.
 
-    No interval is narrower than that of known software or of nearer levels: what these hold already needs no multiple.
+    No interval is narrower than that of known software: what this holds already needs no multiple.
     """
     error, half = np.array([(abs(one.off), one.half) for one in found]).T
     scale = (half / usual.multiple) ** (1.0 / usual.power)
-    known = half_width([usual, *nearer], scale)
-    cells = np.unique([f"{one.gpu}|{one.stack}" for one in found], return_inverse=True)[1]
+    known = half_width([usual], scale)
+    cells = np.unique([_cell(one) for one in found], return_inverse=True)[1]
     weight = balance(cells)
     tried = []
     for power in POWERS:
@@ -64,7 +74,7 @@ def _interval(found: Sequence[Outcome], usual: Interval, nearer: Sequence[Interv
         tried.append((score, Interval(round(float(multiple), 4), power)))
     best = min(score for score, _ in tried)
     chosen = next(interval for score, interval in tried if score <= TOLERANCE * best)
-    return chosen if chosen.multiple else [usual, *nearer][-1]
+    return chosen if chosen.multiple else usual
 
 
 def left_out(runs: Path, tables: Sequence[str]) -> dict[str, list[Outcome]]:
@@ -79,11 +89,16 @@ def _answered(folder: Path, frames: Mapping[str, pd.DataFrame]) -> Iterator[Outc
     with TemporaryDirectory() as name:
         for path in folder.glob("*.json"):
             card = json.loads(path.read_text(encoding="utf-8"))
-            card["intervals"] = {key: one for key, one in card["intervals"].items() if key not in CALIBRATED}
+            card["intervals"] = _of_known(card["intervals"])
             (Path(name) / path.name).write_text(json.dumps(card), encoding="utf-8")
             weights = path.with_suffix(".safetensors")
             (Path(name) / weights.name).symlink_to(weights.resolve())
         yield from _unknown(by_weights(Path(name), frames), folder)
+
+
+def _of_known(intervals: Mapping[str, Any]) -> dict[str, Any]:
+    """A card's intervals without those of other software."""
+    return {key: one for key, one in intervals.items() if key.partition("|")[0] not in CALIBRATED}
 
 
 def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:
@@ -98,7 +113,7 @@ def update(card_paths: Sequence[Path], outcomes: Sequence[Outcome]) -> str:
     found = intervals_of(outcomes, json.loads(card_paths[0].read_text(encoding="utf-8"))["intervals"])
     for path in card_paths:
         card = json.loads(path.read_text(encoding="utf-8"))
-        card["intervals"] |= {level: asdict(interval) for level, interval in found.items()}
+        card["intervals"] = _of_known(card["intervals"]) | {name: asdict(one) for name, one in found.items()}
         path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return f"{card_paths[0].stem}: {len(outcomes):,} rows, " + ", ".join(f"{k} {v}" for k, v in found.items())
 

@@ -357,3 +357,15 @@ def test_embeddings_of_another_width_are_refused() -> None:
 def test_a_model_with_a_head_generates(named: str, pooled: bool) -> None:
     config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100, "n_positions": 32}
     assert load(config | {"architectures": [named]}).pooled is pooled
+
+
+def test_layers_that_run_several_times_are_refused() -> None:
+    config = {
+        "model_type": "ouro", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 512, "vocab_size": 1000, "total_ut_steps": 4,
+    }  # fmt: skip
+    with pytest.raises(UnsupportedModel, match="total_ut_steps = 4"):
+        load(config)
+    assert any(
+        "dense attention" in note for note in load(config | {"total_ut_steps": 1, "sparse_config": {"topk": 64}}).notes
+    )

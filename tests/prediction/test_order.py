@@ -105,3 +105,31 @@ def test_taken_columns_are_those_of_the_calls_alone() -> None:
     assert np.array_equal(some["heads"], alone["heads"])
     assert np.array_equal(some["kv_lens"].values, alone["kv_lens"].values)
     assert np.array_equal(some["kv_lens"].offsets, alone["kv_lens"].offsets)
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 8), st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_smaller_calls_have_whole_sizes_that_divide_as_well(m: int, n: int, wide: int, deep: int) -> None:
+    """Whatever a call is held against: sizes are whole, columns and depth multiples of 64, and none grew."""
+    case = {"kernel": "gemm", "m": m, "n": n if n % 2 else 64 * wide, "k": 64 * deep}
+    asked = list[dict[str, Any]]()
+    family = family_of("gemm")
+    real = batch.answer
+
+    def seen(family: Any, cols: Any, *rest: Any) -> batch.Answers:
+        asked.append(cols)
+        return real(family, cols, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "answer", seen)
+        order._least(family, columns(family, [case]), group_key(family, case), find("L40S"), "cold", np.array([1e-6]))
+    sizes = [
+        dict(zip("mnk", each, strict=True)) for cols in asked for each in zip(*(cols[s] for s in "mnk"), strict=True)
+    ]
+    assert len(sizes) == len({tuple(each.values()) for each in sizes})
+    for each in sizes:
+        assert all(value == int(value) and case[name] % value == 0 for name, value in each.items())
+        assert each != {name: case[name] for name in "mnk"}
+        assert all(each[name] == case[name] or each[name] % 64 == 0 for name in "nk")
+    halves = {name: {each[name] for each in sizes} for name in "mnk"}
+    assert not sizes or (case["m"] % 2 or case["m"] / 2 in halves["m"])

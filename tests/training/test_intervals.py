@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from pipewave.residual.card import BASES, Interval, half_width, intervals_of
+from pipewave.residual.card import AGAIN, BASES, Interval, half_width, intervals_of
 from train import ceilings
 from train.intervals import ENOUGH_ROWS, Held, calibrated, informative
 from train.splits import by_name, expand
@@ -115,3 +115,20 @@ def test_a_card_s_shifts_do_not_see_the_fold_it_is_scored_on() -> None:
         index = by_name(name, DATA).score
         predictions[name] = (DATA.residual[index] + (9.0 if name == ceilings.UNSEEN else 0.0), np.ones(len(index)))
     assert ceilings.shipped_shifts(DATA, predictions)["graph"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_levels_of_software_stand_alone_and_types_may_have_their_own() -> None:
+    known = {name: Interval(width, 0.0) for name, width in (("measured_gpu", 0.1), ("other_gpu", 0.5))}
+    known |= {"nearest_version": Interval(0.2, 0.0), "nearest_version|bf16": Interval(0.3, 0.0)}
+
+    def width(software: str, dtype: str = "") -> float:
+        return float(half_width(intervals_of(known, "measured_gpu", "graph", software, dtype), np.ones(1))[0])
+
+    assert [width("measured"), width("other_gpu"), width("nearest_version")] == pytest.approx([0.1, 0.5, 0.2])
+    assert [width("nearest_version", "bf16"), width("nearest_version", "fp8")] == pytest.approx([0.3, 0.2])
+    assert width("other_framework") == pytest.approx(0.5)  # no interval of its own: the widest of nearer ones
+
+
+def test_no_interval_is_narrower_than_what_another_day_differs_by() -> None:
+    known = {"measured_gpu": Interval(1.0), AGAIN: Interval(0.05, 0.0)}
+    assert half_width(intervals_of(known, "measured_gpu"), np.array([0.01, 0.2])) == pytest.approx([0.05, 0.2])

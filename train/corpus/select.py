@@ -15,6 +15,7 @@ from train.corpus.measured import CARDS as OWN
 MAX_ROWS = 20_000
 # A version is the newest for these, since a release may lack a dtype or a phase.
 SERIES = ("source", "gpu", "framework", "dtype", "protocol", "phase", "kv_dtype", "quantize", "part", "op")
+JUDGED = ("flagged", "partial", "noise")  # what cleaning says of a row
 KERNEL = ("gpu", "protocol", "dtype", "phase", "kv_dtype", "quantize", "part", "op")
 
 
@@ -30,12 +31,14 @@ def newest(rows: pd.DataFrame, *, max_rows: int = MAX_ROWS, seed: int = 0) -> pd
     return capped(rows[rank == latest], max_rows=max_rows, seed=seed)
 
 
-def versions(rows: pd.DataFrame, *, max_rows: int, seed: int = 0) -> pd.DataFrame:
+def versions(rows: pd.DataFrame, *, max_rows: int) -> pd.DataFrame:
     """Unflagged rows of every version, at most `max_rows` a GPU × version × kernel × dtype, groups of shapes alike.
 
-    The same rows come out for the same input, whatever happens to other series; indices are kept.
+    A row's place in the draw hangs on nothing but the row: rules that drop others do not move it. Indices are kept.
     """
-    rows = rows[~rows["flagged"] | rows["partial"]].sample(frac=1.0, random_state=seed)
+    rows = rows[~rows["flagged"] | rows["partial"]]
+    drawn_by = pd.util.hash_pandas_object(rows.drop(columns=list(JUDGED), errors="ignore"), index=False)
+    rows = rows.loc[drawn_by.sort_values(kind="stable").index]
     series = [rows[name] for name in (*SERIES, "version") if name in rows]
     turn = rows.groupby([*series, rows["group"]], observed=True).cumcount()
     first = rows.loc[turn.sort_values(kind="stable").index]

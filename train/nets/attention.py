@@ -74,17 +74,26 @@ def card(net: str, known: dict[str, Any]) -> dict[str, Any]:
     That is what the framework's newest measured version runs there; a stack measured on one GPU alone says nothing
     about another architecture.
     """
-    impls: dict[str, str] = known["default_impl"] | (_by_call(net) if net in NETS else {})
+    rows_say: dict[str, str] = known["default_impl"] | (_by_call(net) if net in NETS else {})
+    impls = _on_related(rows_say) | rows_say
     stacks = sorted({stack for names in known["stacks"].values() for stack in names})
     filled = dict(impls)
     for key in sorted((key for key in impls if _capability(key)), key=_age, reverse=True):
         source, capability, *dtype = key.split("|")
-        places = [capability, *(place for place, related in RELATED.items() if related == capability)]
         for stack in (other for other in stacks if framework(other) == framework(source)):
-            for place in places:
-                if len(dtype) < FINER or f"{stack}|{place}" not in impls:  # a stack's own rows say all that it runs
-                    filled.setdefault("|".join((stack, place, *dtype)), impls[key])
+            if len(dtype) < FINER or f"{stack}|{capability}" not in impls:  # a stack's own rows say all that it runs
+                filled.setdefault("|".join((stack, capability, *dtype)), impls[key])
     return {"default_impl": {key: impl for key, impl in filled.items() if filled.get(_coarser(key)) != impl}}
+
+
+def _on_related(impls: dict[str, str]) -> dict[str, str]:
+    """What each stack runs on parts without rows: what its own rows on the related part say."""
+    keys = [(key, *key.split("|", 2)) for key in impls if _capability(key)]
+    return {
+        "|".join((stack, place, *dtype)): impls[key]
+        for key, stack, capability, *dtype in keys
+        for place in (place for place, related in RELATED.items() if related == capability)
+    }
 
 
 def _by_call(net: str) -> dict[str, str]:

@@ -77,6 +77,11 @@ class Context:
         """A non-numeric field of the calls."""
         return dict(self.options).get(name, default)
 
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Numbers of the version asked for, also where another's rows answer: rules hold for it."""
+        return stacks.version(self.requested or self.stack)
+
     def rule(self, name: str, **more: Any) -> Any:
         """What a rule of software says here; `more` facts are those that the rule asks for besides."""
         return _ruled(self, name, tuple(more.items()))
@@ -86,7 +91,7 @@ class Context:
 def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
     facts = {
         "framework": ctx.framework,
-        "version": stacks.version(ctx.requested or ctx.stack),
+        "version": ctx.version,
         "architecture": ctx.gpu.architecture,
         "mma": ctx.gpu.traits.mma,
         "gpu": ctx.gpu.base_gpu,

@@ -24,6 +24,13 @@ from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 from pipewave.models.wrapper import unwrap
 
 MAX_LAYERS = 4096
+# What a config names and engines leave out, or does not say how large it is.
+TOLD = {
+    "embd_layer": "towers of images and sound: neither counted nor run",
+    "vision_lora": "adapters for images: not counted, and run for requests with images",
+    "sparse_config": "sparse attention over long prompts: answered as dense attention, as engines run it",
+    "speech_lora": "adapters for sound: not counted, and run for requests with sound",
+}
 POOLED = re.compile(
     r"(?<!LM)(?<!LMHead)(Model|ForSequenceClassification|ForTokenClassification|EmbeddingModel|ForReward\w*)$"
 )
@@ -77,8 +84,9 @@ def _architecture(text: Mapping[str, Any]) -> str:
 
 def _notes(fields: Fields, model_type: str, ignore: frozenset[str]) -> tuple[str, ...]:
     """What was assumed: a type read by its fields alone, fields taken to change no shape."""
+    notes = [told for name, told in TOLD.items() if fields.has(name)]
     unread = list(fields.leftovers(ignore))
-    notes = [f"assumed to change no shape: {', '.join(unread)}"] if unread else []
+    notes += [f"assumed to change no shape: {', '.join(unread)}"] if unread else []
     if row(model_type) is None:
         notes.insert(0, f"model_type {model_type!r} is not known: read as the sum of the parts its fields name")
     return tuple(notes)

@@ -181,6 +181,8 @@ FAMILIES: dict[str, Family] = {
     "lfm2_moe": Family(
         qk_norm=True, qkv_bias=False, o_bias=False, tied=True, window="none", correction="use_expert_bias"
     ),
+    "ouro": Family(norms="sandwich", fixed=(("total_ut_steps", 1),)),
+    "PanguEmbedded": Family(qkv_bias="bias", o_bias="bias"),
     "dots1": Family(qk_norm=True, correction=True, window="late"),
     "apertus": Family(qk_norm=True, gated=False),
     "arcee": Family(gated=False),

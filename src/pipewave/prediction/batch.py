@@ -77,7 +77,7 @@ def _by_itself(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, prot
     pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
     floor = floor_s(pipes)
     residual, known = _residual(trained(analysis.net), analysis, ctx)
-    widths = intervals_of(known, source.basis, measured_protocol(protocol), source.software)
+    widths = intervals_of(known, source.basis, measured_protocol(protocol), source.software, dtype)
     latency, low, high = combined(analysis.base_s, residual, pipes[DRAM], floor, widths, protocol, ARRAY)
     ceiling = _ceiling(family, cols, analysis, ctx, floor, high)
     seconds = np.array((latency, low, high, floor, low if ceiling is None else ceiling))

@@ -210,6 +210,6 @@ def _scalar_context(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: st
         members=len(learned.net.weights[0]),
         ceiling=None if together else scalar_net(nets[1:], codes[1:]),
         shift=learned.ceiling.shift(codes[1]),
-        widths=intervals_of(learned.card.intervals, source.basis, measured_protocol(protocol), source.software),
+        widths=intervals_of(learned.card.intervals, source.basis, measured_protocol(protocol), source.software, dtype),
         plain=ctx if plain == ctx else plain,
     )

@@ -30,16 +30,22 @@ class Interval:
 BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
 
 
-def intervals_of(
-    known: Mapping[str, Interval], basis: str, protocol: str = "", software: str = LEVELS[0]
-) -> tuple[Interval, ...]:
-    """The intervals of which the widest counts: no call gets less than it would on more familiar ground.
+AGAIN = "collected_again"  # what another day and card of the same model differ by, where a card says it
 
-    `basis|protocol` stands in for a basis where a protocol has an interval of its own; levels of `software` add theirs.
+
+def intervals_of(
+    known: Mapping[str, Interval], basis: str, protocol: str = "", software: str = LEVELS[0], dtype: str = ""
+) -> tuple[Interval, ...]:
+    """The intervals of which the widest counts: no call gets less than it would on a more familiar GPU.
+
+    `basis|protocol` stands in for a basis where a protocol has an interval of its own. A level of `software` adds its
+    own (that of the type, where it has one), or where it has none those of all nearer levels: a version known
+    elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always.
     """
-    levels = LEVELS[1 : LEVELS.index(software) + 1]
-    names = [name for name in (*BASES[: BASES.index(basis) + 1], *levels) if name in known]
-    return tuple(known.get(f"{name}|{protocol}", known[name]) for name in names)
+    bases = [name for name in (AGAIN, *BASES[: BASES.index(basis) + 1]) if name in known]
+    levels = (software,) if software in known else LEVELS[1 : LEVELS.index(software) + 1]
+    added = (known.get(f"{name}|{dtype}", known[name]) for name in levels if name in known)
+    return (*(known.get(f"{name}|{protocol}", known[name]) for name in bases), *added)
 
 
 def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> Any:

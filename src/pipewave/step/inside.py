@@ -53,7 +53,7 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     calls = [_as_run(call, rule, engine) for call, rule in zip(calls, rules, strict=True)]
     found = predict(calls, gpu, protocol="serving", stack=engine.stack)
     heat = heat_us(calls, found, gpu)
-    found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine.best_kernel_ratio), gpu, engine)
+    found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
     notes = _notes(calls, found, rules)

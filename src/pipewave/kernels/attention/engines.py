@@ -23,7 +23,8 @@ def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> AttentionKer
     causal = bool(ctx.option("causal", True))
     paged = causal and "sdpa" not in ctx.impl
     fp8 = _runs_fp8(ctx, name)
-    return replace(TILINGS[name](Case(ctx.gpu, head_dim, causal, fp8, paged, latent, ctx.framework)), fp8=fp8)
+    case = Case(ctx.gpu, head_dim, causal, fp8, paged, latent, ctx.framework, ctx.version)
+    return replace(TILINGS[name](case), fp8=fp8)
 
 
 def _runs_fp8(ctx: Context, name: str) -> bool:

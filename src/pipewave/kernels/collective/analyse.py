@@ -123,7 +123,8 @@ def _software(ctx: Context, own: Array, once: Array) -> dict[str, Array]:
     """Which algorithm runs; a framework's all-reduce keeps its own ways even where its kernel does not run."""
     zero = 0.0 * own
     custom = float(ctx.impl == "custom")
-    flags = {f"{name}_all_reduce": zero + custom * (ctx.framework == name) for name in CUSTOM_STACKS}
+    kernels = ctx.rule("all_reduce_kernels") or ctx.framework
+    flags = {f"{name}_all_reduce": zero + custom * (kernels == name) for name in CUSTOM_STACKS}
     return flags | {"custom": own, "one_shot": own * once, "sarathi": zero + (ctx.framework == "sarathi")}
 
 

@@ -24,7 +24,7 @@ from pipewave.tune.fitted import ALIKE, smoothed, soft_regret, spread
 from pipewave.tune.margin import folds, is_slower, margin, with_margin
 from pipewave.tune.own.anchors import Anchors, Floats, Ints, work
 from pipewave.tune.own.card import Card
-from pipewave.tune.own.likeness import NEAR, Likeness, learned, marks
+from pipewave.tune.own.likeness import LEADING, NEAR, Likeness, learned, marks
 from pipewave.tune.smooth import Smoother, alike, smoother
 
 PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
@@ -107,7 +107,8 @@ class Model:
     def _by_likeness(self, own: Floats, counts: Floats, logs: Floats, resident: Ints | None) -> Floats:
         """Log µs [s, c] with what is predicted near the best corrected by launches that are alike."""
         assert self.likeness is not None
-        launch, config = np.nonzero(own < own.min(axis=1, keepdims=True) + np.log(NEAR))
+        leading = np.partition(own, min(LEADING, own.shape[1]) - 1, axis=1)[:, [min(LEADING, own.shape[1]) - 1]]
+        launch, config = np.nonzero(own <= np.minimum(own.min(axis=1, keepdims=True) + np.log(NEAR), leading))
         held = self.resident if resident is None else resident
         law = np.log(np.maximum(self.law_us(counts, resident), 1e-3))
         for each in self.smooth[:-1]:
