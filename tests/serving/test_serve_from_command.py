@@ -193,3 +193,22 @@ def test_options_of_an_engine_that_only_look_alike_pass() -> None:
             taken = server_command.options([option], server_command.NAMES)
             server_command._refuse_misspelt(engine, taken.other)
         assert server_command.read(f"{command} Qwen3-0.6B --host 0.0.0.0 --port 80 --api-key x").setup.tp == 1
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["-tp 0", "-dp -1", "-pp 1e9", "--stream-interval " + "9" * 400, "--max-num-seqs -1",
+     """--eplb-config '{"num_redundant_experts": 1e400}'"""],
+)  # fmt: skip
+def test_impossible_numbers_of_a_server_are_refused(option: str) -> None:
+    with pytest.raises(BadInput):
+        server_command.read(f"vllm serve Qwen3-30B-A3B --enable-expert-parallel --enable-eplb {option}")
+
+
+@pytest.mark.parametrize("word", ["nan", "-inf", "1e300"])
+@pytest.mark.parametrize(
+    "option", ["--random-input-len", "--num-prompts", "--request-rate", "--random-prefix-len", "--max-concurrency"]
+)
+def test_impossible_numbers_of_a_client_are_refused(option: str, word: str) -> None:
+    with pytest.raises(BadInput):
+        client_command.read(f"vllm bench serve --num-prompts 3 {option} {word}")

@@ -56,6 +56,7 @@ class Engine:
     chunks: a prompt may be cut over steps. overlaps: the host schedules a step while the one before it runs.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
     piecewise_tokens: tokens of a step up to which graphs between attentions replay without a compiler.
+    streams_steps: a stream interval counts steps, not tokens.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit; graphs_per_request:
     no more than this many times the requests that may run (None: whatever runs).
     memory_of: what memory_share is a share of: `whole` memory, `static` (weights and cache share it, the rest of the
@@ -107,6 +108,7 @@ class Engine:
     separate_attention: bool = False
     chunks: bool = True
     overlaps: bool = True
+    streams_steps: bool = False
     graphs_per_request: float | None = None
     max_prefill_tokens: int = 0
     output_reserve: float = 0.0
