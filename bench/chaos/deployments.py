@@ -48,7 +48,7 @@ SERVE: Options = {
 NEEDED = ("--model", "--gpu", "--batch", "--isl", "--osl", "--requests")
 SERVERS = (
     "vllm serve Qwen/Qwen3-30B-A3B -tp 2 --enable-expert-parallel --max-num-seqs 64 --kv-cache-dtype fp8 "
-    "--gpu-memory-utilization 0.9 --max-num-batched-tokens 2048 --port 8000",
+    "--stream-interval 2 --gpu-memory-utilization 0.9 --max-num-batched-tokens 2048 --port 8000",
     "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 8 --enable-dp-attention "
     "--speculative-algorithm NEXTN --speculative-num-steps 2 --chunked-prefill-size 4096 --mem-fraction-static 0.85",
     "docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.11.0 --model meta-llama/Llama-3.1-8B-Instruct "
@@ -58,7 +58,8 @@ SERVERS = (
 )
 CLIENTS = (
     "vllm bench serve --dataset-name random --random-input-len 90 --random-output-len 4 --num-prompts 4 "
-    "--max-concurrency 2 --request-rate inf --goodput ttft:500 tpot:30",
+    "--max-concurrency 2 --request-rate inf --random-prefix-len 20 --burstiness 0.5 --seed 3 "
+    "--goodput ttft:500 tpot:30",
     "python -m sglang.bench_serving --dataset-name random --random-input 90 --random-output 4 --num-prompts 4 "
     "--random-range-ratio 0.5 --request-rate 8",
 )
@@ -128,7 +129,8 @@ def _mangled(command: str, pick: random.Random) -> str:
     for _ in range(pick.randrange(4)):
         at, way = pick.randrange(len(words)), pick.random()
         if way < 0.5:
-            words[at] = str(pick.choice(VALUES))
+            numbers = [i for i, word in enumerate(words) if word.replace(".", "").isdigit()]
+            words[pick.choice(numbers or [at])] = str(pick.choice(VALUES))
         elif way < 0.7:
             del words[at]
         elif way < 0.85:

@@ -65,3 +65,26 @@ def test_the_rest_of_a_step_is_that_of_drawn_successors(late: float) -> None:
     drawn = (ends[np.searchsorted(ends, came[inside])] - came[inside]).mean()
     both = np.array([0.01, 0.1])
     assert rest_s(both, late).sum() / come(both, late).sum() == pytest.approx(drawn, rel=0.03)
+
+
+def drawn_share(rate: float, decode: float, prompts: float, late: float, *, mixes: bool) -> float:
+    """Steps that meet prompts a decode step (of all steps where prompts ride along), drawn one by one."""
+    rng, now, under_way, met, without = np.random.default_rng(0), 0.0, np.empty(0), 0, 0
+    came = 0
+    for _ in range(40_000):
+        meets = came > 0
+        met, without = met + meets, without + (not meets)
+        now += prompts if meets else decode
+        came = int((under_way <= now).sum())
+        under_way = under_way[under_way > now]
+        if mixes or not meets:
+            under_way = np.append(under_way, now + rng.exponential(late, rng.poisson(rate)))
+    return met / (met + without) if mixes else met / without
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+@pytest.mark.parametrize(("rate", "ratio", "late"), [(0.25, 12.0, 0.036), (0.25, 3.0, 0.015), (0.8, 5.0, 0.036)])
+def test_steps_that_meet_prompts_are_as_many_as_drawn(rate: float, ratio: float, late: float, mixes: bool) -> None:
+    parts = (np.array([rate]), np.array([0.007]), np.array([0.007 * ratio]), late)
+    drawn = drawn_share(rate, 0.007, 0.007 * ratio, late, mixes=mixes)
+    assert float(share_met(*parts, mixes=mixes)[0]) == pytest.approx(drawn, rel=0.05)

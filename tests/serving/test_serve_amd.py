@@ -57,3 +57,15 @@ def test_a_cache_in_eight_bits_is_read_no_slower(engine: str) -> None:
         runner = Runner.of(deployment, find("MI355X"), find_engine(engine))
         took.append(float(runner.steps([runner.batch([1] * 64, [8192] * 64)]).families["mla"][0]))
     assert took[1] <= took[0]
+
+
+def test_small_kernels_come_with_block_scaled_work_alone() -> None:
+    """Dense models and their steps stay as they are; DeepSeek's take as many clocks more as their calls have kernels."""
+    for model, split, more in (("Llama-3.1-8B", 1, 0), ("DeepSeek-R1", 8, 1)):
+        took = []
+        for clocks in (0.0, 30_000.0):
+            engine = find_engine("sglang").what_if(beside_clk=clocks)
+            runner = Runner.of(Deployment(load(model), Parallel(split)), find("MI300X"), engine)
+            took.append(float(runner.steps([runner.batch([1] * 4, [1000] * 4)]).total_us[0]))
+        assert (took[1] > 1.2 * took[0]) == bool(more)
+        assert more or took[1] == took[0]

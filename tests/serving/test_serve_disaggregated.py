@@ -165,3 +165,13 @@ def test_sides_as_words() -> None:
     assert side_of("workers=2, tp=4", "prefill") == Side(workers=2, tp=4)
     with pytest.raises(BadInput, match="must look like"):
         side_of("workers=two", "prefill")
+
+
+def test_pools_are_launched_as_engines_of_their_split_are() -> None:
+    """A recipe for several tensor ranks holds for a decode pool of as many, though the case names no tp of its own."""
+    case = {"model": MODEL, "gpu": "B200", "isl": 512, "osl": 64, "concurrency": 2, "requests": 4}
+    split = {"tp": 2}
+    pools = answer(from_dict(case | {"prefill": split, "decode": split}))
+    alone = answer(from_dict(case | split))
+    assert any("fused with norms" in note for note in pools["notes"])
+    assert pools["tpot_ms"] < 1.05 * alone["tpot_ms"]

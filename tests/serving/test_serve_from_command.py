@@ -193,3 +193,29 @@ def test_options_of_an_engine_that_only_look_alike_pass() -> None:
             taken = server_command.options([option], server_command.NAMES)
             server_command._refuse_misspelt(engine, taken.other)
         assert server_command.read(f"{command} Qwen3-0.6B --host 0.0.0.0 --port 80 --api-key x").setup.tp == 1
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["-tp 0", "-dp -1", "-pp 1e9", "--stream-interval " + "9" * 400, "--max-num-seqs -1",
+     """--eplb-config '{"num_redundant_experts": 1e400}'"""],
+)  # fmt: skip
+def test_impossible_numbers_of_a_server_are_refused(option: str) -> None:
+    with pytest.raises(BadInput):
+        server_command.read(f"vllm serve Qwen3-30B-A3B --enable-expert-parallel --enable-eplb {option}")
+
+
+@pytest.mark.parametrize("word", ["nan", "-inf", "1e300"])
+@pytest.mark.parametrize(
+    "option", ["--random-input-len", "--num-prompts", "--request-rate", "--random-prefix-len", "--max-concurrency"]
+)
+def test_impossible_numbers_of_a_client_are_refused(option: str, word: str) -> None:
+    with pytest.raises(BadInput):
+        client_command.read(f"vllm bench serve --num-prompts 3 {option} {word}")
+
+
+def test_more_requests_at_once_than_a_table_holds_are_refused() -> None:
+    """They were, after seconds, with a list of tokens that nobody gave."""
+    with pytest.raises(BadInput, match="max_num_seqs = 32769: must be an integer from 1 to 32768"):
+        Setup(max_num_seqs=32_769)
+    assert Setup(max_num_seqs=32_768).max_num_seqs == 32_768

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipewave.serving.answers import answer, client
+from pipewave.serving.answers import answer, client, setup_of
 from pipewave.serving.cases import from_dict
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
@@ -195,6 +195,34 @@ def test_prompts_that_wait_for_company_come_later_and_all_come(flight: int, step
         assert np.array_equal(plain.first_s, waits.first_s)
     longest = (waits.first_s - waits.arrival_s).max()
     assert longest <= (plain.first_s - plain.arrival_s).max() + 4 * (steps + 1) * flight
+
+
+DEEPSEEK = {"model": "DeepSeek-V3", "gpu": "B200", "engine": "trtllm", "tp": 8, "isl": 500, "osl": 60, "concurrency": 4}
+
+
+def test_a_version_whose_public_launches_draft_is_answered_with_drafts() -> None:
+    plain, drafts = (answer(from_dict(DEEPSEEK | {"version": f"1.2.0rc6.post{n}"})) for n in (2, 3))
+    assert drafts["tpot_ms"] < 0.8 * plain["tpot_ms"]
+    assert any(note.startswith("MTP assumed") for note in drafts["notes"])
+    assert not any("MTP" in note for note in plain["notes"])
+    said = DEEPSEEK | {"version": "1.2.0rc6.post3", "speculative": "mtp,tokens=1"}
+    own = setup_of(case := from_dict(said), case.traffic())[0]
+    assert own.speculative is not None and own.speculative.tokens == 1
+
+
+def test_pools_draft_as_their_launch_says() -> None:
+    """Dynamo 0.8.1.post3 ships that version; its pools' launches name what drafts themselves."""
+    case = from_dict(DEEPSEEK | {"version": "1.2.0rc6.post3", "prefill": {"tp": 8}, "decode": {"tp": 8}})
+    assert setup_of(case, case.traffic())[0].speculative is None
+
+
+def test_an_interval_of_steps_holds_the_tokens_of_their_drafts() -> None:
+    """TensorRT-LLM streams every tenth step, of which each makes several tokens."""
+    case = DEEPSEEK | {"version": "1.2.0rc6.post2"}
+    none, sure = (answer(from_dict(case | more)) for more in ({}, {"speculative": "mtp,tokens=1,acceptance=1.0"}))
+    # Twice the tokens in as long a wait: first tokens come about as late, nine steps after the prompt.
+    assert sure["ttft_ms"] == pytest.approx(none["ttft_ms"], rel=0.25)
+    assert sure["ttft_ms"] > 9 * 1.8 * sure["tpot_ms"]
 
 
 def test_tokens_of_long_answers_cost_a_front_end_more() -> None:

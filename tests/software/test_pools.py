@@ -109,3 +109,12 @@ def test_dynamo_names_the_engine_it_ships(dynamo: str, engine: str) -> None:
 def test_a_line_that_is_no_launch_is_refused() -> None:
     with pytest.raises(BadInput, match="no launch"):
         pools._launch("1 dep4 and 2 dep8", (1024, 1024), [4], {})
+
+
+def test_of_launches_equally_near_the_one_with_most_prefill_engines_answers() -> None:
+    facts = replace(B200_FP4, dtype="fp8_block")
+    wanted = Wanted(facts, 256, "sglang", "0.5.8.post1", (7373.0, 922.0), 1024, 8)
+    found = near(wanted)
+    meant = [one for one in found if 1024 in one.flights and not one.drafts and one.decode == found[0].decode]
+    assert len(meant) > 1
+    assert found[0].prefill.workers == max(one.prefill.workers for one in meant)

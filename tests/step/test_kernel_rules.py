@@ -12,6 +12,7 @@ import pytest
 from bench import masked_experts
 from bench.published_rows import corpus
 from pipewave.calls.families import FusedMoe, Gemm
+from pipewave.calls.operators import AttentionModule
 from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.models import load
@@ -19,6 +20,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.rules import DeploymentFacts
 from pipewave.step import Runner, find_engine
+from pipewave.step.inside import launches_of
 from pipewave.step.kernel_rules import every_block_us, masked_us, slow_product_us
 
 EXPERTS = {"experts": 128, "topk": 8, "hidden": 4096, "inter": 1536, "dtype": "fp8_block"}
@@ -125,3 +127,15 @@ def test_constants_of_masked_rows_hold_on_a_gpu_they_were_not_fitted_on(gpu: str
     table = masked_experts.rows(gpu)
     others = np.concatenate([masked_experts.rows(name) for name in masked_experts.GPUS if name != gpu])
     assert masked_experts.error(masked_experts.fitted(others), table) < 10.0
+
+
+def test_a_sparse_module_is_launched_kernel_by_kernel() -> None:
+    """One measured call stands for a module of many kernels: the host that launches a prompt pays for each."""
+    setting = {"gpu": "B200", "mma": "tcgen05", "attention": "mla", "experts": True}
+    asked = {
+        name: find_engine("sglang").on(DeploymentFacts(**setting, model_type=name)) for name in ("glm_moe_dsa", "llama")
+    }
+    rules = {name: engine.kernel("attention_module", "fp8_block") for name, engine in asked.items()}
+    call = AttentionModule([922], [922], kind="dsa", heads=16, hidden=6144)
+    assert launches_of(call, rules["glm_moe_dsa"]) == 35
+    assert launches_of(call, rules["llama"]) == 1

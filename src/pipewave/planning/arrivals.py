@@ -14,7 +14,8 @@ import numpy as np
 from pipewave.physics.demand import Array
 
 CASES = 16
-ROUNDS = 40  # of a fixed point that closes in by at least a third each
+ROUNDS, RUN = 4, 24  # of the number under way; steps of a run until that number stands still
+LOOKED = 40  # rounds of a fixed point that closes in by at least a third each
 LEAST = 1e-6  # prompts a look
 # Prompts are taken to vary within half of their mean, evenly; these stand for the quarters of that range.
 LENGTHS = 0.5 * np.array([-0.75, 0.25, -0.25, 0.75])
@@ -47,19 +48,29 @@ def share_met(rate: Array, decode_s: Array, prompts_s: Array, late_s: float, *, 
     """Of decode steps how many meet prompts, where one without lasts `decode_s`, prompts last `prompts_s`, and `rate`
     requests end with a decode step, whose successors come an exponential time of mean `late_s` later.
 
-    Of successors on their way, the share `come(T)` = 1 − exp(−T / late_s) arrives during a step of T seconds, so those
-    found after it are Poisson with that share of the stationary number on the way. With p the chance to find any after
-    a step without prompts, q after one with, p / (p + 1 − q) of steps meet some where prompts ride along, and
-    p / (1 − q) steps of prompts alone come on a decode step.
+    Of those under way the share 1 − exp(−T / late_s) arrives during a step of T seconds. Independent and Poisson, those
+    that stay under way do not depend on those that came: their mean follows from the steps since. Runs of steps without
+    prompts end when any came, runs with prompts when none did; so long are both on average. Where prompts ride along,
+    requests end with their steps, too.
     """
-    after_decode, after_prompts = come(decode_s, late_s), come(prompts_s, late_s)
-    share = -np.expm1(-rate)
+    begun = rate
     for _ in range(ROUNDS):
-        under_way = rate / ((1.0 - share * mixes) * after_decode + share * after_prompts)
-        p, q = (-np.expm1(-under_way * one) for one in (after_decode, after_prompts))
-        found = p / (np.maximum(1.0 - q, LEAST) + p * mixes)
-        share = 0.5 * (share + np.clip(found, LEAST * rate, np.minimum(rate, 1.0) if mixes else rate))
-    return np.asarray(share)
+        without, found = _run(begun, rate, decode_s, late_s, ends_when_any=True)
+        beside, begun = _run(found, rate * mixes, prompts_s, late_s, ends_when_any=False)
+    share = beside / (without + beside * mixes)
+    return np.asarray(np.clip(share, LEAST * rate, np.minimum(rate, 1.0) if mixes else rate))
+
+
+def _run(under_way: Array, rate: Array, step_s: Array, late_s: float, *, ends_when_any: bool) -> tuple[Array, Array]:
+    """Mean length of a run of equal steps with so many under way at its start, and how many are at its end."""
+    came = come(step_s, late_s)
+    on, steps, left = np.ones_like(under_way), np.zeros_like(under_way), np.zeros_like(under_way)
+    for _ in range(RUN):
+        any_came = -np.expm1(-under_way * came)
+        ends = any_came if ends_when_any else 1.0 - any_came
+        under_way = under_way * (1.0 - came) + rate
+        steps, left, on = steps + on, left + on * ends * under_way, on * (1.0 - ends)
+    return steps + on / np.maximum(ends, LEAST), left + on * under_way
 
 
 def come(step_s: Array, late_s: float) -> Array:
@@ -75,7 +86,7 @@ def rest_s(step_s: Array, late_s: float) -> Array:
 def _looked(prompts: Array) -> Array:
     """Prompts a look, of those that find any `prompts` on average: x / (1 − exp(−x)) = prompts."""
     found = np.asarray(prompts)
-    for _ in range(ROUNDS):
+    for _ in range(LOOKED):
         found = prompts * -np.expm1(-found)
     return np.maximum(found, LEAST)
 

@@ -26,8 +26,8 @@ from pipewave.planning.launch import check_blocks
 from pipewave.planning.parts import Parts
 from pipewave.planning.space import Question, Split
 from pipewave.serving.drafting import with_drafter
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of as speculative_of
-from pipewave.software.front import of as front_of
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import Budget, budget, requests_in
 
@@ -73,10 +73,10 @@ class Steady:
         check_blocks(model, split)
         self.split, self.question = split, question
         runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, find_engine(split.engine))
-        front = front_of(runner.engine.name)
-        self.engine: Engine = runner.engine.hosted(front.host, front.launch)
+        setup, sent = Setup(engine=split.engine), 0.5 * (question.output_len - 1)
+        self.engine: Engine = setup.hosted(runner.engine)
         self.runner = replace(runner, engine=self.engine)
-        self.entrance = Entrance(front, question.input_len)
+        self.entrance = Entrance(setup.streaming(sent), question.input_len)
         self.lanes, self.ranks = parallel.pp, parallel.dp
         self.drafts = speculative_of(split.speculative) if split.speculative else None
         self.notes: tuple[str, ...] = ()

@@ -71,7 +71,7 @@ def in_step(
     All but the floor shrink in proportion, nothing below the floor.
     """
     latency, floor = seconds[LATENCY], seconds[FLOOR]
-    saved = write_back_s(floor / latency, dram_bytes, family, ctx.gpu, xp) + _setup_s(family, ctx, stack)
+    saved = write_back_s(floor / latency, dram_bytes, family, ctx.gpu, xp, ctx.impl) + _setup_s(family, ctx, stack)
     shrunk = xp.maximum(latency - saved, floor) / latency
     return tuple(xp.maximum(each * shrunk, floor) for each in seconds)
 
@@ -90,9 +90,10 @@ def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:
     return latency, low, high, floor, ceiling
 
 
-def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith) -> Any:
+def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith, impl: str = "") -> Any:
     """Seconds of cold calls that go into writing back what the flush left in the L2. `busy`: floor over latency."""
-    waiting, dirt = constant("step_waiting", family=family.name), constant("step_write_back")
+    waiting = constant("step_waiting", family=family.name, impl=impl, mma=gpu.traits.mma)
+    dirt = constant("step_write_back")
     if waiting is None:
         return 0.0 * busy
     none, all_ = waiting
@@ -105,4 +106,4 @@ def _setup_s(family: Family, ctx: Context, stack: str | None) -> float:
     if family.name != "attention":
         return 0.0
     framework = stacks.framework(stack or stacks.DEFAULT[ctx.protocol])
-    return float(constant("attention_setup_saved", mma=ctx.gpu.traits.mma, framework=framework))
+    return float(constant("attention_setup_saved", mma=ctx.gpu.traits.mma, framework=framework, impl=ctx.impl))

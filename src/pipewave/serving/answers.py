@@ -22,6 +22,8 @@ from pipewave.serving.notation import is_disaggregated, read
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Record
+from pipewave.serving.speculative import Speculative
+from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
@@ -41,8 +43,10 @@ SAID = {
     "max_num_seqs": "max_num_seqs",
     "kv_dtype": "kv_dtype",
     "gpu_memory_utilization": "memory_fraction",
+    "speculative": "speculative",
 }
 FIELDS = {"max_batched_tokens": "max_num_batched_tokens"}  # of a recipe, as Setup names them
+METHOD = "speculative"  # of a recipe: what drafts; the launch of pools says it for them
 DRAFTS = "drafts"  # of a recipe: tokens that MTP heads draft where a case names the method alone
 
 
@@ -55,9 +59,11 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     setup, assumed = setup_of(case, traffic, front)
     pools, server = _pools(case, setup, traffic, assumed)
 
+    together = _together(setup, server)
+
     def times(scale: float = 1.0) -> dict[str, float]:
         record = pools.record(traffic, scale=scale)
-        return _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, setup.stream_interval)
+        return _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, together)
 
     uncertain = replace(pools.uncertain, version_given=version_given(case))
     seen = times()
@@ -107,10 +113,10 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
         speculative=case.speculative,
         front=front if case.mode == "serve" else INSIDE,
     )
-    recipe = _recipe(case, setup, traffic)
-    chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items() if name != DRAFTS}
-    if DRAFTS in recipe.settings and case.speculative:
-        chosen["speculative"] = case.speculative.drafting(recipe.settings[DRAFTS])
+    recipe = _recipe(case, case.decode.of(setup) if case.decode else setup, traffic)
+    chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}
+    if how := _drafting(case, recipe):
+        chosen[METHOD] = how.drafting(recipe.settings[DRAFTS]) if DRAFTS in recipe.settings else how
     notes = [degrees.note] if degrees.note else []
     return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
@@ -150,8 +156,26 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
         engine.name, engine.version, setting, Requests(case.mode, *sizes, version_given=version_given(case))
     )
     said = {name for name, field in SAID.items() if getattr(case, field) is not None}
-    how = case.speculative
-    return found.without(frozenset(said if how and how.method == "mtp" and how.rates else said | {DRAFTS}))
+    found = found.without(frozenset(said | {METHOD} if _apart(case) else said))
+    how = _drafting(case, found)
+    return found if how and how.method == "mtp" and how.rates else found.without(frozenset([DRAFTS]))
+
+
+def _drafting(case: Case, recipe: Recipe) -> Speculative | None:
+    """How tokens are drafted: as the case says, else as deployments of its version do."""
+    return case.speculative or (speculative_of(recipe.settings[METHOD]) if METHOD in recipe.settings else None)
+
+
+def _apart(case: Case) -> bool:
+    """Whether prompts have engines of their own."""
+    said = bool(case.prefill or case.decode) if case.disaggregated is None else case.disaggregated
+    return said or (case.disaggregated is None and is_disaggregated(case.engine, case.version))
+
+
+def _together(setup: Setup, server: Server) -> int:
+    """Tokens that clients see at once, the first ones too."""
+    each = server.drafted.mean if server.drafted and server.runner.engine.streams_steps else 1.0
+    return 1 + round((setup.stream_interval - 1) * each)
 
 
 def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, float]:

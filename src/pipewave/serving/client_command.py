@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipewave.calls.fields import Rule
 from pipewave.errors import BadInput
 from pipewave.serving import datasets
 from pipewave.serving.report import Sla
 from pipewave.serving.server_command import Words, options, split
-from pipewave.serving.traffic import Traffic, synthetic
+from pipewave.serving.traffic import LONGEST, Traffic, synthetic
 
 NAMES: Mapping[str, str] = {
     "--random-input-len": "input",
@@ -96,7 +97,7 @@ def _traffic(client: tuple[str, str, int, int, int], taken: Words) -> Traffic:
         int(said.get("requests", count)), input_len=max(round(sizes[0]), 1), output_len=max(round(sizes[1]), 1),
         burstiness=said.get("burstiness", 1.0), spread=min(spread, 0.999), seed=seed, **pace,
     )  # fmt: skip
-    shared = int(said.get("prefix", 0))
+    shared = int(Rule("int", low=0, high=LONGEST).check("random_prefix_len", int(said.get("prefix", 0))))
     return traffic.with_prefix_tokens(shared) if shared else traffic
 
 
@@ -128,7 +129,11 @@ def _notes(taken: Words) -> tuple[str, ...]:
 
 
 def _number(name: str, word: str) -> float:
+    """A finite number; the rate alone may be `inf`."""
     try:
-        return float(word)
+        value = float(word)
     except ValueError as problem:
         raise BadInput(f"client: {name} = {word!r}: must be a number", field="client") from problem
+    if math.isfinite(value) or (name == "rate" and value > 0):
+        return value
+    raise BadInput(f"client: {name} = {word!r}: must be a finite number", field="client")

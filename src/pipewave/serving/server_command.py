@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.calls.dtypes import cache_type
+from pipewave.calls.fields import Rule
 from pipewave.errors import BadInput, MissingField, close_to
 from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
@@ -212,7 +213,7 @@ def _release(tag: str) -> str | None:
 
 def _parallel(engine: str, said: Mapping[str, str], spec: ModelSpec) -> dict[str, Any]:
     """Degrees as the engine means them."""
-    tp, pp, dp, ep = (_whole(said.get(name, "1"), name) for name in ("tp", "pp", "dp", "ep"))
+    tp, pp, dp, ep = (_whole(said.get(name, "1"), name, least=1) for name in ("tp", "pp", "dp", "ep"))
     if engine == "sglang":
         if "dp_attention" not in said:
             return {"tp": tp, "pp": pp, "ep": ep, "replicas": dp}
@@ -275,7 +276,7 @@ def _redundant(said: Mapping[str, str]) -> int:
         return _whole(said.get("redundant", "0"), "redundant")
     try:
         return int(dict(json.loads(said["eplb_config"])).get("num_redundant_experts", 0))
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, OverflowError) as problem:
         raise BadInput(f"eplb-config: not a JSON object ({problem})", field="eplb") from problem
 
 
@@ -300,11 +301,12 @@ def _speculative(method: str, tokens: Any, model: Any) -> Speculative:
     return speculative_of(known)
 
 
-def _whole(word: str, name: str) -> int:
+def _whole(word: str, name: str, least: int = 0) -> int:
     try:
-        return int(word)
+        value = int(word)
     except ValueError as problem:
-        raise BadInput(f"{name} = {word!r}: must be an integer", field=name) from problem
+        raise BadInput(f"{name} = {word[:60]!r}: must be an integer", field=name) from problem
+    return int(Rule("int", low=least).check(name, value))
 
 
 def _number(word: str, name: str) -> float:

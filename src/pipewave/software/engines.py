@@ -56,6 +56,7 @@ class Engine:
     chunks: a prompt may be cut over steps. overlaps: the host schedules a step while the one before it runs.
     compiled: a compiler fuses the norms of heads with RoPE, and steps of few rows replay graphs between attentions.
     piecewise_tokens: tokens of a step up to which graphs between attentions replay without a compiler.
+    streams_steps: a stream interval counts steps, not tokens.
     graph_stride: [from, step] pairs of the batch sizes captured as CUDA graphs, up to graph_limit; graphs_per_request:
     no more than this many times the requests that may run (None: whatever runs).
     memory_of: what memory_share is a share of: `whole` memory, `static` (weights and cache share it, the rest of the
@@ -73,7 +74,8 @@ class Engine:
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
     rank with prompts (0: the engine cannot) and two_batch_decode without; exchange_sms: what high throughput keeps.
     routing: how tokens spread over experts where a call does not say (empty: at random).
-    best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such.
+    best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such;
+    beside_clk: clocks of each small kernel that comes with a call and that its rows leave out.
     kernels: which rows answer for which calls; moe_backend, gemm_backend, delta_backend: the choice among those of
     experts, of products and of delta nets' scans, empty for the default.
     chosen: what the user set, which no rule overrides.
@@ -106,6 +108,7 @@ class Engine:
     separate_attention: bool = False
     chunks: bool = True
     overlaps: bool = True
+    streams_steps: bool = False
     graphs_per_request: float | None = None
     max_prefill_tokens: int = 0
     output_reserve: float = 0.0
@@ -125,6 +128,7 @@ class Engine:
     exchange_sms: int = 20
     routing: str = ""
     best_kernel_ratio: float = 1.0
+    beside_clk: float = 0.0
     moe_backend: str = ""
     gemm_backend: str = ""
     delta_backend: str = ""

@@ -109,9 +109,14 @@ class Wanted:
 
 
 def near(wanted: Wanted) -> list[Launch]:
-    """Launches near a deployment, the nearest first."""
-    apart = [(_distance(one, wanted), i) for i, one in enumerate(_launches()) if one.of["engine"] == wanted.engine]
-    return [_launches()[i] for distance, i in sorted(apart) if distance < FARTHEST]
+    """Launches near a deployment, the nearest first; of equals the one with most prefill engines, for what is published
+    of several launches is what did best."""
+    apart = [
+        (_distance(one, wanted), -one.prefill.workers, i)
+        for i, one in enumerate(_launches())
+        if one.of["engine"] == wanted.engine
+    ]
+    return [_launches()[i] for distance, _, i in sorted(apart) if distance < FARTHEST]
 
 
 def _distance(launch: Launch, wanted: Wanted) -> float:

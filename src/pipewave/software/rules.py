@@ -33,6 +33,7 @@ CHOICE = (
     "masked",
     "laid_out",
     "cache",
+    "beside",
 )
 FROM, BELOW = "_from", "_below"
 
@@ -76,7 +77,7 @@ class KernelRule:
     exchange: it holds where tokens reach experts this way. masked: what grouped products take over masked rows, few
     for each rank: µs to start, times the time to read their weights, times the time to multiply at the peak. laid_out:
     the same over rows laid out one expert after the other. cache: the type of cache that attention is answered with
-    where rows of the deployment's own would mislead.
+    where rows of the deployment's own would mislead. beside: small kernels that come with a call and that no row holds.
     """
 
     family: str
@@ -96,6 +97,7 @@ class KernelRule:
     masked: tuple[float, ...] = ()
     laid_out: tuple[float, ...] = ()
     cache: str = ""
+    beside: int = 0
 
 
 @cache

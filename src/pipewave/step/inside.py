@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, Mla
-from pipewave.calls.operators import DeltaNet, Mamba2
+from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
@@ -26,7 +26,7 @@ SCAN_LAUNCHES = 10
 # Five kernels (mamba/ops/ssd_combined.py) and four that fetch and keep states (mamba_mixer2.py conv_ssm_forward).
 MAMBA_LAUNCHES = 9
 UNSAID = "random"  # routing of a call that says nothing
-CHOSEN = (Gemm, Attention, Mla, FusedMoe, DeltaNet)  # families that engines have several kernels for
+CHOSEN = (Gemm, Attention, Mla, AttentionModule, FusedMoe, DeltaNet)  # families that engines have several kernels for
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
@@ -53,7 +53,7 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     calls = [_as_run(call, rule, engine) for call, rule in zip(calls, rules, strict=True)]
     found = predict(calls, gpu, protocol="serving", stack=engine.stack)
     heat = heat_us(calls, found, gpu)
-    found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine.best_kernel_ratio), gpu, engine)
+    found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
     notes = _notes(calls, found, rules)
@@ -102,8 +102,8 @@ def nodes_of(call: Call) -> int:
 
 def launches_of(call: Call, rule: KernelRule | None) -> int:
     """Launches whose host time equals that of a call launched kernel by kernel; a MoE layer runs much Python."""
+    if rule and rule.launches:
+        return rule.launches
     if isinstance(call, DeltaNet | Mamba2) and call.phase == "context":
         return SCAN_LAUNCHES if isinstance(call, DeltaNet) else MAMBA_LAUNCHES
-    if not isinstance(call, FusedMoe):
-        return nodes_of(call)
-    return rule.launches if rule and rule.launches else MOE_LAUNCHES
+    return MOE_LAUNCHES if isinstance(call, FusedMoe) else nodes_of(call)

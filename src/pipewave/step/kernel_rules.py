@@ -35,6 +35,7 @@ from pipewave.calls.families import Call, FusedMoe, Gemm
 from pipewave.gpus import GPU
 from pipewave.models.exchange import FEW_TOKENS
 from pipewave.prediction.answers import Predictions
+from pipewave.software.engines import Engine
 from pipewave.software.rules import KernelRule
 from pipewave.software.stack_rules import constant
 
@@ -89,14 +90,16 @@ def least_us(call: Call, rule: KernelRule | None, gpu: GPU) -> float:
 
 
 def within_rules(
-    calls: Sequence[Call], rules: Sequence[KernelRule | None], found: Predictions, gpu: GPU, best_kernel_ratio: float
+    calls: Sequence[Call], rules: Sequence[KernelRule | None], found: Predictions, gpu: GPU, engine: Engine
 ) -> Predictions:
-    """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, and
-    never below what they cannot do without."""
-    ratio = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], best_kernel_ratio, 1.0)
+    """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, never
+    below what they cannot do without, and with the small kernels that come with them."""
+    ratio = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.best_kernel_ratio, 1.0)
     least = np.array([least_us(call, rule, gpu) for call, rule in zip(calls, rules, strict=True)])
     factor = np.maximum(ratio, least / found.latency_us)
     for i, (call, rule) in enumerate(zip(calls, rules, strict=True)):
         if isinstance(call, FusedMoe) and (law := law_of(call, rule)):
             factor[i] = masked_us(call, law, gpu) / found.latency_us[i]
+    beside = np.array([rule.beside if rule else 0 for rule in rules], float)
+    factor = factor + beside * engine.beside_clk / gpu.sustained_clock_mhz / found.latency_us
     return found if np.all(factor == 1.0) else found.scaled(factor)

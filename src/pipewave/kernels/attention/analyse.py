@@ -103,7 +103,7 @@ def sketch_shape(
     real = done or shape
     setting = setting_of(ctx, real.layout)
     found = estimate(real, setting)
-    taught = "" if net == PREFILL and setting.engine.alone else net
+    taught = "" if setting.engine.alone else net
     return Sketch(least(shape, ctx), found.base_s, found.features(setting), taught, work(real, setting))
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
+from pipewave.kernels.attention import segments
 from pipewave.kernels.attention.requests import Amount, Requests
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.shape import Shape
@@ -55,6 +56,8 @@ class DecodeTimes(NamedTuple):
 
 def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     """Base seconds and features of calls whose requests bring one query each."""
+    if setting.engine.alone is not None:
+        return Estimate(segments.seconds(shape, setting, setting.engine.alone), {}, {})
     work = _work(shape, setting)
     times = _times(shape, work, setting)
     busy = overlapped(3, times.dram, times.stream, times.compute)

@@ -31,15 +31,20 @@ class AttentionTile:
 
 
 class Alone(NamedTuple):
-    """What an SM spends on prompts of an engine that the net saw no row of on such parts: physics answers alone.
+    """What an SM spends on an engine that nets saw no row of on such parts, so that physics answers alone. In cycles.
 
-    step: cycles of one KV tile of a block; masked: the same over that, under a window; wave: cycles of a wave of blocks
-    besides its steps.
+    Prompts: `step`, a KV tile of a block; `masked`: the same over that, under a window; `wave`: a wave of blocks
+    besides its steps. Decode: `tile` and, of an element of the head, `tile_dim`, a block's wait for 16 keys;
+    `resident`: blocks that fill an SM; `merging`: share of DRAM's rate at which parts are summed up.
     """
 
     step: float
     masked: float
     wave: float
+    tile: float
+    tile_dim: float
+    resident: float
+    merging: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class AttentionKernel:
     skips: bool = True  # prefill leaves out the KV tiles before a window
     splits: bool = False  # prefill splits the keys of a tile where tiles are few
     heads_last: bool = False  # prefill walks all requests for one query head before the next
-    alone: Alone | None = None  # prompts are answered by physics alone, at these costs
+    alone: Alone | None = None  # physics answers alone, at these costs
 
 
 class Costs(NamedTuple):
@@ -113,12 +118,13 @@ class Case:
         return float(constant("attention_legacy_products", engine=engine, mma=self.gpu.traits.mma, wide=wide))
 
     def alone(self, engine: str, dim: float) -> Alone | None:
-        """Costs of prompts where no row taught a net what an engine takes here; None where some did."""
-        found = constant("attention_prompts_alone", engine=engine, mma=self.gpu.traits.mma)
+        """Costs where no row taught nets what an engine takes here; None where some did."""
+        found = constant("attention_alone", engine=engine, mma=self.gpu.traits.mma)
         if found is None:
             return None
         (step, step_dim), (wave, wave_dim) = found["step_cycles"], found["wave_cycles"]
-        return Alone(step + step_dim * dim, found["masked"], wave + wave_dim * dim)
+        decode = (*found["tile_cycles"], found["resident"], found["merging"])
+        return Alone(step + step_dim * dim, found["masked"], wave + wave_dim * dim, *decode)
 
     def groups(self, engine: str) -> tuple[float, float]:
         """Heads of a group that the engine's decode kernel on tensor cores takes: at least, at most."""
