@@ -162,3 +162,13 @@ def test_dense_heads_only_while_all_contexts_fit_a_chunk() -> None:
     case = case_of("dsa", [(512, 512)] * 128)
     assert analysed(case, "sglang-0.5.14").features["expands"][0] == 1.0
     assert analysed(case_of("dsa", [(512, 513)] * 128), "sglang-0.5.14").features["expands"][0] == 0.0
+
+
+def test_a_decoder_that_does_not_split_walks_the_context_on_one_sm() -> None:
+    """TensorRT-LLM's latent attention on RTX PRO 6000: a context four times as long takes four times as long."""
+    gpu = pw.find("RTX PRO 6000 Server")
+    options = {"kind": "mla", "phase": "generation", "part": "attention", "share_index": False, "kv_dtype": None}
+    ctx = Context(gpu, "bf16", "graph", "trtllm-1.3.0rc20", "default", tuple((n, options[n]) for n in FAMILY.options))
+    cases = [case_of("mla", [(1, kv - 1)]) | options for kv in (16384, 65536)]
+    short, long = FAMILY.analyse(columns(FAMILY, cases), ctx).base_s
+    assert long == pytest.approx(4 * short, rel=0.1)

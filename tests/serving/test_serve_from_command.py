@@ -212,3 +212,10 @@ def test_impossible_numbers_of_a_server_are_refused(option: str) -> None:
 def test_impossible_numbers_of_a_client_are_refused(option: str, word: str) -> None:
     with pytest.raises(BadInput):
         client_command.read(f"vllm bench serve --num-prompts 3 {option} {word}")
+
+
+def test_more_requests_at_once_than_a_table_holds_are_refused() -> None:
+    """They were, after seconds, with a list of tokens that nobody gave."""
+    with pytest.raises(BadInput, match="max_num_seqs = 32769: must be an integer from 1 to 32768"):
+        Setup(max_num_seqs=32_769)
+    assert Setup(max_num_seqs=32_768).max_num_seqs == 32_768

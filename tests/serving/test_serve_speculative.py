@@ -59,6 +59,8 @@ def test_what_is_not_said_has_a_source() -> None:
         "mtp,acceptance=x",
         "mtp,speed=2",
         7,
+        {"method": "mtp", "tokens": float("inf")},
+        {"method": "mtp", "acceptance": 10**400},
     ],
 )
 def test_nonsense_is_named(wrong: object) -> None:

@@ -109,15 +109,26 @@ VERSIONS["collective"] = [
     ("H200", "graph", {"kernel": "all_reduce", "bytes": 1 << 16, "world": 8, "impl": "custom", "stack": "sglang-0.5.9"})
 ]
 _PROMPTS = {"kernel": "attention_module", "q_lens": [1024] * 4, "kv_lens": [1024] * 4, "phase": "context"}
+_STEP = {"q_lens": [1] * 4, "phase": "generation"}
 _VLLM, _SGLANG = {"stack": "vllm-0.24.0"}, {"stack": "sglang-0.5.14"}
 _FLASHMLA = _PROMPTS | _VLLM | {"kind": "dsa", "impl": "FLASHMLA_SPARSE", "heads": 64}
 VERSIONS["attention_module"] = [
+    ("RTX PRO 6000 Server", "graph", _PROMPTS | _STEP | {"kind": "mla", "heads": 16, "kv_lens": [65536] * 4,
+                                                         "stack": "trtllm-1.3.0rc20"}),
     ("H100", "graph", _FLASHMLA | {"kv_dtype": "fp8"}),
     ("H100", "graph", _FLASHMLA | {"kv_dtype": "fp8", "heads": 16}),
     ("H100", "graph", _FLASHMLA | {"kv_dtype": "bf16"}),
     ("B200", "graph", _FLASHMLA | {"kv_dtype": "bf16"}),
     ("H100", "graph", _PROMPTS | _SGLANG | {"kind": "dsa", "heads": 16, "kv_lens": [8192] * 4, "kv_dtype": "fp8",
                                             "impl": "sglang_dsa_indexer_flashmla_kv"}),
+    *((gpu, "graph", _PROMPTS | _SGLANG | {"kind": "dsa", "part": "attention", "heads": 64, "impl": "flash_mla_sparse_fwd"}
+       | phase) for gpu in ("H100", "B200") for phase in ({}, _STEP)),
+    *((gpu, "graph", _PROMPTS | {"kind": "msa", "heads": 16, "stack": stack, "impl": impl, "kv_dtype": cache} | phase)
+      for gpu, stack, impl in (
+          ("B200", "vllm-0.24.0", "MiniMaxM3SparseMSAImpl"), ("B200", "trtllm-1.3.0rc23", "msa_fmha_sm100"),
+          ("H100", "vllm-0.24.0", "MiniMaxM3SparseTritonImpl"),
+          ("H100", "sglang-0.5.16", "sglang_minimax_prefill_triton_sparse"))
+      for cache in ("bf16", "fp8") for phase in ({}, _STEP)),
 ]  # fmt: skip
 _SCAN = {"kernel": "delta_net", "q_lens": [4096], "k_heads": 16, "v_heads": 16, "kind": "kda"}
 VERSIONS["delta_net"] = [("H100", "graph", _SCAN | {"impl": impl}) for impl in ("chunk_kda", "flashkda_fwd")]

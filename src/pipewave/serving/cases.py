@@ -13,6 +13,7 @@ from pipewave.errors import BadInput, MissingField
 from pipewave.physics.demand import Array
 from pipewave.prediction.jsonl import check_id, json_object
 from pipewave.serving.disaggregated import Side, side_of
+from pipewave.serving.setup import MOST
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import LONGEST, Traffic, synthetic
@@ -94,7 +95,7 @@ class Case:
     concurrency: int | None = of("int", None, low=1, high=1 << 20)
     requests: int | None = of("int", None, **COUNT)
     rate: float | None = of("float", None, low=1e-6, high=1e9)
-    max_num_seqs: int | None = of("int", None, low=1, high=1 << 20)
+    max_num_seqs: int | None = of("int", None, low=1, high=MOST["max_num_seqs"])
     max_num_batched_tokens: int | None = of("int", None, low=1, high=1 << 20)
     memory_fraction: float | None = of("float", None, low=0.01, high=1)
     kv_dtype: str | None = of("str", None)

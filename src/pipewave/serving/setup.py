@@ -15,6 +15,9 @@ from pipewave.software.front import Front
 from pipewave.software.front import of as front_of
 from pipewave.step import Engine, find_engine
 
+# Of requests at once: a table of steps is made for as many, and a call takes no longer list than 65,536.
+MOST = {"replicas": 1 << 20, "max_num_batched_tokens": 1 << 20, "max_num_seqs": 1 << 15}
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -68,12 +71,10 @@ class Setup:
     kv_offload_gib: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "max_num_batched_tokens", "max_num_seqs"):
+        for name, most in MOST.items():
             value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 20
-            ):
-                raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {1 << 20}", field=name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
+                raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {most}", field=name)
         if (self.prefill > 0) != (self.decode > 0) or min(self.prefill, self.decode) < 0:
             raise BadInput("disaggregation needs at least one prefill and one decode engine", field="prefill")
         share = self.gpu_memory_utilization

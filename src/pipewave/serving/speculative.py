@@ -87,7 +87,7 @@ def _words(text: str) -> dict[str, str]:
 def _tokens(given: Any) -> int:
     try:
         tokens = int(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         tokens = 0
     if not 1 <= tokens <= MOST or isinstance(given, bool):
         raise _bad(f"tokens = {given!r}: must be an integer from 1 to {MOST}")
@@ -101,7 +101,7 @@ def _rates(given: Any, method: str) -> tuple[float, ...]:
     listed = given.split("/") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else [given]
     try:
         rates = [float(rate) for rate in listed]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         rates = []
     if not rates or not all(math.isfinite(rate) and 0 <= rate <= 1 for rate in rates):
         raise _bad(f"acceptance = {given!r}: must be from 0 to 1, one for all positions or one a position")

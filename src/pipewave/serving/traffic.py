@@ -255,7 +255,7 @@ def _times(columns: Mapping[str, list[Any]], count: int) -> Array:
         return np.zeros(count)
     try:
         return np.array([float(value) for value in columns[name]]) * (1e-3 if name == "timestamp" else 1.0)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return _dates(name, columns[name])
 
 

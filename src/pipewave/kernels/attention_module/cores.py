@@ -16,7 +16,6 @@ from pipewave.physics.demand import Array
 from pipewave.physics.waves import waves
 
 SCORE_BYTES, INDEX_BYTES = 4.0, 4.0
-HEADS_A_TILE = 64.0  # rows that a tile of compressed attention computes, with fewer heads too
 KEYS_A_BLOCK = 64.0
 BLOCK_STEP_S = 0.9e-6  # a block of gathered keys of one tile, one after the other
 KEY_SCORE_S = 1.0e-9  # a key that a tile of the indexer walks past
@@ -29,12 +28,28 @@ PASSES = 2.0
 class Walk:
     """How a kernel of gathered attention goes through a query's choice: heads a tile computes at least, what a place
 
-    that holds no key costs as a share of one that does, and how many times slower than products usually are it runs.
+    that holds no key costs as a share of one that does, how many times slower than products usually are it runs,
+    SMs that share a tile, and an SM's clocks that widening an element of the cache takes.
     """
 
     tile: Any
     empty: Any = 0.0
     slower: Any = 1.0
+    sms: Any = 1.0
+    widening: Any = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Kernels that go through blocks of keys and the queries that chose each, instead of through queries.
+
+    rows: heads times queries of a tile, which share one read of a block (0: no such kernel). launches: kernels that
+    turn the choice round, plan and merge. partials: whether every chosen block leaves a 16-bit partial output.
+    """
+
+    rows: float = 0.0
+    launches: float = 0.0
+    partials: bool = False
 
 
 def padded(seen: Counts, dims: Module) -> Array:
@@ -92,26 +107,45 @@ class Cores:
 
     def attention(self) -> Stage:
         """Attention of every head over chosen entries, which each query gathers for itself."""
-        dims, seen, walk = self.dims, self.seen, self._walk()
+        dims, seen, walk, turned = self.dims, self.seen, self._walk(), self._turned()
         groups = np.ceil(dims.heads / np.maximum(dims.kv_heads, 1.0) / walk.tile) * np.maximum(dims.kv_heads, 1.0)
         walked = seen.chosen + walk.empty * (padded(seen, dims) - seen.chosen)
-        tiles, each = seen.tokens * groups, walked / seen.tokens
+        tiles, each = seen.tokens * groups * walk.sms, walked / seen.tokens
         most = np.minimum(np.maximum(each / 256.0, 1.0), self._splits())
         split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, most)
         io = ACTIVATION_BYTES * seen.tokens * dims.heads * (dims.multiplied / 2.0)
+        prompt = (seen.longest > 1.0) | np.bool_(self.decode)  # one new token a request is decoding, to engines
+        partial = self._partial_bytes() * prompt if turned.partials else 0.0
+        shared = np.maximum(turned.rows / np.maximum(dims.heads / np.maximum(dims.kv_heads, 1.0), 1.0), 1.0)
+        drawn = seen.chosen * groups / np.maximum(dims.kv_heads, 1.0)  # entries
+        again = np.maximum(drawn / shared - seen.entries, 0.0) * dims.entry_bytes  # what comes from DRAM counts once
         rounds = waves(tiles * split / self.ctx.gpu.sms)
         return Stage(
             "attention",
             2.0 * walked * walk.slower * groups * walk.tile * dims.multiplied,
             self.attention_type,
             fresh=seen.entries * dims.entry_bytes,
-            read=io,
-            written=io,
-            gathered=seen.chosen * dims.entry_bytes * groups / np.maximum(dims.kv_heads, 1.0),
+            read=io + partial,
+            written=io + partial,
+            gathered=again + partial,
+            cycles=drawn * dims.entry * walk.widening,
             blocks=tiles * split,
             chain_s=BLOCK_STEP_S * np.maximum(each / KEYS_A_BLOCK, 1.0) / split * np.minimum(rounds, 1.0),
-            launches=1.0 + self.decode,
+            launches=1.0 + self.decode + turned.launches * prompt,
         )
+
+    def _turned(self) -> Turned:
+        """How blocks of keys find the queries that chose them, where a kernel goes through blocks."""
+        if self.dims.latent or self.dims.compressed:
+            return Turned()
+        return Turned(**self.ctx.rule("module_turned", kind=self.dims.kind, decode=self.decode))
+
+    def _partial_bytes(self) -> Array:
+        """Partial outputs of all chosen blocks, the one that a query is in among them."""
+        blocks = np.minimum(
+            self.seen.chosen / self._merged() + 0.5 * self.seen.tokens, self.seen.tokens * self.dims.topk
+        )
+        return np.asarray(ACTIVATION_BYTES * blocks * self.dims.heads * self.dims.head_dim)
 
     def _splits(self) -> float:
         """Parts that decoding cuts a context into at most; prompts have tiles enough."""
@@ -119,13 +153,12 @@ class Cores:
 
     def _walk(self) -> Walk:
         """How the sparse kernel goes through a choice; stacks that widen the cache first run the 16-bit one."""
-        if not self.dims.latent:
-            return Walk(HEADS_A_TILE if self.dims.compressed else HEADS_A_TILE / 4.0)
         narrow = self.dims.cached_bytes == 1.0
         own, wide = (
             Walk(**self.ctx.rule("module_walks", kind=self.dims.kind, narrow=each)) for each in (narrow, False)
         )
-        widened = self.dims.heads >= (np.inf if self.decode else self.ctx.rule("module_widens_from"))
+        never = self.decode or not self.dims.latent
+        widened = self.dims.heads >= (np.inf if never else self.ctx.rule("module_widens_from"))
         return Walk(*(np.where(widened, *pair) for pair in zip(astuple(wide), astuple(own), strict=True)))
 
     def dense(self) -> Stage:

@@ -74,10 +74,10 @@ def index_small(dims: Module, seen: Counts) -> Stage:
     return elementwise("index_inputs", 2.0 * size, 1.5 * size, launches=6.0)
 
 
-def small(dims: Module, seen: Counts) -> Stage:
-    """Norms, rotary embedding and cache writes: each reads and writes about what the queries hold."""
+def small(dims: Module, seen: Counts, launches: float) -> Stage:
+    """Norms, rotary embedding and cache writes: together they read and write about what the queries hold twice."""
     size = ACTIVATION_BYTES * seen.tokens * dims.heads * (dims.head_dim + dims.nope_dim + dims.rope_dim)
-    return elementwise("small", 2.0 * size, 2.0 * size, launches=4.0)
+    return elementwise("small", 2.0 * size, 2.0 * size, launches)
 
 
 def weights(widths: tuple[Width, ...]) -> Array:
