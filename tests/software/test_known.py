@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipewave.software.known import LEVELS, Known, Query, Ran, alike, choose, from_nested, furthest, kind_of, nested
+from pipewave.software.stacks import nearest, version
 
 ROWS = (
     Ran("graph", "vllm-0.19.0", "bf16", "H200", "default"),
@@ -59,3 +60,17 @@ def test_of_levels_the_furthest_counts() -> None:
 def test_kinds_are_types_of_call_and_cache() -> None:
     assert kind_of("bf16") == kind_of("bf16", "bf16") == "bf16" and kind_of("bf16", "fp8") == "bf16,fp8"
     assert set(alike("fp16,fp8")) == {"fp16,fp8", "bf16,fp8"} and alike("fp8") == ("fp8",)
+
+
+def test_a_release_comes_after_its_candidates_and_before_what_is_posted_after_it() -> None:
+    order = [
+        "trtllm-1.2.0",
+        "trtllm-1.3.0rc10",
+        "trtllm-1.3.0rc20",
+        "trtllm-1.3.0",
+        "trtllm-1.3.0.post1",
+        "trtllm-1.3.1",
+    ]
+    assert sorted(order, key=version) == order
+    assert nearest("trtllm-1.3.0", ["trtllm-1.2.0", "trtllm-1.3.0rc10", "trtllm-1.3.0rc20"]) == "trtllm-1.3.0rc20"
+    assert version("vllm-0.24") == version("vllm-0.24.0") and version("vllm") == ()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 DEFAULT = {"cold": "vllm-0.22.1", "serving": "vllm-0.22.1", "graph": "vllm-0.24.0", "profiler_warm": "torch-2.8"}
 PROTOCOLS = tuple(DEFAULT)
+RELEASE = 1000  # orders a release after its candidates, of which there are fewer
 # What runs under another name: this vLLM pins this torch, and calls its cuBLAS for 16-bit products.
 UNDERLYING = {"vllm-0.22.1": "torch-2.11"}
 
@@ -17,8 +18,13 @@ def framework(stack: str) -> str:
 
 
 def version(stack: str) -> tuple[int, ...]:
-    """Numbers of the version, for ordering: `trtllm-1.3.0rc20` is (1, 3, 0, 20)."""
-    return version_of(stack.partition("-")[2])
+    """Numbers of the version, for ordering: `trtllm-1.3.0rc20` is (1, 3, 0, 20), its release after it (1, 3, 0, 1000),
+    and what follows a release after that: `sglang-0.5.8.post1` is (0, 5, 8, 1001)."""
+    text = stack.partition("-")[2]
+    numbers = version_of(text)
+    if not numbers or "rc" in text or "dev" in text:
+        return numbers
+    return (*(*numbers, 0, 0)[:3], RELEASE + sum(numbers[3:]))
 
 
 def version_of(text: str) -> tuple[int, ...]:
