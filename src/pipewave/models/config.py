@@ -25,7 +25,7 @@ from pipewave.models.wrapper import unwrap
 
 MAX_LAYERS = 4096
 # What a config names and engines leave out, or does not say how large it is.
-TOLD = {
+UNCOUNTED = {
     "embd_layer": "towers of images and sound: neither counted nor run",
     "vision_lora": "adapters for images: not counted, and run for requests with images",
     "sparse_config": "sparse attention over long prompts: answered as dense attention, as engines run it",
@@ -84,7 +84,7 @@ def _architecture(text: Mapping[str, Any]) -> str:
 
 def _notes(fields: Fields, model_type: str, ignore: frozenset[str]) -> tuple[str, ...]:
     """What was assumed: a type read by its fields alone, fields taken to change no shape."""
-    notes = [told for name, told in TOLD.items() if fields.has(name)]
+    notes = [told for name, told in UNCOUNTED.items() if fields.has(name)]
     unread = list(fields.leftovers(ignore))
     notes += [f"assumed to change no shape: {', '.join(unread)}"] if unread else []
     if row(model_type) is None:

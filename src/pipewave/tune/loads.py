@@ -18,7 +18,7 @@ from pipewave.tune.measured import Measured
 from pipewave.tune.shapes import family
 
 Floats = NDArray[np.float64]
-TOLD = ("rows", "rows_by", "longest")  # a shape with one of these brings its load
+BRINGS_LOAD = ("rows", "rows_by", "longest")  # a shape with one of these brings its load
 REACH = 0.7  # bins: how far away anchors still tell a bin
 
 
@@ -45,7 +45,7 @@ class Loads:
 
 def knows_load(shape: Values) -> bool:
     """Whether a shape brings its load."""
-    return any(name in shape for name in TOLD)
+    return any(name in shape for name in BRINGS_LOAD)
 
 
 def expected(shape: Values, block_m: Any) -> tuple[Any, Any]:

@@ -23,10 +23,8 @@ NEAR = 2.0  # times the fastest up to which a configuration is learned from, and
 LEADING = 12  # configurations that are corrected at most
 LENGTH, MARK_LENGTH = 1.5, 2.0  # in spreads of log sizes; in marks, which are about octaves
 NOISE = 0.1  # against a variance of one for each of both covariances
-KIN, OWN = (
-    0.5,
-    0.2,
-)  # what configurations within REACH octaves share beyond what all share; what is a configuration's own
+NEIGHBOURS = 0.5  # what configurations within REACH octaves share beyond what all share
+OWN = 0.2  # what is a configuration's own
 REACH = 1.5
 MOST_ROWS = 1200  # learned from: a fit costs the cube, a prediction each of them
 CHUNK = 2048  # predictions at once
@@ -82,7 +80,7 @@ def learned(anchors: Anchors, card: Card, law_us: Floats, scale: Smoother) -> Li
     another correction found best."""
     mean, spread = scale.mean, scale.spread
     at = np.stack([np.log2(np.maximum(values, 0.5)) for values in anchors.config.values()], axis=1)
-    alike = 1.0 + KIN * _near(at, at, REACH) + OWN * np.eye(len(at))
+    alike = 1.0 + NEIGHBOURS * _near(at, at, REACH) + OWN * np.eye(len(at))
     launch, config = _rows(anchors.us)
     left = np.log(anchors.us[launch, config] / np.maximum(law_us[launch, config], 1e-3))
     level = float(left.mean())
