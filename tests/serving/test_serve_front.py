@@ -208,6 +208,9 @@ def test_a_version_whose_public_launches_draft_is_answered_with_drafts() -> None
     said = DEEPSEEK | {"version": "1.2.0rc6.post3", "speculative": "mtp,tokens=1"}
     own = setup_of(case := from_dict(said), case.traffic())[0]
     assert own.speculative is not None and own.speculative.tokens == 1
+    for none in ("none", {"method": "none"}):
+        undrafted = answer(from_dict(said | {"speculative": none}))
+        assert undrafted["tpot_ms"] == pytest.approx(plain["tpot_ms"], rel=0.02)
 
 
 def test_pools_draft_as_their_launch_says() -> None:

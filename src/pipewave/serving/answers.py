@@ -22,7 +22,7 @@ from pipewave.serving.notation import is_disaggregated, read
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Record
-from pipewave.serving.speculative import Speculative
+from pipewave.serving.speculative import NONE, Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
@@ -110,7 +110,6 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
         max_num_seqs=case.max_num_seqs,
         gpu_memory_utilization=case.memory_fraction,
         kv_dtype=cache_type(case.kv_dtype),
-        speculative=case.speculative,
         front=front if case.mode == "serve" else INSIDE,
     )
     recipe = _recipe(case, case.decode.of(setup) if case.decode else setup, traffic)
@@ -163,7 +162,8 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
 
 def _drafting(case: Case, recipe: Recipe) -> Speculative | None:
     """How tokens are drafted: as the case says, else as deployments of its version do."""
-    return case.speculative or (speculative_of(recipe.settings[METHOD]) if METHOD in recipe.settings else None)
+    usual = speculative_of(recipe.settings[METHOD]) if METHOD in recipe.settings else None
+    return None if case.speculative == NONE else case.speculative or usual
 
 
 def _apart(case: Case) -> bool:

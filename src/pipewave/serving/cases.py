@@ -14,7 +14,7 @@ from pipewave.physics.demand import Array
 from pipewave.prediction.jsonl import check_id, json_object
 from pipewave.serving.disaggregated import Side, side_of
 from pipewave.serving.setup import MOST
-from pipewave.serving.speculative import Speculative
+from pipewave.serving.speculative import NONE, Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import LONGEST, Traffic, synthetic
 
@@ -49,11 +49,11 @@ ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int"
 
 @dataclass(frozen=True, slots=True)
 class _Speculative:
-    """The rule of drafted tokens: {method, tokens, acceptance}, or the same as text."""
+    """The rule of drafted tokens: {method, tokens, acceptance}, or the same as text; method none: certainly none."""
 
     def check(self, name: str, value: Any) -> Speculative:
         """Read it; BadInput or MissingField where it cannot be."""
-        return speculative_of(value)
+        return NONE if value in (NONE.method, {"method": NONE.method}) else speculative_of(value)
 
 
 @dataclass(frozen=True, slots=True)

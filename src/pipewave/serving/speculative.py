@@ -49,6 +49,9 @@ class Speculative:
         return self.tokens + 1
 
 
+NONE = Speculative("none", 0, ())  # said to draft nothing, where deployments of its kind do
+
+
 def of(given: Any) -> Speculative:
     """From `method=mtp,tokens=3,acceptance=0.8`, a method's name, or a mapping. Raises BadInput or MissingField.
 
