@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from bench.published_rows import corpus
 from pipewave.calls.families import FusedMoe
@@ -56,6 +55,8 @@ def law(constants: Table, table: Table) -> Table:
 
 def fitted(table: Table) -> Table:
     """The constants with the least error of logarithms, outliers counted less."""
+    from scipy.optimize import least_squares
+
     found = least_squares(
         lambda c: np.log(law(c, table) / table[:, 2]), [20.0, 1.3, 1.5], bounds=(0, 1000), loss="soft_l1"
     )

@@ -123,7 +123,15 @@ def test_the_law_of_masked_rows_is_that_of_deepep_alone() -> None:
 
 @pytest.mark.skipif(not (corpus() / "aiconfigurator").is_dir(), reason="needs the corpus")
 @pytest.mark.parametrize("gpu", masked_experts.GPUS)
+def test_constants_that_ship_hold_on_rows_of_each_gpu(gpu: str) -> None:
+    shipped = masked_experts.shipped("masked", masked_experts.GPUS[gpu])
+    assert masked_experts.error(shipped, masked_experts.rows(gpu)) < 10.0
+
+
+@pytest.mark.skipif(not (corpus() / "aiconfigurator").is_dir(), reason="needs the corpus")
+@pytest.mark.parametrize("gpu", masked_experts.GPUS)
 def test_constants_of_masked_rows_hold_on_a_gpu_they_were_not_fitted_on(gpu: str) -> None:
+    pytest.importorskip("scipy")
     table = masked_experts.rows(gpu)
     others = np.concatenate([masked_experts.rows(name) for name in masked_experts.GPUS if name != gpu])
     assert masked_experts.error(masked_experts.fitted(others), table) < 10.0
