@@ -35,6 +35,14 @@ def _fork(path: Path, name: str, count: int) -> tuple[int, int]:
     return pid, read_end
 
 
+def _at_least(pipe: int, size: int) -> bytes:
+    """So many bytes of acknowledgements, however few of them a read brings."""
+    found = b""
+    while len(found) < size and (more := os.read(pipe, size - len(found))):
+        found += more
+    return found
+
+
 def _drain(fd: int) -> bytes:
     with os.fdopen(fd, "rb") as pipe:
         return pipe.read()
@@ -44,7 +52,7 @@ def test_200_random_kills_lose_no_acknowledged_record(tmp_path: Path) -> None:
     path, rng, acknowledged, cut_short = tmp_path / "rows", random.Random(1), [], 0
     for attempt in range(200):
         pid, pipe = _fork(path, f"c{attempt}", 2000)
-        early = os.read(pipe, rng.randrange(1, 500))  # some acknowledgements, then kill wherever the child is
+        early = _at_least(pipe, rng.randrange(1, 500))  # some acknowledgements, then kill wherever the child is
         os.kill(pid, signal.SIGKILL)
         cut_short += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
         acknowledged += (early + _drain(pipe)).decode().splitlines()
