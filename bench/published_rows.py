@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 from pipewave.errors import PipewaveError
+from pipewave.files import sealed
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
@@ -163,9 +164,11 @@ def _four_bit(config: Path) -> Path:
     """A card like another, its weights in NVFP4."""
     card = json.loads((config / "config.json").read_text("utf-8"))
     made = CARDS / f"{config.name}-NVFP4"
-    made.mkdir(parents=True, exist_ok=True)
-    (made / "config.json").write_text(json.dumps(card | {"quantization_config": None}), "utf-8")
-    (made / "hf_quant_config.json").write_text(json.dumps({"quantization": NVFP4}), "utf-8")
+    for name, content in (
+        ("config.json", card | {"quantization_config": None}),
+        ("hf_quant_config.json", {"quantization": NVFP4}),
+    ):
+        sealed.replace(made / name, json.dumps(content).encode())  # other processes read them, too
     return made
 
 

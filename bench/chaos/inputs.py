@@ -27,11 +27,11 @@ from typing import Any
 
 from bench import snapshot
 from bench.chaos import deployments, made
+from bench.chaos.deployments import Question
 from bench.chaos.nasty import VALUES, changed, damaged, said
 
 LONGEST_S = 5.0
 MOST_BYTES = 4 << 30  # of address space: a MemoryError here, not the end of the machine
-Question = Callable[[], object]
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = {"predict": 12, "estimate": 2, "serve": 2, "replay": 2, "trace": 3, "gpu": 5, "calibration": 2, "table": 2,
           "deployment": 2, "options": 2, "pasted": 2, "model": 4}  # fmt: skip

@@ -65,6 +65,10 @@ LLAMA = {
     "num_key_value_heads": 2,
     "vocab_size": 1000,
 }
+SMALL = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 512, "vocab_size": 1000,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "total"), TOTALS.items())
@@ -333,19 +337,12 @@ def test_fused_maps_are_ignored_by_their_own_names() -> None:
     ],
 )
 def test_heads_for_drafting_are_counted(stated: dict[str, object], heads: int) -> None:
-    config = {
-        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 512, "vocab_size": 1000,
-    }  # fmt: skip
-    assert load(config | stated).mtp_heads == heads
+    assert load(SMALL | stated).mtp_heads == heads
 
 
 def test_embeddings_of_another_width_are_refused() -> None:
     """ALBERT and ELECTRA embed tokens in a width of their own, which was read as the vocabulary's second name."""
-    config = {
-        "model_type": "electra", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 512, "vocab_size": 1000, "embedding_size": 128,
-    }  # fmt: skip
+    config = SMALL | {"model_type": "electra", "embedding_size": 128}
     with pytest.raises(UnsupportedModel, match="embedding_size = 128"):
         load(config)
     assert load(config | {"embedding_size": 256}).vocab == 1000
@@ -360,10 +357,7 @@ def test_a_model_with_a_head_generates(named: str, pooled: bool) -> None:
 
 
 def test_layers_that_run_several_times_are_refused() -> None:
-    config = {
-        "model_type": "ouro", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 512, "vocab_size": 1000, "total_ut_steps": 4,
-    }  # fmt: skip
+    config = SMALL | {"model_type": "ouro", "total_ut_steps": 4}
     with pytest.raises(UnsupportedModel, match="total_ut_steps = 4"):
         load(config)
     assert any(

@@ -145,8 +145,8 @@ def default_impl(net: str, stack: str, gpu: GPU, dtype: str, protocol: str, *, c
 
     `causal`: False for attention in which every token sees every other, which the rule of text does not speak of.
     """
-    facts = {"framework": stacks.framework(stack), "version": stacks.version(stack), "mma": gpu.traits.mma}
-    facts |= {"architecture": gpu.architecture, "protocol": protocol}
+    facts = {"framework": stacks.framework(stack), "version": stacks.version(stack), "protocol": protocol}
+    facts |= {"architecture": gpu.architecture, "mma": gpu.traits.mma}
     return str(constant("default_impl", net=net, dtype=dtype, causal=causal, **facts))
 
 

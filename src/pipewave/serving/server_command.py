@@ -231,11 +231,14 @@ def _loaded(model: str, word: str | None) -> tuple[ModelSpec, tuple[str, ...]]:
     A quantised checkpoint is what its config says, whatever the word.
     """
     spec = load(model)
-    if word is None or load(model, online="fp8") == spec:
+    if word is None:
+        return spec, ()
+    loaded = load(model, online=word if word in ONLINE else next(iter(ONLINE)))
+    if loaded == spec:
         return spec, ()
     if word not in ONLINE:
         return spec, (f"--quantization {word}: not modelled for 16-bit weights; answered as without it",)
-    return load(model, online=word), (f"--quantization {word}: 16-bit weights are quantised while they are loaded",)
+    return loaded, (f"--quantization {word}: 16-bit weights are quantised while they are loaded",)
 
 
 def _limits(said: Mapping[str, str]) -> dict[str, Any]:

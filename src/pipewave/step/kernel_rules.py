@@ -73,18 +73,16 @@ def masked_parts(call: FusedMoe, active: float, gpu: GPU) -> tuple[float, float]
     return read_us, 2e6 * each * call.tokens * call.topk / call.ep / gpu.peak_flops(call.dtype)
 
 
-def law_of(call: Call, rule: KernelRule | None) -> tuple[float, ...]:
+def law_of(call: FusedMoe, rule: KernelRule) -> tuple[float, ...]:
     """The constants of the law that answers a call; empty where none does. Few tokens of each rank come masked."""
-    if not rule or not isinstance(call, FusedMoe):
-        return ()
     return rule.masked if call.tokens <= FEW_TOKENS * call.ep else rule.laid_out
 
 
-def least_us(call: Call, rule: KernelRule | None, gpu: GPU) -> float:
+def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
     """µs that the engine's rule for a call says it cannot do without; 0 where it says nothing."""
-    if isinstance(call, FusedMoe) and rule and rule.blocks:
+    if isinstance(call, FusedMoe) and rule.blocks:
         return every_block_us(call, rule.blocks, gpu)
-    if isinstance(call, Gemm) and rule and rule.flops_per_clk:
+    if isinstance(call, Gemm) and rule.flops_per_clk:
         return slow_product_us(call, rule.flops_per_clk, gpu)
     return 0.0
 
@@ -94,12 +92,16 @@ def within_rules(
 ) -> Predictions:
     """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, never
     below what they cannot do without, and with the small kernels that come with them."""
-    ratio = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.best_kernel_ratio, 1.0)
-    least = np.array([least_us(call, rule, gpu) for call, rule in zip(calls, rules, strict=True)])
-    factor = np.maximum(ratio, least / found.latency_us)
+    factor = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.best_kernel_ratio, 1.0)
     for i, (call, rule) in enumerate(zip(calls, rules, strict=True)):
-        if isinstance(call, FusedMoe) and (law := law_of(call, rule)):
-            factor[i] = masked_us(call, law, gpu) / found.latency_us[i]
-    beside = np.array([rule.beside if rule else 0 for rule in rules], float)
-    factor = factor + beside * engine.beside_clk / gpu.sustained_clock_mhz / found.latency_us
+        if rule:
+            factor[i] = _ruled(call, rule, float(factor[i]), float(found.latency_us[i]), engine, gpu)
     return found if np.all(factor == 1.0) else found.scaled(factor)
+
+
+def _ruled(call: Call, rule: KernelRule, ratio: float, us: float, engine: Engine, gpu: GPU) -> float:
+    """How many times its prediction of so many µs a call takes under its rule; `ratio`: without one."""
+    factor = max(ratio, least_us(call, rule, gpu) / us)
+    if isinstance(call, FusedMoe) and (law := law_of(call, rule)):
+        factor = masked_us(call, law, gpu) / us
+    return factor + rule.beside * engine.beside_clk / gpu.sustained_clock_mhz / us

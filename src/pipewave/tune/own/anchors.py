@@ -16,6 +16,11 @@ Ints = NDArray[np.int64]
 COUNTS = 6  # of a launch, as `reading.formula.OUTPUTS` names them
 
 
+def usual(resident: Ints) -> Ints:
+    """Blocks [c] that an SM holds of most launches' binaries, of those of each [s, c] or of all [c]."""
+    return np.asarray(np.median(np.atleast_2d(resident), axis=0), np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Anchors:
     """`at` [s, d] sizes of the key; `counts` [s, c, 6]; `us` [s, c] µs, NaN where not timed; `config` name → [c];
@@ -35,7 +40,7 @@ class Anchors:
     @property
     def usual(self) -> Ints:
         """Blocks [c] that an SM holds of most launches' binaries."""
-        return np.asarray(np.median(np.atleast_2d(self.resident), axis=0), np.int64)
+        return usual(self.resident)
 
     @property
     def logs(self) -> Floats:

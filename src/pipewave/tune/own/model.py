@@ -98,23 +98,25 @@ class Model:
 
     def us(self, counts: Floats, logs: Floats, resident: Ints | None = None) -> Floats:
         """Predict launches: [s, c] µs."""
-        own = np.log(np.maximum(self.law_us(counts, resident), 1e-3)) + self.log_factor(logs)
-        if self.beside is not None:
-            held = self.resident if resident is None else resident
-            own += self.beside.share * (self.beside.log_us(counts, held, logs) - own)
-        return np.asarray(np.exp(own if self.likeness is None else self._by_likeness(own, counts, logs, resident)))
-
-    def _by_likeness(self, own: Floats, counts: Floats, logs: Floats, resident: Ints | None) -> Floats:
-        """Log µs [s, c] with what is predicted near the best corrected by launches that are alike."""
-        assert self.likeness is not None
-        leading = np.partition(own, min(LEADING, own.shape[1]) - 1, axis=1)[:, [min(LEADING, own.shape[1]) - 1]]
-        launch, config = np.nonzero(own <= np.minimum(own.min(axis=1, keepdims=True) + np.log(NEAR), leading))
         held = self.resident if resident is None else resident
-        law = np.log(np.maximum(self.law_us(counts, resident), 1e-3))
+        law = np.log(np.maximum(self.law_us(counts, held), 1e-3))
+        own = law + self.log_factor(logs)
+        if self.beside is not None:
+            own += self.beside.share * (self.beside.log_us(counts, held, logs) - own)
+        if self.likeness is None:
+            return np.asarray(np.exp(own))
+        of = marks(counts, held, self.card)
+        return np.asarray(np.exp(self._by_likeness(self.likeness, own, law, logs, of)))
+
+    def _by_likeness(self, likeness: Likeness, own: Floats, law: Floats, logs: Floats, of: Floats) -> Floats:
+        """Log µs [s, c] with what is predicted near the best corrected by launches that are alike; law: log µs of the
+        laws alone, of: their marks [s, c, 9]."""
+        last = min(LEADING, own.shape[1]) - 1
+        leading = np.partition(own, last, axis=1)[:, [last]]
+        launch, config = np.nonzero(own <= np.minimum(own.min(axis=1, keepdims=True) + np.log(NEAR), leading))
         for each in self.smooth[:-1]:
             law = law + each.log_factor(logs)
-        of = marks(counts, held, self.card)[launch, config]
-        alike = law[launch, config] + self.likeness.log_factor(logs[launch], of, config)
+        alike = law[launch, config] + likeness.log_factor(logs[launch], of[launch, config], config)
         share = min(1.0, (self.launches - ALIKE_FROM) / (ALIKE_ALONE - ALIKE_FROM))
         out = own.copy()
         out[launch, config] += share * (alike - own[launch, config])

@@ -20,7 +20,7 @@ import numpy as np
 
 from pipewave.errors import BadFile
 from pipewave.files.sealed import replace
-from pipewave.tune.own.anchors import COUNTS, Anchors, Floats, Ints, columns
+from pipewave.tune.own.anchors import COUNTS, Anchors, Floats, Ints, columns, usual
 from pipewave.tune.own.measuring import disturbed_from
 
 T4_VERSION = "1.0.0"
@@ -74,7 +74,7 @@ class Space:
         """Launches to fit to, with their first rounds only if asked."""
         us = np.array([[_mean(undisturbed(runs[:rounds])) for runs in self.runs[i]]
                        for i in index.tolist()])  # fmt: skip
-        held = self.held()[index] if len(index) else np.median(self.held(), axis=0).astype(np.int64)
+        held = self.held()[index] if len(index) else usual(self.resident)
         return Anchors(self.at()[index], self.counts[index], us, columns(self.configs), held)
 
 
