@@ -1,8 +1,8 @@
 """Speed of this checkout beside another one, in turn within one run: `python -m bench.speed_against CHECKOUT`.
 
-Each checkout answers in a process of its own, one after the other, again and again, so that whatever else the machine does
-slows both alike. A figure is the median of the rounds, the ratio the median of each round's own (below 1: this checkout is
-faster). Every call has a new shape; both checkouts are asked the same. For the first version:
+Each checkout answers in a process of its own, one after the other, again and again, so that whatever else the machine
+does slows both alike. A figure is the median of the rounds, the ratio the median of each round's own (below 1: this
+checkout is faster). Every call has a new shape; both checkouts are asked the same. For the first version:
 
     git worktree add ../first 9ec87a0 && python -m bench.speed_against ../first
 """
