@@ -77,7 +77,7 @@ class Record:
 
 MOST = sys.maxsize  # steps of one stretch
 # Work of a run at most, in engine steps (20 to 60 µs each). A request costs about as much as a step; a step in which
-# nothing begins or ends, run in a stretch of such, a sixteenth. The largest published runs take 250,000.
+# nothing begins or ends, run in a stretch of such, a sixteenth. The largest published run takes 221,543.
 MOST_STEPS, STRETCHED = 1_000_000, 1 / 16
 MOST_KEPT = 500_000  # where every step is kept, 600 bytes each
 Handler = Callable[[float, int], None]
