@@ -24,6 +24,7 @@ import numpy as np
 from bench.published_fit import RESULTS as FITTED
 from bench.published_fit import Constants, with_constants
 from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
+from bench.published_slices import resumed
 from pipewave.errors import PipewaveError
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
@@ -54,6 +55,29 @@ def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> li
         for i, answer in zip(again, pool.map(_with_constants, tasks, chunksize=16), strict=True):
             found[i] = answer
     return found
+
+
+def sliced(rows: Sequence[Row], folder: Path, until_s: float) -> tuple[list[Answer], list[Answer]]:
+    """Both, as far as there is time; ends the command where there is not. The folder keeps what is answered."""
+    own, by_id = _constants(), {row.id: row for row in sorted(rows, key=_deployment)}
+    again = [name for name, row in by_id.items() if _key(row) in own and row.case["mode"] == "serve"]
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def other(name: str) -> Answer:
+        row = by_id[name]
+        return _with_constants((row.case, row.group.engine, own[_key(row)]))
+
+    shipped = resumed(folder / "shipped.jsonl", by_id, lambda name: answers([by_id[name]], 1)[0], until_s)
+    others = resumed(folder / "left_out.jsonl", again, other, until_s)
+    if done := len(by_id) + len(again) - sum(n in shipped for n in by_id) - sum(n in others for n in again):
+        sys.exit(f"{done} of {len(by_id) + len(again)} answers are left: give the same command again")
+    return [shipped[row.id] for row in rows], [others.get(row.id, shipped[row.id]) for row in rows]
+
+
+def _deployment(row: Row) -> str:
+    """Rows of one deployment follow each other: its tables are kept."""
+    case = row.case
+    return json.dumps([case[name] for name in ("engine", "model", "gpu")] + [case.get("version", ""), case["isl"]])
 
 
 def _key(row: Row) -> tuple[str, ...]:
@@ -167,9 +191,10 @@ def _point(row: Row, one: Answer) -> str:
     return f"{row.id},{kind(row)},{','.join(cells)}"
 
 
-def _named(row: Row, words: Sequence[str]) -> bool:
+def _named(row: Row, only: str) -> bool:
+    """Whether a row's group has all words of one of the alternatives."""
     name = f"{kind(row)} {' '.join(asdict(row.group).values())}"
-    return all(word in name for word in words)
+    return any(all(word in name for word in words.split()) for words in only.split("|"))
 
 
 def main() -> None:
@@ -177,19 +202,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", default="", help="only groups with these words, such as 'vllm B200'")
+    parser.add_argument("--only", default="", help="only groups with these words: 'vllm B200|sglang B200'")
     parser.add_argument("--needs", action="store_true", help="also rows that need what a case cannot say")
     parser.add_argument("--dated", action="store_true", help="rows without a version run on the release of their day")
     parser.add_argument("--every", type=int, default=1, help="only one row in so many")
     parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
+    parser.add_argument("--slices", type=Path, help="keep answers in this folder; the same command again goes on")
+    parser.add_argument("--seconds", type=float, default=240, help="of a slice")
     parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
     options = parser.parse_args()
-    every = [row for row in read(options.data or corpus(), dated=options.dated) if _named(row, options.only.split())]
+    every = [row for row in read(options.data or corpus(), dated=options.dated) if _named(row, options.only)]
     rows = [row for row in every if options.needs or row.answerable][:: options.every]
     began = time.perf_counter()
-    found = answers(rows, options.workers)
+    if options.slices:
+        found, apart = sliced(rows, options.slices, time.monotonic() + options.seconds)
+    else:
+        found = answers(rows, options.workers)
+        apart = left_out(rows, found, options.workers)
     sys.stderr.write(f"{len(rows)} rows in {time.perf_counter() - began:.0f} s\n")
-    apart = left_out(rows, found, options.workers)
     groups, shipped = by_group(rows, apart), by_group(rows, found)
     if options.answers:
         options.answers.write_text("".join(json.dumps(answer) + "\n" for answer in found), "utf-8")
@@ -201,12 +231,12 @@ def main() -> None:
         options.json.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *points]) + "\n", "utf-8")
     show(groups)
     print("as shipped")
-    show(by_kind(shipped))
+    show(shipped)
 
 
 def show(groups: Sequence[dict[str, Any]]) -> None:
-    """The two tables, as text."""
-    for group in [*groups, *(by_kind(groups) if "source" in groups[0] else [])]:
+    """Groups, their kinds, and all of them together, each group alike; as text."""
+    for group in [*groups, *by_kind(groups), {"kind": "all", **_means(groups)}]:
         name = " ".join(str(group[part]) for part in ("kind", *Group.__slots__) if part in group)
         cells = [
             f"{metric[:4]} {score['mape']:6.1f} {score.get('median', 0.0):+6.1f} {score['covered']:4.0f}%"
