@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,8 @@ from torch import Tensor
 
 from pipewave.residual.nets import Net, load
 from train.ensemble import Ensemble, Shape
-from train.fit import _rate
+from train.export import replace_net
+from train.fit import rate_at
 from train.nets.gemm import drawn
 from train.record import commit, peak_mb, start_of
 from train.rows import Ints, Rows
@@ -36,7 +37,7 @@ LOOKED_AT = 40_000  # rows that say which units matter
 HIDDEN_SHARE = 0.1  # of the codes of a question, as in training
 TOGETHER, SCALE, MEASURED = 2.0, 0.02, 0.02  # beside the square of a member's error: of the mean of members, of the
 # scale, and of the mean against measured times
-EMA = 0.999
+RATE, EMA = 3e-3, 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def narrowed(teacher: Ensemble, hidden: tuple[int, ...], features: Tensor, codes
 def taught(student: Ensemble, rows: Questions, calls: Questions, steps: int, batch: int, rate: float) -> Ensemble:
     """The student after so many steps, half of each batch from either; weights are averaged over the last steps."""
     optimiser = torch.optim.Adam(student.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, steps))
     averaged = [parameter.detach().clone() for parameter in student.parameters()]
     halves = zip(_orders(len(rows.codes), batch // 2), _orders(len(calls.codes), batch // 2), strict=True)
     for step, (some, others) in zip(range(steps), halves, strict=False):
@@ -176,27 +177,33 @@ def _hidden(codes: Tensor) -> Tensor:
     return codes * (torch.rand(codes.shape) >= HIDDEN_SHARE)
 
 
-def distil(name: str, card: Path, rows: Rows, hidden: tuple[int, ...], steps: int, batch: int, folder: Path) -> None:
-    """Teach, print how far the student is off on held-out shapes, write a run as `train.fit` does."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The net, the split of rows that its members know, units of each layer, steps and rows a step."""
+
+    net: str
+    split: str
+    hidden: tuple[int, ...]
+    steps: int
+    batch: int
+
+
+def distil(plan: Plan, card: Path, rows: Rows, folder: Path) -> None:
+    """Teach, print how far the student is off on held-out rows, write a run as `train.fit` does."""
     torch.manual_seed(0)
-    begun, net, split = time.perf_counter(), load(card).net, by_name("ship", rows)
+    begun, net, split = time.perf_counter(), load(card).net, by_name(plan.split, rows)
     columns = [rows.names.index(feature) for feature in net.features]
     seen, mine = torch.tensor(rows.features[split.train][:, columns]), _codes(net, rows, split.train)
     mean, std = seen.mean(0), seen.std(0) + 1e-3
     teacher = teacher_of(net, card, mean, std)
     some = torch.randperm(len(seen))[:LOOKED_AT]
-    student = narrowed(teacher, hidden, seen[some], mine[some])
+    student = narrowed(teacher, plan.hidden, seen[some], mine[some])
     residual = torch.tensor(rows.residual[split.train], dtype=torch.float32)
-    asked = Questions(seen, mine, answers(teacher, seen, mine), residual)
-    unsaid = _hidden(mine)
-    asked = asked.beside(
-        Questions(seen, unsaid, answers(teacher, seen, unsaid), residual.new_full((len(seen),), np.nan))
-    )
-    calls, codes = map(torch.tensor, drawn(name, net))
-    codes = torch.where(torch.rand(len(codes), 1) < 0.3, _hidden(codes), codes)
-    others = Questions(calls, codes, answers(teacher, calls, codes), residual.new_full((len(calls),), np.nan))
+    asked = Questions(seen, mine, answers(teacher, seen, mine), residual).beside(put(teacher, seen, _hidden(mine)))
+    calls, codes = map(torch.tensor, drawn(plan.net, net))
+    others = put(teacher, calls, torch.where(torch.rand(len(codes), 1) < 0.3, _hidden(codes), codes))
     print(f"{len(seen):,} rows, {len(calls):,} drawn calls", flush=True)
-    student = taught(student, asked, others, steps, batch, 3e-3)
+    student = taught(student, asked, others, plan.steps, plan.batch, RATE)
     out, theirs = torch.tensor(rows.features[split.score][:, columns]), _codes(net, rows, split.score)
     off = (answers(student, out, theirs) - answers(teacher, out, theirs))[..., 0].mean(0)
     log = {
@@ -205,13 +212,13 @@ def distil(name: str, card: Path, rows: Rows, hidden: tuple[int, ...], steps: in
         "categories": {name: list(codes) for name, codes in net.categories.items()},
         "seconds": round(time.perf_counter() - begun, 1), "peak_mb": peak_mb(), "threads": torch.get_num_threads(),
         "device": "cpu", "commit": commit(), "start": start_of(card),
-        "distilled": {"hidden": list(hidden), "steps": steps, "batch": batch, "off": round(float(off.std()), 4)},
+        "distilled": asdict(plan) | {"off": round(float(off.std()), 4)},
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {key: tensor.numpy() for key, tensor in student.folded().items()}
-    np.savez(folder / "weights.npz", members=np.array(["ship"] * len(student.mean)), **tensors)
+    np.savez(folder / "weights.npz", members=np.array([plan.split] * len(student.mean)), **tensors)
     (folder / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
-    print(f"held-out shapes: {100 * float(off.std()):.2f} % from the teacher", flush=True)
+    print(f"held-out rows: {100 * float(off.std()):.2f} % from the teacher", flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -219,13 +226,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--net", default="gemm", help="one of the nets of GEMMs")
     parser.add_argument("--in", dest="rows", type=Path, required=True, help="rows.npz, see train.rows")
     parser.add_argument("--card", type=Path, required=True, help="card of the weights that teach")
+    parser.add_argument("--split", default="ship", help="of the rows that the members know")
     parser.add_argument("--hidden", default="128,96,64", help="units of each layer")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=2_048)
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
+    parser.add_argument("--weights", type=Path, help="folder for weights with these members in the place of the net")
     options = parser.parse_args(argv)
     hidden = tuple(map(int, options.hidden.split(",")))
-    distil(options.net, options.card, load_rows(options.rows), hidden, options.steps, options.batch, options.out)
+    plan = Plan(options.net, options.split, hidden, options.steps, options.batch)
+    rows = load_rows(options.rows)
+    distil(plan, options.card, rows, options.out)
+    if options.weights:
+        print(replace_net(options.card, rows, options.out, options.weights, split=plan.split))
     return 0
 
 
