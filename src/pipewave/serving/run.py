@@ -19,7 +19,7 @@ from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
 from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
-from pipewave.serving.interval import Uncertainty, around, names_version, server_of
+from pipewave.serving.interval import Uncertainty, interval_ends, names_version, server_of
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.setup import Setup
@@ -199,7 +199,7 @@ def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
     middle, uncertain = server.run(traffic, sla), server.uncertain
     ends = [server.run(traffic, sla, scale=scale).answer for scale in uncertain.tried(traffic.concurrency)]
     notes = {"notes": [uncertain.note()]}
-    return replace(middle, answer={**middle.answer, **around(middle.answer, uncertain, *ends), **notes})
+    return replace(middle, answer={**middle.answer, **interval_ends(middle.answer, uncertain, *ends), **notes})
 
 
 def _images_us(runner: Runner, images: int) -> float:
