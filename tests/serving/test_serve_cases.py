@@ -66,6 +66,7 @@ def test_answers_come_in_order_with_errors_in_their_place() -> None:
     assert codes == ["bad_value", "unknown_field", "does_not_fit", "unknown_gpu", "bad_value", "bad_value", "bad_value"]
     assert "concurrency" in found[2]["error"]["message"]
     assert found[6]["error"]["field"] == "arrivals[0]"
+    assert "none: nothing is drafted" in found[7]["error"]["message"]
 
 
 def test_an_answer_does_not_depend_on_its_company_or_on_who_computes_it() -> None:

@@ -160,8 +160,8 @@ class Server:
 
     def _looks(self) -> dict[str, Any]:
         """When the scheduler looks at new requests, and over how many ranks it spreads them."""
-        setup = self.setup
-        looks = {"overlaps": self.runner.engine.overlaps, "interval": setup.recv_interval}
+        setup, made = self.setup, self.drafted.mean if self.drafted else 1.0  # tokens of a request in a step
+        looks = {"overlaps": self.runner.engine.overlaps, "interval": round(setup.recv_interval * made)}
         return {**looks, "ranks": setup.dp, "patience": setup.patience}
 
     def _pipeline_factor(self) -> float:
