@@ -9,6 +9,8 @@ was launched with chunks of 16,384 tokens (InferenceX benchmarks/dsr1_fp4_b200.s
 holds more, a prompt is cut, its second part attends to a cached prefix for the first time, and the run's mean TTFT is
 1.3 to 10 seconds more than its prompts take: times ten waves, 10 to 97 seconds once, whatever lengths, batch and GPUs.
 Below that size, and in every run of 0.5.9, nothing of the kind is seen.
+
+And so are runs that drafted without saying so (`bench.published_series`). They are asked as such.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 
 import yaml
 
+from bench.published_series import drafting, series
 from pipewave.errors import PipewaveError
 from pipewave.files import sealed
 from pipewave.gpus import find
@@ -56,6 +59,7 @@ NVFP4 = {
     "group_size": 16,
     "exclude_modules": ["lm_head", "model.layers.*.self_attn*"],
 }
+DRAFTED = {"speculative": "mtp"}
 CARDS = Path(__file__).resolve().parents[1] / ".cache" / "cards"
 
 
@@ -86,11 +90,18 @@ class Row:
     @property
     def apart(self) -> str:
         """Why it counts apart though it can be asked; empty where it counts."""
-        if self.group.source.startswith(GENERATED) and self.day:
+        if self.generated:
             return "workers not given"
         if self.compiles:
             return "compiles in its first requests"
+        if "speculative" in self.case:
+            return "drafts and does not say so"
         return "beyond the GPUs it names" if of_peak(self) > 1.0 or of_reading(self) > 1.0 else ""
+
+    @property
+    def generated(self) -> bool:
+        """Whether AIConfigurator generated the deployment, so that nothing tells its number of workers."""
+        return self.group.source.startswith(GENERATED) and bool(self.day)
 
     @property
     def answerable(self) -> bool:
@@ -130,17 +141,19 @@ def read(folder: Path, *, dated: bool = False) -> list[Row]:
 
 def _rows(folder: Path) -> Iterator[Row]:
     with (folder / "rows.csv").open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            if not line["doubt"] and line["mode"] != "sharegpt":
-                yield _row(folder, line)
+        lines = [line for line in csv.DictReader(file) if line["mode"] != "sharegpt"]
+    drafted = drafting(lines)
+    for line in lines:
+        if not line["doubt"]:
+            yield _row(folder, line, DRAFTED if series(line) in drafted else {})
 
 
-def _row(folder: Path, line: dict[str, str]) -> Row:
+def _row(folder: Path, line: dict[str, str], more: dict[str, Any]) -> Row:
     group = Group(*(line[name] for name in Group.__slots__))
     measured = {name: float(line[name]) for name in METRICS if line[name]}
     release, found = of_the_day(line["engine"], line["note"]), DAY.search(line["note"])
     day = found.group() if found else ""
-    return Row(line["id"], group, _case(folder, line), measured, line["needs"], release, day)
+    return Row(line["id"], group, _case(folder, line) | more, measured, line["needs"], release, day)
 
 
 def _dated(row: Row) -> Row:

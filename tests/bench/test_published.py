@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench import published, published_cover, published_fit, stream_cost
+from bench import published, published_cover, published_fit, published_rows, stream_cost
 from bench.published_rows import Group, Row, corpus, of_peak, of_reading, read
+from bench.published_series import PLACE, drafting, series
 from pipewave.software import front
 
 GROUPS = [Group("s", "vllm", gpu, "m", "fp8") for gpu in ("H100", "H200", "B200", "L40S")]
@@ -48,6 +49,30 @@ def test_runs_whose_first_prompts_are_cut_and_compile_are_apart() -> None:
     assert [fp4(n).compiles for n in (4, 16, 32, 128)] == [False, False, True, True]
     assert not fp4(32, version="0.5.9").compiles
     assert published.kind(fp4(32)) == "sglang (compiles in its first requests)"
+
+
+def line(table: str, load: int, ttft: float, tpot: float, **more: str) -> dict[str, str]:
+    place = dict.fromkeys([*PLACE, "doubt"], "") | {"concurrency": str(load)}
+    return place | {"url": f"x id={table}_1024x1024_c{load}_tp8_7", "ttft_ms": str(ttft), "tpot_ms": str(tpot)} | more
+
+
+def test_a_series_drafts_where_all_its_twins_show_sooner_tokens_and_later_first_ones() -> None:
+    plain = [line("a", n, 100.0, 10.0) for n in (4, 8, 16, 32, 64)]
+    drafts = [line("b", n, 120.0, 8.0) for n in (4, 8, 16, 32, 64, 128)]
+    assert drafting([*plain, *drafts]) == {series(drafts[0])} == {"b_tp8"}
+    assert not drafting([*plain[:4], *drafts])  # too few twins
+    assert not drafting([*plain, *drafts[:4], line("b", 64, 90.0, 8.0)])  # one twin is a faster server
+    assert not drafting([*plain, *(line("b", n, 100.0, 10.0) for n in (4, 8, 16, 32, 64))])  # the same runs twice
+    assert not drafting([*plain, *(one | {"doubt": "artefact of the table"} for one in drafts)])
+
+
+@pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
+def test_runs_of_a_series_that_drafts_are_asked_so_and_apart() -> None:
+    drafted = [row for row in read(corpus()) if "speculative" in row.case]
+    assert {(row.group.gpu, row.group.model, row.group.precision, row.case["tp"]) for row in drafted} == {
+        ("B200", "DeepSeek-R1", "fp8", 8)
+    }
+    assert {published.kind(row) for row in drafted} == {"sglang (drafts and does not say so)"}
 
 
 @pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
@@ -143,6 +168,21 @@ def test_groups_that_differ_need_more_than_nine_in_ten_of_the_others() -> None:
 def test_what_is_known_of_a_row_is_not_asked_of_its_server() -> None:
     assert published_cover.Point(GROUPS[0], "ttft_ms", 0.5, 0.3).needed == pytest.approx(0.4)
     assert published_cover.Point(GROUPS[0], "ttft_ms", 0.2, 0.3).needed == 0.0
+
+
+def test_generated_pools_are_a_kind_of_their_own_and_count_with_all() -> None:
+    """Nothing tells their workers; the sum over all groups still holds them."""
+    made = Group(published_rows.GENERATED, "vllm", "H100", "m", "fp8")
+    rows = [
+        row(GROUPS[0], 100.0, needs="disaggregated"),
+        replace(row(made, 100.0, needs="disaggregated"), day="2026-03-07"),
+    ]
+    groups = published.by_group(rows, [answer(110.0), answer(190.0)])
+    assert {group["kind"] for group in groups} == {
+        "vllm (disaggregated)",
+        "vllm (disaggregated, workers not given)",
+    }
+    assert published.means(groups)["ttft_ms"]["mape"] == pytest.approx((10 + 90) / 2)
 
 
 def test_deployments_whose_workers_are_not_given_are_apart() -> None:

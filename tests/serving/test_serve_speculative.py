@@ -134,6 +134,15 @@ def test_more_accepted_is_faster_and_pays_longer(runner: Runner) -> None:
     assert pays == sorted(pays)
 
 
+def test_a_scheduler_that_looks_every_few_steps_sees_as_many_tokens_as_they_make() -> None:
+    """The simulator counts tokens of a request; a step that drafts makes several."""
+    how = of("eagle3,tokens=3,acceptance=1")
+    drafted, plain = (
+        Server.of(LLAMA, "H200", Setup(engine="sglang", recv_interval=10, speculative=one), 2048) for one in (how, None)
+    )
+    assert (drafted.pool(1).interval, plain.pool(1).interval) == (40, 10)
+
+
 def test_a_plain_simulator_that_draws_every_draft_agrees(runner: Runner) -> None:
     """A batch of 16 walked step by step, each request with its own luck: mean time a token within 2 %."""
     how = of("eagle3,tokens=3,acceptance=0.7")
