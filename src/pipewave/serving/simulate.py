@@ -30,7 +30,8 @@ class Clock(Timed, GroupTimed, Protocol):
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Engines of one kind: how many run side by side, what a step costs them, their limits, and when they look at new
-    requests (`overlaps`, `interval`: see Inbox). Each holds `ranks` data-parallel ranks (`patience`: see Group)."""
+    requests (`overlaps`, `interval`: see Inbox). Each holds `ranks` data-parallel ranks (`patience`: see Group). late:
+    what a step made is handed on when this share of the step after it has passed, at once where none follows."""
 
     table: Clock
     limits: Limits
@@ -39,6 +40,7 @@ class Pool:
     interval: int = 1
     ranks: int = 1
     patience: int = 0
+    late: float = 0.0
 
     def replicas(
         self, traffic: Traffic, *, ready: bool = False, jitter: float = 0.0, seed: int = 0
@@ -107,6 +109,7 @@ class Simulation:
         self.back = decode.replicas(traffic, ready=True, **scatter) if decode else []
         self.engines: list[Replica | Group] = [*self.front, *self.back]
         self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
+        self.late = [pool.late] * len(self.front) + [decode.late if decode else 0.0] * len(self.back)
         self.began_s = [0.0] * len(self.engines)  # when the step before the next one began
         self.busy: list[Step | None] = [None] * len(self.engines)
         self.events: list[tuple[float, int, Handler, int]] = []
@@ -207,10 +210,18 @@ class Simulation:
     def _finish(self, now: float, which: int) -> None:
         step = self.busy[which]
         self.busy[which] = None
-        if step is not None:
+        if step is not None and not self.late[which]:
             self._tokens(now, which, step)
         if self.busy[which] is None and not (self.engines[which].idle and not self.inboxes[which]):
             self._start(now, which)
+        if step is not None and self.late[which]:
+            self._after(now, which, step)
+
+    def _after(self, now: float, which: int, step: Step) -> None:
+        """Hand on what a step made once the next one, which has begun, is launched."""
+        follows = self.busy[which]
+        wait_s = self.late[which] * follows.seconds if follows else 0.0
+        self._at(now + wait_s, lambda then, engine: self._tokens(then, engine, step), which)
 
     def _tokens(self, now: float, which: int, step: Step) -> None:
         record, seen = self.record, self.desk.leave(now, step.decoding + len(step.first))
