@@ -1,0 +1,40 @@
+"""How wide answers are whose kernel nobody measured: laws of the quantile over kernels that are left out whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.unseen_kernels import Kernel, half_width, table
+
+
+def kernel(net: str, error: float, *, rows: int = 10, known: bool = False, half: float = 0.0) -> Kernel:
+    """A kernel all rows of which are off by as much."""
+    return Kernel(net, "logo:B200", f"vllm|{net}", known, np.full(rows, error), np.full(rows, half))
+
+
+@given(st.lists(st.floats(0.01, 3.0), min_size=3, max_size=12))
+def test_it_lies_among_the_errors_and_above_most(errors: list[float]) -> None:
+    """At least the level of kernels is inside the half-width, and none is wider than the worst."""
+    found = half_width([kernel(f"net{i}", error) for i, error in enumerate(errors)])
+    assert min(errors) <= found <= max(errors)
+    assert np.mean(np.array(errors) <= found + 1e-9) >= 0.9
+
+
+def test_a_kernel_counts_once_however_many_rows_it_has() -> None:
+    """Ten thousand rows of one kernel do not outvote nine others."""
+    few = [kernel(f"net{i}", 0.1 * (i + 1)) for i in range(10)]
+    many = [*few[:-1], kernel("net9", 1.0, rows=10_000)]
+    assert half_width(few) == pytest.approx(half_width(many))
+
+
+def test_a_net_is_judged_by_others_kernels_alone() -> None:
+    """A net whose unseen kernel is far off is not covered by its own error; its known kernels keep their intervals."""
+    found = {f"net{i}": [kernel(f"net{i}", 0.2)] for i in range(4)}
+    found["far"] = [kernel("far", 2.0), kernel("far", 0.1, known=True, half=0.15)]
+    nets = table(found)["nets"]
+    assert nets["far"]["unseen"]["covered"] == 0.0
+    assert nets["far"]["known"] == {"kernels": 1, "mape": 10.5, "covered": 100.0}
+    assert nets["net0"]["unseen"]["covered"] == 100.0
