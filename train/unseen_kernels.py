@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.software.known import LEVELS
 from pipewave.software.stacks import framework
@@ -26,7 +27,7 @@ from train.__main__ import RUNS, TABLES, WEIGHTS
 from train.evaluate import scored
 from train.intervals import LEVEL, RAISED, Floats, weighted_quantile
 from train.predictions import load_predictions
-from train.rows import Ints, Rows
+from train.rows import Rows
 from train.rows import load as load_rows
 from train.splits import by_name
 
@@ -38,7 +39,7 @@ NO_ROWS = LEVELS[-1]  # the level of software of a kernel without rows
 class Kernel:
     """Rows of a kernel on the cards that one split leaves out: net, split, name, whether other cards' rows hold it,
 
-    log errors [row] and half-widths of the intervals that the net's own left-out cards call for [row].
+    log errors [row], half-widths of the intervals that the net's own left-out cards call for [row], GPU and type [row].
     """
 
     net: str
@@ -47,22 +48,24 @@ class Kernel:
     known: bool
     error: Floats
     half: Floats
+    cell: NDArray[np.str_]
 
 
 def kernels(net: str, folder: Path) -> Iterator[Kernel]:
     """Every kernel of every GPU left out of a net's run."""
     rows = load_rows(folder / "rows.npz")
-    names = _names(rows)
+    names, gpus, types = _names(rows), rows.columns["gpu"].text(), rows.columns["dtype"].text()
+    cells = np.char.add(np.char.add(gpus, "|"), types)
     for part in scored("logo", rows, load_predictions(folder / "net")):
         split = by_name(part.name, rows)
         seen = set(names[split.train])
         error = part.mean - rows.residual[part.index]
         for name in np.unique(names[part.index]):
             at = names[part.index] == name
-            yield Kernel(net, part.name, str(name), name in seen, error[at], part.half[at])
+            yield Kernel(net, part.name, str(name), name in seen, error[at], part.half[at], cells[part.index][at])
 
 
-def _names(rows: Rows) -> Ints:
+def _names(rows: Rows) -> NDArray[np.str_]:
     """Framework and implementation of each row: `default` of two frameworks are two kernels."""
     stacks, impls = (rows.columns[name] for name in ("stack", "impl"))
     frameworks = np.array([framework(stack) for stack in stacks.values])
@@ -98,7 +101,10 @@ def _inside(one: Kernel, half: float) -> float:
 
 
 def table(found: Mapping[str, Sequence[Kernel]]) -> dict[str, object]:
-    """By net: mean error (%) and share inside (%) of kernels that other cards' rows hold, and of those that none do."""
+    """By net: mean error (%) and share inside (%) of kernels that other cards' rows hold, and of those that none do;
+
+    `all`: the same of all rows, GPUs and types alike, as the errors of a GPU left out are counted.
+    """
     unseen = [one for each in found.values() for one in each if not one.known]
     nets = {net: _of_net(net, each, unseen) for net, each in found.items()}
     covered = float(np.mean([_inside(one, half_width(_others(unseen, one.net))) for one in unseen]))
@@ -111,7 +117,18 @@ def _of_net(net: str, each: Sequence[Kernel], unseen: Sequence[Kernel]) -> dict[
         ("known", 0.0, [one for one in each if one.known]),
         ("unseen", wide, [one for one in each if not one.known]),
     )
-    return {name: _figures(chosen, half) for name, half, chosen in named if chosen}
+    found = {name: _figures(chosen, half) for name, half, chosen in named if chosen}
+    return found | {"all": _by_cell(each, wide)}
+
+
+def _by_cell(each: Sequence[Kernel], wide: float) -> dict[str, float]:
+    """Figures of all rows, every GPU and type alike; rows of kernels never measured have that half-width at least."""
+    error, cell = (np.concatenate([getattr(one, name) for one in each]) for name in ("error", "cell"))
+    half = np.concatenate([one.half if one.known else np.maximum(one.half, wide) for one in each])
+    at = [cell == name for name in np.unique(cell)]
+    off = np.mean([np.abs(np.expm1(error[rows])).mean() for rows in at])
+    inside = np.mean([np.mean(np.abs(error[rows]) <= half[rows]) for rows in at])
+    return {"mape": round(100.0 * float(off), 1), "covered": round(100.0 * float(inside), 1)}
 
 
 def _figures(chosen: Sequence[Kernel], half: float) -> dict[str, float]:

@@ -12,7 +12,9 @@ from train.unseen_kernels import Kernel, half_width, table
 
 def kernel(net: str, error: float, *, rows: int = 10, known: bool = False, half: float = 0.0) -> Kernel:
     """A kernel all rows of which are off by as much."""
-    return Kernel(net, "logo:B200", f"vllm|{net}", known, np.full(rows, error), np.full(rows, half))
+    return Kernel(
+        net, "logo:B200", f"vllm|{net}", known, np.full(rows, error), np.full(rows, half), np.full(rows, "B200|bf16")
+    )
 
 
 @given(st.lists(st.floats(0.01, 3.0), min_size=3, max_size=12))
@@ -38,3 +40,4 @@ def test_a_net_is_judged_by_others_kernels_alone() -> None:
     assert nets["far"]["unseen"]["covered"] == 0.0
     assert nets["far"]["known"] == {"kernels": 1, "mape": 10.5, "covered": 100.0}
     assert nets["net0"]["unseen"]["covered"] == 100.0
+    assert nets["far"]["all"] == {"mape": 324.7, "covered": 50.0}  # two kernels of one GPU and type are one cell
