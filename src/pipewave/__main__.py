@@ -2,4 +2,5 @@
 
 from pipewave.cli import main
 
-main()
+if __name__ == "__main__":  # processes of the page read this file, too
+    main()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +22,7 @@ from pipewave.calls.fields import of
 from pipewave.cli import build
 from pipewave.errors import UnknownKernel
 from pipewave.evaluate.folds import group_of
-from pipewave.kernels import BUILT_IN, Analysis, Columns, Context, Family, base, families, register
+from pipewave.kernels import BUILT_IN, Analysis, Columns, Context, Family, base, families, family_of, register
 from pipewave.kernels.faces import Faces, KernelName, Page, Plan, Profile, Rows, Runner
 from pipewave.kernels.launched import Given, Kernel, Launched, Op
 from pipewave.measure import plan
@@ -152,12 +154,22 @@ def test_a_withdrawn_family_leaves_nothing_behind() -> None:
 
 
 def test_built_in_families_and_call_classes_agree() -> None:
-    assert {family.call for family in BUILT_IN} >= set(calls.BUILT_IN)
-    assert all(family.name == family.call.kernel for family in BUILT_IN)
+    known = {name: family_of(name) for name in BUILT_IN}
+    assert {family.call for family in known.values()} == set(calls.BUILT_IN)
+    assert all(name == family.name == family.call.kernel for name, family in known.items())
+
+
+def test_a_command_about_a_kernel_loads_no_other_family() -> None:
+    asked = ["predict", "gemm", "4096", "4096", "4096"]
+    code = f"import sys; from pipewave.cli import build; build()({asked}, standalone_mode=False); print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    loaded = {name.split(".")[2] for name in shown.split() if name.startswith("pipewave.kernels.")}
+    assert "gemm" in loaded and not loaded & {"attention", "moe", "recurrent", "collective", "expert_exchange"}
 
 
 def test_built_in_faces_are_whole_and_streams_of_plans_their_own() -> None:
-    for family in BUILT_IN:
+    built_in = [family_of(name) for name in BUILT_IN]
+    for family in built_in:
         assert not family.faces or (family.profile.names and family.rows and family.page), family.name
-    streams = [rows.stream for family in BUILT_IN for rows in family.rows.values() if rows.plans]
+    streams = [rows.stream for family in built_in for rows in family.rows.values() if rows.plans]
     assert None not in streams and len(set(streams)) == len(streams)

@@ -200,3 +200,36 @@ def test_prompts_replay_graphs_in_pieces_up_to_a_limit() -> None:
     inside, beyond = (new.regime(rows=rows, **kind) for rows in (new.pieces_limit, new.pieces_limit + 1))
     assert inside.between_us < beyond.between_us
     assert inside.beside_us == pytest.approx(new.step_us + 32 * new.layer_us)
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "fuses"),
+    [
+        # modeling_qwen3.py norms in a layer of its own; modeling_llama.py joins both from 1.0.0rc5 on, above a width of 4,096.
+        ("1.2.0", "Qwen3-32B", False),
+        ("1.2.0", "Llama-3.1-8B", False),
+        ("1.2.0", "Llama-3.1-70B", True),
+        ("1.0.0rc3", "Llama-3.1-70B", False),
+        ("0.12.0", "Mixtral-8x7B", False),
+        ("1.2.0", "gpt-oss-120b", True),
+        ("1.2.0", "DeepSeek-V3", True),
+    ],
+)
+def test_tensorrt_llm_joins_reductions_and_norms_of_those_models_that_its_source_joins(
+    version: str, model: str, fuses: bool
+) -> None:
+    engine, deployment = find_engine(f"trtllm:{version}"), Deployment(load(model), Parallel(8))
+    plain = Runner.of(deployment, find("H200"), engine.what_if(fused_norm_mib=0.0))
+    batch = plain.batch([1] * 8, [1000] * 8)
+    saved = plain.steps([batch]).total_us - Runner.of(deployment, find("H200"), engine).steps([batch]).total_us
+    assert (float(saved[0]) > 0.0) == fuses
+
+
+def test_experts_in_python_keep_the_host_busy() -> None:
+    deployment = Deployment(load("gpt-oss-120b"), Parallel(8))
+    prompt = {}
+    for gpu in ("H200", "B200"):
+        runner = Runner.of(deployment, find(gpu), find_engine("trtllm"))
+        prompt[gpu] = float(runner.steps([runner.batch([500], [500])]).total_us[0])
+    matmuls_us = 37 * runner.engine.launch_us * 36  # in each of 36 layers
+    assert prompt["H200"] > matmuls_us > prompt["B200"]

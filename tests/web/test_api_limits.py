@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -126,9 +127,13 @@ def test_trace_limits(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipewave.web.app.TRACE_BYTES", 10_000)
     reply = client.send("POST", "/api/trace", b"x" * 20_000)
     assert (reply.status, reply.json()["error"]["code"]) == (413, "too_large")
-    monkeypatch.setattr("pipewave.web.limits.UNPACKED_BYTES", 1 << 20)
-    bomb = client.send("POST", "/api/trace?gpu=H200", gzip.compress(b" " * (3 << 20)))
-    assert bomb.status == 422 and "unpacks to more than 1 MiB" in bomb.json()["error"]["message"]
+
+
+def test_a_trace_that_unpacks_to_too_much_is_refused(client: Any) -> None:
+    part = b"[" + b" " * (8 << 20) + b'"' + random.Random(1).randbytes(32_000).hex().encode() + b'"],'
+    many = gzip.compress(b'{"traceEvents": [') + gzip.compress(part) * (limits.UNPACKED_BYTES // len(part) + 1)
+    bomb = client.send("POST", "/api/trace?gpu=H200", many)
+    assert bomb.status == 422 and "unpacks to more than 512 MiB" in bomb.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

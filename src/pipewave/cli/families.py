@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from pipewave.calls.base import Call
 from pipewave.calls.fields import Rule, defaults, required, rules
 from pipewave.calls.lists import integers
-from pipewave.kernels import Family, registered
+from pipewave.kernels import Family, family_of
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
 # What a narrow terminal goes without, in order.
@@ -28,13 +28,11 @@ class Kernel(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def build() -> typer.Typer:
-    """An application with one command a family."""
-    group = typer.Typer(rich_markup_mode="markdown", help="Latency of a kernel.")
-    group.callback()(lambda: None)
-    for family in registered():
-        group.command(family.name, cls=Kernel, help=_help(family))(_command(family.call))
-    return group
+def command(name: str) -> Any:
+    """The command of a family."""
+    family, alone = family_of(name), typer.Typer(rich_markup_mode="markdown", add_completion=False)
+    alone.command(family.name, cls=Kernel, help=_help(family))(_command(family.call))
+    return typer.main.get_command(alone)
 
 
 def _help(family: Family) -> str:

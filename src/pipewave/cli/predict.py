@@ -18,24 +18,22 @@ class Families(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of the families."""
-        return list(_families().commands)
+        from pipewave.kernels import families
+
+        return list(families())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a family, None where there is none of that name."""
-        return _families().commands.get(cmd_name)
+        from pipewave.kernels import families, revision
+
+        return _built(cmd_name, revision()) if cmd_name in families() else None
 
 
-def _families() -> Any:
-    from pipewave.kernels import revision
+@lru_cache(maxsize=32)
+def _built(family: str, registry: int) -> Any:
+    from pipewave.cli.families import command
 
-    return _built(revision())
-
-
-@lru_cache(maxsize=1)
-def _built(registry: int) -> Any:
-    from pipewave.cli.families import build
-
-    return typer.main.get_command(build())
+    return command(family)
 
 
 def register(app: typer.Typer) -> None:

@@ -1,15 +1,14 @@
-"""Kernel families, one a folder. Importing this package registers the built-in ones, listed here and nowhere else."""
+"""Kernel families, one a folder. The built-in ones are listed here and nowhere else; each is loaded when asked for."""
 
 from __future__ import annotations
 
-from pipewave.kernels.attention import analyse as attention
-from pipewave.kernels.attention_module import analyse as attention_module
 from pipewave.kernels.base import (
     Analysis,
     Columns,
     Context,
     Family,
     Ragged,
+    expect,
     families,
     family_of,
     register,
@@ -17,17 +16,9 @@ from pipewave.kernels.base import (
     revision,
     rows_of,
 )
-from pipewave.kernels.collective import analyse as collective
-from pipewave.kernels.expert_exchange import all_to_all, mega_moe
-from pipewave.kernels.gemm import analyse as gemm
-from pipewave.kernels.gemm import batched
-from pipewave.kernels.hyper_connection import analyse as hyper_connection
-from pipewave.kernels.mla import analyse as mla
-from pipewave.kernels.moe import analyse as moe
-from pipewave.kernels.recurrent import conv, delta_net, mamba2
-from pipewave.kernels.streaming import elementwise, norm
 
 __all__ = [
+    "BUILT_IN",
     "Analysis",
     "Columns",
     "Context",
@@ -41,23 +32,27 @@ __all__ = [
     "rows_of",
 ]
 
-BUILT_IN: tuple[Family, ...] = (
-    gemm.FAMILY,
-    attention.FAMILY,
-    mla.FAMILY,
-    moe.FAMILY,
-    norm.RMSNORM,
-    norm.SILU,
-    elementwise.FAMILY,
-    *collective.FAMILIES,
-    delta_net.FAMILY,
-    conv.FAMILY,
-    mamba2.FAMILY,
-    attention_module.FAMILY,
-    hyper_connection.FAMILY,
-    all_to_all.FAMILY,
-    mega_moe.FAMILY,
-    batched.FAMILY,
-)
-for _family in BUILT_IN:
-    register(_family)
+# The record of each family, as file and name: a command about one of them does without the others.
+BUILT_IN = {
+    "gemm": "gemm.analyse:FAMILY",
+    "attention": "attention.analyse:FAMILY",
+    "mla": "mla.analyse:FAMILY",
+    "fused_moe": "moe.analyse:FAMILY",
+    "rmsnorm": "streaming.norm:RMSNORM",
+    "silu_and_mul": "streaming.norm:SILU",
+    "elementwise": "streaming.elementwise:FAMILY",
+    "all_reduce": "collective.analyse:ALL_REDUCE",
+    "all_gather": "collective.analyse:ALL_GATHER",
+    "reduce_scatter": "collective.analyse:REDUCE_SCATTER",
+    "all_to_all": "collective.analyse:ALL_TO_ALL",
+    "send_recv": "collective.analyse:SEND_RECV",
+    "delta_net": "recurrent.delta_net:FAMILY",
+    "causal_conv1d": "recurrent.conv:FAMILY",
+    "mamba2": "recurrent.mamba2:FAMILY",
+    "attention_module": "attention_module.analyse:FAMILY",
+    "hyper_connection": "hyper_connection.analyse:FAMILY",
+    "moe_all_to_all": "expert_exchange.all_to_all:FAMILY",
+    "mega_moe": "expert_exchange.mega_moe:FAMILY",
+    "batched_gemm": "gemm.batched:FAMILY",
+}
+expect({name: f"pipewave.kernels.{home}" for name, home in BUILT_IN.items()})

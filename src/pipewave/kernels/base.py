@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -228,16 +229,25 @@ def _faces_of(family: Family) -> Faces:
 
 @dataclass(slots=True)
 class _Registry:
+    """Families by name, as far as they are loaded; `homes` of those that are loaded when first asked for."""
+
     families: dict[str, Family] = field(default_factory=dict)
+    homes: dict[str, str] = field(default_factory=dict)
     revision: int = 0
 
 
 _REGISTRY = _Registry()
 
 
+def expect(homes: Mapping[str, str]) -> None:
+    """Add families by name, `module:NAME` each; their call classes are those of the public contract."""
+    _REGISTRY.homes |= homes
+    _REGISTRY.revision += 1
+
+
 def register(family: Family, *, replace: bool = False) -> Family:
     """Add a family, built-in or a user's own, under its name; BadInput when the name is taken."""
-    if family.name in _REGISTRY.families and not replace:
+    if family.name in families() and not replace:
         raise BadInput(f"kernel {family.name!r} is registered already: pass replace=True", field="kernel")
     _REGISTRY.families[family.name] = family
     _REGISTRY.revision += 1
@@ -247,23 +257,30 @@ def register(family: Family, *, replace: bool = False) -> Family:
 
 def withdraw(name: str) -> None:
     """Take a family back out, as if it had never been registered."""
-    del _REGISTRY.families[name], CLASSES[name]
+    del CLASSES[name]
+    for known in (_REGISTRY.families, _REGISTRY.homes):
+        known.pop(name, None)
     _REGISTRY.revision += 1
 
 
 def family_of(name: str) -> Family:
-    """The registered family of that name; importing `pipewave.kernels` registers the built-in ones."""
-    return _REGISTRY.families[name]
+    """The registered family of that name; importing `pipewave.kernels` adds the built-in ones. KeyError for others."""
+    try:
+        return _REGISTRY.families[name]
+    except KeyError:
+        module, _, record = _REGISTRY.homes[name].partition(":")
+        found: Family = getattr(import_module(module), record)
+        return _REGISTRY.families.setdefault(name, found)
 
 
 def families() -> tuple[str, ...]:
-    """Names of all registered families."""
-    return tuple(_REGISTRY.families)
+    """Names of all registered families, built-in ones first."""
+    return tuple(_REGISTRY.homes | _REGISTRY.families)
 
 
 def registered() -> tuple[Family, ...]:
     """All registered families."""
-    return tuple(_REGISTRY.families.values())
+    return tuple(map(family_of, families()))
 
 
 def revision() -> int:

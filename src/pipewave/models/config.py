@@ -14,6 +14,7 @@ from pipewave.models.fields import Fields, canonical
 from pipewave.models.kind import Kind
 from pipewave.models.layer_reader import LayerReader
 from pipewave.models.mixers import Mixer
+from pipewave.models.native import in_hub_words
 from pipewave.models.plan import kinds, layer_count
 from pipewave.models.precision import BF16, FP16, Linear, Precision
 from pipewave.models.read_attention import attention
@@ -41,12 +42,13 @@ DTYPES = {"bfloat16": BF16, "float16": FP16, "float32": BF16, "bf16": BF16, "fp1
 def parse(
     raw: Mapping[str, Any], name: str, *, ignore: tuple[str, ...] = (), hf_quant: Any = None, online: str | None = None
 ) -> ModelSpec:
-    """Turn a decoded config.json into a ModelSpec.
+    """Turn a decoded config.json, or Mistral's own params.json, into a ModelSpec.
 
     `ignore`: fields the caller vouches for; `hf_quant`: a decoded hf_quant_config.json; `online`: what 16-bit weights
     become while they are loaded (`quant.ONLINE`). Raises MissingField, BadInput, or UnsupportedModel naming the field
     that stands in the way.
     """
+    raw = in_hub_words(raw)
     found = unwrap(raw)
     model_type = _model_type(found.text)
     family = row(model_type) or STANDARD

@@ -199,6 +199,7 @@ FAMILIES: dict[str, Family] = {
     "chatglm": Family(qkv_bias="add_qkv_bias", o_bias="add_bias_linear", mlp_bias="add_bias_linear", gated=True),
     "falcon": replace(GPT, qkv_bias="bias", o_bias="bias", mlp_bias="bias", positions="", norms="parallel"),
     "gpt2": GPT,
+    "ctrl": replace(GPT, positions="", head_bias=True),
     "gptj": replace(GPT, qkv_bias=False, o_bias=False, positions="", tied=False, norms="parallel", head_bias=True),
     "bloom": replace(GPT, positions=""),
     "gpt_bigcode": GPT,

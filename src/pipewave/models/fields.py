@@ -152,6 +152,8 @@ class Fields:
 
 def _has_shape(name: str, value: Any) -> bool:
     """Whether an unexplained field may change work or memory: a count, a list or an object that speaks of a shape."""
+    if isinstance(value, Mapping) and any(_has_shape(str(inner), each) for inner, each in value.items()):
+        return True
     counts = isinstance(value, (int, list, Mapping)) and not isinstance(value, bool)
     return counts and SHAPELY.search(name) is not None and not (value == 1 and UNIT.search(name))
 

@@ -24,6 +24,8 @@ from pipewave.prediction.resolve import Source
 from pipewave.prediction.tables import Table
 from pipewave.prediction.threads import blas_alone, each
 
+CHUNK_CASES = 2_048  # lists of a chunk stay in the caches
+
 
 @overload
 def predict(
@@ -209,5 +211,11 @@ def _answered(
     scalar = answer_scalar(family, cases[0], key, gpu, protocol) if len(cases) == 1 else None
     if scalar is not None:
         return np.array(scalar.seconds)[:, None], PIPES.index(scalar.bound), scalar.source, scalar.joules
-    found = answer(family, columns(family, cases), key, gpu, protocol)
-    return found.seconds, found.bound, found.source, found.joules
+    parts = [cases[at : at + CHUNK_CASES] for at in range(0, len(cases), CHUNK_CASES)]
+    found = each(lambda part: answer(family, columns(family, part), key, gpu, protocol), parts)
+    joules = [np.broadcast_to(one.joules, len(one.bound)) for one in found]
+    seconds, bound = (
+        np.concatenate([one.seconds for one in found], axis=1),
+        np.concatenate([one.bound for one in found]),
+    )
+    return seconds, bound, found[-1].source, np.concatenate(joules)

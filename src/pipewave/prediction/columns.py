@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +26,25 @@ def numeric_fields(family: Family) -> tuple[str, ...]:
 
 def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:
     """What calls must share to be analysed in one batch: type, software, options and the family's own variant."""
-    shared = [case.get(name, otherwise) for name, otherwise in _shared(family)]
-    return (*shared, family.variant(case)) if family.variant else tuple(shared)
+    shared = _shared(family)
+    try:
+        values = shared.of(case)
+    except KeyError:  # a field that stands at its default
+        values = tuple([case.get(name, otherwise) for name, otherwise in shared.defaults])
+    return (*values, family.variant(case)) if family.variant else values
+
+
+class Shared(NamedTuple):
+    """The fields that calls of a batch share: of a case that names them all, and with their defaults."""
+
+    of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    defaults: tuple[tuple[str, Any], ...]
 
 
 @cache
-def _shared(family: Family) -> tuple[tuple[str, Any], ...]:
-    """Names and defaults of the fields that calls of a batch share."""
-    default = defaults(family.call)
-    return tuple((name, default.get(name)) for name in (*SHARED, *family.options))
+def _shared(family: Family) -> Shared:
+    default, names = defaults(family.call), (*SHARED, *family.options)
+    return Shared(itemgetter(*names), tuple((name, default.get(name)) for name in names))
 
 
 def options_of(family: Family, key: Sequence[Any]) -> tuple[tuple[str, Any], ...]:

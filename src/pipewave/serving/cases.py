@@ -53,7 +53,12 @@ class _Speculative:
 
     def check(self, name: str, value: Any) -> Speculative:
         """Read it; BadInput or MissingField where it cannot be."""
-        return NONE if value in (NONE.method, {"method": NONE.method}) else speculative_of(value)
+        if value in (NONE.method, {"method": NONE.method}):
+            return NONE
+        try:
+            return speculative_of(value)
+        except BadInput as wrong:
+            raise type(wrong)(f"{wrong.message}; or {NONE.method}: nothing is drafted", field=wrong.field) from wrong
 
 
 @dataclass(frozen=True, slots=True)

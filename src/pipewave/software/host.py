@@ -55,4 +55,5 @@ def host_of(text: str) -> Host:
 
 
 def _bad(text: str) -> BadInput:
-    return BadInput(f"host = {text!r}: must look like cores=16,speed=0.8,api_servers=2, all above 0", field="host")
+    wanted = "must look like cores=16,speed=0.8,api_servers=2, all above 0; or none, where no server stands before it"
+    return BadInput(f"host = {text!r}: {wanted}", field="host")

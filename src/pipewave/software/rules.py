@@ -44,7 +44,8 @@ class DeploymentFacts:
 
     gpu: name; vendor: `nvidia` or `amd`; mma: its tensor instruction (`Architecture.mma`); gib: the GPU's memory as
     nvidia-smi states it; attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the
-    experts; sinks: attention has them; dp: data parallelism of attention; model_type: as the model's config names it.
+    experts; sinks: attention has them; dp: data parallelism of attention; model_type: as the model's config names it;
+    hidden: width of its residual stream.
     """
 
     gpu: str = "H200"
@@ -62,6 +63,7 @@ class DeploymentFacts:
     sinks: bool = False
     model_type: str = ""
     vendor: str = "nvidia"
+    hidden: int = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ def setting_of(deployment: Deployment, gpu: GPU) -> DeploymentFacts:
         dense_dtype=dense,
         sinks=any(getattr(mixer, "sinks", False) for layer, _ in model.grouped() for mixer in layer.mixers),
         model_type=model.model_type,
+        hidden=model.hidden,
     )
 
 

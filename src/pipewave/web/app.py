@@ -1,4 +1,4 @@
-"""The application: one route a view, every handler in a thread, errors in one shape."""
+"""The application: one route a view, every handler in a thread or a process, errors in one shape."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from anyio import CapacityLimiter, to_thread
+from anyio import BrokenWorkerProcess
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -24,6 +24,7 @@ from pipewave.web.gpu import GpuQuery, gpu_answer
 from pipewave.web.grid import GridQuery, grid_answer
 from pipewave.web.guard import Guard
 from pipewave.web.kernel import KernelQuery, kernel_answer
+from pipewave.web.lanes import Lanes, apart, here
 from pipewave.web.limits import TRACE_BYTES
 from pipewave.web.model import ModelQuery, model_answer
 from pipewave.web.planning import PlanQuery, plan_answer
@@ -42,20 +43,7 @@ FILE_BODY = {
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
-T = TypeVar("T")
 Form = Literal["html", "md"] | None
-
-
-class Lanes:
-    """How many answers of a kind are worked out at once, so that a plan or a large trace never holds up a slider."""
-
-    def __init__(self) -> None:
-        self.quick, self.kernel, self.plan, self.traffic, self.trace = map(CapacityLimiter, (8, 2, 1, 1, 1))
-
-
-async def run(lane: CapacityLimiter, work: Callable[..., T], *args: Any) -> T:
-    """Work in a thread of a lane."""
-    return await to_thread.run_sync(work, *args, limiter=lane)
 
 
 def create_app(static: Path = STATIC) -> FastAPI:
@@ -65,6 +53,7 @@ def create_app(static: Path = STATIC) -> FastAPI:
     app.add_exception_handler(PipewaveError, _on_library_error)
     app.add_exception_handler(RequestValidationError, _on_form_error)
     app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(BrokenWorkerProcess, _on_lost_process)
     lanes = Lanes()
     _lists(app, lanes)
     _views(app, lanes)
@@ -87,6 +76,10 @@ async def _on_http_error(_: Request, error: Exception) -> Response:
     return failure(error.status_code, CODES.get(error.status_code, "bad_request"), str(error.detail))
 
 
+async def _on_lost_process(_: Request, error: Exception) -> Response:
+    return failure(503, "lost", "the process that worked on this answer ended before it; ask again, or for less")
+
+
 def _lists(app: FastAPI, lanes: Lanes) -> None:
     """What can be asked."""
 
@@ -96,15 +89,15 @@ def _lists(app: FastAPI, lanes: Lanes) -> None:
 
     @app.get("/api/gpus")
     async def gpus() -> Response:
-        return reply(await run(lanes.quick, catalogue.gpus))
+        return reply(await here(lanes.quick, catalogue.gpus))
 
     @app.get("/api/models")
     async def models() -> Response:
-        return reply(await run(lanes.quick, catalogue.models))
+        return reply(await here(lanes.quick, catalogue.models))
 
     @app.get("/api/kernels")
     async def kernels() -> Response:
-        return reply(await run(lanes.quick, catalogue.kernels))
+        return reply(await here(lanes.quick, catalogue.kernels))
 
     @app.get("/api/limits")
     async def limits() -> Response:
@@ -112,45 +105,45 @@ def _lists(app: FastAPI, lanes: Lanes) -> None:
 
 
 def _views(app: FastAPI, lanes: Lanes) -> None:
-    """What is answered. JSON is written in the thread, too."""
+    """What is answered. JSON is written there, too."""
 
     @app.post("/api/kernel")
     async def kernel(query: KernelQuery, report: Form = None) -> Response:
-        return await run(lanes.kernel, lambda: _given(kernel_answer(query), report))
+        return await here(lanes.kernel, answered, kernel_answer, report, query)
 
     @app.post("/api/grid")
     async def grid(query: GridQuery) -> Response:
-        return await run(lanes.kernel, lambda: _given(grid_answer(query), None))
+        return await here(lanes.kernel, answered, grid_answer, None, query)
 
     @app.post("/api/serve")
     async def serve(query: ServeQuery, report: Form = None) -> Response:
-        return await run(lanes.quick, lambda: _given(serving.cached(query), report))
+        return await here(lanes.quick, answered, serving.cached, report, query)
 
     @app.post("/api/model")
     async def model(query: ModelQuery) -> Response:
-        return await run(lanes.quick, lambda: _given(model_answer(query), None))
+        return await here(lanes.quick, answered, model_answer, None, query)
 
     @app.post("/api/gpu")
     async def gpu(query: GpuQuery) -> Response:
-        return await run(lanes.quick, lambda: _given(gpu_answer(query), None))
+        return await here(lanes.quick, answered, gpu_answer, None, query)
 
     @app.post("/api/traffic")
     async def traffic(query: TrafficQuery, report: Form = None) -> Response:
-        return await run(lanes.traffic, lambda: _given(traffic_answer(query), report))
+        return await apart(lanes.traffic, answered, traffic_answer, report, query)
 
     @app.post("/api/plan")
     async def plan(query: PlanQuery, report: Form = None) -> Response:
-        return await run(lanes.plan, lambda: _given(plan_answer(query), report))
+        return await apart(lanes.plan, answered, plan_answer, report, query)
 
     @app.post("/api/trace", openapi_extra=FILE_BODY)
     async def trace(query: Annotated[TraceQuery, Query()], request: Request) -> Response:
         async with _stored(request) as file:
-            return await run(lanes.trace, lambda: _given(trace_answer(query, file), query.report))
+            return await apart(lanes.trace, answered, trace_answer, query.report, query, file)
 
 
-def _given(answer: dict[str, Any], form: str | None) -> Response:
-    """The answer as JSON, or as a report to save; its notes in the page's words."""
-    answer = worded(answer)
+def answered(work: Callable[..., dict[str, Any]], form: str | None, *args: Any) -> Response:
+    """What `work` answers as JSON, or as a report to save; its notes in the page's words."""
+    answer = worded(work(*args))
     if form is None:
         return reply(answer)
     text = write_report(answer, form).encode("utf-8", "replace")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from pipewave.kernels.attention.requests import Amount
 from pipewave.kernels.attention.shape import Heads
 from pipewave.kernels.base import Context
 from pipewave.kernels.features import Features
-from pipewave.physics.arith import SCALAR, Arith
+from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
@@ -109,13 +110,16 @@ class Estimate(NamedTuple):
     def features(self, setting: AttentionSetting) -> Mapping[str, Amount]:
         """All features by name: floats of one call, arrays over many."""
         if isinstance(self.base_s, float):
-            small, large, log2 = SCALAR.minimum, SCALAR.maximum, SCALAR.log2
-            logs = {name: log2(small(large(size, LEAST), MOST)) for name, size in self.sizes.items()}
+            logs = {name: log2(size if LEAST < size < MOST else _within(size)) for name, size in self.sizes.items()}
             return {**logs, **self.plain, **setting.flags}
         values = _stacked((*self.sizes.values(), *self.plain.values(), *setting.flags.values()), len(self.base_s))
         sizes = values[: len(self.sizes)]
         np.log2(np.minimum(np.maximum(sizes, LEAST), MOST), out=sizes)
         return Features((*self.sizes, *self.plain, *setting.flags), values)
+
+
+def _within(size: float) -> float:
+    return min(max(size, LEAST), MOST)
 
 
 def _stacked(values: tuple[Amount, ...], calls: int) -> Array:

@@ -146,12 +146,10 @@ def _family(call: type[Collective], **own: Any) -> Family:
     return Family(call.kernel, call, _analyse(call.kernel), **given | own)
 
 
-FAMILIES = (
-    _family(
-        AllReduce,
-        variant=regime,
-        nets=("all_reduce", SMALL_ALL_REDUCE),
-        example="pipewave predict all_reduce 16777216 4 --gpu A100",
-    ),
-    *map(_family, (AllGather, ReduceScatter, AllToAll, SendRecv)),
+ALL_REDUCE = _family(
+    AllReduce,
+    variant=regime,
+    nets=("all_reduce", SMALL_ALL_REDUCE),
+    example="pipewave predict all_reduce 16777216 4 --gpu A100",
 )
+ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECV = map(_family, (AllGather, ReduceScatter, AllToAll, SendRecv))

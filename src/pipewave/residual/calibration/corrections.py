@@ -34,8 +34,7 @@ def of(ctx: Context, net: str) -> Correction | None:
     """The correction for calls of that context, or None; rows of other software say nothing about it."""
     if _suspended.get():
         return None
-    chosen = os.environ.get(VARIABLE, "")
-    known = _known(chosen, ctx.gpu.name) or _known(chosen, ctx.gpu.base_gpu) or _shipped(ctx.gpu.architecture)
+    known = _in_force(os.environ.get(VARIABLE, ""), ctx.gpu.name, ctx.gpu.base_gpu, ctx.gpu.architecture)
     if not known:
         return None
     found = known.get((net, "cold" if ctx.protocol == "serving" else ctx.protocol))
@@ -54,7 +53,13 @@ def suspended() -> Iterator[None]:
 
 def forget() -> None:
     """Read files again: one was written."""
+    _in_force.cache_clear()
     _known.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def _in_force(setting: str, gpu: str, base_gpu: str, architecture: str) -> Mapping[tuple[str, str], Correction]:
+    return _known(setting, gpu) or _known(setting, base_gpu) or _shipped(architecture)
 
 
 @lru_cache(maxsize=64)

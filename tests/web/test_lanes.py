@@ -1,0 +1,61 @@
+"""Answers that take long are worked out in processes of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("anyio")
+
+import anyio
+from anyio import BrokenWorkerProcess, to_process
+
+from pipewave.errors import UnknownGPU
+from pipewave.gpus import find
+from pipewave.web.lanes import Lanes, apart, here
+
+TRAFFIC = {"model": "Llama-3.1-8B", "gpu": "H200", "requests": 4, "input_len": 64, "output_len": 4}
+
+
+def asked(how: Callable[..., Awaitable[Any]], work: Callable[..., Any], *args: object) -> Any:
+    async def main() -> Any:
+        return await how(Lanes().plan, work, *args)
+
+    return anyio.run(main)
+
+
+def test_a_long_answer_leaves_this_process_alone() -> None:
+    assert asked(here, os.getpid) == os.getpid()
+    assert asked(apart, os.getpid) != os.getpid()
+
+
+def test_errors_of_another_process_keep_their_field_and_their_words() -> None:
+    with pytest.raises(UnknownGPU) as there:
+        asked(apart, find, "H2000")
+    with pytest.raises(UnknownGPU) as ours:
+        find("H2000")
+    assert (there.value.message, there.value.field) == (ours.value.message, ours.value.field)
+
+
+def test_a_process_that_dies_takes_one_question_with_it() -> None:
+    async def main() -> int:
+        lane = Lanes().plan
+        with pytest.raises(BrokenWorkerProcess):
+            await apart(lane, os._exit, 1)
+        return await apart(lane, os.getpid)
+
+    assert anyio.run(main) != os.getpid()
+
+
+def test_whose_process_died_is_told_so_and_asks_again(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dying(lane: anyio.CapacityLimiter, *_: object) -> Any:
+        return await to_process.run_sync(os._exit, 1, limiter=lane)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pipewave.web.app.apart", dying)
+        lost = client.post("/api/traffic", TRAFFIC)
+    assert (lost.status, lost.json()["error"]["code"]) == (503, "lost")
+    assert client.post("/api/traffic", TRAFFIC).status == 200
