@@ -132,7 +132,8 @@ def _need(row: Row) -> str:
     if row.apart and not row.needs:
         return f" ({row.apart})"
     named = next((word for word in ("disaggregated", "speculative") if word in row.needs), "needs")
-    return f" ({named})" if row.needs else ""
+    generated = f", {row.apart}" if row.generated else ""
+    return f" ({named}{generated})" if row.needs else ""
 
 
 def by_group(rows: Sequence[Row], found: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -169,10 +170,11 @@ def by_kind(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for group in groups:
         kinds.setdefault(group["kind"], []).append(group)
-    return [{"kind": name, **_means(members)} for name, members in kinds.items()]
+    return [{"kind": name, **means(members)} for name, members in kinds.items()]
 
 
-def _means(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def means(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over groups, each alike; shares over rows."""
     out: dict[str, Any] = {name: sum(group[name] for group in groups) for name in ("rows", "in error")}
     for name in METRICS:
         scored = [group[name] for group in groups if name in group]
@@ -236,7 +238,7 @@ def main() -> None:
 
 def show(groups: Sequence[dict[str, Any]]) -> None:
     """Groups, their kinds, and all of them together, each group alike; as text."""
-    for group in [*groups, *by_kind(groups), {"kind": "all", **_means(groups)}]:
+    for group in [*groups, *by_kind(groups), {"kind": "all", **means(groups)}]:
         name = " ".join(str(group[part]) for part in ("kind", *Group.__slots__) if part in group)
         cells = [
             f"{metric[:4]} {score['mape']:6.1f} {score.get('median', 0.0):+6.1f} {score['covered']:4.0f}%"

@@ -90,13 +90,18 @@ class Row:
     @property
     def apart(self) -> str:
         """Why it counts apart though it can be asked; empty where it counts."""
-        if self.group.source.startswith(GENERATED) and self.day:
+        if self.generated:
             return "workers not given"
         if self.compiles:
             return "compiles in its first requests"
         if "speculative" in self.case:
             return "drafts and does not say so"
         return "beyond the GPUs it names" if of_peak(self) > 1.0 or of_reading(self) > 1.0 else ""
+
+    @property
+    def generated(self) -> bool:
+        """Whether AIConfigurator generated the deployment, so that nothing tells its number of workers."""
+        return self.group.source.startswith(GENERATED) and bool(self.day)
 
     @property
     def answerable(self) -> bool:

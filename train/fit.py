@@ -167,7 +167,7 @@ def _train(
     longest = max(len(rows) for rows in index)
     steps = max(1, math.ceil(plan.epochs * longest / plan.batch))
     optimiser = torch.optim.AdamW(net.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, steps))
     loss, curve = Loss(plan.loss, plan.quantile), []
     for step, batch in zip(range(steps), _batches(index, plan.batch), strict=False):
         features, codes, target, weight = data.at(batch)
@@ -209,7 +209,7 @@ def _spread(features: Tensor) -> Tensor:
     return torch.maximum(features.std(0), range_ / 8)
 
 
-def _rate(step: int, steps: int) -> float:
+def rate_at(step: int, steps: int) -> float:
     """Short linear warm-up, then a cosine to zero."""
     warm = max(1, min(200, steps // 20))
     return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * step / steps)))

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench import published, published_cover, published_fit, stream_cost
+from bench import published, published_cover, published_fit, published_rows, stream_cost
 from bench.published_rows import Group, Row, corpus, of_peak, of_reading, read
 from bench.published_series import PLACE, drafting, series
 from pipewave.software import front
@@ -168,6 +168,21 @@ def test_groups_that_differ_need_more_than_nine_in_ten_of_the_others() -> None:
 def test_what_is_known_of_a_row_is_not_asked_of_its_server() -> None:
     assert published_cover.Point(GROUPS[0], "ttft_ms", 0.5, 0.3).needed == pytest.approx(0.4)
     assert published_cover.Point(GROUPS[0], "ttft_ms", 0.2, 0.3).needed == 0.0
+
+
+def test_generated_pools_are_a_kind_of_their_own_and_count_with_all() -> None:
+    """Nothing tells their workers; the sum over all groups still holds them."""
+    made = Group(published_rows.GENERATED, "vllm", "H100", "m", "fp8")
+    rows = [
+        row(GROUPS[0], 100.0, needs="disaggregated"),
+        replace(row(made, 100.0, needs="disaggregated"), day="2026-03-07"),
+    ]
+    groups = published.by_group(rows, [answer(110.0), answer(190.0)])
+    assert {group["kind"] for group in groups} == {
+        "vllm (disaggregated)",
+        "vllm (disaggregated, workers not given)",
+    }
+    assert published.means(groups)["ttft_ms"]["mape"] == pytest.approx((10 + 90) / 2)
 
 
 def test_deployments_whose_workers_are_not_given_are_apart() -> None:

@@ -83,6 +83,23 @@ def test_random_agrees_with_simulated_choices(tokens: int, experts: int, topk: i
         assert known.blocks(np.array([rows]))[0] == pytest.approx(blocks, rel=0.12)
 
 
+@pytest.mark.parametrize(("distinct", "copies"), [(1, 1), (1, 16), (1, 64), (128, 16)])
+@pytest.mark.parametrize(("experts", "topk"), [(128, 8), (8, 2)])
+def test_copies_of_a_request_read_its_experts_again_and_no_others(
+    distinct: int, copies: int, experts: int, topk: int
+) -> None:
+    rng = np.random.default_rng(2)
+    chosen = rng.random((60, distinct, experts)).argsort(axis=2)[:, :, :topk].reshape(60, -1)
+    seen = copies * np.array([np.bincount(row, minlength=experts) for row in chosen])
+    known = model(f"alike_{copies}", distinct * copies, experts, topk)
+    assert known.pairs[0] == distinct * copies * topk
+    assert known.active[0] == pytest.approx((seen > 0).sum(axis=1).mean(), rel=0.05)
+    assert known.busiest[0] == pytest.approx(seen.max(axis=1).mean(), rel=0.35)
+    for rows in (16.0, 64.0):
+        blocks = np.ceil(seen / rows).sum(axis=1).mean()
+        assert known.blocks(np.array([rows]))[0] == pytest.approx(blocks, rel=0.15)
+
+
 @pytest.mark.parametrize(("tokens", "rows", "blocks"), [(128, 16, 128), (1024, 64, 128), (1040, 64, 256), (2, 16, 16)])
 def test_balanced_blocks_are_exact(tokens: int, rows: float, blocks: float) -> None:
     assert model("balanced", tokens, 128, 8).blocks(np.array([rows]))[0] == pytest.approx(blocks)

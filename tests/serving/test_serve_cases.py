@@ -113,6 +113,15 @@ def test_a_static_batch_takes_what_one_turn_of_the_closed_loop_takes() -> None:
     assert batch["e2e_ms"] == pytest.approx(turn["output_tokens_per_s"] ** -1 * 8 * BASE["osl"] * 1e3, rel=1e-3)
 
 
+def test_a_static_batch_of_an_old_tensorrt_engine_reads_the_experts_of_one_request() -> None:
+    moe = {"model": "Mixtral-8x7B", "gpu": "H100", "engine": "trtllm", "tp": 4, "mode": "estimate", "isl": 64, "osl": 8}
+    one, many = (asked(**moe, version="0.12.0", concurrency=requests) for requests in (1, 16))
+    assert one["tpot_ms"] < many["tpot_ms"] < 1.5 * one["tpot_ms"]
+    assert any("copies of one prompt" in note for note in many["notes"])
+    drawn = asked(**moe, version="1.2.0", concurrency=16)
+    assert drawn["tpot_ms"] > 1.5 * many["tpot_ms"]  # 8 experts of 8 instead of 2
+
+
 def test_arrivals_are_served_as_listed() -> None:
     lonely = asked(arrivals=[[10.0 * i, 500, 40] for i in range(5)])
     crowded = asked(arrivals=[[0.0, 500, 40] for _ in range(5)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from pipewave.gpus import find
 from pipewave.kernels.collective.links import network_gbps
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
-from pipewave.serving.disaggregated import HANDOVER_S, Disaggregated, Side, link_gbps, side_of
+from pipewave.serving.disaggregated import HANDOVER_S, Disaggregated, Sender, Side, link_gbps, side_of
 from pipewave.serving.matched import HEADROOM, matched
 from pipewave.serving.notation import is_disaggregated
+from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE
@@ -70,6 +72,40 @@ def test_pools_are_those_of_a_plain_simulator() -> None:
     assert record.done_s == pytest.approx(np.array(done), abs=2 * step)
 
 
+def _at_once(prompts: int, **more: float) -> tuple[list[float], float]:
+    """First tokens of prompts that come together to one prefill engine, a step each; and such a step's seconds."""
+    pools = Disaggregated.of(
+        MODEL, "H200", Setup(engine="vllm:0.11.0", max_num_batched_tokens=1024, front=INSIDE), (Side(), Side()), 2048
+    )
+    traffic = synthetic(prompts, input_len=1024, output_len=2, rate=1e6, seed=2)
+    record = replace(pools, **more).record(traffic)  # type: ignore[arg-type]
+    return sorted(record.first_s.tolist()), pools.prefill.table.seconds(0, 0, [(1024, 0)])
+
+
+def test_a_scheduler_that_sends_caches_runs_no_step_meanwhile() -> None:
+    """The n-th of prompts that come together waits for n sends."""
+    (plain, _), (sent, _) = _at_once(4), _at_once(4, send_s=0.5)
+    assert np.subtract(sent, plain) == pytest.approx([0.5, 1.0, 1.5, 2.0], abs=0.02)
+
+
+def test_ranks_send_side_by_side() -> None:
+    """A group waits for the rank that begins most prompts; parts of prompts begun before cost nothing more."""
+    server = Server.of("DeepSeek-V3", "B200", Setup(dp=8, ep=8), 4096)
+    work = [(0, 0, [(512, 0), (512, 0)])] + [(0, 0, [(512, 512)])] * 7
+    plain = server.table.together(work)
+    assert Sender(server.table, 0.1).together(work) - plain == pytest.approx(0.2)
+    assert Sender(server.table, 0.1).seconds(0, 0, [(512, 512)]) == server.table.seconds(0, 0, [(512, 512)])
+
+
+def test_a_scheduler_ahead_hands_prompts_on_once_the_next_step_is_launched() -> None:
+    """All but the last wait for that share of a step more; alone, none waits."""
+    (plain, step_s), (late, _) = _at_once(4), _at_once(4, late=1.0)
+    assert np.subtract(late, plain) == pytest.approx([step_s, step_s, step_s, 0.0], abs=0.02)
+    (half, _) = _at_once(4, late=0.5)
+    assert np.subtract(half, plain)[0] == pytest.approx(0.5 * step_s, abs=0.02)
+    assert _at_once(1, late=1.0) == _at_once(1)
+
+
 def test_each_side_has_its_own_split() -> None:
     pools = _pools(Side(workers=3), Side(workers=1, tp=4))
     assert (pools.gpus, pools.prefill.runner.deployment.parallel.tp, pools.decode.runner.deployment.parallel.tp) == (
@@ -87,8 +123,6 @@ def test_each_side_has_its_own_split() -> None:
 
 def test_prompts_do_not_disturb_decoding() -> None:
     """What disaggregation is for: the longest gap between tokens holds no prompt."""
-    from pipewave.serving.run import Server
-
     traffic = synthetic(60, input_len=2000, output_len=64, concurrency=8)
     apart = _pools(Side(workers=2), Side()).run(traffic).answer
     together = Server.of(MODEL, "H200", Setup(max_num_batched_tokens=2048), 2100).run(traffic).answer

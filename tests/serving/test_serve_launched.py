@@ -13,9 +13,10 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
-from pipewave.serving.launched import _weights
+from pipewave.serving.launched import _decode, _prefill, _send_ms, _weights
+from pipewave.serving.setup import Setup
 from pipewave.software.pools import _launches
-from pipewave.step import Runner, find_engine
+from pipewave.step import Engine, Runner, find_engine
 
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*self_attn*"]}
 
@@ -74,6 +75,48 @@ def test_output_maps_are_those_of_the_checkpoint_that_was_launched() -> None:
     kinds = {mixer.out.precision.dtype for layer in _weights(model, launch, "nvfp4").layers for mixer in layer.mixers}
     assert kinds == {"nvfp4"}
     assert _weights(load("DeepSeek-R1"), launch, "fp8_block") == load("DeepSeek-R1")
+
+
+def test_tokens_of_prompts_are_gathered_by_adding_up() -> None:
+    """SGLang's data-parallel prefill engines move the rows of all ranks twice, whole, where others gather and scatter."""
+    parallel = Parallel(tp=1, pp=1, ep=8, dp=8)
+
+    def moved(exchange: str) -> list[Any]:
+        runner = Runner.of(Deployment(load("DeepSeek-R1"), parallel), find_gpu("B200"), _sglang(exchange))
+        uses = runner.deployment.kernels(Batch((512,), (512,)))
+        return [use.call for use in uses if use.name in ("moe_dispatch", "moe_combine")]
+
+    added, gathered = moved("allreduce"), moved("allgather")
+    assert {call.kernel for call in added} == {"all_reduce"}
+    assert {call.bytes for call in added} == {8 * 512 * 7168 * 2}
+    assert {call.bytes for call in gathered} == {8 * 512 * 7168 * 2}
+    assert {call.kernel for call in gathered} == {"all_gather", "reduce_scatter"}
+
+
+def _sglang(exchange: str) -> Engine:
+    return find_engine("sglang:0.5.8").what_if(exchange=exchange_of(exchange))
+
+
+def test_launches_say_how_their_prefill_engines_run() -> None:
+    """A prompt's chunk and exchange are the prefill engines' own, and no product is assumed where a launch names none."""
+    launch = next(one for one in _launches() if one.of["gpu"] == "B200" and one.flights == (1024, 2048, 4096))
+    assert (launch.prompt_tokens, launch.of["prompt_tokens"]) == (4096, 32768)
+    setup = Setup(engine="sglang:0.5.8", gemm_backend="flashinfer_trtllm")
+    prefill, decode = _prefill(setup, launch, load("DeepSeek-R1")), _decode(setup, launch, load("DeepSeek-R1"), 1024)
+    assert (prefill.exchange, decode.exchange, prefill.gemm_backend) == ("allreduce", None, "flashinfer_trtllm")
+    plain = next(one for one in _launches() if one.of.get("plain") and one.prefill.data_parallel)
+    assert _prefill(setup, plain, load("DeepSeek-R1")).gemm_backend is None
+
+
+def test_only_those_who_send_in_the_scheduler_wait_for_it() -> None:
+    by_gpu = {
+        (one.of["gpu"], one.prefill.data_parallel): _send_ms("sglang", one, one.of["gpu"])
+        for one in _launches()
+        if one.of["engine"] == "sglang"
+    }
+    assert by_gpu["H200", False] == by_gpu["H100", False] == 0.0
+    assert 0.0 < by_gpu["GB200", True] == by_gpu["GB200", False] < by_gpu["B200", True]
+    assert not any(_send_ms("trtllm", one, one.of["gpu"]) for one in _launches())
 
 
 def test_writes_over_nvlink_cross_no_network() -> None:

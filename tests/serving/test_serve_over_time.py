@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, DoesNotFit
 from pipewave.serving.over_time import over_time
 from pipewave.serving.run import Server, with_interval
 from pipewave.serving.setup import Setup
-from pipewave.serving.simulate import Record
+from pipewave.serving.simulate import Record, Simulation
 from pipewave.serving.steady import middle, summary_of
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.serving.where import WAITING, where
@@ -90,3 +90,32 @@ def test_interval_holds_the_figure() -> None:
 def test_too_many_steps_are_refused() -> None:
     with pytest.raises(BadInput, match="fewer requests"):
         server().record(CLOSED, keep_steps=True, most_steps=100)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_work_of_a_run_is_counted_before_it_begins_and_while_it_lasts(keep: bool) -> None:
+    whole = Simulation(CLOSED, server().pool(1), keep_steps=keep)
+    whole.run()
+    assert len(CLOSED) < whole.spent
+    with pytest.raises(BadInput, match="engine steps") as found:
+        server().record(CLOSED, keep_steps=keep, most_steps=int(whole.spent) - 1)
+    assert found.value.field == "requests"
+    with pytest.raises(BadInput, match="engine steps"):
+        Simulation(CLOSED, server().pool(1), most_steps=len(CLOSED) - 1)
+
+
+@pytest.mark.parametrize("name", ["requests", "output_len"])
+def test_traffic_of_more_requests_than_a_run_may_have_is_refused_before_it_is_drawn(name: str) -> None:
+    with pytest.raises(BadInput, match="must be an integer") as found:
+        synthetic(**({"requests": 1, "input_len": 1, "output_len": 1} | {name: 1 << 25}))
+    assert found.value.field == name
+
+
+def test_a_request_that_fits_no_cache_is_refused_before_a_step_is_run() -> None:
+    one = server()
+    room = one.limits.pages * one.limits.page_size
+    fits, too_long = (synthetic(1, input_len=room - 10, output_len=size) for size in (11, 12))
+    one.record(fits)
+    pool = one.pool(1)
+    with pytest.raises(DoesNotFit, match=f"{room + 1} tokens"):
+        Simulation(too_long, pool)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pipewave as pw
-from pipewave.calls.families import Call, RmsNorm
+from pipewave.calls.families import Call, Collective, RmsNorm
 from pipewave.calls.operators import Mamba2
 from pipewave.gpus import find
 from pipewave.models import load
@@ -60,11 +60,30 @@ def test_norms_go_into_the_all_reduce_before_them() -> None:
 
 
 def test_a_slow_prediction_becomes_the_fused_kernels_time_and_a_fast_one_stays() -> None:
-    gpu, calls = find("H200"), [pw.all_reduce(1 << 18, 8)]
+    gpu, calls = find("H200"), [pw.all_reduce(1 << 18, 8), pw.rmsnorm(16, 8192, fused_add=True)]
     alone, law = pw.predict(calls, gpu, protocol="serving"), fused_us(1 << 18, 8, gpu)
     for factor, expected in ((3.0, law), (0.5, 0.5 * law)):
-        found, _ = with_fused_norms(calls, replace(alone, latency_us=np.array([factor * law])), gpu, engine_of())
+        found, _ = with_fused_norms(calls, replace(alone, latency_us=np.array([factor * law, 1.0])), gpu, engine_of())
         assert found.latency_us[0] == pytest.approx(expected)
+
+
+def test_squares_of_all_heads_are_reduced_by_a_kernel_of_their_own() -> None:
+    """MiniMax norms queries and keys over all heads, which lie on several GPUs: 8 bytes a token and layer."""
+    card = {
+        "model_type": "minimax_m2", "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 3, "head_dim": 128,
+        "num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 200064, "num_local_experts": 256,
+        "num_experts_per_tok": 8, "use_qk_norm": True, "use_routing_bias": True, "torch_dtype": "bfloat16", "rotary_dim": 64,
+        "tie_word_embeddings": False, "rope_theta": 5000000,
+    }  # fmt: skip
+    for tp, count in ((1, 0), (4, 3)):
+        runner = Runner.of(Deployment(load(card), Parallel(tp)), find("H200"), find_engine("vllm"))
+        uses = [use for use in runner.deployment.kernels(runner.batch([1] * 8, [512] * 8)) if "qk_norm" in use.name]
+        assert sum(use.count for use in uses) == count
+        assert all(isinstance(use.call, Collective) and use.call.bytes == 8 * 8 for use in uses)
+    calls: list[Call] = [pw.all_reduce(64, 4), pw.rmsnorm(8, 3072, fused_add=True)]
+    alone = pw.predict(calls, "H200", protocol="serving")
+    found, _ = with_fused_norms(calls, alone, find("H200"), engine_of(4))
+    assert found.latency_us[0] == alone.latency_us[0]
 
 
 @pytest.mark.parametrize(("tp", "mib"), [(1, 1.0), (8, 0.0)])

@@ -77,7 +77,7 @@ def test_a_table_whose_errors_are_large_leaves_the_default_for_large_gains_only(
     unsure = replace(sure, margins=(0.2, 0.2))
     columns = {name: np.array([[shape[name]] for shape in draw("gemm_fp8", 5, 200)]) for name in ("m", "n", "k")}
     default, row = defaults(sure.kernel, sure.config, columns), np.arange(200)
-    us = sure.cautious(columns)
+    us = sure.upper_us(columns)
     for fitted in (sure, unsure):
         chosen = fitted.with_margin_us(columns).argmin(axis=1)
         left = chosen != default

@@ -111,7 +111,10 @@ def _routing(rule: Rule, name: str, value: Any) -> str | tuple[int, ...]:
         return value
     if base.startswith("power_law_") and base.removeprefix("power_law_").replace(".", "", 1).isdigit():
         return value
-    raise _fail(name, value, "balanced, random, uniform, power_law_A, power_law_A_eplb or a list of tokens per expert")
+    if value.startswith("alike_") and value.removeprefix("alike_").isdigit() and int(value.removeprefix("alike_")):
+        return value
+    laws = "balanced, random, uniform, power_law_A, power_law_A_eplb, alike_N"
+    raise _fail(name, value, f"{laws} or a list of tokens per expert")
 
 
 def _config(rule: Rule, name: str, value: Any) -> tuple[tuple[str, int], ...]:

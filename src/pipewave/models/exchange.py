@@ -2,20 +2,22 @@
 
 Every rank of a group of tp × dp holds tokens of its own. Engines either gather all tokens on all ranks and scatter the
 sums (vLLM's default since 0.11, SGLang's without an all-to-all backend, TensorRT-LLM's where NVLink does not join the
-ranks for one-sided writes), or send each token to the ranks of its experts.
+ranks for one-sided writes), or send each token to the ranks of its experts. SGLang gathers the tokens of prompts, whose
+number differs between ranks, by adding up buffers for all of them that hold zeros elsewhere, and adds up all results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipewave.calls.families import all_gather, reduce_scatter
+from pipewave.calls.families import all_gather, all_reduce, reduce_scatter
 from pipewave.calls.operators import MoeAllToAll
 from pipewave.errors import BadInput
 from pipewave.models.ffns import Moe
 from pipewave.models.stage import ACT, Stage, Use
 
 GATHER = "allgather"
+ADDED = "allreduce"
 NARROW = "_narrow"  # ends the word of an engine that quantises tokens before it sends them
 # Bytes of one element with its share of the scales, as experts of a type take their input.
 NARROWED = {"fp8": 1.0, "fp8_block": 1.0 + 4.0 / 128, "nvfp4": 0.5 + 1.0 / 16, "mxfp4": 1.0 + 1.0 / 32}
@@ -31,6 +33,8 @@ NAMES = {
     "allgather": GATHER,
     "allgather_reducescatter": GATHER,
     "none": GATHER,
+    "allgather_quantised": GATHER + NARROW,
+    "allreduce": ADDED,
     "deepep": DEEPEP + NARROW,
     "deepep_high_throughput": "deepep_ht" + NARROW,
     "deepep_low_latency": "deepep_ll" + NARROW,
@@ -54,6 +58,8 @@ def dispatch(stage: Stage, spec: Moe) -> Iterator[Use]:
     if way == GATHER:
         width = NARROWED.get(spec.precision.dtype, ACT) if narrow else ACT
         yield Use("moe_dispatch", all_gather(_size(stage, spec, width), **_among(stage)))
+    elif way == ADDED:
+        yield Use("moe_dispatch", all_reduce(_size(stage, spec, ACT), **_among(stage)))
     else:
         yield Use("moe_dispatch", _sent(stage, spec, way, "dispatch", narrow=narrow))
 
@@ -65,6 +71,8 @@ def combine(stage: Stage, spec: Moe) -> Iterator[Use]:
     way, _ = _way(stage)
     if way == GATHER:
         yield Use("moe_combine", reduce_scatter(_size(stage, spec, ACT), **_among(stage)))
+    elif way == ADDED:
+        yield Use("moe_combine", all_reduce(_size(stage, spec, ACT), **_among(stage)))
     else:
         yield Use("moe_combine", _sent(stage, spec, way, "combine", narrow=False))
 
@@ -85,7 +93,8 @@ def _way(stage: Stage) -> tuple[str, bool]:
     way = word.removesuffix(NARROW)
     if way == DEEPEP:
         way = "deepep_ll" if stage.rows <= FEW_TOKENS else "deepep_ht"
-    return (GATHER if stage.parallel.ep == 1 else way), word.endswith(NARROW)
+    gathers = stage.parallel.ep == 1 and way != ADDED
+    return (GATHER if gathers else way), word.endswith(NARROW)
 
 
 def _among(stage: Stage) -> dict[str, int]:

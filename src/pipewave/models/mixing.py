@@ -78,6 +78,7 @@ def _head_norms(stage: Stage, spec: Gqa, heads: int, kv_heads: int) -> Iterator[
         if kv_heads:
             yield stage.norm("k_norm", spec.head_dim, stage.rows * kv_heads)
     elif spec.qk_norm == "full":
+        yield from stage.reduce("qk_norm_all_reduce", stage.rows * 2 * 4)  # squares of a rank's heads, in fp32
         yield stage.norm("q_norm", spec.head_dim * heads)
         yield stage.norm("k_norm", spec.head_dim * kv_heads)
 

@@ -147,7 +147,7 @@ class Stage:
         """A norm over `dim` elements of each row."""
         return Use(name, RmsNorm(rows or self.rows, dim, fused_add=fused_add, dtype=self.dtype))
 
-    def reduce(self, name: str) -> list[Use]:
-        """All-reduce of the hidden states over the tensor group."""
-        size = self.rows * self.model.hidden * ACT
+    def reduce(self, name: str, size: int = 0) -> list[Use]:
+        """All-reduce over the tensor group, of the hidden states or of `size` bytes."""
+        size = size or self.rows * self.model.hidden * ACT
         return [Use(name, all_reduce(size, self.tp, nodes=self.nodes, dtype=self.dtype))] if self.tp > 1 else []

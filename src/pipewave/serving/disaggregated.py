@@ -3,12 +3,14 @@ other.
 
 A prompt runs on the least loaded prefill engine, which makes the first token; its cache then moves, each rank sending
 or taking its own part over its own link, and the least loaded decode engine sends that token, once it has room for the
-request, and makes the rest. Transfers overlap with steps and do not queue for links.
+request, and makes the rest. Transfers overlap with steps and do not queue for links. Where a prefill engine's scheduler
+sends the caches of a step itself, one prompt after the other, its next step waits; where it schedules ahead, it sends
+them once the next step is launched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.run import Served, Server
 from pipewave.serving.setup import Setup
-from pipewave.serving.simulate import Record, Simulation
+from pipewave.serving.simulate import Clock, Record, Simulation
+from pipewave.serving.together import Pieces, Work, fresh
 from pipewave.serving.traffic import Traffic
 from pipewave.step.memory import cache_bytes
 
@@ -81,14 +84,33 @@ def _words(text: str, name: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
+class Sender:
+    """Step times of a prefill engine whose scheduler sends caches: `send_s` for each prompt that a rank begins."""
+
+    table: Clock
+    send_s: float
+
+    def seconds(self, decoding: int, cached: int, pieces: Pieces, /) -> float:
+        """Of a step, its prompts sent one after the other."""
+        return self.table.seconds(decoding, cached, pieces) + self.send_s * fresh(pieces)
+
+    def together(self, ranks: Sequence[Work], /) -> float:
+        """The same of data-parallel ranks, which send side by side and wait for the last."""
+        return self.table.together(ranks) + self.send_s * max(fresh(pieces) for _, _, pieces in ranks)
+
+
+@dataclass(frozen=True, slots=True)
 class Disaggregated:
     """A prefill pool and a decode pool, ready to serve; handover_s: of a request from one to the other, beside its
-    cache's way over the link."""
+    cache's way over the link; send_s: of a prefill rank's scheduler for each prompt, where it sends caches itself;
+    late: share of the step after it that a prompt's cache waits for."""
 
     prefill: Server
     decode: Server
     workers: tuple[int, int]
     handover_s: float = HANDOVER_S
+    send_s: float = 0.0
+    late: float = 0.0
 
     @classmethod
     def of(
@@ -139,6 +161,7 @@ class Disaggregated:
     def record(self, traffic: Traffic, *, scale: float = 1.0) -> Record:
         """What happens to the requests."""
         prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
+        prompts = replace(prompts, table=Sender(prompts.table, self.send_s), late=self.late)
         front = self.decode.setup.streaming(traffic.sent)
         return Simulation(traffic, prompts, decode=tokens, transfer_s=self.transfer_s, front=front).run()
 

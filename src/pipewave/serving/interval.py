@@ -115,7 +115,7 @@ def hull(intervals: Mapping[str, float], *ends: Mapping[str, float]) -> dict[str
     return held
 
 
-def around(run: Mapping[str, Any], uncertain: Uncertainty, *ends: Mapping[str, Any]) -> dict[str, float]:
+def interval_ends(run: Mapping[str, Any], uncertain: Uncertainty, *ends: Mapping[str, Any]) -> dict[str, float]:
     """The interval of every time of a run's summary (`ttft_p99_ms`), which holds those of runs at some ends as well."""
     by_law = {
         name + side: ms

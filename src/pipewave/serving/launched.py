@@ -7,6 +7,7 @@ from typing import Any
 
 from pipewave.errors import CannotShard, DoesNotFit
 from pipewave.gpus import find as find_gpu
+from pipewave.kernels.collective.links import joined
 from pipewave.models import ModelSpec, load
 from pipewave.models.balance import Balance
 from pipewave.models.kernels import Deployment
@@ -19,7 +20,7 @@ from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import Traffic
-from pipewave.software.pools import Engines, Launch, Wanted, handover_ms, near
+from pipewave.software.pools import Engines, Launch, Wanted, handover_ms, late, near, send_ms
 from pipewave.step.setting import setting_of
 
 # What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
@@ -54,8 +55,19 @@ def launched(
             continue  # a launch of a smaller model, or one that is cut otherwise
         workers = launch.prefill.workers, launch.decode.workers
         maps = ", attention's output maps in NVFP4" if served is not spec else ""
-        return Disaggregated(first, then, workers, 1e-3 * handover_ms(engine)), _note(launch) + maps
+        handing = (
+            1e-3 * handover_ms(engine),
+            1e-3 * _send_ms(engine, launch, gpu),
+            late(engine, first.setup.exchange or ""),
+        )
+        return Disaggregated(first, then, workers, *handing), _note(launch) + maps
     return None
+
+
+def _send_ms(engine: str, launch: Launch, gpu: str) -> float:
+    """Of a prompt's cache; servers of tensor ranks over a network do not wait for it."""
+    joins = launch.gpus <= joined(find_gpu(gpu))
+    return send_ms(engine, "nvlink" if joins else "network") if joins or launch.prefill.data_parallel else 0.0
 
 
 def experts_of(model: ModelSpec) -> int:
@@ -85,7 +97,7 @@ def _output_narrowed(mixer: Mixer) -> Mixer:
 def _prefill(setup: Setup, launch: Launch, model: ModelSpec) -> Setup:
     """Prefill engines run step after step, without overlap (disable_overlap_scheduler of the launches)."""
     return replace(
-        _cut(setup, launch, launch.prefill, model),
+        _cut(setup, launch, launch.prefill, model, launch.of.get("prompt_exchange") or launch.of.get("exchange")),
         max_num_seqs=None,
         max_num_batched_tokens=launch.prompt_tokens,
         speculative=None,
@@ -99,11 +111,14 @@ def _decode(setup: Setup, launch: Launch, model: ModelSpec, flight: int) -> Setu
         drafting = speculative_of({"method": "mtp", "tokens": launch.drafts})
     most = min(filter(None, (setup.max_num_seqs, launch.requests(flight))), default=None)
     return replace(
-        _cut(setup, launch, launch.decode, model), max_num_seqs=most, max_num_batched_tokens=None, speculative=drafting
+        _cut(setup, launch, launch.decode, model, launch.of.get("exchange")),
+        max_num_seqs=most,
+        max_num_batched_tokens=None,
+        speculative=drafting,
     )
 
 
-def _cut(setup: Setup, launch: Launch, engines: Engines, model: ModelSpec) -> Setup:
+def _cut(setup: Setup, launch: Launch, engines: Engines, model: ModelSpec, exchange: str | None) -> Setup:
     """One engine of a pool. Expert parts that do not divide the experts hold copies of some."""
     tp, ep, dp = engines.degrees
     missing = -experts_of(model) % ep
@@ -118,7 +133,8 @@ def _cut(setup: Setup, launch: Launch, engines: Engines, model: ModelSpec) -> Se
         kv_dtype=launch.of.get("kv_dtype") or setup.kv_dtype,
         gpu_memory_utilization=launch.of.get("memory_fraction") or setup.gpu_memory_utilization,
         message_tokens=launch.of["stream_interval"],
-        exchange=launch.of.get("exchange") if dp > 1 else None,
+        exchange=exchange if dp > 1 else None,
+        gemm_backend=None if dp > 1 and exchange in launch.of.get("plain", ()) else setup.gemm_backend,
     )
 
 

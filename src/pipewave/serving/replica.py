@@ -124,6 +124,8 @@ class Replica:
         self.made: dict[int, int] = {}  # tokens a preempted request had made
         self.partial: tuple[int, int] | None = None  # request in the middle of its prompt, tokens done
         self.running = self.waited = 0
+        if self.cache is None:
+            self._check_longest(traffic)
 
     @property
     def idle(self) -> bool:
@@ -336,6 +338,12 @@ class Replica:
             self.opens[self._opening(self.tick, length)] += 1
             self.decoding += 1
             self.cached += length
+
+    def _check_longest(self, traffic: Traffic) -> None:
+        """Before any step is run: the longest request must fit when it is alone. Its last token is never cached."""
+        ends = traffic.input_len + traffic.output_len - 1
+        if self.limits.pages_for(int(ends.max())) > self.limits.pages:
+            self._too_small(int(ends.argmax()))
 
     def _too_small(self, request: int) -> None:
         tokens = self._tokens(request) + max(self._left(request), 0)

@@ -19,11 +19,11 @@ from pipewave.models.shard import Parallel
 from pipewave.residual.calibration import corrections
 from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
-from pipewave.serving.interval import Uncertainty, around, names_version, server_of
+from pipewave.serving.interval import Uncertainty, interval_ends, names_version, server_of
 from pipewave.serving.replica import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.setup import Setup
-from pipewave.serving.simulate import Pool, Record, Simulation
+from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
@@ -83,10 +83,10 @@ class Server:
         return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
 
     def record(
-        self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int | None = None
+        self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
     ) -> Record:
         """What happens to each request of `traffic`, and on request in each step; every step takes `scale` times its
-        predicted time. Raises BadInput beyond `most_steps` kept steps."""
+        predicted time. Raises BadInput beyond the work of `most_steps`, DoesNotFit for a request no cache holds."""
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
@@ -95,7 +95,7 @@ class Server:
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
-        record = self.record(traffic, scale=scale, keep_steps=True)
+        record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
         answer = {**self.names(), **self._speculation(traffic), **self._skews()}
         answer |= summary(record, traffic, self.gpus, sla)
         return Served(answer, self.memory, traffic, record)
@@ -199,7 +199,7 @@ def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
     middle, uncertain = server.run(traffic, sla), server.uncertain
     ends = [server.run(traffic, sla, scale=scale).answer for scale in uncertain.tried(traffic.concurrency)]
     notes = {"notes": [uncertain.note()]}
-    return replace(middle, answer={**middle.answer, **around(middle.answer, uncertain, *ends), **notes})
+    return replace(middle, answer={**middle.answer, **interval_ends(middle.answer, uncertain, *ends), **notes})
 
 
 def _images_us(runner: Runner, images: int) -> float:

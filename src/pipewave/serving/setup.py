@@ -32,7 +32,8 @@ class Setup:
     of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
     and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
     drafted. exchange: how tokens reach experts of other ranks, in the engine's words; two_batch: it overlaps.
-    balance: how experts are loaded. images: of each prompt. lora: adapters. kv_offload_gib: host memory a GPU for idle
+    balance: how experts are loaded; alike: requests that are copies of one another, whose tokens choose the same
+    experts (0: none are). images: of each prompt. lora: adapters. kv_offload_gib: host memory a GPU for idle
     blocks of prompts.
     """
 
@@ -54,6 +55,7 @@ class Setup:
     exchange: str | None = None
     two_batch: bool = False
     balance: Balance | None = None
+    alike: int = 0
     front: Front | None = None
     recv_interval: int = 1
     stream_interval: int = 1
@@ -126,7 +128,8 @@ class Setup:
         exchange = exchange_of(self.exchange) if self.exchange else None
         names = ("moe_backend", "gemm_backend", "delta_backend", "fused_norm_mib")
         chosen = {name: getattr(self, name) for name in names}
-        return _said(chosen | {"exchange": exchange, "two_batch": self.two_batch or None})
+        routing = f"alike_{self.alike}" if self.alike else None
+        return _said(chosen | {"exchange": exchange, "two_batch": self.two_batch or None, "routing": routing})
 
 
 def _said(chosen: Mapping[str, Any]) -> dict[str, Any]:

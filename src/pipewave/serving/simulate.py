@@ -30,7 +30,8 @@ class Clock(Timed, GroupTimed, Protocol):
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Engines of one kind: how many run side by side, what a step costs them, their limits, and when they look at new
-    requests (`overlaps`, `interval`: see Inbox). Each holds `ranks` data-parallel ranks (`patience`: see Group)."""
+    requests (`overlaps`, `interval`: see Inbox). Each holds `ranks` data-parallel ranks (`patience`: see Group). late:
+    what a step made is handed on when this share of the step after it has passed, at once where none follows."""
 
     table: Clock
     limits: Limits
@@ -39,6 +40,7 @@ class Pool:
     interval: int = 1
     ranks: int = 1
     patience: int = 0
+    late: float = 0.0
 
     def replicas(
         self, traffic: Traffic, *, ready: bool = False, jitter: float = 0.0, seed: int = 0
@@ -76,6 +78,10 @@ class Record:
 
 
 MOST = sys.maxsize  # steps of one stretch
+# Work of a run at most, in engine steps (20 to 60 µs each). A request costs about as much as a step; a step in which
+# nothing begins or ends, run in a stretch of such, a sixteenth. The largest published run takes 221,543.
+MOST_STEPS, STRETCHED = 1_000_000, 1 / 16
+MOST_KEPT = 500_000  # where every step is kept, 600 bytes each
 Handler = Callable[[float, int], None]
 
 
@@ -90,18 +96,20 @@ class Simulation:
         decode: Pool | None = None,
         transfer_s: Callable[[int], float] | None = None,
         keep_steps: bool = True,
-        most_steps: int | None = None,
+        most_steps: int = MOST_STEPS,
         front: Front = INSIDE,
         seed: int = 0,
     ) -> None:
         self.traffic, self.keep_steps, self.desk = traffic, keep_steps, Desk(front, seed)
-        self.transfer_s, self.most_steps = transfer_s, most_steps or MOST
+        self.transfer_s, self.most_steps, self.spent = transfer_s, most_steps, 0.0
+        self._spend(len(traffic))
         prompts = replace(traffic, output_len=np.ones_like(traffic.output_len)) if decode else traffic
         scatter: dict[str, Any] = {"jitter": front.jitter, "seed": seed}
         self.front = pool.replicas(prompts, **scatter)
         self.back = decode.replicas(traffic, ready=True, **scatter) if decode else []
         self.engines: list[Replica | Group] = [*self.front, *self.back]
         self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
+        self.late = [pool.late] * len(self.front) + [decode.late if decode else 0.0] * len(self.back)
         self.began_s = [0.0] * len(self.engines)  # when the step before the next one began
         self.busy: list[Step | None] = [None] * len(self.engines)
         self.events: list[tuple[float, int, Handler, int]] = []
@@ -165,21 +173,23 @@ class Simulation:
             now = self._coast(now, which)
         engine.waiting.extend(inbox.take(now, self.began_s[which], idle=engine.idle))
         step = engine.step(now)
+        self._spend(1.0)
         inbox.ran(prompts=bool(step.pieces))
         self.began_s[which] = now
         self.busy[which] = step
         self._at(now + step.seconds, self._finish, which)
         if self.keep_steps and step.seconds:
-            self._keep(which, step)
+            self.record.steps.append((which, step))
 
-    def _keep(self, which: int, step: Step) -> None:
-        if len(self.record.steps) >= self.most_steps:
+    def _spend(self, steps: float) -> None:
+        """Count work; BadInput when it becomes more than a run may take."""
+        self.spent += steps
+        if self.spent > self.most_steps:
             raise BadInput(
-                f"requests = {len(self.traffic)}: the run takes more than {self.most_steps:,} engine steps; ask for "
-                "fewer requests or shorter outputs",
+                f"requests = {len(self.traffic)}: the run takes over {self.most_steps:,} engine steps and requests; "
+                "ask for fewer requests or shorter outputs",
                 field="requests",
             )
-        self.record.steps.append((which, step))
 
     def _coast(self, now: float, which: int) -> float:
         """Run the steps until something can happen at once; returns when the next one starts."""
@@ -191,6 +201,7 @@ class Simulation:
         ends = engine.coast(now, until, int(min(inbox.blind, MOST)))
         if not ends:
             return now
+        self._spend(STRETCHED * len(ends))
         self.desk.stream(ends, count)
         inbox.coasted(len(ends))
         self.began_s[which] = ends[-2] if len(ends) > 1 else now
@@ -199,10 +210,18 @@ class Simulation:
     def _finish(self, now: float, which: int) -> None:
         step = self.busy[which]
         self.busy[which] = None
-        if step is not None:
+        if step is not None and not self.late[which]:
             self._tokens(now, which, step)
         if self.busy[which] is None and not (self.engines[which].idle and not self.inboxes[which]):
             self._start(now, which)
+        if step is not None and self.late[which]:
+            self._after(now, which, step)
+
+    def _after(self, now: float, which: int, step: Step) -> None:
+        """Hand on what a step made once the next one, which has begun, is launched."""
+        follows = self.busy[which]
+        wait_s = self.late[which] * follows.seconds if follows else 0.0
+        self._at(now + wait_s, lambda then, engine: self._tokens(then, engine, step), which)
 
     def _tokens(self, now: float, which: int, step: Step) -> None:
         record, seen = self.record, self.desk.leave(now, step.decoding + len(step.first))

@@ -80,7 +80,7 @@ def _method(word: str) -> str:
 
 
 def _words(text: str) -> dict[str, str]:
-    """The parts of name=value,name=value; a lone word is the method."""
+    """The parts of name=value,name=value; a word by itself is the method."""
     parts = [part.partition("=") for part in text.split(",") if part.strip()]
     return {
         (name if equals else "method").strip(): (value if equals else name).strip() for name, equals, value in parts

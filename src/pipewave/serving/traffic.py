@@ -16,7 +16,7 @@ from pipewave.errors import BadFile, BadInput, MissingExtra, MissingField
 from pipewave.physics.demand import Array
 
 Ints = NDArray[np.int64]
-MOST = 10_000_000
+MOST = 300_000  # requests of a run; the largest published ones have 161,300
 BLOCK = 512  # tokens of a hashed block in Mooncake's traces
 LONGEST = 1 << 24
 
@@ -123,9 +123,10 @@ def synthetic(
 
     With neither, all arrive at once.
     """
-    for name, value in (("requests", requests), ("input_len", input_len), ("output_len", output_len)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST:
-            raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {LONGEST}", field=name)
+    sizes = (("requests", requests, MOST), ("input_len", input_len, LONGEST), ("output_len", output_len, LONGEST))
+    for name, value, most in sizes:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {most}", field=name)
     for name, number in (("rate", rate), ("concurrency", concurrency), ("burstiness", burstiness)):
         if number is not None and not 0 < number < 1e9:
             raise BadInput(f"{name} = {number!r}: must be above 0 and below 1e9", field=name)

@@ -21,7 +21,7 @@ from pipewave.software.rules import DeploymentFacts
 
 FILE = Path(__file__).parent / "deployments" / "pools.yaml"
 DYNAMO, HANDOVER = FILE.with_name("dynamo.yaml"), FILE.with_name("handover.yaml")
-LAUNCH = re.compile(r"(\d+) (\w+?)(\d+), (\d+) (\w+?)(\d+)(?: b(\d+|fill))?(?: mtp(\d))?")
+LAUNCH = re.compile(r"(\d+) (\w+?)(\d+), (\d+) (\w+?)(\d+)(?: b(\d+|fill))?(?: mtp(\d))?(?: p(\d+))?")
 # What tells a launch from a deployment, in units of a factor e of requests in flight.
 MODEL, GPU, DTYPE, GPUS, GPUS_UNSAID = 3.0, 2.0, 1.0, 1.5, 0.2
 OTHER_VERSION, ANY_VERSION, UNNAMED_VERSION = 1.0, 0.1, 0.2
@@ -61,7 +61,7 @@ class Engines:
 class Launch:
     """Pools, what they were launched for, and their limits. batch: requests of a decode rank (None: the engine's own
     limit; 0: the largest power of two that the requests fill). drafts: tokens drafted. prompt_tokens: of a prefill step
-    and rank."""
+    and rank (None: the engine's default)."""
 
     prefill: Engines
     decode: Engines
@@ -69,12 +69,8 @@ class Launch:
     flights: tuple[int, ...]
     batch: int | None
     drafts: int
+    prompt_tokens: int | None
     of: Mapping[str, Any]
-
-    @property
-    def prompt_tokens(self) -> int | None:
-        """Tokens of a prefill step and rank; None: the engine's default."""
-        return self.of.get("prompt_tokens")
 
     @property
     def gpus(self) -> int:
@@ -175,13 +171,28 @@ def _launch(line: str, lengths: tuple[int, int], flights: list[int], of: Mapping
     times = decode.workers if of.get("each") else 1
     batch = None if parts[6] is None else 0 if parts[6] == "fill" else int(parts[6])
     meant = tuple(times * flight for flight in flights)
-    return Launch(Engines.read(*parts[:3]), decode, lengths, meant, batch, int(parts[7] or 0), of)
+    prompts = int(parts[8]) if parts[8] else of.get("prompt_tokens")
+    return Launch(Engines.read(*parts[:3]), decode, lengths, meant, batch, int(parts[7] or 0), prompts, of)
 
 
 @cache
 def handover_ms(engine: str) -> float:
     """Milliseconds that a request takes from a prefill to a decode engine, beside its cache's way over the link."""
     return float(packaged.yaml(HANDOVER)["ms"][engine])
+
+
+@cache
+def send_ms(engine: str, fabric: str) -> float:
+    """Milliseconds that it takes a prefill rank's scheduler to send a prompt's cache over a fabric (`nvlink`,
+    `network`); 0 where it does not wait for it."""
+    return float(packaged.yaml(HANDOVER)["send_ms"].get(engine, {}).get(fabric, 0.0))
+
+
+@cache
+def late(engine: str, exchange: str = "") -> float:
+    """Share of a prefill engine's next step that passes before it sends the caches of the one before."""
+    found = packaged.yaml(HANDOVER)["late"].get(engine, {})
+    return float(found.get(exchange, found.get("other", 0.0)))
 
 
 def engine_of_dynamo(version: str) -> str:

@@ -48,15 +48,11 @@ def with_fused_norms(calls: Sequence[Call], found: Predictions, gpu: GPU, engine
     if engine.setting.tp == 1 or not most:
         return found, gone
     factor = np.ones(len(calls))
+    normed = {2 * call.rows * call.dim for call in calls if isinstance(call, RmsNorm) and call.fused_add}
     for index, call in enumerate(calls):
         if isinstance(call, RmsNorm) and call.fused_add and 2.0 * call.rows * call.dim <= most:
             gone[index] = True
-        elif (
-            isinstance(call, Collective)
-            and call.kernel == "all_reduce"
-            and call.bytes <= most
-            and call.world <= joined(gpu)
-        ):
+        elif _fuses(call, most, gpu) and call.bytes in normed:
             factor[index] = min(1.0, fused_us(call.bytes, call.world, gpu) / found.latency_us[index])
     return found.scaled(np.where(gone, TINY_US / found.latency_us, factor)), gone
 

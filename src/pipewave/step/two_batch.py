@@ -59,7 +59,7 @@ def two_batch(engine: Engine, gpu: GPU, layers: int) -> TwoBatch | None:
 
 
 def halved(batch: Batch) -> Batch:
-    """The larger half of a batch: every second request, or half the tokens of a lone one."""
+    """The larger half of a batch: every second request, or half the tokens where there is one."""
     if batch.requests == 1:
         tokens = -(-batch.q_lens[0] // 2)
         return Batch((tokens,), (batch.kv_lens[0] - batch.q_lens[0] + tokens,), verify=batch.verify)

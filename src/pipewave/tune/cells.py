@@ -149,7 +149,7 @@ Scored = tuple[Floats, Floats, NDArray[np.int64], float]
 
 def _scored(fitted: Fitted, columns: dict[str, NDArray[np.int64]], default: NDArray[np.int64]) -> list[Scored]:
     """Score samples: by the time to expect, then, where there is a load to tell, at each half of the loads."""
-    factor = fitted.log_factor(columns) + fitted.sigma  # as `Fitted.cautious`
+    factor = fitted.log_factor(columns) + fitted.sigma  # as `Fitted.upper_us`
     scored = [(np.log(fitted.law_us(columns)), factor, default, fitted.margin(known_load=False))]
     if fitted.loads is not None:
         laws = [fitted.work_us(work) for work in fitted.works(columns)]

@@ -60,7 +60,7 @@ def tokens(most: int) -> NDArray[np.int64]:
 
 def _predicted(fitted: Fitted, layer: Layer, m: NDArray[np.int64]) -> Floats:
     shape = {"m": m, "e": layer.e, "top_k": layer.top_k, "hidden": layer.hidden, "inter": layer.inter}
-    return fitted.cautious(
+    return fitted.upper_us(
         {name: np.full((len(m), 1), value) if name != "m" else m[:, None] for name, value in shape.items()}
     )
 

@@ -79,15 +79,15 @@ class Fitted:
             parts.append(self.law_us(some) * np.exp(self.log_factor(some)))
         return np.concatenate(parts)
 
-    def cautious(self, shape: Mapping[str, NDArray[Any]]) -> Floats:
+    def upper_us(self, shape: Mapping[str, NDArray[Any]]) -> Floats:
         """Predict µs one sigma up: [s, c]. Choosing by it loses less at anchors left out than by the mean does."""
         return np.asarray(self.us(shape) * np.exp(self.sigma))
 
     def with_margin_us(self, shape: Mapping[str, NDArray[Any]]) -> Floats:
-        """Predict as `cautious` does, the default's µs [s, c] lowered by the margin: a choice is the least of these."""
+        """Predict as `upper_us` does, the default's µs [s, c] lowered by the margin: a choice is the least of these."""
         fields = {name: values for name, values in shape.items() if name not in LOADS}
         by = self.margin(known_load=knows_load(shape))
-        return np.exp(with_margin(np.log(self.cautious(shape)), defaults(self.kernel, self.config, fields), by))
+        return np.exp(with_margin(np.log(self.upper_us(shape)), defaults(self.kernel, self.config, fields), by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _margins(made: Fitted, anchors: Measured, waves: Measured, options: Options)
     for out, rest in folds(len(anchors.us)):
         fitted, test = _without_margins(anchors.take(rest), waves, made.sms, options, made.notes), anchors.take(out)
         for i, load in enumerate((options.load, False)):
-            predicted[i, out] = np.log(fitted.cautious(test.columns(load=load)))
+            predicted[i, out] = np.log(fitted.upper_us(test.columns(load=load)))
     default = defaults(made.kernel, made.config, anchors.shape)
     slower = is_slower(anchors.us, default)
     if made.loads is None:

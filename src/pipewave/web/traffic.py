@@ -10,7 +10,7 @@ from pydantic import Field
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.models import ModelSpec
-from pipewave.serving.interval import around
+from pipewave.serving.interval import interval_ends
 from pipewave.serving.over_time import over_time
 from pipewave.serving.report import Sla
 from pipewave.serving.run import Server
@@ -91,7 +91,7 @@ def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
     return {
         "schema_version": 1,
         **server.names(),
-        **_rounded(figures | around(figures, server.uncertain, *ends)),
+        **_rounded(figures | interval_ends(figures, server.uncertain, *ends)),
         "figures_of": len(traffic) if kept is None else int(kept.sum()),
         "where": where(server, record, traffic, kept),
         "timeline": over_time(record, traffic, server.pages, POINTS),

@@ -53,16 +53,20 @@ class Routing:
 
 
 def routing(cols: Any, kind: str | tuple[int, ...], leftover: str = SPREAD) -> Routing:
-    """Loads for `balanced`, `random`, `uniform`, `power_law_A`, `power_law_A_eplb`, or given tokens per expert.
+    """Loads for `balanced`, `random`, `uniform`, `power_law_A`, `power_law_A_eplb`, `alike_N`, or given tokens per
+    expert.
 
     `random` and `uniform` choose k experts a token at random without preference (a softmax of independent normal
-    logits does), so loads are binomial. `leftover`: who gets what a power law's rounding lost.
+    logits does), so loads are binomial. `alike_N`: the same of N requests that are copies of one another, so that
+    each token comes N times. `leftover`: who gets what a power law's rounding lost.
     """
     if isinstance(kind, tuple):
         return _given(cols, np.asarray(kind, np.float64))
     if kind.startswith("power_law"):
         alpha, _, eplb = kind.removeprefix("power_law_").partition("_")
         return _power_law(cols, float(alpha), SPREAD if eplb else leftover, spread=bool(eplb))
+    if kind.startswith("alike_"):
+        return _alike(cols, float(kind.removeprefix("alike_")))
     return _balanced(cols) if kind == "balanced" else _random(cols)
 
 
@@ -102,6 +106,17 @@ def _random(cols: Any) -> Routing:
     local = cols["experts"] / cols["ep"]
     idle = (1.0 - share) ** cols["tokens"]
     return _drawn(cols, loads, local * (1.0 - idle), np.maximum(local * mean, 1.0))
+
+
+def _alike(cols: Any, copies: float) -> Routing:
+    distinct = np.maximum(np.ceil(cols["tokens"] / copies), 1.0)
+    each = cols["tokens"] / distinct
+    once = _random({name: cols[name] for name in ("experts", "topk", "ep")} | {"tokens": distinct})
+    pairs = once.pairs * each
+    idle = 1.0 - (once.active / once.local)[:, None]
+    chosen = np.clip((np.cumsum(_WEIGHT) - idle) / _WEIGHT, 0.0, 1.0)  # of each node, by a single token
+    loads = np.where(distinct[:, None] > 1.0, once.loads * each[:, None], chosen * (pairs / once.active)[:, None])
+    return replace(once, loads=loads, pairs=pairs, busiest=once.busiest * each)
 
 
 def _power_law(cols: Any, alpha: float, leftover: str, *, spread: bool) -> Routing:
