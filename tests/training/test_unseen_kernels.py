@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.unseen_kernels import Kernel, half_width, table
+import pipewave as pw
+from train.__main__ import TABLES
+from train.unseen_kernels import FILE, Kernel, half_width, table
 
 
 def kernel(net: str, error: float, *, rows: int = 10, known: bool = False, half: float = 0.0) -> Kernel:
@@ -41,3 +45,23 @@ def test_a_net_is_judged_by_others_kernels_alone() -> None:
     assert nets["far"]["known"] == {"kernels": 1, "mape": 10.5, "covered": 100.0}
     assert nets["net0"]["unseen"]["covered"] == 100.0
     assert nets["far"]["all"] == {"mape": 324.7, "covered": 50.0}  # two kernels of one GPU and type are one cell
+
+
+def test_an_implementation_without_rows_is_answered_as_widely_as_such_kernels_were_off() -> None:
+    """A kernel that nobody measured, on a GPU that was: the interval is that of kernels left out whole, and a note says it."""
+    case = {
+        "kernel": "attention_module",
+        "kind": "msa",
+        "phase": "generation",
+        "q_lens": [1] * 16,
+        "kv_lens": [4096] * 16,
+    }
+    case |= {"heads": 16, "stack": "vllm-0.24.0"}
+    known, strange = (
+        pw.predict([case | more], "B200", protocol="graph")[0] for more in ({}, {"impl": "some_new_kernel"})
+    )
+    assert strange.software == "other_framework"
+    assert any("some_new_kernel" in note for note in strange.notes)
+    half = json.loads((TABLES / FILE).read_text("utf-8"))["half_width"]
+    assert strange.high_us / strange.latency_us == pytest.approx(np.exp(half), rel=0.01)
+    assert known.high_us / known.latency_us < 1.5
