@@ -8,7 +8,7 @@ import numpy as np
 
 from pipewave.tune.own.anchors import Anchors, Floats
 from pipewave.tune.own.card import card
-from pipewave.tune.own.likeness import MOST_ROWS, NEAR, learned, marks
+from pipewave.tune.own.likeness import MOST_ROWS, NEAR, learned, marks, rows_of
 from pipewave.tune.own.model import fit
 from pipewave.tune.smooth import Smoother
 
@@ -77,3 +77,31 @@ def test_rows_are_as_many_as_a_fit_can_bear_and_unmeasured_ones_none() -> None:
     made = learned(replace(many, us=us), H200, many.us, SCALE)
     assert len(made.weights) <= MOST_ROWS
     assert np.isfinite(made.weights).all()
+
+
+def phased(count: int, seed: int) -> Anchors:
+    """Those launches, an eighth slower for each time that the second size divides by two less often than by eight."""
+    some = launches(count, seed)
+    times = np.random.default_rng(seed).integers(0, 4, count)
+    odd = 64 * (2 * np.rint(some.at[:, 1] / 128) + 1)
+    at = np.stack([some.at[:, 0], odd * 2.0**times], axis=1)
+    return replace(some, at=at, us=some.us * (1.0 + 0.125 * (3 - times))[:, None])
+
+
+def test_how_often_a_size_divides_by_two_is_learned_where_it_tells() -> None:
+    anchors, test = phased(100, 1), phased(60, 2)
+    made = fit(anchors, H200)
+    assert made.likeness is not None
+    assert made.likeness.twos.tolist() == [0.0, 6.0]
+    assert error(made.us(test.counts, test.logs), test.us) < 0.05
+    plain = fit(launches(100, 1), H200).likeness
+    assert plain is not None
+    assert plain.twos.size == 0
+
+
+def test_a_configuration_that_is_never_among_the_fastest_is_learned_from_where_it_is_expected_to_be() -> None:
+    us = np.array([[1.0, 1.1, 1.2, 1.5]])
+    wide = np.repeat(us, MOST_ROWS // 2, axis=0)
+    last = np.array([[1.0, 1.1, 1.2, 0.9]]).repeat(len(wide), axis=0)
+    assert set(rows_of(wide, wide)[1].tolist()) == {0, 1}
+    assert set(rows_of(wide, last)[1].tolist()) == {0, 1, 3}

@@ -110,12 +110,16 @@ class Estimate(NamedTuple):
     def features(self, setting: AttentionSetting) -> Mapping[str, Amount]:
         """All features by name: floats of one call, arrays over many."""
         if isinstance(self.base_s, float):
-            logs = {name: log2(LEAST if size < LEAST else min(size, MOST)) for name, size in self.sizes.items()}
+            logs = {name: log2(size if LEAST < size < MOST else _within(size)) for name, size in self.sizes.items()}
             return {**logs, **self.plain, **setting.flags}
         values = _stacked((*self.sizes.values(), *self.plain.values(), *setting.flags.values()), len(self.base_s))
         sizes = values[: len(self.sizes)]
         np.log2(np.minimum(np.maximum(sizes, LEAST), MOST), out=sizes)
         return Features((*self.sizes, *self.plain, *setting.flags), values)
+
+
+def _within(size: float) -> float:
+    return min(max(size, LEAST), MOST)
 
 
 def _stacked(values: tuple[Amount, ...], calls: int) -> Array:

@@ -85,10 +85,10 @@ class Gpu:
 
     def time(self, launch: Launch, order: Sequence[int]) -> list[float]:
         """µs of one launch of each configuration, each after a flush of the L2."""
-        from pipewave.tune.timing import ColdTimer
+        from pipewave.tune.timing import FEW, ColdTimer
 
         if self._timer is None:
-            self._timer = ColdTimer(self._flush_mb)
+            self._timer = ColdTimer(self._flush_mb, FEW)
         return list(self._timer([Prepared(launch, index) for index in order]))
 
 

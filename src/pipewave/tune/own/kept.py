@@ -30,7 +30,7 @@ from pipewave.tune.table import TableMismatch, slug
 
 SCHEMA = 1
 NOT_BUILT = 2  # in place of an error
-LIKENESS = "mean", "spread", "alike", "sizes", "marks", "config", "weights"  # its arrays
+LIKENESS = "mean", "spread", "alike", "sizes", "marks", "config", "weights", "twos"  # its arrays
 ENVIRONMENT = ("gpu", "driver", "triton")
 Record = Mapping[str, Any]
 Fitted = Mapping[Kind, tuple[Model, Sequence[Any]]]  # kind → its model, numbers of launches like those to choose for
@@ -136,6 +136,7 @@ def _model(i: int, of: Mapping[str, Any], a: Mapping[str, Any]) -> tuple[Model, 
                         _smoother(f"{i}_beside", of["beside_length"], a), of["beside_share"])  # fmt: skip
     alike = None
     if "likeness_level" in of:
+        a = {f"{i}_likeness_twos": np.zeros(0), **a}  # tables before 22 November 2026 have none
         alike = Likeness(**{part: a[f"{i}_likeness_{part}"] for part in LIKENESS}, level=of["likeness_level"])
     model = Model(card, a[f"{i}_resident"], a[f"{i}_law"], smooth, a[f"{i}_sigma"], of["margin"], of["measured"],
                   beside, alike)  # fmt: skip
