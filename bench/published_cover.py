@@ -73,7 +73,9 @@ def _points(rows: Sequence[Row], answers: dict[str, dict[str, Any]]) -> list[Poi
 
 
 def _counts(row: Row) -> bool:
-    return not row.needs and row.group.source != OLD and not row.apart
+    """Today's servers, also of families that could not be read when the rows were collected; ranks have their own."""
+    plain = row.answerable and row.case.get("dp", 1) == 1
+    return plain and row.group.source != OLD and not row.apart
 
 
 def _old(row: Row) -> bool:

@@ -2,7 +2,8 @@
 
 Each checkout answers in a process of its own, one after the other, again and again, so that whatever else the machine
 does slows both alike. A figure is the median of the rounds, the ratio the median of each round's own (below 1: this
-checkout is faster). Every call has a new shape; both checkouts are asked the same. For the first version:
+checkout is faster). Every call has a new shape; both checkouts are asked the same. `--cpu` counts processor time of all
+threads instead of the clock's, for a machine on which other programs run. For the first version:
 
     git worktree add ../first 9ec87a0 && python -m bench.speed_against ../first
 """
@@ -24,6 +25,7 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[1]
 CALLS = {"GEMM": 1_000, "attention, 8 prompts of 3.5k": 400}  # a round, one at a time
 ROWS = {"table of GEMMs": 200_000, "list of ragged attention": 10_000}
+CPU = "--cpu"
 Round = dict[str, float]  # µs a call
 
 
@@ -83,9 +85,10 @@ def _each(work: Callable[[Any], object], asked: list[Any]) -> float:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    clock = time.process_time if CPU in sys.argv else time.perf_counter
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def answer_rounds() -> None:
@@ -98,9 +101,9 @@ def answer_rounds() -> None:
 class Side:
     """A process that imports the pipewave of one checkout."""
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout: Path, *, cpu: bool) -> None:
         path = str(checkout.resolve() / "src")
-        command = [sys.executable, "-P", str(Path(__file__)), "--answer", path]
+        command = [sys.executable, "-P", str(Path(__file__)), "--answer", path, *([CPU] if cpu else [])]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
         )
@@ -119,9 +122,9 @@ class Side:
         self.process.communicate()
 
 
-def compare(other: Path, count: int) -> tuple[list[Round], list[Round]]:
+def compare(other: Path, count: int, *, cpu: bool = False) -> tuple[list[Round], list[Round]]:
     """Rounds of the other checkout and of this one, after one to warm up; who comes first changes."""
-    sides = [Side(other), Side(CHECKOUT)]
+    sides = [Side(other, cpu=cpu), Side(CHECKOUT, cpu=cpu)]
     taken: tuple[list[Round], list[Round]] = ([], [])
     for turn in range(count + 1):
         for i in (0, 1) if turn % 2 else (1, 0):
@@ -136,12 +139,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, help="the other one")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument(CPU, action="store_true", help="processor time in the place of the clock's")
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.answer:
         answer_rounds()
         return
-    before, now = compare(args.checkout, args.rounds)
+    before, now = compare(args.checkout, args.rounds, cpu=args.cpu)
     print("| what | other, µs | this, µs | this, calls/s | time of this over other |\n|---|---|---|---|---|")
     for name in WORK:
         old, new = ([each[name] for each in side] for side in (before, now))

@@ -27,7 +27,7 @@ def ordered() -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "inputs": lambda: inputs.run(40_000, 9, list(inputs.AREAS)),
+    "inputs": lambda: inputs.run(46_000, 9, list(inputs.AREAS)),
     "flips": lambda: flips.run(5_000, 7),
     "order": ordered,
     "kills": lambda: kills.run(300, 3),

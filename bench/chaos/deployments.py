@@ -83,6 +83,25 @@ def options(pick: random.Random, folder: Path) -> Iterator[Question]:
         yield lambda words=words: run(words)
 
 
+def swept(pick: random.Random, folder: Path) -> Iterator[Question]:
+    """One field of a line, or one option, set to one odd value: every pair once before any comes again."""
+    from pipewave.serving.stream import answer_lines
+
+    whole: list[tuple[str, Options]] = [("", line) for line in LINES]
+    whole += [(name, known) for name, known in (("estimate", ESTIMATE), ("serve", SERVE))]
+    pairs = [(name, known, key, value) for name, known in whole for key in known for value in VALUES]
+    while True:
+        pick.shuffle(pairs)
+        for name, known, key, value in pairs:
+            if name:
+                given = {other: known[other] for other in known if other in NEEDED} | {key: value}
+                words = [name, *_words(given), "--json"]
+                yield lambda words=words: run(words)
+            else:
+                line = json.dumps(known | {key: value})
+                yield lambda line=line: list(answer_lines([line]))
+
+
 def pasted(pick: random.Random, folder: Path) -> Iterator[Question]:
     """Command lines of servers and of benchmarks, with words changed, lost, doubled or cut."""
     while True:
@@ -149,6 +168,7 @@ def _no_number(text: str) -> float:
 AREAS: dict[str, Callable[[random.Random, Path], Iterator[Question]]] = {
     "deployment": lines,
     "options": options,
+    "sweep": swept,
     "pasted": pasted,
     "model": configs,
 }

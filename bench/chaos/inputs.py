@@ -1,4 +1,4 @@
-"""Wrong inputs: `python -m bench.chaos.inputs [--count 40000] [--area NAME]`.
+"""Wrong inputs: `python -m bench.chaos.inputs [--count 46000] [--area NAME]`.
 
 Every area (predictions, estimates, served traffic, replays, traces, GPU files, calibrations, tuning tables, whole
 deployments, options, pasted command lines, model configs) gets its share of inputs that are changed at random. Each has
@@ -34,7 +34,7 @@ LONGEST_S = 5.0
 MOST_BYTES = 4 << 30  # of address space: a MemoryError here, not the end of the machine
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = {"predict": 12, "estimate": 2, "serve": 2, "replay": 2, "trace": 3, "gpu": 5, "calibration": 2, "table": 2,
-          "deployment": 2, "options": 2, "pasted": 2, "model": 4}  # fmt: skip
+          "deployment": 2, "options": 2, "sweep": 6, "pasted": 2, "model": 4}  # fmt: skip
 GPU_FILE = """name: Mine
 base: H200
 sms: 132
@@ -272,7 +272,7 @@ def failed(found: dict[str, Any]) -> bool:
 def main() -> int:
     """Print the figures; 1 where an input was not answered as it must be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=40_000)
+    parser.add_argument("--count", type=int, default=46_000)
     parser.add_argument("--seed", type=int, default=9)
     parser.add_argument("--area", action="append", choices=sorted(AREAS))
     parser.add_argument("--child", help=argparse.SUPPRESS)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family, Sketch
 from pipewave.physics import energy
@@ -52,7 +54,7 @@ class Physics(NamedTuple):
     """What is known of a call before its net is asked.
 
     `seconds`: the base estimate, the floor, the DRAM pipe, and the base estimate that the ceiling is answered from.
-    `plain_inputs`: of the ceiling's net, where it is not asked together with the residual's.
+    `plain_inputs`: of the ceiling's net, where it sees something else than the residual's.
     """
 
     seconds: tuple[Any, Any, Any, Any]
@@ -75,6 +77,7 @@ class ScalarContext:
     nets: ScalarNet
     members: int  # of `nets` that answer the residual; the others, if any, the ceiling
     ceiling: ScalarNet | None  # where it cannot be evaluated together with the residual
+    alike: bool  # whether it sees the same features by the same names
     shift: float
     widths: tuple[Interval, ...]
     plain: Context  # that the ceiling is answered in
@@ -145,15 +148,19 @@ def _physics(found: Sketch, plain: Sketch, at: ScalarContext, xp: Arith) -> Phys
         dram_bytes=found.amounts.get("dram", 0.0),
         joules=energy.joules(at.ctx.gpu, at.ctx.dtype, found.work),
         inputs=at.nets.inputs(found.features),
-        plain_inputs=at.ceiling.inputs(plain.features) if at.ceiling else (),
+        plain_inputs=at.ceiling.inputs(plain.features) if at.ceiling and not (plain is found and at.alike) else (),
     )
 
 
 def _combined(found: Sequence[Any], at: ScalarContext) -> ScalarAnswer:
     """With what the nets say of it."""
     before, bound, dram_bytes, joules, inputs, plain_inputs = found
-    means, logs = at.nets(inputs)
-    ceiling = at.ceiling(plain_inputs)[0] if at.ceiling else means[at.members :]
+    seen = np.array(inputs, np.float32)
+    means, logs = at.nets(seen)
+    if at.ceiling:
+        ceiling = at.ceiling(np.array(plain_inputs, np.float32) if plain_inputs else seen)[0]
+    else:
+        ceiling = means[at.members :]
     known = (*before, *means[: at.members], *logs[: at.members], *ceiling)
     seconds = at.after(*known) if at.after else _interval(known, at, SCALAR)
     at.uses = uses = at.uses + 1
@@ -209,6 +216,7 @@ def _scalar_context(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: st
         nets=scalar_net(nets, codes) if together else scalar_net(nets[:1], codes[:1]),
         members=len(learned.net.weights[0]),
         ceiling=None if together else scalar_net(nets[1:], codes[1:]),
+        alike=nets[0].features == nets[1].features,
         shift=learned.ceiling.shift(codes[1]),
         widths=intervals_of(learned.card.intervals, source.basis, measured_protocol(protocol), source.software, dtype),
         plain=ctx if plain == ctx else plain,

@@ -32,9 +32,9 @@ class ScalarNet:
         except KeyError as missing:
             raise lacking(missing) from missing
 
-    def __call__(self, inputs: Sequence[float]) -> list[list[float]]:
+    def __call__(self, inputs: Floats) -> list[list[float]]:
         """Of each output, what each member answers."""
-        hidden = np.array(inputs, np.float32).dot(self.weights[0]).reshape(self.biases[0].shape)
+        hidden = inputs.dot(self.weights[0]).reshape(self.biases[0].shape)
         hidden += self.biases[0]
         for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
             hidden = self.product(activate(hidden, self.activation), weight)
