@@ -26,6 +26,7 @@ OTHERS = {
     "another card": ("", "repeats/other_card"),
     "another run, loaded": ("", "loaded"),
     "another day": ("", "repeats/another_day"),
+    "another start": ("repeats/another_day", "repeats/another_start"),
     "minutes later": ("repeats/other_machine", "repeats/same_machine"),
     "another machine": ("", "repeats/other_machine"),
     "ragged batches, another machine": ("ragged", "repeats/ragged"),

@@ -1,8 +1,9 @@
 """`python -m bench.own_rows [H100 H200]`: errors of shipped weights on our own cold rows of shapes that they never saw.
 
 Cold rows of `data/measured`, groups of shapes that no shipped member was trained on. Attention is told apart by phase,
-and the plan `ragged` (unequal lengths) from equal batches. A call is asked with its stack and implementation, without
-the SM clock and the Triton configuration, as a user does who does not know them.
+and plans in folders of their own from the first: `ragged` and `mixed` (unequal lengths), `experts` (layers of any
+shape). A call is asked with its stack and implementation, without the SM clock and the Triton configuration, as a user
+does who does not know them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from train.corpus.frame import DEFAULTS, GROUP_KEYS
 from train.splits import HELD_OUT, fold
 
 CARDS = ("H100", "H200")
-PARTS = ("", "ragged")
+PARTS = ("", "ragged", "mixed", "experts")
 TYPED = ("gemm", "fused_moe")
 Row = dict[str, Any]
 

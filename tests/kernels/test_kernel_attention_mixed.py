@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from bench.card_blind import DATA
 from pipewave.calls.families import Attention
 from pipewave.gpus import find
+from pipewave.kernels.attention.analyse import FAMILY, PREFILL
+from pipewave.kernels.base import Context
+from pipewave.measure.pack import rows
 from pipewave.prediction.api import predict
 
 PROMPT = 1948
@@ -54,3 +60,33 @@ def test_tiles_of_16_rows_are_as_fast_a_clock_and_sm_on_an_a100_as_on_an_l40s() 
         us = float(predict([call], gpu, protocol="serving", stack="vllm-0.24.0").latency_us[0])
         each[gpu] = us * card.sms * card.sustained_clock_mhz
     assert 0.6 < each["A100"] / each["L40S"] < 1.7
+
+
+# Of FlashAttention 3's template: whether threads gather pages, whether keys are split, heads packed by the copy engine.
+LOADS = re.compile(
+    r"arch::Sm90, (?:\w+, ){4}(?P<gathered>\w+), (?:\w+, ){5}(?P<split>\w+), \w+, cutlass::\w+, (?P<packed>\d+)>, flash"
+)
+
+
+@pytest.mark.parametrize("card", ["H100", "H200"])
+def test_what_the_copy_engine_loads_is_what_kernel_names_say(card: str) -> None:
+    measured = rows(DATA / card.lower() / "mixed")[::10]
+    agree = 0
+    for row in measured:
+        case, kernel = row["case"], next(k["name"] for k in row["kernels"] if "FlashAttnFwdSm90" in k["name"])
+        options = (("head_dim", case["head_dim"]), ("page_size", case["page_size"]), ("variant", PREFILL))
+        features = FAMILY.one(case, Context(find(card), "bf16", "cold", row["stack"], row["impl"], options)).features
+        flags = LOADS.search(kernel)
+        assert flags is not None
+        pages, queries = flags["gathered"] == "false", flags["packed"] != "1"
+        agree += (features["tma_pages"] > 0) == pages and (features["tma_queries"] > 0) == queries
+    assert agree > 0.99 * len(measured) > 900
+
+
+def test_pages_of_whole_tiles_count_only_where_queries_fill_more_than_a_tile() -> None:
+    def us(page: int, prompt: int) -> float:
+        call = Attention((1, 1, prompt), (3000, 3000, prompt), 32, 8, 128, dtype="bf16", page_size=page)
+        return float(predict([call], "H200", protocol="cold", stack="vllm-0.22.1").latency_us[0])
+
+    assert us(128, 2000) < us(16, 2000) == us(64, 2000)
+    assert us(128, 16) == us(16, 16)

@@ -172,3 +172,31 @@ def test_a_decoder_that_does_not_split_walks_the_context_on_one_sm() -> None:
     cases = [case_of("mla", [(1, kv - 1)]) | options for kv in (16384, 65536)]
     short, long = FAMILY.analyse(columns(FAMILY, cases), ctx).base_s
     assert long == pytest.approx(4 * short, rel=0.1)
+
+
+def test_queries_of_a_block_fill_a_tile() -> None:
+    """MiniMax's kernel for Blackwell packs queries, Triton's pad heads to 16: 2 heads cost it less of what 16 cost."""
+    requests = [(8192, 8192)] * 4
+
+    def flops(impl: str, heads: int) -> float:
+        case = case_of("msa", requests) | {"heads": heads, "kv_heads": 1}
+        ctx = context(case)
+        ctx = Context(pw.find("B200"), "bf16", "graph", ctx.stack, impl, ctx.options)
+        return float(FAMILY.analyse(columns(FAMILY, [case]), ctx).done.flops[0])
+
+    turned, padded = (
+        flops(impl, 16) - flops(impl, 2) for impl in ("MiniMaxM3SparseMSAImpl", "MiniMaxM3SparseTritonImpl")
+    )
+    assert flops("MiniMaxM3SparseMSAImpl", 2) < flops("MiniMaxM3SparseTritonImpl", 2)
+    assert turned > padded  # what is padded costs the same with 2 heads as with 16
+
+
+def test_tensorrt_llm_decodes_blocks_of_keys_on_one_sm_a_request() -> None:
+    """Both of its kernels launch one split: more context costs one request far more than where SMs share it."""
+    case = case_of("msa", [(1, 16383)], phase="generation")
+    long = case_of("msa", [(1, 131071)], phase="generation")
+    ctx = Context(pw.find("B200"), "bf16", "graph", "trtllm-1.3.0rc23", "msa_fmha_sm100", context(case).options)
+    one, eight = FAMILY.analyse(columns(FAMILY, [case, long]), ctx).base_s
+    other = Context(pw.find("B200"), "bf16", "graph", "vllm-0.24.0", "MiniMaxM3SparseMSAImpl", context(case).options)
+    split, further = FAMILY.analyse(columns(FAMILY, [case, long]), other).base_s
+    assert eight - one > 3 * (further - split)

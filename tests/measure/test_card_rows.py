@@ -91,6 +91,14 @@ def test_ragged_batches_say_where_their_pages_lay(card: Path) -> None:
     assert all(max(times.values()) < 2 * min(times.values()) for times in every)
 
 
+@pytest.mark.parametrize(("card", "folder"), [(card, plan) for card in (H100, H200) for plan in ("mixed", "experts")])
+def test_plans_of_one_family_hold_their_own_calls(card: Path, folder: str) -> None:
+    planned = {job.key for job in built_in(folder)}
+    measured = {one["key"] for one in rows(card / folder)}
+    assert measured <= planned
+    assert len(measured) > 0.9 * len(planned)
+
+
 def test_the_clock_of_a_row_counts_what_a_spin_costs_on_its_card() -> None:
     """A norm leaves the card at its highest clock, 1,980 MHz on both."""
     for card in (H100, H200):

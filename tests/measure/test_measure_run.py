@@ -286,6 +286,27 @@ def test_the_ragged_plan_holds_unequal_batches_over_pages_in_every_order() -> No
     assert all(kv >= q for job in jobs for q, kv in zip(job.case["q_lens"], job.case["kv_lens"], strict=True))
 
 
+def test_the_mixed_plan_holds_prompts_behind_decodes_on_layouts_of_its_own() -> None:
+    jobs = plan.built_in("mixed")
+    assert plan.built_in("mixed", families=("gemm",)) == []
+    mixed = [job for job in jobs if min(job.case["q_lens"]) == 1 < max(job.case["q_lens"])]
+    assert len(mixed) > 0.8 * len(jobs) > 8000
+    layouts, others = (
+        {tuple(job.case[name] for name in ("heads", "kv_heads", "head_dim")) for job in some}
+        for some in (jobs, plan.built_in("ragged"))
+    )
+    assert len(layouts - others) > 100
+    assert all(heads % kv_heads == 0 for heads, kv_heads, _ in layouts)
+
+
+def test_the_experts_plan_holds_layers_that_blocks_divide_and_mostly_few_tokens() -> None:
+    cases = [job.case for job in plan.built_in("experts")]
+    assert len(cases) > 1000
+    assert all(case["hidden"] % 128 == 0 == case["inter"] % 128 and case["topk"] < case["experts"] for case in cases)
+    assert sum(case["tokens"] <= 32 for case in cases) > len(cases) / 2
+    assert len({tuple(case[name] for name in ("experts", "topk", "hidden", "inter")) for case in cases}) > 100
+
+
 @pytest.mark.parametrize(("order", "room"), [("random", 0), ("in_order", 0), ("scattered", 5000)])
 def test_pages_lie_where_the_job_says(order: str, room: int) -> None:
     lens = [1, 16, 17, 300, 4000]

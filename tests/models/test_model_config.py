@@ -365,3 +365,26 @@ def test_layers_that_run_several_times_are_refused() -> None:
     assert any(
         "dense attention" in note for note in load(config | {"total_ut_steps": 1, "sparse_config": {"topk": 64}}).notes
     )
+
+
+def test_a_missing_field_is_named_as_most_configs_name_it() -> None:
+    config = {
+        "model_type": "qwen2",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "intermediate_size": 128,
+        "vocab_size": 99,
+    }
+    with pytest.raises(MissingField, match="'num_attention_heads'"):
+        parse(config, "headless")
+
+
+def test_no_latent_heads_leave_values_as_wide_as_keys() -> None:
+    """DeepSeek-OCR's text says 0 of each width that latent attention would have."""
+    config = {
+        "model_type": "deepseek_v2", "hidden_size": 1280, "intermediate_size": 6848, "moe_intermediate_size": 896,
+        "n_routed_experts": 64, "n_shared_experts": 2, "num_attention_heads": 10, "num_key_value_heads": 10,
+        "num_experts_per_tok": 6, "num_hidden_layers": 12, "first_k_dense_replace": 1, "vocab_size": 129280,
+        "kv_lora_rank": None, "q_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0,
+    }  # fmt: skip
+    assert parameters(parse(config, "ocr")) / 1e9 == pytest.approx(2.94, rel=0.01)  # 3.34 B with towers of 0.4

@@ -9,7 +9,7 @@ import pytest
 
 from pipewave.gpus import find
 from pipewave.physics.arith import SCALAR
-from pipewave.physics.cache import MISSES, l2_bytes, least_dram, missing_share, walked
+from pipewave.physics.cache import MISSES, MULTICAST, l2_bytes, least_dram, missing_share, walked
 from pipewave.physics.demand import PIPES, busiest, demand, floor_s, pipe_rates
 from pipewave.physics.energy import DRAWS, joules_per_flop, limited_us, watts
 from pipewave.physics.launch import LAUNCHES, launch_s, log2
@@ -27,6 +27,10 @@ def test_misses_grow_from_none_to_all(name: str) -> None:
     assert np.all((share >= 0) & (share <= 1))
     alone = [missing_share(MISSES[name], 1e6, 1e6 * float(size), SCALAR) for size in SIZES]
     assert share == pytest.approx(alone)
+
+
+def test_an_sm_without_multicast_loads_its_own_operands_and_pairs_share_more_than_clusters() -> None:
+    assert 1.0 == MULTICAST["mma"] < MULTICAST["wgmma"] < MULTICAST["tcgen05"]
 
 
 @pytest.mark.parametrize(("name", "at", "share"), [

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
+from bench import card_blind
+from pipewave.calls.families import from_dict
+from pipewave.measure.pack import rows
+from pipewave.prediction.api import predict
 from pipewave.residual.card import AGAIN, BASES, Interval, half_width, intervals_of
 from train import ceilings
+from train.collected_again import LARGE
 from train.intervals import ENOUGH_ROWS, Held, calibrated, informative
 from train.splits import by_name, expand
 
@@ -132,3 +137,15 @@ def test_levels_of_software_stand_alone_and_types_may_have_their_own() -> None:
 def test_no_interval_is_narrower_than_what_another_day_differs_by() -> None:
     known = {"measured_gpu": Interval(1.0), AGAIN: Interval(0.05, 0.0)}
     assert half_width(intervals_of(known, "measured_gpu"), np.array([0.01, 0.2])) == pytest.approx([0.05, 0.2])
+
+
+def test_cold_collectives_hold_another_start_of_the_program() -> None:
+    """Intervals were settled on another day's first start; these rows are of the second."""
+    found = rows(card_blind.DATA / "h200" / "repeats" / "another_start")
+    calls = [from_dict(row["case"] | {"stack": row["stack"], "impl": row["impl"]}) for row in found]
+    answers = predict(calls, "H200", protocol="cold")
+    measured = np.array([row["latency_us"] for row in found])
+    inside = (answers.low_us <= measured) & (measured <= answers.high_us)
+    large = np.array([row["case"]["bytes"] >= LARGE for row in found])
+    assert inside[~large].mean() > 0.8
+    assert inside[large].mean() > 0.9

@@ -1,7 +1,7 @@
 """Our own rows under `data/measured/<card>`, as `pipewave measure` packs them: one file a kernel, one folder a card.
 
-Attention and MLA rows become uniform columns where every request of the batch is alike; ragged batches, of which the
-folder `ragged` of a card has nothing else, stay out of these tables (`files` names their files).
+Attention and MLA rows become uniform columns where every request of the batch is alike; ragged batches, and the plans
+of one family in folders of their own, stay out of these tables (`files` names all files).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pipewave.measure.pack import rows as measured
 from train.corpus.frame import DEFAULTS, SHAPES, Table, gpu_name, repository
 
 FOLDER = repository() / "data" / "measured"
-MORE = "ragged"  # a plan of ragged batches alone, in a folder of its own
+# Plans of one family, in folders of their own. Physics alone answers the attention kernel of `kind_kernels`: no rows.
+MORE = {"attention": ("ragged", "mixed"), "fused_moe": ("experts", "kind_kernels")}
 CARDS = tuple(sorted({file.parent.name for file in FOLDER.glob("*/*.json.gz")}))  # each a source by its own name
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
@@ -67,7 +68,8 @@ def reader(family: str) -> Callable[[Path, Path], pd.DataFrame]:
 def files(kernel: str) -> Iterator[tuple[str, str, Path]]:
     """Our files of a kernel: source, name of the GPU, path."""
     for card in CARDS:
-        for file in (FOLDER / card / f"{kernel}.json.gz", FOLDER / card / MORE / f"{kernel}.json.gz"):
+        for plan in ("", *MORE.get(kernel, ())):
+            file = FOLDER / card / plan / f"{kernel}.json.gz"
             if file.exists():
                 yield card, gpu_name(card), file
 

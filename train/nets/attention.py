@@ -24,7 +24,7 @@ from train import corpus
 from train.rows import Rows
 
 NETS = (PREFILL, DECODE)
-CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "causal", "sinks", "head_dim")
+CONTEXT = ("gpu", "dtype", "protocol", "stack", "impl", "kv_dtype", "causal", "sinks", "head_dim", "page_size")
 # Rows whose kv length is not that of each request (latency does not grow with batch x kv_len).
 UNUSABLE = ("llmservingsim-0",)
 
@@ -50,7 +50,8 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     newest = corpus.newest(every.reset_index(names="row"))["row"]
     drawn = corpus.versions(every[~corpus.is_own(every)], max_rows=EACH).index
     frame = every[every.index.isin(newest) | every.index.isin(drawn)]
-    frame = pd.concat([frame.assign(lens=None, newest=frame.index.isin(newest)), _ragged_rows()], ignore_index=True)
+    even = frame.assign(lens=None, newest=frame.index.isin(newest), page_size=0)  # as if of small pages, as all are
+    frame = pd.concat([even, _ragged_rows()], ignore_index=True)
     decode = (frame["q_len"] == 1) & (frame["causal"].astype(bool) | (frame["kv_len"] > 1))
     frame = frame[decode if net == DECODE else ~decode].reset_index(drop=True)
     kernel = frame.loc[frame["newest"].astype(bool), ["gpu", "protocol", "dtype", "source"]].astype(str)
@@ -147,6 +148,7 @@ def _ragged_row(row: dict[str, Any]) -> dict[str, Any]:
         "kv_len": max(kv_lens),
         "lens": (q_lens, kv_lens),
         "window": window,
+        "page_size": case.get("page_size") or 0,
         "dtype": dtype,
         "kv_dtype": case.get("kv_dtype") or dtype,
         "causal": case.get("causal", True),
@@ -179,8 +181,9 @@ def inputs(net: str, frame: pd.DataFrame) -> Iterator[tuple[Ints, Requests, dict
     """What rows of one context are analysed from: their places in the frame, requests and heads, and the context."""
     listed = frame["lens"].notna().to_numpy()
     for key, index in frame.groupby([*CONTEXT, listed], observed=True).indices.items():
-        gpu, dtype, protocol, stack, impl, kv_dtype, causal, sinks, head_dim, _ = key
+        gpu, dtype, protocol, stack, impl, kv_dtype, causal, sinks, head_dim, page, _ = key
         options = {"kv_dtype": kv_dtype, "causal": bool(causal), "sinks": bool(sinks), "head_dim": int(head_dim)}
+        options |= {"page_size": int(page)}
         ctx = Context(find(gpu), dtype, protocol, stack, impl, (*options.items(), ("variant", net)))
         part = frame.iloc[index]
         heads = {name: part[name].to_numpy(np.float64) for name in ("heads", "kv_heads", "window")}

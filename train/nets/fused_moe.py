@@ -86,7 +86,7 @@ def _flat(source: str, gpu: str, file: Path) -> Iterator[dict[str, Any]]:
     for row in measured(file):
         if row.get("flush", "write") != "write":
             continue
-        case = {"tp": 1, "ep": 1, "gated": True, "part": "all", "dtype": "bf16"} | row["case"]
+        case = {"tp": 1, "ep": 1, "gated": True, "part": "all", "dtype": "bf16", "routing": "random"} | row["case"]
         shape = {name: case[name] for name in (*SIZES, "routing", "part", "dtype")}
         group = ",".join(str(case[name]) for name in ("hidden", "inter", "topk", "experts"))
         software = {"stack": row["stack"], "framework": row["stack"].partition("-")[0], "impl": row["impl"]}

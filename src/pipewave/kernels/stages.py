@@ -28,6 +28,8 @@ Amount = Any  # [call], or a float that is the same for all
 MATH_SHARE = 0.7  # of the datasheet's tensor peak, in full waves
 TILE = 128.0  # rows and columns of a block of a product
 FEWEST_ROWS = 16.0  # rows a tensor-core product computes at least
+# Rows of a tile of kernels for operands with scales along k: DeepGEMM and Triton's block kernels; CUTLASS in 4 bits.
+SCALED_ROWS = {"fp8_block": 64.0, "nvfp4": 128.0, "mxfp4": 128.0}
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, operators only scale
 
 
@@ -46,6 +48,9 @@ class Stage:
     launches: Amount = 1.0
     cycles: Amount = 0.0  # clocks of an SM that issuing takes, of all blocks together
     gathered: Amount = 0.0  # bytes drawn from L2 again and again, beside those above
+    tile_flops: Amount = (
+        0.0  # operations of a block, rows that it pads among them, which one SM does however few there are
+    )
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,8 @@ class Stages:
         waves = wave_efficiency(full * part.blocks / gpu.sms)
         math = part.flops / (MATH_SHARE * rate(gpu, part.dtype) * waves)
         issue = part.cycles / (gpu.sms * gpu.sustained_clock_mhz * 1e6 * waves)
-        held = overlapped(3, math, dram, through, issue, full * part.chain_s)
+        alone = part.tile_flops * gpu.sms / rate(gpu, part.dtype)
+        held = overlapped(3, math, dram, through, issue, full * (part.chain_s + alone))
         return np.asarray(part.launches * launch_s(gpu) + held)
 
     def _exchanged(self, part: Stage) -> Array:
@@ -143,20 +149,25 @@ def in_units_of(ctx: Context, flops: Amount, dtype: str) -> Amount:
 
 
 def product(name: str, m: Amount, n: Amount, k: Amount, dtype: str, batch: Amount = 1.0) -> Stage:
-    """y[b,m,n] = x[b,m,k] · W[b,n,k]ᵀ with 16-bit x and y; types below 16 bits quantise x in a launch of its own."""
+    """y[b,m,n] = x[b,m,k] · W[b,n,k]ᵀ with 16-bit x and y; types below 16 bits quantise x in a launch of its own.
+
+    Few tiles are cut along k, but for those whose operands have scales along k: one SM walks all of it.
+    """
+    scaled, narrow = dtype in SCALED_ROWS, dtype not in ("bf16", "fp16")
     rows = np.maximum(m, FEWEST_ROWS)
-    weights = batch * n * k * OPERAND_BYTES[dtype]
     blocks = batch * np.ceil(rows / TILE) * np.ceil(n / TILE)
-    splits = np.clip(np.floor(256.0 / blocks), 1.0, np.maximum(k / 512.0, 1.0))  # few tiles are cut along k
+    splits = 1.0 if scaled else np.clip(np.floor(256.0 / blocks), 1.0, np.maximum(k / 512.0, 1.0))
+    quantised = narrow * OPERAND_BYTES[dtype] * batch * m * k
     return Stage(
         name,
         flops=2.0 * batch * rows * n * k,
         dtype=dtype,
-        fresh=weights,
-        read=ACTIVATION_BYTES * batch * m * k,
-        written=ACTIVATION_BYTES * batch * m * n,
+        fresh=batch * n * k * OPERAND_BYTES[dtype],
+        read=ACTIVATION_BYTES * batch * m * k + quantised,
+        written=ACTIVATION_BYTES * batch * m * n + quantised,
         blocks=blocks * splits,
-        launches=1.0 + (dtype not in ("bf16", "fp16")),
+        launches=1.0 + narrow,
+        tile_flops=2.0 * SCALED_ROWS[dtype] * np.minimum(n, TILE) * k if scaled else 0.0,
     )
 
 

@@ -29,7 +29,7 @@ SELECTIONS = ("cold", "repeat", "read", "graph")
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipewave.measure", description=__doc__.split("\n")[0])
-    parser.add_argument("--plan", default="quick", help="quick, standard, full, ragged, or a contract cases file")
+    parser.add_argument("--plan", default="quick", help=", ".join((*plan.NAMES, "or a contract cases file")))
     parser.add_argument("--store", required=True, help="file to append rows to; an existing one is resumed")
     parser.add_argument("--families", default="", help="comma-separated kernel families; default all")
     parser.add_argument("--protocol", default="cold", help="protocol of a cases file")

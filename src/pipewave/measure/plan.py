@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,21 +15,26 @@ from pipewave.errors import BadFile, BadInput
 from pipewave.kernels import rows_of
 from pipewave.kernels.faces import Plan
 from pipewave.measure.job import Job
-from pipewave.measure.plans import ragged
+from pipewave.measure.plans import moe, ragged
 from pipewave.measure.plans.size import SIZES, Size
 
 SEED = 20261121
 BATCH = 60
-NAMES = (*SIZES, "ragged")
-RAGGED_STREAM = 7
+# Plans of one family: its name, the jobs, and a stream of random numbers of their own.
+SINGLE: dict[str, tuple[str, Callable[[np.random.Generator], Iterable[Job]], int]] = {
+    "ragged": ("attention", ragged.jobs, 7),
+    "mixed": ("attention", ragged.mixed_jobs, 8),
+    "experts": ("fused_moe", moe.block_jobs, 9),
+}
+NAMES = (*SIZES, *SINGLE)
 
 
 def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = None) -> list[Job]:
-    """Jobs of the plan `quick`, `standard`, `full` or `ragged`; `protocol` keeps one protocol's jobs only."""
+    """Jobs of a plan of `NAMES`; `protocol` keeps one protocol's jobs only."""
     if name not in NAMES:
         raise BadInput(f"plan: {name!r} is none of {', '.join(NAMES)}", field="plan")
-    if name == "ragged":
-        return _uneven(families, protocol)
+    if name in SINGLE:
+        return _single(name, families, protocol)
     known = [family for family, rows in rows_of().items() if rows.plans]
     chosen = list(families) or known
     if unknown := set(chosen) - set(known):
@@ -41,11 +46,12 @@ def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = 
     return sorted((job for job in found if job.family in chosen), key=lambda job: chosen.index(job.family))
 
 
-def _uneven(families: Sequence[str], protocol: str | None) -> list[Job]:
-    """Attention alone, over batches of unequal requests, each call once."""
-    if families and "attention" not in families:
+def _single(name: str, families: Sequence[str], protocol: str | None) -> list[Job]:
+    """One family alone, each call once."""
+    family, source, stream = SINGLE[name]
+    if families and family not in families:
         return []
-    jobs = {job.key: job for job in ragged.jobs(np.random.default_rng([SEED, RAGGED_STREAM]))}
+    jobs = {job.key: job for job in source(np.random.default_rng([SEED, stream]))}
     return [job for job in jobs.values() if protocol in (None, job.protocol)]
 
 

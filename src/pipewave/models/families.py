@@ -109,7 +109,7 @@ STARCODER2 = Family(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias",
 
 FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
-    "mistral": MISTRAL,
+    "mistral": replace(MISTRAL, defaults=(("num_attention_heads", 32),)),  # Pixtral 12B leaves it to the config class
     "mixtral": MISTRAL,
     "qwen": Family(qkv_bias=True, halved=True),
     "qwen2": QWEN2,

@@ -129,10 +129,9 @@ class Fields:
         """The raw value, or MissingField when it is absent and has no default."""
         value = self.get(name, default)
         if value is _MISSING:
-            raise MissingField(
-                f"config has no {ALIASES.get(name, (name,))[0]!r}: it is needed to know the model's shape",
-                field=ALIASES.get(name, (name,))[0],
-            )
+            names = ALIASES.get(name, (name,))
+            usual = name if name in names else names[0]
+            raise MissingField(f"config has no {usual!r}: it is needed to know the model's shape", field=usual)
         return value
 
     def leftovers(self, ignore: frozenset[str] = frozenset()) -> Iterator[str]:

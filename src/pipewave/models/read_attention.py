@@ -23,7 +23,8 @@ def gqa(reader: LayerReader) -> Gqa:
     heads = fields.integer("num_attention_heads", high=HEADS)
     kv_heads = _kv_heads(fields, heads)
     head_dim = fields.integer("head_dim", max(hidden // heads, 1), high=WIDTH)
-    value_dim = fields.integer("v_head_dim", head_dim, high=WIDTH)
+    own_values = fields.optional("v_head_dim") is not None  # 0: no latent heads
+    value_dim = fields.integer("v_head_dim", high=WIDTH) if own_values else head_dim
     borrowed, same = fields.flag("borrowed"), fields.flag("keys_are_values")
     pair = 0 if borrowed else head_dim + (0 if same else value_dim)
     gate = _gate(reader, heads, head_dim)

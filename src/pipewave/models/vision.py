@@ -100,8 +100,12 @@ def _siglip(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, merge=merge, params=params)
 
 
+PIXTRAL = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+
+
 def _pixtral(fields: Fields, outer: Fields, hidden: int) -> Tower:
     """Pixtral, and Mistral 3's projector, which merges patches before two matrices."""
+    fields = Fields(PIXTRAL | dict(fields.raw))
     merge = outer.integer("spatial_merge_size", 2)
     shape = _shape(fields, merge=merge, image=_size(fields, "image_size", 1540))
     width = shape.hidden

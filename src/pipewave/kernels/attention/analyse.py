@@ -145,7 +145,7 @@ FAMILY = Family(
     "attention",
     Attention,
     analyse,
-    options=("kv_dtype", "causal", "sinks", "head_dim", "head_dim_v"),
+    options=("kv_dtype", "causal", "sinks", "head_dim", "head_dim_v", "page_size"),
     ragged=("q_lens", "kv_lens"),
     variant=phase,
     nets=(DECODE, PREFILL),

@@ -59,7 +59,7 @@ def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     memory = times.memory * setting.missing(shape.moved, shape.requests.xp)
     busy = overlapped(3, times.compute + times.fixed, memory)
     base = setting.companions.launches * setting.launch_s + busy + times.merge + times.copies
-    plain = {**_plain(shape, work, times), **setting.lineages}
+    plain = {**_plain(shape, work, times), **_loads(shape, work, setting), **setting.lineages}
     sizes = _sizes(shape, work, times, setting, base)
     if not setting.engine.heads_last:
         return Estimate(base, sizes, plain)
@@ -236,4 +236,14 @@ def _plain(shape: Shape, work: PrefillWork, times: PrefillTimes) -> dict[str, Am
     return {
         "round_off": shape.requests.xp.minimum(times.rounds / times.waves, 4.0),
         "even": work.steps / (work.blocks * work.longest),
+    }
+
+
+def _loads(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> dict[str, Amount]:
+    """What the copy engine fetches in place of threads: pages of whole tiles, and queries packed by group."""
+    packed = shape.requests.largest(shape.requests.q) * shape.group
+    grouped = sum((shape.group == heads) * 1.0 for heads in setting.query_loads)
+    return {
+        "tma_pages": setting.page_loads * (packed > setting.engine.prefill.rows) * 1.0,
+        "tma_queries": grouped * (1.0 - work.merges * 1.0),
     }

@@ -22,6 +22,7 @@ from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
+from pipewave.software.stack_rules import constant
 
 LEAST, MOST = 2.0**-12, 2.0**40  # of what a net sees as a logarithm
 
@@ -47,6 +48,8 @@ class AttentionSetting:
     block_cycles: float  # of an SM for one row tile against one KV tile of decode
     flags: Mapping[str, float]
     lineages: Mapping[str, float]  # whose engine it is, for nets of prefill
+    page_loads: bool  # prompts' keys may come by pages of whole tiles
+    query_loads: tuple[int, ...]  # heads of a group whose queries a copy engine packs
 
     def missing(self, footprint: Amount, xp: Arith) -> Amount:
         """Share of the bytes that the L2 does not hold when the kernel starts."""
@@ -67,6 +70,7 @@ def _setting(
     warm = ctx.protocol not in (COLD, SERVING)
     flags = {f"engine_{name}": engine.name == name for name in ENGINES}
     fp8 = kv_bytes == 1.0
+    facts = {"engine": engine.name, "mma": gpu.traits.mma}
     flags |= {"fp8_math": engine.fp8, "fp8_cache": fp8, "causal": causal}
     flags |= {"sinks": bool(ctx.option("sinks", False)), "cold": not warm}
     return AttentionSetting(
@@ -87,7 +91,15 @@ def _setting(
         block_cycles=engine.decode.rows * engine.decode.keys * _pair_cycles(engine, dims, gpu, 1.0, fp8=False),
         flags={name: float(flag) for name, flag in flags.items()},
         lineages={f"lineage_{name}": float(engine.name in made) for name, made in LINEAGES.items()},
+        page_loads=_whole_pages(ctx, engine) and bool(constant("attention_page_loads", **facts)),
+        query_loads=tuple(constant("attention_query_loads", framework=ctx.framework, **facts)),
     )
+
+
+def _whole_pages(ctx: Context, engine: AttentionKernel) -> bool:
+    """Whether each page of the cache holds whole KV tiles of prompts."""
+    page = ctx.option("page_size")
+    return bool(page) and page % engine.prefill.keys == 0
 
 
 def _pair_cycles(engine: AttentionKernel, dims: float, gpu: GPU, exp_cost: float, *, fp8: bool) -> float:

@@ -71,7 +71,9 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
     found += projections.stages("inputs", projections.compressor(dims), seen, "bf16")
     dense = expands(cores)
     found += _choice(cores, ~dense) if dims.index_heads.any() else NO_CHOICE
-    found += (projections.small(dims, seen, cores.ctx.rule("module_small_kernels", kind=dims.kind)),)
+    found += (
+        projections.small(dims, seen, cores.ctx.rule("module_small_kernels", kind=dims.kind, decode=cores.decode)),
+    )
     if dims.latent:
         found += _either(dense, (projections.expanded(dims, seen, dtype),), projections.absorbed(dims, seen))
         found += _either(dense, (cores.dense(),), (cores.attention(),))
@@ -98,7 +100,7 @@ def _either(dense: Flags, yes: tuple[Stage, ...], no: tuple[Stage, ...]) -> tupl
 def scaled(stage: Stage, runs: Flags) -> Stage:
     """A stage that runs in some calls only."""
     on = runs.astype(float)
-    names = ("flops", "fresh", "read", "written", "chain_s", "gathered", "launches")
+    names = ("flops", "fresh", "read", "written", "chain_s", "gathered", "launches", "tile_flops")
     amounts = {name: getattr(stage, name) * on for name in names}
     return Stage(stage.name, dtype=stage.dtype, blocks=stage.blocks, **amounts)
 

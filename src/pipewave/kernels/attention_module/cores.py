@@ -84,7 +84,11 @@ class Cores:
         size = ACTIVATION_BYTES * seen.tokens * dims.index_heads * dims.index_dim
         keys = seen.context / dims.ratio * dims.index_bytes
         tiles = np.ceil(seen.tokens * dims.index_heads / 128.0)
-        split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, np.maximum(seen.deepest / dims.ratio / 256.0, 1.0))
+        most = np.maximum(seen.deepest / dims.ratio / 256.0, 1.0)
+        most = (
+            np.minimum(most, self._splits()) if dims.kind == "msa" else most
+        )  # both of its kernels walk blocks of keys
+        split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, most)
         return Stage(
             "indexer",
             2.0 * seen.scored * dims.index_heads * dims.index_dim,
@@ -122,7 +126,7 @@ class Cores:
         rounds = waves(tiles * split / self.ctx.gpu.sms)
         return Stage(
             "attention",
-            2.0 * walked * walk.slower * groups * walk.tile * dims.multiplied,
+            2.0 * self._rows(turned, walked * groups * walk.tile) * walk.slower * dims.multiplied,
             self.attention_type,
             fresh=seen.entries * dims.entry_bytes,
             read=io + partial,
@@ -133,6 +137,11 @@ class Cores:
             chain_s=BLOCK_STEP_S * np.maximum(each / KEYS_A_BLOCK, 1.0) / split * np.minimum(rounds, 1.0),
             launches=1.0 + self.decode + turned.launches * prompt,
         )
+
+    def _rows(self, turned: Turned, padded_heads: Array) -> Array:
+        """Pairs of a key and a row of a tile: heads padded for each query, or queries of a block that fill tiles."""
+        filled, least = self.seen.chosen * self.dims.heads, self.seen.entries * turned.rows * self.dims.kv_heads
+        return np.asarray(np.maximum(filled, least) if turned.rows else padded_heads)
 
     def _turned(self) -> Turned:
         """How blocks of keys find the queries that chose them, where a kernel goes through blocks."""

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from pipewave.measure.job import Job
+from pipewave.measure.plans import attention
 from pipewave.measure.plans.attention import LARGEST_CACHE, LONGEST_CONTEXT, LONGEST_US, Lens, layouts
 from pipewave.measure.plans.estimate import rough_us
 
-CALLS = 3600
+CALLS, MIXED_CALLS = 3600, 12000
 PAGES, PAGE_SHARES = (16, 32, 64, 128, 256), (0.6, 0.1, 0.15, 0.1, 0.05)
 ORDERS, ORDER_SHARES = ("scattered", "random", "in_order"), (0.7, 0.2, 0.1)
 EVERY_ORDER = 24  # one call in so many is measured with its pages in every order, which shows what the order costs
@@ -93,7 +94,29 @@ def mixed(rng: Rng) -> Lens:
     return q_lens + q_more[:kept], kv_lens + kv_more[:kept]
 
 
+WIDER_KV, MOST_HEADS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64), 64
+MIXED_PHASES, MIXED_SHARES = (mixed, attention.mixed, chunked), (0.5, 0.35, 0.15)
 PHASES, PHASE_SHARES = (decode, mixed, chunked, prefill), (0.4, 0.34, 0.13, 0.13)
+
+
+def mixed_jobs(rng: Rng, calls: int = MIXED_CALLS) -> Iterator[Job]:
+    """Batches with prompts behind decodes alone, and a few parts of prompts, on layouts that no other plan has too.
+
+    Layouts decide what is held out, and calls learn from other layouts only: a third of them is drawn wider.
+    """
+    sources = (SERVED, layouts(), wider())
+    for _ in range(calls):
+        phase = MIXED_PHASES[rng.choice(len(MIXED_PHASES), p=MIXED_SHARES)]
+        source = sources[rng.integers(len(sources))]
+        job = _job(phase(rng), source[rng.integers(len(source))], rng)
+        if _affordable(job):
+            yield job
+
+
+def wider() -> list[tuple[int, int, int]]:
+    """(heads, kv_heads, head_dim) of any group size up to 16 over 1 to 64 heads of keys and values."""
+    kept = [(kv * group, kv) for kv in WIDER_KV for group in range(1, 17) if kv * group <= MOST_HEADS]
+    return [(heads, kv, dim) for heads, kv in kept for dim in (128, 64)]
 
 
 def jobs(rng: Rng, calls: int = CALLS) -> Iterator[Job]:

@@ -1,0 +1,168 @@
+"""`python -m train.unseen_kernels [--write]`: how far off operators are where a kernel was never measured at all.
+
+A GPU that is left out may run kernels that no other GPU's rows hold: MiniMax's sparse attention for Blackwell beside
+Triton's elsewhere. Its own net cannot foretell how wrong it is then; other operators' kernels that were left out whole
+can. The half-width of such answers is a quantile of those errors: kernels of an operator and card count alike, and the
+level is raised until kernels of an operator that are left out of the quantile are covered too (`train.intervals`).
+
+Writes `train/tables/unseen_kernels.json`, and the interval into the cards that ship as that of `other_framework`: the
+level of an answer whose kernel has no rows anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.software.known import LEVELS
+from pipewave.software.stacks import framework
+from train.__main__ import RUNS, TABLES, WEIGHTS
+from train.evaluate import scored
+from train.intervals import LEVEL, RAISED, Floats, weighted_quantile
+from train.predictions import load_predictions
+from train.rows import Rows
+from train.rows import load as load_rows
+from train.splits import by_name
+
+FILE = "unseen_kernels.json"
+NO_ROWS = LEVELS[-1]  # the level of software of a kernel without rows
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Rows of a kernel on the cards that one split leaves out: net, split, name, whether other cards' rows hold it,
+
+    log errors [row], half-widths of the intervals that the net's own left-out cards call for [row], GPU and type [row].
+    """
+
+    net: str
+    split: str
+    name: str
+    known: bool
+    error: Floats
+    half: Floats
+    cell: NDArray[np.str_]
+
+
+def kernels(net: str, folder: Path) -> Iterator[Kernel]:
+    """Every kernel of every GPU left out of a net's run."""
+    rows = load_rows(folder / "rows.npz")
+    names, gpus, types = _names(rows), rows.columns["gpu"].text(), rows.columns["dtype"].text()
+    cells = np.char.add(np.char.add(gpus, "|"), types)
+    for part in scored("logo", rows, load_predictions(folder / "net")):
+        split = by_name(part.name, rows)
+        seen = set(names[split.train])
+        error = part.mean - rows.residual[part.index]
+        for name in np.unique(names[part.index]):
+            at = names[part.index] == name
+            yield Kernel(net, part.name, str(name), name in seen, error[at], part.half[at], cells[part.index][at])
+
+
+def _names(rows: Rows) -> NDArray[np.str_]:
+    """Framework and implementation of each row: `default` of two frameworks are two kernels."""
+    stacks, impls = (rows.columns[name] for name in ("stack", "impl"))
+    frameworks = np.array([framework(stack) for stack in stacks.values])
+    return np.char.add(np.char.add(frameworks, "|")[stacks.codes], np.array(impls.values)[impls.codes])
+
+
+def half_width(unseen: Sequence[Kernel]) -> float:
+    """The half-width, in log time, that holds `LEVEL` of the kernels of an operator that it does not rest on."""
+    nets = sorted({one.net for one in unseen})
+    levels = LEVEL + (1.0 - LEVEL) * RAISED
+    inside = [
+        np.mean(
+            [_inside(one, _quantile(_others(unseen, net), level)) for net in nets for one in unseen if one.net == net]
+        )
+        for level in levels
+    ]
+    enough = np.flatnonzero(np.array(inside) >= LEVEL)
+    return _quantile(unseen, float(levels[enough[0] if len(enough) else -1]))
+
+
+def _others(unseen: Sequence[Kernel], net: str) -> list[Kernel]:
+    return [one for one in unseen if one.net != net]
+
+
+def _quantile(unseen: Sequence[Kernel], level: float) -> float:
+    errors = np.concatenate([np.abs(one.error) for one in unseen])
+    weight = np.concatenate([np.full(len(one.error), 1.0 / len(one.error)) for one in unseen])
+    return weighted_quantile(errors, weight, level)
+
+
+def _inside(one: Kernel, half: float) -> float:
+    return float(np.mean(np.abs(one.error) <= np.maximum(half, one.half)))
+
+
+def table(found: Mapping[str, Sequence[Kernel]]) -> dict[str, object]:
+    """By net: mean error (%) and share inside (%) of kernels that other cards' rows hold, and of those that none do;
+
+    `all`: the same of all rows, GPUs and types alike, as the errors of a GPU left out are counted.
+    """
+    unseen = [one for each in found.values() for one in each if not one.known]
+    nets = {net: _of_net(net, each, unseen) for net, each in found.items()}
+    covered = float(np.mean([_inside(one, half_width(_others(unseen, one.net))) for one in unseen]))
+    return {"half_width": round(half_width(unseen), 4), "covered": round(100.0 * covered, 1), "nets": nets}
+
+
+def _of_net(net: str, each: Sequence[Kernel], unseen: Sequence[Kernel]) -> dict[str, dict[str, float]]:
+    wide = half_width(_others(unseen, net))
+    named = (
+        ("known", 0.0, [one for one in each if one.known]),
+        ("unseen", wide, [one for one in each if not one.known]),
+    )
+    found = {name: _figures(chosen, half) for name, half, chosen in named if chosen}
+    return found | {"all": _by_cell(each, wide)}
+
+
+def _by_cell(each: Sequence[Kernel], wide: float) -> dict[str, float]:
+    """Figures of all rows, every GPU and type alike; rows of kernels never measured have that half-width at least."""
+    error, cell = (np.concatenate([getattr(one, name) for one in each]) for name in ("error", "cell"))
+    half = np.concatenate([one.half if one.known else np.maximum(one.half, wide) for one in each])
+    at = [cell == name for name in np.unique(cell)]
+    off = np.mean([np.abs(np.expm1(error[rows])).mean() for rows in at])
+    inside = np.mean([np.mean(np.abs(error[rows]) <= half[rows]) for rows in at])
+    return {"mape": round(100.0 * float(off), 1), "covered": round(100.0 * float(inside), 1)}
+
+
+def _figures(chosen: Sequence[Kernel], half: float) -> dict[str, float]:
+    errors = [100.0 * float(np.abs(np.expm1(one.error)).mean()) for one in chosen]
+    inside = [100.0 * _inside(one, half) for one in chosen]
+    return {
+        "kernels": len(chosen),
+        "mape": round(float(np.mean(errors)), 1),
+        "covered": round(float(np.mean(inside)), 1),
+    }
+
+
+def put(card: Path, half: float) -> None:
+    """Give a card that ships the interval of kernels without rows."""
+    found = json.loads(card.read_text(encoding="utf-8"))
+    found["intervals"][NO_ROWS] = {"multiple": round(half, 4), "power": 0.0}
+    card.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m train.unseen_kernels", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--write", action="store_true", help="renew the table and the cards that ship")
+    options = parser.parse_args(argv)
+    nets = sorted(path.parent.name for path in options.runs.glob("*/rows.npz"))
+    found = {net: each for net in nets if (each := list(kernels(net, options.runs / net)))}
+    report = table(found)
+    print(json.dumps(report, indent=1))
+    if options.write:
+        (TABLES / FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        for net in found:
+            put(WEIGHTS / f"{net}.json", float(str(report["half_width"])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
