@@ -79,11 +79,12 @@ class Chooser:
         best, least = rows[0][0], math.inf
         if len(rows) == 1:
             return best
-        sms = self.model.card.sms
+        sms, work, before = self.model.card.sms, (), None
         for index, counted, factor, law in rows:
-            work = counted(*key)
-            if work is None:
-                return self._whole(key)
+            if counted is not before:
+                work, before = counted(*key), counted
+                if work is None:
+                    return self._whole(key)
             us = factor * predict_us(work, sms, law)
             if us < least:
                 best, least = index, us
@@ -147,7 +148,8 @@ class Chooser:
         return np.asarray(self.usable[shortlist(only - only.min(axis=1, keepdims=True), kept, MOST)])
 
     def _rows(self, chosen: Ints, factor: Floats) -> tuple[Row, ...]:
-        """These with their mean correction [s, c] over some launches."""
+        """These with their mean correction [s, c] over some launches; those that do the same work stand together."""
+        chosen = chosen[np.argsort(self.works.group[chosen], kind="stable")]
         mean = np.exp(factor[:, chosen].mean(axis=0))
         return tuple(self._row(int(i), float(by)) for i, by in zip(chosen, mean, strict=True))
 
