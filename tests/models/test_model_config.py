@@ -177,6 +177,8 @@ def test_unknown_field_that_is_off_is_harmless(off: object) -> None:
         ({"torch_dtype": "float8"}, UnsupportedModel),
         ({"layer_types": ["linear_attention"] * 4}, UnsupportedModel),
         ({"layer_types": ["full_attention"]}, BadInput),
+        ({"layer_types": [None, *["full_attention"] * 31]}, UnsupportedModel),
+        ({"hybrid_override_pattern": [None, *["*"] * 31]}, UnsupportedModel),
         ({"attention_bias": "yes"}, BadInput),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, UnsupportedModel),
         ({"quantization_config": 7}, BadInput),

@@ -17,11 +17,11 @@ def _by_word(fields: Fields, count: int) -> list[Kind] | None:
     if words is None:
         return None
     table = ALONE if {"moe", "mlp"} & {w for w in words if isinstance(w, str)} else WORDS
-    unknown = next((w for w in words if not isinstance(w, str) or w not in table), None)
-    if unknown is not None:
+    unknown = [word for word in words if not isinstance(word, str) or word not in table]
+    if unknown:
         known = ", ".join(table)
         raise UnsupportedModel(
-            f"layer_types holds {unknown!r}: no part is known by this word; known: {known}",
+            f"layer_types holds {unknown[0]!r}: no part is known by this word; known: {known}",
             field=fields.named("layer_types"),
         )
     alone = not fields.has("mamba_state")  # "hybrid" then speaks of attention with convolutions before it
@@ -32,10 +32,10 @@ def _by_letter(fields: Fields, count: int) -> list[Kind] | None:
     letters = fields.listed("hybrid_override_pattern", count)
     if letters is None:
         return None
-    unknown = next((letter for letter in letters if letter not in ALONE), None)
-    if unknown is not None:
+    unknown = [letter for letter in letters if not isinstance(letter, str) or letter not in ALONE]
+    if unknown:
         raise UnsupportedModel(
-            f"hybrid_override_pattern holds {unknown!r}: not modelled", field="hybrid_override_pattern"
+            f"hybrid_override_pattern holds {unknown[0]!r}: not modelled", field="hybrid_override_pattern"
         )
     return [ALONE[letter] for letter in letters]
 
