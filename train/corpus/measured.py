@@ -18,8 +18,9 @@ from pipewave.measure.pack import rows as measured
 from train.corpus.frame import DEFAULTS, SHAPES, Table, gpu_name, repository
 
 FOLDER = repository() / "data" / "measured"
-# Plans of one family, in folders of their own. Physics alone answers the attention kernel of `kind_kernels`: no rows.
-MORE = {"attention": ("ragged", "mixed"), "fused_moe": ("experts", "kind_kernels")}
+# Plans of one family, in folders of their own. Not `kind_kernels`: physics alone answers its attention kernel, and its
+# MXFP4 experts, two layers of one model, would stand for every layer of other frameworks (`docs/train.md`).
+MORE = {"attention": ("ragged", "mixed"), "fused_moe": ("experts",)}
 CARDS = tuple(sorted({file.parent.name for file in FOLDER.glob("*/*.json.gz")}))  # each a source by its own name
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 

@@ -86,7 +86,7 @@ def _architecture(text: Mapping[str, Any]) -> str:
 
 def _notes(fields: Fields, model_type: str, ignore: frozenset[str]) -> tuple[str, ...]:
     """What was assumed: a type read by its fields alone, fields taken to change no shape."""
-    notes = [told for name, told in UNCOUNTED.items() if fields.has(name)]
+    notes = [note for name, note in UNCOUNTED.items() if fields.has(name)]
     unread = list(fields.leftovers(ignore))
     notes += [f"assumed to change no shape: {', '.join(unread)}"] if unread else []
     if row(model_type) is None:

@@ -63,5 +63,5 @@ def unwrap(raw: Mapping[str, Any]) -> Wrapped:
     if isinstance(raw.get("tie_word_embeddings"), bool):  # the head belongs to the whole
         text["tie_word_embeddings"] = raw["tie_word_embeddings"]
     audio = raw["audio_config"] if isinstance(raw.get("audio_config"), Mapping) else inner.audio
-    told = (HEARD if audio_params(audio, 1) else AUDIO,) if audio else ()
-    return Wrapped(text, raw, vision, ((IDLE,) if vision else ()) + told, audio)
+    audio_notes = (HEARD if audio_params(audio, 1) else AUDIO,) if audio else ()
+    return Wrapped(text, raw, vision, ((IDLE,) if vision else ()) + audio_notes, audio)

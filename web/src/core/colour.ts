@@ -37,7 +37,7 @@ const PIPE: Record<string, string> = {
   gap: "grey-1",
 };
 
-const SPARE = ["sky", "orange", "green", "purple", "yellow"];
+const FALLBACKS = ["sky", "orange", "green", "purple", "yellow"];
 
 /** Names of colours; `fill` and `ink` turn them into CSS. */
 export const familyColour = (name: string): string => named(FAMILY, name);
@@ -48,6 +48,6 @@ export const fill = (colour: string): string => `var(--${colour})`;
 export const ink = (colour: string): string => `var(--on-${colour}, #111)`;
 
 function named(table: Record<string, string>, name: string): string {
-  const spare = SPARE[[...name].reduce((sum, letter) => sum + letter.charCodeAt(0), 0) % SPARE.length];
-  return table[name] ?? spare ?? "grey-1";
+  const hashed = FALLBACKS[[...name].reduce((sum, letter) => sum + letter.charCodeAt(0), 0) % FALLBACKS.length];
+  return table[name] ?? hashed ?? "grey-1";
 }

@@ -19,7 +19,7 @@ const gpus = new Map<string, OwnFile & { numbers: Gpu }>();
 const traces = new Map<string, OwnFile>();
 const heard = new Set<() => void>();
 
-const told = (): void => heard.forEach((listener) => listener());
+const notify = (): void => heard.forEach((listener) => listener());
 
 /** What a question holds in place of the name: the file, or the name itself where no such file is open. */
 export const modelOf = (name: string): string | OwnFile => sent(models, name);
@@ -33,7 +33,7 @@ const bare = (one: OwnFile | undefined): OwnFile | undefined => one && { file: o
 export async function openModel(own: OwnFile): Promise<[string, string]> {
   const found = await ask<ModelAnswer>("/api/model", { model: own });
   models.set(OPEN + own.file, own);
-  told();
+  notify();
   return [OPEN + own.file, `${found.model}: ${digits(found.parameters / 1e9)} B parameters, layers ${found.pattern}`];
 }
 
@@ -41,14 +41,14 @@ export async function openModel(own: OwnFile): Promise<[string, string]> {
 export async function openGpu(own: OwnFile): Promise<[string, string]> {
   const numbers = await ask<Gpu>("/api/gpu", { gpu: own });
   gpus.set(OPEN + own.file, { ...own, numbers });
-  told();
+  notify();
   return [OPEN + own.file, `${numbers.name}: ${digits(numbers.sms)} SMs, ${digits(numbers.dram_gbps, 4)} GB/s, ${digits(numbers.dram_gb)} GB`];
 }
 
 /** Keeps a trace of requests, which the server reads when it is asked. */
 export async function openTrace(own: OwnFile): Promise<[string, string]> {
   traces.set(OPEN + own.file, own);
-  told();
+  notify();
   return Promise.resolve([OPEN + own.file, `${own.file}: ${digits(own.text.length / 1e3)} kB`]);
 }
 

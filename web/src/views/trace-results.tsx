@@ -21,8 +21,8 @@ export function TraceResults({ answer }: { answer: TraceAnswer }) {
       <GroupedTime title="By operator" rows={answer.by_operator ?? []} answer={answer} />
       <GroupedTime title="By layer" rows={answer.by_layer ?? []} answer={answer} />
       <Notes notes={answer.calls.map((one) => one.note)} />
-      <Left title="Shape unknown" rows={answer.unshaped} answer={answer} />
-      <Left title="Not recognised" rows={answer.unrecognized} answer={answer} />
+      <Unpredicted title="Shape unknown" rows={answer.unshaped} answer={answer} />
+      <Unpredicted title="Not recognised" rows={answer.unrecognized} answer={answer} />
     </>
   );
 }
@@ -113,7 +113,7 @@ function Recoverable({ call, most, of }: { call: TraceCall; most: number; of: nu
   );
 }
 
-function Left({ title, rows, answer }: { title: string; rows: readonly LeftOver[]; answer: TraceAnswer }) {
+function Unpredicted({ title, rows, answer }: { title: string; rows: readonly LeftOver[]; answer: TraceAnswer }) {
   if (!rows.length) return null;
   const share = rows.reduce((sum, one) => sum + one.total_measured_us, 0) / (answer.gpu_us || 1);
   return (
