@@ -20,7 +20,7 @@ import numpy as np
 
 from pipewave.files.sealed import replace
 from pipewave.tune.own import spaces
-from pipewave.tune.own.leaderboard import SELECTORS, Pipewave, SpaceSelector, card_of, score
+from pipewave.tune.own.leaderboard import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
 from pipewave.tune.own.model import fit
 from pipewave.tune.own.transfer import carried
 
@@ -91,8 +91,8 @@ def scored(out: Path, source: Path | None, anchors: int) -> dict[str, Any]:
 def transfer(source: spaces.Space, target: spaces.Space) -> SpaceSelector:
     """Ours with the source card's model as prior."""
     every = np.flatnonzero(~np.array(source.is_test))
-    model = fit(source.anchors(every), card_of(source))
-    return Pipewave(carried(model, card_of(target)))
+    model = fit(source.anchors(every), peaks_of_space(source))
+    return Pipewave(carried(model, peaks_of_space(target)))
 
 
 def rounded(found: Any) -> Any:

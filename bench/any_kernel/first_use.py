@@ -21,7 +21,7 @@ from bench.any_kernel.paper import on_paper
 from bench.any_kernel.subjects import Call, Shape, Subject
 from pipewave.tune.own import spaces
 from pipewave.tune.own.device import Built, Launch
-from pipewave.tune.own.leaderboard import card_of
+from pipewave.tune.own.leaderboard import peaks_of_space
 
 SPACES = Path("data/recordings/any_kernel/h200")
 FLUSH_US = 150.0
@@ -31,7 +31,7 @@ class Recorded:
     """A device that answers with what was recorded at the launch last made."""
 
     def __init__(self, space: spaces.Space) -> None:
-        self.space, self.card, self.env = space, card_of(space), dict(space.meta["env"])
+        self.space, self.peaks, self.env = space, peaks_of_space(space), dict(space.meta["env"])
         self.row, self.now_s, self._pick = 0, 0.0, random.Random(0)
 
     def clock(self) -> float:

@@ -9,7 +9,7 @@ import torch
 
 
 def on_paper() -> Any:
-    """What `Subject.launch` asks of torch."""
+    """What `Subject.launch` and a recording ask of torch."""
 
     def made(name: str) -> Any:
         def make(*size: Any, device: str = "", **more: Any) -> Any:
@@ -24,6 +24,7 @@ def on_paper() -> Any:
         **types,
         tensor=lambda value, dtype=None, device="": Held(value, dtype),
         from_numpy=lambda array: Held(array.tolist(), torch.int32),
+        cuda=SimpleNamespace(empty_cache=lambda: None),
     )
 
 

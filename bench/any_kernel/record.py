@@ -78,7 +78,7 @@ def _space(subject: Subject, device: Device, done: Sequence[Any]) -> Space:
             "recorded": datetime.now(UTC).isoformat(timespec="seconds"), "method": METHOD}  # fmt: skip
     return Space(meta, tuple(shape for shape, *_ in done), subject.configs, runs,
                  np.stack([counts for _, _, counts, *_ in done]),
-                 np.stack([measuring.resident(reports, warps, device.card) for *_, reports in done]),
+                 np.stack([measuring.resident(reports, warps, device.peaks) for *_, reports in done]),
                  np.array([subject.author(shape) for shape, *_ in done]),
                  tuple(test for _, test, *_ in done))  # fmt: skip
 

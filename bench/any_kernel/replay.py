@@ -21,11 +21,11 @@ from pipewave.triton_kernels import gemm, prefill
 from pipewave.tune.evaluate import regrets
 from pipewave.tune.measured import Measured, measured
 from pipewave.tune.own.anchors import Anchors
-from pipewave.tune.own.card import card
 from pipewave.tune.own.chooser import Chooser
 from pipewave.tune.own.described import described
 from pipewave.tune.own.kinds import ELSEWHERE
 from pipewave.tune.own.model import fit
+from pipewave.tune.own.peaks import peaks_of
 from pipewave.tune.own.sizes import Sizes, drawn, sizes
 from pipewave.tune.own.works import Works
 from pipewave.tune.reading.formula import inputs_of
@@ -77,7 +77,7 @@ def replay(kernel: str, counts: Sequence[int], folder: Path = RECORDINGS) -> dic
     names = list(some.config)
     configs = [dict(zip(names, row, strict=True)) for row in np.stack(list(some.config.values()), axis=1).tolist()]
     function, _, _, key = call_of(kernel, {name: int(values[0]) for name, values in some.shape.items()})
-    works, here = Works(described(function, configs, key)), card("NVIDIA H200")
+    works, here = Works(described(function, configs, key)), peaks_of("NVIDIA H200")
     numbers, wanted = read(kernel, some, works), read(kernel, test, works)
     of = sizes(works.inputs, key, numbers)
     every, out = anchors_of(some, numbers, of, works), anchors_of(test, wanted, of, works)

@@ -20,9 +20,9 @@ from bench.any_kernel.paper import on_paper  # noqa: E402
 from bench.any_kernel.subjects import Subject  # noqa: E402
 from bench.any_kernel.wheels import CACHE  # noqa: E402
 from pipewave.tune.own import spaces  # noqa: E402
-from pipewave.tune.own.card import card  # noqa: E402
 from pipewave.tune.own.described import described, jit  # noqa: E402
 from pipewave.tune.own.device import Built, Launch  # noqa: E402
+from pipewave.tune.own.peaks import peaks_of  # noqa: E402
 from pipewave.tune.own.works import Works  # noqa: E402
 from pipewave.tune.reading.formula import inputs_of  # noqa: E402
 
@@ -115,7 +115,10 @@ class MadeUp:
     """A card whose times grow with a configuration's number; one configuration does not compile."""
 
     def __init__(self) -> None:
-        self.card, self.env = card("NVIDIA H200"), {"gpu": "NVIDIA H200", "driver": "1", "triton": "3", "sm_count": 132}
+        self.peaks, self.env = (
+            peaks_of("NVIDIA H200"),
+            {"gpu": "NVIDIA H200", "driver": "1", "triton": "3", "sm_count": 132},
+        )
 
     def idle(self) -> bool:
         return True

@@ -22,7 +22,7 @@ from pipewave.models import load
 from pipewave.tune.engine.deploying import write_all
 from pipewave.tune.engine.lookups import Lookup, file_name, lookups, path_of
 from pipewave.tune.engine.profiling import ANCHORS, candidates, counts, profile
-from pipewave.tune.own.card import card
+from pipewave.tune.own.peaks import peaks_of
 
 DENSE = {"vllm": "N={},K={},device_name={},dtype=fp8_w8a8,block_shape=[128,128].json",
          "sglang": "N={},K={},device_name={},dtype=fp8_w8a8,block_shape=[128, 128].json"}  # fmt: skip
@@ -43,7 +43,11 @@ class MadeUp:
     """An engine's kernel whose time is its padded rows, tiles and trips; the default is among the slow ones."""
 
     def __init__(self, products: int = 1) -> None:
-        self.card, self.env, self.products = card("NVIDIA H200"), {"gpu": "NVIDIA H200", "triton": "3.6.0"}, products
+        self.peaks, self.env, self.products = (
+            peaks_of("NVIDIA H200"),
+            {"gpu": "NVIDIA H200", "triton": "3.6.0"},
+            products,
+        )
 
     def default(self, of: Lookup, m: int) -> dict[str, int]:
         return DEFAULT

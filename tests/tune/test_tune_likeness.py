@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from pipewave.tune.own.anchors import Anchors, Floats
-from pipewave.tune.own.card import card
 from pipewave.tune.own.likeness import MOST_ROWS, NEAR, learned, marks, rows_of
 from pipewave.tune.own.model import fit
+from pipewave.tune.own.peaks import peaks_of
 from pipewave.tune.smooth import Smoother
 
-H200 = card("NVIDIA H200")
+H200 = peaks_of("NVIDIA H200")
 CONFIG = {"BLOCK": np.array([64, 128])}
 RESIDENT = np.array([4, 2])
 SCALE = Smoother(np.zeros(2), np.ones(2), 1.5, np.zeros((0, 2)), np.zeros((0, 2)))

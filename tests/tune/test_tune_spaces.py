@@ -13,14 +13,14 @@ import pytest
 from pipewave.errors import BadFile, BadInput
 from pipewave.tune.own import kept, leaderboard, spaces
 from pipewave.tune.own.anchors import Anchors, Floats, work
-from pipewave.tune.own.card import Card, card
 from pipewave.tune.own.described import Described
-from pipewave.tune.own.leaderboard import SELECTORS, Pipewave, SpaceSelector, card_of, score
+from pipewave.tune.own.leaderboard import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
 from pipewave.tune.own.model import fit
+from pipewave.tune.own.peaks import Peaks, peaks_of
 from pipewave.tune.own.transfer import carried, moved, ratios
 from pipewave.tune.wave import TERMS, terms
 
-H200 = card("NVIDIA H200")
+H200 = peaks_of("NVIDIA H200")
 TILES = [(m, n) for m in (16, 64, 128) for n in (32, 128, 256)]
 
 
@@ -36,7 +36,7 @@ def counted(m: int, n: int, k: int) -> Floats:
     return np.array(rows)
 
 
-def truth_us(counts: Floats, of: Card, resident: Floats, slow: float = 1.0) -> Floats:
+def truth_us(counts: Floats, of: Peaks, resident: Floats, slow: float = 1.0) -> Floats:
     """A made-up card: launch, waves of trips as costly as their tile, memory, L2."""
     each = np.array([0.05 + slow * bm * bn / 40_000 * (1.6 if bm == 16 else 1.0) for bm, bn in TILES])
     t = terms(work(counts), of.sms, resident)
@@ -45,7 +45,7 @@ def truth_us(counts: Floats, of: Card, resident: Floats, slow: float = 1.0) -> F
                       + counts[..., 4] / (of.sm_bytes_us * of.sms) * 0.5)  # fmt: skip
 
 
-def space(of: Card = H200, slow: float = 1.0, seed: int = 0, noise: float = 0.01) -> spaces.Space:
+def space(of: Peaks = H200, slow: float = 1.0, seed: int = 0, noise: float = 0.01) -> spaces.Space:
     """Eighty launches of a product, half of them to test on."""
     rng = np.random.default_rng(seed)
     shapes = [{"m": int(m), "n": 64 * int(n), "k": 64 * int(k)}
@@ -129,7 +129,7 @@ def test_our_choices_lose_little_and_less_than_the_nearest_key() -> None:
 
 
 def test_a_few_launches_on_a_new_card_do_with_another_cards_model() -> None:
-    slower = Card("half", 66, H200.sm_flops_us / 2, H200.sm_bytes_us, H200.bytes_us / 3)
+    slower = Peaks("half", 66, H200.sm_flops_us / 2, H200.sm_bytes_us, H200.bytes_us / 3)
     target = space(slower, slow=2.0, seed=1)
     source = space()
     prior = carried(fit(source.anchors(np.arange(1, 80, 2)), H200), slower)
@@ -151,7 +151,7 @@ def test_a_few_launches_on_a_new_card_do_with_another_cards_model() -> None:
 
 
 def test_each_term_is_scaled_by_what_it_stands_for() -> None:
-    memory = Card("m", H200.sms, H200.sm_flops_us, H200.sm_bytes_us, H200.bytes_us / 2)
+    memory = Peaks("m", H200.sms, H200.sm_flops_us, H200.sm_bytes_us, H200.bytes_us / 2)
     by = dict(zip(TERMS, ratios(H200, memory), strict=True))
     assert by.pop("memory") == 2.0
     assert set(by.values()) == {1.0}
@@ -181,7 +181,7 @@ def test_a_card_says_what_a_space_is() -> None:
     text = spaces.card(space())
     assert "80, of which 40 to test on" in text
     assert "9, of which 9 compile" in text
-    assert card_of(space()).sms == 132
+    assert peaks_of_space(space()).sms == 132
 
 
 def test_a_size_that_acts_by_its_divisors_is_smoothed_over_a_shorter_length() -> None:
@@ -239,9 +239,9 @@ def test_both_predictions_are_kept_in_a_table_and_carried_to_another_card(tmp_pa
     test = made.anchors(np.arange(40, 80))
     assert read.us(test.counts, test.logs) == pytest.approx(model.us(test.counts, test.logs), rel=1e-12)
     assert 0.0 < model.beside.share < 1.0
-    there = moved(model, card("NVIDIA H100 80GB HBM3"))
+    there = moved(model, peaks_of("NVIDIA H100 80GB HBM3"))
     assert there.beside is not None
-    assert there.beside.pooled.card.gpu == there.card.gpu
+    assert there.beside.pooled.peaks.gpu == there.peaks.gpu
     few = fit(made.anchors(np.arange(4)), H200)
     assert few.beside is None
 

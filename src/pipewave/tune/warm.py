@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipewave.gpus import find
-from pipewave.tune.own.card import card
+from pipewave.tune.own.peaks import peaks_of
 from pipewave.tune.own.transfer import ratios
 from pipewave.tune.table import Table
 
@@ -19,7 +19,7 @@ WIDER = 2.0  # the error, and the margin, of what was not measured on the GPU
 def carried_over(table: Table, gpu: str) -> Table:
     """A table for another GPU. UnknownGpu where the GPU has no specification: there is nothing to scale by."""
     spec = find(gpu)
-    source, target = card(str(table.meta["env"]["gpu"])), card(spec.name)
+    source, target = peaks_of(str(table.meta["env"]["gpu"])), peaks_of(spec.name)
     fitted, margins = table.fitted, table.fitted.margins
     made = replace(fitted, sms=target.sms, law=fitted.law * ratios(source, target), sigma=fitted.sigma * WIDER,
                    margins=(margins[0] * WIDER, margins[1] * WIDER))  # fmt: skip

@@ -17,8 +17,8 @@ from typing import Any
 from pipewave.errors import MissingExtra
 from pipewave.tune import machine
 from pipewave.tune.engine.lookups import BLOCK, Lookup
-from pipewave.tune.own.card import card
 from pipewave.tune.own.gpu import Gpu
+from pipewave.tune.own.peaks import peaks_of
 
 KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
 USUAL = {"num_warps": 4, "num_stages": 3, "GROUP_SIZE_M": 1}  # where an engine's rule leaves them to Triton
@@ -50,7 +50,7 @@ class GpuTimer:
         torch.cuda.init()
         self.env: Mapping[str, Any] = machine.current()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        self.card = card(properties.name, properties.multi_processor_count)
+        self.peaks = peaks_of(properties.name, properties.multi_processor_count)
         self._timer, self._made = ColdTimer(), dict[Any, Callable[[], Any]]()
         self._runs = dict[tuple[int, ...], bool]()  # by configuration, of the call that is made
         self._weights: tuple[Any, Any] = (None, None)

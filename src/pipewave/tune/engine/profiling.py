@@ -18,9 +18,9 @@ from pipewave.tune.engine.lookups import Lookup, rules
 from pipewave.tune.export import entries, steady, tokens
 from pipewave.tune.measured import HICCUP
 from pipewave.tune.own.anchors import Anchors, Floats, columns
-from pipewave.tune.own.card import Card
 from pipewave.tune.own.measuring import staged
 from pipewave.tune.own.model import fit
+from pipewave.tune.own.peaks import Peaks
 
 Config = Mapping[str, int]
 ANCHORS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)
@@ -32,7 +32,7 @@ Bodies = tuple[dict[str, Any], dict[str, Any] | None]  # of the file, and of the
 class Timer(Protocol):
     """An engine's kernels on a GPU."""
 
-    card: Card
+    peaks: Peaks
     env: Mapping[str, Any]
 
     def default(self, of: Lookup, m: int) -> Config:
@@ -79,7 +79,7 @@ def profile(of: Lookup, candidates: Sequence[Config], timer: Timer, most: int = 
     default = np.array([configs.index(one) for one in defaults])
     us = np.stack([_timed(of, m, configs, timer, int(known)) for m, known in zip(anchors, default, strict=True)])
     m = tokens(most)
-    products = [_predicted(of, product, anchors, configs, us[..., product], timer.card, m, whole=us.shape[2] == 1)
+    products = [_predicted(of, product, anchors, configs, us[..., product], timer.peaks, m, whole=us.shape[2] == 1)
                 for product in range(us.shape[2])]  # fmt: skip
     up, down = _bodies(of, products, configs, m, us, default, anchors)
     if rules()[of.engine][of.kind]["keeps_triton_version"]:
@@ -135,7 +135,7 @@ def product_counts(of: Lookup, product: int, m: NDArray[np.int64], configs: Sequ
     return found
 
 
-def _predicted(of: Lookup, product: int, anchors: Sequence[int], configs: Sequence[Config], us: Floats, card: Card,
+def _predicted(of: Lookup, product: int, anchors: Sequence[int], configs: Sequence[Config], us: Floats, peaks: Peaks,
                m: NDArray[np.int64], *, whole: bool) -> Floats:  # fmt: skip
     """Predict a product at all numbers of tokens, one sigma up: [m, c] µs, inf where it cannot run."""
     at = np.array(anchors, np.int64)
@@ -143,7 +143,7 @@ def _predicted(of: Lookup, product: int, anchors: Sequence[int], configs: Sequen
     # Engines' launchers do not state it; laws bend to what is measured.
     resident = np.maximum(1, 8 // config["num_warps"])
     model = fit(Anchors(at[:, None].astype(float), product_counts(of, product, at, configs, whole=whole), us, config,
-                        resident), card, there[:: max(1, len(m) // 128)])  # fmt: skip
+                        resident), peaks, there[:: max(1, len(m) // 128)])  # fmt: skip
     predicted = model.us(there, np.log(m[:, None].astype(float))) * np.exp(model.sigma)
     return np.asarray(np.where(np.isfinite(us).all(axis=0), predicted, np.inf))
 

@@ -40,7 +40,7 @@ class Chooser:
         self.inputs = tuple(dict.fromkeys((*sizes.names, *works.inputs)))
         self._size_at = tuple(self.inputs.index(name) for name in sizes.names)
         self._fast = [made[0].fast(self.inputs) for made in works.formulas]
-        self._laws = {int(i): tabulate(model.law[i], model.card.sms, int(model.resident[i])) for i in usable}
+        self._laws = {int(i): tabulate(model.law[i], model.peaks.sms, int(model.resident[i])) for i in usable}
         self.memo: dict[Key, int] = {}
         self.rows: dict[int, tuple[Row, ...]] = {}
         self.wide: tuple[dict[int, tuple[Row, ...]], ...] = tuple({} for _ in WIDTHS)
@@ -79,7 +79,7 @@ class Chooser:
         best, least = rows[0][0], math.inf
         if len(rows) == 1:
             return best
-        sms, work, before = self.model.card.sms, (), None
+        sms, work, before = self.model.peaks.sms, (), None
         for index, counted, factor, law in rows:
             if counted is not before:
                 work, before = counted(*key), counted

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pipewave.tune.own.card import Card
+from pipewave.tune.own.peaks import Peaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Launch:
 
 
 class Device(Protocol):
-    """A card that can compile and time."""
+    """A GPU that can compile and time."""
 
-    card: Card
+    peaks: Peaks
     env: Mapping[str, Any]
 
     def idle(self) -> bool:

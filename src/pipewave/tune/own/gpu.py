@@ -9,14 +9,14 @@ from functools import cache
 from typing import Any
 
 from pipewave.tune import machine
-from pipewave.tune.own.card import card
 from pipewave.tune.own.device import Built, Launch
+from pipewave.tune.own.peaks import peaks_of
 
 FLUSH_MB = 256
 
 
 def current() -> Gpu | None:
-    """The card in use; None where there is none, or where kernels run in Triton's interpreter."""
+    """The GPU in use; None where there is none, or where kernels run in Triton's interpreter."""
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         return None
     try:
@@ -41,7 +41,7 @@ class Gpu:
         torch.cuda.init()
         self.env: Mapping[str, Any] = machine.current()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        self.card = card(properties.name, properties.multi_processor_count)
+        self.peaks = peaks_of(properties.name, properties.multi_processor_count)
         self._timer: Any = None
         self._flush_mb, self._built = flush_mb, dict[tuple[int, int], Built]()
 

@@ -1,6 +1,6 @@
 """What is kept of kernels of the user's own: measured launches in an append-only store, fitted tables in sealed files.
 
-Both lie under the user's cache, named by card and by the kernel's source; every record names configurations, driver and
+Both lie under the user's cache, named by GPU and by the kernel's source; every record names configurations, driver and
 Triton, so that what was measured otherwise is not read. Several processes append to one store; a table is replaced in
 one step.
 """
@@ -20,11 +20,11 @@ from pipewave.errors import BadFile
 from pipewave.files import sealed
 from pipewave.files.store import Store, read
 from pipewave.tune.own.anchors import Floats
-from pipewave.tune.own.card import Card
 from pipewave.tune.own.described import Described, Kind, config_hash
 from pipewave.tune.own.device import Built
 from pipewave.tune.own.likeness import Likeness
 from pipewave.tune.own.model import Beside, Model, Pooled
+from pipewave.tune.own.peaks import Peaks
 from pipewave.tune.smooth import Smoother
 from pipewave.tune.table import TableMismatch, slug
 
@@ -42,7 +42,7 @@ def folder() -> Path:
 
 
 def stem(of: Described, gpu: str, base: Path | None = None) -> Path:
-    """Path of a kernel's files on a card, without suffix."""
+    """Path of a kernel's files on a GPU, without suffix."""
     return (base or folder()) / slug(gpu) / f"{of.name}-{of.source_sha256[:16]}"
 
 
@@ -62,7 +62,7 @@ def _environment(env: Mapping[str, Any]) -> dict[str, str]:
 
 
 def launches(path: Path, of: Described, env: Mapping[str, Any] | None) -> list[Record]:
-    """Launches measured with these configurations, driver and Triton; `env` None takes any card's."""
+    """Launches measured with these configurations, driver and Triton; `env` None takes any GPU's."""
     wanted = config_hash(of.configs), None if env is None else _environment(env)
     return [record for record in read(path.with_suffix(".launches")).of("launch")
             if record["schema"] == SCHEMA and record["configs"] == wanted[0]
@@ -93,7 +93,7 @@ def write_table(path: Path, of: Described, env: Mapping[str, Any], models: Fitte
     for i, (kind, (model, seen)) in enumerate(models.items()):
         card["kinds"].append({"kind": [list(pair) for pair in kind], "launches": [dict(one) for one in seen],
                               "sizes": list(sizes[kind]), "margin": model.margin, "measured": model.launches,
-                              "card": asdict(model.card),
+                              "card": asdict(model.peaks),
                               "lengths": [each.length for each in model.smooth]} | _beside_card(model))  # fmt: skip
         arrays |= {f"{i}_law": model.law, f"{i}_sigma": model.sigma, f"{i}_resident": model.resident}
         for j, each in enumerate(model.smooth):
@@ -130,15 +130,15 @@ def _kind(of: Mapping[str, Any]) -> Kind:
 
 def _model(i: int, of: Mapping[str, Any], a: Mapping[str, Any]) -> tuple[Model, list[Any], list[str]]:
     smooth = tuple(_smoother(f"{i}_{j}", length, a) for j, length in enumerate(of["lengths"]))
-    card, beside = Card(**of["card"]), None
+    peaks, beside = Peaks(**of["card"]), None
     if "beside_length" in of:
-        beside = Beside(Pooled(card, a[f"{i}_beside_law"], a[f"{i}_beside_offset"]),
+        beside = Beside(Pooled(peaks, a[f"{i}_beside_law"], a[f"{i}_beside_offset"]),
                         _smoother(f"{i}_beside", of["beside_length"], a), of["beside_share"])  # fmt: skip
     alike = None
     if "likeness_level" in of:
         a = {f"{i}_likeness_twos": np.zeros(0), **a}  # tables before 22 November 2026 have none
         alike = Likeness(**{part: a[f"{i}_likeness_{part}"] for part in LIKENESS}, level=of["likeness_level"])
-    model = Model(card, a[f"{i}_resident"], a[f"{i}_law"], smooth, a[f"{i}_sigma"], of["margin"], of["measured"],
+    model = Model(peaks, a[f"{i}_resident"], a[f"{i}_law"], smooth, a[f"{i}_sigma"], of["margin"], of["measured"],
                   beside, alike)  # fmt: skip
     return model, list(of["launches"]), list(of["sizes"])
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from pipewave.tune.own import measuring
 from pipewave.tune.own.anchors import Anchors, Floats, Ints, columns
-from pipewave.tune.own.card import Card
 from pipewave.tune.own.chooser import Chooser
 from pipewave.tune.own.device import Built
 from pipewave.tune.own.model import Model, fit, physics, timed_everywhere
+from pipewave.tune.own.peaks import Peaks
 from pipewave.tune.own.sizes import Sizes, drawn, sizes
 from pipewave.tune.own.works import Works
 from pipewave.tune.reading.formula import GRID
@@ -46,37 +46,37 @@ class KindState:
         """Which numbers of the launches are sizes of their own."""
         return sizes(self.works.inputs, self.works.of.key, self.numbers)
 
-    def anchors(self, of: Sizes, card: Card) -> Anchors:
+    def anchors(self, of: Sizes, peaks: Peaks) -> Anchors:
         """Everything measured, to fit to."""
         config = columns(self.works.of.configs)
         built = [self.built.get(i, Built()) for i in range(len(self.works.of.configs))]
-        resident = measuring.resident(built, config.get("num_warps", np.full(len(built), 4)), card)
+        resident = measuring.resident(built, config.get("num_warps", np.full(len(built), 4)), peaks)
         return Anchors(of.at(self.numbers), np.stack(self.counts), np.stack(self.us), config, resident)
 
-    def fitted(self, card: Card) -> Model:
+    def fitted(self, peaks: Peaks) -> Model:
         """Fit to what was measured."""
         of = self.sizes()
-        anchors = self.anchors(of, card)
+        anchors = self.anchors(of, peaks)
         elsewhere = self.works.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1))) if self.works.formulas else None
         prior = None if self.prior is None else self.prior.law_us
         base = () if self.prior is None else self.prior.smooth
-        return fit(anchors, card, elsewhere, prior, base)
+        return fit(anchors, peaks, elsewhere, prior, base)
 
-    def take(self, card: Card) -> bool:
+    def take(self, peaks: Peaks) -> bool:
         """Fit anew where launches have doubled, and say so; else only remember the last one's fastest."""
         if self.chooser is None or len(self.us) >= 2 * self.fitted_to:
-            self.fit(card)
+            self.fit(peaks)
             return True
         key = tuple(self.numbers[-1][name] for name in self.chooser.inputs)
         self.chooser.remember(key, int(np.nanargmin(self.us[-1])))
         return False
 
-    def fit(self, card: Card) -> None:
+    def fit(self, peaks: Peaks) -> None:
         """Fit to what was measured."""
         self.fitted_to = len(self.us)
         of = self.sizes()
-        anchors = self.anchors(of, card)
-        self.model = self.fitted(card)
+        anchors = self.anchors(of, peaks)
+        self.model = self.fitted(peaks)
         self.chooser = Chooser(self.works, of, self.model, timed_everywhere(anchors.us), anchors.at)
         for numbers, us in zip(self.numbers, self.us, strict=True):
             key = tuple(numbers[name] for name in self.chooser.inputs)
@@ -94,12 +94,12 @@ class KindState:
         self.model = model
         self.chooser = Chooser(self.works, of, model, usable, of.at(enclosed) if whole else np.zeros((0, len(names))))
 
-    def expected_us(self, counts: Floats, card: Card) -> Floats:
+    def expected_us(self, counts: Floats, peaks: Peaks) -> Floats:
         """µs [c] to expect of a launch before it is measured: by the model or the prior, else by physics."""
         model = self.model or self.prior
         if model is not None:
             return np.asarray(model.law_us(counts[None])[0])
-        of = physics(card, len(counts))
+        of = physics(peaks, len(counts))
         return np.asarray(of.us(counts[None], np.full(len(counts), 2))[0])
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from pipewave.errors import BadInput
 from pipewave.tune.evaluate import regrets, summary
 from pipewave.tune.own.anchors import Anchors, Floats, Ints
-from pipewave.tune.own.card import Card, card
 from pipewave.tune.own.model import Model, Times, fit
+from pipewave.tune.own.peaks import Peaks, peaks_of
 from pipewave.tune.own.spaces import Space, found, read
 from pipewave.tune.smooth import Smoother
 
@@ -32,7 +32,7 @@ class SpaceSelector(ABC):
 
     @abstractmethod
     def fit(self, anchors: Anchors, of: Space) -> None:
-        """Learn from the anchors; of the space only what is no time may be used: configurations, card."""
+        """Learn from the anchors; of the space only what is no time may be used: configurations, GPU."""
 
     @abstractmethod
     def choose(self, at: Floats, counts: Floats, default: int) -> int:
@@ -53,7 +53,7 @@ class Pipewave(SpaceSelector):
         """Fit the laws; launches to lean on are the anchors' own, and so is what the author would choose there."""
         prior, base = self.prior or (None, ())
         self.usable = np.isfinite(anchors.us).any(axis=0)
-        self.model = fit(anchors, card_of(of), None, prior, base, _default_at(of, anchors))
+        self.model = fit(anchors, peaks_of_space(of), None, prior, base, _default_at(of, anchors))
         self.held = {tuple(at): held for at, held in zip(of.at().tolist(), of.held(), strict=True)}
 
     def choose(self, at: Floats, counts: Floats, default: int) -> int:
@@ -141,9 +141,9 @@ def _default_at(of: Space, anchors: Anchors) -> Ints:
     return np.array([known[tuple(row)] for row in anchors.at.tolist()], np.int64)
 
 
-def card_of(of: Space) -> Card:
-    """The card that a space was recorded on."""
-    return card(str(of.meta["env"].get("gpu", "")), of.meta["env"].get("sm_count"))
+def peaks_of_space(of: Space) -> Peaks:
+    """The GPU that a space was recorded on."""
+    return peaks_of(str(of.meta["env"].get("gpu", "")), of.meta["env"].get("sm_count"))
 
 
 def score(of: Space, selector: SpaceSelector, most: int | None = None) -> dict[str, float]:

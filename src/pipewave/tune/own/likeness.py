@@ -1,7 +1,7 @@
 """What laws leave, learned from launches that look alike to the hardware: a Gaussian process over launch and
 configuration together.
 
-Sizes alone do not tell how a grid fills the card: 132 blocks and 133 are neighbours in size and not in time. So
+Sizes alone do not tell how a grid fills the GPU: 132 blocks and 133 are neighbours in size and not in time. So
 launches are compared twice, by the logarithms of their sizes and by marks of how this configuration runs there (blocks
 of the busiest SM, how full its first and its last wave are, trips, bytes moved over bytes needed, bytes in flight).
 Their covariance is the sum of both, times how alike the configurations are. Only times near the best of a launch are
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune.own.anchors import Anchors, Floats, Ints
-from pipewave.tune.own.card import Card
+from pipewave.tune.own.peaks import Peaks
 from pipewave.tune.smooth import Smoother
 
 NEAR = 2.0  # times the fastest up to which a configuration is learned from, and corrected
@@ -71,21 +71,22 @@ class Likeness:
 Rows = tuple[Floats, Floats, Ints]  # scaled log sizes, marks, configurations
 
 
-def marks(counts: Floats, resident: Ints, card: Card) -> Floats:
+def marks(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
     """How configurations run at launches [s, c, 6]: [s, c, 9], each scaled so that one is a difference that tells."""
     blocks, trips, longest, least, moved = (np.maximum(counts[..., i], 1e-3) for i in range(5))
     blocks, least, moved = np.maximum(blocks, 1.0), np.maximum(least, 1.0), np.maximum(moved, 1.0)
-    busiest = np.ceil(blocks / card.sms)
+    busiest = np.ceil(blocks / peaks.sms)
     waves = np.ceil(busiest / resident)
-    in_flight = least * np.minimum(1.0, card.sms * resident / blocks)
+    in_flight = least * np.minimum(1.0, peaks.sms * resident / blocks)
     return np.stack([
-        np.log2(busiest), 2 * blocks / (card.sms * busiest), 2 * blocks / (card.sms * resident * waves), np.log2(waves),
+        np.log2(busiest), 2 * blocks / (peaks.sms * busiest), 2 * blocks / (peaks.sms * resident * waves),
+        np.log2(waves),
         np.log2(np.minimum(busiest, resident)), 0.5 * np.log2(trips), 2 * np.log2(np.maximum(longest / trips, 1.0)),
         0.5 * np.log2(moved / least), 0.5 * np.log2(in_flight),
     ], axis=-1)  # fmt: skip
 
 
-def learned(anchors: Anchors, card: Card, law_us: Floats, scale: Smoother) -> Likeness:
+def learned(anchors: Anchors, peaks: Peaks, law_us: Floats, scale: Smoother) -> Likeness:
     """Learn what laws [s, c] leave at anchors, from the configurations near the fastest of each; sizes are scaled as
     another correction found best."""
     mean, spread = scale.mean, scale.spread
@@ -94,7 +95,7 @@ def learned(anchors: Anchors, card: Card, law_us: Floats, scale: Smoother) -> Li
     launch, config = rows_of(anchors.us, law_us * np.exp(scale.log_factor(anchors.logs)))
     left = np.log(anchors.us[launch, config] / np.maximum(law_us[launch, config], 1e-3))
     level = float(left.mean())
-    sizes, seen = (anchors.logs[launch] - mean) / spread, marks(anchors.counts, anchors.resident, card)[launch, config]
+    sizes, seen = (anchors.logs[launch] - mean) / spread, marks(anchors.counts, anchors.resident, peaks)[launch, config]
     tried = []
     for twos in (np.zeros(0), _twos(anchors.logs).min(axis=0)):
         of = sizes, np.concatenate([seen, divided(anchors.logs[launch], twos)], axis=1), config

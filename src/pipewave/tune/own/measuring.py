@@ -1,6 +1,6 @@
 """Time a launch under its configurations: those that could win, the close ones again and again.
 
-What cannot win is not even compiled: no launch ends before its busiest SM has done its FLOPs at the card's peak, nor
+What cannot win is not even compiled: no launch ends before its busiest SM has done its FLOPs at the GPU's peak, nor
 before its bytes have come from memory. Once some configuration is faster than that bound of another, the other is out.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from pipewave.tune.measured import BLOCK_BYTES, HICCUP
 from pipewave.tune.own.anchors import Floats, Ints
-from pipewave.tune.own.card import Card
 from pipewave.tune.own.device import Built, Device, Launch
+from pipewave.tune.own.peaks import Peaks
 
 FIRST = 8  # configurations compiled and timed before bounds leave any out
 Stages = Sequence[tuple[int, float]]
@@ -37,13 +37,13 @@ class Timed:
     seconds: float
 
 
-def bounds_us(counts: Floats, card: Card, *, narrow: bool) -> Floats:
+def bounds_us(counts: Floats, peaks: Peaks, *, narrow: bool) -> Floats:
     """µs [c] that no configuration can beat at a launch of these counts [c, 6]."""
     blocks, _, _, least_bytes, _, flops = counts.T
     blocks = np.maximum(blocks, 1.0)
-    busiest = np.ceil(blocks / card.sms) * flops / blocks / (card.sm_flops_us * (NARROW if narrow else 1.0))
+    busiest = np.ceil(blocks / peaks.sms) * flops / blocks / (peaks.sm_flops_us * (NARROW if narrow else 1.0))
     # The caches may hold what an earlier launch left, so that bytes bound nothing below their size.
-    return np.asarray(np.maximum(busiest, np.maximum(least_bytes - card.l2_bytes, 0.0) / card.bytes_us))
+    return np.asarray(np.maximum(busiest, np.maximum(least_bytes - peaks.l2_bytes, 0.0) / peaks.bytes_us))
 
 
 def measure(
@@ -52,7 +52,7 @@ def measure(
 ) -> Timed:  # fmt: skip
     """Time the candidates at one launch, the most promising first by `expected` µs [c]."""
     ordered = sorted(candidates, key=lambda index: float(expected[index]))
-    bounds = bounds_us(counts, device.card, narrow=narrow)
+    bounds = bounds_us(counts, device.peaks, narrow=narrow)
     taken: dict[int, list[float]] = {}
     built: dict[int, Built] = {}
     seconds = 0.0
@@ -114,9 +114,9 @@ def _undisturbed(values: Sequence[float]) -> float:
     return float(np.mean([value for value in values if value <= disturbed_from(values)]))
 
 
-def resident(built: Sequence[Built], warps: Ints, card: Card) -> Ints:
+def resident(built: Sequence[Built], warps: Ints, peaks: Peaks) -> Ints:
     """Blocks [c] that an SM holds at once, by shared memory, registers and threads."""
     smem = np.array([one.smem_bytes + BLOCK_BYTES for one in built])
     registers = -(-np.maximum([max(one.registers, 16) for one in built], 16) // 8) * 8
-    limits = card.smem_bytes // smem, card.registers // (registers * 32 * warps), card.threads // (32 * warps)
+    limits = peaks.smem_bytes // smem, peaks.registers // (registers * 32 * warps), peaks.threads // (32 * warps)
     return np.asarray(np.clip(np.minimum.reduce(limits), 1, 32), np.int64)

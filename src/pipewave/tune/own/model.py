@@ -3,7 +3,7 @@
 Each configuration has the law of `wave`. Few launches do not determine it, so that it leans on a `Prior`: times at
 launches nobody measured, which count as much as `PRIOR_LAUNCHES` measured ones together. A prior is one law for all
 configurations (`Pooled`: what a trip, a byte and a wave cost, whatever the tile), fitted to the same launches; the
-physics of the card alone, where nothing was measured; or the table of another card, carried over.
+physics of the GPU alone, where nothing was measured; or the table of another GPU, carried over.
 
 Laws of single configurations err where a few launches bent them; the pooled law errs where configurations differ.
 Predictions are a mean of both (of logarithms), weighed by their errors, each with what it leaves smoothed over sizes.
@@ -23,12 +23,12 @@ from pipewave.tune import wave
 from pipewave.tune.fitted import ALIKE, smoothed, soft_regret, spread
 from pipewave.tune.margin import folds, is_slower, margin, with_margin
 from pipewave.tune.own.anchors import Anchors, Floats, Ints, work
-from pipewave.tune.own.card import Card
 from pipewave.tune.own.likeness import LEADING, NEAR, Likeness, learned, marks
+from pipewave.tune.own.peaks import Peaks
 from pipewave.tune.smooth import Smoother, alike, smoother
 
 PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
-PHYSICS = 0.2  # of a measured launch: what the physics of the card counts for, at each
+PHYSICS = 0.2  # of a measured launch: what the physics of the GPU counts for, at each
 SHRINK = 1.0  # launches that "like all others" counts for, in how much slower a configuration is than the pooled law
 SMOOTHED = 6  # launches from which on residuals are smoothed over sizes
 ALIKE_FROM, ALIKE_ALONE = 10, 50  # launches up to which likeness says nothing, from which on it alone decides
@@ -44,13 +44,13 @@ Times = Callable[[Floats, Ints], Floats]  # counts [s, c, 6], resident [c] or [s
 class Pooled:
     """One law over what hardware does, [8], and how much slower [c] each configuration is than it says (log)."""
 
-    card: Card
+    peaks: Peaks
     law: Floats
     offset: Floats
 
     def us(self, counts: Floats, resident: Ints) -> Floats:
         """Predict launches [s, c, 6]: [s, c] µs."""
-        return np.asarray(pooled_terms(counts, resident, self.card) @ self.law * np.exp(self.offset))
+        return np.asarray(pooled_terms(counts, resident, self.peaks) @ self.law * np.exp(self.offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`law` [c, terms]; `smooth`: corrections, in turn (of the prior's card, then of this one); `sigma` [c] relative
+    """`law` [c, terms]; `smooth`: corrections, in turn (of the prior's GPU, then of this one); `sigma` [c] relative
     error; `margin`: log µs that a choice has to gain over the first configuration; `beside`: the other prediction, with
     which the mean is taken, None where few launches were measured; `likeness`: the third one, in place of the last
     correction, None likewise."""  # fmt: skip
 
-    card: Card
+    peaks: Peaks
     resident: Ints
     law: Floats
     smooth: tuple[Smoother, ...]
@@ -87,7 +87,7 @@ class Model:
     def law_us(self, counts: Floats, resident: Ints | None = None) -> Floats:
         """Predict launches [s, c, 6] by the laws alone, `resident` [s, c] if it is known of each: [s, c] µs."""
         held = self.resident if resident is None else resident
-        return np.asarray(np.einsum("scp,cp->sc", wave.design(work(counts), self.card.sms, held), self.law))
+        return np.asarray(np.einsum("scp,cp->sc", wave.design(work(counts), self.peaks.sms, held), self.law))
 
     def log_factor(self, logs: Floats) -> Floats:
         """Return the log of the correction [s, c] at log sizes [s, d]."""
@@ -105,7 +105,7 @@ class Model:
             own += self.beside.share * (self.beside.log_us(counts, held, logs) - own)
         if self.likeness is None:
             return np.asarray(np.exp(own))
-        of = marks(counts, held, self.card)
+        of = marks(counts, held, self.peaks)
         return np.asarray(np.exp(self._by_likeness(self.likeness, own, law, logs, of)))
 
     def _by_likeness(self, likeness: Likeness, own: Floats, law: Floats, logs: Floats, of: Floats) -> Floats:
@@ -128,32 +128,33 @@ class Model:
         return with_margin(log_us, np.full(len(log_us), default), self.margin)
 
 
-def pooled_terms(counts: Floats, resident: Ints, card: Card) -> Floats:
-    """Terms of the pooled law [s, c, 8], in µs at the card's peaks: launch, a block's chain of trips, compute and bytes
-    of the busiest SM and of all SMs together, memory. Ceilings alone would be the physics of the card."""  # fmt: skip
+def pooled_terms(counts: Floats, resident: Ints, peaks: Peaks) -> Floats:
+    """Terms of the pooled law [s, c, 8], in µs at the GPU's peaks: launch, a block's chain of trips, compute and bytes
+    of the busiest SM and of all SMs together, memory. Ceilings alone would be the physics of the GPU."""  # fmt: skip
     blocks, trips, longest, least_bytes, moved_bytes, flops = (counts[..., i] for i in range(6))
     blocks = np.maximum(blocks, 1.0)
-    busiest = np.ceil(blocks / card.sms)
+    busiest = np.ceil(blocks / peaks.sms)
     waves = np.ceil(busiest / resident)
-    each_flops, each_bytes = flops / blocks / card.sm_flops_us, moved_bytes / blocks / card.sm_bytes_us
+    each_flops, each_bytes = flops / blocks / peaks.sm_flops_us, moved_bytes / blocks / peaks.sm_bytes_us
     one = np.ones(np.broadcast_shapes(blocks.shape, resident.shape))
     return np.stack([one * x for x in (1.0, longest, waves * trips, busiest * each_flops, busiest * each_bytes,
-                                       flops / card.sm_flops_us / card.sms, moved_bytes / card.sm_bytes_us / card.sms,
-                                       least_bytes / card.bytes_us)], axis=-1)  # fmt: skip
+                                       flops / peaks.sm_flops_us / peaks.sms,
+                                       moved_bytes / peaks.sm_bytes_us / peaks.sms,
+                                       least_bytes / peaks.bytes_us)], axis=-1)  # fmt: skip
 
 
 # µs of each pooled term where nothing was measured: a launch, a trip's latency, and peaks as they are usually reached.
 USUAL = np.array([2.5, 0.25, 0.1, 1.2, 0.3, 0.2, 0.1, 1.15])
 
 
-def physics(card: Card, configurations: int) -> Pooled:
-    """The law of a card before anything was measured on it."""
-    return Pooled(card, USUAL, np.zeros(configurations))
+def physics(peaks: Peaks, configurations: int) -> Pooled:
+    """The law of a GPU before anything was measured on it."""
+    return Pooled(peaks, USUAL, np.zeros(configurations))
 
 
-def pooled(anchors: Anchors, card: Card) -> Pooled:
-    """Fit the pooled law, leaning on the physics of the card, and the offset of each configuration."""
-    terms = pooled_terms(anchors.counts, anchors.resident, card)
+def pooled(anchors: Anchors, peaks: Peaks) -> Pooled:
+    """Fit the pooled law, leaning on the physics of the GPU, and the offset of each configuration."""
+    terms = pooled_terms(anchors.counts, anchors.resident, peaks)
     timed = np.isfinite(anchors.us)
     x, us = terms[timed][:, None, :], anchors.us[timed][:, None]
     physics = (terms[timed] @ USUAL)[:, None], np.sqrt(PHYSICS)
@@ -161,27 +162,27 @@ def pooled(anchors: Anchors, card: Card) -> Pooled:
     gram, right = (np.sum([pair[i] for pair in sums], axis=0) for i in (0, 1))
     law = wave.nonnegative(gram, right)[0]
     off = np.where(timed, np.log(np.where(timed, anchors.us, 1.0) / np.maximum(terms @ law, 1e-3)), 0.0)
-    return Pooled(card, law, off.sum(axis=0) / (timed.sum(axis=0) + SHRINK))
+    return Pooled(peaks, law, off.sum(axis=0) / (timed.sum(axis=0) + SHRINK))
 
 
-def fit(anchors: Anchors, card: Card, elsewhere: Floats | None = None, prior: Times | None = None,
+def fit(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None = None, prior: Times | None = None,
         base: tuple[Smoother, ...] = (), default: Ints | None = None) -> Model:  # fmt: skip
     """Fit everything.
 
     Args:
         anchors: launches measured; may be none, with a prior.
-        card: where they were measured.
+        peaks: where they were measured.
         elsewhere: counts [v, c, 6] of launches like those to choose for; default: the anchors'.
         prior: times to expect there; default: the pooled law of the anchors.
         base: corrections that the prior brings, which predictions keep.
         default: the choice [s] to beat at each launch; default: the first configuration.
     """
-    made = _without_margin(anchors, card, elsewhere, prior, base)
+    made = _without_margin(anchors, peaks, elsewhere, prior, base)
     if len(anchors.us) < JUDGED:
         return made
     predicted = np.empty_like(anchors.us)
     for out, rest in folds(len(anchors.us)):
-        fitted, test = _without_margin(anchors.take(rest), card, elsewhere, prior, base), anchors.take(out)
+        fitted, test = _without_margin(anchors.take(rest), peaks, elsewhere, prior, base), anchors.take(out)
         predicted[out] = np.log(fitted.us(test.counts, test.logs, test.resident)) + fitted.sigma
     at, default = np.arange(len(anchors.us)), np.zeros(len(anchors.us), np.int64) if default is None else default
     predicted = np.where(np.isfinite(anchors.us), predicted, np.inf)
@@ -190,21 +191,21 @@ def fit(anchors: Anchors, card: Card, elsewhere: Floats | None = None, prior: Ti
 
 
 def _without_margin(
-    anchors: Anchors, card: Card, elsewhere: Floats | None, prior: Times | None, base: tuple[Smoother, ...]
+    anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, prior: Times | None, base: tuple[Smoother, ...]
 ) -> Model:
     if prior is None:
-        of = pooled(anchors, card)
+        of = pooled(anchors, peaks)
         prior = of.us
     there, held = anchors.counts, anchors.resident
     if elsewhere is not None and len(elsewhere):
         there, held = elsewhere, anchors.usual
     expected = prior(there, held) * np.exp(_shift(anchors, prior))
-    parts = [(_design(there, card, held), expected, np.sqrt(PRIOR_LAUNCHES / len(there)))]
+    parts = [(_design(there, peaks, held), expected, np.sqrt(PRIOR_LAUNCHES / len(there)))]
     us = anchors.us / np.exp(_carried(base, anchors))
     if len(anchors.us):
-        parts.append((_design(anchors.counts, card, anchors.resident), us, 1.0))
+        parts.append((_design(anchors.counts, peaks, anchors.resident), us, 1.0))
     law = wave.fit(parts, TERMS)
-    made = Model(card, anchors.usual, law, base, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us))
+    made = Model(peaks, anchors.usual, law, base, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us))
     return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
 
 
@@ -215,8 +216,8 @@ def _shift(anchors: Anchors, prior: Times) -> float:
     return float(np.nanmedian(np.log(anchors.us / np.maximum(prior(anchors.counts, anchors.resident), 1e-3))))
 
 
-def _design(counts: Floats, card: Card, resident: Ints) -> Floats:
-    return wave.design(work(counts), card.sms, resident)
+def _design(counts: Floats, peaks: Peaks, resident: Ints) -> Floats:
+    return wave.design(work(counts), peaks.sms, resident)
 
 
 def _carried(base: tuple[Smoother, ...], anchors: Anchors) -> Floats:
@@ -226,7 +227,7 @@ def _carried(base: tuple[Smoother, ...], anchors: Anchors) -> Floats:
 def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
     """Smooth what the laws leave over sizes, and what the pooled law leaves; predictions are the mean of both."""
     smooth, shared, sigma = _smoothed(anchors, us, made.law_us(anchors.counts, anchors.resident))
-    of = pooled(anchors, made.card)
+    of = pooled(anchors, made.peaks)
     other, level, error = _smoothed(anchors, anchors.us, of.us(anchors.counts, anchors.resident))
     share = float(np.mean(sigma**2) / (np.mean(sigma**2) + np.mean(error**2) + 1e-12))
     beside = Beside(replace(of, law=of.law * np.exp(level)), other, share)
@@ -234,7 +235,7 @@ def _corrected(made: Model, anchors: Anchors, us: Floats) -> Model:
                    sigma=sigma + share * (error - sigma), beside=beside)  # fmt: skip
     if len(us) <= ALIKE_FROM:
         return made
-    alike = learned(replace(anchors, us=us), made.card, made.law_us(anchors.counts, anchors.resident), smooth)
+    alike = learned(replace(anchors, us=us), made.peaks, made.law_us(anchors.counts, anchors.resident), smooth)
     return replace(made, likeness=alike)
 
 

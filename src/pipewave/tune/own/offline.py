@@ -123,7 +123,7 @@ def _measure(kernel: TunedKernel, one: Noted, device: Device, make: TensorFactor
     counts = np.array(one.record["counts"]) if "counts" in one.record else state.works.counts(numbers)
     launch = kernel.launch((), named, given.grid)
     narrow = any("8" in text for _, text in kind)
-    expected = state.expected_us(counts, device.card)
+    expected = state.expected_us(counts, device.peaks)
     timed = measuring.measure(device, launch, range(len(kernel.configs)), counts, expected, narrow)
     if np.isfinite(timed.us).any():
         state.add(numbers, counts, timed.us, timed.built)
@@ -140,7 +140,7 @@ def write_table(kernel: TunedKernel, device: Device) -> Path | None:
     states = {kind: state for kind, state in kernel.kinds.items() if state.us}
     if path is None or not states:
         return None
-    models = {kind: (state.fitted(device.card), state.numbers) for kind, state in states.items()}
+    models = {kind: (state.fitted(device.peaks), state.numbers) for kind, state in states.items()}
     sizes = {kind: state.sizes().names for kind, state in states.items()}
     return kept.write_table(path, kernel.of, device.env, models, sizes, list(_canary(kernel)))
 

@@ -178,7 +178,7 @@ class TunedKernel:
                 state.add(numbers, counts, us, kept.built_of(record))
                 self.spent_s += float(record["seconds"])
         if state.us:
-            state.fit(device.card)
+            state.fit(device.peaks)
 
     def path(self) -> Path | None:
         """Where what is measured is kept, without suffix."""
@@ -186,7 +186,7 @@ class TunedKernel:
         if device is None or self.options.cache is False:
             return None
         base = None if self.options.cache is True else Path(self.options.cache)
-        return kept.stem(self.of, str(device.env.get("gpu", device.card.gpu)), base)
+        return kept.stem(self.of, str(device.env.get("gpu", device.peaks.gpu)), base)
 
     def _allowed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
         """Configurations that the user's own pruning leaves."""
@@ -247,7 +247,7 @@ class TunedKernel:
                 allowed: Sequence[int]) -> int | None:  # fmt: skip
         """Time a launch under the configurations allowed, keep it, fit anew; the fastest, None where none ran."""
         narrow = any("8" in text for _, text in self.of.kind(named(self.of, launch.args, launch.kwargs)))
-        timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.card), narrow,
+        timed = measuring.measure(device, launch, allowed, counts, state.expected_us(counts, device.peaks), narrow,
                                   getattr(device, "clock", time.monotonic))  # fmt: skip
         self.upstream.pre_hook({**named(self.of, launch.args, launch.kwargs), **self.of.configs[allowed[0]]},
                                reset_only=True)  # fmt: skip
@@ -261,11 +261,11 @@ class TunedKernel:
 
     def _refit(self, state: KindState, device: Device) -> None:
         """Fit where it pays, and everything once the budget is spent: from then on the laws choose."""
-        new = state.take(device.card)
+        new = state.take(device.peaks)
         if self.spent_s >= self.options.budget_s:
             for each in self.kinds.values():
                 if each.fitted_to < len(each.us):
-                    each.fit(device.card)
+                    each.fit(device.peaks)
             new = True
         if new:
             self._entries, self._places = {}, {}  # choosers are new
