@@ -21,10 +21,10 @@ import triton.language as tl  # noqa: E402
 
 from pipewave.errors import BadFile  # noqa: E402
 from pipewave.tune import autotune  # noqa: E402
-from pipewave.tune.own import card as cards  # noqa: E402
 from pipewave.tune.own import kept, log, offline  # noqa: E402
 from pipewave.tune.own.device import Built, Launch  # noqa: E402
 from pipewave.tune.own.kinds import KindState  # noqa: E402
+from pipewave.tune.own.peaks import Peaks, peaks_of  # noqa: E402
 from pipewave.tune.own.sites import named  # noqa: E402
 from pipewave.tune.own.tuned import Options, TunedKernel  # noqa: E402
 from pipewave.tune.table import TableMismatch  # noqa: E402
@@ -67,7 +67,7 @@ class Device:
     """Times a tiled product by blocks, waves and trips; every launch takes 1 ms of the budget."""
 
     def __init__(self) -> None:
-        self.card = cards.card("NVIDIA H200")
+        self.peaks = peaks_of("NVIDIA H200")
         self.env = {"gpu": "NVIDIA H200", "driver": "1", "triton": "3"}
         self.built: list[int] = []
         self.timed: list[int] = []
@@ -162,7 +162,7 @@ def test_laws_are_fitted_where_launches_have_doubled_and_once_more_when_the_budg
 ) -> None:
     fits: list[int] = []
     fitted = KindState.fit
-    monkeypatch.setattr(KindState, "fit", lambda state, card: (fits.append(len(state.us)), fitted(state, card))[1])
+    monkeypatch.setattr(KindState, "fit", lambda state, peaks: (fits.append(len(state.us)), fitted(state, peaks))[1])
     kernel = tuned(Device(), budget_s=1e9)
     for i in range(20):
         at_size(kernel, 32 + 16 * i, 256, 64 + 32 * i)
@@ -301,7 +301,7 @@ def test_heuristics_stack_below() -> None:
 
 def test_what_cannot_win_is_not_compiled() -> None:
     device = Device()
-    device.card = cards.Card("slow", 132, 1e-3, 1e9, 1e9)  # FLOPs are all that counts: padded rows cannot win
+    device.peaks = Peaks("slow", 132, 1e-3, 1e9, 1e9)  # FLOPs are all that counts: padded rows cannot win
     many = [triton.Config({"BM": m, "BN": 64, "BK": 32}, num_warps=4) for m in (16, 16, 16, 16, 16, 16, 16, 16, 128)]
     for i, config in enumerate(many):
         config.kwargs["BK"] = 32 + 32 * (i % 2) if i < 8 else 32
