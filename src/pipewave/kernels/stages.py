@@ -48,9 +48,7 @@ class Stage:
     launches: Amount = 1.0
     cycles: Amount = 0.0  # clocks of an SM that issuing takes, of all blocks together
     gathered: Amount = 0.0  # bytes drawn from L2 again and again, beside those above
-    tile_flops: Amount = (
-        0.0  # operations of a block, rows that it pads among them, which one SM does however few there are
-    )
+    tile_flops: Amount = 0.0  # of one block, padded rows among them: one SM does these however few blocks there are
 
 
 @dataclass(frozen=True)

@@ -214,8 +214,6 @@ def _answered(
     parts = [cases[at : at + CHUNK_CASES] for at in range(0, len(cases), CHUNK_CASES)]
     found = each(lambda part: answer(family, columns(family, part), key, gpu, protocol), parts)
     joules = [np.broadcast_to(one.joules, len(one.bound)) for one in found]
-    seconds, bound = (
-        np.concatenate([one.seconds for one in found], axis=1),
-        np.concatenate([one.bound for one in found]),
-    )
+    seconds = np.concatenate([one.seconds for one in found], axis=1)
+    bound = np.concatenate([one.bound for one in found])
     return seconds, bound, found[-1].source, np.concatenate(joules)

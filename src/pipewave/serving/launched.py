@@ -55,12 +55,9 @@ def launched(
             continue  # a launch of a smaller model, or one that is cut otherwise
         workers = launch.prefill.workers, launch.decode.workers
         maps = ", attention's output maps in NVFP4" if served is not spec else ""
-        handing = (
-            1e-3 * handover_ms(engine),
-            1e-3 * _send_ms(engine, launch, gpu),
-            late(engine, first.setup.exchange or ""),
-        )
-        return Disaggregated(first, then, workers, *handing), _note(launch) + maps
+        handing = {"handover_s": 1e-3 * handover_ms(engine), "send_s": 1e-3 * _send_ms(engine, launch, gpu)}
+        handing |= {"late": late(engine, first.setup.exchange or "")}
+        return Disaggregated(first, then, workers, **handing), _note(launch) + maps
     return None
 
 

@@ -12,34 +12,17 @@ finishes at which tick, and how many open a new page: its cost does not grow wit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from pipewave.errors import DoesNotFit
 from pipewave.serving.prefix import PrefixCache
+from pipewave.serving.timed import Paced, Timed
 from pipewave.serving.traffic import Traffic
 
 SETTLES = 600  # decode steps over which the share of outputs that an engine reserves falls to its least
-
-
-class Timed(Protocol):
-    """What tells how long a step takes."""
-
-    def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
-        """Seconds of a step of decoding requests that hold `cached` tokens together, and prompt pieces."""
-        ...
-
-
-@runtime_checkable
-class Paced(Timed, Protocol):
-    """What tells it for all steps of so many decoding requests at once."""
-
-    def decoder(self, decoding: int, /) -> Callable[[float], float]:
-        """Seconds of such a step by the tokens that the requests hold together."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from pipewave.serving.front import Desk, factors
 from pipewave.serving.inbox import Inbox
 from pipewave.serving.lockstep import Group
 from pipewave.serving.lockstep import Timed as GroupTimed
-from pipewave.serving.replica import Limits, Replica, Step, Timed
+from pipewave.serving.replica import Limits, Replica, Step
+from pipewave.serving.timed import Timed
 from pipewave.serving.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
 

@@ -71,9 +71,8 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
     found += projections.stages("inputs", projections.compressor(dims), seen, "bf16")
     dense = expands(cores)
     found += _choice(cores, ~dense) if dims.index_heads.any() else NO_CHOICE
-    found += (
-        projections.small(dims, seen, cores.ctx.rule("module_small_kernels", kind=dims.kind, decode=cores.decode)),
-    )
+    beside = cores.ctx.rule("module_small_kernels", kind=dims.kind, decode=cores.decode)
+    found += (projections.small(dims, seen, beside),)
     if dims.latent:
         found += _either(dense, (projections.expanded(dims, seen, dtype),), projections.absorbed(dims, seen))
         found += _either(dense, (cores.dense(),), (cores.attention(),))

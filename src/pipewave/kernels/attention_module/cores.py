@@ -85,9 +85,8 @@ class Cores:
         keys = seen.context / dims.ratio * dims.index_bytes
         tiles = np.ceil(seen.tokens * dims.index_heads / 128.0)
         most = np.maximum(seen.deepest / dims.ratio / 256.0, 1.0)
-        most = (
-            np.minimum(most, self._splits()) if dims.kind == "msa" else most
-        )  # both of its kernels walk blocks of keys
+        if dims.kind == "msa":  # both of its kernels walk blocks of keys
+            most = np.minimum(most, self._splits())
         split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, most)
         return Stage(
             "indexer",
