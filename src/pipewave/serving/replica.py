@@ -74,8 +74,7 @@ class Step:
 
 
 class Replica:
-    """State of one engine; `ready` requests have their cache already (they come from a prefill engine). `jitter`:
-    factors of steps' times, used in turn."""
+    """State of one engine; `ready` requests have their cache already. `jitter`: factors of steps' times, in turn."""
 
     def __init__(
         self,
