@@ -75,7 +75,7 @@ class Group:
         """Schedule and run one step of every rank."""
         self._deal()
         kept = [self._hold(rank) for rank in self.ranks] if self._holds() else []
-        whole, work = Step(now, 0.0, 0, []), []
+        whole, work = Step(now, 0.0, 0, []), list[Work]()
         for rank, recorder in zip(self.ranks, self.recorders, strict=True):
             recorder.work = NOTHING
             pages = rank.limits.pages - rank.free
