@@ -146,13 +146,13 @@ def of(kind: str, default: Any = MISSING, **limits: Any) -> Any:
 class Schema:
     """What is known of a call class: the rule of each field in order, the defaults, and which fields have none.
 
-    `otherwise` holds the default of every field, MISSING where it has none.
+    `each` holds name, rule and default of every field, MISSING where it has none.
     """
 
     rules: dict[str, Rule]
     defaults: dict[str, Any]
     required: frozenset[str]
-    otherwise: dict[str, Any]
+    each: tuple[tuple[str, Rule, Any], ...]
     values: Callable[[Any], tuple[Any, ...]]  # of a call, in the order of the rules
 
 
@@ -167,7 +167,7 @@ def schema(cls: type) -> Schema:
             {f.name: f.metadata["rule"] for f in declared},
             {f.name: f.default for f in declared if not _required(f)},
             frozenset(f.name for f in declared if _required(f)),
-            {f.name: f.default for f in declared},
+            tuple((f.name, f.metadata["rule"], f.default) for f in declared),
             attrgetter(*(f.name for f in declared)),
         )
     return _SCHEMAS[cls]

@@ -43,25 +43,33 @@ class ScalarNet:
         return answers
 
 
-def scalar_net(nets: Sequence[Net], codes: Sequence[Mapping[str, str]]) -> ScalarNet:
-    """Nets that are `alike`, each under constant categories, as one whose members are theirs in order."""
-    one, (weights, biases) = nets[0], _layers(tuple(nets))
+def scalar_net(
+    nets: Sequence[Net], codes: Sequence[Mapping[str, str]], features: tuple[str, ...] | None = None
+) -> ScalarNet:
+    """Nets that are `alike`, each under constant categories, as one whose members are theirs in order.
+
+    `features`: what it is given where that is more than the nets see.
+    """
+    one, features = nets[0], features or nets[0].features
+    weights, biases = _layers(tuple(nets), features)
     first = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
     product: Callable[..., Floats] = np.matmul
     if len(first) == 1:  # plain matrices: a third of the time
         first, biases, product = first[0, 0], tuple(b[0, 0] for b in biases), np.dot
         weights = (weights[0], *(w[0] for w in weights[1:]))
-    return ScalarNet(one.features, itemgetter(*one.features), weights, (first, *biases), product, one.activation)
+    return ScalarNet(features, itemgetter(*features), weights, (first, *biases), product, one.activation)
 
 
 @lru_cache(maxsize=64)
-def _layers(nets: tuple[Net, ...]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+def _layers(nets: tuple[Net, ...], features: tuple[str, ...]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
     """Weights of all layers and biases after the first: what does not depend on categories, held once."""
     depth = range(1, len(nets[0].weights))
-    first = np.moveaxis(_stacked([net.weights[0] for net in nets]), 0, 1)
+    seen = _stacked([net.weights[0] for net in nets])
+    first = np.zeros((len(features), len(seen), seen.shape[2]), np.float32)  # what a net does not see weighs nothing
+    first[[features.index(name) for name in nets[0].features]] = np.moveaxis(seen, 0, 1)
     weights = (_stacked([net.weights[i] for net in nets]) for i in depth)
     return (
-        (np.ascontiguousarray(first.reshape(len(first), -1)), *weights),
+        (first.reshape(len(first), -1), *weights),
         tuple(_stacked([net.biases[i] for net in nets]) for i in depth),
     )
 
