@@ -23,7 +23,7 @@ from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.run import Served, Server
 from pipewave.serving.setup import Setup
-from pipewave.serving.simulate import Clock, Record, Simulation
+from pipewave.serving.simulate import MOST_STEPS, Clock, Record, Simulation
 from pipewave.serving.together import Pieces, Work, fresh
 from pipewave.serving.traffic import Traffic
 from pipewave.step.memory import cache_bytes
@@ -144,26 +144,51 @@ class Disaggregated:
         """What is open about the deployment."""
         return replace(self.decode.uncertain, kernels=self.spread)
 
+    @property
+    def sides(self) -> tuple[Server, Server]:
+        """What takes prompts and what makes later tokens."""
+        return self.prefill, self.decode
+
+    @property
+    def hands_over(self) -> bool:
+        """Caches move from one pool to the other."""
+        return True
+
+    @property
+    def pages(self) -> int:
+        """Cache pages of all engines together."""
+        return sum(n * side.pages for n, side in zip(self.workers, self.sides, strict=True))
+
+    @property
+    def basis(self) -> Mapping[str, float]:
+        """Shares of step time by what it rests on, mean of both pools."""
+        shares = [side.basis for side in self.sides]
+        return {name: sum(one.get(name, 0.0) for one in shares) / 2 for name in {**shares[0], **shares[1]}}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, of either pool."""
+        return tuple(dict.fromkeys((*self.prefill.notes, *self.decode.notes)))
+
+    def names(self) -> dict[str, Any]:
+        """What serves, as answers name it; the cache is that of one decode engine."""
+        return self.decode.names() | {"gpus": self.gpus}
+
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
-        record = self.record(traffic, scale=scale)
-        deployment = self.decode.runner.deployment
-        answer = {
-            "model": deployment.model.name,
-            "gpu": self.decode.runner.gpu.name,
-            "engine": self.decode.runner.engine.name,
-            "gpus": self.gpus,
-            "kv_tokens": self.decode.memory.kv_tokens,
-            **summary(record, traffic, self.gpus, sla),
-        }
+        record = self.record(traffic, scale=scale, keep_steps=True)
+        answer = {**self.names(), **summary(record, traffic, self.gpus, sla)}
         return Served(answer, self.decode.memory, traffic, record)
 
-    def record(self, traffic: Traffic, *, scale: float = 1.0) -> Record:
-        """What happens to the requests."""
+    def record(
+        self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = True, most_steps: int = MOST_STEPS
+    ) -> Record:
+        """What happens to the requests, and on request in each step. Raises what `Server.record` raises."""
         prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
         prompts = replace(prompts, table=Sender(prompts.table, self.send_s), late=self.late)
         front = self.decode.setup.streaming(traffic.sent)
-        return Simulation(traffic, prompts, decode=tokens, transfer_s=self.transfer_s, front=front).run()
+        more: dict[str, Any] = {"decode": tokens, "transfer_s": self.transfer_s, "front": front}
+        return Simulation(traffic, prompts, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def transfer_s(self, tokens: int) -> float:
         """Seconds to move a prompt's cache: the side whose ranks hold more of it each is the slower one."""
