@@ -161,6 +161,16 @@ def test_a_case_names_its_pools() -> None:
         from_dict(case | {"decode": {"workers": 0}})
 
 
+def test_steps_need_not_be_kept() -> None:
+    """Steps in which nothing begins or ends are then run in stretches."""
+    pools = _pools(Side(workers=2), Side(workers=2))
+    traffic = synthetic(40, input_len=500, output_len=90, concurrency=6, spread=0.2, seed=1)
+    kept, quick = pools.record(traffic, keep_steps=True), pools.record(traffic)
+    assert kept.steps and not quick.steps
+    np.testing.assert_allclose(kept.first_s, quick.first_s, rtol=1e-9)
+    np.testing.assert_allclose(kept.done_s, quick.done_s, rtol=1e-9)
+
+
 def test_pools_that_nothing_says_are_matched() -> None:
     case = {
         "model": MODEL,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.run import Served, Server
 from pipewave.serving.setup import Setup
-from pipewave.serving.simulate import Clock, Record, Simulation
+from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Clock, Record, Simulation
 from pipewave.serving.together import Pieces, Work, fresh
 from pipewave.serving.traffic import Traffic
 from pipewave.step.memory import cache_bytes
@@ -146,7 +147,7 @@ class Disaggregated:
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
-        record = self.record(traffic, scale=scale)
+        record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
         deployment = self.decode.runner.deployment
         answer = {
             "model": deployment.model.name,
@@ -158,12 +159,15 @@ class Disaggregated:
         }
         return Served(answer, self.decode.memory, traffic, record)
 
-    def record(self, traffic: Traffic, *, scale: float = 1.0) -> Record:
-        """What happens to the requests."""
+    def record(
+        self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
+    ) -> Record:
+        """What happens to the requests, and on request in each step. BadInput beyond the work of `most_steps`."""
         prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
         prompts = replace(prompts, table=Sender(prompts.table, self.send_s), late=self.late)
         front = self.decode.setup.streaming(traffic.sent)
-        return Simulation(traffic, prompts, decode=tokens, transfer_s=self.transfer_s, front=front).run()
+        more: dict[str, Any] = {"decode": tokens, "transfer_s": cache(self.transfer_s), "front": front}
+        return Simulation(traffic, prompts, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def transfer_s(self, tokens: int) -> float:
         """Seconds to move a prompt's cache: the side whose ranks hold more of it each is the slower one."""

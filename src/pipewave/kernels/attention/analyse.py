@@ -21,6 +21,7 @@ from pipewave.software.stack_rules import constant
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
 
+SHORTEST = 16  # tokens of a cache: a page
 DECODE, PREFILL = "attention_decode", "attention_prefill"
 
 
@@ -157,5 +158,5 @@ FAMILY = Family(
     example="pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
     faces=faces,
     reads="operands",
-    grows={"heads": Grows(2, shared="kv_heads")},
+    grows={"heads": Grows(4, shared="kv_heads"), "kv_lens": Grows(4, step=SHORTEST, over="q_lens")},
 )
