@@ -31,6 +31,7 @@ from pipewave.step.memory import cache_bytes
 
 HANDOVER_S = 1e-3  # set-up of a cache transfer: a message each way and the first descriptors
 LARGEST = 4096
+FRONT_THREADS = 16  # Dynamo's front end, in Rust, runs on all cores; as many requests at once are assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,9 @@ class Sender:
 class Disaggregated:
     """A prefill pool and a decode pool, ready to serve; handover_s: of a request from one to the other, beside its
     cache's way over the link; send_s: of a prefill rank's scheduler for each prompt, where it sends caches itself;
-    late: share of the step after it that a prompt's cache waits for."""
+    late: share of the step after it that a prompt's cache waits for; pools_open: what pools that nobody stated leave
+    open (half the 90 % interval of a logarithm); way: the fabric that caches cross and the ranks that send them, where
+    a launch tells."""
 
     prefill: Server
     decode: Server
@@ -112,6 +115,8 @@ class Disaggregated:
     handover_s: float = HANDOVER_S
     send_s: float = 0.0
     late: float = 0.0
+    pools_open: float = 0.0
+    way: tuple[str, str] = ("", "")
 
     @classmethod
     def of(
@@ -143,7 +148,7 @@ class Disaggregated:
     @property
     def uncertain(self) -> Uncertainty:
         """What is open about the deployment."""
-        return replace(self.decode.uncertain, kernels=self.spread)
+        return replace(self.decode.uncertain, kernels=self.spread, pools=self.pools_open)
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
@@ -173,6 +178,11 @@ class Disaggregated:
         """Seconds to move a prompt's cache: the side whose ranks hold more of it each is the slower one."""
         size = max(cache_bytes(server.runner.deployment, tokens) for server in (self.prefill, self.decode))
         return self.handover_s + size / (1e9 * link_gbps(self.decode.runner.gpu, self.gpus))
+
+
+def routed(setup: Setup) -> Setup:
+    """The set-up behind a front end that routes requests to pools."""
+    return replace(setup, front=replace(setup.front_end, workers=max(setup.front_end.workers, FRONT_THREADS)))
 
 
 def link_gbps(gpu: GPU, gpus: int) -> float:

@@ -182,10 +182,10 @@ def handover_ms(engine: str) -> float:
 
 
 @cache
-def send_ms(engine: str, fabric: str) -> float:
+def send_ms(engine: str, fabric: str, ranks: str) -> float:
     """Milliseconds that it takes a prefill rank's scheduler to send a prompt's cache over a fabric (`nvlink`,
-    `network`); 0 where it does not wait for it."""
-    return float(packaged.yaml(HANDOVER)["send_ms"].get(engine, {}).get(fabric, 0.0))
+    `network`) from ranks of a kind (`data_parallel`, `tensor`); 0 where it does not wait for it."""
+    return float(packaged.yaml(HANDOVER)["send_ms"].get(engine, {}).get(fabric, {}).get(ranks, 0.0))
 
 
 @cache
