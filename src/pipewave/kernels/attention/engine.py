@@ -139,7 +139,10 @@ class Case:
     def alone_decode(self, engine: str) -> AloneDecode | None:
         """The same of decode."""
         found = constant("attention_alone_decode", engine=engine, architecture=self.gpu.architecture)
-        return None if found is None else AloneDecode(*found["tile_cycles"], found["resident"], found["merging"])
+        if found is None:
+            return None
+        tile, tile_dim = found["tile_cycles"]
+        return AloneDecode(tile, tile_dim, found["resident"], found["merging"])
 
     def groups(self, engine: str) -> tuple[float, float]:
         """Heads of a group that the engine's decode kernel on tensor cores takes: at least, at most."""
