@@ -150,18 +150,40 @@ class Disaggregated:
         """What is open about the deployment."""
         return replace(self.decode.uncertain, kernels=self.spread, pools=self.pools_open)
 
+    @property
+    def sides(self) -> tuple[Server, Server]:
+        """What takes prompts and what makes later tokens."""
+        return self.prefill, self.decode
+
+    @property
+    def hands_over(self) -> bool:
+        """Caches move from one pool to the other."""
+        return True
+
+    @property
+    def pages(self) -> int:
+        """Cache pages of all engines together."""
+        return sum(n * side.pages for n, side in zip(self.workers, self.sides, strict=True))
+
+    @property
+    def basis(self) -> Mapping[str, float]:
+        """Shares of step time by what it rests on, mean of both pools."""
+        shares = [side.basis for side in self.sides]
+        return {name: sum(one.get(name, 0.0) for one in shares) / 2 for name in {**shares[0], **shares[1]}}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, of either pool."""
+        return tuple(dict.fromkeys((*self.prefill.notes, *self.decode.notes)))
+
+    def names(self) -> dict[str, Any]:
+        """What serves, as answers name it; the cache is that of one decode engine."""
+        return self.decode.names() | {"gpus": self.gpus}
+
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
-        deployment = self.decode.runner.deployment
-        answer = {
-            "model": deployment.model.name,
-            "gpu": self.decode.runner.gpu.name,
-            "engine": self.decode.runner.engine.name,
-            "gpus": self.gpus,
-            "kv_tokens": self.decode.memory.kv_tokens,
-            **summary(record, traffic, self.gpus, sla),
-        }
+        answer = {**self.names(), **summary(record, traffic, self.gpus, sla)}
         return Served(answer, self.decode.memory, traffic, record)
 
     def record(

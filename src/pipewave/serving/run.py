@@ -115,6 +115,21 @@ class Server:
         }
 
     @property
+    def sides(self) -> tuple[Server, Server]:
+        """What takes prompts and what makes later tokens."""
+        return self, self
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether caches move from one engine to another."""
+        return bool(self.setup.decode)
+
+    @property
+    def basis(self) -> Mapping[str, float]:
+        """Shares of step time by what it rests on."""
+        return self.table.basis
+
+    @property
     def gpus(self) -> int:
         """GPUs of all engines."""
         return self.setup.engines * self.runner.deployment.parallel.world
