@@ -26,9 +26,9 @@ class Call:
 
     def __post_init__(self) -> None:
         known = schema(type(self))
-        for value, (name, rule, default) in zip(known.values(self), known.each, strict=True):
+        for value, (name, check, default) in zip(known.values(self), known.each, strict=True):
             if value is not default:  # defaults are valid
-                checked = rule.check(name, value)
+                checked = check(name, value)
                 if checked is not value:
                     object.__setattr__(self, name, checked)
         self.check()

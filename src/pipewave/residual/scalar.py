@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.residual.layers import Floats, activate
+from pipewave.residual.layers import ACTIVATIONS, Floats
 from pipewave.residual.nets import Net, first_bias, lacking
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalarNet:
-    """The first weights are [feature, member · hidden], the others lead with the member axis unless there is one."""
+    """The first weights are [feature, member · hidden], later ones lead with the member axis unless there is one."""
 
     features: tuple[str, ...]
     pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]
-    weights: tuple[Floats, ...]
-    biases: tuple[Floats, ...]
+    first: tuple[Floats, Floats]  # weights and bias
+    later: tuple[tuple[Floats, Floats], ...]
     product: Callable[[Floats, Floats], Floats]
-    activation: str
+    activate: Callable[[Floats], Floats]  # in place
 
     def inputs(self, features: Mapping[str, Any]) -> tuple[Any, ...]:
         """The features of these names in the net's order."""
@@ -34,10 +34,11 @@ class ScalarNet:
 
     def __call__(self, inputs: Floats) -> list[list[float]]:
         """Of each output, what each member answers."""
-        hidden = inputs.dot(self.weights[0]).reshape(self.biases[0].shape)
-        hidden += self.biases[0]
-        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
-            hidden = self.product(activate(hidden, self.activation), weight)
+        product, active, (weight, bias) = self.product, self.activate, self.first
+        hidden = inputs.dot(weight).reshape(bias.shape)
+        hidden += bias
+        for weight, bias in self.later:
+            hidden = product(active(hidden), weight)
             hidden += bias
         answers: list[list[float]] = hidden.reshape(-1, hidden.shape[-1]).T.tolist()
         return answers
@@ -57,7 +58,9 @@ def scalar_net(
     if len(first) == 1:  # plain matrices: a third of the time
         first, biases, product = first[0, 0], tuple(b[0, 0] for b in biases), np.dot
         weights = (weights[0], *(w[0] for w in weights[1:]))
-    return ScalarNet(features, itemgetter(*features), weights, (first, *biases), product, one.activation)
+    later = tuple(zip(weights[1:], biases, strict=True))
+    active = ACTIVATIONS[one.activation]
+    return ScalarNet(features, itemgetter(*features), (weights[0], first), later, product, active)
 
 
 @lru_cache(maxsize=64)

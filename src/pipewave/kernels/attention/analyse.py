@@ -10,6 +10,7 @@ from pipewave.calls.dtypes import ATTENTION_DTYPES, kv_bytes
 from pipewave.calls.families import Attention
 from pipewave.kernels.attention import decode as attention_decode
 from pipewave.kernels.attention import prefill as attention_prefill
+from pipewave.kernels.attention.engines import engine_of
 from pipewave.kernels.attention.requests import Amount, Requests, requests_of, requests_of_one
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, setting_of
 from pipewave.kernels.attention.shape import Heads, Shape, shape_of
@@ -105,7 +106,8 @@ def sketch_shape(
     real = done or shape
     setting = setting_of(ctx, real.layout)
     found = estimate(real, setting)
-    taught = "" if setting.engine.alone else net
+    alone = setting.engine.alone_decode if net == DECODE else setting.engine.alone
+    taught = "" if alone else net
     return Sketch(least(shape, ctx), found.base_s, found.features(setting), taught, work(real, setting))
 
 
@@ -137,6 +139,14 @@ def _value_dim(framework: str, dim: float) -> float:
     return float(constant("attention_value_dim", framework=framework, head_dim=dim) or dim)
 
 
+def assumed(ctx: Context) -> str:
+    """Whose costs stand in for those of a kernel that nobody measured on such parts; empty where rows tell."""
+    alone = engine_of(ctx, int(ctx.option("head_dim"))).alone
+    if alone is None or ctx.option("variant") == DECODE or alone.measured_on == ctx.gpu.architecture:
+        return ""
+    return f"no rows of {ctx.impl} on {ctx.gpu.architecture} parts: it takes the cycles measured on {alone.measured_on}"
+
+
 def faces() -> Faces:
     """What other rooms need to know."""
     from pipewave.kernels.attention.faces import FACES
@@ -158,5 +168,6 @@ FAMILY = Family(
     example="pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
     faces=faces,
     reads="operands",
+    assumed=assumed,
     grows={"heads": Grows(4, shared="kv_heads"), "kv_lens": Grows(4, step=SHORTEST, over="q_lens")},
 )

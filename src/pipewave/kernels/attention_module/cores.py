@@ -70,7 +70,7 @@ class Cores:
     @property
     def index_type(self) -> str:
         """Operands of the scores: 8 bits, in MSA those of the cache."""
-        return "bf16" if self.dims.kind == "msa" else "fp8"
+        return "bf16" if self.dims.separate else "fp8"
 
     @property
     def attention_type(self) -> str:
@@ -85,7 +85,7 @@ class Cores:
         keys = seen.context / dims.ratio * dims.index_bytes
         tiles = np.ceil(seen.tokens * dims.index_heads / 128.0)
         most = np.maximum(seen.deepest / dims.ratio / 256.0, 1.0)
-        if dims.kind == "msa":  # both of its kernels walk blocks of keys
+        if dims.separate:  # both of its kernels walk blocks of keys
             most = np.minimum(most, self._splits())
         split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, most)
         return Stage(
@@ -144,7 +144,7 @@ class Cores:
 
     def _turned(self) -> Turned:
         """How blocks of keys find the queries that chose them, where a kernel goes through blocks."""
-        if self.dims.latent or self.dims.compressed:
+        if not self.dims.separate:
             return Turned()
         return Turned(**self.ctx.rule("module_turned", kind=self.dims.kind, decode=self.decode))
 
@@ -182,12 +182,7 @@ class Cores:
         )
 
     def _scores(self) -> Array:
-        return (
-            SCORE_BYTES
-            * self.seen.scored
-            * (self.dims.index_heads if self.dims.kind == "msa" else 1.0)
-            / self._merged()
-        )
+        return SCORE_BYTES * self.seen.scored * (self.dims.index_heads if self.dims.separate else 1.0) / self._merged()
 
     def _merged(self) -> Array:
         """Keys whose scores are one: the best of a block."""
