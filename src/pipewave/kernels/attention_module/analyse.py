@@ -71,6 +71,7 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
     found += projections.stages("inputs", projections.compressor(dims), seen, "bf16")
     dense = expands(cores)
     found += _choice(cores, ~dense) if dims.index_heads.any() else NO_CHOICE
+    found += (cores.pooled(),) if dims.kind == "msa" else ()
     beside = cores.ctx.rule("module_small_kernels", kind=dims.kind, decode=cores.decode)
     found += (projections.small(dims, seen, beside),)
     if dims.latent:
