@@ -24,7 +24,7 @@ from pipewave.physics.launch import log2
 # Layers that choose nothing: every net of a kind sees the same features.
 NO_CHOICE = tuple(Stage(name, launches=0.0) for name in ("index_inputs", "indexer", "topk"))
 Flags = NDArray[np.bool_]
-FEWEST_SMALL = 4.0  # small kernels of a layer of every stack; what a stack launches beyond is counted, not learned
+FEWEST_SMALL = {"msa": 4.0}  # small kernels of every stack's layer; what one launches beyond is counted, not learned
 GROUPS = {"mla": "mla_module", "dsa": "dsa", "msa": "msa", "csa": "compressed", "hca": "compressed"}
 NETS = tuple(f"{group}_{phase}" for group in dict.fromkeys(GROUPS.values()) for phase in ("context", "generation"))
 PARTS = {"indexer": "index_scores", "topk": "index_topk", "attention": "sparse_attention"}
@@ -74,7 +74,8 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
     found += _choice(cores, ~dense) if dims.index_heads.any() else NO_CHOICE
     found += (cores.pooled(),) if dims.kind == "msa" else ()
     beside = cores.ctx.rule("module_small_kernels", kind=dims.kind, decode=cores.decode)
-    found += (projections.small(dims, seen, FEWEST_SMALL), Stage(UNTOLD, launches=beside - FEWEST_SMALL))
+    told = FEWEST_SMALL.get(dims.kind, beside)
+    found += (projections.small(dims, seen, told), Stage(UNTOLD, launches=beside - told))
     if dims.latent:
         found += _either(dense, (projections.expanded(dims, seen, dtype),), projections.absorbed(dims, seen))
         found += _either(dense, (cores.dense(),), (cores.attention(),))
