@@ -50,14 +50,22 @@ CHUNK = 16_384  # tokens; a first wave of prompts above it is cut
 GENERATED = "NVIDIA AIC own runs"  # those with a day are of deployments that AIConfigurator generated
 # Checkpoints whose card the corpus holds, and rows name another's: (config, precision) of the row.
 CHECKPOINTS = {("MiniMaxAI--MiniMax-M2.5", "fp4"): "nvidia--MiniMax-M2.5-NVFP4"}
-# And cards of another precision than was run, which the corpus holds no card of: as NVIDIA's checkpoints of such models
-# are, everything but attention and head in 4 bits.
-FOUR_BIT = {("zai-org--GLM-5-FP8", "fp4")}
-NVFP4 = {
-    "quant_algo": "NVFP4",
-    "kv_cache_quant_algo": "FP8",
-    "group_size": 16,
-    "exclude_modules": ["lm_head", "model.layers.*.self_attn*"],
+# And cards of another precision than was run, which the corpus holds no card of: as the makers' own checkpoints are.
+# NVIDIA's keep attention and head in 16 bits, and of Qwen3.5 (nvidia/Qwen3.5-397B-A17B-NVFP4) scans and shared experts,
+# too; Qwen's FP8 has scales for blocks and keeps what its hybrids' FP8 checkpoints list (Qwen3-Next).
+QWEN, GLM, LAYERS = "Qwen--Qwen3.5-397B-A17B", "zai-org--GLM-5-FP8", "model.language_model.layers"
+KEPT = ("linear_attn.conv1d", "linear_attn.in_proj_a", "linear_attn.in_proj_b", "mlp.gate", "mlp.shared_expert_gate")
+FOUR_BIT = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16}
+BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
+SCANNED = ["lm_head", "model.visual*", "*.linear_attn*", "*.self_attn*", "*.mlp.shared_expert*"]
+OTHERS: dict[tuple[str, str], dict[str, Any]] = {
+    (GLM, "fp4"): {**FOUR_BIT, "exclude_modules": ["lm_head", "model.layers.*.self_attn*"]},
+    (QWEN, "fp4"): {**FOUR_BIT, "exclude_modules": SCANNED},
+    (QWEN, "fp8"): {
+        **BLOCKS,
+        "modules_to_not_convert": ["lm_head", "model.visual"]
+        + [f"{LAYERS}.{layer}.{name}" for layer in range(60) for name in KEPT],
+    },
 }
 DRAFTED = {"speculative": "mtp"}
 CARDS = Path(__file__).resolve().parents[1] / ".cache" / "cards"
@@ -164,7 +172,7 @@ def _dated(row: Row) -> Row:
 def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
     name = CHECKPOINTS.get((line["config"], line["precision"]), line["config"])
     config = folder / "configs" / name
-    config = _four_bit(config) if (line["config"], line["precision"]) in FOUR_BIT else config
+    config = _other(config, line["precision"]) if (config.name, line["precision"]) in OTHERS else config
     case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else name}
     case |= {name: line[name] for name in WORDS if line[name]}
     case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
@@ -173,14 +181,13 @@ def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
 
 
 @cache
-def _four_bit(config: Path) -> Path:
-    """A card like another, its weights in NVFP4."""
-    card = json.loads((config / "config.json").read_text("utf-8"))
-    made = CARDS / f"{config.name}-NVFP4"
-    for name, content in (
-        ("config.json", card | {"quantization_config": None}),
-        ("hf_quant_config.json", {"quantization": NVFP4}),
-    ):
+def _other(config: Path, precision: str) -> Path:
+    """A card like another, its weights in another precision."""
+    card, section = json.loads((config / "config.json").read_text("utf-8")), OTHERS[config.name, precision]
+    made, modelopt = CARDS / f"{config.name}-{precision}", "quant_algo" in section
+    files = {"config.json": card | {"quantization_config": None if modelopt else section}}
+    files |= {"hf_quant_config.json": {"quantization": section}} if modelopt else {}
+    for name, content in files.items():
         sealed.replace(made / name, json.dumps(content).encode())  # other processes read them, too
     return made
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -37,6 +38,23 @@ def test_every_public_name_says_what_it_takes_gives_and_raises(name: str) -> Non
         section = re.search(rf"^{part}:\n((?:    .*\n?|\n)+)", told, re.MULTILINE)
         assert section is not None, f"{name} lacks the section {part}:"
         assert [each for each in names if not re.search(rf"^    {re.escape(each)}: \S", section[1], re.MULTILINE)] == []
+
+
+METHODS = [
+    pytest.param(method, id=method.__qualname__)
+    for public in [getattr(pw, name) for name in pw.__all__]
+    if inspect.isclass(public)
+    for method in vars(public).values()
+    if inspect.isfunction(method) and not method.__name__.startswith("_")
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_public_method_says_what_it_takes_and_gives(method: Any) -> None:
+    told = inspect.getdoc(method) or ""
+    taken = [name for name in inspect.signature(method).parameters if name != "self"]
+    assert "Returns:\n" in told
+    assert [name for name in taken if not re.search(rf"^    \**{name}: \S", told, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("command", sorted(typer.main.get_command(build()).commands))  # type: ignore[attr-defined]

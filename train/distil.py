@@ -35,8 +35,8 @@ from train.start import Start
 PART = 65_536  # rows answered at once
 LOOKED_AT = 40_000  # rows that say which units matter
 HIDDEN_SHARE = 0.1  # of the codes of a question, as in training
-TOGETHER, SCALE, MEASURED = 2.0, 0.02, 0.02  # beside the square of a member's error: of the mean of members, of the
-# scale, and of the mean against measured times
+TOGETHER, SCALE = 2.0, 0.02  # beside the square of a member's error: of the mean of members, and of the scale
+MEASURED = 0.02  # of the mean against measured times
 RATE, EMA = 3e-3, 0.999
 
 
@@ -127,14 +127,15 @@ def narrowed(teacher: Ensemble, hidden: tuple[int, ...], features: Tensor, codes
     return student
 
 
-def taught(student: Ensemble, rows: Questions, calls: Questions, steps: int, batch: int, rate: float) -> Ensemble:
+def taught(student: Ensemble, rows: Questions, calls: Questions, plan: Plan, rate: float) -> Ensemble:
     """The student after so many steps, half of each batch from either; weights are averaged over the last steps."""
+    steps, batch = plan.steps, plan.batch
     optimiser = torch.optim.Adam(student.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, steps))
     averaged = [parameter.detach().clone() for parameter in student.parameters()]
     halves = zip(_orders(len(rows.codes), batch // 2), _orders(len(calls.codes), batch // 2), strict=True)
     for step, (some, others) in zip(range(steps), halves, strict=False):
-        found = loss(student, rows.at(some).beside(calls.at(others)))
+        found = loss(student, rows.at(some).beside(calls.at(others)), plan.measured)
         optimiser.zero_grad(set_to_none=True)
         found.backward()
         optimiser.step()
@@ -147,15 +148,15 @@ def taught(student: Ensemble, rows: Questions, calls: Questions, steps: int, bat
     return student
 
 
-def loss(student: Ensemble, asked: Questions) -> Tensor:
-    """Squares of what members and their mean are off by, and a little of the mean against measured times."""
+def loss(student: Ensemble, asked: Questions, weight: float = MEASURED) -> Tensor:
+    """Squares of what members and their mean are off by, and so much of the mean against measured times."""
     members = len(student.mean)
     found = student(asked.features.expand(members, -1, -1), asked.codes.expand(members, -1, -1))
     off = found - asked.answers
     each, together = off[..., 0].square().mean(), off[..., 0].mean(0).square().mean()
     timed = ~asked.residual.isnan()
     measured = (found[..., 0].mean(0)[timed] - asked.residual[timed]).abs().mean()
-    return each + TOGETHER * together + SCALE * off[..., 1].square().mean() + MEASURED * measured
+    return each + TOGETHER * together + SCALE * off[..., 1].square().mean() + weight * measured
 
 
 def _orders(count: int, size: int) -> Iterator[Tensor]:
@@ -179,13 +180,15 @@ def _hidden(codes: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The net, the split of rows that its members know, units of each layer, steps and rows a step."""
+    """The net, the split of rows that its members know, units of each layer, steps and rows a step, and what an error
+    against measured times weighs beside one against the teacher."""
 
     net: str
     split: str
     hidden: tuple[int, ...]
     steps: int
     batch: int
+    measured: float = MEASURED
 
 
 def distil(plan: Plan, card: Path, rows: Rows, folder: Path) -> None:
@@ -203,7 +206,7 @@ def distil(plan: Plan, card: Path, rows: Rows, folder: Path) -> None:
     calls, codes = map(torch.tensor, drawn(plan.net, net))
     others = put(teacher, calls, torch.where(torch.rand(len(codes), 1) < 0.3, _hidden(codes), codes))
     print(f"{len(seen):,} rows, {len(calls):,} drawn calls", flush=True)
-    student = taught(student, asked, others, plan.steps, plan.batch, RATE)
+    student = taught(student, asked, others, plan, RATE)
     out, theirs = torch.tensor(rows.features[split.score][:, columns]), _codes(net, rows, split.score)
     off = (answers(student, out, theirs) - answers(teacher, out, theirs))[..., 0].mean(0)
     log = {
@@ -230,11 +233,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--hidden", default="128,96,64", help="units of each layer")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=2_048)
+    parser.add_argument("--measured", type=float, default=MEASURED, help="weight of measured times in the loss")
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--weights", type=Path, help="folder for weights with these members in the place of the net")
     options = parser.parse_args(argv)
     hidden = tuple(map(int, options.hidden.split(",")))
-    plan = Plan(options.net, options.split, hidden, options.steps, options.batch)
+    plan = Plan(options.net, options.split, hidden, options.steps, options.batch, options.measured)
     rows = load_rows(options.rows)
     distil(plan, options.card, rows, options.out)
     if options.weights:

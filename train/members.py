@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.residual.layers import activate
+from pipewave.residual.layers import ACTIVATIONS
 from train.rows import Ints, Rows
 
 Tensors = Mapping[str, NDArray[np.float32]]
@@ -41,14 +41,14 @@ class Members:
 
     def units(self, rows: Rows, index: Ints, split: str) -> NDArray[np.float64]:
         """Last hidden layers of a split's members [row, unit], side by side as `estimator.Net.units` has them."""
-        mine = np.flatnonzero(self.splits == split)
+        mine, active = np.flatnonzero(self.splits == split), ACTIVATIONS[self.activation]
         x = rows.features[index][:, np.array([rows.names.index(name) for name in self.features])]
         hidden = np.matmul(x, self.tensors["w0"][mine]) + self.tensors["b0"][mine][:, None]
         for number, name in enumerate(self.categories):
             hidden += self.tensors[f"table{number}"][mine][:, rows.columns[name].codes[index]]
         for weight, bias in self._between(mine):
-            hidden = np.matmul(activate(hidden, self.activation), weight) + bias[:, None]
-        units = activate(hidden, self.activation)
+            hidden = np.matmul(active(hidden), weight) + bias[:, None]
+        units = active(hidden)
         return np.moveaxis(units, 0, 1).reshape(len(index), len(mine) * units.shape[-1]).astype(np.float64)
 
     def _between(self, mine: Ints) -> list[Layer]:

@@ -1,5 +1,6 @@
 """Which rows train and which are scored, by name: `fold:0`, `logo:H100`, `lofo:ada`, `few:L40S:3`, `ship`, `all`.
 
+`kernel:hopper:triton` leaves out the rows of an implementation on an architecture.
 `ver:1` leaves out a third of the versions that held-out tables do not count, and some others on single GPUs.
 `few:L40S:3@dtype=bf16,protocol=graph` is that split of those rows only: as if the others had never been measured.
 `few:L40S:3+dtype=bf16,protocol=graph` draws and scores those rows only: other GPUs train with all they have.
@@ -65,6 +66,7 @@ def by_name(name: str, rows: Rows, few_share: float = FEW_SHARE) -> Split:
         "logo": lambda: _held_out(name, _is(rows, "gpu", twins(rest))),
         "lofo": lambda: _held_out(name, _is(rows, "family", (rest,))),
         "few": lambda: few_shot(name, rows, few_share),
+        "kernel": lambda: _held_out(name, _kernel(rows, *rest.split(":", 1))),
         "ver": lambda: _unknown_software(name, rows, left_out_software(rows, int(rest))),
         "ship": lambda: _held_out(name, rows.fold == HELD_OUT),
         "all": lambda: Split(name, np.arange(len(rows)), np.arange(0)),
@@ -171,6 +173,10 @@ def _counted(rows: Rows) -> NDArray[np.bool_]:
 def _is(rows: Rows, column: str, values: Iterable[str]) -> NDArray[np.bool_]:
     wanted = [code for code, value in enumerate(rows.columns[column].values) if value in set(values)]
     return np.isin(rows.columns[column].codes, wanted)
+
+
+def _kernel(rows: Rows, family: str, impl: str) -> NDArray[np.bool_]:
+    return _is(rows, "family", (family,)) & _is(rows, "impl", (impl,))
 
 
 def _present(rows: Rows, column: str) -> list[str]:

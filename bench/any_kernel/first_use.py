@@ -1,15 +1,19 @@
-"""First use with recorded times instead of a card: `python -m bench.any_kernel.first_use [--out FILE]`.
+"""First use with recorded times instead of a card: `python -m bench.any_kernel.first_use [--spaces DIR] [--out FILE]`.
 
 The decorator meets the launches of a space in order, with two seconds of timing, each launch answered by a random round
-of the recording and 150 µs more for the flush. No GPU.
+of the recording and 230 µs more for the flush. Decisions are timed on this machine. `--jobs 8` replays eight kernels at
+a time, each on a core of its own. No GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import random
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,7 @@ from pipewave.tune.own.device import Built, Launch
 from pipewave.tune.own.leaderboard import peaks_of_space
 
 SPACES = Path("data/recordings/any_kernel/h200")
-FLUSH_US = 150.0
+FLUSH_US = 230.0
 
 
 class Recorded:
@@ -65,17 +69,36 @@ def replayed(subject: Subject, space: spaces.Space) -> dict[str, Any]:
     return record.first_use(replace(subject, launch=launch), device, on_paper(), space)
 
 
+def one(name: str, folder: Path) -> dict[str, Any]:
+    """Figures of one kernel."""
+    subject = next(each for each in subjects() if each.name == name)
+    found: dict[str, Any] = rounded(replayed(subject, spaces.read(folder / f"{name}{spaces.SUFFIX}")))
+    print(name, json.dumps(found), flush=True)
+    return found
+
+
+def alone(cores: Any) -> None:
+    """Keep this process on a core that no other one takes."""
+    os.sched_setaffinity(0, {cores.get()})
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; see the module's description."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spaces", type=Path, default=SPACES)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
-    found = {}
-    for subject in subjects():
-        path = SPACES / f"{subject.name}{spaces.SUFFIX}"
-        if path.exists():
-            found[subject.name] = rounded(replayed(subject, spaces.read(path)))
-            print(subject.name, json.dumps(found[subject.name]), flush=True)
+    wanted = [name for name in options.only.split(",") if name]
+    names = [each.name for each in subjects() if (options.spaces / f"{each.name}{spaces.SUFFIX}").exists()
+             and (not wanted or each.name in wanted)]  # fmt: skip
+    context = multiprocessing.get_context("spawn")
+    cores = context.Queue()
+    for core in sorted(os.sched_getaffinity(0))[: options.jobs]:
+        cores.put(core)
+    with ProcessPoolExecutor(options.jobs, context, alone, (cores,)) as pool:
+        found = dict(zip(names, pool.map(one, names, [options.spaces] * len(names)), strict=True))
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 

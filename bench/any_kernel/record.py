@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import zip_longest
@@ -111,15 +111,68 @@ def first_use(subject: Subject, device: Device, torch: Any, space: Space, budget
 
 
 def decision_us(subject: Subject, torch: Any, kernel: Any, shapes: Sequence[Shape]) -> dict[str, float]:
-    """Median µs of a decision for sizes not seen, and for sizes seen, with the kernel's model as it is."""
+    """Median µs by the kernel's model as it is: of a decision from a launch's numbers, its sizes never asked for and
+    asked for before; and of a whole call but for the launch itself, beside the same call of `triton.autotune`."""
     calls: list[Call] = [subject.launch(torch, shape) for shape in shapes]
-    unseen, repeated = [], []
-    for grid, args, kwargs in calls:
-        start = time.perf_counter_ns()
-        kernel.choose(args, kwargs, grid)
-        unseen.append(time.perf_counter_ns() - start)
-        start = time.perf_counter_ns()
-        for _ in range(100):
-            kernel.choose(args, kwargs, grid)
-        repeated.append((time.perf_counter_ns() - start) / 100)
-    return {"unseen_us": float(np.median(unseen)) / 1e3, "repeated_us": float(np.median(repeated)) / 1e3}
+    kernel.fn, kernel.upstream.fn = _NoLaunch(kernel.fn), _NoLaunch(kernel.upstream.fn)
+    kernel.upstream.cache = _Known(kernel.upstream.configs[0])
+    parts = [part for call in calls[::2] if (part := _decision(kernel, call)) is not None]
+    wholes = [_whole(kernel, call) for call in calls[1::2]]
+    names = ("decision", "repeated"), ("call", "repeated_call", "autotune_call")
+    return {f"{name}_us": float(np.median(ns)) / 1e3
+            for rows, each in zip((parts, wholes), names, strict=True)
+            for name, ns in zip(each, zip(*rows, strict=True), strict=False)}  # fmt: skip
+
+
+def _decision(kernel: Any, call: Call) -> tuple[float, float] | None:
+    """ns from numbers to a configuration, the first time and again; None for a kind that was not fitted."""
+    grid, args, kwargs = call
+    named = {**dict(zip(kernel.of.arg_names, args, strict=False)), **kwargs}
+    state = kernel.kinds.get(kernel.of.kind(named))
+    if state is None or state.chooser is None:
+        return None
+    numbers = inputs_of(grid, named, kernel.of.constants)
+    key = tuple(numbers[name] for name in state.chooser.inputs)
+    return _ns(lambda: state.chooser.choose(key), 1), _ns(lambda: state.chooser.choose(key), 100)
+
+
+def _whole(kernel: Any, call: Call) -> tuple[float, float, float]:
+    """ns of a call without its launch, the first time and again, and of `triton.autotune` for a key that it knows."""
+    grid, args, kwargs = call
+    ours = lambda: kernel.run(*args, grid=grid, warmup=False, **kwargs)  # noqa: E731
+    theirs = lambda: kernel.upstream.run(*args, grid=grid, warmup=False, **kwargs)  # noqa: E731
+    return _ns(ours, 1), _ns(ours, 100), _ns(theirs, 100)
+
+
+def _ns(call: Callable[[], Any], times: int) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(times):
+        call()
+    return (time.perf_counter_ns() - start) / times
+
+
+class _NoLaunch:
+    """A kernel whose launches take no time."""
+
+    def __init__(self, fn: Any) -> None:
+        self.__dict__["_of"] = fn
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Launch nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_of"], name)
+
+
+class _Known(dict[Any, Any]):
+    """A cache of `triton.autotune` that knows every key."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self._config = config
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: object) -> Any:
+        return self._config

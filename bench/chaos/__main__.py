@@ -15,7 +15,7 @@ from typing import Any
 from bench import monotone
 from bench.chaos import flips, inputs, kills, memory, silent, users
 
-PAIRS, OUT = 20_000, 0.003  # of the pairs: out of order by more than 2 %
+PAIRS, OUT = 20_000, 0.002  # of the pairs: out of order by more than 2 %, where rows of the GPU decide
 
 
 def ordered() -> dict[str, Any]:
@@ -39,8 +39,7 @@ HOLDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "inputs": lambda found: not inputs.failed(found),
     "flips": lambda found: bool(found["noticed"] == found["flips"]),
     "order": lambda found: bool(
-        found["out_of_order"] <= OUT * found["pairs"]
-        and found["beyond_20_percent"] == found["beyond_20_percent_measured"]
+        found["out_of_order"] == found["out_of_order_measured"] <= OUT * found["pairs"]
         and not found["out_of_order_of_specs"]
     ),
     "kills": lambda found: not any(one["lost"] for one in found.values()),

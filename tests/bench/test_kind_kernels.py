@@ -51,8 +51,11 @@ def test_layouts_that_no_constant_saw_are_near_their_rows() -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_fitted_constants_are_those_that_ship(phase: str) -> None:
-    rule = constant("attention_alone", engine="unified", mma="wgmma")
-    prompts = [*rule["step_cycles"], rule["masked"], *rule["wave_cycles"]]
-    decode = [*rule["tile_cycles"], rule["resident"], rule["merging"]]
-    known = prompts if phase == "prefill" else decode
+    hopper = {"engine": "unified", "architecture": "hopper"}
+    prompts, decode = (constant(f"attention_alone{of}", **hopper) for of in ("", "_decode"))
+    shipping = {
+        "prefill": [*prompts["step_cycles"], prompts["masked"], *prompts["wave_cycles"]],
+        "decode": [*decode["tile_cycles"], decode["resident"], decode["merging"]],
+    }
+    known = shipping[phase]
     assert known == pytest.approx(list(shipped(loads_of(phase), phase)), rel=0.01)

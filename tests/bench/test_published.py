@@ -13,6 +13,8 @@ import pytest
 from bench import published, published_cover, published_fit, published_rows, stream_cost
 from bench.published_rows import Group, Row, corpus, of_peak, of_reading, read
 from bench.published_series import PLACE, drafting, series
+from pipewave.models import load
+from pipewave.models.mixers import Gqa, Recurrent
 from pipewave.software import front
 
 GROUPS = [Group("s", "vllm", gpu, "m", "fp8") for gpu in ("H100", "H200", "B200", "L40S")]
@@ -80,7 +82,25 @@ def test_rows_of_families_read_since_count_apart_with_a_card_of_their_precision(
     kinds = {(row.group.model, row.group.precision): published.kind(row) for row in read(corpus()) if row.needs}
     assert kinds["MiniMax-M2.5", "fp8"] == "vllm (families read since)"
     assert kinds["GLM-5", "fp4"] == "sglang (families read since)"  # its card is made from that in FP8
-    assert kinds["Qwen3.5-397B-A17B", "fp8"] == "sglang (needs)"  # the corpus has its card in 16 bits only
+    assert kinds["Qwen3.5-397B-A17B", "fp8"] == kinds["GLM-5", "fp4"]  # and these from that in 16 bits
+    assert kinds["Qwen3.5-397B-A17B", "fp4"] == kinds["GLM-5", "fp4"]
+
+
+@pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
+def test_cards_made_from_others_hold_what_their_makers_quantise() -> None:
+    """Experts always; scans and shared experts in blocks of FP8, none of them in NVFP4; a scan's gates never."""
+    of = {row.group.precision: load(row.case["model"]) for row in read(corpus()) if "Qwen3.5" in row.group.model}
+    assert {p: model.layers[0].moes[0].precision.dtype for p, model in of.items()} == {
+        "bf16": "bf16",
+        "fp8": "fp8_block",
+        "fp4": "nvfp4",
+    }
+    for precision, model in of.items():
+        scanned, attended, dense = model.layers[0], model.layers[3], "fp8_block" if precision == "fp8" else "bf16"
+        scan, whole, shared = scanned.mixers[0], attended.mixers[0], scanned.moes[0].shared
+        assert isinstance(scan, Recurrent) and isinstance(whole, Gqa) and shared is not None
+        assert [one.precision.dtype for one in scan.inputs] == [dense, "bf16"]
+        assert whole.qkv.precision.dtype == shared.up.precision.dtype == scan.outputs[0].precision.dtype == dense
 
 
 def test_an_error_is_counted_and_named() -> None:

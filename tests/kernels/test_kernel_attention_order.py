@@ -82,13 +82,13 @@ def test_blocks_alike_fill_whole_waves(requests: int, blocks: int, steps: int) -
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=6))
-def test_before_counts_the_earlier_requests_of_the_same_call(calls: list[list[int]]) -> None:
+def test_sums_so_far_are_of_the_same_call(calls: list[list[int]]) -> None:
     cases = [{"q_lens": q, "kv_lens": q, "heads": 8, "kv_heads": 8, "head_dim": 64} for q in calls]
     requests = requests_of(columns(FAMILY, cases))
-    expected = [sum(q[:i]) for q in calls for i in range(len(q))]
-    assert requests.before(requests.q).tolist() == expected
+    expected = [sum(q[: i + 1]) for q in calls for i in range(len(q))]
+    assert requests.so_far(requests.q).tolist() == expected
 
 
-def test_before_stops_at_the_last_of_a_group() -> None:
+def test_sums_so_far_count_all_of_a_group() -> None:
     lens = ragged([[5] * 100 + [7] * 100])
-    assert requests_of({"q_lens": lens, "kv_lens": lens}).before(np.array([5.0, 7.0])).tolist() == [495, 1193]
+    assert requests_of({"q_lens": lens, "kv_lens": lens}).so_far(np.array([5.0, 7.0])).tolist() == [500, 1200]

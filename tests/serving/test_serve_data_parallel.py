@@ -14,12 +14,14 @@ from pipewave.models import load
 from pipewave.models.exchange import is_shared
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel, kv_bytes_per_token, weight_bytes
+from pipewave.physics.arith import SCALAR
+from pipewave.physics.energy import limited_us
 from pipewave.serving import estimate
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.serving.lockstep import Group
 from pipewave.serving.notation import read
-from pipewave.serving.replica import Limits
+from pipewave.serving.replica import Limits, Replica
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Simulation
@@ -73,6 +75,36 @@ def test_equal_ranks_take_a_step_of_one(table: StepTable) -> None:
     prompts = (8, 8 * 700, [(512, 0)])
     step = table.runner.steps([table.runner.batch([*[1] * 8, 512], [*[700] * 8, 512])]).total_us[0]
     assert 1e6 * group_seconds(table, [prompts] * 4) == pytest.approx(step, rel=0.05)
+
+
+def test_steps_that_only_decode_read_the_same_table(table: StepTable) -> None:
+    """The short way of such steps, beside the sums that every step adds up: a rank's kernels, the group's, the gaps."""
+    for ranks in ([(16, 16 * 700, ()), (9, 4000, ()), (0, 0, ()), (3, 100, ())], [(60, 60 * 3000, ())] * 4):
+        engine, most = table.engine, max(decoding for decoding, _, _ in ranks)
+        rows = engine.padded(most)
+        parts = [
+            max(sums.at(rows, decoding, decoding, cached, ()) for decoding, cached, _ in ranks)
+            + sums.group[rows]
+            + sums.moved[rows]
+            for sums in (table.time, table.heat)
+        ]
+        busy = max(parts[0] + table.graph.between_us, table.graph.beside_us) + table.graph.after_us
+        whole = limited_us(busy + most * engine.each_request_us, parts[1], SCALAR)
+        assert 1e6 * group_seconds(table, ranks) == pytest.approx(whole, rel=1e-12)
+
+
+def test_a_rank_that_glides_does_what_a_whole_step_does(table: StepTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches so small that requests wait and are thrown out, too."""
+    traffic = synthetic(60, input_len=300, output_len=80, concurrency=24, spread=0.3, seed=2)
+    runs = []
+    for _ in range(2):
+        pool = Pool(table, Limits(2048, 8, 90, 16, mixed=True), ranks=4)
+        runs.append(Simulation(traffic, pool).run())
+        monkeypatch.setattr(Replica, "glide", lambda rank: False)
+    quick, whole = runs
+    assert quick.preemptions == whole.preemptions
+    assert [step for _, step in quick.steps] == [step for _, step in whole.steps]
+    np.testing.assert_array_equal(quick.done_s, whole.done_s)
 
 
 def test_one_busy_rank_holds_up_the_others(table: StepTable) -> None:

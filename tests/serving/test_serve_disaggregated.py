@@ -14,7 +14,7 @@ from pipewave.kernels.collective.links import network_gbps
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.serving.disaggregated import HANDOVER_S, Disaggregated, Sender, Side, link_gbps, side_of
-from pipewave.serving.matched import HEADROOM, matched
+from pipewave.serving.matched import HEADROOM, MOST_GPUS, _choices, _prompt_s, matched
 from pipewave.serving.notation import is_disaggregated
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
@@ -161,6 +161,16 @@ def test_a_case_names_its_pools() -> None:
         from_dict(case | {"decode": {"workers": 0}})
 
 
+def test_steps_need_not_be_kept() -> None:
+    """Steps in which nothing begins or ends are then run in stretches."""
+    pools = _pools(Side(workers=2), Side(workers=2))
+    traffic = synthetic(40, input_len=500, output_len=90, concurrency=6, spread=0.2, seed=1)
+    kept, quick = pools.record(traffic, keep_steps=True), pools.record(traffic)
+    assert kept.steps and not quick.steps
+    np.testing.assert_allclose(kept.first_s, quick.first_s, rtol=1e-9)
+    np.testing.assert_allclose(kept.done_s, quick.done_s, rtol=1e-9)
+
+
 def test_pools_that_nothing_says_are_matched() -> None:
     case = {
         "model": MODEL,
@@ -172,7 +182,7 @@ def test_pools_that_nothing_says_are_matched() -> None:
         "disaggregated": True,
     }
     found = answer(from_dict(case))
-    assert any("match the rate of the decode engines" in note for note in found["notes"])
+    assert any("match the rate of" in note for note in found["notes"])
     traffic = synthetic(96, input_len=2000, output_len=64, concurrency=32)
     pools, _ = matched(MODEL, "H200", Setup(), 1, traffic)
     record = pools.record(traffic)
@@ -182,6 +192,31 @@ def test_pools_that_nothing_says_are_matched() -> None:
     assert prefill < 0.5 * whole
     assert 1 < HEADROOM < 2
     assert pools.workers[0] > 1
+
+
+def test_matched_pools_are_the_middle_of_a_range_that_the_interval_holds() -> None:
+    """As many decode engines as make most of tokens a GPU × tokens a user, of all that hold the requests."""
+    model, traffic = "Llama-3.1-70B", synthetic(256, input_len=4000, output_len=500, concurrency=256)
+    pools, _ = matched(model, "H100", Setup(), 4, traffic)
+    assert pools.decode.runner.deployment.parallel.world == 4
+    choices = _choices(pools.prefill, pools.decode, 256, traffic)
+    own = next(one for one in choices if one.workers == pools.workers)
+    assert len(choices) > 2 and all(one.gpus <= MOST_GPUS for one in choices)
+    assert all(own.gpus * own.token_s**2 <= one.gpus * one.token_s**2 for one in choices)
+    times = [one.token_s for one in choices]
+    assert times == sorted(times, reverse=True)  # the more engines, the sooner a token
+    ends = pools.uncertain.ends("tpot_ms", own.token_s)
+    assert ends["_low"] < times[-1] and ends["_high"] > times[0]
+    assert "number of engines not known" in pools.uncertain.note()
+
+
+def test_a_prompt_longer_than_a_step_costs_its_parts() -> None:
+    """Beside the simulation of one prompt on an idle engine."""
+    server = Server.of(MODEL, "H200", Setup(max_num_batched_tokens=2048, front=INSIDE), 8192)
+    record = server.record(synthetic(1, input_len=5000, output_len=1, concurrency=1))
+    seconds = _prompt_s(server, synthetic(1, input_len=5000, output_len=1))
+    assert seconds == pytest.approx(float(record.done_s[0] - record.reached_s[0]), rel=1e-6)
+    assert seconds > 5000 / 2048 * server.table.seconds(0, 0, [(2048, 0)])  # later parts attend to earlier ones
 
 
 @pytest.mark.parametrize(

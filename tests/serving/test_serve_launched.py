@@ -13,9 +13,9 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
-from pipewave.serving.launched import _decode, _prefill, _send_ms, _weights
+from pipewave.serving.launched import _decode, _prefill, _way, _weights
 from pipewave.serving.setup import Setup
-from pipewave.software.pools import _launches
+from pipewave.software.pools import _launches, send_ms
 from pipewave.step import Engine, Runner, find_engine
 
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*self_attn*"]}
@@ -110,13 +110,13 @@ def test_launches_say_how_their_prefill_engines_run() -> None:
 
 def test_only_those_who_send_in_the_scheduler_wait_for_it() -> None:
     by_gpu = {
-        (one.of["gpu"], one.prefill.data_parallel): _send_ms("sglang", one, one.of["gpu"])
+        (one.of["gpu"], one.prefill.data_parallel): send_ms("sglang", *_way(one, one.of["gpu"]))
         for one in _launches()
         if one.of["engine"] == "sglang"
     }
     assert by_gpu["H200", False] == by_gpu["H100", False] == 0.0
     assert 0.0 < by_gpu["GB200", True] == by_gpu["GB200", False] < by_gpu["B200", True]
-    assert not any(_send_ms("trtllm", one, one.of["gpu"]) for one in _launches())
+    assert not any(send_ms("trtllm", *_way(one, one.of["gpu"])) for one in _launches())
 
 
 def test_writes_over_nvlink_cross_no_network() -> None:

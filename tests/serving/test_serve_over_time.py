@@ -119,3 +119,21 @@ def test_a_request_that_fits_no_cache_is_refused_before_a_step_is_run() -> None:
     pool = one.pool(1)
     with pytest.raises(DoesNotFit, match=f"{room + 1} tokens"):
         Simulation(too_long, pool)
+
+
+def test_a_cache_on_its_way_keeps_the_first_token_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine that takes a cache sends the first token: a slower link moves TTFT and no later token."""
+    traffic, apart = synthetic(40, input_len=1000, output_len=100, concurrency=8), server(prefill=1, decode=1)
+    real, found = Server.transfer_s, []
+    for more in (0.0, 0.05):
+        monkeypatch.setattr(Server, "transfer_s", lambda self, tokens, more=more: real(self, tokens) + more)
+        seen = record(traffic, prefill=1, decode=1)
+        found.append((seen, where(apart, seen, traffic)))
+    (before, parts), (after, later) = found
+    assert later["ttft_ms"]["cache_transfer"] - parts["ttft_ms"]["cache_transfer"] == pytest.approx(50, abs=0.1)
+    assert (after.first_s - after.arrival_s).mean() > (before.first_s - before.arrival_s).mean() + 0.03
+    assert (after.done_s - after.first_s).mean() <= 1.05 * (before.done_s - before.first_s).mean()
+    assert "cache_transfer" not in later["tpot_ms"]
+    for seen, each in found:
+        ttft = 1e3 * float((seen.first_s - seen.arrival_s).mean())
+        assert sum(each["ttft_ms"].values()) == pytest.approx(ttft, rel=1e-3)

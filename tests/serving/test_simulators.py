@@ -15,7 +15,7 @@ from pipewave.errors import BadInput, CannotShard
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.serving import aiconfigurator
-from pipewave.serving.llmservingsim import export
+from pipewave.serving.llmservingsim import UNEQUAL, export
 from pipewave.serving.vidur_predictor import LayerTimes
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "../shared/data")) / "llmservingsim" / "perf"
@@ -66,7 +66,10 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_profile_has_the_layout_that_is_read(profile: Path) -> None:
-    assert yaml.safe_load((profile / "meta.yaml").read_text())["skew_fit"] == {"enabled": False}
+    """`python bench/llmservingsim_run.py` has its own reader take it."""
+    fit = yaml.safe_load((profile / "meta.yaml").read_text())["skew_fit"]
+    assert fit["enabled"]
+    assert {tp: each["alpha_default"] for tp, each in fit["per_tp"].items()} == {1: UNEQUAL, 2: UNEQUAL}
     for tp, name in ((tp, name) for tp in (1, 2) for name in ("dense", "per_sequence", "attention")):
         rows = table(profile / f"tp{tp}" / f"{name}.csv")
         assert [*rows[0]] == [*KEYS[name], "time_us"]
@@ -89,6 +92,14 @@ def test_what_it_cannot_describe_is_refused(tmp_path: Path) -> None:
         export(load("DeepSeek-V3"), find("H200"), tmp_path)
     with pytest.raises(CannotShard):
         export(load("Llama-3.1-8B"), find("H200"), tmp_path, tps=(3,))
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="needs the public corpus")
+def test_the_share_of_unequal_caches_is_the_mean_of_published_fits() -> None:
+    metas = [yaml.safe_load(path.read_text()) for path in CORPUS.rglob("meta.yaml")]
+    fits = [each["alpha_default"] for meta in metas for each in (meta["skew_fit"].get("per_tp") or {}).values()]
+    assert len(fits) >= 6
+    assert pytest.approx(np.mean(fits), abs=5e-4) == UNEQUAL
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="needs the public corpus")

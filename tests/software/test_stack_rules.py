@@ -261,16 +261,16 @@ def _chosen() -> Iterator[float]:
 
 
 @cache
-def remembering() -> list[Any]:
-    """Every cache that a rule may leave its answer in."""
+def remembering(_family: str) -> list[Any]:
+    """Every cache that a rule may leave its answer in, once calls of a family have loaded its rooms."""
     rooms = ("pipewave.kernels", "pipewave.prediction", "pipewave.software.stack_rules")
     found = [one for one in gc.get_objects() if issubclass(type(one), _lru_cache_wrapper)]
     return [one for one in found if str(getattr(one, "__module__", "")).startswith(rooms)]
 
 
-def forget() -> None:
+def forget(family: str) -> None:
     """Empty them."""
-    for wrapper in remembering():
+    for wrapper in remembering(family):
         wrapper.cache_clear()
 
 
@@ -284,7 +284,7 @@ def family_of(rule: str) -> str:
 def test_every_row_has_a_source_and_decides_some_answer(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, family = dict(table()), family_of(rule)
     sum(map(len, answers(family)))  # rooms with caches are loaded before `remembering` looks for them
-    forget()
+    forget(family)
     before = list(answers(family))
     assert sum(map(len, before)) > 100
     unused = []
@@ -292,7 +292,7 @@ def test_every_row_has_a_source_and_decides_some_answer(rule: str, monkeypatch: 
         assert len(row.source) > 20 and row.rows
         without = whole | {rule: tuple(case for case in whole[rule] if case is not row)}
         monkeypatch.setattr(rules, "table", lambda without=without: without)
-        forget()
+        forget(family)
         try:
             if all(now == then for now, then in zip(answers(family), before, strict=True)):
                 unused.append(dict(row.when))
@@ -300,7 +300,7 @@ def test_every_row_has_a_source_and_decides_some_answer(rule: str, monkeypatch: 
             pass
         finally:
             monkeypatch.undo()
-    forget()
+    forget(family)
     assert not unused
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -20,7 +21,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.rules import DeploymentFacts
 from pipewave.step import Runner, find_engine
-from pipewave.step.inside import launches_of
+from pipewave.step.inside import UNSAID, inside, launches_of
 from pipewave.step.kernel_rules import every_block_us, masked_us, slow_product_us
 
 EXPERTS = {"experts": 128, "topk": 8, "hidden": 4096, "inter": 1536, "dtype": "fp8_block"}
@@ -147,3 +148,14 @@ def test_a_sparse_module_is_launched_kernel_by_kernel() -> None:
     call = AttentionModule([922], [922], kind="dsa", heads=16, hidden=6144)
     assert launches_of(call, rules["glm_moe_dsa"]) == 35
     assert launches_of(call, rules["llama"]) == 1
+
+
+def test_an_engine_routes_what_does_not_say_how_it_is_routed_and_nothing_else() -> None:
+    engine = replace(find_engine("vllm:0.22.1"), routing="power_law_1.2")
+    routings = (UNSAID, "power_law_1.2", "balanced")
+    calls = [FusedMoe(256, experts=64, topk=6, hidden=2048, inter=1408, routing=routing) for routing in routings]
+    unsaid, skewed, balanced = inside(calls, find("H200"), engine).found.latency_us
+    assert unsaid == skewed != balanced
+    alone = inside(calls, find("H200"), replace(engine, routing="")).found.latency_us
+    assert [skewed, balanced] == pytest.approx(alone[1:])
+    assert alone[0] != skewed

@@ -59,7 +59,7 @@ def test_a_narrower_one_learns_what_it_lost(card: Path) -> None:
     student = distil.narrowed(teacher, (6, 6), asked.features, asked.codes)
     lost = off(student, asked)
     measured = distil.Questions(asked.features, asked.codes, asked.answers, torch.tensor(DATA.residual).float())
-    learned = off(distil.taught(student, measured, asked, 300, 256, 3e-3), asked)
+    learned = off(distil.taught(student, measured, asked, distil.Plan("toy", "ship", (6, 6), 300, 256), 3e-3), asked)
     assert 0.0 < learned < 0.6 * lost
     blank = distil._blank(student.shape, len(student.mean), teacher.mean[0], teacher.std[0])
     assert lost < off(blank, asked)  # the units kept are worth something before any step

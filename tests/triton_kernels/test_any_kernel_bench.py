@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
+from bench import sglang_files  # noqa: E402
 from bench.any_kernel import first_use, record  # noqa: E402
 from bench.any_kernel.__main__ import scored, table  # noqa: E402
 from bench.any_kernel.listed import subjects  # noqa: E402
@@ -156,3 +157,26 @@ def test_first_use_is_replayed_from_a_recording(tmp_path: Path) -> None:
     assert not used["upstream"]
     assert used["measured"] == len(space.shapes)  # two seconds are enough for all of them
     assert used["measured_regret"] <= 0.05
+
+
+class Answering:
+    """An engine that answers each batch with the next of its times."""
+
+    def __init__(self, name: str, times: list[float], asked: list[str]) -> None:
+        self.name, self._times, self._asked = name, iter(times), asked
+
+    def ms(self, length: int) -> dict[str, float]:
+        self._asked.append(self.name)
+        taken = next(self._times)
+        return {"ms": taken, "generate_ms": taken + length}
+
+
+def test_engines_with_and_without_files_take_turns_and_the_first_batch_does_not_count() -> None:
+    asked: list[str] = []
+    engines: Any = [Answering("default", [99.0, *[12.0] * 7], asked), Answering("ours", [99.0, *[10.0] * 7], asked)]
+    row = sglang_files.compared(engines, 512)
+    assert row["ms"] == {"default": 12.0, "ours": 10.0}
+    assert row["generate_ms"] == {"default": 524.0, "ours": 522.0}
+    assert row["speed_up"] == pytest.approx(1.2)
+    assert row["speed_up_rounds"] == pytest.approx([1.2, 1.2])
+    assert asked[:4] == ["ours", "default", "default", "ours"]

@@ -149,6 +149,7 @@ TRAFFIC = st.fixed_dictionaries(
     optional={"rate": st.floats(0, 1e6) | ODD, "concurrency": SIZES | ODD, "settled": st.booleans(), "spread": st.floats(0, 1),
               "tp": st.sampled_from([1, 2, 3]), "max_num_seqs": SIZES, "max_num_batched_tokens": SIZES | ODD, "ttft_ms": ODD,
               "dp": st.sampled_from([1, 2, 0]), "prefill_engines": st.integers(-1, 3), "decode_engines": st.integers(0, 3) | ODD,
+              "prefill_tp": st.sampled_from([1, 2, 3, None]), "decode_dp": st.sampled_from([1, 2, 0, None]),
               "speculative": st.sampled_from(["mtp", "ngram", "method=eagle3,tokens=3,acceptance=0.7", "method=draft,model=/etc",
                                               "tokens=1e9", "acceptance=2", ""]) | ODD,
               "trace": ROWS.map(lambda rows: {"file": "a.jsonl", "text": "\n".join(map(json.dumps, rows))})},

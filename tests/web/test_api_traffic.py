@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipewave.cli import build
+from pipewave.serving.disaggregated import Disaggregated, Side
 from pipewave.serving.run import Server, with_interval
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
@@ -76,8 +77,39 @@ def test_wide_disaggregated_and_drafted_deployments_are_those_of_serve(client: A
     assert {name: found[name] for name in figures} == pytest.approx({name: served[name] for name in figures})
     for name in ("ttft", "tpot"):
         assert sum(found["where"][f"{name}_ms"].values()) == pytest.approx(found[f"{name}_mean_ms"], rel=1e-3)
-    tpot = found["where"]["tpot_ms"]
-    assert ("drafting" in tpot, "cache_transfer" in tpot) == ("speculative" in more, "decode_engines" in more)
+    ttft, tpot = (found["where"][name] for name in ("ttft_ms", "tpot_ms"))
+    assert ("drafting" in tpot, "cache_transfer" in ttft) == ("speculative" in more, "decode_engines" in more)
+
+
+POOLS = {"prefill_engines": 2, "decode_engines": 1, "prefill_tp": 4, "decode_tp": 1, "decode_dp": 4, "decode_ep": 4}
+
+
+def test_pools_with_a_split_of_their_own_are_those_of_serve(client: Any) -> None:
+    """`--prefill workers=2,tp=4 --decode workers=1,tp=1,dp=4,ep=4`."""
+    model = {"model": "Qwen3-235B-A22B", "concurrency": 16, "requests": 48, "input_len": 800, "output_len": 60, "tp": 8}
+    found = answer(client, DEPLOYED | {"gpu": "B200"} | model | POOLS)
+    traffic = synthetic(48, input_len=800, output_len=60, concurrency=16)
+    sides = Side(workers=2, tp=4), Side(workers=1, tp=1, dp=4, ep=4)
+    served = with_interval(Disaggregated.of("Qwen3-235B-A22B", "B200", Setup(tp=8), sides, traffic.longest), traffic)
+    figures = {name: value for name, value in served.to_dict().items() if "_ms" in name or name == "gpus"}
+    assert {name: found[name] for name in figures} == pytest.approx(figures)
+    assert found["gpus"] == 2 * 4 + 4
+    for name in ("ttft", "tpot"):
+        assert sum(found["where"][f"{name}_ms"].values()) == pytest.approx(found[f"{name}_mean_ms"], rel=1e-3)
+    assert 0 < max(found["timeline"]["kv_share"]) <= 1
+    assert sum(found["basis"].values()) == pytest.approx(1, abs=1e-3)
+    done = CliRunner().invoke(build(), shlex.split(found["command"])[1:])
+    assert json.loads(done.stdout)["ttft_p99_ms"] == found["ttft_p99_ms"], done.output
+
+
+def test_a_pool_says_only_what_differs(client: Any) -> None:
+    """A split that is the deployment's own changes nothing but how long a hand-over takes to set up."""
+    apart = LOAD | {"tp": 2, "concurrency": 8, "requests": 40, "prefill_engines": 1, "decode_engines": 2}
+    alike, said = answer(client, apart), answer(client, apart | {"decode_tp": 2})
+    assert said["gpus"] == alike["gpus"] == 6
+    for name in ("ttft_mean_ms", "tpot_mean_ms"):
+        assert said[name] == pytest.approx(alike[name], rel=0.02)
+    assert answer(client, apart | {"decode_tp": 4})["tpot_mean_ms"] < alike["tpot_mean_ms"]
 
 
 def test_a_draft_model_is_a_name_and_never_a_path(client: Any) -> None:
@@ -136,6 +168,10 @@ def test_a_trace_is_replayed(client: Any) -> None:
         ({"concurrency": 64, "settled": True, "requests": 100}, "requests", "at least 193"),
         ({"requests": limits.TRAFFIC_REQUESTS + 1}, "requests", str(limits.TRAFFIC_REQUESTS)),
         ({"prefill_engines": 2}, "prefill", "at least one prefill and one decode"),
+        ({"prefill_tp": 2}, "prefill_engines", "must be 1 or more"),
+        ({"prefill_engines": 1, "decode_tp": 2}, "decode_engines", "must be 1 or more"),
+        ({"prefill_engines": 1, "decode_engines": 1, "decode_tp": 3}, "tp", "3"),
+        ({"prefill_engines": 1, "decode_engines": 1, "decode_dp": 0}, "decode_dp", "greater than or equal to 1"),
         ({"speculative": "method=mtp,tokens=0"}, "speculative", "from 1 to"),
         ({"ttft_ms": -1.0}, "ttft_ms", "greater than 0"),
         ({"gpu": "L4", "model": "Llama-3.1-70B"}, "gpu", "GiB"),

@@ -67,7 +67,8 @@ class Mla(Call):
 
 def listed(lens: Any) -> Any:
     """A sequence as a tuple; anything else as it is, for the field's rule to refuse by name."""
-    return tuple(lens) if isinstance(lens, Iterable) and not isinstance(lens, str) else lens
+    plain = isinstance(lens, list | tuple) or (isinstance(lens, Iterable) and not isinstance(lens, str))
+    return tuple(lens) if plain else lens
 
 
 @documented

@@ -26,10 +26,9 @@ class Call:
 
     def __post_init__(self) -> None:
         known = schema(type(self))
-        for name, rule in known.rules.items():
-            value = getattr(self, name)
-            if value is not known.otherwise[name]:  # defaults are valid
-                checked = rule.check(name, value)
+        for value, (name, check, default) in zip(known.values(self), known.each, strict=True):
+            if value is not default:  # defaults are valid
+                checked = check(name, value)
                 if checked is not value:
                     object.__setattr__(self, name, checked)
         self.check()

@@ -123,6 +123,7 @@ def _config(rule: Rule, name: str, value: Any) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((str(k), _int(rule, f"{name}.{k}", v)) for k, v in value.items()))
 
 
+Check = Callable[[str, Any], Any]  # of a field's name and value: the value in its canonical type
 _CHECKS = {
     "int": _int,
     "float": _float,
@@ -146,13 +147,13 @@ def of(kind: str, default: Any = MISSING, **limits: Any) -> Any:
 class Schema:
     """What is known of a call class: the rule of each field in order, the defaults, and which fields have none.
 
-    `otherwise` holds the default of every field, MISSING where it has none.
+    `each` holds name, check and default of every field, MISSING where it has none.
     """
 
     rules: dict[str, Rule]
     defaults: dict[str, Any]
     required: frozenset[str]
-    otherwise: dict[str, Any]
+    each: tuple[tuple[str, Check, Any], ...]
     values: Callable[[Any], tuple[Any, ...]]  # of a call, in the order of the rules
 
 
@@ -167,7 +168,7 @@ def schema(cls: type) -> Schema:
             {f.name: f.metadata["rule"] for f in declared},
             {f.name: f.default for f in declared if not _required(f)},
             frozenset(f.name for f in declared if _required(f)),
-            {f.name: f.default for f in declared},
+            tuple((f.name, f.metadata["rule"].check, f.default) for f in declared),
             attrgetter(*(f.name for f in declared)),
         )
     return _SCHEMAS[cls]

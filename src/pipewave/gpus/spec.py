@@ -193,14 +193,31 @@ class GPU:
         return max(self.l2_gbps, 64e-3 * self.sms * self.boost_clock_mhz)
 
     def supports(self, dtype: str) -> bool:
-        """Say whether operands of `dtype` can run. Raises BadInput for a type that does not exist."""
+        """Say whether operands of a type can run.
+
+        Args:
+            dtype: `fp32`, or an operand type of calls such as `bf16`.
+
+        Returns:
+            Whether they can.
+
+        Raises:
+            BadInput: no such type.
+        """
         return self._peak_tflops(dtype) is not None
 
     def peak_flops(self, dtype: str, at: Literal["datasheet", "boost"] = "datasheet") -> float:
-        """Dense peak, FLOP/s: as the datasheet quotes it, or at the highest clock the part can reach.
+        """Dense peak: as the datasheet quotes it, or at the highest clock the part can reach.
 
         `int4` runs at the 16-bit rate; so does `mxfp4` from Ampere on where there is no fp4 tensor core (weights are
         unpacked on the way). `fp8_block` shares the fp8 rate, `nvfp4` and `mxfp4` the fp4 rate.
+
+        Args:
+            dtype: `fp32`, or an operand type of calls such as `bf16`.
+            at: `datasheet` (at the sustained clock), or `boost`.
+
+        Returns:
+            FLOP/s, two per multiply-add.
 
         Raises:
             UnsupportedDtype: this GPU cannot run it.
@@ -217,7 +234,17 @@ class GPU:
         raise BadInput(f"at = {at!r} is not possible: give 'datasheet' or 'boost'", field="at")
 
     def flops_per_clk_per_sm(self, dtype: str) -> float:
-        """Dense FLOP per clock and SM, two per multiply-add: of the lanes for fp32, else of the quoted tensor peak."""
+        """Dense rate of an SM: of the lanes for fp32, else of the quoted tensor peak at the sustained clock.
+
+        Args:
+            dtype: `fp32`, or an operand type of calls such as `bf16`.
+
+        Returns:
+            FLOP per clock and SM, two per multiply-add.
+
+        Raises:
+            UnsupportedDtype, BadInput: as `peak_flops`.
+        """
         peak = self.peak_flops(dtype)
         if dtype == "fp32":
             return 2.0 * self.fma_per_clk_per_sm
@@ -235,6 +262,12 @@ class GPU:
         follow SMs and sustained clock, that clock follows the boost clock, fp32 follows SMs, boost clock and lanes,
         measured and pin bandwidth follow `dram_gbps`, usable memory follows `dram_gb`. The copy's name and sources say
         what was assumed.
+
+        Args:
+            **changes: fields of `GPU` in their own units, and `name` for the copy.
+
+        Returns:
+            The copy, or this GPU where nothing changes.
 
         Raises:
             UnknownField, BadInput: naming the field, the value and the permitted range.

@@ -127,14 +127,16 @@ class Grows(NamedTuple):
     """A size that halved cannot make the same kernel slower, and how an answer is held to that (`prediction.order`).
 
     `halvings`: how often at most. `step`: halves are multiples of it; others divide worse. `shared`: a field (the
-    key-value heads of heads) that it stays a multiple of, above one. `usual`: ends of the sizes of rows, beyond which
-    the law holds on measured GPUs too. `below_s`: a call that takes longer than this, over how many times smaller the
-    other is, follows its work.
+    key-value heads of heads) that it stays a multiple of, above one. `over`: of a list, the field (the queries of
+    lengths) that no half is below; the longest half is at least `step` times as long. `usual`: ends of the sizes of
+    rows, beyond which the law holds on measured GPUs too. `below_s`: a call that takes longer than this, over how many
+    times smaller the other is, follows its work.
     """
 
     halvings: int
     step: int = 1
     shared: str = ""
+    over: str = ""
     usual: tuple[float, float] = ALL_SIZES
     below_s: float = 4e-3
 

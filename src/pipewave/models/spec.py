@@ -182,12 +182,27 @@ class ModelSpec:
         return self.hidden * (2 if self.norm_bias else 1)
 
     def layer_norms(self, layer: Layer) -> int:
-        """Norms over the hidden size in one layer."""
+        """Norms over the hidden size in one layer.
+
+        Args:
+            layer: one of `layers`.
+
+        Returns:
+            How many.
+        """
         own = min(layer.blocks, 1) if self.norms == "parallel" else layer.blocks * BLOCK_NORMS[self.norms]
         return own + layer.more_norms
 
     def norms_of(self, first: int = 0, last: int | None = None) -> int:
-        """Norms over the hidden size in the layers of [first, last)."""
+        """Norms over the hidden size in some layers.
+
+        Args:
+            first: index of the first layer.
+            last: index after the last one; None for all that follow.
+
+        Returns:
+            How many.
+        """
         return sum(self.layer_norms(layer) * count for layer, count in self.grouped(first, last))
 
     @property
@@ -196,17 +211,36 @@ class ModelSpec:
         return (self.norms_of() + self.final_norm) * self.norm_width
 
     def hyper_params(self, layers: int) -> int:
-        """Parameters of the residual streams of so many layers, merge apart."""
+        """Parameters of the residual streams (hyper-connections), without the final merge.
+
+        Args:
+            layers: how many.
+
+        Returns:
+            Parameters; 0 for a model with one residual stream.
+        """
         return 2 * layers * self.hyper.params if self.hyper else 0
 
     def grouped(self, first: int = 0, last: int | None = None) -> list[tuple[Layer, int]]:
-        """Distinct layers of [first, last) and how often each occurs, in order of first appearance."""
+        """Distinct layers and how often each occurs, in order of first appearance.
+
+        Args:
+            first: index of the first layer.
+            last: index after the last one; None for all that follow.
+
+        Returns:
+            Pairs of a layer and its count.
+        """
         chosen = self.layers[first:last]
         counts = Counter(map(id, chosen))  # equal layers of a loaded model are one object, and hashing them is slow
         return [(layer, counts[key]) for key, layer in {id(layer): layer for layer in chosen}.items()]
 
     def linears(self) -> Iterator[Linear]:
-        """Every matrix of every layer, then the head."""
+        """Every matrix of every layer, then the head.
+
+        Returns:
+            An iterator of matrices, routed experts left out.
+        """
         for layer in self.layers:
             yield from layer.linears()
         yield self.lm_head
@@ -217,5 +251,12 @@ class ModelSpec:
         return any(layer.moes for layer, _ in self.grouped())
 
     def has(self, *kinds: type[Mixer]) -> bool:
-        """True when any layer mixes tokens by one of these kinds."""
+        """Whether any layer mixes tokens by one of these kinds.
+
+        Args:
+            *kinds: classes of `pipewave.models.mixers`.
+
+        Returns:
+            True where one does.
+        """
         return any(isinstance(mixer, kinds) for layer, _ in self.grouped() for mixer in layer.mixers)

@@ -50,7 +50,11 @@ class Prediction:
     software: str = "measured"
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer of the contract, less its id."""
+        """The answer of the contract, less its id.
+
+        Returns:
+            Values by field name; times in µs.
+        """
         return asdict(self) | {"notes": list(self.notes)}
 
     def __add__(self, other: Prediction) -> Prediction:
@@ -108,7 +112,14 @@ class Predictions(Sequence[Prediction]):
         return len(self.latency_us)
 
     def scaled(self, factor: Array) -> Predictions:
-        """The same with times and their intervals multiplied, [call] each."""
+        """The same with times and their intervals multiplied; floors and ceilings stay.
+
+        Args:
+            factor: of each call, [call].
+
+        Returns:
+            New predictions in the same order.
+        """
         latency, low, high = (factor * each for each in (self.latency_us, self.low_us, self.high_us))
         return replace(self, latency_us=latency, low_us=low, high_us=high)
 
@@ -138,7 +149,11 @@ class Predictions(Sequence[Prediction]):
         return (self[i] for i in range(len(self)))
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Lists by name, with the fields of the contract."""
+        """Lists by name, with the fields of the contract.
+
+        Returns:
+            A list, [call], for every field; times in µs.
+        """
         sourced = ("basis", "impl", "stack", "notes", "software")
         sources = [self.sources[group] for group in self.group.tolist()]
         return (
@@ -148,9 +163,13 @@ class Predictions(Sequence[Prediction]):
         )
 
     def to_pandas(self) -> Any:
-        """A DataFrame, one row a call, with the index and the further columns of the one it was asked with.
+        """A DataFrame with the index and the further columns of the one it was asked with.
 
-        Raises MissingExtra where pandas is not installed.
+        Returns:
+            One row a call, a column for every field of `to_dict`; times in µs.
+
+        Raises:
+            MissingExtra: pandas is not installed.
         """
         try:
             import pandas as pd

@@ -9,10 +9,10 @@ before. Nor are they on a copy of such a GPU: with nothing changed that matters 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pipewave.errors import UnknownGPU
 from pipewave.gpus import GPU, find
 from pipewave.gpus.spec import VALUE_FIELDS
-from pipewave.kernels.base import ALL_SIZES, Columns, Family, Grows
+from pipewave.kernels.base import ALL_SIZES, Columns, Family, Grows, Ragged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.prediction import batch, scalar
@@ -36,6 +36,7 @@ RATES = frozenset((
     "tdp_w",
 ))  # fmt: skip
 MORE, LESS = 1, -1  # a what-if is nowhere slower, nowhere faster than its original
+ENTRIES = 1 << 19  # of lists at a time
 HALVINGS = 6  # of all sizes of a call together: a net's bumps are narrower
 
 
@@ -43,7 +44,7 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     """As `batch.answer`, in order."""
     found = batch.answer(family, cols, key, gpu, protocol)
     latency = found.seconds[0]
-    asked = _beyond(family, cols) if _rows_decide(found.source, gpu) else np.ones(len(latency), np.bool_)
+    asked = _beyond(family, cols) if _rows_decide(family, found) else np.ones(len(latency), np.bool_)
     if asked.any():
         least = _least(family, cols, key, gpu, protocol, np.where(asked, latency, np.inf))
         latency = np.maximum(latency, least)
@@ -63,7 +64,7 @@ def answer_scalar(
     if found is None:
         return None
     latency = found.seconds[0]
-    if not _rows_decide(found.source, gpu) or _is_beyond(family, case):
+    if not _rows_decide(family, found) or _is_beyond(family, case):
         least = _least(family, columns(family, [case]), key, gpu, protocol, np.array([latency]))
         latency = max(latency, float(least[0]))
     if not _measured(found.source) and (made_of := _made_of(gpu)) is not None:
@@ -79,9 +80,13 @@ def _measured(source: Source) -> bool:
     return source.basis == "measured_gpu"
 
 
-def _rows_decide(source: Source, gpu: GPU) -> bool:
-    """Whether rows of the GPU say what calls of usual sizes take; a correction of another's kernels is no row."""
-    return _measured(source) or (source.near and not gpu.traits.stand_in)
+def _rows_decide(family: Family, found: Answers | ScalarAnswer) -> bool:
+    """Whether rows of the GPU say what calls of usual sizes take; a correction of another's kernels is no row, and none
+    says what rests on an assumption.
+    """
+    ctx, source = found.ctx, found.source
+    assumed = family.assumed is not None and bool(family.assumed(ctx))
+    return _measured(source) or (source.near and not ctx.gpu.traits.stand_in and not assumed)
 
 
 @cache
@@ -121,22 +126,42 @@ def _ways(family: Family) -> Ways:
 
 def _least(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, latency: Array) -> Array:
     """Seconds of the slowest of the smaller calls that each call is held against, 0 where there is none."""
-    least, (halvings, below_s) = np.zeros(len(latency)), _ways(family)
+    least, grows, (halvings, below_s) = np.zeros(len(latency)), family.grows, _ways(family)
     counted = any(isinstance(option, tuple | list) for option in key)  # a list counts the sizes: tokens of each expert
     if counted or not len(below_s):
         return least
-    most = np.array([_halvings(size, cols[name], cols) for name, size in family.grows.items()])
+    most = np.array([_halvings(size, cols[name], cols) for name, size in grows.items()])
     which, rows = np.nonzero((latency < below_s[:, None]) & (halvings[:, :, None] <= most).all(axis=1))
-    if len(rows):
-        less = taken(cols, rows)
-        for name, times in zip(family.grows, halvings[which].T, strict=True):
-            less[name] = less[name] / 2.0**times
-        np.maximum.at(least, rows, batch.answer(family, less, key, gpu, protocol).seconds[0])
+    for some in _parts(family, cols, rows):
+        less = taken(cols, rows[some])
+        for (name, size), times in zip(grows.items(), halvings[which[some]].T, strict=True):
+            less[name] = _halved(size, less[name], times, less)
+        np.maximum.at(least, rows[some], batch.answer(family, less, key, gpu, protocol).seconds[0])
     return least
 
 
-def _halvings(size: Grows, value: Array, cols: Columns) -> NDArray[np.intp]:
+def _parts(family: Family, cols: Columns, rows: NDArray[np.intp]) -> Iterator[slice]:
+    """Slices of many smaller calls, so that the lists of one slice stay small."""
+    entries = sum((cols[name].lengths[rows] for name in family.ragged), np.ones(len(rows), np.intp))
+    ends = np.flatnonzero(np.diff(np.cumsum(entries) // ENTRIES)) + 1
+    for start, end in pairwise((0, *ends.tolist(), len(rows))):
+        if end > start:
+            yield slice(start, end)
+
+
+def _halved(size: Grows, value: Any, times: NDArray[np.intp], cols: Columns) -> Any:
+    """A size of each call after so many halvings."""
+    if isinstance(value, Ragged):
+        halves = np.ceil(value.values / 2.0 ** times[value.owner])
+        return Ragged(np.maximum(halves, np.minimum(value.values, cols[size.over].values)), value.offsets)
+    return value / 2.0**times
+
+
+def _halvings(size: Grows, value: Any, cols: Columns) -> NDArray[np.intp]:
     """How often a size of each call can be halved."""
+    if isinstance(value, Ragged):
+        factor = value.max(value.values / (size.step * cols[size.over].values))
+        return np.clip(np.floor(np.log2(np.maximum(factor, 1.0))), 0, size.halvings).astype(np.intp)
     by = 2.0 ** np.arange(1, size.halvings + 1)[:, None]
     kept = (value > 0) & (value % (by * size.step) == 0)
     if size.shared:

@@ -77,7 +77,7 @@ class ScalarContext:
     nets: ScalarNet
     members: int  # of `nets` that answer the residual; the others, if any, the ceiling
     ceiling: ScalarNet | None  # where it cannot be evaluated together with the residual
-    alike: bool  # whether it sees the same features by the same names
+    alike: bool  # whether it is given the same features
     shift: float
     widths: tuple[Interval, ...]
     plain: Context  # that the ceiling is answered in
@@ -206,7 +206,7 @@ def _scalar_context(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: st
         return None
     plain, nets = plain_context(ctx, net), (learned.net, learned.ceiling.net)
     codes = codes_of(ctx), codes_of(plain)
-    together = plain == ctx and alike(*nets)
+    together, among = plain == ctx and alike(*nets), {*nets[1].features} <= {*nets[0].features}
     return ScalarContext(
         family=family,
         ctx=ctx,
@@ -215,8 +215,8 @@ def _scalar_context(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: st
         net=net,
         nets=scalar_net(nets, codes) if together else scalar_net(nets[:1], codes[:1]),
         members=len(learned.net.weights[0]),
-        ceiling=None if together else scalar_net(nets[1:], codes[1:]),
-        alike=nets[0].features == nets[1].features,
+        ceiling=None if together else scalar_net(nets[1:], codes[1:], nets[0].features if among else None),
+        alike=among,
         shift=learned.ceiling.shift(codes[1]),
         widths=intervals_of(learned.card.intervals, source.basis, measured_protocol(protocol), source.software, dtype),
         plain=ctx if plain == ctx else plain,

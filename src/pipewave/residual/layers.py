@@ -6,8 +6,9 @@ to add it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,16 +57,22 @@ class Layers:
 
     def _layer(self, units: Floats, weight: Floats, room: Floats) -> Floats:
         np.matmul(units, weight, out=room[..., :-1])
-        activate(room, self.activation)
+        ACTIVATIONS[self.activation](room)
         if self.activation != "relu":  # which leaves a one alone
             room[..., -1] = ONE
         return room
 
 
-def activate(x: Floats, kind: str) -> Floats:
+def relu(x: Floats) -> Floats:
     """In place: a layer has no other use."""
-    if kind == "relu":
-        return np.maximum(x, ZERO, out=x)
+    return np.maximum(x, ZERO, out=x)
+
+
+def silu(x: Floats) -> Floats:
+    """In place."""
     falling = np.exp(-x)
     falling += ONE
     return np.divide(x, falling, out=x)
+
+
+ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType({"relu": relu, "silu": silu})

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.residual.layers import Floats, activate
+from pipewave.residual.layers import ACTIVATIONS, Floats
 from pipewave.residual.nets import Net, first_bias, lacking
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalarNet:
-    """The first weights are [feature, member · hidden], the others lead with the member axis unless there is one."""
+    """The first weights are [feature, member · hidden], later ones lead with the member axis unless there is one."""
 
     features: tuple[str, ...]
     pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]
-    weights: tuple[Floats, ...]
-    biases: tuple[Floats, ...]
+    first: tuple[Floats, Floats]  # weights and bias
+    later: tuple[tuple[Floats, Floats], ...]
     product: Callable[[Floats, Floats], Floats]
-    activation: str
+    activate: Callable[[Floats], Floats]  # in place
 
     def inputs(self, features: Mapping[str, Any]) -> tuple[Any, ...]:
         """The features of these names in the net's order."""
@@ -34,34 +34,45 @@ class ScalarNet:
 
     def __call__(self, inputs: Floats) -> list[list[float]]:
         """Of each output, what each member answers."""
-        hidden = inputs.dot(self.weights[0]).reshape(self.biases[0].shape)
-        hidden += self.biases[0]
-        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
-            hidden = self.product(activate(hidden, self.activation), weight)
+        product, active, (weight, bias) = self.product, self.activate, self.first
+        hidden = inputs.dot(weight).reshape(bias.shape)
+        hidden += bias
+        for weight, bias in self.later:
+            hidden = product(active(hidden), weight)
             hidden += bias
         answers: list[list[float]] = hidden.reshape(-1, hidden.shape[-1]).T.tolist()
         return answers
 
 
-def scalar_net(nets: Sequence[Net], codes: Sequence[Mapping[str, str]]) -> ScalarNet:
-    """Nets that are `alike`, each under constant categories, as one whose members are theirs in order."""
-    one, (weights, biases) = nets[0], _layers(tuple(nets))
+def scalar_net(
+    nets: Sequence[Net], codes: Sequence[Mapping[str, str]], features: tuple[str, ...] | None = None
+) -> ScalarNet:
+    """Nets that are `alike`, each under constant categories, as one whose members are theirs in order.
+
+    `features`: what it is given where that is more than the nets see.
+    """
+    one, features = nets[0], features or nets[0].features
+    weights, biases = _layers(tuple(nets), features)
     first = _stacked([first_bias(net, net.codes(known)) for net, known in zip(nets, codes, strict=True)])
     product: Callable[..., Floats] = np.matmul
     if len(first) == 1:  # plain matrices: a third of the time
         first, biases, product = first[0, 0], tuple(b[0, 0] for b in biases), np.dot
         weights = (weights[0], *(w[0] for w in weights[1:]))
-    return ScalarNet(one.features, itemgetter(*one.features), weights, (first, *biases), product, one.activation)
+    later = tuple(zip(weights[1:], biases, strict=True))
+    active = ACTIVATIONS[one.activation]
+    return ScalarNet(features, itemgetter(*features), (weights[0], first), later, product, active)
 
 
 @lru_cache(maxsize=64)
-def _layers(nets: tuple[Net, ...]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+def _layers(nets: tuple[Net, ...], features: tuple[str, ...]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
     """Weights of all layers and biases after the first: what does not depend on categories, held once."""
     depth = range(1, len(nets[0].weights))
-    first = np.moveaxis(_stacked([net.weights[0] for net in nets]), 0, 1)
+    seen = _stacked([net.weights[0] for net in nets])
+    first = np.zeros((len(features), len(seen), seen.shape[2]), np.float32)  # what a net does not see weighs nothing
+    first[[features.index(name) for name in nets[0].features]] = np.moveaxis(seen, 0, 1)
     weights = (_stacked([net.weights[i] for net in nets]) for i in depth)
     return (
-        (np.ascontiguousarray(first.reshape(len(first), -1)), *weights),
+        (first.reshape(len(first), -1), *weights),
         tuple(_stacked([net.biases[i] for net in nets]) for i in depth),
     )
 

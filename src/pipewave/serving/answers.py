@@ -155,7 +155,7 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
         engine.name, engine.version, setting, Requests(case.mode, *sizes, version_given=version_given(case))
     )
     said = {name for name, field in SAID.items() if getattr(case, field) is not None}
-    found = found.without(frozenset(said | {METHOD} if _apart(case) else said))
+    found = found.without(frozenset(said | {METHOD} if _disaggregated(case) else said))
     how = _drafting(case, found)
     return found if how and how.method == "mtp" and how.rates else found.without(frozenset([DRAFTS]))
 
@@ -166,7 +166,7 @@ def _drafting(case: Case, recipe: Recipe) -> Speculative | None:
     return None if case.speculative == NONE else case.speculative or usual
 
 
-def _apart(case: Case) -> bool:
+def _disaggregated(case: Case) -> bool:
     """Whether prompts have engines of their own."""
     said = bool(case.prefill or case.decode) if case.disaggregated is None else case.disaggregated
     return said or (case.disaggregated is None and is_disaggregated(case.engine, case.version))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.run import Served, Server
 from pipewave.serving.setup import Setup
-from pipewave.serving.simulate import Clock, Record, Simulation
+from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Clock, Record, Simulation
 from pipewave.serving.together import Pieces, Work, fresh
 from pipewave.serving.traffic import Traffic
 from pipewave.step.memory import cache_bytes
 
 HANDOVER_S = 1e-3  # set-up of a cache transfer: a message each way and the first descriptors
 LARGEST = 4096
+FRONT_THREADS = 16  # Dynamo's front end, in Rust, runs on all cores; as many requests at once are assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ class Sender:
 class Disaggregated:
     """A prefill pool and a decode pool, ready to serve; handover_s: of a request from one to the other, beside its
     cache's way over the link; send_s: of a prefill rank's scheduler for each prompt, where it sends caches itself;
-    late: share of the step after it that a prompt's cache waits for."""
+    late: share of the step after it that a prompt's cache waits for; pools_open: what pools that nobody stated leave
+    open (half the 90 % interval of a logarithm); way: the fabric that caches cross and the ranks that send them, where
+    a launch tells."""
 
     prefill: Server
     decode: Server
@@ -111,6 +115,8 @@ class Disaggregated:
     handover_s: float = HANDOVER_S
     send_s: float = 0.0
     late: float = 0.0
+    pools_open: float = 0.0
+    way: tuple[str, str] = ("", "")
 
     @classmethod
     def of(
@@ -142,33 +148,63 @@ class Disaggregated:
     @property
     def uncertain(self) -> Uncertainty:
         """What is open about the deployment."""
-        return replace(self.decode.uncertain, kernels=self.spread)
+        return replace(self.decode.uncertain, kernels=self.spread, pools=self.pools_open)
+
+    @property
+    def sides(self) -> tuple[Server, Server]:
+        """What takes prompts and what makes later tokens."""
+        return self.prefill, self.decode
+
+    @property
+    def hands_over(self) -> bool:
+        """Caches move from one pool to the other."""
+        return True
+
+    @property
+    def pages(self) -> int:
+        """Cache pages of all engines together."""
+        return sum(n * side.pages for n, side in zip(self.workers, self.sides, strict=True))
+
+    @property
+    def basis(self) -> Mapping[str, float]:
+        """Shares of step time by what it rests on, mean of both pools."""
+        shares = [side.basis for side in self.sides]
+        return {name: sum(one.get(name, 0.0) for one in shares) / 2 for name in {**shares[0], **shares[1]}}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, of either pool."""
+        return tuple(dict.fromkeys((*self.prefill.notes, *self.decode.notes)))
+
+    def names(self) -> dict[str, Any]:
+        """What serves, as answers name it; the cache is that of one decode engine."""
+        return self.decode.names() | {"gpus": self.gpus}
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
-        record = self.record(traffic, scale=scale)
-        deployment = self.decode.runner.deployment
-        answer = {
-            "model": deployment.model.name,
-            "gpu": self.decode.runner.gpu.name,
-            "engine": self.decode.runner.engine.name,
-            "gpus": self.gpus,
-            "kv_tokens": self.decode.memory.kv_tokens,
-            **summary(record, traffic, self.gpus, sla),
-        }
+        record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
+        answer = {**self.names(), **summary(record, traffic, self.gpus, sla)}
         return Served(answer, self.decode.memory, traffic, record)
 
-    def record(self, traffic: Traffic, *, scale: float = 1.0) -> Record:
-        """What happens to the requests."""
+    def record(
+        self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
+    ) -> Record:
+        """What happens to the requests, and on request in each step. BadInput beyond the work of `most_steps`."""
         prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
         prompts = replace(prompts, table=Sender(prompts.table, self.send_s), late=self.late)
         front = self.decode.setup.streaming(traffic.sent)
-        return Simulation(traffic, prompts, decode=tokens, transfer_s=self.transfer_s, front=front).run()
+        more: dict[str, Any] = {"decode": tokens, "transfer_s": cache(self.transfer_s), "front": front}
+        return Simulation(traffic, prompts, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def transfer_s(self, tokens: int) -> float:
         """Seconds to move a prompt's cache: the side whose ranks hold more of it each is the slower one."""
         size = max(cache_bytes(server.runner.deployment, tokens) for server in (self.prefill, self.decode))
         return self.handover_s + size / (1e9 * link_gbps(self.decode.runner.gpu, self.gpus))
+
+
+def routed(setup: Setup) -> Setup:
+    """The set-up behind a front end that routes requests to pools."""
+    return replace(setup, front=replace(setup.front_end, workers=max(setup.front_end.workers, FRONT_THREADS)))
 
 
 def link_gbps(gpu: GPU, gpus: int) -> float:

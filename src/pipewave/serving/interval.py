@@ -2,9 +2,10 @@
 
 Half the 90 % interval of a figure's logarithm adds up, as variances do, from what kernels leave open, what the host and
 the settings of a server that somebody else runs leave open (by engine and figure), what data-parallel ranks add, which
-real requests and experts load unevenly, and what the version adds where it is not named. The last three are read off
-published runs: the first two with each group of them left out (`python -m bench.published_cover --write`), the third as
-the difference that the version makes to answers for them.
+real requests and experts load unevenly, what the version adds where it is not named, and what pools could be that
+nobody stated (`matched`). Widths of servers, ranks and versions are read off published runs: the first two with each
+group of them left out (`python -m bench.published_cover --write`), the third as the difference that the version makes
+to answers for them.
 Which kernels run (other software's rows, other GPUs') is part of what kernels leave open.
 """
 
@@ -36,12 +37,14 @@ def _table() -> Mapping[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
     """What is open about a deployment: its kernels (half the 90 % interval of a step's logarithm), whose server it is
-    (`server_of`), whether the version is given, and whether ranks of attention data parallelism share its requests."""
+    (`server_of`), whether the version is given, whether ranks of attention data parallelism share its requests, and how
+    far pools that nobody stated could move it (half of a logarithm's interval)."""
 
     kernels: float
     engine: str
     version_given: bool
     ranks: bool = False
+    pools: float = 0.0
 
     def server(self, metric: str) -> float:
         """What host, front end and settings leave open; of an engine without published runs, as much as of any."""
@@ -61,7 +64,7 @@ class Uncertainty:
 
     def half(self, metric: str) -> float:
         """Half the 90 % interval of a figure's logarithm."""
-        return math.hypot(self.kernels, self.server(metric), self.version(metric), self.uneven(metric))
+        return math.hypot(self.kernels, self.server(metric), self.version(metric), self.uneven(metric), self.pools)
 
     def ends(self, metric: str, value: float) -> dict[str, float]:
         """Both ends of a figure's interval, as `_low` and `_high`."""
@@ -82,6 +85,8 @@ class Uncertainty:
         words += [f"host and settings of a {self.engine} server not known {server}"] if server else []
         if self.ranks:
             words.append(f"load of data-parallel ranks {_percent(self.uneven('tpot_ms'))}")
+        if self.pools:
+            words.append(f"number of engines not known {_percent(self.pools)}")
         if not self.version_given:
             words.append(f"version not named {_percent(self.version('tpot_ms'))}")
         return "90 % intervals hold what is open: " + ", ".join(words)

@@ -15,7 +15,7 @@ from pipewave.models.mixers import Mixer, Mla
 from pipewave.models.precision import NVFP4
 from pipewave.models.shard import ALONE
 from pipewave.models.spec import Layer
-from pipewave.serving.disaggregated import Disaggregated
+from pipewave.serving.disaggregated import Disaggregated, routed
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of as speculative_of
@@ -26,7 +26,6 @@ from pipewave.step.setting import setting_of
 # What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
 BARE: dict[str, Any] = {"stream_interval": 1, "recv_interval": 1, "patience": 0, "wait_steps": 0}
 TRIED = 8  # launches, from the nearest on, until one holds the model
-FRONT_THREADS = 16  # Dynamo's front end, in Rust, runs on all cores; as many requests at once are assumed
 
 
 def launched(
@@ -44,7 +43,7 @@ def launched(
     facts = setting_of(Deployment(spec, ALONE), find_gpu(gpu))
     engine = str(setup.engine).partition(":")[0]
     drafts = setup.speculative is not None
-    setup = replace(setup, front=replace(setup.front_end, workers=max(setup.front_end.workers, FRONT_THREADS)))
+    setup = routed(setup)
     wanted = Wanted(facts, experts_of(spec), engine, version, lengths, flight, gpus_given, drafts)
     for launch in near(wanted)[:TRIED]:
         try:
@@ -55,16 +54,21 @@ def launched(
             continue  # a launch of a smaller model, or one that is cut otherwise
         workers = launch.prefill.workers, launch.decode.workers
         maps = ", attention's output maps in NVFP4" if served is not spec else ""
-        handing = {"handover_s": 1e-3 * handover_ms(engine), "send_s": 1e-3 * _send_ms(engine, launch, gpu)}
+        way = _way(launch, gpu)
+        handing: dict[str, Any] = {
+            "way": way,
+            "handover_s": 1e-3 * handover_ms(engine),
+            "send_s": 1e-3 * send_ms(engine, *way),
+        }
         handing |= {"late": late(engine, first.setup.exchange or "")}
         return Disaggregated(first, then, workers, **handing), _note(launch) + maps
     return None
 
 
-def _send_ms(engine: str, launch: Launch, gpu: str) -> float:
-    """Of a prompt's cache; servers of tensor ranks over a network do not wait for it."""
-    joins = launch.gpus <= joined(find_gpu(gpu))
-    return send_ms(engine, "nvlink" if joins else "network") if joins or launch.prefill.data_parallel else 0.0
+def _way(launch: Launch, gpu: str) -> tuple[str, str]:
+    """The fabric that caches cross, and the ranks that send them."""
+    fabric = "nvlink" if launch.gpus <= joined(find_gpu(gpu)) else "network"
+    return fabric, "data_parallel" if launch.prefill.data_parallel else "tensor"
 
 
 def experts_of(model: ModelSpec) -> int:

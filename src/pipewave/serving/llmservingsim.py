@@ -6,8 +6,9 @@
     attention.csv      prefill_chunk, kv_prefill, n_decode, kv_decode, time_us
     moe.csv            tokens, activated_experts, time_us     routed experts, where a model has them
 
-Columns, names of layers and folders are those of the profiles that it publishes. Its correction for caches of unequal
-length is left out (`skew_fit.enabled` is false): it starts from rows that only a GPU gives.
+Columns, names of layers and folders are those of the profiles that it publishes. Decodes of unequal caches it takes for
+equal ones of their mean, and adds a share of what the longest would add. That share is fitted to rows which only a GPU
+gives; here it is the mean of the published fits. `bench/llmservingsim_run.py` has its own reader take a profile.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ CHUNKS, CACHES = (0, *(16 << i for i in range(8))), (0, *(16 << i for i in range
 DECODES = (0, *(1 << i for i in range(9)))
 EXPERT_TOKENS = tuple(1 << i for i in range(12))
 BLOCK, PROTOCOL = 16, "serving"
+UNEQUAL = 0.063  # mean of `alpha_default` of its six published profiles (RTX PRO 6000, three models, tp 1 and 2)
 
 
 def export(model: ModelSpec, gpu: GPU, folder: Path, *, tps: Sequence[int] = (1,)) -> tuple[Path, ...]:
@@ -79,7 +81,8 @@ def _meta(path: Path, model: ModelSpec, gpu: GPU, tps: Sequence[int]) -> Path:
         "model": model.name, "variant": variant(model), "tp_degrees": list(tps),
         "engine_effective": {"max_num_batched_tokens": TOKENS[-1], "max_num_seqs": SEQUENCES[-1], "block_size": BLOCK},
         "attention_grid": {"max_kv": CACHES[-1], "chunk_factor": 2.0, "kv_factor": 2.0},
-        "skew_profile": {"enabled": False}, "skew_fit": {"enabled": False},
+        "skew_profile": {"enabled": False},
+        "skew_fit": {"enabled": True, "per_tp": {tp: {"method": "published", "alpha_default": UNEQUAL} for tp in tps}},
     }  # fmt: skip
     write(path, yaml.safe_dump(about, sort_keys=False).encode())
     return path

@@ -33,7 +33,7 @@ class StepRecorder:
 
     def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
         """Remember the step; it takes no time of its own."""
-        self.work = (decoding, cached, list(pieces))
+        self.work = (decoding, cached, pieces)
         return 0.0
 
 
@@ -75,13 +75,22 @@ class Group:
         """Schedule and run one step of every rank."""
         self._deal()
         kept = [self._hold(rank) for rank in self.ranks] if self._holds() else []
-        steps = []
+        whole, work = Step(now, 0.0, 0, []), list[Work]()
         for rank, recorder in zip(self.ranks, self.recorders, strict=True):
             recorder.work = NOTHING
-            steps.append(rank.step(now))
+            pages = rank.limits.pages - rank.free
+            if rank.glide():
+                _add_quiet(whole, rank, pages)
+                work.append((rank.decoding, rank.cached, ()))
+            else:
+                _add(whole, rank.step(now))
+                work.append(recorder.work)
         for rank, waiting in zip(self.ranks, kept, strict=False):
             rank.waiting = waiting
-        return self._joined(now, steps)
+        if any(decoding or pieces for decoding, _, pieces in work):
+            whole.seconds = self.table.together(work) * self.jitter[self.steps % len(self.jitter)]
+            self.steps += 1
+        return whole
 
     def _deal(self) -> None:
         """Give each new request to the rank with the fewest."""
@@ -107,17 +116,25 @@ class Group:
         waiting, rank.waiting = rank.waiting, deque()
         return waiting
 
-    def _joined(self, now: float, steps: Sequence[Step]) -> Step:
-        whole = Step(now, 0.0, sum(step.decoding for step in steps), [p for step in steps for p in step.pieces])
-        whole.first = [request for step in steps for request in step.first]
-        whole.done = [request for step in steps for request in step.done]
-        for name in ("preempted", "cached", "waiting", "pages"):
-            setattr(whole, name, sum(getattr(step, name) for step in steps))
-        work = [recorder.work for recorder in self.recorders]
-        if any(decoding or pieces for decoding, _, pieces in work):
-            whole.seconds = self.table.together(work) * self.jitter[self.steps % len(self.jitter)]
-            self.steps += 1
-        return whole
+
+def _add(whole: Step, step: Step) -> None:
+    """One rank's step as part of the group's."""
+    whole.decoding += step.decoding
+    whole.pieces += step.pieces
+    whole.first += step.first
+    whole.done += step.done
+    whole.preempted += step.preempted
+    whole.cached += step.cached
+    whole.waiting += step.waiting
+    whole.pages += step.pages
+
+
+def _add_quiet(whole: Step, rank: Replica, pages: int) -> None:
+    """The same of a rank whose requests each made a token, and nothing else; `pages` were in use."""
+    whole.decoding += rank.decoding
+    whole.cached += rank.cached
+    whole.waiting += len(rank.waiting)
+    whole.pages += pages
 
 
 def _load(rank: Replica) -> int:

@@ -74,8 +74,7 @@ class Step:
 
 
 class Replica:
-    """State of one engine; `ready` requests have their cache already (they come from a prefill engine). `jitter`:
-    factors of steps' times, used in turn."""
+    """State of one engine; `ready` requests have their cache already. `jitter`: factors of steps' times, in turn."""
 
     def __init__(
         self,
@@ -141,14 +140,28 @@ class Replica:
         self._begin(step)
         return step
 
+    def glide(self) -> bool:
+        """Run a step in which every request that runs decodes and none begins or ends, without its time; False, with
+        nothing done, where another may be due."""
+        limits, count = self.limits, self.decoding
+        if self.partial or (self.waiting and (self.running < limits.requests or limits.wait_steps)):
+            return False
+        opens = self.opens[self.tick % limits.page_size]
+        if count and (self.tick + 1 in self.finish or opens > self.free):
+            return False
+        self.free -= opens
+        self.tick += bool(count)
+        self.cached += count
+        self.owed -= count
+        return True
+
     def coast(self, now: float, until: float, most: int) -> list[float]:
         """Run steps from `now` in which every request that runs decodes and none begins or ends, at most so many and
         while they end by `until`; returns when each ends."""
         ends: list[float] = []
         count, limits = self.decoding, self.limits
-        if not count or self.partial or (self.waiting and self.running < limits.requests):
-            return ends
-        if not isinstance(self.table, Paced):
+        busy = self.partial or (self.waiting and self.running < limits.requests)
+        if not count or busy or not isinstance(self.table, Paced):
             return ends
         seconds, jitter = self.table.decoder(count), self.jitter
         while len(ends) < most and self.tick + 1 not in self.finish:

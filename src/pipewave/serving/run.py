@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,7 +90,11 @@ class Server:
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
-        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": setup.streaming(traffic.sent)}
+        more: dict[str, Any] = {
+            "decode": decode,
+            "transfer_s": cache(self.transfer_s),
+            "front": setup.streaming(traffic.sent),
+        }
         return Simulation(traffic, pool, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
@@ -109,6 +113,21 @@ class Server:
             "gpus": self.gpus,
             "kv_tokens": self.memory.kv_tokens,
         }
+
+    @property
+    def sides(self) -> tuple[Server, Server]:
+        """What takes prompts and what makes later tokens."""
+        return self, self
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether caches move from one engine to another."""
+        return bool(self.setup.decode)
+
+    @property
+    def basis(self) -> Mapping[str, float]:
+        """Shares of step time by what it rests on."""
+        return self.table.basis
 
     @property
     def gpus(self) -> int:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class StepTable:
         self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
         self.prompt_us = 0.0
         self.decoders: dict[int, Callable[[float], float]] = {}
+        self.owns: dict[tuple[int, int], Callable[[float], tuple[float, float]]] = {}
         self.most_requests = requests
         chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
         prefixes = [p for p in PREFIXES if p < longest] or [0]
@@ -142,6 +144,16 @@ class StepTable:
         whole = busy + regime.after_us + requests * self.engine.each_request_us
         return float(self.factor * (limited_us(whole, heat, SCALAR) + self.prompt_us * fresh(pieces)))
 
+    def own(self, rows: int, decoding: int, cached: int) -> tuple[float, float]:
+        """Of a data-parallel rank's own kernels while it decodes: µs, and those at the power limit."""
+        known = self.owns.get((rows, decoding))
+        if known is None:
+            heads = min(decoding, self.most_requests) * self.verify
+            known = self.owns[rows, decoding] = _both(
+                self.axes.caches, self.time.decoding(rows, heads, decoding), self.heat.decoding(rows, heads, decoding)
+            )
+        return known(cached / decoding if decoding else 0.0)
+
     def together(self, ranks: Sequence[Work]) -> float:
         """A step of data-parallel ranks, in seconds."""
         return group_seconds(self, ranks)
@@ -211,6 +223,11 @@ class Sums:
             total += _between(self.axes.caches, table[decoding], cached / decoding)
         return total + self._prompts(pieces) if pieces else total
 
+    def decoding(self, rows: int, requests: int, decoding: int) -> tuple[float, Sequence[float]]:
+        """The sum over the kernels of a step that only decodes: what no cache changes, and what each length of the
+        grid adds."""
+        return self.body[rows] + self.head[requests], self.decode[decoding] if decoding else [0.0]
+
     def _prompts(self, pieces: Pieces) -> float:
         count = len(pieces)
         size = sum(tokens for tokens, _ in pieces) / count
@@ -275,6 +292,25 @@ def _reader(grid: Sequence[float], values: Sequence[float]) -> Callable[[float],
             return values[0]
         low = min(bisect_right(grid, at) - 1, last)
         return values[low] + slopes[low] * (at - grid[low])
+
+    return read
+
+
+def _both(
+    grid: Sequence[float], first: tuple[float, Sequence[float]], second: tuple[float, Sequence[float]]
+) -> Callable[[float], tuple[float, float]]:
+    """Two sums of one grid, each a base and values between its points as `_between` reads them, looked up at once."""
+    (base, values), (other, others) = first, second
+    spans = [high - low for low, high in pairwise(grid)]
+    rises = [(b - a, d - c) for a, b, c, d in zip(values, values[1:], others, others[1:], strict=False)]
+    begin, last = grid[0], len(rises) - 1
+
+    def read(at: float) -> tuple[float, float]:
+        if at <= begin or last < 0:
+            return base + values[0], other + others[0]
+        low = min(bisect_right(grid, at) - 1, last)
+        part, (rise, more) = (at - grid[low]) / spans[low], rises[low]
+        return base + (values[low] + part * rise), other + (others[low] + part * more)
 
     return read
 

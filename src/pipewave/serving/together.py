@@ -50,6 +50,10 @@ class Grids(Protocol):
         """Microseconds."""
         ...
 
+    def own(self, rows: int, decoding: int, cached: int) -> tuple[float, float]:
+        """Of a rank's own kernels while it decodes: microseconds, and those at the power limit."""
+        ...
+
     @property
     def heat(self) -> Sums:
         """Microseconds at the power limit."""
@@ -65,6 +69,8 @@ def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
     engine, verify = table.engine, table.verify
     most = max(decoding for decoding, _, _ in ranks)
     prompts = any(pieces for _, _, pieces in ranks)
+    if not prompts and table.two_batch is None:
+        return _decode_seconds(table, ranks, most)
     if graph := most <= engine.graph_limit and not prompts:
         rows = [engine.padded(max(most, 1)) * verify] * len(ranks)
     else:
@@ -81,6 +87,25 @@ def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
     images = table.prompt_us * max(fresh(pieces) for _, _, pieces in ranks)
     whole = busy + regime.after_us + hosted * engine.each_request_us
     return float(table.factor * (limited_us(whole, sum(heat), SCALAR) + images))
+
+
+def _decode_seconds(table: Grids, ranks: Sequence[Work], most: int) -> float:
+    """The same where all ranks decode and nothing else, which most steps do."""
+    engine, verify = table.engine, table.verify
+    if graph := most <= engine.graph_limit:
+        padded = mean = engine.padded(max(most, 1)) * verify
+        own = [table.own(padded, decoding, cached) for decoding, cached, _ in ranks]
+    else:
+        rows = [max(decoding * verify, 1) for decoding, _, _ in ranks]
+        own = [table.own(n, decoding, cached) for n, (decoding, cached, _) in zip(rows, ranks, strict=True)]
+        mean, padded = round(sum(rows) / len(rows)), max(rows)
+    regime = table.graph if graph else table.pieces if padded <= engine.pieces_limit else table.eager
+    kernels, heat = (
+        max(one[part] for one in own) + sums.group[mean] + sums.moved[mean]
+        for part, sums in enumerate((table.time, table.heat))
+    )
+    whole = max(kernels + regime.between_us, regime.beside_us) + regime.after_us + most * engine.each_request_us
+    return float(table.factor * limited_us(whole, heat, SCALAR))
 
 
 def fresh(pieces: Pieces) -> int:

@@ -1,10 +1,10 @@
 """What the mean TTFT and TPOT of a run are made of: waiting, and kernel families and gaps of the steps between.
 
 A request passes the front end and waits until the first step with a piece of its prompt begins; from there to its first
-token it is in steps, of its own prompt and of others. Its tokens pass the front end again. A later token takes a step;
-where engines are disaggregated, the first of them waits for its cache, and where tokens are drafted, a step verifies
-several and drafts anew. A sample of the steps of each kind is priced kernel by kernel and its shares are spread over
-the time, so that parts add up to the mean.
+token it is in steps, of its own prompt and of others; where engines are disaggregated, its cache moves to the engine
+that sends the first token. Its tokens pass the front end again. A later token takes a step; where tokens are drafted, a
+step verifies several and drafts anew. A sample of the steps of each kind is priced kernel by kernel and its shares are
+spread over the time, so that parts add up to the mean.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
+from pipewave.serving.disaggregated import Disaggregated
 from pipewave.serving.replica import Step
 from pipewave.serving.run import Server
 from pipewave.serving.simulate import Record
@@ -26,20 +27,24 @@ FRONT, WAITING, DRAFTING, TRANSFER = "front_end", "waiting", "drafting", "cache_
 Parts = dict[str, float]
 
 
-def where(server: Server, record: Record, traffic: Traffic, kept: NDArray[np.bool_] | None = None) -> dict[str, Parts]:
+def where(
+    server: Server | Disaggregated, record: Record, traffic: Traffic, kept: NDArray[np.bool_] | None = None
+) -> dict[str, Parts]:
     """Parts in ms of the means over requests (those kept): `ttft_ms`, and `tpot_ms` where there are later tokens."""
     chosen = np.ones(len(traffic), bool) if kept is None else kept
     before, out = record.reached_s - record.arrival_s, record.first_s - record.first_made_s
     whole, passed = record.first_s - record.arrival_s, before + out
-    ttft, front, wait = (1e3 * float(one[chosen].mean()) for one in (whole, passed, _waited(record, len(traffic))))
+    known = (passed, _waited(record, len(traffic)), _moved(server, traffic))
+    ttft, *beside = (1e3 * float(one[chosen].mean()) for one in (whole, *known))
     prompts = [step for _, step in record.steps if step.pieces]
-    parts = {"ttft_ms": {FRONT: front, WAITING: wait} | _spread(server, prompts, ttft - front - wait)}
+    named = dict(zip((FRONT, WAITING, TRANSFER), beside, strict=True))
+    parts = {"ttft_ms": named | _spread(server.sides[0], prompts, ttft - sum(beside))}
     later = chosen & (traffic.output_len > 1)
     if later.any():
         held = record.done_s - record.done_made_s - out
         tpot, front = (_each_ms(time, traffic, later) for time in (record.done_s - record.first_s, held))
-        decodes, moved = [step for _, step in record.steps if step.decoding], _moved_ms(server, traffic, later)
-        parts["tpot_ms"] = {FRONT: front} | _spread(server, decodes, tpot - front - moved) | {TRANSFER: moved}
+        decodes = [step for _, step in record.steps if step.decoding]
+        parts["tpot_ms"] = {FRONT: front} | _spread(server.sides[1], decodes, tpot - front)
     return {name: {part: round(ms, 4) for part, ms in found.items() if round(ms, 4)} for name, found in parts.items()}
 
 
@@ -59,13 +64,12 @@ def _each_ms(seconds: Array, traffic: Traffic, later: NDArray[np.bool_]) -> floa
     return 1e3 * float((seconds[later] / (traffic.output_len[later] - 1)).mean())
 
 
-def _moved_ms(server: Server, traffic: Traffic, later: NDArray[np.bool_]) -> float:
-    """What moving caches between engines adds to the mean time of a later token."""
-    if not server.setup.decode:
-        return 0.0
-    inputs, outputs = traffic.input_len[later].tolist(), traffic.output_len[later].tolist()
-    moved = [server.transfer_s(int(i)) / (o - 1) for i, o in zip(inputs, outputs, strict=True)]
-    return 1e3 * float(sum(moved)) / len(moved)
+def _moved(server: Server | Disaggregated, traffic: Traffic) -> Array:
+    """Seconds that each request's cache takes from one engine to the other; a single token is sent by the first."""
+    if not server.hands_over:
+        return np.zeros(len(traffic))
+    moved = np.array([server.transfer_s(int(tokens)) for tokens in traffic.input_len])
+    return np.where(traffic.output_len > 1, moved, 0.0)
 
 
 def _spread(server: Server, steps: Sequence[Step], total_ms: float) -> Parts:

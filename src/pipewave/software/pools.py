@@ -107,30 +107,30 @@ class Wanted:
 def near(wanted: Wanted) -> list[Launch]:
     """Launches near a deployment, the nearest first; of equals the one with most prefill engines, for what is published
     of several launches is what did best."""
-    apart = [
+    ranked = [
         (_distance(one, wanted), -one.prefill.workers, i)
         for i, one in enumerate(_launches())
         if one.of["engine"] == wanted.engine
     ]
-    return [_launches()[i] for distance, _, i in sorted(apart) if distance < FARTHEST]
+    return [_launches()[i] for distance, _, i in sorted(ranked) if distance < FARTHEST]
 
 
 def _distance(launch: Launch, wanted: Wanted) -> float:
     of, facts = launch.of, wanted.facts
     model = (of["model_type"], of["experts"]) != (facts.model_type, wanted.experts)
-    apart = MODEL * model + GPU * (of["gpu"] != facts.gpu) + DTYPE * (of["dtype"] != facts.dtype)
+    distance = MODEL * model + GPU * (of["gpu"] != facts.gpu) + DTYPE * (of["dtype"] != facts.dtype)
     if model and wanted.experts == 0:
         return math.inf  # dense models are cut otherwise
-    apart += LENGTHS * sum(_apart(a / b) for a, b in zip(launch.lengths, wanted.lengths, strict=True))
+    distance += LENGTHS * sum(_off(a / b) for a, b in zip(launch.lengths, wanted.lengths, strict=True))
     meant = wanted.flight in launch.flights
     flight = 0.0 if meant else NOT_MEANT + min(abs(math.log(wanted.flight / one)) for one in launch.flights)
-    apart += flight + _version(of.get("version", ""), wanted.version) + GPUS * _other_gpus(launch, wanted.gpus)
+    distance += flight + _version(of.get("version", ""), wanted.version) + GPUS * _other_gpus(launch, wanted.gpus)
     if bool(launch.drafts) != wanted.drafts:
-        apart += DRAFTS_HERE if meant and not wanted.drafts else DRAFTS
-    return float(apart)
+        distance += DRAFTS_HERE if meant and not wanted.drafts else DRAFTS
+    return float(distance)
 
 
-def _apart(ratio: float) -> float:
+def _off(ratio: float) -> float:
     """How far nominal tokens are from the mean of those sent, which is a tenth below in public runs."""
     return max(abs(math.log(ratio)) - SHORT, 0.0)
 
@@ -182,10 +182,10 @@ def handover_ms(engine: str) -> float:
 
 
 @cache
-def send_ms(engine: str, fabric: str) -> float:
+def send_ms(engine: str, fabric: str, ranks: str) -> float:
     """Milliseconds that it takes a prefill rank's scheduler to send a prompt's cache over a fabric (`nvlink`,
-    `network`); 0 where it does not wait for it."""
-    return float(packaged.yaml(HANDOVER)["send_ms"].get(engine, {}).get(fabric, 0.0))
+    `network`) from ranks of a kind (`data_parallel`, `tensor`); 0 where it does not wait for it."""
+    return float(packaged.yaml(HANDOVER)["send_ms"].get(engine, {}).get(fabric, {}).get(ranks, 0.0))
 
 
 @cache

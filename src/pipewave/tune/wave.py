@@ -79,18 +79,25 @@ Tabulated = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], tuple
 
 def tabulate(law: Floats, sms: int, resident: int) -> Tabulated:
     """Turn one law into what `predict_us` reads: everything that depends on the busiest SM only, worked out."""
-    busiest = np.arange(MOST + 1)
-    more = np.maximum(-(-busiest // resident) - 1, 0)
-    share = np.minimum(busiest, resident)
+    columns = steps(np.arange(MOST + 1), law, sms, resident)
+    at, trip, each, chain = (tuple(np.broadcast_to(column, MOST + 1).tolist()) for column in columns)
+    bytes_and_idle = float(law[13] * 2.5e-7), float(law[14] * 1e-7), float(law[15] / sms)
+    return (at, trip, each, chain, float(law[11] / sms), *bytes_and_idle, float(law[16]), tuple(law.tolist()), resident)
+
+
+def steps(busiest: Any, law: Any, sms: int, resident: int) -> tuple[Any, Any, Any, Any]:
+    """What a law makes of the blocks of the busiest SM: µs, µs a trip, µs a trip and block, µs a longest trip; numbers
+    in, numbers out, arrays in, arrays out."""
+    more = -(-busiest // resident) - 1
+    more = more * (more > 0)
+    share = 0.5 * (busiest + resident - abs(busiest - resident))  # min(busiest, resident)
     at = law[0] + more * law[2] + busiest * law[8]
     trip = more * law[3] + (share >= 2) * law[4] + (share >= 3) * law[5] + (share >= 5) * law[6]
     crowded = (busiest <= resident) * busiest / resident * law[17]
     trip = trip + share / resident * law[7] + busiest * law[9] + law[10] - crowded
     chain = law[1] + crowded + (busiest > resident) * law[18]
     each = law[12] / sms - law[10] / (sms * resident * (more + 1))
-    bytes_and_idle = float(law[13] * 2.5e-7), float(law[14] * 1e-7), float(law[15] / sms)
-    return (tuple(at.tolist()), tuple(trip.tolist()), tuple(each.tolist()), tuple(chain.tolist()), float(law[11] / sms),
-            *bytes_and_idle, float(law[16]), tuple(law.tolist()), resident)  # fmt: skip
+    return at, trip, each, chain
 
 
 def predict_us(work: tuple[Any, ...], sms: int, law: Tabulated) -> Any:

@@ -10,6 +10,7 @@ from pydantic import Field
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.models import ModelSpec
+from pipewave.serving.disaggregated import Disaggregated, Side
 from pipewave.serving.interval import interval_ends
 from pipewave.serving.over_time import over_time
 from pipewave.serving.report import Sla
@@ -42,8 +43,9 @@ class TraceFile(Form):
 class TrafficQuery(Form):
     """A deployment and the requests that come to it: at a rate, at a concurrency, as a trace says, or all at once.
 
-    dp: ranks of attention data parallelism. prefill_engines, decode_engines: of a disaggregated deployment, split
-    alike. speculative: as `pipewave serve --speculative` takes it; a draft model is one that ships with the library.
+    dp: ranks of attention data parallelism. prefill_engines, decode_engines: of a disaggregated deployment; prefill_tp
+    to decode_dp: the split of one pool's engines, None as the other's words say. speculative: as `pipewave serve
+    --speculative` takes it; a draft model is one that ships with the library.
     settled: figures of the requests of the middle alone, without those that find it empty or leave it so.
     """
 
@@ -56,6 +58,12 @@ class TrafficQuery(Form):
     dp: Degree = 1
     prefill_engines: Engines = 0
     decode_engines: Engines = 0
+    prefill_tp: Degree | None = None
+    prefill_ep: Degree | None = None
+    prefill_dp: Degree | None = None
+    decode_tp: Degree | None = None
+    decode_ep: Degree | None = None
+    decode_dp: Degree | None = None
     speculative: Name | None = None
     engine: Name = "vllm"
     kv_cache_dtype: Name | None = None
@@ -95,7 +103,7 @@ def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
         "figures_of": len(traffic) if kept is None else int(kept.sum()),
         "where": where(server, record, traffic, kept),
         "timeline": over_time(record, traffic, server.pages, POINTS),
-        "basis": {name: round(share, 4) for name, share in server.table.basis.items()},
+        "basis": {name: round(share, 4) for name, share in server.basis.items()},
         "notes": list(dict.fromkeys([*server.notes, server.uncertain.note()])),
         "command": _command(query),
     }  # fmt: skip
@@ -115,7 +123,8 @@ def _traffic(query: TrafficQuery) -> Traffic:
     return synthetic(query.requests, **sizes, spread=query.spread, seed=query.seed, **pace)
 
 
-def _server(spec: ModelSpec, gpu: GPU, query: TrafficQuery, longest: int) -> Server:
+def _server(spec: ModelSpec, gpu: GPU, query: TrafficQuery, longest: int) -> Server | Disaggregated:
+    pools = _pools(query)
     setup = Setup(
         query.tp,
         query.pp,
@@ -129,7 +138,28 @@ def _server(spec: ModelSpec, gpu: GPU, query: TrafficQuery, longest: int) -> Ser
         max_num_seqs=query.max_num_seqs,
         kv_dtype=cache_dtype(query.kv_cache_dtype),
     )
-    return Server.of(spec, gpu, setup, longest)
+    return Disaggregated.of(spec, gpu, setup, pools, longest) if pools else Server.of(spec, gpu, setup, longest)
+
+
+SPLIT = ("tp", "ep", "dp")
+
+
+def _pools(query: TrafficQuery) -> tuple[Side, Side] | None:
+    """Both pools where one has a split of its own; None where engines are split alike. Raises BadInput without both."""
+    own = {side: {name: getattr(query, f"{side}_{name}") for name in SPLIT} for side in ("prefill", "decode")}
+    said = [f"{side}_{name}" for side, split in own.items() for name in SPLIT if split[name] is not None]
+    if not said:
+        return None
+    workers = {"prefill": query.prefill_engines, "decode": query.decode_engines}
+    if missing := [f"{side}_engines" for side in own if not workers[side]]:
+        raise BadInput(f"{said[0]} splits engines of a pool: {missing[0]} must be 1 or more", field=missing[0])
+    return _side(query, own["prefill"], query.prefill_engines), _side(query, own["decode"], query.decode_engines)
+
+
+def _side(query: TrafficQuery, own: dict[str, int | None], workers: int) -> Side:
+    """A pool; what it does not say is as the deployment is split."""
+    degrees = {name: getattr(query, name) if value is None else value for name, value in own.items()}
+    return Side(workers=workers, pp=query.pp, **degrees)
 
 
 def _drafts(said: str | None) -> Speculative | None:
@@ -140,7 +170,7 @@ def _drafts(said: str | None) -> Speculative | None:
     return replace(how, model=name_of(how.model)) if how.model else how
 
 
-def _record(server: Server, traffic: Traffic, scale: float = 1.0) -> Record:
+def _record(server: Server | Disaggregated, traffic: Traffic, scale: float = 1.0) -> Record:
     """What happens, with every step `scale` times as long."""
     return server.record(traffic, scale=scale, keep_steps=True, most_steps=limits.TRAFFIC_STEPS)
 

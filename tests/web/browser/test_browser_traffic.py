@@ -115,8 +115,23 @@ def test_engines_apart_and_drafts_are_asked_and_shown(page: Any, until: Until, a
     card.wait_for()
     text = "document.querySelector(\"section[aria-label='Where TPOT goes']\").innerText"
     until(f"whole => {text}.includes(whole)", f"adds up to {answer['tpot_mean_ms']:.3g}")
-    assert "cache transfer" in card.inner_text()
+    assert "cache transfer" in page.locator("section[aria-label='Where TTFT goes']").inner_text()
     assert shown_ms(tile(page, "TPOT")) == pytest.approx(answer["tpot_mean_ms"], rel=6e-3)
+
+
+def test_each_pool_of_engines_may_be_split_in_its_own_way(page: Any, until: Until, api: Callable[..., Any]) -> None:
+    pools = {"prefill_engines": 2, "decode_engines": 1, "prefill_tp": 1, "decode_tp": 4}
+    page.goto("/serve" + QUERY + "&prefill_engines=2&decode_engines=1")
+    page.get_by_label("Prefill TP").fill("1")
+    page.get_by_label("Decode TP").fill("4")
+    answer = api("/api/traffic", ASKED | pools)
+    assert answer["gpus"] == 6
+    until("value => document.querySelector('main').innerText.includes(value)", f"{answer['tpot_mean_ms']:.3g}")
+    assert shown_ms(tile(page, "TPOT")) == pytest.approx(answer["tpot_mean_ms"], rel=6e-3)
+    assert "prefill_tp=1" in page.url and "decode_tp=4" in page.url
+    page.get_by_label("Decode engines").fill("0")
+    page.get_by_label("Prefill engines").fill("0")
+    page.get_by_label("Decode TP").wait_for(state="detached")
 
 
 @pytest.mark.refused

@@ -89,6 +89,13 @@ export interface ServeInputs {
   /** Disaggregated: engines for prompts and for tokens, 0 of both for neither. */
   prefill_engines: number;
   decode_engines: number;
+  /** The split of one pool's engines; null as the deployment's. */
+  prefill_tp: number | null;
+  prefill_ep: number | null;
+  prefill_dp: number | null;
+  decode_tp: number | null;
+  decode_ep: number | null;
+  decode_dp: number | null;
   drafts: Drafts;
   draft_tokens: number | null;
   acceptance: number | null;
@@ -132,6 +139,12 @@ export const SERVE: Schema<ServeInputs> = {
   dp: number(1),
   prefill_engines: number(0),
   decode_engines: number(0),
+  prefill_tp: optional(),
+  prefill_ep: optional(),
+  prefill_dp: optional(),
+  decode_tp: optional(),
+  decode_ep: optional(),
+  decode_dp: optional(),
   drafts: oneOf(DRAFTS, "none"),
   draft_tokens: optional(),
   acceptance: optional(),
@@ -141,6 +154,8 @@ export const SERVE: Schema<ServeInputs> = {
   tpot_ms: optional(),
   e2e_ms: optional(),
 };
+
+export const POOL_SPLITS = ["prefill_tp", "prefill_ep", "prefill_dp", "decode_tp", "decode_ep", "decode_dp"] as const;
 
 export const WHAT_IF = ["dram_gbps", "sms", "l2_mb", "boost_clock_mhz"] as const;
 

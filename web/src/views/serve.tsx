@@ -8,7 +8,7 @@ import { Form, Group, NumberField, Segments } from "../ui/form";
 import { Link } from "../ui/link";
 import { OwnFiles } from "../ui/own";
 import { ladder, octaves, Slider } from "../ui/slider";
-import { SERVE, type ServeInputs, WHAT_IF, serveBody } from "./inputs";
+import { POOL_SPLITS, SERVE, type ServeInputs, WHAT_IF, serveBody } from "./inputs";
 import { DeploymentFields } from "./deployment";
 import { Split } from "./layout";
 import { ServeResults } from "./serve-results";
@@ -19,7 +19,7 @@ import { TrafficResults } from "./traffic-results";
 
 const DEPLOYMENT = ["model", "gpu", "tp", "pp", "ep", "engine", "kv_cache_dtype", "max_num_batched_tokens", ...WHAT_IF];
 const BATCH = [...DEPLOYMENT, "batch", "input_len", "output_len"];
-const TRAFFIC = [...DEPLOYMENT, "dp", "prefill_engines", "decode_engines", "prefill", "speculative", "input_len", "output_len", "requests", "rate", "concurrency", "spread", "trace", "max_num_seqs", "ttft_ms", "tpot_ms", "e2e_ms"];
+const TRAFFIC = [...DEPLOYMENT, "dp", "prefill_engines", "decode_engines", "prefill", ...POOL_SPLITS, "speculative", "input_len", "output_len", "requests", "rate", "concurrency", "spread", "trace", "max_num_seqs", "ttft_ms", "tpot_ms", "e2e_ms"];
 
 export function ServeView() {
   const [inputs, change] = useInputs("/serve", SERVE);

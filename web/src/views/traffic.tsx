@@ -4,7 +4,7 @@ import { openTrace } from "../core/own";
 import type { Change } from "../core/query";
 import { Check, Choice, NumberField } from "../ui/form";
 import { Opener } from "../ui/own";
-import { type Arrivals, ARRIVALS, type Drafts, DRAFTS, type ServeInputs } from "./inputs";
+import { type Arrivals, ARRIVALS, type Drafts, DRAFTS, type POOL_SPLITS, type ServeInputs } from "./inputs";
 
 interface Props {
   inputs: ServeInputs;
@@ -61,9 +61,35 @@ function Limits({ inputs, change }: Props) {
 /** More ranks of attention than one, and engines that share the work between prompts and tokens. */
 function Engines({ inputs, change }: Props) {
   return (
-    <div class="pair">
-      <NumberField label="Prefill engines" name="prefill_engines" also={["prefill"]} value={inputs.prefill_engines} set={(prefill_engines) => change({ prefill_engines })} step={1} hint="0: not apart" />
-      <NumberField label="Decode engines" name="decode_engines" value={inputs.decode_engines} set={(decode_engines) => change({ decode_engines })} step={1} hint="0: not apart" />
+    <>
+      <div class="pair">
+        <NumberField label="Prefill engines" name="prefill_engines" also={["prefill"]} value={inputs.prefill_engines} set={(prefill_engines) => change({ prefill_engines })} step={1} hint="0: not apart" />
+        <NumberField label="Decode engines" name="decode_engines" value={inputs.decode_engines} set={(decode_engines) => change({ decode_engines })} step={1} hint="0: not apart" />
+      </div>
+      {inputs.prefill_engines > 0 && inputs.decode_engines > 0 && (
+        <>
+          <Pool label="Prefill" names={["prefill_tp", "prefill_ep", "prefill_dp"]} inputs={inputs} change={change} />
+          <Pool label="Decode" names={["decode_tp", "decode_ep", "decode_dp"]} inputs={inputs} change={change} />
+        </>
+      )}
+    </>
+  );
+}
+
+const DEGREES = ["TP", "EP", "DP"] as const;
+
+interface PoolProps extends Props {
+  label: string;
+  names: readonly (typeof POOL_SPLITS)[number][];
+}
+
+/** How the engines of one pool are split where that differs from the deployment's. */
+function Pool({ label, names, inputs, change }: PoolProps) {
+  return (
+    <div class="triple">
+      {names.map((name, at) => (
+        <NumberField key={name} label={`${label} ${DEGREES[at]}`} name={name} placeholder="as above" value={inputs[name]} set={(value) => change({ [name]: value })} clear={() => change({ [name]: null })} step={1} />
+      ))}
     </div>
   );
 }

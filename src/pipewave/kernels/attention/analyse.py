@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipewave.calls.dtypes import ATTENTION_DTYPES, kv_bytes
 from pipewave.calls.families import Attention
 from pipewave.kernels.attention import decode as attention_decode
 from pipewave.kernels.attention import prefill as attention_prefill
+from pipewave.kernels.attention.engines import engine_of
 from pipewave.kernels.attention.requests import Amount, Requests, requests_of, requests_of_one
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, setting_of
 from pipewave.kernels.attention.shape import Heads, Shape, shape_of
@@ -20,6 +22,7 @@ from pipewave.software.stack_rules import constant
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
 
+SHORTEST = 16  # tokens of a cache: a page
 DECODE, PREFILL = "attention_decode", "attention_prefill"
 
 
@@ -67,7 +70,7 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
 def one(case: Mapping[str, Any], ctx: Context) -> Sketch:
     """The same of one call."""
     requests = requests_of_one(case["q_lens"], case["kv_lens"])
-    window, softcap = (float(case.get(name) or 0.0) or None for name in ("window", "softcap"))
+    window, softcap = float(case.get("window") or 0.0) or None, float(case.get("softcap") or 0.0) or None
     return _sketched(requests, float(case["heads"]), float(case["kv_heads"]), window, softcap, ctx)
 
 
@@ -103,7 +106,8 @@ def sketch_shape(
     real = done or shape
     setting = setting_of(ctx, real.layout)
     found = estimate(real, setting)
-    taught = "" if setting.engine.alone else net
+    alone = setting.engine.alone_decode if net == DECODE else setting.engine.alone
+    taught = "" if alone else net
     return Sketch(least(shape, ctx), found.base_s, found.features(setting), taught, work(real, setting))
 
 
@@ -122,16 +126,25 @@ def _layout(heads: Amount, kv_heads: Amount, window: Amount, ctx: Context, optio
         kv_heads=kv_heads,
         window=window,
         dim=dim,
-        dim_v=float(options.get("head_dim_v") or _value_dim(ctx, dim)),
+        dim_v=float(options.get("head_dim_v") or _value_dim(ctx.framework, dim)),
         kv_bytes=kv_bytes(options.get("kv_dtype"), ctx.dtype),
         q_bytes=kv_bytes(None, ctx.dtype),
         causal=bool(options.get("causal", True)),
     )
 
 
-def _value_dim(ctx: Context, dim: float) -> float:
+@lru_cache(maxsize=256)
+def _value_dim(framework: str, dim: float) -> float:
     """Width of values when the call names none."""
-    return float(constant("attention_value_dim", framework=ctx.framework, head_dim=dim) or dim)
+    return float(constant("attention_value_dim", framework=framework, head_dim=dim) or dim)
+
+
+def assumed(ctx: Context) -> str:
+    """Whose costs stand in for those of a kernel that nobody measured on such parts; empty where rows tell."""
+    alone = engine_of(ctx, int(ctx.option("head_dim"))).alone
+    if alone is None or ctx.option("variant") == DECODE or alone.measured_on == ctx.gpu.architecture:
+        return ""
+    return f"no rows of {ctx.impl} on {ctx.gpu.architecture} parts: it takes the cycles measured on {alone.measured_on}"
 
 
 def faces() -> Faces:
@@ -155,5 +168,6 @@ FAMILY = Family(
     example="pipewave predict attention 3500*8 3500*8 40 8 128 --gpu H100",
     faces=faces,
     reads="operands",
-    grows={"heads": Grows(2, shared="kv_heads")},
+    assumed=assumed,
+    grows={"heads": Grows(4, shared="kv_heads"), "kv_lens": Grows(4, step=SHORTEST, over="q_lens")},
 )

@@ -56,8 +56,8 @@ class DecodeTimes(NamedTuple):
 
 def estimate(shape: Shape, setting: AttentionSetting) -> Estimate:
     """Base seconds and features of calls whose requests bring one query each."""
-    if setting.engine.alone is not None:
-        return Estimate(segments.seconds(shape, setting, setting.engine.alone), {}, {})
+    if setting.engine.alone_decode is not None:
+        return Estimate(segments.seconds(shape, setting, setting.engine.alone_decode), {}, {})
     work = _work(shape, setting)
     times = _times(shape, work, setting)
     busy = overlapped(3, times.dram, times.stream, times.compute)

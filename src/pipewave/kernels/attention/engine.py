@@ -31,16 +31,26 @@ class AttentionTile:
 
 
 class Alone(NamedTuple):
-    """What an SM spends on an engine that nets saw no row of on such parts, so that physics answers alone. In cycles.
+    """What an SM spends on prompts in an engine of which no row taught the nets on such parts, so that physics answers
+    alone. In cycles.
 
-    Prompts: `step`, a KV tile of a block; `masked`: the same over that, under a window; `wave`: a wave of blocks
-    besides its steps. Decode: `tile` and, of an element of the head, `tile_dim`, a block's wait for 16 keys;
-    `resident`: blocks that fill an SM; `merging`: share of DRAM's rate at which parts are summed up.
+    `step`, a KV tile of a block; `masked`: the same over that, under a window; `wave`: a wave of blocks besides its
+    steps. `measured_on`: the architecture whose rows say so.
     """
 
     step: float
     masked: float
     wave: float
+    measured_on: str = ""
+
+
+class AloneDecode(NamedTuple):
+    """The same of decode.
+
+    `tile` and, of an element of the head, `tile_dim`, a block's wait for 16 keys; `resident`: blocks that fill an SM;
+    `merging`: share of DRAM's rate at which parts are summed up.
+    """
+
     tile: float
     tile_dim: float
     resident: float
@@ -66,7 +76,8 @@ class AttentionKernel:
     skips: bool = True  # prefill leaves out the KV tiles before a window
     splits: bool = False  # prefill splits the keys of a tile where tiles are few
     heads_last: bool = False  # prefill walks all requests for one query head before the next
-    alone: Alone | None = None  # physics answers alone, at these costs
+    alone: Alone | None = None  # physics answers prompts alone, at these costs
+    alone_decode: AloneDecode | None = None  # and decode
 
 
 class Costs(NamedTuple):
@@ -118,13 +129,20 @@ class Case:
         return float(constant("attention_legacy_products", engine=engine, mma=self.gpu.traits.mma, wide=wide))
 
     def alone(self, engine: str, dim: float) -> Alone | None:
-        """Costs where no row taught nets what an engine takes here; None where some did."""
-        found = constant("attention_alone", engine=engine, mma=self.gpu.traits.mma)
+        """Costs of prompts where no row taught nets what an engine takes here; None where some did."""
+        found = constant("attention_alone", engine=engine, architecture=self.gpu.architecture)
         if found is None:
             return None
         (step, step_dim), (wave, wave_dim) = found["step_cycles"], found["wave_cycles"]
-        decode = (*found["tile_cycles"], found["resident"], found["merging"])
-        return Alone(step + step_dim * dim, found["masked"], wave + wave_dim * dim, *decode)
+        return Alone(step + step_dim * dim, found["masked"], wave + wave_dim * dim, found["measured_on"])
+
+    def alone_decode(self, engine: str) -> AloneDecode | None:
+        """The same of decode."""
+        found = constant("attention_alone_decode", engine=engine, architecture=self.gpu.architecture)
+        if found is None:
+            return None
+        tile, tile_dim = found["tile_cycles"]
+        return AloneDecode(tile, tile_dim, found["resident"], found["merging"])
 
     def groups(self, engine: str) -> tuple[float, float]:
         """Heads of a group that the engine's decode kernel on tensor cores takes: at least, at most."""

@@ -136,13 +136,14 @@ def makespan(
     """
     share = units / (setting.sms * setting.engine.prefill.ctas)
     tail = TAIL_SORTED if setting.engine.sorts else TAIL
-    mean, steps_before, tiles_before = steps / tiles, requests.before(steps), requests.before(tiles)
+    steps_so_far, tiles_so_far = requests.so_far(steps), requests.so_far(tiles)
+    mean, tiles_before = steps / tiles, tiles_so_far - tiles
     at_mean = mean * tiles_before
-    alike = np.abs(steps_before - at_mean) < ALIKE * at_mean
+    alike = np.abs(steps_so_far - steps - at_mean) < ALIKE * at_mean
     waves = (tiles + alike * tiles_before) * share
     even = mean / longest  # 1: all blocks alike, whole waves count; less: the scheduler fills gaps
     gap = even * even * (np.ceil(waves) - waves) * mean + tail * (longest - mean)
-    filled = np.where((tiles_before + tiles) * share > 1.0, (steps_before + steps) * share + gap, 0.0)
+    filled = (tiles_so_far * share > 1.0) * (steps_so_far * share + gap)
     return requests.largest(np.maximum(filled, longest))
 
 
@@ -153,7 +154,7 @@ def _tile_rows(engine: AttentionKernel, shape: Shape) -> Amount:
         packed = shape.tokens * shape.group / shape.batch
         return xp.where(packed > SMALL_TILE, rows, xp.where(packed > 16, SMALL_TILE, 16.0))
     if engine.name == "fa3":
-        packed = shape.requests.largest(shape.requests.q) * shape.group
+        packed = shape.longest * shape.group
         return xp.where(packed > SMALL_TILE, rows, SMALL_TILE)
     return rows
 
@@ -226,7 +227,7 @@ def _sizes(
         "batch": shape.batch,
         "queries": q,
         "keys": kv,
-        "uneven": shape.requests.largest(shape.requests.q) / q,
+        "uneven": shape.longest / q,
         "reach": reach(layout, kv, xp),
         "dim": layout.dim,
     }
@@ -241,8 +242,8 @@ def _plain(shape: Shape, work: PrefillWork, times: PrefillTimes) -> dict[str, Am
 
 def _loads(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> dict[str, Amount]:
     """What the copy engine fetches in place of threads: pages of whole tiles, and queries packed by group."""
-    packed = shape.requests.largest(shape.requests.q) * shape.group
-    grouped = sum((shape.group == heads) * 1.0 for heads in setting.query_loads)
+    packed = shape.longest * shape.group
+    grouped = sum([(shape.group == heads) * 1.0 for heads in setting.query_loads])
     return {
         "tma_pages": setting.page_loads * (packed > setting.engine.prefill.rows) * 1.0,
         "tma_queries": grouped * (1.0 - work.merges * 1.0),

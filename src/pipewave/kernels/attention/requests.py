@@ -55,14 +55,14 @@ class Requests:
         """Largest of a quantity among the requests of each call."""
         return max(per_request.tolist()) if self.calls == 1 else np.maximum.reduceat(per_request, self.starts)
 
-    def before(self, per_request: Array) -> Array:
-        """For each group, the sum over the requests of its call that come before its last one."""
+    def so_far(self, per_request: Array) -> Array:
+        """For each group, the sum over the requests of its call up to its last one."""
         every = per_request if self.count is None else per_request * self.count
         ends = every.cumsum()
         if self.calls > 1:
             first = ends[self.starts] - every[self.starts]
             ends -= first if self.owner is None else first[self.owner]
-        return np.asarray(ends - per_request)
+        return ends
 
     def spread(self, amount: Amount) -> Array | float:
         """An amount of each call, for its groups."""
@@ -86,7 +86,7 @@ def requests_of(cols: Columns) -> Requests:
 
 def requests_of_one(q_lens: Sequence[int], kv_lens: Sequence[int]) -> Requests:
     """The lists of one call, grouped where that pays."""
-    q, kv = np.array(q_lens, np.float64), np.array(kv_lens, np.float64)
+    q, kv = np.array((q_lens, kv_lens), np.float64)
     if len(q) >= WORTH_GROUPING:
         return _grouped(q, kv, np.array([0, len(q)]))
     return Requests(q, kv, None, float(len(q)), ONLY, None)

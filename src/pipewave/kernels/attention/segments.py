@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipewave.kernels.attention.engine import Alone
+from pipewave.kernels.attention.engine import AloneDecode
 from pipewave.kernels.attention.requests import Amount
 from pipewave.kernels.attention.setting import AttentionSetting
 from pipewave.kernels.attention.shape import Heads, Shape
@@ -34,7 +34,7 @@ class Walk(NamedTuple):
     tiles: Amount  # of all blocks
 
 
-def seconds(shape: Shape, setting: AttentionSetting, alone: Alone) -> Amount:
+def seconds(shape: Shape, setting: AttentionSetting, alone: AloneDecode) -> Amount:
     """Time of calls whose requests bring one query each."""
     walk, layout, xp = walked(shape), shape.layout, shape.requests.xp
     tile_s = (alone.tile + alone.tile_dim * layout.dim * walk.keys / NARROW) / setting.hertz

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
@@ -12,8 +11,7 @@ from pipewave.physics.arith import Arith
 from pipewave.physics.demand import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(NamedTuple):
     """Head layout of a batch: counts per call, dimensions of the batch. `window` is None where every call sees all.
 
     `latent`: values are a part of the keys, as in a compressed cache.
@@ -43,6 +41,7 @@ class Shape(NamedTuple):
     group: Amount  # query heads per KV head
     window: Array | float | None
     tokens: Amount  # new tokens of all requests
+    longest: Amount  # new tokens of the request that brings most
     pairs: Amount  # query-key pairs of all heads
     keys: Amount  # keys that any query sees, of all requests
     cache_bytes: Amount
@@ -76,6 +75,7 @@ def shape_of(requests: Requests, layout: Heads) -> Shape:
         group=layout.heads / layout.kv_heads,
         window=window,
         tokens=tokens,
+        longest=requests.largest(requests.q),
         pairs=pairs * layout.heads,
         keys=keys,
         cache_bytes=cache,

@@ -145,7 +145,8 @@ def _triton_tile(case: Case, dim: int) -> tuple[int, int]:
 def unified(case: Case) -> AttentionKernel:
     """vLLM's Triton kernel for every phase."""
     dim = case.padded(16, 32, 64, 128, 256, 512)
-    how: dict[str, Any] = {"packs": True, "sorts": False, "split": "unified", "alone": case.alone("unified", dim)}
+    how: dict[str, Any] = {"packs": True, "sorts": False, "split": "unified"}
+    how |= {"alone": case.alone("unified", dim), "alone_decode": case.alone_decode("unified")}
     return _kernel(case, "unified", dim, (16, 32, 4), (16, 32, 2), case.legacy("unified"), **how)
 
 

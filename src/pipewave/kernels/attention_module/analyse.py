@@ -72,7 +72,7 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
     found += projections.stages("inputs", projections.compressor(dims), seen, "bf16")
     dense = expands(cores)
     found += _choice(cores, ~dense) if dims.index_heads.any() else NO_CHOICE
-    found += (cores.pooled(),) if dims.kind == "msa" else ()
+    found += (cores.pooled(),) if dims.separate else ()
     beside = cores.ctx.rule("module_small_kernels", kind=dims.kind, decode=cores.decode)
     told = FEWEST_SMALL.get(dims.kind, beside)
     found += (projections.small(dims, seen, told), Stage(UNTOLD, launches=beside - told))

@@ -86,7 +86,7 @@ class Cores:
     @property
     def index_type(self) -> str:
         """Operands of the scores: 8 bits, in MSA those of the cache."""
-        return "bf16" if self.dims.kind == "msa" else "fp8"
+        return "bf16" if self.dims.separate else "fp8"
 
     @property
     def attention_type(self) -> str:
@@ -102,7 +102,7 @@ class Cores:
         tiles = np.ceil(seen.tokens * dims.index_heads / 128.0)
         most = np.maximum(seen.deepest / dims.ratio / 256.0, 1.0)
         key_s, once = np.asarray(KEY_SCORE_S), np.zeros_like(keys)
-        if dims.kind == "msa":  # both of its kernels walk blocks of keys of a request, as fast as an SM draws them
+        if dims.separate:  # both of its kernels walk blocks of keys of a request, as fast as an SM draws them
             most = np.minimum(most, self._splits())
             tiles = seen.batch * np.ceil(seen.tokens / seen.batch * dims.index_heads / 128.0)
             once = keys  # what comes from DRAM counts once
@@ -175,7 +175,7 @@ class Cores:
 
     def _turned(self) -> Turned:
         """How blocks of keys find the queries that chose them, where a kernel goes through blocks."""
-        if self.dims.latent or self.dims.compressed:
+        if not self.dims.separate:
             return Turned()
         return Turned(**self.ctx.rule("module_turned", kind=self.dims.kind, decode=self.decode))
 
@@ -214,12 +214,7 @@ class Cores:
         )
 
     def _scores(self) -> Array:
-        return (
-            SCORE_BYTES
-            * self.seen.scored
-            * (self.dims.index_heads if self.dims.kind == "msa" else 1.0)
-            / self._merged()
-        )
+        return SCORE_BYTES * self.seen.scored * (self.dims.index_heads if self.dims.separate else 1.0) / self._merged()
 
     def _merged(self) -> Array:
         """Keys whose scores are one: the best of a block."""

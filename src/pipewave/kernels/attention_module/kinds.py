@@ -25,8 +25,13 @@ PUBLISHED: Mapping[str, Mapping[str, int]] = {
     "csa": _COMPRESSED | _INDEX | {"topk": 512, "compress_ratio": 4},
     "hca": _COMPRESSED | {"compress_ratio": 128},
 }
-HEADS_A_KV_HEAD = 16.0  # of MiniMax-M3
-HEADS_A_GROUP = 8.0  # of the output projection of DeepSeek-V4
+# What a published model has one of for so many heads: key-value heads of MiniMax-M3, groups of the output projection of
+# DeepSeek-V4.
+HEADS_A: Mapping[str, Mapping[str, float]] = {
+    "msa": {"kv_heads": 16.0},
+    "csa": {"o_groups": 8.0},
+    "hca": {"o_groups": 8.0},
+}
 NAMES = (
     *("hidden", "q_lora_rank", "kv_lora_rank", "nope_dim", "rope_dim", "v_dim", "kv_heads", "head_dim"),
     *("index_heads", "index_dim", "topk", "block_size", "compress_ratio", "window", "o_groups", "o_lora_rank"),
@@ -68,6 +73,12 @@ class Module:
         return self.kind in ("csa", "hca")
 
     @property
+    def separate(self) -> bool:
+        """Whether each key-value head caches keys and values of its own. The indexer beside such a cache (MSA's) scores
+        blocks of keys for each of its heads, in the cache's type."""
+        return not (self.latent or self.compressed)
+
+    @property
     def entry(self) -> Array:
         """Elements of one cached entry."""
         if self.latent:
@@ -81,8 +92,8 @@ class Module:
 
     @property
     def index_bytes(self) -> Array:
-        """Bytes of one key of the indexer: 8 bits but for MSA's, which has the cache's type."""
-        return self.index_dim * (self.cached_bytes if self.kind == "msa" else 1.0)
+        """Bytes of one key of the indexer: 8 bits, but the cache's type beside separate keys and values."""
+        return self.index_dim * (self.cached_bytes if self.separate else 1.0)
 
     @property
     def multiplied(self) -> Array:
@@ -108,10 +119,7 @@ def module(cols: Columns, ctx: Context) -> Module:
     """The dimensions of a batch; 0 stands for null in columns."""
     kind, heads = str(ctx.option("kind")), np.asarray(cols["heads"], float)
     usual: dict[str, float | Array] = {name: float(value) for name, value in PUBLISHED[kind].items()}
-    if kind == "msa":
-        usual["kv_heads"] = np.maximum(np.floor(heads / HEADS_A_KV_HEAD), 1.0)
-    if kind in ("csa", "hca"):
-        usual["o_groups"] = np.maximum(np.floor(heads / HEADS_A_GROUP), 1.0)
+    usual |= {name: np.maximum(np.floor(heads / each), 1.0) for name, each in HEADS_A.get(kind, {}).items()}
     dims = {name: _said(cols[name], usual.get(name, 0.0)) for name in NAMES}
     cached = kv_bytes(ctx.option("kv_dtype"), "bf16")
     return Module(kind, heads, **dims, cached_bytes=cached if ctx.option("kv_dtype") else ACTIVATION_BYTES)

@@ -39,7 +39,7 @@ def outputs(dims: Module) -> tuple[Width, ...]:
 def indexer(dims: Module) -> tuple[Width, ...]:
     """Products of the indexer: its queries, its key or compressor, its heads' weights."""
     queries = dims.index_heads * dims.index_dim
-    if dims.kind == "msa":
+    if dims.separate:
         return ((queries + dims.index_dim, dims.hidden),)
     key = dims.index_dim * (4.0 if dims.compressed else 1.0)  # two overlapping windows, each a value and a gate
     return (queries, dims.q_lora_rank), (key + dims.index_heads, dims.hidden)

@@ -27,8 +27,6 @@ NET_OF = {
     **dict.fromkeys(("nvfp4", "mxfp4"), "gemm_fp4"),
 }
 
-SHORT_S = 4e-4
-
 
 def net_of(case: Mapping[str, Any]) -> str:
     """The net that answers a case."""
@@ -97,8 +95,8 @@ FAMILY = Family(
     faces=faces,
     reads="operands",
     grows={
-        "m": Grows(6, below_s=SHORT_S),
-        "n": Grows(2, step=64, below_s=SHORT_S),
-        "k": Grows(2, step=64, below_s=SHORT_S),
+        "m": Grows(6),
+        "n": Grows(3, step=64),
+        "k": Grows(3, step=64),
     },
 )

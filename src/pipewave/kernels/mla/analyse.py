@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CONTEXT, GENERATION = "mla_context", "mla_generation"
 NOPE_DIM = 128.0
 VALUE_DIM = 128.0
+SHORTEST = 16  # tokens of a cache: a page
 MOST_HEADS = 128.0  # of any row
 
 
@@ -75,5 +76,5 @@ FAMILY = Family(
     example="pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
     faces=faces,
     reads="operands",
-    grows={"heads": Grows(6, usual=(0.0, MOST_HEADS))},
+    grows={"heads": Grows(6, usual=(0.0, MOST_HEADS)), "kv_lens": Grows(4, step=SHORTEST, over="q_lens")},
 )

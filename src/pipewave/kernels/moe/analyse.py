@@ -23,6 +23,8 @@ from pipewave.physics.energy import Work
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
 
+LONG_S = 64e-3  # weights of many experts take long at any size
+
 
 def least(work: Layer, ctx: Context, at: MoeMachine) -> Demand:
     """Least work: routed pairs through the matrices present, weights of the experts surely in use once."""
@@ -94,5 +96,5 @@ FAMILY = Family(
     example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
     faces=faces,
     reads="operands",
-    grows={"tokens": Grows(6)},
+    grows={"tokens": Grows(6, below_s=LONG_S)},
 )

@@ -48,6 +48,8 @@ class GpuTimer:
 
         self._torch, self._engine = torch, engine
         torch.cuda.init()
+        if engine == "sglang":
+            _as_served()
         self.env: Mapping[str, Any] = machine.current()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.peaks = peaks_of(properties.name, properties.multi_processor_count)
@@ -143,7 +145,8 @@ class GpuTimer:
             if scales
             else {}
         )
-        return partial(run.outplace_fused_experts, x, w13, w2, weights, ids, **more)
+        # Experts are filtered only where a GPU holds some of them.
+        return partial(run.outplace_fused_experts, x, w13, w2, weights, ids, filter_expert=False, **more)
 
     def _expert_weights(self, of: Lookup) -> tuple[Any, Any, tuple[Any, ...]]:
         torch, sizes = self._torch, ((of.e, 2 * of.n, of.k), (of.e, of.k, of.n))
@@ -167,6 +170,12 @@ class GpuTimer:
     def _fp8(self, *size: int) -> Any:
         torch = self._torch
         return torch.randn(*size, dtype=torch.bfloat16, device="cuda").to(torch.float8_e4m3fn)
+
+
+def _as_served() -> None:
+    """SGLang's kernels ask for the settings of a server: those of one that was started without any."""
+    settings = import_module("sglang.srt.server_args")
+    settings.set_global_server_args_for_scheduler(settings.ServerArgs(model_path="dummy"))
 
 
 def compile_ahead(launches: Sequence[Callable[[], Any]]) -> None:

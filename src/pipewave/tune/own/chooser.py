@@ -7,29 +7,30 @@ octaves or more, so that they hold for several ways to fill the last wave; their
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pipewave.tune.cells import shortlist
 from pipewave.tune.own.anchors import Floats, Ints
+from pipewave.tune.own.deciding import Candidate, decision
 from pipewave.tune.own.model import Model
 from pipewave.tune.own.sizes import Sizes, drawn
 from pipewave.tune.own.works import Works
-from pipewave.tune.wave import Tabulated, predict_us, tabulate
+from pipewave.tune.reading.emitted import function
 
-SAMPLES = 2048  # launches drawn to work out short lists, within the sizes seen and as many beyond
+SAMPLES, BEYOND = 4096, 2048  # launches drawn to work out short lists: within the sizes seen, and around them
 CHUNK = 512  # of them at once
 LEAST = 4  # of them that a short list is worked out from
 WIDTHS = (1, 2, 4)  # octaves of the cells that answer where no launch was drawn into a narrower one
-MOST = 4  # candidates of a cell: each costs more than a microsecond
+MOST = 4  # candidates of a cell: each costs a fifth of a microsecond or more
 HALVED = 2  # leading sizes that cells take in half octaves
 CELLED = 8  # leading sizes that cells are distinguished by
 MEMO = 1 << 16
-Row = tuple[int, Callable[..., Any], float, Tabulated]  # configuration, its counts of a launch, correction, law
 Key = tuple[Any, ...]
+Decide = Callable[..., int | None]  # the numbers of a launch → a configuration, None where its turns were not read
 
 
 class Chooser:
@@ -39,11 +40,12 @@ class Chooser:
         self.works, self.sizes, self.model, self.usable = works, sizes, model, usable
         self.inputs = tuple(dict.fromkeys((*sizes.names, *works.inputs)))
         self._size_at = tuple(self.inputs.index(name) for name in sizes.names)
-        self._fast = [made[0].fast(self.inputs) for made in works.formulas]
-        self._laws = {int(i): tabulate(model.law[i], model.peaks.sms, int(model.resident[i])) for i in usable}
+        self.cell = _cell(len(self.inputs), self._size_at[:CELLED])
+        self.wide_cells = [_cell(len(self.inputs), self._size_at[:CELLED], octaves) for octaves in WIDTHS]
         self.memo: dict[Key, int] = {}
-        self.rows: dict[int, tuple[Row, ...]] = {}
-        self.wide: tuple[dict[int, tuple[Row, ...]], ...] = tuple({} for _ in WIDTHS)
+        self.short: dict[int, Decide] = {}
+        self.wide: tuple[dict[int, Decide], ...] = tuple({} for _ in WIDTHS)
+        self._made: dict[tuple[int, ...], Decide] = {}
         self._seen: Floats | None = seen if len(seen) else None
 
     def choose(self, key: Key) -> int:
@@ -58,37 +60,10 @@ class Chooser:
         self.memo[key] = config
         return config
 
-    def cell(self, key: Key) -> int:
-        """The cell of a launch."""
-        packed = 0
-        for i, at in enumerate(self._size_at[:CELLED]):
-            less = key[at] - 1
-            packed = packed << 7 | (less * less if i < HALVED else less).bit_length()
-        return packed
-
-    def wide_cell(self, key: Key, octaves: int) -> int:
-        """The cell of a launch, every size in so many octaves."""
-        packed = 0
-        for at in self._size_at[:CELLED]:
-            packed = packed << 7 | (key[at] - 1).bit_length() // octaves
-        return packed
-
     def decide(self, key: Key) -> int:
         """Evaluate the short list of the cell; the first of equals wins."""
-        rows = self.rows.get(self.cell(key)) or self._found(key)
-        best, least = rows[0][0], math.inf
-        if len(rows) == 1:
-            return best
-        sms, work, before = self.model.peaks.sms, (), None
-        for index, counted, factor, law in rows:
-            if counted is not before:
-                work, before = counted(*key), counted
-                if work is None:
-                    return self._whole(key)
-            us = factor * predict_us(work, sms, law)
-            if us < least:
-                best, least = index, us
-        return best
+        index = (self.short.get(self.cell(*key)) or self._found(key))(*key)
+        return self._whole(key) if index is None else index
 
     def _whole(self, key: Key) -> int:
         """Choose by the whole model, for a launch whose turns the fast formulas do not know."""
@@ -99,41 +74,49 @@ class Chooser:
     def _logs(self, key: Key) -> Floats:
         return np.log(np.maximum([[float(key[at]) for at in self._size_at]], 1.0))
 
-    def _found(self, key: Key) -> tuple[Row, ...]:
+    def _found(self, key: Key) -> Decide:
         """The short list of a cell that has none yet."""
         if self._seen is not None:
             seen, self._seen = self._seen, None
             self._sample(seen)
-            return self.rows.get(self.cell(key)) or self._found(key)
-        rows: tuple[Row, ...] | None = None
-        for octaves, listed in zip(WIDTHS, self.wide, strict=True):
-            rows = rows or listed.get(self.wide_cell(key, octaves))
-        rows = self.rows[self.cell(key)] = rows or self._new(key)
-        return rows
+            return self.short.get(self.cell(*key)) or self._found(key)
+        found: Decide | None = None
+        for cell, listed in zip(self.wide_cells, self.wide, strict=True):
+            found = found or listed.get(cell(*key))
+        found = self.short[self.cell(*key)] = found or self._new(key)
+        return found
 
-    def _new(self, key: Key) -> tuple[Row, ...]:
+    def _new(self, key: Key) -> Decide:
         """The short list of a cell that no sample fell into, by its first launch."""
         counts = self.works.counts(dict(zip(self.inputs, key, strict=True)))[None]
         ranked, factor = self._judged(counts, self._logs(key))
-        return self._rows(self._short(ranked), factor)
+        return self._decide(self._short(ranked), factor)
 
     def _sample(self, seen: Floats) -> None:
         """Draw launches like those seen, and keep of each cell the few configurations that lose nothing there."""
-        at = np.concatenate([drawn(seen, SAMPLES, wider=1.0), drawn(seen, SAMPLES)])
+        at = np.concatenate([drawn(seen, SAMPLES, wider=1.0), drawn(seen, BEYOND)])
         counts, logs = self.works.many(self.sizes.numbers(at)), np.log(np.maximum(at, 1.0))
         parts = [self._judged(counts[i : i + CHUNK], logs[i : i + CHUNK]) for i in range(0, len(at), CHUNK)]
         ranked, factor = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         bits = np.frexp(at[:, :CELLED] - 1)[1].astype(np.int64)
         fine = bits.copy()
         fine[:, :HALVED] = np.frexp((at[:, :HALVED] - 1) ** 2)[1]
-        for octaves, rows in zip(WIDTHS, self.wide, strict=True):
+        wider: dict[int, tuple[int, ...]] = {}
+        for octaves, wide in zip(reversed(WIDTHS), reversed(self.wide), strict=True):
             for name, index in _grouped(_packed(bits // octaves)):
                 if len(index) < LEAST:
                     continue
-                listed = self._short(ranked[index])
-                rows[name] = self._rows(listed, factor[index])
+                beyond = wider.get(int(_packed(bits[index[:1]] // (2 * octaves))[0]), ())
+                listed = self._with(self._short(ranked[index]), beyond)
+                wider[name] = tuple(listed)
+                wide[name] = self._decide(listed, factor[index])
                 for cell, inside in _grouped(_packed(fine[index])) if octaves == 1 else ():
-                    self.rows[cell] = self._rows(listed, factor[index[inside]])
+                    self.short[cell] = self._decide(listed, factor[index[inside]])
+
+    def _with(self, listed: Ints, beyond: tuple[int, ...]) -> Ints:
+        """A short list with what wins in the wider cell around it: few samples of a cell do not tell what else does."""
+        more = [one for one in beyond if one not in listed][: max(MOST - len(listed), 0)]
+        return np.array([*listed, *more], np.int64)
 
     def _judged(self, counts: Floats, logs: Floats) -> tuple[Floats, Floats]:
         """What choices go by (log µs), and how far it is above the laws alone: each [s, c]."""
@@ -147,19 +130,32 @@ class Chooser:
         kept = np.full(len(only), position[0] if len(position) else 0, np.int64)
         return np.asarray(self.usable[shortlist(only - only.min(axis=1, keepdims=True), kept, MOST)])
 
-    def _rows(self, chosen: Ints, factor: Floats) -> tuple[Row, ...]:
-        """These with their mean correction [s, c] over some launches; those that do the same work stand together."""
-        chosen = chosen[np.argsort(self.works.group[chosen], kind="stable")]
-        mean = np.exp(factor[:, chosen].mean(axis=0))
-        return tuple(self._row(int(i), float(by)) for i, by in zip(chosen, mean, strict=True))
+    def _decide(self, chosen: Ints, factor: Floats) -> Decide:
+        """The choice among these with their mean correction [s, c] over some launches."""
+        chosen = np.sort(chosen)
+        listed = tuple(chosen.tolist())
+        if listed not in self._made:
+            self._made[listed] = decision([self._candidate(i) for i in listed], self.inputs, self.model.peaks.sms)
+        return partial(self._made[listed], *np.exp(factor[:, chosen].mean(axis=0)).tolist())
 
-    def _row(self, index: int, factor: float) -> Row:
-        return index, self._fast[int(self.works.group[index])], factor, self._laws[index]
+    def _candidate(self, index: int) -> Candidate:
+        counted = self.works.formulas[int(self.works.group[index])][0]
+        return Candidate(index, counted, self.model.law[index], int(self.model.resident[index]))
 
     def expected_us(self, key: Key) -> Floats:
         """Predicted µs [c] of every configuration at a launch."""
         counts = self.works.counts(dict(zip(self.inputs, key, strict=True)))[None]
         return np.asarray(self.model.us(counts, self._logs(key))[0])
+
+
+def _cell(inputs: int, sizes: Sequence[int], octaves: int = 0) -> Callable[..., int]:
+    """A function of the inputs of a launch: the cell that it lies in, by the sizes among them, each in so many octaves;
+    in one and the leading ones in half octaves by default."""
+    packed = "0"
+    for i, at in enumerate(sizes):
+        bits = f"((v{at} - 1)**2).bit_length()" if i < HALVED and not octaves else f"(v{at} - 1).bit_length()"
+        packed = f"({packed} << 7 | {bits} // {max(octaves, 1)})"
+    return function([f"v{at}" for at in range(inputs)], [f"return {packed}"], {})
 
 
 def _packed(bits: Ints) -> Ints:

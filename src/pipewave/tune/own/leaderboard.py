@@ -50,7 +50,7 @@ class Pipewave(SpaceSelector):
         self.held: dict[tuple[float, ...], Ints] = {}  # resident blocks [c] of a launch's binaries, by its sizes
 
     def fit(self, anchors: Anchors, of: Space) -> None:
-        """Fit the laws; launches to lean on are the anchors' own, and so is what the author would choose there."""
+        """Fit the laws; launches to rest on are the anchors' own, and so is what the author would choose there."""
         prior, base = self.prior or (None, ())
         self.usable = np.isfinite(anchors.us).any(axis=0)
         self.model = fit(anchors, peaks_of_space(of), None, prior, base, _default_at(of, anchors))

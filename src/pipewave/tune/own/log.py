@@ -32,7 +32,7 @@ def write(target: Path, of: Described, named: Mapping[str, Any], grid: Any, numb
     """Append a launch as one line, in one write, so that processes do not mix theirs."""
     given = [{**named, **config} for config in of.configs]
     grids = [_extents(grid(each) if callable(grid) else grid) for each in given]
-    record = {"kernel": of.name, "source_sha256": of.source_sha256, "args": {n: _told(v) for n, v in named.items()},
+    record = {"kernel": of.name, "source_sha256": of.source_sha256, "args": {n: _plain(v) for n, v in named.items()},
               "grids": grids, "numbers": dict(numbers), "counts": np.round(counts, 6).tolist()}  # fmt: skip
     line = json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def _extents(size: Any) -> list[int]:
     return [int(extent) for extent in (size if isinstance(size, tuple | list) else (size,))]
 
 
-def _told(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """An argument as text that makes another like it: a tensor by type and extents."""
     tensor = tensor_of(value)
     if tensor is None:

@@ -14,7 +14,7 @@ from pipewave.tune.reading.formula import GRID, NUMEL
 from pipewave.tune.reading.launch import tensor_of
 
 MOST_KNOWN = 1 << 16  # launches remembered at a place
-Picker = Callable[[Sequence[Any], Any, Any], tuple[Any, ...]]  # (args, kwargs, grid) → what is picked
+Picker = Callable[[Sequence[Any], Any, Any], Any]  # (args, kwargs, grid) → a tuple of what is picked
 
 
 def site_of(args: Sequence[Any], kwargs: Any, grid: Any) -> tuple[Any, ...]:
@@ -26,8 +26,8 @@ def site_of(args: Sequence[Any], kwargs: Any, grid: Any) -> tuple[Any, ...]:
 class Place:
     """What was chosen at one place in a program, by everything a choice depends on there: one look for a launch known.
 
-    `inputs`: the sizes that a choice depends on, the same for all kinds of launches that come by; `kinds`: of what is
-    picked, so much tells the kind of a launch, the rest are its sizes.
+    `inputs`: the sizes that a choice depends on, the same for all kinds of launches that come by; `pick` gives None for
+    a launch of another place; `kinds`: of what is picked, so much tells the kind of a launch, the rest are its sizes.
     """
 
     __slots__ = ("inputs", "kinds", "known", "pick")
@@ -36,7 +36,7 @@ class Place:
         self.inputs = tuple(inputs)
         parts = _kind_parts(of, args, kwargs)
         self.kinds = len(parts)
-        self.pick = _picker([*parts, *(_input(of, args, grid, name) for name in self.inputs)])
+        self.pick = _picker([*parts, *(_input(of, args, grid, name) for name in self.inputs)], (args, kwargs, grid))
         self.known: dict[tuple[Any, ...], int] = {}
 
     def remember(self, key: tuple[Any, ...], config: int) -> int:
@@ -110,9 +110,17 @@ def _numel(value: Any) -> int:
     return 0 if tensor is None or tensor.elements is None else tensor.elements
 
 
-def _picker(parts: Sequence[str]) -> Picker:
-    """A function of the arguments. The text holds positions and names of parameters, nothing of the user's values."""
+def _picker(parts: Sequence[str], at: tuple[Sequence[Any], Any, Any] | None = None) -> Picker:
+    """A function of the arguments; `at`: a launch of the only place that it answers for. The text holds positions and
+    names of parameters, nothing of the user's values."""
     space: dict[str, Any] = {"__builtins__": {}, "numel": _numel, "int": int, "type": type, "dtype": getattr}
-    exec(f"def pick(a, k, g):\n    return ({''.join(part + ', ' for part in parts)})", space)
+    other = ""
+    if at is not None:
+        args, kwargs, grid = at
+        space |= {"len": len, "names": tuple(kwargs), "grid": getattr(grid, "__code__", type(grid))}
+        same_grid = "dtype(g, '__code__', None)" if hasattr(grid, "__code__") else "type(g)"
+        by_name = "(*k,) != names" if kwargs else "k"
+        other = f"if {same_grid} is not grid or len(a) != {len(args)} or {by_name}: return None\n    "
+    exec(f"def pick(a, k, g):\n    {other}return ({''.join(part + ', ' for part in parts)})", space)
     picker: Picker = space["pick"]
     return picker

@@ -56,6 +56,9 @@ class TunedKernel:
         self._pickers: dict[Any, Any] = {}
         self._entries: dict[Any, tuple[Chooser | Always, Any]] = {}
         self._places: dict[Any, Place | None] = {}  # None: launches of several sets of inputs come by
+        self._place: Place | None = None  # of the last launch: most programs launch a kernel from one
+        self._choosers: dict[tuple[Place, tuple[Any, ...]], Chooser | Always] = {}
+        self._prunes = bool(getattr(upstream, "early_config_prune", None) or getattr(upstream, "perf_model", None))
         self._lock = threading.RLock()
         self._device: Device | None = options.device
         self._looked = options.device is not None
@@ -87,30 +90,42 @@ class TunedKernel:
         if self.reason:
             self.provenance["upstream"] += 1
             return None
+        place = self._place
         try:
-            site = site_of(args, kwargs, grid)
-            place = self._places.get(site)
-            if place is None:
-                entry = self._entries.get((site, self._pickers[site](args, kwargs, grid)))
-                key = () if entry is None else entry[1](args, kwargs, grid)
-            else:
-                launch = place.pick(args, kwargs, grid)
-                found = place.known.get(launch)
-                if found is not None:
-                    return found
-                entry, key = self._entries.get((site, launch[: place.kinds])), launch[place.kinds :]
+            launch: Any = None if place is None else place.pick(args, kwargs, grid)
+            if launch is None:
+                place = self._places.get(site_of(args, kwargs, grid))
+                launch = None if place is None else place.pick(args, kwargs, grid)
+                self._place = place
+            found = None if place is None else place.known.get(launch)
+            if found is None and self._by_model_alone():
+                found = self._unseen(place, launch) if place is not None else self._anywhere(args, kwargs, grid)
         except (KeyError, AttributeError, TypeError):
-            entry = None
-        if entry is not None and self._log is None and not self._prunes() and not self._measures():
-            index = entry[0].memo.get(key)
-            if index is None:
-                self.provenance["model"] += 1
-                index = entry[0].remember(key, entry[0].decide(key))
-            return index if place is None else place.remember(launch, index)
-        return self._slow(args, kwargs, grid)
+            found = None
+        return self._slow(args, kwargs, grid) if found is None else found
 
-    def _prunes(self) -> bool:
-        return bool(getattr(self.upstream, "early_config_prune", None) or getattr(self.upstream, "perf_model", None))
+    def _by_model_alone(self) -> bool:
+        """Whether nothing but the model decides: no log, no measuring, no pruning by the user."""
+        return self._log is None and not self._prunes and not self._measures()
+
+    def _unseen(self, place: Place, launch: tuple[Any, ...]) -> int:
+        """The choice for a launch of a known kind at a known place. KeyError for another kind."""
+        chooser = self._choosers[place, launch[: place.kinds]]
+        return place.remember(launch, self._counted(chooser, launch[place.kinds :]))
+
+    def _anywhere(self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> int:
+        """The choice at a place that launches of several sets of inputs come by. KeyError where it is new."""
+        site = site_of(args, kwargs, grid)
+        chooser, pick = self._entries[site, self._pickers[site](args, kwargs, grid)]
+        return self._counted(chooser, pick(args, kwargs, grid))
+
+    def _counted(self, chooser: Chooser | Always, key: tuple[Any, ...]) -> int:
+        """A choice by sizes, counted where it is new."""
+        found = chooser.memo.get(key)
+        if found is None:
+            self.provenance["model"] += 1
+            found = chooser.remember(key, chooser.decide(key))
+        return found
 
     def _may_measure(self) -> bool:
         """Whether there is budget left to measure with, now or when no graph is captured any more."""
@@ -150,7 +165,7 @@ class TunedKernel:
         index = self._pick(state, args, kwargs, grid, numbers, counts, allowed)
         if state.chooser is not None and state.works.is_followed:
             self._enter(state.chooser, args, kwargs, grid, index)
-        elif state.chooser is None and self._log is None and not (self._may_measure() or self._prunes()):
+        elif state.chooser is None and self._log is None and not (self._may_measure() or self._prunes):
             self._enter(Always(), args, kwargs, grid, index)
         return index
 
@@ -190,7 +205,7 @@ class TunedKernel:
 
     def _allowed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
         """Configurations that the user's own pruning leaves."""
-        if not self._prunes():
+        if not self._prunes:
             return list(range(len(self.configs)))
         self.upstream.nargs = dict(zip(self.arg_names, args, strict=False))
         left = self.upstream.prune_configs(dict(kwargs))
@@ -268,7 +283,7 @@ class TunedKernel:
                     each.fit(device.peaks)
             new = True
         if new:
-            self._entries, self._places = {}, {}  # choosers are new
+            self._entries, self._places, self._choosers, self._place = {}, {}, {}, None  # choosers are new
 
     def keep(self, state: KindState, numbers: Mapping[str, Any], counts: Floats, timed: measuring.Timed,
               by_name: Mapping[str, Any]) -> None:  # fmt: skip
@@ -302,9 +317,11 @@ class TunedKernel:
             self._places[site] = Place(self.of, args, kwargs, grid, chooser.inputs)
         place = self._places[site]
         if place is not None and place.inputs != chooser.inputs:  # kinds of other arguments come by here
-            place = self._places[site] = None
+            place = self._places[site] = self._place = None
         if place is not None:
-            place.remember(place.pick(args, kwargs, grid), index)
+            launch = place.pick(args, kwargs, grid)
+            self._choosers[place, launch[: place.kinds]] = chooser
+            place.remember(launch, index)
 
 
 def _keywords(config: Any) -> dict[str, Any]:

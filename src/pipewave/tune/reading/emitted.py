@@ -42,7 +42,7 @@ class Emitted:
         return self._sum(value.terms, value.const) if isinstance(value, Traced) else _literal(value)
 
     def _sum(self, terms: Terms, const: Any) -> str:
-        parts = [text if by == 1 else f"{_literal(by)}*{text}" for text, by in ((self._text(n), by) for n, by in terms)]
+        parts = [_scaled(self._text(node), by) for node, by in terms]
         alone = parts[0] if len(terms) == 1 and terms[0][1] == 1 and not const else ""
         return alone or "(" + " + ".join([*parts, *([_literal(const)] if const else [])]) + ")"
 
@@ -66,7 +66,14 @@ class Emitted:
         if kind == "*":
             return f"({self._text(of[0])}*{self._text(of[1])})"
         sides = [self._text(side[1]) if side[0] == "node" else _literal(side[1]) for side in of]
-        return f"{kind}({', '.join(sides)})" if kind in CALLED else f"({sides[0]} {kind} {sides[1]})"
+        return self._called(kind, sides) if kind in CALLED else f"({sides[0]} {kind} {sides[1]})"
+
+    def _called(self, kind: str, sides: Sequence[str]) -> str:
+        return f"{kind}({', '.join(sides)})"
+
+
+def _scaled(text: str, by: Any) -> str:
+    return text if by == 1 else f"-{text}" if by == -1 else f"{_literal(by)}*{text}"
 
 
 def _literal(number: Any) -> str:
@@ -78,27 +85,26 @@ def identifier(name: str) -> str:
     return "v_" + "".join(c if c.isalnum() else "_" for c in name)
 
 
-def compiled(
-    trace: Trace, outputs: Sequence[Any], given: Sequence[str] = ()
-) -> tuple[tuple[str, ...], Callable[..., Any], Callable[..., Any]]:
-    """Inputs used, or those given, and two functions of them: one of numbers, None where a guard fails, and one of
-    arrays. Both return the outputs as a tuple."""  # fmt: skip
+def compiled(trace: Trace, outputs: Sequence[Any]) -> tuple[tuple[str, ...], Callable[..., Any], Callable[..., Any]]:
+    """Inputs used, and two functions of them: one of numbers, None where a guard fails, and one of arrays. Both return
+    the outputs as a tuple."""
     guards = [(Traced(trace, ((node, 1),), 0, None), turned) for node, turned in trace.guards]
     text = Emitted(trace, [*(guard for guard, _ in guards), *outputs])
     checks = [f"{'not ' if turned else ''}{text.number(guard)}" for guard, turned in guards]
     at_checks = len(text.lines)
     results = [text.number(value) for value in outputs]
-    inputs = tuple(given or text.inputs)
+    inputs = tuple(text.inputs)
     leave = [f"if {' or '.join(checks)}: return None"] if checks else []
     answer = f"return ({', '.join(results)},)"
     scalar = [*text.lines[:at_checks], *leave, *text.lines[at_checks:], answer]
-    return inputs, _function(inputs, scalar, SCALARS), _function(inputs, [*text.lines, answer], ARRAYS)
+    names = [identifier(name) for name in inputs]
+    return inputs, function(names, scalar, SCALARS), function(names, [*text.lines, answer], ARRAYS)
 
 
-def _function(inputs: Sequence[str], lines: Sequence[str], names: Mapping[str, Any]) -> Callable[..., Any]:
-    """A function of the inputs. The text is made of numbers, operators and names given here, of nothing else."""
+def function(arguments: Sequence[str], lines: Sequence[str], names: Mapping[str, Any]) -> Callable[..., Any]:
+    """A function of the arguments. The text is made of numbers, operators and names given here, of nothing else."""
     body = "\n    ".join(lines)
     space: dict[str, Any] = {**names, "nan": math.nan, "inf": math.inf, "__builtins__": {}}
-    exec(f"def formula({', '.join(map(identifier, inputs))}):\n    {body}", space)
-    function: Callable[..., Any] = space["formula"]
-    return function
+    exec(f"def formula({', '.join(arguments)}):\n    {body}", space)
+    made: Callable[..., Any] = space["formula"]
+    return made

@@ -39,11 +39,6 @@ class Formula:
     unknown: Mapping[str, int]
     traced: tuple[Trace, tuple[Any, ...]]
 
-    def fast(self, inputs: Sequence[str]) -> Callable[..., tuple[Any, ...] | None]:
-        """As `one`, of inputs in another order, for `wave.predict_us`: FLOPs are left out, nothing is idle."""
-        trace, outputs = self.traced
-        return compiled(trace, (*outputs[:-1], 0), inputs)[1]
-
 
 def inputs_of(grid: Any, named: Mapping[str, Any], constants: Sequence[str]) -> dict[str, Any]:
     """The numbers of a launch by name: its integers, the elements of its tensors, what its grid encloses."""

@@ -27,7 +27,7 @@ class _Return(Exception):
         self.value = value
 
 
-class _Left(Exception):
+class _Jump(Exception):
     """The block ends, or a loop does."""
 
 
@@ -40,7 +40,7 @@ class Reader(Expressions):
             self.statements(body)
         except _Return as returned:
             return returned.value
-        except _Left:
+        except _Jump:
             return None
         return None
 
@@ -58,10 +58,10 @@ class Reader(Expressions):
         raise _Return(self.value(node.value) if node.value else None)
 
     def _continue(self, _: ast.Continue) -> None:
-        raise _Left
+        raise _Jump
 
     def _break(self, _: ast.Break) -> None:
-        raise _Left
+        raise _Jump
 
     def _assign(self, node: ast.Assign) -> None:
         value = self.value(node.value)
@@ -99,7 +99,7 @@ class Reader(Expressions):
         """A branch that may be taken: what leaves it leaves only the branch."""
         try:
             self.statements(body)
-        except (_Left, _Return):
+        except (_Jump, _Return):
             return
 
     def _for(self, node: ast.For) -> None:
@@ -122,7 +122,7 @@ class Reader(Expressions):
         outer, self.block.weight = self.block.weight, self.block.weight * times
         try:
             self.statements(body)
-        except _Left:
+        except _Jump:
             pass
         finally:
             self.block.weight = outer

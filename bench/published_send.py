@@ -1,0 +1,111 @@
+"""How long sending a prompt's cache holds up a prefill scheduler of SGLang: `python -m bench.published_send`.
+
+Published disaggregated rows of SGLang are simulated with each time of a grid in place of the shipped one
+(`software/deployments/handover.yaml`), everything else as shipped. By what joins the pools and how prefill engines are
+cut, the time with the least mean error of groups is printed, and each group's error with the time that the other groups
+of its kind would take: errors are mean absolute logarithms of predicted over measured TTFT and TPOT, groups alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from bench.published_rows import Row, corpus, read
+from pipewave.serving.answers import client, setup_of
+from pipewave.serving.cases import from_dict
+from pipewave.serving.launched import launched
+from pipewave.software.pools import send_ms
+
+GRID_MS = (0, 8, 15, 30, 45, 60, 90, 120, 180)
+ENGINE = "sglang"
+Errors = dict[int, float]  # by milliseconds: of a row or a group
+
+
+def main() -> None:
+    """Simulate, fit, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
+    parser.add_argument("--every", type=int, default=1, help="only one row in so many of a group")
+    parser.add_argument("--only", default="", help="only rows of groups with this word")
+    parser.add_argument("--errors", type=Path, help="keep errors of rows here; the same command again goes on")
+    options = parser.parse_args()
+    rows = [
+        row for row in read(options.data or corpus()) if row.group.engine == ENGINE and "disaggregated" in row.needs
+    ]
+    known = _kept(options.errors)
+    kinds: dict[tuple[str, str], dict[str, list[Errors]]] = {}
+    for i, row in enumerate(sorted(rows, key=_key)):
+        if i % options.every or row.generated or options.only not in _key(row):
+            continue
+        if row.id not in known:
+            known[row.id] = _simulated(row)
+            _keep(options.errors, known[row.id])
+        way, errors = known[row.id]["way"], {int(ms): error for ms, error in known[row.id]["errors"].items()}
+        kinds.setdefault(tuple(way), {}).setdefault(_key(row), []).append(errors)
+    for way, groups in kinds.items():
+        show(way, {name: joined(errors) for name, errors in groups.items()})
+
+
+def _key(row: Row) -> str:
+    return f"{row.group.gpu} {row.group.precision}"
+
+
+def _kept(path: Path | None) -> dict[str, dict[str, Any]]:
+    lines = path.read_text("utf-8").splitlines() if path and path.exists() else []
+    return {one["id"]: one for one in map(json.loads, lines)}
+
+
+def _keep(path: Path | None, one: Mapping[str, Any]) -> None:
+    if path:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(one) + "\n")
+
+
+def _simulated(row: Row) -> dict[str, Any]:
+    """A row's error at every time of the grid, and what its pools' caches cross."""
+    case = from_dict(row.case)
+    traffic = case.traffic()
+    setup, _ = setup_of(case, traffic)
+    found = launched(case.model, case.gpu, setup, case.version or "", case.tp, traffic)
+    assert found is not None, row.id
+    pools = found[0]
+    errors = {}
+    for ms in GRID_MS:
+        seen = client(replace(pools, send_s=1e-3 * ms).record(traffic), traffic)
+        errors[ms] = mean(abs(math.log(seen[name] / row.measured[name])) for name in ("ttft_ms", "tpot_ms"))
+    return {"id": row.id, "way": pools.way, "errors": errors}
+
+
+def joined(rows: Sequence[Errors]) -> Errors:
+    """Means over rows or groups."""
+    return {ms: mean(one[ms] for one in rows) for ms in GRID_MS}
+
+
+def best_ms(groups: Sequence[Errors]) -> int:
+    """The time of the grid with the least mean error of groups."""
+    whole = joined(groups)
+    return min(GRID_MS, key=lambda ms: whole[ms])
+
+
+def show(way: tuple[str, str], groups: Mapping[str, Errors]) -> None:
+    """One line a kind of hand-over and one for each of its groups."""
+    shipped = send_ms(ENGINE, *way)
+    print(f"{' '.join(way):24} best {best_ms(list(groups.values()))} ms, shipped {shipped:.0f}")
+    for name, own in groups.items():
+        others = [one for other, one in groups.items() if other != name]
+        said = best_ms(others) if others else 0
+        print(
+            f"  {name:22} own {best_ms([own])} ms ({100 * own[best_ms([own])]:.0f} %), others say {said} ms "
+            f"({100 * own[said]:.0f} %), without {100 * own[0]:.0f} %"
+        )
+
+
+if __name__ == "__main__":
+    main()

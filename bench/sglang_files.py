@@ -1,0 +1,139 @@
+"""SGLang with its own fused-MoE files and with ours: `python -m bench.sglang_files --files DIR --out FILE`.
+
+Two engines share the GPU, one as it is installed, one with `SGLANG_MOE_CONFIG_DIR` (files of `pipewave tune engine
+sglang --model Qwen3-30B-A3B --out DIR`). Batches of four prompts of 512 to 16,384 tokens go to one and to the other in
+turn, while the other one idles; times are from the arrival of a batch in an idle engine to its last first token. The
+first batch of a length does not count. `--layers`: of the model, so that two fit. Needs SGLang and a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from pipewave.measure.sglang import __main__ as sglang
+from pipewave.measure.sglang import rows, scheduler
+
+MODEL = "Qwen3-30B-A3B"
+PROMPTS = (512, 1024, 2048, 4096, 8192, 16384)
+BATCH, ROUNDS = 4, 7
+PORT = 30_000
+VARIANTS = ("default", "ours")
+KV_TOKENS = BATCH * PROMPTS[-1] + 4096
+SHARED = {"mem_fraction_static": 0.92, "max_total_tokens": KV_TOKENS, "cuda_graph_max_bs_decode": BATCH}
+
+
+class Served:
+    """An engine in a process of its own, which answers a length with milliseconds."""
+
+    def __init__(self, name: str, files: Path | None, layers: int, port: int, log: Path) -> None:
+        self.name = name
+        env = {**os.environ, **({"SGLANG_MOE_CONFIG_DIR": str(files.resolve())} if files else {})}
+        command = [sys.executable, "-m", "bench.sglang_files", "--serve", str(port), "--layers", str(layers)]
+        self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         stderr=log.open("wb"), text=True)  # fmt: skip
+
+    def line(self) -> Any:
+        """The next answer. RuntimeError where the engine has ended."""
+        assert self._process.stdout is not None
+        text = self._process.stdout.readline()
+        if not text:
+            raise RuntimeError(f"the engine {self.name!r} has ended; see its log")
+        return json.loads(text)
+
+    def ms(self, length: int) -> dict[str, float]:
+        """One batch of prompts of so many tokens."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{length}\n")
+        self._process.stdin.flush()
+        found: dict[str, float] = self.line()
+        return found
+
+    def close(self) -> None:
+        """End the engine."""
+        self._process.kill()
+        self._process.wait()
+
+
+def serve(port: int, layers: int | None) -> None:
+    """Start an engine, say so, and answer lengths until the input ends. Answers go to the standard output alone."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for name, value in sglang.ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[scheduler.LOG] = str(Path(folder, "steps.jsonl"))
+        given: Any = SimpleNamespace(model=MODEL, layers=layers, memory_fraction=None)
+        sglang.ARGUMENTS.update(SHARED, port=port)
+        engine = sglang.start(given, Path(folder))
+        notes = rows.NotesFile(Path(folder, "steps.jsonl"))
+        facts = sglang.facts(engine, notes.new())
+        run = sglang.Run(engine, notes, sglang.config_of(MODEL, layers)["vocab_size"], lambda kind, row: None)
+        print(json.dumps(facts), file=answers, flush=True)
+        for text in sys.stdin:
+            batches, _, taken = run._generate(BATCH, int(text), [1] * BATCH)
+            prefills = [row for row in batches if row["mode"] == "prefill"]
+            ms = 1e3 * (prefills[-1]["ended_s"] - prefills[0]["queued_s"])
+            print(json.dumps({"ms": ms, "generate_ms": taken}), file=answers, flush=True)
+
+
+def compared(engines: Sequence[Served], length: int) -> dict[str, Any]:
+    """Both engines at one length, in turn; the order changes with the round."""
+    taken: dict[str, list[dict[str, float]]] = {engine.name: [] for engine in engines}
+    for turn in range(1 + ROUNDS):
+        for engine in engines if turn % 2 else reversed(engines):
+            taken[engine.name].append(engine.ms(length))
+    kept = {name: [one["ms"] for one in many[1:]] for name, many in taken.items()}
+    medians = {name: statistics.median(many) for name, many in kept.items()}
+    ratios = [one / other for one, other in zip(kept["default"], kept["ours"], strict=True)]
+    whole = {name: statistics.median(one["generate_ms"] for one in many[1:]) for name, many in taken.items()}
+    return {"input_len": length, "batch": BATCH, "ms": medians, "generate_ms": whole, "samples_ms": kept,
+            "speed_up": medians["default"] / medians["ours"],
+            "speed_up_rounds": np.quantile(ratios, (0.25, 0.75)).tolist()}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point; see the module's description."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--layers", type=int, default=20)
+    parser.add_argument("--serve", type=int, help="what each engine's process runs, beside this port")
+    options = parser.parse_args(argv)
+    if options.serve:
+        serve(options.serve, options.layers or None)
+        return
+    if options.files is None or options.out is None:
+        parser.error("--files and --out are needed")
+    began = time.monotonic()
+    folder = options.out.parent
+    engines = [Served(name, files, options.layers, PORT + 2000 * i, folder / f"sglang-{name}.log")
+               for i, (name, files) in enumerate(zip(VARIANTS, (None, options.files), strict=True))]  # fmt: skip
+    try:
+        facts = [one.line() for one in engines]
+        found: dict[str, Any] = {"model": MODEL, "layers": options.layers, "engine": facts[0],
+                                 "start_s": round(time.monotonic() - began, 1), "rows": []}  # fmt: skip
+        for length in PROMPTS:
+            found["rows"].append(compared(engines, length))
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
+            row = found["rows"][-1]
+            print(length, row["ms"], f"{row['speed_up']:.3f}", flush=True)
+    finally:
+        for engine in engines:
+            engine.close()
+
+
+if __name__ == "__main__":
+    main()
