@@ -20,7 +20,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.rules import DeploymentFacts
 from pipewave.step import Runner, find_engine
-from pipewave.step.inside import launches_of
+from pipewave.step.inside import inside, launches_of
 from pipewave.step.kernel_rules import every_block_us, masked_us, slow_product_us
 
 EXPERTS = {"experts": 128, "topk": 8, "hidden": 4096, "inter": 1536, "dtype": "fp8_block"}
@@ -147,3 +147,22 @@ def test_a_sparse_module_is_launched_kernel_by_kernel() -> None:
     call = AttentionModule([922], [922], kind="dsa", heads=16, hidden=6144)
     assert launches_of(call, rules["glm_moe_dsa"]) == 35
     assert launches_of(call, rules["llama"]) == 1
+
+
+def _product_us(gpu: str, version: str, rows: int, *, quantize: bool = True) -> float:
+    """µs of a down projection in FP8 inside a step of vLLM."""
+    call = Gemm(rows, 4096, 14336, dtype="fp8", quantize=quantize)
+    engine = find_engine(f"vllm:{version}").on(DeploymentFacts(gpu=gpu, mma=find(gpu).traits.mma))
+    return float(inside([call], find(gpu), engine).found.latency_us[0])
+
+
+@pytest.mark.parametrize("gpu", ["H100", "H200"])
+def test_compiled_norms_quantise_for_nothing_while_rows_stay_in_l2(gpu: str) -> None:
+    """14,336 columns of 16 bits are 28 KiB a row: 1,024 rows fit the L2 of either card, 8,192 do not."""
+    assert _product_us(gpu, "0.22.1", 8) == _product_us(gpu, "0.22.1", 8, quantize=False)
+    assert _product_us(gpu, "0.22.1", 1024) == _product_us(gpu, "0.22.1", 1024, quantize=False)
+    assert _product_us(gpu, "0.22.1", 8192) > 1.05 * _product_us(gpu, "0.22.1", 8192, quantize=False)
+
+
+def test_products_of_releases_not_read_pay_for_quantising() -> None:
+    assert _product_us("H200", "0.14.0", 8) > 1.05 * _product_us("H200", "0.14.0", 8, quantize=False)
