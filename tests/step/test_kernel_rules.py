@@ -120,6 +120,12 @@ def test_the_law_of_masked_rows_is_that_of_deepep_alone() -> None:
     call = FusedMoe(32 * 32, ep=32, **LAYER)  # type: ignore[arg-type]
     assert experts_us("deepep_narrow", 32) == pytest.approx(58 * masked_us(call, rule.masked, find("GB200")), rel=0.05)
     assert experts_us("allgather", 32) != pytest.approx(experts_us("deepep_narrow", 32), rel=0.05)
+    # A launch in low-latency mode stays masked however many tokens; one that goes by their number does not.
+    many = FusedMoe(256 * 32, ep=32, **LAYER)  # type: ignore[arg-type]
+    masked = 58 * masked_us(many, rule.masked, find("GB200"))
+    assert experts_us("deepep_ll_narrow", 256) == pytest.approx(masked, rel=0.05)
+    assert experts_us("deepep_narrow", 256) > 1.5 * masked
+    assert experts_us("deepep_ht_narrow", 32) > experts_us("deepep_ll_narrow", 32)
 
 
 @pytest.mark.skipif(not (corpus() / "aiconfigurator").is_dir(), reason="needs the corpus")
