@@ -76,6 +76,8 @@ class AttentionKernel:
     skips: bool = True  # prefill leaves out the KV tiles before a window
     splits: bool = False  # prefill splits the keys of a tile where tiles are few
     heads_last: bool = False  # prefill walks all requests for one query head before the next
+    lower: tuple[float, ...] = ()  # rows of prefill tiles for few packed queries, falling
+    lower_by_mean: bool = False  # by those of the mean request, not of the one that brings most
     alone: Alone | None = None  # physics answers prompts alone, at these costs
     alone_decode: AloneDecode | None = None  # and decode
 
