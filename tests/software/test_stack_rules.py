@@ -101,6 +101,10 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *(("A100", protocol, DECODE | {"stack": stack})
           for protocol, stack in (("cold", "sglang-0.5.10"), ("graph", "sglang-0.5.14"))),
         ("A40", "graph", DECODE | {"stack": "sglang-0.5.9"}),
+        *(("H200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": impl, "kv_lens": [32768] * 64, "window": 8192})
+          for impl in ("flash_attention", "triton")),
+        *((gpu, "graph", case | {"stack": "trtllm-1.3.0rc20", "impl": "torch_flow", "dtype": "fp8"})
+          for gpu in ("L40S", "H200") for case in (DECODE, PROMPT)),
     ],
     "mla": [
         ("B200", "graph", MLA | {"stack": stack, "impl": impl})
@@ -287,7 +291,7 @@ def forget(family: str) -> None:
 
 def family_of(rule: str) -> str:
     """The probes that a rule may move."""
-    own = {"attention_setup_saved": "steps", "moe_model": "layers", "changed_in": "changed"}
+    own = {"moe_model": "layers", "changed_in": "changed"}
     return own.get(rule) or FAMILY.get(rule.partition("_")[0], "collective")
 
 
