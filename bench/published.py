@@ -127,10 +127,10 @@ def _need(row: Row) -> str:
     """What a row needs beyond one plain engine: data-parallel attention, pools apart, drafts, or something else."""
     if row.case.get("dp", 1) > 1:
         return " (attention DP)"
+    if row.apart and row.answerable:
+        return f" ({row.apart})"
     if row.answerable and row.needs:
         return " (families read since)"
-    if row.apart and not row.needs:
-        return f" ({row.apart})"
     named = next((word for word in ("disaggregated", "speculative") if word in row.needs), "needs")
     generated = f", {row.apart}" if row.generated else ""
     return f" ({named}{generated})" if row.needs else ""

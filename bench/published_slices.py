@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pipewave
 from pipewave.errors import BadInput
+from pipewave.files import manifest
 
 Answer = dict[str, Any]
 
@@ -50,8 +50,5 @@ def _kept(path: Path) -> dict[str, Answer]:
 
 @cache
 def code() -> str:
-    """A digest of every file of the package."""
-    root, digest = Path(pipewave.__file__).parent, hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
-        digest.update(f"{path.relative_to(root)} ".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+    """A digest of every file of the package, code and data."""
+    return hashlib.sha256(json.dumps(manifest.today(code=True) | manifest.today()).encode()).hexdigest()[:16]

@@ -2,7 +2,8 @@
 
 Every GPU × family × named software × type is asked. An answer that comes from another version or another kernel than
 was named, from software that was measured on other GPUs only, or that a calibration touched, must say so in its notes.
-Whole models are asked of engine versions that were never measured, and under a calibration.
+Whole models are asked of engine versions that were never measured; estimates, served traffic, plans, steps and traces
+under a calibration.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
 STACKS = (None, "vllm-0.22.1", "vllm-0.19.0", "vllm-0.14.0", "vllm-0.10.2", "sglang-0.5.14", "sglang-0.5.6",
           "trtllm-1.3.0rc20", "trtllm-1.1.0", "torch-2.11")  # fmt: skip
 TYPES = ("bf16", "fp16", "fp8", "int8", "nvfp4")
+TRACE = Path(__file__).parents[2] / "data/measured/h200/traces/trace-Llama-3.1-8B-tp1-4layers-eager-prefill.json.gz"
 ENGINES = ("vllm:0.10.2", "vllm:0.14.0", "sglang:0.5.6", "trtllm:1.1.0")
 GPUS = ("H200", "L40S", "RTX 4090", "B300")
 
@@ -68,11 +70,28 @@ def calibrated() -> Iterator[tuple[str, bool, bool]]:
 
     import pipewave as pw
     from pipewave.residual.calibration.corrections import VARIABLE
+    from pipewave.serving.run import Server, with_interval
+    from pipewave.serving.setup import Setup
+    from pipewave.serving.traffic import synthetic
+
+    traffic = synthetic(8, input_len=512, output_len=8, concurrency=4)
+    runner = Server.of("Llama-3.1-8B", made.GPU, Setup(), traffic.longest).runner
 
     def answers() -> dict[str, tuple[float, tuple[str, ...]]]:
         call = pw.predict(pw.gemm(512, 4096, 4096, **made.SOFTWARE), made.GPU)
         whole = pw.estimate("Llama-3.1-8B", made.GPU, batch=4, input_len=512, output_len=8)
-        return {"gemm": (call.latency_us, call.notes), "estimate": (whole.prefill_ms, whole.notes)}
+        served = with_interval(Server.of("Llama-3.1-8B", made.GPU, Setup(), traffic.longest), traffic).answer
+        step = runner.steps([runner.batch([512], [512])])
+        plan = pw.plan("Llama-3.1-8B", made.GPU, isl=512, osl=8).to_dict()
+        traced = pw.trace(TRACE, gpu=made.GPU)
+        return {
+            "gemm": (call.latency_us, call.notes),
+            "estimate": (whole.prefill_ms, whole.notes),
+            "serve": (served["ttft_mean_ms"], tuple(served["notes"])),
+            "plan": (plan["winner"]["ttft_ms"], tuple(plan["notes"])),
+            "step": (float(step.total_us[0]), step.notes),
+            "trace": (sum(entry.latency_us for entry in traced.entries), traced.notes),
+        }
 
     plain = answers()
     with tempfile.TemporaryDirectory() as folder:

@@ -68,11 +68,21 @@ def test_a_series_drafts_where_all_its_twins_show_sooner_tokens_and_later_first_
     assert not drafting([*plain, *(one | {"doubt": "artefact of the table"} for one in drafts)])
 
 
+def test_beside_other_splits_of_experts_a_series_drafts_where_its_gain_falls_with_the_load() -> None:
+    loads = (4, 8, 16, 32, 64, 128)
+    split = [line("a", n, 100.0, 10.0, ep="4") for n in loads]
+    drafts = [line("b", n, 120.0, 10.0 / (1.5 - 0.1 * i), ep="1") for i, n in enumerate(loads)]
+    assert drafting([*split, *drafts]) == {"b_tp8"}
+    assert not drafting([*split, *(line("b", n, 120.0, 10.0 / 1.3, ep="1") for n in loads)])  # alike at all: no drafts
+    assert not drafting([*split, *(one | {"ttft_ms": "90.0"} for one in drafts)])  # a faster server
+
+
 @pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
 def test_runs_of_a_series_that_drafts_are_asked_so_and_apart() -> None:
     drafted = [row for row in read(corpus()) if "speculative" in row.case]
     assert {(row.group.gpu, row.group.model, row.group.precision, row.case["tp"]) for row in drafted} == {
-        ("B200", "DeepSeek-R1", "fp8", 8)
+        ("B200", "DeepSeek-R1", "fp8", 8),
+        ("B200", "Qwen3.5-397B-A17B", "fp8", 4),
     }
     assert {published.kind(row) for row in drafted} == {"sglang (drafts and does not say so)"}
 

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pipewave as pw
+from bench.chaos import silent
 from pipewave.calibrate.fit import Sample, fit, log_factors, mape
 from pipewave.calibrate.run import calibrate
 from pipewave.cli import build
@@ -234,3 +235,11 @@ def test_a_gpu_with_a_very_long_name_is_predicted_and_calibrated(tmp_path: Path)
     assert corrections.target(long.name).name != corrections.target(other.name).name
     made = calibrate(store_of(tmp_path / "rows", 1.5, gpu="x" * 400), long)
     assert made.path.is_file()
+
+
+def test_every_answer_that_a_calibration_touched_says_so() -> None:
+    """Calls, estimates, served traffic, plans, steps and traces; `make chaos` asks the same."""
+    asked = list(silent.calibrated())
+    assert len(asked) == 6
+    for what, moved, says in asked:
+        assert moved and says, what

@@ -11,7 +11,7 @@ from pipewave.gpus import find
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.cache import MISSES, MULTICAST, l2_bytes, least_dram, missing_share, walked
 from pipewave.physics.demand import PIPES, busiest, demand, floor_s, pipe_rates
-from pipewave.physics.energy import DRAWS, joules_per_flop, limited_us, watts
+from pipewave.physics.energy import DRAWS, delivered_us, joules_per_flop, limited_us, watts
 from pipewave.physics.launch import LAUNCHES, launch_s, log2
 from pipewave.physics.overlap import overlapped
 
@@ -103,6 +103,14 @@ def test_an_h200_at_its_limit_multiplies_as_its_microbenchmark_measured() -> Non
     assert watts(gpu) / joules_per_flop(gpu, "bf16") == pytest.approx(660e12, rel=0.02)
     assert watts(gpu) / joules_per_flop(gpu, "fp8") == pytest.approx(1244e12, rel=0.1)
     assert joules_per_flop(gpu, "int4") == joules_per_flop(gpu, "bf16")
+
+
+@pytest.mark.parametrize("gpu", ["H200", "L40S", "B200"])
+def test_a_board_delivers_in_a_second_what_its_limit_leaves_for_work(gpu: str) -> None:
+    """Its limit less the 16 % that clocks and leakage take, in joules."""
+    board = find(gpu)
+    joules = 0.84 * board.tdp_w * np.array([1.0, 2.5])
+    assert delivered_us(joules, board) == pytest.approx([1e6, 2.5e6], rel=1e-12)
 
 
 def test_clocks_give_way_to_the_limit() -> None:

@@ -19,7 +19,7 @@ from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE, Front
-from pipewave.software.recipes import Recipe, Requests, find
+from pipewave.software.recipes import Recipe, Requests, assumed_version, find
 from pipewave.software.rules import DeploymentFacts
 
 SLOW = Front(request_us=50_000.0, stream_us=0.0, variation=0.0)
@@ -182,6 +182,15 @@ def test_a_version_that_is_not_given_is_that_of_the_runs_that_kept_none() -> Non
     assumed, given = (answer(from_dict(case | more)) for more in ({}, {"version": "0.11.0"}))
     assert any("version not given: 0.11.0" in note for note in assumed["notes"])
     assert assumed["ttft_ms_high"] / assumed["ttft_ms"] > given["ttft_ms_high"] / given["ttft_ms"]
+
+
+def test_a_version_that_does_not_read_a_model_is_assumed_of_none() -> None:
+    """SGLang's builds between releases name no number: before 0.5.9 none read Qwen3.5 or GLM-5."""
+    old, note = assumed_version("sglang", "deepseek_v3")
+    assert old == "0.5.3" == assumed_version("sglang")[0] and "2025" in note
+    for kind in ("qwen3_5_moe_text", "glm_moe_dsa"):
+        assert assumed_version("sglang", kind) == ("0.5.9", "0.5.9 assumed, the first that reads the model")
+    assert assumed_version("elsewhere", "llama") == ("", "")
 
 
 @settings(max_examples=100, deadline=None)

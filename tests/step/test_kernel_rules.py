@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -20,7 +21,7 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.rules import DeploymentFacts
 from pipewave.step import Runner, find_engine
-from pipewave.step.inside import launches_of
+from pipewave.step.inside import UNSAID, inside, launches_of
 from pipewave.step.kernel_rules import every_block_us, masked_us, slow_product_us
 
 EXPERTS = {"experts": 128, "topk": 8, "hidden": 4096, "inter": 1536, "dtype": "fp8_block"}
@@ -119,6 +120,12 @@ def test_the_law_of_masked_rows_is_that_of_deepep_alone() -> None:
     call = FusedMoe(32 * 32, ep=32, **LAYER)  # type: ignore[arg-type]
     assert experts_us("deepep_narrow", 32) == pytest.approx(58 * masked_us(call, rule.masked, find("GB200")), rel=0.05)
     assert experts_us("allgather", 32) != pytest.approx(experts_us("deepep_narrow", 32), rel=0.05)
+    # A launch in low-latency mode stays masked however many tokens; one that goes by their number does not.
+    many = FusedMoe(256 * 32, ep=32, **LAYER)  # type: ignore[arg-type]
+    masked = 58 * masked_us(many, rule.masked, find("GB200"))
+    assert experts_us("deepep_ll_narrow", 256) == pytest.approx(masked, rel=0.05)
+    assert experts_us("deepep_narrow", 256) > 1.5 * masked
+    assert experts_us("deepep_ht_narrow", 32) > experts_us("deepep_ll_narrow", 32)
 
 
 @pytest.mark.skipif(not (corpus() / "aiconfigurator").is_dir(), reason="needs the corpus")
@@ -147,3 +154,14 @@ def test_a_sparse_module_is_launched_kernel_by_kernel() -> None:
     call = AttentionModule([922], [922], kind="dsa", heads=16, hidden=6144)
     assert launches_of(call, rules["glm_moe_dsa"]) == 35
     assert launches_of(call, rules["llama"]) == 1
+
+
+def test_an_engine_routes_what_does_not_say_how_it_is_routed_and_nothing_else() -> None:
+    engine = replace(find_engine("vllm:0.22.1"), routing="power_law_1.2")
+    routings = (UNSAID, "power_law_1.2", "balanced")
+    calls = [FusedMoe(256, experts=64, topk=6, hidden=2048, inter=1408, routing=routing) for routing in routings]
+    unsaid, skewed, balanced = inside(calls, find("H200"), engine).found.latency_us
+    assert unsaid == skewed != balanced
+    alone = inside(calls, find("H200"), replace(engine, routing="")).found.latency_us
+    assert [skewed, balanced] == pytest.approx(alone[1:])
+    assert alone[0] != skewed

@@ -92,3 +92,13 @@ def test_a_chunk_in_windows_is_held_once_and_not_by_every_request() -> None:
     other = budget(deployment, find("A100"), find_engine("trtllm"))
     whole = cache_bytes(deployment, length, chunk=chunk)
     assert requests_in(deployment, other, length, chunk) == pytest.approx(other.kv * GIB / whole)
+
+
+def test_the_report_names_every_part_to_a_thousandth() -> None:
+    """GiB by part add up to the card's."""
+    found = budget(Deployment(load("Llama-3.1-8B")), find("H100"), find_engine("vllm"))
+    told = found.to_dict()
+    parts = ("weights", "activations", "engine", "kv", "free")
+    assert [told[name] for name in (*parts, "total")] == [round(getattr(found, name), 3) for name in (*parts, "total")]
+    assert sum(told[name] for name in parts) == pytest.approx(told["total"], abs=0.003)
+    assert told["kv_tokens"] == found.kv_tokens

@@ -109,8 +109,9 @@ def _run(server: Server | Disaggregated, traffic: Any, sla: Any, *, interval: bo
 
 def _with_notes(served: Served, *pasted: Deployed | ClientLoad | None) -> dict[str, Any]:
     """The answer, with what was made of pasted command lines among its notes."""
-    notes = [*(note for one in pasted if one for note in one.notes), *served.answer.get("notes", ())]
-    return served.to_dict() | ({"notes": notes} if notes else {})
+    return served.to_dict() | {
+        "notes": [*(note for one in pasted if one for note in one.notes), *served.answer["notes"]]
+    }
 
 
 def _print(answer: Mapping[str, Any], as_json: bool) -> None:
@@ -124,7 +125,7 @@ def _print(answer: Mapping[str, Any], as_json: bool) -> None:
     table(rows, title=title, droppable=(INTERVAL,))
     rest = {k: v for k, v in answer.items() if not k.endswith(("_ms", "_low", "_high"))}
     facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine", "notes")})
-    for note in answer.get("notes", ()):
+    for note in answer["notes"]:
         print(f"note: {note}")
 
 

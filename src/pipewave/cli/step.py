@@ -46,13 +46,24 @@ def step_command(
     steps = runner.steps([batch])
     total = {side: float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}
     if as_json:
-        print(json.dumps({"schema_version": 1, **{f"{k}_us": v for k, v in total.items()}, "parts": rows}))
+        print(
+            json.dumps(
+                {
+                    "schema_version": 1,
+                    **{f"{k}_us": v for k, v in total.items()},
+                    "parts": rows,
+                    "notes": list(steps.notes),
+                }
+            )
+        )
         return
     from pipewave.cli.render import table
 
     title = f"{spec.name} on {gpu}, {engine}: {total['total']:,.0f} µs ({total['low']:,.0f} to {total['high']:,.0f})"
     shown = [_part(row, staged=split.pp > 1) for row in rows if row["total_us"]]
     table(shown, title=title, droppable=("basis", "each µs", "low", "high"))
+    for note in steps.notes:
+        print(f"note: {note}")
 
 
 def _part(row: Mapping[str, Any], *, staged: bool) -> dict[str, Any]:

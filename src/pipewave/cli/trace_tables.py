@@ -128,7 +128,7 @@ def _totals(report: Report) -> None:
 def _hints(report: Report) -> None:
     if report.shaped_share < LITTLE_SHAPED:
         print("hint: inside CUDA graphs no shapes are recorded; they come from the model: pass --model")
-    for note in dict.fromkeys(entry.note for entry in report.entries if entry.note):
+    for note in dict.fromkeys((*(entry.note for entry in report.entries if entry.note), *report.notes)):
         print(f"note: {note}")
 
 

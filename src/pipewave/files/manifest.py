@@ -16,18 +16,19 @@ from pipewave.files import packaged
 from pipewave.files.sealed import replace
 
 
-def files() -> Iterator[Path]:
-    """Every file of the package that is not code."""
+def files(*, code: bool = False) -> Iterator[Path]:
+    """Every file of the package that is not code, or is."""
     for path in sorted(packaged.ROOT.rglob("*")):
-        made = path.suffix in (".py", ".pyc") or any(part.startswith(".") for part in path.parts[-3:])
-        if path.is_file() and not made and path != packaged.MANIFEST:
+        made = path.suffix == ".pyc" or any(part.startswith(".") for part in path.parts[-3:])
+        if path.is_file() and not made and (path.suffix == ".py") is code and path != packaged.MANIFEST:
             yield path
 
 
-def today() -> dict[str, str]:
-    """Checksums of the files as they lie there, by name."""
+def today(*, code: bool = False) -> dict[str, str]:
+    """Checksums of these files as they lie there, by name."""
     return {
-        path.relative_to(packaged.ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files()
+        path.relative_to(packaged.ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files(code=code)
     }
 
 

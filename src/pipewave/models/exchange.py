@@ -26,6 +26,7 @@ MOVED = ("moe_dispatch", "moe_combine")
 SHARED = ("fused_moe", *MOVED)  # kernels whose work is that of the whole group
 NVLINK = "nvlink"  # exchanges that write into other ranks' memory
 DEEPEP = "deepep"  # low latency for few tokens of a rank, high throughput for more
+LOW_LATENCY, HIGH_THROUGHPUT = "deepep_ll", "deepep_ht"
 # Tokens of a rank that low-latency buffers hold: SGLang 0.5.14 environ.py NUM_MAX_DISPATCH_TOKENS_PER_RANK.
 FEW_TOKENS = 128
 # What engines call their exchanges: vLLM 0.22.1 config/parallel.py, SGLang 0.5.14 server_args.py moe_a2a_backend.
@@ -36,8 +37,8 @@ NAMES = {
     "allgather_quantised": GATHER + NARROW,
     "allreduce": ADDED,
     "deepep": DEEPEP + NARROW,
-    "deepep_high_throughput": "deepep_ht" + NARROW,
-    "deepep_low_latency": "deepep_ll" + NARROW,
+    "deepep_high_throughput": HIGH_THROUGHPUT + NARROW,
+    "deepep_low_latency": LOW_LATENCY + NARROW,
     "flashinfer_nvlink_one_sided": "nvlink_one_sided" + NARROW,
     "flashinfer_nvlink_two_sided": "nvlink_two_sided" + NARROW,
 }
@@ -92,7 +93,7 @@ def _way(stage: Stage) -> tuple[str, bool]:
     word = stage.exchange or GATHER
     way = word.removesuffix(NARROW)
     if way == DEEPEP:
-        way = "deepep_ll" if stage.rows <= FEW_TOKENS else "deepep_ht"
+        way = LOW_LATENCY if stage.rows <= FEW_TOKENS else HIGH_THROUGHPUT
     gathers = stage.parallel.ep == 1 and way != ADDED
     return (GATHER if gathers else way), word.endswith(NARROW)
 

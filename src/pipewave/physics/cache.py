@@ -54,7 +54,7 @@ def missing_share(law: Misses, capacity: float, footprint: Any, xp: Arith = ARRA
     """Share of `footprint` bytes (between two uses of each) that an L2 of `capacity` bytes does not hold."""
     if law.half is not None:
         over = law.half * capacity / xp.maximum(footprint, 1.0)
-        return 1.0 / (1.0 + (over if law.steepness == 1.0 else over**law.steepness))
+        return 1.0 / (1.0 + over**law.steepness)
     if law.overflows is None:
         return xp.maximum(1.0 - law.fits * capacity / xp.maximum(footprint, 1.0), 0.0)
     slope = 1.0 / (law.overflows - law.fits)

@@ -118,7 +118,7 @@ class Plan:
             "shortest": designs.shortest(),
             "winner": None if self.winner is None else self.marked(self.winner),
             "launch": None if self.winner is None else self.launch(self.winner, form),
-            "notes": self._notes(),
+            "notes": self.notes(),
             "elasticities": list(self.elasticities),
             "front": [self.marked(i) for i in self.front[:most]],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
@@ -135,7 +135,7 @@ class Plan:
         straddles = any(row[f"{name}_low"] <= limit < row[f"{name}_high"] for name, limit in limits.items())
         return row | {"sure": "perhaps" if straddles else "yes"}
 
-    def _notes(self) -> list[str]:
+    def notes(self) -> list[str]:
         """What the model, the kernels of the designs shown and the winner's interval rest on, each once."""
         shown = dict.fromkeys(int(self.designs.split[index]) for index in self._shown())
         kernels = [note for split in shown for note in self.designs.notes[split]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, overload
 
@@ -178,6 +178,14 @@ class Predictions(Sequence[Prediction]):
         answers = self.to_dict()
         kept = {f"{name}_given" if name in answers else name: column for name, column in self.carried.items()}
         return pd.DataFrame({name: np.asarray(column) for name, column in kept.items()} | answers, index=self.index)
+
+
+def said_of(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Notes on kernels, (family, note), each once, with the families it concerns."""
+    families: dict[str, dict[str, None]] = {}
+    for family, note in notes:
+        families.setdefault(note, {})[family] = None
+    return tuple(f"{', '.join(names)}: {note}" for note, names in families.items())
 
 
 def joined(parts: Sequence[tuple[Sequence[int] | slice, Predictions]]) -> Predictions:

@@ -41,7 +41,9 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     for field, title in (("unshaped", "Recognised, shape unknown"), ("unrecognized", "Not recognised")):
         if answer[field]:
             yield _left(title, answer[field])
-    notes = tuple(dict.fromkeys(str(call["note"]) for call in calls if call["note"]))
+    notes = tuple(
+        dict.fromkeys(map(str, (*(call["note"] for call in calls if call["note"]), *answer.get("notes", ()))))
+    )
     if notes:
         yield Notes(notes)
     if answer.get("command"):

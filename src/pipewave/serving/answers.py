@@ -137,7 +137,8 @@ def _version(case: Case) -> tuple[str, list[str]]:
     """The version a case is answered for, and a note where it names none."""
     if version_given(case):
         return _named(case), []
-    version, why = assumed_version(case.engine) if case.mode == "serve" else ("", "")
+    served = case.mode == "serve"
+    version, why = assumed_version(case.engine, load(case.model).model_type) if served else ("", "")
     return version, [f"version not given: {why or 'its default is assumed'}, and the interval is wider"]
 
 

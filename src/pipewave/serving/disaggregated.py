@@ -183,7 +183,7 @@ class Disaggregated:
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
-        answer = {**self.names(), **summary(record, traffic, self.gpus, sla)}
+        answer = {**self.names(), **summary(record, traffic, self.gpus, sla), "notes": list(self.notes)}
         return Served(answer, self.decode.memory, traffic, record)
 
     def record(

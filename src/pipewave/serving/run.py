@@ -101,7 +101,7 @@ class Server:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
         answer = {**self.names(), **self._speculation(traffic), **self._skews()}
-        answer |= summary(record, traffic, self.gpus, sla)
+        answer |= summary(record, traffic, self.gpus, sla) | {"notes": list(self.notes)}
         return Served(answer, self.memory, traffic, record)
 
     def names(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
     """
     middle, uncertain = server.run(traffic, sla), server.uncertain
     ends = [server.run(traffic, sla, scale=scale).answer for scale in uncertain.tried(traffic.concurrency)]
-    notes = {"notes": [uncertain.note()]}
+    notes = {"notes": [*middle.answer["notes"], uncertain.note()]}
     return replace(middle, answer={**middle.answer, **interval_ends(middle.answer, uncertain, *ends), **notes})
 
 

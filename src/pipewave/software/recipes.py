@@ -88,11 +88,15 @@ def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) ->
     return holds(recipe.get("when", {}), version, setting) and not left_out
 
 
-def assumed_version(engine: str) -> tuple[str, str]:
-    """The version of published deployments of an engine that do not tell theirs, and a note; empty for an engine
-    whose default version will do."""
+def assumed_version(engine: str, model_type: str = "") -> tuple[str, str]:
+    """The version of published deployments of an engine that do not tell theirs, and a note: for a model that it does
+    not read yet the first version that does. Empty for an engine whose default version will do."""
     found = packaged.yaml(UNVERSIONED).get(engine)
-    return (found["version"], found["note"]) if found else ("", "")
+    if found is None:
+        return "", ""
+    if first := found.get("models", {}).get(model_type):
+        return first["version"], f"{first['version']} assumed, the first that reads the model"
+    return found["version"], found["note"]
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:

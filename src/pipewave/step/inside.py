@@ -11,7 +11,7 @@ from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
-from pipewave.prediction.answers import Predictions
+from pipewave.prediction.answers import Predictions, said_of
 from pipewave.prediction.api import predict
 from pipewave.software.engines import Engine
 from pipewave.software.rules import KernelRule
@@ -81,11 +81,11 @@ def _as_run(call: Call, rule: KernelRule | None, engine: Engine) -> Call:
 
 def _notes(calls: Sequence[Call], found: Predictions, rules: Sequence[KernelRule | None]) -> tuple[str, ...]:
     """Notes of predictions and of the rules behind them, each once, with the families it concerns."""
-    kernels: dict[str, dict[str, None]] = {}
-    for call, group, rule in zip(calls, found.group.tolist(), rules, strict=True):
-        for note in (*found.sources[group].notes, *([rule.note] if rule and rule.note else [])):
-            kernels.setdefault(note, {})[call.kernel] = None
-    return tuple(f"{', '.join(names)}: {note}" for note, names in kernels.items())
+    return said_of(
+        (call.kernel, note)
+        for call, group, rule in zip(calls, found.group.tolist(), rules, strict=True)
+        for note in (*found.sources[group].notes, *([rule.note] if rule and rule.note else []))
+    )
 
 
 def _has_choice(call: Call) -> bool:

@@ -33,7 +33,7 @@ import numpy as np
 from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.calls.families import Call, FusedMoe, Gemm
 from pipewave.gpus import GPU
-from pipewave.models.exchange import FEW_TOKENS
+from pipewave.models.exchange import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY, NARROW
 from pipewave.prediction.answers import Predictions
 from pipewave.software.engines import Engine
 from pipewave.software.rules import KernelRule
@@ -73,9 +73,12 @@ def masked_parts(call: FusedMoe, active: float, gpu: GPU) -> tuple[float, float]
     return read_us, 2e6 * each * call.tokens * call.topk / call.ep / gpu.peak_flops(call.dtype)
 
 
-def law_of(call: FusedMoe, rule: KernelRule) -> tuple[float, ...]:
-    """The constants of the law that answers a call; empty where none does. Few tokens of each rank come masked."""
-    return rule.masked if call.tokens <= FEW_TOKENS * call.ep else rule.laid_out
+def law_of(call: FusedMoe, rule: KernelRule, exchange: str) -> tuple[float, ...]:
+    """The constants of the law that answers a call; empty where none does. What a low-latency exchange sends comes
+    masked, as do few tokens of each rank where the exchange goes by their number."""
+    fixed = {LOW_LATENCY: True, HIGH_THROUGHPUT: False}.get(exchange.removesuffix(NARROW))
+    few = call.tokens <= FEW_TOKENS * call.ep if fixed is None else fixed
+    return rule.masked if few else rule.laid_out
 
 
 def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
@@ -102,6 +105,6 @@ def within_rules(
 def _ruled(call: Call, rule: KernelRule, ratio: float, us: float, engine: Engine, gpu: GPU) -> float:
     """How many times its prediction of so many µs a call takes under its rule; `ratio`: without one."""
     factor = max(ratio, least_us(call, rule, gpu) / us)
-    if isinstance(call, FusedMoe) and (law := law_of(call, rule)):
+    if isinstance(call, FusedMoe) and (law := law_of(call, rule, engine.exchange)):
         factor = masked_us(call, law, gpu) / us
     return factor + rule.beside * engine.beside_clk / gpu.sustained_clock_mhz / us

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
-from pipewave.models.exchange import DEEPEP, FEW_TOKENS, NARROW
+from pipewave.models.exchange import DEEPEP, FEW_TOKENS, LOW_LATENCY, NARROW
 from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
 from pipewave.software.engines import Engine
@@ -38,7 +38,7 @@ class TwoBatch:
 
     def busy(self, computing: Array | float, exchanging: Array | float, tokens: Array | float) -> Array:
         """Time of both halves; `tokens`: of a half, on a rank."""
-        few = np.asarray(tokens) <= FEW_TOKENS if self.exchange == DEEPEP else np.bool_(self.exchange == "deepep_ll")
+        few = np.asarray(tokens) <= FEW_TOKENS if self.exchange == DEEPEP else np.bool_(self.exchange == LOW_LATENCY)
         held = computing + np.where(few, 0.0, self.sms_share) * exchanging
         return np.asarray(np.maximum(held, exchanging) + np.minimum(computing, exchanging) / self.layers)
 

@@ -12,7 +12,7 @@ from pipewave.kernels.launched import Shaped
 from pipewave.kernels.streaming.argmax import OP as ARGMAX
 from pipewave.kernels.streaming.sampling import LAWS
 from pipewave.kernels.streaming.sampling_profile import DEPENDS
-from pipewave.prediction.answers import Prediction
+from pipewave.prediction.answers import Prediction, said_of
 from pipewave.prediction.api import predict
 from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
 from pipewave.traces.group import Group
@@ -109,6 +109,7 @@ class Report:
     steps: int = 1
     idle: Idle | None = None
     ran: tuple[Ran, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON of `pipewave trace`: one object in `calls` a distinct kernel call."""
@@ -126,6 +127,7 @@ class Report:
             "by_operator": [asdict(row) for row in by_operator(self.ran)],
             "by_layer": [asdict(row) for row in by_layer(self.ran)],
             "flame": [asdict(leaf) for leaf in leaves(self.ran)],
+            "notes": list(self.notes),
         }
 
 
@@ -151,7 +153,11 @@ def report(
     of = {id(one): entry for (_, members), entry in zip(alike.values(), entries, strict=True) for one in members}
     ran = tuple(_ran(trace, one, layer, of.get(id(one))) for one, layer in zip(groups, layers, strict=True))
     entries.sort(key=lambda entry: (not entry.counted, -entry.total_recoverable_us))
-    return replace(_totals(trace, gpu.name, protocol, entries, _unpredicted(bare)), idle=idle(trace), ran=ran)
+    notes = said_of(
+        (shape.call.kernel, note) for (shape, _), one in zip(alike.values(), found, strict=True) for note in one.notes
+    )
+    whole = _totals(trace, gpu.name, protocol, entries, _unpredicted(bare))
+    return replace(whole, idle=idle(trace), ran=ran, notes=notes)
 
 
 def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:

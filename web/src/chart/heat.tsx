@@ -4,6 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 
 import { Frame, plotBox, spanX, spanY, useWidth } from "./frame";
 import { extent, short } from "./scales";
+import { Surface } from "./surface";
 
 interface HeatProps {
   xs: readonly number[];
@@ -57,22 +58,14 @@ export function Heat({ xs, ys, values, x, y, log, show, label }: HeatProps) {
       <Frame box={box} label={`Heat map of ${label}`} x={axisX} y={axisY} interactive>
         {cells}
         <rect class="heat-cell" x={left + place.column * wide} y={bottom - (place.row + 1) * high} width={wide} height={high} />
-        <rect
-          class="surface"
-          x={left}
-          y={top}
-          width={Math.max(right - left, 0)}
-          height={Math.max(bottom - top, 0)}
-          tabindex={0}
-          role="slider"
-          aria-label={`Read the heat map of ${label}`}
-          aria-valuemin={0}
-          aria-valuemax={xs.length * ys.length - 1}
-          aria-valuenow={place.row * xs.length + place.column}
-          aria-valuetext={said}
-          onPointerMove={point}
-          onPointerDown={point}
-          onKeyDown={key}
+        <Surface
+          box={box}
+          label={`Read the heat map of ${label}`}
+          text={said}
+          index={place.row * xs.length + place.column}
+          places={xs.length * ys.length}
+          onPoint={point}
+          onKey={key}
         />
       </Frame>
       <Ramp ends={ends} show={show} />

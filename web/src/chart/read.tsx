@@ -2,7 +2,8 @@
 
 import { useCallback } from "preact/hooks";
 
-import { type Axis, type Box, spanX, spanY } from "./frame";
+import { type Axis, type Box, spanY } from "./frame";
+import { Surface } from "./surface";
 
 export interface Reader {
   index: number;
@@ -22,30 +23,13 @@ interface CursorProps {
 /** The vertical line, and over the whole plot the surface that moves it. */
 export function Cursor({ reader, box, x, label, text }: CursorProps) {
   const { index, xs, move } = reader;
-  const [left, right] = spanX(box);
   const [bottom, top] = spanY(box);
   const point = useCallback((event: PointerEvent) => move(() => nearest(xs, x, event)), [xs, x, move]);
   const place = x.at(xs[index] ?? 1);
   return (
     <g>
       <line x1={place} x2={place} y1={bottom} y2={top} class="cursor" />
-      <rect
-        class="surface"
-        x={left}
-        y={top}
-        width={Math.max(right - left, 0)}
-        height={Math.max(bottom - top, 0)}
-        tabindex={0}
-        role="slider"
-        aria-label={label}
-        aria-valuemin={0}
-        aria-valuemax={xs.length - 1}
-        aria-valuenow={index}
-        aria-valuetext={text}
-        onPointerMove={point}
-        onPointerDown={point}
-        onKeyDown={(event) => step(event, reader)}
-      />
+      <Surface box={box} label={label} text={text} index={index} places={xs.length} onPoint={point} onKey={(event) => step(event, reader)} />
     </g>
   );
 }

@@ -342,6 +342,7 @@ export interface TraceAnswer extends Answer {
   by_operator?: Grouped[];
   by_layer?: Grouped[];
   idle?: Idle | null;
+  notes: string[];
 }
 
 /** Two traces, call by call; times are of one step where the traces hold different numbers of them. */

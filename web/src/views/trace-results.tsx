@@ -20,7 +20,7 @@ export function TraceResults({ answer }: { answer: TraceAnswer }) {
       {answer.idle && <IdleTime idle={answer.idle} command={answer.command} />}
       <GroupedTime title="By operator" rows={answer.by_operator ?? []} answer={answer} />
       <GroupedTime title="By layer" rows={answer.by_layer ?? []} answer={answer} />
-      <Notes notes={answer.calls.map((one) => one.note)} />
+      <Notes notes={[...answer.calls.map((one) => one.note), ...answer.notes]} />
       <Unpredicted title="Shape unknown" rows={answer.unshaped} answer={answer} />
       <Unpredicted title="Not recognised" rows={answer.unrecognized} answer={answer} />
     </>
