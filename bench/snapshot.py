@@ -1,8 +1,9 @@
 """Answers before and after a change of the code: `python -m bench.snapshot make|compare --dir DIR [--count 20000]`.
 
-`make` writes seeded cases of every family, GPU, protocol and type, and their answers by the public command; estimates
-of whole models too. `compare` answers the same cases again and lists every field that moved by more than one part in a
-million, by family, so that a change of structure can show that it changed nothing else.
+`make` writes seeded cases of every family, GPU, protocol and type, and their answers by the public command; newer
+operators' in a file of their own (`--operators`), and estimates of whole models too. `compare` answers the same cases
+again and lists every field that moved by more than one part in a million, by family, so that a change of structure can
+show that it changed nothing else.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench import snapshot_operators
 from pipewave.gpus import find, names
 
 TOLERANCE = 1e-6
+OPERATORS = "operators"  # file of newer operators' cases; records from before it have none
 PROTOCOLS = ("cold", "serving", "graph", "profiler_warm")
 TYPES = ("bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
 STACKS = (None, None, None, "vllm-0.22.1", "vllm-0.24.0", "sglang-0.5.14", "trtllm-1.3.0rc20")
@@ -123,6 +126,8 @@ def answer(folder: Path, name: str) -> None:
     """Answer the cases of a folder into `name`.jsonl and `name`-estimates.jsonl."""
     command = [sys.executable, "-m", "pipewave"]
     subprocess.run([*command, "predict", "--cases", folder / "cases.jsonl", "--out", folder / f"{name}.jsonl"])
+    if (asked := folder / f"{OPERATORS}.jsonl").exists():
+        subprocess.run([*command, "predict", "--cases", asked, "--out", folder / f"{name}-{OPERATORS}.jsonl"])
     with (folder / f"{name}-estimates.jsonl").open("w") as out:
         for arguments in estimates():
             done = subprocess.run([*command, "estimate", *arguments], capture_output=True, text=True)
@@ -151,11 +156,17 @@ def moved(old: Any, new: Any) -> float:
     return float("inf")
 
 
+def _lines(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
 def compare(folder: Path, old: str, new: str) -> int:
     """Print what moved, by kernel and field; the number of cases that moved."""
-    kernels = [json.loads(line) for line in (folder / "cases.jsonl").open()]
-    before = [json.loads(line) for name in (old, f"{old}-estimates") for line in (folder / f"{name}.jsonl").open()]
-    after = [json.loads(line) for name in (new, f"{new}-estimates") for line in (folder / f"{name}.jsonl").open()]
+    asked = [OPERATORS] * (folder / f"{old}-{OPERATORS}.jsonl").exists()
+    kernels = [one for name in ("cases", *asked) for one in _lines(folder / f"{name}.jsonl")]
+    parts = ("", *(f"-{name}" for name in asked), "-estimates")
+    before, after = ([one for part in parts for one in _lines(folder / f"{name}{part}.jsonl")] for name in (old, new))
     worst: dict[tuple[str, str], tuple[float, Any]] = {}
     cases_moved: Counter[str] = Counter()
     for i, (one, other) in enumerate(zip(before, after, strict=True)):
@@ -179,12 +190,15 @@ def main() -> int:
     parser.add_argument("what", choices=("make", "compare"))
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--operators", type=int, default=3_000, help="cases of newer operators beside them")
     parser.add_argument("--seed", type=int, default=20261122)
     options = parser.parse_args()
     options.dir.mkdir(parents=True, exist_ok=True)
     if options.what == "make":
         lines = (json.dumps(case) + "\n" for case in cases(options.count, options.seed))
         (options.dir / "cases.jsonl").write_text("".join(lines))
+        newer = (json.dumps(case) + "\n" for case in snapshot_operators.cases(options.operators, options.seed))
+        (options.dir / f"{OPERATORS}.jsonl").write_text("".join(newer))
         answer(options.dir, "before")
         return 0
     answer(options.dir, "after")

@@ -200,3 +200,27 @@ def test_tensorrt_llm_decodes_blocks_of_keys_on_one_sm_a_request() -> None:
     other = Context(pw.find("B200"), "bf16", "graph", "vllm-0.24.0", "MiniMaxM3SparseMSAImpl", context(case).options)
     split, further = FAMILY.analyse(columns(FAMILY, [case, long]), other).base_s
     assert eight - one > 3 * (further - split)
+
+
+def decoded_by_tensorrt_llm(requests: list[tuple[int, int]], **more: object) -> Analysis:
+    case = case_of("msa", requests, phase="generation", **more)
+    ctx = Context(pw.find("B200"), "bf16", "graph", "trtllm-1.3.0rc23", "msa_fmha_sm100", context(case).options)
+    return FAMILY.analyse(columns(FAMILY, [case]), ctx)
+
+
+def test_tensorrt_llm_copies_the_pool_of_index_keys_where_pages_are_of_one_size() -> None:
+    """One key head of 128 has pages as large as the indexer's: 128 requests of 65,536 keys take longer than with two
+
+    key heads, which have more to read; the copy is of the pool, twice what the requests hold.
+    """
+    requests = [(1, 65535)] * 128
+    one, two = (decoded_by_tensorrt_llm(requests, heads=heads, kv_heads=heads // 16) for heads in (16, 32))
+    assert one.base_s[0] > 2 * two.base_s[0]
+    moved = 2 * 128 * 65536 * 2 * 128 * 2  # pages twice, read and written, of 128 values of 2 bytes
+    assert one.done.l2[0] - two.done.l2[0] == pytest.approx(moved, rel=0.05)
+
+
+def test_places_without_a_block_are_walked_all_the_same() -> None:
+    """MiniMax's kernel for Blackwell loads a page for every one of the 16 places: two keys cost what 512 do, nearly."""
+    few, some = (decoded_by_tensorrt_llm([(1, kv - 1)] * 1024, heads=32, kv_heads=2).base_s[0] for kv in (2, 512))
+    assert few == pytest.approx(some, rel=0.12)

@@ -116,3 +116,22 @@ def test_kernels_that_leave_more_between_them_take_more_bandwidth() -> None:
     bandwidth = pw.find("H100").dram_gbps / pw.find("L40S").dram_gbps
     assert seconds("L40S", "chunk_kda") / seconds("H100", "chunk_kda") == pytest.approx(bandwidth, rel=0.25)
     assert seconds("H100", "flashkda_fwd") < 0.5 * seconds("H100", "chunk_kda")
+
+
+def convolved(stack: str, tokens: int, requests: int = 64) -> float:
+    """Seconds of a short convolution over 6,144 channels of prompts that are all alike."""
+    case = {"q_lens": [tokens] * requests, "channels": 6144, "width": 4, "phase": "context"}
+    family = family_of("causal_conv1d")
+    ctx = Context(H200, "bf16", "graph", stack, "causal_conv1d_fn", (("phase", "context"),))
+    return float(family.analyse(columns(family, [case]), ctx).base_s[0])
+
+
+def test_a_block_that_has_a_channel_of_a_request_takes_as_long_for_8_tokens_as_for_512() -> None:
+    """TensorRT-LLM's 64 threads; SGLang's were 128 until 0.5.14: twice the clocks. Triton's blocks share channels."""
+    assert convolved("trtllm-1.3.0rc20", 512) == pytest.approx(convolved("trtllm-1.3.0rc20", 8), rel=0.08)
+    assert convolved("sglang-0.5.10", 8) == pytest.approx(2 * convolved("trtllm-1.3.0rc20", 8), rel=0.05)
+    assert convolved("sglang-0.5.14", 8) < 0.1 * convolved("sglang-0.5.10", 8)
+
+
+def test_tokens_that_are_no_multiple_of_eight_are_read_one_by_one() -> None:
+    assert convolved("trtllm-1.3.0rc20", 7) == pytest.approx(277 / 207 * convolved("trtllm-1.3.0rc20", 8), rel=0.06)

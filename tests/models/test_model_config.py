@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -281,6 +282,26 @@ def test_files_that_are_no_config(tmp_path: object) -> None:
         load(str(tmp_path / "missing.json"))  # type: ignore[operator]
     with pytest.raises(UnknownModel, match=r"did you mean Llama-3\.1-8B"):
         load("Llama-3.1-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mamba-2.8b", "configs of type mamba are read, none is built in"),
+        ("state-spaces/mamba-370m-hf", "configs of type mamba are read"),
+        ("Lama-3.1-8B", "did you mean Llama-3.1-8B"),
+        ("deepseek-ai/DeepSeek-V3-0324", "did you mean DeepSeek-V3"),
+    ],
+)
+def test_a_suggestion_is_of_the_same_architecture(name: str, said: str) -> None:
+    with pytest.raises(UnknownModel, match=re.escape(said)):
+        load(name)
+
+
+def test_a_name_of_no_family_suggests_nothing() -> None:
+    with pytest.raises(UnknownModel) as refusal:
+        load("NotAModel-7B")
+    assert "did you mean" not in str(refusal.value)
 
 
 def test_names_ignore_case_and_organisation() -> None:

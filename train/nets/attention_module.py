@@ -22,6 +22,7 @@ MODELS: Mapping[str, Dims] = {"GLM-5": GLM, "DeepSeek-V4-Pro": PRO}  # others ha
 MOST = 400  # rows of a GPU, stack, type and kernel
 SHARES = {"mla": 0.5, "compressed": 3.0, "index": 3.0, "sparse": 3.0}  # of that: many versions, few series
 HEADS_A_KV_HEAD = 16  # MiniMax-M3's, and its indexer's
+INDEX_HEADS = 4  # MiniMax-M3's: TensorRT-LLM does not shard its indexer
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ def _dims(frame: pd.DataFrame, kind: str) -> dict[str, pd.Series]:
         for name, value in dims.items():
             found[name] = found[name].mask(named, value)
     if kind == "msa":
-        found["index_heads"] = np.maximum(frame["num_heads"] // HEADS_A_KV_HEAD, 1)
+        sharded = np.maximum(frame["num_heads"] // HEADS_A_KV_HEAD, 1)
+        found["index_heads"] = pd.Series(sharded).where(frame["framework"] != "trtllm", INDEX_HEADS)
     return found
 
 

@@ -30,6 +30,7 @@ TILE = 128.0  # rows and columns of a block of a product
 FEWEST_ROWS = 16.0  # rows a tensor-core product computes at least
 # Rows of a tile of kernels for operands with scales along k: DeepGEMM and Triton's block kernels; CUTLASS in 4 bits.
 SCALED_ROWS = {"fp8_block": 64.0, "nvfp4": 128.0, "mxfp4": 128.0}
+UNTOLD = ""  # name of stages that add to the time and are no features: a net that has not met them would extrapolate
 LOG_TIME = -24.0, -4.0  # 60 ns to 60 ms: beyond, operators only scale
 
 
@@ -106,9 +107,9 @@ class Stages:
         return Work(flops, sum(self._exchanged(part) for part in self.parts), passed).laid_out(self.calls)
 
     def _times(self) -> dict[str, Array]:
-        base = self.base_s
-        logs = {f"log_{name}": np.clip(log2(took), *LOG_TIME) for name, took in self.seconds.items()}
-        shares = {f"share_{name}": took / base for name, took in self.seconds.items()}
+        base, told = self.base_s, {name: took for name, took in self.seconds.items() if name != UNTOLD}
+        logs = {f"log_{name}": np.clip(log2(took), *LOG_TIME) for name, took in told.items()}
+        shares = {f"share_{name}": took / base for name, took in told.items()}
         return logs | shares | {"log_base": np.clip(log2(base), *LOG_TIME)}
 
     def _seconds(self, part: Stage) -> Array:

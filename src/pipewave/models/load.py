@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 from pipewave.errors import BadFile, UnknownModel, did_you_mean
 from pipewave.files import packaged
 from pipewave.models.config import parse
+from pipewave.models.families import FAMILIES
 from pipewave.models.hub import cached
 from pipewave.models.spec import ModelSpec
 
 MAX_BYTES = 16 << 20
 # Releases that share the shape of the model they were tuned from.
 RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|hf))?$", re.IGNORECASE)
+SAME_WORD = 0.75  # likeness of two spellings of a family's name: lama and llama, not mamba
 FOLDER = Path(__file__).parent.parent / "data" / "models"
 
 
@@ -69,13 +72,30 @@ def _built_in(name: str, online: str | None) -> ModelSpec:
     """A built-in model; an organisation before the name, its case, and the name of a tuned release do not matter."""
     stem = _stem(name) or _stem(RELEASE.sub("", name))
     if stem is None:
-        close = did_you_mean(name.rsplit("/", 1)[-1], names())
         raise UnknownModel(
-            f"unknown model {name!r}:{close} pass a config.json, a directory with one, a repository of the local hub "
-            f"cache, or a name that `pipewave model` lists",
+            f"unknown model {name!r}:{suggestion(name)} pass a config.json, a directory with one, a repository of the "
+            f"local hub cache, or a name that `pipewave model` lists",
             field="model",
         )
     return _built_in_file(stem, online)
+
+
+def suggestion(name: str) -> str:
+    """A built-in model of the same family that is written alike, else whether configs of that family are read.
+
+    The family is the name's first word: other architectures are no help, however alike they are spelt.
+    """
+    short = name.rsplit("/", 1)[-1]
+    family = _family(short)
+    written = get_close_matches(family, {_family(each) for each in names()}, n=1, cutoff=SAME_WORD)
+    if written and (close := did_you_mean(short, [each for each in names() if _family(each) == written[0]])):
+        return close
+    return f" configs of type {family} are read, none is built in;" if family in FAMILIES else ""
+
+
+def _family(name: str) -> str:
+    found = re.match(r"[a-z]+", name.lower())
+    return found.group() if found else ""
 
 
 def _stem(name: str) -> str | None:

@@ -19,6 +19,7 @@ from pipewave.errors import BadFile, BadInput, UnknownField, UnknownGPU, Unknown
 from pipewave.gpus import GPU, find, userfile
 from pipewave.gpus.shipped import stem_of
 from pipewave.models import ModelSpec, load, names
+from pipewave.models.load import suggestion
 from pipewave.web.limits import GPU_CHARACTERS
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -99,7 +100,7 @@ def name_of(model: str) -> str:
     known = {_key(name): name for name in names()}
     found = known.get(_key(model)) or known.get(_key(model.rsplit("/", 1)[-1]))
     if found is None:
-        close = did_you_mean(model.rsplit("/", 1)[-1], known.values()) or " see `pipewave model`;"
+        close = suggestion(model) or " see `pipewave model`;"
         raise UnknownModel(f"unknown model {model!r}:{close} or pass the content of its config.json", field="model")
     return found
 

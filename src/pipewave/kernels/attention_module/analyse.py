@@ -16,7 +16,7 @@ from pipewave.kernels.attention_module.cores import Cores, padded
 from pipewave.kernels.attention_module.counts import counts
 from pipewave.kernels.attention_module.kinds import module
 from pipewave.kernels.base import Analysis, Columns, Context, Family
-from pipewave.kernels.stages import Stage, Stages, in_units_of
+from pipewave.kernels.stages import UNTOLD, Stage, Stages, in_units_of
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import log2
@@ -24,6 +24,7 @@ from pipewave.physics.launch import log2
 # Layers that choose nothing: every net of a kind sees the same features.
 NO_CHOICE = tuple(Stage(name, launches=0.0) for name in ("index_inputs", "indexer", "topk"))
 Flags = NDArray[np.bool_]
+FEWEST_SMALL = {"msa": 4.0}  # small kernels of every stack's layer; what one launches beyond is counted, not learned
 GROUPS = {"mla": "mla_module", "dsa": "dsa", "msa": "msa", "csa": "compressed", "hca": "compressed"}
 NETS = tuple(f"{group}_{phase}" for group in dict.fromkeys(GROUPS.values()) for phase in ("context", "generation"))
 PARTS = {"indexer": "index_scores", "topk": "index_topk", "attention": "sparse_attention"}
@@ -71,8 +72,10 @@ def _module(cores: Cores) -> tuple[Stage, ...]:
     found += projections.stages("inputs", projections.compressor(dims), seen, "bf16")
     dense = expands(cores)
     found += _choice(cores, ~dense) if dims.index_heads.any() else NO_CHOICE
+    found += (cores.pooled(),) if dims.separate else ()
     beside = cores.ctx.rule("module_small_kernels", kind=dims.kind, decode=cores.decode)
-    found += (projections.small(dims, seen, beside),)
+    told = FEWEST_SMALL.get(dims.kind, beside)
+    found += (projections.small(dims, seen, told), Stage(UNTOLD, launches=beside - told))
     if dims.latent:
         found += _either(dense, (projections.expanded(dims, seen, dtype),), projections.absorbed(dims, seen))
         found += _either(dense, (cores.dense(),), (cores.attention(),))

@@ -20,6 +20,9 @@ KEYS_A_BLOCK = 64.0
 BLOCK_STEP_S = 0.9e-6  # a block of gathered keys of one tile, one after the other
 KEY_SCORE_S = 1.0e-9  # a key that a tile of the indexer walks past
 KEY_PICK_S = 0.25e-9  # a score that a row's radix select reads, all passes together
+# Clocks of an SM a 16-bit value of PyTorch's copy of a view that is not in one piece, which moves values one by one: an
+# H200 takes 33 ns a page of 128 keys of 128 that its L2 holds (python -m bench.copy_pages).
+COPY_CYCLES = 0.49
 FILL = 2.0  # blocks an SM that decoding splits contexts into
 PASSES = 2.0
 
@@ -29,7 +32,8 @@ class Walk:
     """How a kernel of gathered attention goes through a query's choice: heads a tile computes at least, what a place
 
     that holds no key costs as a share of one that does, how many times slower than products usually are it runs,
-    SMs that share a tile, and an SM's clocks that widening an element of the cache takes.
+    SMs that share a tile, an SM's clocks that widening an element of the cache takes, and the share of places without
+    a key that are read all the same.
     """
 
     tile: Any
@@ -37,6 +41,7 @@ class Walk:
     slower: Any = 1.0
     sms: Any = 1.0
     widening: Any = 0.0
+    reads: Any = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,17 @@ class Turned:
     rows: float = 0.0
     launches: float = 0.0
     partials: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What an engine copies of its pool of pages before a kernel that wants the indexer's keys in one piece.
+
+    times: pages of the pool for one in use, spare: pages a request beside (0: nothing is copied).
+    """
+
+    times: float = 0.0
+    spare: float = 0.0
 
 
 def padded(seen: Counts, dims: Module) -> Array:
@@ -85,8 +101,12 @@ class Cores:
         keys = seen.context / dims.ratio * dims.index_bytes
         tiles = np.ceil(seen.tokens * dims.index_heads / 128.0)
         most = np.maximum(seen.deepest / dims.ratio / 256.0, 1.0)
-        if dims.separate:  # both of its kernels walk blocks of keys
+        key_s, once = np.asarray(KEY_SCORE_S), np.zeros_like(keys)
+        if dims.separate:  # both of its kernels walk blocks of keys of a request, as fast as an SM draws them
             most = np.minimum(most, self._splits())
+            tiles = seen.batch * np.ceil(seen.tokens / seen.batch * dims.index_heads / 128.0)
+            once = keys  # what comes from DRAM counts once
+            key_s = np.maximum(KEY_SCORE_S, dims.index_bytes / (1e9 * self.ctx.gpu.l2_peak_gbps / self.ctx.gpu.sms))
         split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, most)
         return Stage(
             "indexer",
@@ -95,10 +115,20 @@ class Cores:
             fresh=keys,
             read=size,
             written=self._scores(),
-            gathered=tiles * seen.scored / seen.tokens * dims.index_bytes,
+            gathered=np.maximum(tiles * seen.scored / seen.tokens * dims.index_bytes - once, 0.0),
             blocks=tiles * split,
-            chain_s=KEY_SCORE_S * seen.deepest / dims.ratio / split,
+            chain_s=key_s * seen.deepest / dims.ratio / split,
         )
+
+    def pooled(self) -> Stage:
+        """The indexer's keys of every page of the pool, written in one piece where the pool does not hold them so."""
+        dims, seen, pool = self.dims, self.seen, Pool(**self.ctx.rule("module_pool", kind=self.dims.kind))
+        # Buffers of one size lie side by side in a page: the view of one of them is not in one piece.
+        mixed = (dims.kv_heads * dims.head_dim == dims.index_dim) * (pool.times > 0.0)
+        pages = pool.times * (np.ceil((seen.context / seen.batch + 1.0) / self._merged()) + pool.spare)
+        values = mixed * seen.batch * pages * self._merged() * dims.index_dim
+        size = dims.cached_bytes * values
+        return Stage("indexer", read=size, written=size, cycles=COPY_CYCLES * values, launches=1.0 * mixed)
 
     def topk(self) -> Stage:
         """The best of each query's scores: a radix select by one block a query."""
@@ -120,7 +150,8 @@ class Cores:
         prompt = (seen.longest > 1.0) | np.bool_(self.decode)  # one new token a request is decoding, to engines
         partial = self._partial_bytes() * prompt if turned.partials else 0.0
         shared = np.maximum(turned.rows / np.maximum(dims.heads / np.maximum(dims.kv_heads, 1.0), 1.0), 1.0)
-        drawn = seen.chosen * groups / np.maximum(dims.kv_heads, 1.0)  # entries
+        places = seen.chosen + walk.reads * (padded(seen, dims) - seen.chosen)
+        drawn = places * groups / np.maximum(dims.kv_heads, 1.0)  # entries
         again = np.maximum(drawn / shared - seen.entries, 0.0) * dims.entry_bytes  # what comes from DRAM counts once
         rounds = waves(tiles * split / self.ctx.gpu.sms)
         return Stage(
@@ -163,7 +194,8 @@ class Cores:
         """How the sparse kernel goes through a choice; stacks that widen the cache first run the 16-bit one."""
         narrow = self.dims.cached_bytes == 1.0
         own, wide = (
-            Walk(**self.ctx.rule("module_walks", kind=self.dims.kind, narrow=each)) for each in (narrow, False)
+            Walk(**self.ctx.rule("module_walks", kind=self.dims.kind, narrow=each, decode=self.decode))
+            for each in (narrow, False)
         )
         never = self.decode or not self.dims.latent
         widened = self.dims.heads >= (np.inf if never else self.ctx.rule("module_widens_from"))

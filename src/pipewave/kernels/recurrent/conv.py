@@ -18,6 +18,10 @@ from pipewave.physics.launch import launch_s, log2
 
 NET = "causal_conv1d"
 VALUE_CYCLES = 0.38  # clocks of an SM a value: 0.38 to 0.43 in rows of H100, H200, B200 and GB200, whose DRAM idles
+# Clocks of an SM a value of a block of threads that takes one channel of one request, whether its chunk is full or not,
+# once and for each chunk; as many as once more where the request's tokens are no multiple of 8 (read one by one).
+# From rows of H100 and H200: 224 clocks for up to 512 tokens, 154 for every 512 more.
+BLOCK_CYCLES, CHUNK_CYCLES, VECTOR = 0.137, 0.30, 8.0
 ROWS = 8.0  # tokens that a block walks at most: vLLM's and SGLang's Triton kernel
 
 
@@ -33,8 +37,9 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
     size = ACTIVATION_BYTES * seqs.tokens * channels
     history = ACTIVATION_BYTES * seqs.batch * channels * (width - 1.0)
     before = 0.0 * history if scanned else history
-    cycles = VALUE_CYCLES * seqs.tokens * channels
-    blocks = seqs.chunks * np.ceil(channels / 256.0)
+    chunk = ctx.rule("conv_chunk", scanned=scanned)
+    cycles = channels * (_cycles(requests, chunk) if chunk else VALUE_CYCLES * seqs.tokens)
+    blocks = seqs.batch * channels if chunk else seqs.chunks * np.ceil(channels / 256.0)
     more = launch_s(ctx.gpu) * (cols["branches"] - 1.0)  # each branch is a kernel of its own
     moving = Stage("stream", fresh=before, read=size, written=size + history, blocks=blocks, cycles=cycles)
     parts = (moving, Stage("branches", chain_s=more, launches=0.0))
@@ -42,6 +47,12 @@ def analyse_requests(requests: Requests, cols: Columns, ctx: Context) -> Analysi
     border = Stream(before, size, size + history, in_place=True)
     stages = Stages(ctx, len(size), parts, border, 0.0)
     return stages.analysis(seqs.features() | _features(ctx, channels, seqs.tokens, cols, scanned), NET)
+
+
+def _cycles(requests: Requests, chunk: float) -> Array:
+    """Clocks of an SM that the blocks of one channel take, each of which has a request."""
+    each = BLOCK_CYCLES * (1.0 + (requests.q % VECTOR > 0.0)) + CHUNK_CYCLES * np.ceil(requests.q / chunk)
+    return np.asarray(chunk * requests.total(each), float).reshape(requests.calls)
 
 
 def _features(ctx: Context, channels: Array, tokens: Array, cols: Columns, scanned: bool) -> dict[str, Any]:
