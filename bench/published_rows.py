@@ -8,7 +8,8 @@ So are runs of SGLang whose first prompts compile. DeepSeek-R1 in FP4 on B200 in
 was launched with chunks of 16,384 tokens (InferenceX benchmarks/dsr1_fp4_b200.sh). Where the first wave of prompts
 holds more, a prompt is cut, its second part attends to a cached prefix for the first time, and the run's mean TTFT is
 1.3 to 10 seconds more than its prompts take: times ten waves, 10 to 97 seconds once, whatever lengths, batch and GPUs.
-Below that size, and in every run of 0.5.9, nothing of the kind is seen.
+No run of 0.5.9 shows it. Below that size the same server's first tokens are still 1.7 to 3.4 times as late as 0.5.9's
+at the same load, 2 to 5 seconds once or 20 decode steps each: nothing tells which, and these twelve runs count.
 
 And so are runs that drafted without saying so (`bench.published_series`). They are asked as such.
 """
