@@ -2,7 +2,7 @@
 
 The decorator meets the launches of a space in order, with two seconds of timing, each launch answered by a random round
 of the recording and 230 µs more for the flush. Decisions are timed on this machine. `--jobs 8` replays eight kernels at
-a time, each on a core of its own. No GPU.
+a time, each on a core of its own. No GPU; `--card` measures on the one at hand, and scores by its records.
 """
 
 from __future__ import annotations
@@ -69,10 +69,23 @@ def replayed(subject: Subject, space: spaces.Space) -> dict[str, Any]:
     return record.first_use(replace(subject, launch=launch), device, on_paper(), space)
 
 
-def one(name: str, folder: Path) -> dict[str, Any]:
+def on_card(subject: Subject, space: spaces.Space) -> dict[str, Any]:
+    """Figures of `record.first_use` on the GPU at hand, which the space must be of."""
+    import torch
+
+    from pipewave.tune.own import gpu
+
+    device = gpu.current()
+    if device is None or device.peaks != peaks_of_space(space):
+        raise SystemExit(f"{space.meta['kernel']} was recorded on {space.meta['env'].get('gpu')}: run on that card")
+    return record.first_use(subject, device, torch, space)
+
+
+def one(name: str, folder: Path, *, card: bool = False) -> dict[str, Any]:
     """Figures of one kernel."""
     subject = next(each for each in subjects() if each.name == name)
-    found: dict[str, Any] = rounded(replayed(subject, spaces.read(folder / f"{name}{spaces.SUFFIX}")))
+    use = on_card if card else replayed
+    found: dict[str, Any] = rounded(use(subject, spaces.read(folder / f"{name}{spaces.SUFFIX}")))
     print(name, json.dumps(found), flush=True)
     return found
 
@@ -82,23 +95,32 @@ def alone(cores: Any) -> None:
     os.sched_setaffinity(0, {cores.get()})
 
 
+def in_turn(names: Sequence[str], folder: Path, jobs: int) -> dict[str, Any]:
+    """Figures of kernels, so many at a time."""
+    context = multiprocessing.get_context("spawn")
+    cores = context.Queue()
+    for core in sorted(os.sched_getaffinity(0))[:jobs]:
+        cores.put(core)
+    with ProcessPoolExecutor(jobs, context, alone, (cores,)) as pool:
+        return dict(zip(names, pool.map(one, names, [folder] * len(names)), strict=True))
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; see the module's description."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spaces", type=Path, default=SPACES)
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--card", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
     wanted = [name for name in options.only.split(",") if name]
     names = [each.name for each in subjects() if (options.spaces / f"{each.name}{spaces.SUFFIX}").exists()
              and (not wanted or each.name in wanted)]  # fmt: skip
-    context = multiprocessing.get_context("spawn")
-    cores = context.Queue()
-    for core in sorted(os.sched_getaffinity(0))[: options.jobs]:
-        cores.put(core)
-    with ProcessPoolExecutor(options.jobs, context, alone, (cores,)) as pool:
-        found = dict(zip(names, pool.map(one, names, [options.spaces] * len(names)), strict=True))
+    if options.card:
+        found = {name: one(name, options.spaces, card=True) for name in wanted or names}
+    else:
+        found = in_turn(names, options.spaces, options.jobs)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 

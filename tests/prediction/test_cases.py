@@ -131,6 +131,17 @@ def test_a_file_may_begin_with_a_mark_of_byte_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_refused_cases_are_counted_where_a_person_reads(tmp_path: Path) -> None:
+    cases, out = tmp_path / "cases.jsonl", tmp_path / "out.jsonl"
+    lines = [{"kernel": "gemm", "m": 4, "n": 64, "k": 64, "gpu": gpu} for gpu in ("H200", "x" * 400, "nope")]
+    cases.write_text("\n".join(map(json.dumps, lines)))
+    command = [sys.executable, "-m", "pipewave", "predict", "--cases", str(cases), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "refused cases: 2; each says why in `error` of its answer\n"
+    assert sum("error" in json.loads(line) for line in out.read_text().splitlines()) == 2
+
+
 def test_a_full_disk_is_an_error_of_the_command(tmp_path: Path) -> None:
     file = tmp_path / "cases.jsonl"
     file.write_text(json.dumps(GOOD[0]) + "\n")

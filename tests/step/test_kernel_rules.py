@@ -156,6 +156,25 @@ def test_a_sparse_module_is_launched_kernel_by_kernel() -> None:
     assert launches_of(call, rules["llama"]) == 1
 
 
+def _product_us(gpu: str, version: str, rows: int, *, quantize: bool = True) -> float:
+    """µs of a down projection in FP8 inside a step of vLLM."""
+    call = Gemm(rows, 4096, 14336, dtype="fp8", quantize=quantize)
+    engine = find_engine(f"vllm:{version}").on(DeploymentFacts(gpu=gpu, mma=find(gpu).traits.mma))
+    return float(inside([call], find(gpu), engine).found.latency_us[0])
+
+
+@pytest.mark.parametrize("gpu", ["H100", "H200"])
+def test_compiled_norms_quantise_for_nothing_while_rows_stay_in_l2(gpu: str) -> None:
+    """14,336 columns of 16 bits are 28 KiB a row: 1,024 rows fit the L2 of either card, 8,192 do not."""
+    assert _product_us(gpu, "0.22.1", 8) == _product_us(gpu, "0.22.1", 8, quantize=False)
+    assert _product_us(gpu, "0.22.1", 1024) == _product_us(gpu, "0.22.1", 1024, quantize=False)
+    assert _product_us(gpu, "0.22.1", 8192) > 1.05 * _product_us(gpu, "0.22.1", 8192, quantize=False)
+
+
+def test_products_of_releases_not_read_pay_for_quantising() -> None:
+    assert _product_us("H200", "0.14.0", 8) > 1.05 * _product_us("H200", "0.14.0", 8, quantize=False)
+
+
 def test_an_engine_routes_what_does_not_say_how_it_is_routed_and_nothing_else() -> None:
     engine = replace(find_engine("vllm:0.22.1"), routing="power_law_1.2")
     routings = (UNSAID, "power_law_1.2", "balanced")

@@ -394,6 +394,39 @@ def test_a_table_made_ahead_is_resumed_pinned_and_checked(tmp_path: Path) -> Non
     assert offline.check(again, path, offline.from_shapes(shapes), slower, made).answer == "rescale"
 
 
+class Slower(Device):
+    """The same kernel on another GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peaks = peaks_of("NVIDIA H100 80GB HBM3")
+        self.env = {"gpu": "NVIDIA H100 80GB HBM3", "driver": "1", "triton": "3"}
+
+    def us(self, launch: Launch, index: int) -> float:
+        return 1.3 * super().us(launch, index)
+
+
+def test_a_table_of_another_gpu_is_a_start_that_launches_here_correct(tmp_path: Path) -> None:
+    device = Device()
+    there = tuned(device, budget_s=1e9, cache=tmp_path)
+    for i in range(14):
+        at_size(there, 40 + 173 * i % 900, 64 + 331 * i % 1500, 64 + 97 * i % 500)
+    path = offline.write_table(there, device)
+    unmeasured = tuned(Slower(), table=path, budget_s=0.0)
+    assert at_size(unmeasured, 777, 640, 128) is not None
+    assert unmeasured.provenance == {"model": 1}
+    slower = Slower()
+    kernel = tuned(slower, table=path, budget_s=1e9, cache=False)
+    for m, n, k in ((300, 200, 96), (64, 64, 64)):
+        args = (torch.empty(m, k), torch.empty(k, n), torch.empty(m, n), m, n, k)
+        assert at_size(kernel, m, n, k) == best(slower, args)
+    assert kernel.provenance == {"measured": 2}
+    (state,) = kernel.kinds.values()
+    assert state.model is not None
+    assert state.model.there is not None
+    assert state.model.there.peaks.gpu == slower.peaks.gpu
+
+
 def test_a_table_of_another_source_is_refused_with_the_remedy(tmp_path: Path) -> None:
     named_kernel, shapes = noted_kernel(tmp_path)
     kernel = offline.kernel_of(named_kernel, Rows(), tmp_path)

@@ -139,7 +139,7 @@ def test_a_few_launches_on_a_new_card_do_with_another_cards_model() -> None:
     def lost(selector: Pipewave, count: int) -> float:
         selector.usable = np.ones(len(TILES), bool)
         selector.model = fit(
-            held[0].take(np.arange(count)), slower, None if count else target.counts[test], *(selector.prior or ())
+            held[0].take(np.arange(count)), slower, None if count else target.counts[test], selector.prior
         )
         us = target.us()[test]
         chosen = [selector.choose(target.at()[i], target.counts[i], 4) for i in test]
@@ -244,6 +244,29 @@ def test_both_predictions_are_kept_in_a_table_and_carried_to_another_card(tmp_pa
     assert there.beside.pooled.peaks.gpu == there.peaks.gpu
     few = fit(made.anchors(np.arange(4)), H200)
     assert few.beside is None
+
+
+def test_what_another_card_says_counts_less_the_more_was_measured_and_is_kept_in_a_table(tmp_path: Path) -> None:
+    made, h100 = space(), peaks_of("NVIDIA H100 80GB HBM3")
+    there = fit(made.anchors(np.arange(40)), H200)
+    test = made.anchors(np.arange(40, 80))
+
+    def away(count: int) -> float:
+        few = made.anchors(np.arange(count))
+        mixed, alone = fit(few, h100, prior=carried(there, h100)), fit(few, h100)
+        expected = moved(there, h100).us(test.counts, test.logs)
+        share = 20.0 / (20.0 + count)
+        assert mixed.there is not None
+        here = replace(mixed, there=None).us(test.counts, test.logs)
+        assert mixed.us(test.counts, test.logs) == pytest.approx(here ** (1 - share) * expected**share, rel=1e-9)
+        return float(np.abs(np.log(mixed.us(test.counts, test.logs) / alone.us(test.counts, test.logs))).mean())
+
+    assert away(60) < away(10)
+    model = fit(made.anchors(np.arange(12)), h100, prior=carried(there, h100))
+    of = Described(None, "product", made.configs, ("m", "n", "k"), (), (), {}, "0" * 64)
+    path = kept.write_table(tmp_path / "product", of, {}, {(): (model, list(made.shapes[:2]))}, {(): ("m", "n", "k")})
+    read, _, _ = kept.read_table(path, of)[1][()]
+    assert read.us(test.counts, test.logs) == pytest.approx(model.us(test.counts, test.logs), rel=1e-12)
 
 
 def test_stretched_rounds_move_no_time_and_launches_of_a_busy_host_are_left_out() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from pipewave.cli.streams import open_stream
+from pipewave.cli.streams import ended, open_stream
 from pipewave.errors import BadInput
 
 
@@ -61,4 +61,4 @@ def predict_cases(
     with ExitStack() as stack:
         source, sink = open_stream(stack, cases, "r"), open_stream(stack, out, "w")
         counts = answer_stream(source, sink, gpu=find(gpu) if gpu else None)
-    raise typer.Exit(1 if counts.failed else 0)
+    raise typer.Exit(ended(counts.failed))

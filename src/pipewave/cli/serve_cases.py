@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 
-from pipewave.cli.streams import open_stream
+from pipewave.cli.streams import ended, open_stream
 
 
 def answer_file(cases: str, out: str, executor: str | None) -> int:
@@ -21,7 +21,7 @@ def answer_file(cases: str, out: str, executor: str | None) -> int:
         pool = stack.enter_context(executors.executor(where))
         tell = stack.enter_context(_bar() if sys.stderr.isatty() else nullcontext(None))
         counts = answer_stream(source, sink, executor=pool, progress=tell)
-    return 1 if counts.failed else 0
+    return ended(counts.failed)
 
 
 @contextmanager

@@ -24,3 +24,10 @@ def open_stream(stack: ExitStack, path: str, mode: Literal["r", "w"]) -> TextIO:
     if mode == "r" and file.buffer.peek(2).startswith(GZIP):  # type: ignore[attr-defined]
         raise BadFile(f"{path} is compressed: gunzip -c {path} | pipewave ... --cases -", field="cases")
     return file
+
+
+def ended(failed: int) -> int:
+    """Exit status after a file of cases; refused ones are told on stderr, since their errors are among the answers."""
+    if failed:
+        sys.stderr.write(f"refused cases: {failed}; each says why in `error` of its answer\n")
+    return 1 if failed else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from pipewave.models.fields import Fields
@@ -40,9 +41,10 @@ class Tower:
 
 def read_tower(section: Mapping[str, Any], outer: Fields, hidden: int) -> Tower:
     """The tower of a vision_config and its projector into a text model `hidden` wide; `outer` describes the latter."""
-    fields = Fields({_SAME.get(name, name): value for name, value in section.items()})
+    fields = _named(section)
     kind = fields.text("model_type").removesuffix("_model").removesuffix("_vision")
-    return _TOWERS.get(kind, _plain)(fields, outer, hidden)
+    read = _sam_and_clip if isinstance(section.get("width"), Mapping) else _TOWERS.get(kind, _plain)
+    return read(fields, outer, hidden)
 
 
 # Names that towers use for the same widths.
@@ -52,6 +54,10 @@ _SAME = {
     "depth": "num_hidden_layers", "num_layers": "num_hidden_layers", "width": "hidden_size",
     "num_heads": "num_attention_heads", "layers": "num_hidden_layers", "attention_heads": "num_attention_heads",
 }  # fmt: skip
+
+
+def _named(section: Mapping[str, Any]) -> Fields:
+    return Fields({_SAME.get(name, name): value for name, value in section.items()})
 
 
 def _size(fields: Fields, name: str, default: int) -> int:
@@ -238,6 +244,81 @@ def _mllama(fields: Fields, outer: Fields, hidden: int) -> Tower:
     return replace(shape, layers=layers, params=embed + layers * layer + 4 * width + projector)
 
 
+def _dots(fields: Fields, outer: Fields, hidden: int) -> Tower:
+    """dots.ocr: gated blocks without biases, a merger of two maps behind a norm."""
+    width = _size(fields, "embed_dim", 1536)
+    merge = _size(fields, "spatial_merge_size", 2)
+    shape = replace(_shape(fields, merge=merge, image=784), hidden=width)
+    layer = _attention(width, biased=False) + _block(width, shape.inter, maps=3, biased=False) + 2 * width
+    merged = width * merge**2
+    merger = 2 * width + merged * merged + merged + merged * hidden + hidden
+    embed = 3 * shape.patch**2 * width + 2 * width
+    return replace(shape, params=embed + shape.layers * layer + width + merger, gated=True)
+
+
+WINDOW = 14  # patches along a side of SAM's windows
+
+
+def _sam_and_clip(fields: Fields, outer: Fields, hidden: int) -> Tower:
+    """DeepSeek-OCR: SAM on all patches, convolutions that leave one in sixteen, CLIP on those, both into one map."""
+    sam, clip = (_named(fields.raw["hidden_size"][name]) for name in ("sam_vit_b", "clip-l-14-224"))
+    first = _shape(sam, merge=4, image=_size(fields, "image_size", 1024), patch=16)
+    second = _shape(clip, merge=1, image=_size(clip, "image_size", 224))
+    steps = (256, *(sam.ints("downsample_channels") or (512, 1024)))
+    ends = 4 * steps[0] + (second.patches + 6) * second.hidden  # norms; positions, class token and norms of CLIP
+    joined = (steps[-1] + second.hidden + 3) * hidden
+    blocks = _blocks(first) + _relative(first, len(sam.ints("global_attn_indexes"))) + _blocks(second)
+    return replace(first, params=blocks + _embedded(first, second) + _narrowed(first.hidden, steps) + ends + joined)
+
+
+def _blocks(tower: Tower) -> int:
+    """Parameters of plain layers with two norms."""
+    return tower.layers * (_attention(tower.hidden) + _block(tower.hidden, tower.inter) + 4 * tower.hidden)
+
+
+def _relative(sam: Tower, whole: int) -> int:
+    """Relative positions of rows and columns, a head wide: of the image in some layers, of windows in others."""
+    side, near = 2 * sam.image // sam.patch - 1, 2 * WINDOW - 1
+    return 2 * (sam.hidden // sam.heads) * (whole * side + (sam.layers - whole) * near)
+
+
+def _embedded(sam: Tower, clip: Tower) -> int:
+    """Patches of both, biases and positions of the first."""
+    return (3 * sam.patch**2 + 1 + sam.patches) * sam.hidden + 3 * clip.patch**2 * clip.hidden
+
+
+def _narrowed(width: int, steps: tuple[int, ...]) -> int:
+    """SAM's neck and the convolutions behind it, three by three but for the first."""
+    return width * steps[0] + 9 * (steps[0] ** 2 + sum(a * b for a, b in pairwise(steps)))
+
+
+SEEN_AT_ONCE = 32_768  # positions of PaddleOCR-VL's packed images
+
+
+def _paddleocr(fields: Fields, outer: Fields, hidden: int) -> Tower:
+    """PaddleOCR-VL: SigLIP with positions of packed images and its pooling head; a projector that merges patches."""
+    shape = _shape(fields, merge=_size(fields, "spatial_merge_size", 2), image=_size(fields, "image_size", 384))
+    width, block = shape.hidden, _block(shape.hidden, shape.inter)
+    embed = 3 * shape.patch**2 * width + width + ((shape.image // shape.patch) ** 2 + SEEN_AT_ONCE) * width
+    layer = _attention(width) + block + 4 * width
+    head = _attention(width) + block + 3 * width
+    merged = width * shape.merge**2
+    projector = 2 * width + merged * merged + merged + merged * hidden + hidden
+    return replace(shape, params=embed + shape.layers * layer + 2 * width + head + projector)
+
+
+def _ovis(fields: Fields, outer: Fields, hidden: int) -> Tower:
+    """Ovis 2.5: SigLIP 2 behind which merged patches become probabilities of visual words, which have embeddings."""
+    words, side = outer.integer("visual_vocab_size", 65_536), _size(fields, "image_size", 512)
+    shape = _shape(fields, merge=_size(fields, "hidden_stride", 2), image=side, patch=16)
+    width = shape.hidden
+    embed = 3 * shape.patch**2 * width + width + (side // shape.patch) ** 2 * width
+    layer = _attention(width) + _block(width, shape.inter) + 4 * width
+    marks = 4  # words that stand for the begin and end of images and videos have no score
+    table = words * hidden + (words - marks) * (width * shape.merge**2 + 2)
+    return replace(shape, params=embed + shape.layers * layer + 2 * width + table)
+
+
 _TOWERS: dict[str, Callable[[Fields, Fields, int], Tower]] = {
     "siglip": _siglip,
     "pixtral": _pixtral,
@@ -260,4 +341,8 @@ _TOWERS: dict[str, Callable[[Fields, Fields, int], Tower]] = {
     "qwen3_omni_moe_vision_encoder": _qwen,
     "exaone4_5": _grouped,
     "mllama": _mllama,
+    "dots_ocr": _dots,
+    "dots_vit": _dots,
+    "paddleocr_vl": _paddleocr,
+    "siglip2_navit": _ovis,
 }

@@ -22,6 +22,7 @@ CHOICE = (
     "stack",
     "impl",
     "quantize",
+    "rescans",
     "note",
     "default",
     "pads",
@@ -71,10 +72,11 @@ class KernelRule:
     """How a deployment runs calls of a family and operand type: from rows of which stack, as which implementation.
 
     backend: the engine's own name of the choice, empty where there is none. quantize: whether products pay a
-    kernel of their own for it. note: why another stack's rows answer. pads: an expert's hidden and inner width, this
-    rank's part, are stored as multiples of these. blocks: rows that a grouped product walks for every expert, filled
-    or not. flops_per_clk: the most that one SM does in a clock where the kernel cannot use all of the tensor cores (0:
-    it can). runs: the operand type it runs in where that is not the weights' own.
+    kernel of their own for it; rescans: where they do not, the kernel before them reads its rows twice (for the scales,
+    then to write), which is free only while they stay in L2. note: why another stack's rows answer. pads: an expert's
+    hidden and inner width, this rank's part, are stored as multiples of these. blocks: rows that a grouped product
+    walks for every expert, filled or not. flops_per_clk: the most that one SM does in a clock where the kernel cannot
+    use all of the tensor cores (0: it can). runs: the operand type it runs in where that is not the weights' own.
     launches: launches whose host time equals that of one call (0: as many as its family has).
     exchange: it holds where tokens reach experts this way. masked: what grouped products take over masked rows, few
     for each rank: µs to start, times the time to read their weights, times the time to multiply at the peak. laid_out:
@@ -88,6 +90,7 @@ class KernelRule:
     stack: str = ""
     impl: str = ""
     quantize: bool = True
+    rescans: bool = False
     note: str = ""
     default: bool = True
     pads: tuple[int, int] = (1, 1)

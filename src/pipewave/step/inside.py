@@ -15,7 +15,7 @@ from pipewave.prediction.answers import Predictions, said_of
 from pipewave.prediction.api import predict
 from pipewave.software.engines import Engine
 from pipewave.software.rules import KernelRule
-from pipewave.step.fusion import with_fused_norms
+from pipewave.step.fusion import MIB, with_fused_norms
 from pipewave.step.kernel_rules import within_rules
 from pipewave.step.power import heat_us
 
@@ -50,7 +50,7 @@ class Kernels:
 def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
     rules = [_rule(call, engine) for call in calls]
-    calls = [_as_run(call, rule, engine) for call, rule in zip(calls, rules, strict=True)]
+    calls = [_as_run(call, rule, gpu, engine) for call, rule in zip(calls, rules, strict=True)]
     found = predict(calls, gpu, protocol="serving", stack=engine.stack)
     heat = heat_us(calls, found, gpu)
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
@@ -67,7 +67,7 @@ def _rule(call: Call, engine: Engine) -> KernelRule | None:
     return engine.kernel(call.kernel, call.dtype)
 
 
-def _as_run(call: Call, rule: KernelRule | None, engine: Engine) -> Call:
+def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Call:
     """The call as the engine runs it: by another implementation than its rows say, or from another stack's rows."""
     if isinstance(call, FusedMoe) and call.routing == UNSAID and not call.stack and not call.impl:
         call = replace(call, routing=engine.routing or UNSAID)
@@ -76,7 +76,12 @@ def _as_run(call: Call, rule: KernelRule | None, engine: Engine) -> Call:
     call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=rule.runs or call.dtype)
     if isinstance(call, Attention | Mla) and rule.cache and call.kv_dtype:
         call = replace(call, kv_dtype=rule.cache)
-    return replace(call, quantize=call.quantize and rule.quantize) if isinstance(call, Gemm) else call
+    return replace(call, quantize=call.quantize and _pays(call, rule, gpu)) if isinstance(call, Gemm) else call
+
+
+def _pays(call: Gemm, rule: KernelRule, gpu: GPU) -> bool:
+    """Whether a product pays for quantising its rows, which come in 16 bits."""
+    return rule.quantize or (rule.rescans and 2.0 * call.m * call.k > MIB * gpu.l2_mb)
 
 
 def _notes(calls: Sequence[Call], found: Predictions, rules: Sequence[KernelRule | None]) -> tuple[str, ...]:

@@ -91,18 +91,9 @@ def write_table(path: Path, of: Described, env: Mapping[str, Any], models: Fitte
                             "env": {**env}, "kinds": [], "canary": list(canary)}  # fmt: skip
     arrays: dict[str, Any] = {}
     for i, (kind, (model, seen)) in enumerate(models.items()):
+        arrays |= _arrays(str(i), model)
         card["kinds"].append({"kind": [list(pair) for pair in kind], "launches": [dict(one) for one in seen],
-                              "sizes": list(sizes[kind]), "margin": model.margin, "measured": model.launches,
-                              "card": asdict(model.peaks),
-                              "lengths": [each.length for each in model.smooth]} | _beside_card(model))  # fmt: skip
-        arrays |= {f"{i}_law": model.law, f"{i}_sigma": model.sigma, f"{i}_resident": model.resident}
-        for j, each in enumerate(model.smooth):
-            arrays |= _smooth_arrays(f"{i}_{j}", each)
-        if (other := model.beside) is not None:
-            arrays |= _smooth_arrays(f"{i}_beside", other.smooth)
-            arrays |= {f"{i}_beside_law": other.pooled.law, f"{i}_beside_offset": other.pooled.offset}
-        if (alike := model.likeness) is not None:
-            arrays |= {f"{i}_likeness_{part}": getattr(alike, part) for part in LIKENESS}
+                              "sizes": list(sizes[kind])} | _card(model))  # fmt: skip
     target = path.with_suffix(".safetensors")
     sealed.write(target, card, arrays)
     return target
@@ -121,32 +112,49 @@ def read_table(path: Path, of: Described) -> tuple[dict[str, Any], dict[Kind, tu
         if meta["kernel"][what] != wanted:
             raise TableMismatch(f"{path} was made for another {what.partition('_')[0]} of {of.name}; measure anew: "
                                 f"`pipewave tune profile FILE.py:{of.name}`", field="table")  # fmt: skip
-    return meta, {_kind(each): _model(i, each, arrays) for i, each in enumerate(meta["kinds"])}
+    return meta, {_kind(each): (_model(str(i), each, arrays), list(each["launches"]), list(each["sizes"]))
+                  for i, each in enumerate(meta["kinds"])}  # fmt: skip
 
 
 def _kind(of: Mapping[str, Any]) -> Kind:
     return tuple((name, text) for name, text in of["kind"])
 
 
-def _model(i: int, of: Mapping[str, Any], a: Mapping[str, Any]) -> tuple[Model, list[Any], list[str]]:
-    smooth = tuple(_smoother(f"{i}_{j}", length, a) for j, length in enumerate(of["lengths"]))
-    peaks, beside = Peaks(**of["card"]), None
+def _card(model: Model) -> dict[str, Any]:
+    """What of a model is no array."""
+    found: dict[str, Any] = {"margin": model.margin, "measured": model.launches, "card": asdict(model.peaks),
+                             "lengths": [each.length for each in model.smooth]}  # fmt: skip
+    if (beside := model.beside) is not None:
+        found |= {"beside_length": beside.smooth.length, "beside_share": beside.share}
+    if model.likeness is not None:
+        found |= {"likeness_level": model.likeness.level}
+    return found if model.there is None else found | {"there": _card(model.there)}
+
+
+def _arrays(name: str, model: Model) -> dict[str, Any]:
+    found = {f"{name}_law": model.law, f"{name}_sigma": model.sigma, f"{name}_resident": model.resident}
+    for j, each in enumerate(model.smooth):
+        found |= _smooth_arrays(f"{name}_{j}", each)
+    if (other := model.beside) is not None:
+        found |= _smooth_arrays(f"{name}_beside", other.smooth)
+        found |= {f"{name}_beside_law": other.pooled.law, f"{name}_beside_offset": other.pooled.offset}
+    if (alike := model.likeness) is not None:
+        found |= {f"{name}_likeness_{part}": getattr(alike, part) for part in LIKENESS}
+    return found if model.there is None else found | _arrays(f"{name}_there", model.there)
+
+
+def _model(name: str, of: Mapping[str, Any], a: Mapping[str, Any]) -> Model:
+    smooth = tuple(_smoother(f"{name}_{j}", length, a) for j, length in enumerate(of["lengths"]))
+    peaks, beside, alike = Peaks(**of["card"]), None, None
     if "beside_length" in of:
-        beside = Beside(Pooled(peaks, a[f"{i}_beside_law"], a[f"{i}_beside_offset"]),
-                        _smoother(f"{i}_beside", of["beside_length"], a), of["beside_share"])  # fmt: skip
-    alike = None
+        beside = Beside(Pooled(peaks, a[f"{name}_beside_law"], a[f"{name}_beside_offset"]),
+                        _smoother(f"{name}_beside", of["beside_length"], a), of["beside_share"])  # fmt: skip
     if "likeness_level" in of:
-        a = {f"{i}_likeness_twos": np.zeros(0), **a}  # tables before 22 November 2026 have none
-        alike = Likeness(**{part: a[f"{i}_likeness_{part}"] for part in LIKENESS}, level=of["likeness_level"])
-    model = Model(peaks, a[f"{i}_resident"], a[f"{i}_law"], smooth, a[f"{i}_sigma"], of["margin"], of["measured"],
-                  beside, alike)  # fmt: skip
-    return model, list(of["launches"]), list(of["sizes"])
-
-
-def _beside_card(model: Model) -> dict[str, float]:
-    beside, alike = model.beside, model.likeness
-    found = {} if beside is None else {"beside_length": beside.smooth.length, "beside_share": beside.share}
-    return found if alike is None else found | {"likeness_level": alike.level}
+        known = {f"{name}_likeness_twos": np.zeros(0), **a}  # tables before 22 November 2026 have none
+        alike = Likeness(**{part: known[f"{name}_likeness_{part}"] for part in LIKENESS}, level=of["likeness_level"])
+    there = _model(f"{name}_there", of["there"], a) if "there" in of else None
+    return Model(peaks, a[f"{name}_resident"], a[f"{name}_law"], smooth, a[f"{name}_sigma"], of["margin"],
+                 of["measured"], beside, alike, there)  # fmt: skip
 
 
 def _smooth_arrays(name: str, of: Smoother) -> dict[str, Any]:

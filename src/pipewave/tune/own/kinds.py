@@ -12,7 +12,7 @@ from pipewave.tune.own import measuring
 from pipewave.tune.own.anchors import Anchors, Floats, Ints, columns
 from pipewave.tune.own.chooser import Chooser
 from pipewave.tune.own.device import Built
-from pipewave.tune.own.model import Model, fit, physics, timed_everywhere
+from pipewave.tune.own.model import Model, Prior, fit, physics, timed_everywhere
 from pipewave.tune.own.peaks import Peaks
 from pipewave.tune.own.sizes import Sizes, drawn, sizes
 from pipewave.tune.own.works import Works
@@ -23,7 +23,8 @@ ELSEWHERE = 128  # launches drawn that the pooled law is asked for
 
 @dataclass(slots=True)
 class KindState:
-    """`numbers`, `counts`, `us`: launches measured; `built` by configuration; `model` and `chooser` once there are."""
+    """`numbers`, `counts`, `us`: launches measured; `built` by configuration; `model` and `chooser` once there are;
+    `prior`: the model of another GPU, as it is expected here, and the sizes that it goes by."""
 
     works: Works
     numbers: list[Mapping[str, Any]] = field(default_factory=list)
@@ -31,7 +32,7 @@ class KindState:
     us: list[Floats] = field(default_factory=list)
     built: dict[int, Built] = field(default_factory=dict)
     model: Model | None = None
-    prior: Model | None = None
+    prior: tuple[Model, tuple[str, ...]] | None = None
     chooser: Chooser | None = None
     fitted_to: int = 0  # launches
 
@@ -58,9 +59,14 @@ class KindState:
         of = self.sizes()
         anchors = self.anchors(of, peaks)
         elsewhere = self.works.many(of.numbers(drawn(anchors.at, ELSEWHERE, seed=1))) if self.works.formulas else None
-        prior = None if self.prior is None else self.prior.law_us
-        base = () if self.prior is None else self.prior.smooth
-        return fit(anchors, peaks, elsewhere, prior, base)
+        return fit(anchors, peaks, elsewhere, self._known(of))
+
+    def _known(self, of: Sizes) -> Prior | None:
+        """What another GPU's model says, where it goes by the same sizes."""
+        if self.prior is None or self.prior[1] != of.names:
+            return None
+        model = self.prior[0]
+        return Prior(model.law_us, model.smooth, model)
 
     def take(self, peaks: Peaks) -> bool:
         """Fit anew where launches have doubled, and say so; else only remember the last one's fastest."""
@@ -94,9 +100,15 @@ class KindState:
         self.model = model
         self.chooser = Chooser(self.works, of, model, usable, of.at(enclosed) if whole else np.zeros((0, len(names))))
 
+    def carry(self, model: Model, seen: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+        """Choose by another GPU's model as it is expected here, until launches are measured."""
+        self.adopt(model, seen, names)
+        assert self.chooser is not None
+        self.prior = model, self.chooser.sizes.names
+
     def expected_us(self, counts: Floats, peaks: Peaks) -> Floats:
         """µs [c] to expect of a launch before it is measured: by the model or the prior, else by physics."""
-        model = self.model or self.prior
+        model = self.model or (self.prior and self.prior[0])
         if model is not None:
             return np.asarray(model.law_us(counts[None])[0])
         of = physics(peaks, len(counts))

@@ -17,10 +17,9 @@ import numpy as np
 from pipewave.errors import BadInput
 from pipewave.tune.evaluate import regrets, summary
 from pipewave.tune.own.anchors import Anchors, Floats, Ints
-from pipewave.tune.own.model import Model, Times, fit
+from pipewave.tune.own.model import Model, Prior, fit
 from pipewave.tune.own.peaks import Peaks, peaks_of
 from pipewave.tune.own.spaces import Space, found, read
-from pipewave.tune.smooth import Smoother
 
 SLOWER = 0.02
 
@@ -44,16 +43,15 @@ class Pipewave(SpaceSelector):
 
     name = "pipewave"
 
-    def __init__(self, prior: tuple[Times, tuple[Smoother, ...]] | None = None) -> None:
+    def __init__(self, prior: Prior | None = None) -> None:
         self.prior = prior
         self.model: Model | None = None
         self.held: dict[tuple[float, ...], Ints] = {}  # resident blocks [c] of a launch's binaries, by its sizes
 
     def fit(self, anchors: Anchors, of: Space) -> None:
         """Fit the laws; launches to rest on are the anchors' own, and so is what the author would choose there."""
-        prior, base = self.prior or (None, ())
         self.usable = np.isfinite(anchors.us).any(axis=0)
-        self.model = fit(anchors, peaks_of_space(of), None, prior, base, _default_at(of, anchors))
+        self.model = fit(anchors, peaks_of_space(of), None, self.prior, _default_at(of, anchors))
         self.held = {tuple(at): held for at, held in zip(of.at().tolist(), of.held(), strict=True)}
 
     def choose(self, at: Floats, counts: Floats, default: int) -> int:

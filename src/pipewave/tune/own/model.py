@@ -29,6 +29,7 @@ from pipewave.tune.smooth import Smoother, alike, smoother
 
 PRIOR_LAUNCHES = 6.0  # measured launches that a prior counts for
 PHYSICS = 0.2  # of a measured launch: what the physics of the GPU counts for, at each
+THERE_LAUNCHES = 20.0  # measured launches that another GPU's whole model counts for
 SHRINK = 1.0  # launches that "like all others" counts for, in how much slower a configuration is than the pooled law
 SMOOTHED = 6  # launches from which on residuals are smoothed over sizes
 ALIKE_FROM, ALIKE_ALONE = 10, 50  # launches up to which likeness says nothing, from which on it alone decides
@@ -72,7 +73,8 @@ class Model:
     """`law` [c, terms]; `smooth`: corrections, in turn (of the prior's GPU, then of this one); `sigma` [c] relative
     error; `margin`: log µs that a choice has to gain over the first configuration; `beside`: the other prediction, with
     which the mean is taken, None where few launches were measured; `likeness`: the third one, in place of the last
-    correction, None likewise."""  # fmt: skip
+    correction, None likewise; `there`: the model of another GPU as it is expected here, which counts as
+    `THERE_LAUNCHES` launches of this one, None where there is none."""  # fmt: skip
 
     peaks: Peaks
     resident: Ints
@@ -83,6 +85,7 @@ class Model:
     launches: int
     beside: Beside | None = None
     likeness: Likeness | None = None
+    there: Model | None = None
 
     def law_us(self, counts: Floats, resident: Ints | None = None) -> Floats:
         """Predict launches [s, c, 6] by the laws alone, `resident` [s, c] if it is known of each: [s, c] µs."""
@@ -98,6 +101,13 @@ class Model:
 
     def us(self, counts: Floats, logs: Floats, resident: Ints | None = None) -> Floats:
         """Predict launches: [s, c] µs."""
+        here = self._here_us(counts, logs, resident)
+        if self.there is None:
+            return here
+        share = THERE_LAUNCHES / (THERE_LAUNCHES + self.launches)
+        return np.asarray(here ** (1.0 - share) * self.there.us(counts, logs, resident) ** share)
+
+    def _here_us(self, counts: Floats, logs: Floats, resident: Ints | None) -> Floats:
         held = self.resident if resident is None else resident
         law = np.log(np.maximum(self.law_us(counts, held), 1e-3))
         own = law + self.log_factor(logs)
@@ -165,24 +175,33 @@ def pooled(anchors: Anchors, peaks: Peaks) -> Pooled:
     return Pooled(peaks, law, off.sum(axis=0) / (timed.sum(axis=0) + SHRINK))
 
 
-def fit(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None = None, prior: Times | None = None,
-        base: tuple[Smoother, ...] = (), default: Ints | None = None) -> Model:  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is known of a kernel before it is measured: times by the laws alone; corrections over sizes, which
+    predictions keep; and the whole model of another GPU, as it is expected here."""
+
+    us: Times
+    smooth: tuple[Smoother, ...] = ()
+    there: Model | None = None
+
+
+def fit(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None = None, prior: Prior | None = None,
+        default: Ints | None = None) -> Model:  # fmt: skip
     """Fit everything.
 
     Args:
         anchors: launches measured; may be none, with a prior.
         peaks: where they were measured.
         elsewhere: counts [v, c, 6] of launches like those to choose for; default: the anchors'.
-        prior: times to expect there; default: the pooled law of the anchors.
-        base: corrections that the prior brings, which predictions keep.
+        prior: what to expect there; default: the pooled law of the anchors.
         default: the choice [s] to beat at each launch; default: the first configuration.
     """
-    made = _without_margin(anchors, peaks, elsewhere, prior, base)
+    made = _without_margin(anchors, peaks, elsewhere, prior)
     if len(anchors.us) < JUDGED:
         return made
     predicted = np.empty_like(anchors.us)
     for out, rest in folds(len(anchors.us)):
-        fitted, test = _without_margin(anchors.take(rest), peaks, elsewhere, prior, base), anchors.take(out)
+        fitted, test = _without_margin(anchors.take(rest), peaks, elsewhere, prior), anchors.take(out)
         predicted[out] = np.log(fitted.us(test.counts, test.logs, test.resident)) + fitted.sigma
     at, default = np.arange(len(anchors.us)), np.zeros(len(anchors.us), np.int64) if default is None else default
     predicted = np.where(np.isfinite(anchors.us), predicted, np.inf)
@@ -190,22 +209,19 @@ def fit(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None = None, prior: 
     return replace(made, margin=margin(is_slower(anchors.us, default), predicted, default))
 
 
-def _without_margin(
-    anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, prior: Times | None, base: tuple[Smoother, ...]
-) -> Model:
-    if prior is None:
-        of = pooled(anchors, peaks)
-        prior = of.us
+def _without_margin(anchors: Anchors, peaks: Peaks, elsewhere: Floats | None, prior: Prior | None) -> Model:
+    known = Prior(pooled(anchors, peaks).us) if prior is None else prior
     there, held = anchors.counts, anchors.resident
     if elsewhere is not None and len(elsewhere):
         there, held = elsewhere, anchors.usual
-    expected = prior(there, held) * np.exp(_shift(anchors, prior))
+    expected = known.us(there, held) * np.exp(_shift(anchors, known.us))
     parts = [(_design(there, peaks, held), expected, np.sqrt(PRIOR_LAUNCHES / len(there)))]
-    us = anchors.us / np.exp(_carried(base, anchors))
+    us = anchors.us / np.exp(_carried(known.smooth, anchors))
     if len(anchors.us):
         parts.append((_design(anchors.counts, peaks, anchors.resident), us, 1.0))
     law = wave.fit(parts, TERMS)
-    made = Model(peaks, anchors.usual, law, base, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us))
+    made = Model(peaks, anchors.usual, law, known.smooth, np.full(len(law), SIGMA), UNJUDGED, len(anchors.us),
+                 there=known.there)  # fmt: skip
     return _corrected(made, anchors, us) if len(anchors.us) >= SMOOTHED else made
 
 

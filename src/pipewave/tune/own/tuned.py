@@ -22,7 +22,9 @@ from pipewave.tune.own.chooser import Always, Chooser
 from pipewave.tune.own.described import Described, Kind, described
 from pipewave.tune.own.device import Device, Launch
 from pipewave.tune.own.kinds import KindState
+from pipewave.tune.own.peaks import Peaks
 from pipewave.tune.own.sites import Place, kind_picker, named, site_of, size_picker
+from pipewave.tune.own.transfer import moved
 from pipewave.tune.own.works import Works
 from pipewave.tune.reading.formula import inputs_of
 
@@ -32,8 +34,9 @@ BUDGET_S = 2.0
 @dataclass(frozen=True, slots=True)
 class Options:
     """`budget_s`: seconds of timing at first use, in all; `trips`: loop trips where the source does not tell them;
-    `table`: a table to choose by, which is never written; `cache`: a folder instead of the user's, False for none;
-    `device`: what measures, default: the GPU in use."""  # fmt: skip
+    `table`: a table to choose by, which is never written (another GPU's is a start, and launches are measured);
+    `cache`: a folder instead of the user's, False for none; `device`: what measures, default: the GPU in use.
+    """
 
     budget_s: float = BUDGET_S
     trips: Any = None
@@ -63,6 +66,7 @@ class TunedKernel:
         self._device: Device | None = options.device
         self._looked = options.device is not None
         self._table: Mapping[Kind, Any] = {}
+        self._carried_to: Peaks | None = None  # this GPU's, where the table is another one's
         self._hooks = [config.pre_hook for config in self.configs]
         self._log = log.path()
 
@@ -129,7 +133,8 @@ class TunedKernel:
 
     def _may_measure(self) -> bool:
         """Whether there is budget left to measure with, now or when no graph is captured any more."""
-        return self.options.table is None and self.spent_s < self.options.budget_s and self.device() is not None
+        is_open = self.options.table is None or self._carried_to is not None
+        return is_open and self.spent_s < self.options.budget_s and self.device() is not None
 
     def _measures(self) -> bool:
         """Whether a launch not seen before is to be measured."""
@@ -180,10 +185,15 @@ class TunedKernel:
 
     def _recall(self, kind: Kind, state: KindState) -> None:
         if self.options.table is not None:
-            self._table = self._table or kept.read_table(Path(self.options.table), self.of)[1]
+            self._read_table(self.options.table)
             if kind in self._table:
-                state.adopt(*self._table[kind])
-            return
+                model, seen, names = self._table[kind]
+                if self._carried_to is None:
+                    state.adopt(model, seen, names)
+                else:
+                    state.carry(moved(model, self._carried_to), seen, names)
+            if self._carried_to is None:
+                return
         device, path = self.device(), self.path()
         if device is None or path is None:
             return
@@ -194,6 +204,14 @@ class TunedKernel:
                 self.spent_s += float(record["seconds"])
         if state.us:
             state.fit(device.peaks)
+
+    def _read_table(self, path: str | Path) -> None:
+        """Read the table, once; one of another GPU is a start for this one, and launches are measured too."""
+        if not self._table:
+            meta, self._table = kept.read_table(Path(path), self.of)
+            device, made_on = self.device(), meta["env"].get("gpu")
+            if device is not None and made_on and made_on != device.env.get("gpu"):
+                self._carried_to = device.peaks
 
     def path(self) -> Path | None:
         """Where what is measured is kept, without suffix."""
