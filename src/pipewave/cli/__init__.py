@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -15,6 +16,8 @@ from pipewave.errors import PipewaveError
 # Matrices here are small: more threads hardly help, and where a quota holds fewer cores than the host shows they wait
 # for one another (read once, when numpy is imported; a value of the user's stays).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+
+COLLECTED_AFTER = 50_000  # new objects: looking for cycles among modules that load takes a fifteenth of a short command
 
 app = typer.Typer(
     name="pipewave",
@@ -76,6 +79,7 @@ def main() -> None:
     """Run the command line; an error of ours is one line on stderr and exit status 2."""
     if sys.stdout is None:
         raise SystemExit("error: standard output is closed" if sys.stderr else 2)
+    gc.set_threshold(COLLECTED_AFTER)
     try:
         build()(args=spelled(build(), sys.argv[1:]))
     except PipewaveError as error:

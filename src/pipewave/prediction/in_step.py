@@ -103,7 +103,6 @@ def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith
 
 
 def _setup_s(family: Family, ctx: Context, stack: str | None) -> float:
-    if family.name != "attention":
-        return 0.0
     framework = stacks.framework(stack or stacks.DEFAULT[ctx.protocol])
-    return float(constant("attention_setup_saved", mma=ctx.gpu.traits.mma, framework=framework, impl=ctx.impl))
+    facts = {"family": family.name, "mma": ctx.gpu.traits.mma, "framework": framework, "impl": ctx.impl}
+    return float(constant("step_setup_saved", **facts))

@@ -142,9 +142,10 @@ def _value_dim(framework: str, dim: float) -> float:
 def assumed(ctx: Context) -> str:
     """Whose costs stand in for those of a kernel that nobody measured on such parts; empty where rows tell."""
     alone = engine_of(ctx, int(ctx.option("head_dim"))).alone
-    if alone is None or ctx.option("variant") == DECODE or alone.measured_on == ctx.gpu.architecture:
+    if alone is None or ctx.option("variant") == DECODE or not alone.borrowed_from:
         return ""
-    return f"no rows of {ctx.impl} on {ctx.gpu.architecture} parts: it takes the cycles measured on {alone.measured_on}"
+    where, other = ctx.gpu.architecture, alone.borrowed_from
+    return f"no rows of {ctx.impl} on {where} parts: it takes the cycles measured on {other}"
 
 
 def faces() -> Faces:

@@ -21,7 +21,6 @@ from pipewave.physics.overlap import overlapped
 ALONE_CYCLES = 2400.0  # of SM time for one head in a kernel that takes heads one by one
 MEMORY_SHARE = 0.9  # of datasheet bandwidth that a streaming kernel reaches
 PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
-LOCAL = 8192.0  # keys of Llama 4's local attention
 # Longest cache over the mean of its batch, at most, in the rows that nets were trained on; those of others are even.
 # Rows of ragged batches are cold: under `graph` nets know even ones alone.
 UNEVEN, UNEVEN_WARM = {"fa3": 24.0}, {"fa3": 2.1}
@@ -129,10 +128,10 @@ def _longest_part(rule: str, deepest: Amount, part: Amount, xp: Arith) -> Amount
 
 
 def _window(shape: Shape, setting: AttentionSetting) -> Array | float | None:
-    """The window a kernel applies; SGLang passes local attention to FlashAttention only."""
-    if shape.window is None or setting.framework != "sglang" or setting.engine.name.startswith("fa"):
+    """The window a kernel applies."""
+    if shape.window is None or setting.widest_window is None:
         return shape.window
-    return np.where(np.asarray(shape.window) >= LOCAL, 0.0, shape.window)
+    return np.where(np.asarray(shape.window) >= setting.widest_window, 0.0, shape.window)
 
 
 def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> DecodeTimes:

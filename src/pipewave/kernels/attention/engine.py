@@ -35,13 +35,13 @@ class Alone(NamedTuple):
     alone. In cycles.
 
     `step`, a KV tile of a block; `masked`: the same over that, under a window; `wave`: a wave of blocks besides its
-    steps. `measured_on`: the architecture whose rows say so.
+    steps. `borrowed_from`: the architecture whose rows say so, where it is another.
     """
 
     step: float
     masked: float
     wave: float
-    measured_on: str = ""
+    borrowed_from: str = ""
 
 
 class AloneDecode(NamedTuple):
@@ -76,6 +76,8 @@ class AttentionKernel:
     skips: bool = True  # prefill leaves out the KV tiles before a window
     splits: bool = False  # prefill splits the keys of a tile where tiles are few
     heads_last: bool = False  # prefill walks all requests for one query head before the next
+    lower: tuple[float, ...] = ()  # rows of prefill tiles for few packed queries, falling
+    lower_by_mean: bool = False  # by those of the mean request, not of the one that brings most
     alone: Alone | None = None  # physics answers prompts alone, at these costs
     alone_decode: AloneDecode | None = None  # and decode
 
@@ -134,7 +136,12 @@ class Case:
         if found is None:
             return None
         (step, step_dim), (wave, wave_dim) = found["step_cycles"], found["wave_cycles"]
-        return Alone(step + step_dim * dim, found["masked"], wave + wave_dim * dim, found["measured_on"])
+        return Alone(
+            step + step_dim * dim,
+            found["masked"],
+            wave + wave_dim * dim,
+            found["borrowed_from"].get(self.gpu.architecture, ""),
+        )
 
     def alone_decode(self, engine: str) -> AloneDecode | None:
         """The same of decode."""

@@ -28,12 +28,8 @@ def engine_of(ctx: Context, head_dim: int, latent: bool = False) -> AttentionKer
 
 
 def _runs_fp8(ctx: Context, name: str) -> bool:
-    """Whether products run in fp8: Hopper's and Blackwell's engines quantise the queries of an fp8 cache.
-
-    TensorRT-LLM's kernels for other parts (Ada, workstation Blackwell) take as long in fp8 as in 16 bits.
-    """
-    large = ctx.gpu.traits.asynchronous
-    if ctx.dtype.startswith("fp8"):
-        return large or name != "fmha"
-    cached = ctx.option("kv_dtype") or ctx.dtype
-    return large and cached.startswith("fp8") and name in ("fa3", "fmha", "trtllm_gen")
+    """Whether products run in fp8."""
+    operands = ("queries" if ctx.dtype.startswith("fp8") else
+                "cache" if str(ctx.option("kv_dtype")).startswith("fp8") else "none")  # fmt: skip
+    facts = {"engine": name, "asynchronous": ctx.gpu.traits.asynchronous, "fp8": operands}
+    return bool(constant("attention_fp8_products", **facts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ from pipewave.physics.waves import waves as waves_of
 
 MEMORY_SHARE = 0.8  # of datasheet bandwidth that a streaming kernel reaches
 COPY_BYTES = 16.0  # an SM moves a clock in the small kernels around attention
-SMALL_TILE = 64.0  # rows of the tile that FlashAttention 3 and FlashInfer take for few queries
 PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
 TAIL_SORTED, TAIL = 0.3, 0.6  # share of the longest block that the last SM runs alone
 ALIKE = 0.3  # relative difference of blocks up to which they share waves
@@ -148,15 +148,15 @@ def makespan(
 
 
 def _tile_rows(engine: AttentionKernel, shape: Shape) -> Amount:
-    """Query rows of a tile; FlashInfer and FlashAttention 3 take smaller ones for few queries."""
-    rows, xp = float(engine.prefill.rows), shape.requests.xp
-    if engine.name == "flashinfer":
-        packed = shape.tokens * shape.group / shape.batch
-        return xp.where(packed > SMALL_TILE, rows, xp.where(packed > 16, SMALL_TILE, 16.0))
-    if engine.name == "fa3":
-        packed = shape.longest * shape.group
-        return xp.where(packed > SMALL_TILE, rows, SMALL_TILE)
-    return rows
+    """Query rows of a tile: the lowest that holds the packed queries, where an engine has lower ones."""
+    found = rows = float(engine.prefill.rows)
+    if engine.lower:
+        most = shape.tokens / shape.batch if engine.lower_by_mean else shape.longest
+        packed = most * shape.group
+        found = engine.lower[-1]
+        for taller, height in pairwise(reversed((rows, *engine.lower))):
+            found = shape.xp.where(packed > taller, height, found)
+    return found
 
 
 def times_of(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> PrefillTimes:

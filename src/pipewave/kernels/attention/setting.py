@@ -35,7 +35,7 @@ class AttentionSetting:
     engine: AttentionKernel
     companions: Companions
     decode_companions: Companions
-    framework: str
+    widest_window: float | None  # keys from which decode applies no window; None: it applies every one
     sms: float
     hertz: float
     launch_s: float
@@ -78,7 +78,7 @@ def _setting(
         engine=engine,
         companions=companions_of(ctx, causal=causal, fp8=fp8),
         decode_companions=of_decode(ctx, fp8=fp8, latent=latent),
-        framework=ctx.framework,
+        widest_window=constant("attention_widest_window", framework=ctx.framework, engine=engine.name),
         sms=float(gpu.sms),
         hertz=gpu.sustained_clock_mhz * 1e6,
         launch_s=launch_s(gpu),

@@ -65,7 +65,8 @@ def fa3(case: Case) -> AttentionKernel:
     """FlashAttention 3 on Hopper; its package also builds for Ampere, with tiles of its own."""
     dim, hopper = case.padded(64, 96, 128, 192, 256), case.gpu.traits.mma == "wgmma"
     prefill, decode = _fa3_hopper(case, dim) if hopper else _fa3_ampere(case, dim)
-    return _kernel(case, "fa3", dim, prefill, decode, packs=True, sorts=hopper, split="fa3", splits=case.paged)
+    how: dict[str, Any] = {"packs": True, "sorts": hopper, "split": "fa3", "splits": case.paged, "lower": (64.0,)}
+    return _kernel(case, "fa3", dim, prefill, decode, **how)
 
 
 def _fa3_hopper(case: Case, dim: int) -> tuple[Blocks, Blocks]:
@@ -96,6 +97,7 @@ def flashinfer(case: Case) -> AttentionKernel:
     ctas = 2 if room >= 2 * (2 * rows * dim + 64 * dim) else 1
     keys = 16 * max(1, min(int((room / ctas - 2 * rows * dim) // (64 * dim)), 4 if rows == 128 else 8))
     how: dict[str, Any] = {"packs": True, "sorts": False, "split": "flashinfer", "skips": case.skips, "splits": True}
+    how |= {"lower": (64.0, 16.0), "lower_by_mean": True}
     groups = case.groups("flashinfer")
     return _kernel(case, "flashinfer", dim, (rows, keys, ctas), (16, 64, 4), groups=groups, **how)
 
