@@ -139,7 +139,12 @@ VERSIONS["attention_module"] = [
 _SCAN = {"kernel": "delta_net", "q_lens": [4096], "k_heads": 16, "v_heads": 16, "kind": "kda"}
 VERSIONS["delta_net"] = [("H100", "graph", _SCAN | {"impl": impl}) for impl in ("chunk_kda", "flashkda_fwd")]
 FAMILY = {"default": "attention", "gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
-          "module": "attention_module", "mla": "mla", "delta": "delta_net"}  # fmt: skip
+          "module": "attention_module", "mla": "mla", "delta": "delta_net", "conv": "causal_conv1d"}  # fmt: skip
+_CONV = {"kernel": "causal_conv1d", "q_lens": [100] * 16, "channels": 4096, "width": 4, "impl": "causal_conv1d_fn"}
+VERSIONS["causal_conv1d"] = [
+    (gpu, "graph", _CONV | {"stack": stack})
+    for gpu, stack in (("A100", "sglang-0.5.10"), ("H100", "trtllm-1.3.0rc20"), ("H100", "vllm-0.24.0"))
+]
 BRIDGED = ("A40", "A100 PCIe")
 COLLECTIVES = ("all_reduce", "send_recv", "all_gather")
 
@@ -214,7 +219,13 @@ def _delta(pick: random.Random) -> dict[str, Any]:
     return {"kernel": "delta_net", "q_lens": lens, "k_heads": 16, "v_heads": pick.choice((16, 32))}
 
 
+def _conv(pick: random.Random) -> dict[str, Any]:
+    lens = [pick.choice((1, 128, 4096))] * pick.choice((1, 64))
+    return {"kernel": "causal_conv1d", "q_lens": lens, "channels": pick.choice((1024, 6144)), "width": 4}
+
+
 SIZES = {
+    "causal_conv1d": _conv,
     "delta_net": _delta, "gemm": _gemm, "attention": _attention, "fused_moe": _moe, "collective": _collective, "attention_module": _module,
     "mla": _attention, "steps": lambda pick: pick.choice((_gemm, _attention, _moe))(pick),
 }  # fmt: skip

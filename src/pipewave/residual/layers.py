@@ -69,8 +69,9 @@ def relu(x: Floats) -> Floats:
 
 
 def silu(x: Floats) -> Floats:
-    """In place."""
-    falling = np.exp(-x)
+    """In place; far below zero nothing is left of a unit, whose exponential overflows."""
+    with np.errstate(over="ignore"):
+        falling = np.exp(-x)
     falling += ONE
     return np.divide(x, falling, out=x)
 
