@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -14,8 +15,10 @@ from pipewave.models.shard import Parallel
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.serving.launched import _decode, _prefill, _way, _weights
+from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
-from pipewave.software.pools import _launches, send_ms
+from pipewave.software.pools import Wanted, _launches, near, send_ms
+from pipewave.software.rules import DeploymentFacts
 from pipewave.step import Engine, Runner, find_engine
 
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*self_attn*"]}
@@ -129,3 +132,26 @@ def test_writes_over_nvlink_cross_no_network() -> None:
         uses = runner.deployment.kernels(Batch((1,) * 8, (100,) * 8))
         calls[word] = next(use.call for use in uses if use.name == "moe_dispatch")
     assert [call.nodes for call in calls.values()] == [1, 8]  # type: ignore[attr-defined]
+
+
+def test_one_graph_of_a_size_makes_decode_steps_alike() -> None:
+    """Few requests take nearly as long as hundreds where the launch captured one graph; experts see no padding."""
+    shape = {"tp": 1, "dp": 16, "ep": 16, "engine": "sglang:0.5.3", "exchange": "deepep_low_latency"}
+    plain, alike = (
+        Server.of("DeepSeek-R1", "GB200", Setup(**shape, **graphs), 2048)  # type: ignore[arg-type]
+        for graphs in ({}, {"graph_limit": 768, "graph_step": 768})
+    )
+    few, many = [(4, 4 * 1000, ())] * 16, [(256, 256 * 1000, ())] * 16
+    assert alike.table.together(few) > 1.3 * plain.table.together(few)
+    assert plain.table.together(many) - plain.table.together(few) > alike.table.together(many) - alike.table.together(
+        few
+    )
+    padded = replace(alike.table.engine, masks_padding=False)
+    assert alike.table.under(padded).together(few) > 1.2 * alike.table.together(few)
+
+
+def test_runs_that_kept_no_version_were_launched_as_at_their_time() -> None:
+    facts = DeploymentFacts(gpu="GB200", model_type="deepseek_v3", dtype="fp8_block", experts=True)
+    wanted = Wanted(facts, 256, "sglang", "", (7373.0, 922.0), 1024, 72)
+    assert near(wanted)[0].of.get("only_graph") == 768
+    assert near(replace(wanted, version="0.5.8.post1"))[0].of.get("only_graph") is None

@@ -12,7 +12,7 @@ from pipewave.measure.pack import rows
 from pipewave.prediction.api import predict
 from pipewave.residual.card import AGAIN, BASES, Interval, half_width, intervals_of
 from train import ceilings
-from train.collected_again import LARGE
+from train.collected_again import LARGE, Again, settled
 from train.intervals import ENOUGH_ROWS, Held, calibrated, informative
 from train.splits import by_name, expand
 
@@ -101,6 +101,20 @@ def test_a_protocol_may_have_an_interval_of_its_own() -> None:
     assert half_width(intervals_of(known, "measured_gpu", "cold"), scale) == pytest.approx([0.2])
     assert half_width(intervals_of(known, "measured_gpu", "graph"), scale) == pytest.approx([0.1])
     assert half_width(intervals_of(known, "same_architecture", "cold"), scale) == pytest.approx([0.2])
+
+
+def test_small_and_large_messages_are_held_alike_in_another_start() -> None:
+    """Small ones differ by the start of a program, large ones hardly do: more than the net's scale tells them apart."""
+    rng = np.random.default_rng(5)
+    large = np.arange(8000) % 4 == 0
+    scale = np.where(large, 0.02, 0.05)
+    error = np.abs(rng.standard_normal(8000)) * 40.0 * scale**1.75
+    found = Again(error, scale, large)
+    interval = settled(found)
+    assert interval.power == 1.75
+    inside = found.inside(interval)
+    assert inside["small"] == pytest.approx(90.0, abs=2.0) and inside["large"] == pytest.approx(90.0, abs=2.0)
+    assert found.inside(Interval(6.95))["large"] > 99.0  # what holds small ones, as a multiple of the scale
 
 
 def test_shifted_ceilings_leave_four_rows_in_five_slower() -> None:

@@ -110,12 +110,15 @@ def _decode(setup: Setup, launch: Launch, model: ModelSpec, flight: int) -> Setu
     drafting = setup.speculative
     if launch.drafts and drafting is None:
         drafting = speculative_of({"method": "mtp", "tokens": launch.drafts})
+    graphs = launch.of.get("only_graph", setup.graph_limit)
     most = min(filter(None, (setup.max_num_seqs, launch.requests(flight))), default=None)
     return replace(
         _cut(setup, launch, launch.decode, model, launch.of.get("exchange")),
         max_num_seqs=most,
         max_num_batched_tokens=None,
         speculative=drafting,
+        graph_limit=graphs if launch.decode.data_parallel else setup.graph_limit,
+        graph_step=graphs if launch.decode.data_parallel else None,
     )
 
 

@@ -28,7 +28,8 @@ class Setup:
     recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once, the first
     ones too; message_tokens: tokens of a request that go out in one message after its first. mixes_phases: decode
     tokens ride along with prompts (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of
-    those names. wait_steps, wait_share: prompts wait so many decode steps for company, or until a step holds this share
+    those names; graph_step: sizes of decode graphs are multiples of it.
+    wait_steps, wait_share: prompts wait so many decode steps for company, or until a step holds this share
     of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
     and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
     drafted. exchange: how tokens reach experts of other ranks, in the engine's words; two_batch: it overlaps.
@@ -63,6 +64,7 @@ class Setup:
     message_tokens: int = 1
     overlaps: bool | None = None
     graph_limit: int | None = None
+    graph_step: int | None = None
     fused_norm_mib: float | None = None
     wait_steps: int = 0
     wait_share: float = 0.0
@@ -120,6 +122,7 @@ class Setup:
             "mixes_phases": self.mixes_phases,
             "overlaps": self.overlaps,
             "graph_limit": self.graph_limit,
+            "graph_stride": ((1, self.graph_step),) if self.graph_step else None,
         }
         return engine.what_if(**_said(chosen), **self.kernels())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from pipewave.models.exchange import DEEPEP
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
 from pipewave.step import Engine, Regime
@@ -63,8 +64,9 @@ class Grids(Protocol):
 def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
     """A step of all ranks: the longest of their own kernels, the group's kernels at the mean of their rows, the gaps.
 
-    Decode steps replay graphs, padded to the size that the fullest rank needs; others are not padded. Where two-batch
-    overlap cuts a step, its exchanges hide behind kernels.
+    Decode steps replay graphs, padded to the size that the fullest rank needs (experts that tokens are sent to see no
+    padding where the engine masks it); others are not padded. Where two-batch overlap cuts a step, its exchanges hide
+    behind kernels.
     """
     engine, verify = table.engine, table.verify
     most = max(decoding for decoding, _, _ in ranks)
@@ -93,7 +95,8 @@ def _decode_seconds(table: Grids, ranks: Sequence[Work], most: int) -> float:
     """The same where all ranks decode and nothing else, which most steps do."""
     engine, verify = table.engine, table.verify
     if graph := most <= engine.graph_limit:
-        padded = mean = engine.padded(max(most, 1)) * verify
+        padded = engine.padded(max(most, 1)) * verify
+        mean = _sent(engine, ranks, verify) or padded
         own = [table.own(padded, decoding, cached) for decoding, cached, _ in ranks]
     else:
         rows = [max(decoding * verify, 1) for decoding, _, _ in ranks]
@@ -106,6 +109,13 @@ def _decode_seconds(table: Grids, ranks: Sequence[Work], most: int) -> float:
     )
     whole = max(kernels + regime.between_us, regime.beside_us) + regime.after_us + most * engine.each_request_us
     return float(table.factor * limited_us(whole, heat, SCALAR))
+
+
+def _sent(engine: Engine, ranks: Sequence[Work], verify: int) -> int:
+    """Tokens of a mean rank that experts see where what only fills a graph is not sent; 0 where all is."""
+    if not (engine.masks_padding and engine.exchange.startswith(DEEPEP)):
+        return 0
+    return max(-(-sum(decoding for decoding, _, _ in ranks) * verify // len(ranks)), 1)
 
 
 def fresh(pieces: Pieces) -> int:

@@ -73,6 +73,7 @@ class Engine:
     `_narrow` at its end: quantised before they are sent.
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
     rank with prompts (0: the engine cannot) and two_batch_decode without; exchange_sms: what high throughput keeps.
+    masks_padding: requests that only fill a graph are sent to no expert by an all-to-all.
     routing: how tokens spread over experts where a call does not say (empty: at random).
     best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such;
     beside_clk: clocks of each small kernel that comes with a call and that its rows leave out.
@@ -126,6 +127,7 @@ class Engine:
     two_batch_prompt: int = 0
     two_batch_decode: int = 0
     exchange_sms: int = 20
+    masks_padding: bool = False
     routing: str = ""
     best_kernel_ratio: float = 1.0
     beside_clk: float = 0.0

@@ -124,7 +124,7 @@ def _distance(launch: Launch, wanted: Wanted) -> float:
     distance += LENGTHS * sum(_off(a / b) for a, b in zip(launch.lengths, wanted.lengths, strict=True))
     meant = wanted.flight in launch.flights
     flight = 0.0 if meant else NOT_MEANT + min(abs(math.log(wanted.flight / one)) for one in launch.flights)
-    distance += flight + _version(of.get("version", ""), wanted.version) + GPUS * _other_gpus(launch, wanted.gpus)
+    distance += flight + _version(of, wanted.version) + GPUS * _other_gpus(launch, wanted.gpus)
     if bool(launch.drafts) != wanted.drafts:
         distance += DRAFTS_HERE if meant and not wanted.drafts else DRAFTS
     return float(distance)
@@ -135,7 +135,11 @@ def _off(ratio: float) -> float:
     return max(abs(math.log(ratio)) - SHORT, 0.0)
 
 
-def _version(meant: str, given: str) -> float:
+def _version(of: Mapping[str, Any], given: str) -> float:
+    """`unnamed` launches are those of runs that kept no version."""
+    meant = of.get("version", "")
+    if not given and of.get("unnamed"):
+        return 0.0
     if not meant:
         return ANY_VERSION
     return UNNAMED_VERSION if not given else OTHER_VERSION * (meant != given)
