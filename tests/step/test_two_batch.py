@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.models import load
+from pipewave.models.exchange import DEEPEP, FEW_TOKENS
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import Runner, find_engine
@@ -39,6 +40,19 @@ def test_halves_that_take_turns(computing: float, exchanging: float) -> None:
     layers = 40
     law = float(TwoBatch(2, 2, layers, "deepep_ll", 0.0).busy(computing, exchanging, 64.0))
     assert law == pytest.approx(turns(computing, exchanging, layers), rel=0.06)
+
+
+@given(TIMES, TIMES)
+def test_an_exchange_of_few_tokens_takes_no_sms(computing: float, exchanging: float) -> None:
+    """DeepEP's kernels for few tokens copy without SMs, up to the most that they are launched for."""
+    halves = TwoBatch(2, 2, 40, DEEPEP, 0.5)
+    one, most, more = halves.busy(computing, exchanging, np.array([1.0, FEW_TOKENS, FEW_TOKENS + 1.0]))
+    assert one == most == halves.busy(computing, exchanging, 1.0)
+    turn = min(computing, exchanging) / 40
+    assert most == pytest.approx(max(computing, exchanging) + turn)
+    assert more == pytest.approx(
+        computing + 0.5 * exchanging + turn if computing > exchanging / 2 else exchanging + turn
+    )
 
 
 @given(TIMES, TIMES)
