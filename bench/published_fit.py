@@ -53,10 +53,11 @@ RESULTS = Path(__file__).parent / "results" / "published_fit.json"
 
 
 def chosen_rows(rows: Sequence[Row], most: int) -> list[Row]:
-    """Served rows of today's engines, at most so many of each group, spread over it."""
+    """Served rows of today's engines, at most so many of each group, spread over it. Cards made here teach nothing:
+    a host's constant would take over what their kernels are off."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
-        plain = row.answerable and row.case.get("dp", 1) == 1
+        plain = row.answerable and row.case.get("dp", 1) == 1 and not row.made
         if row.case["mode"] == "serve" and plain and row.group.source != OLD and not row.apart:
             groups.setdefault(row.group, []).append(row)
     large = [group for group in groups.values() if len(group) >= LEAST]

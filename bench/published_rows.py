@@ -121,6 +121,11 @@ class Row:
         )
 
     @property
+    def made(self) -> bool:
+        """Whether its card was made here, after other checkpoints of its maker: what ran may differ in its kernels."""
+        return Path(self.case["model"]).is_relative_to(CARDS)
+
+    @property
     def compiles(self) -> bool:
         """Whether it is a run whose first prompts are cut and wait for a kernel to be compiled."""
         group, case = self.group, self.case

@@ -224,6 +224,14 @@ def test_deployments_whose_workers_are_not_given_are_apart() -> None:
     assert not published_fit.chosen_rows([generated] * 5, 3)
 
 
+def test_rows_whose_card_is_made_here_fit_no_constant() -> None:
+    plain = row(GROUPS[0], 100.0)
+    ours = replace(plain, case=plain.case | {"model": str(published_rows.CARDS / "Qwen--Qwen3.5-397B-A17B-fp8")})
+    assert ours.made and not plain.made
+    assert published_fit.chosen_rows([plain] * 5, 3)
+    assert not published_fit.chosen_rows([ours] * 5, 3)
+
+
 @pytest.mark.skipif(not (corpus() / "serving" / "rows.csv").exists(), reason="needs the corpus")
 def test_the_corpus_reads_into_cases() -> None:
     from pipewave.serving.cases import from_dict
