@@ -23,7 +23,9 @@ MAKERS_CONFIGS = {
     "DeepSeek-V3.2": "deepseek-ai--DeepSeek-V3.2",
     "DeepSeek-V4-Flash": "deepseek-ai--DeepSeek-V4-Flash",
     "GLM-5": "zai-org--GLM-5",
+    "GLM-5-FP8": "zai-org--GLM-5-FP8",
     "GLM-5.1": "zai-org--GLM-5.1",
+    "GLM-5.1-FP8": "zai-org--GLM-5.1-FP8",
     "Gemma-4-26B-A4B": "google--gemma-4-26B-A4B",
     "Kimi-K2.5": "moonshotai--Kimi-K2.5",
     "MiMo-V2-Flash": "XiaomiMiMo--MiMo-V2-Flash",
@@ -31,6 +33,9 @@ MAKERS_CONFIGS = {
     "Nemotron-3-Nano-30B-A3B": "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
     "Nemotron-H-56B": "nvidia--Nemotron-H-56B-Base-8K",
     "Qwen3-Coder-480B-A35B": "Qwen--Qwen3-Coder-480B-A35B-Instruct",
+    "Qwen3-30B-A3B-FP8": "Qwen--Qwen3-30B-A3B-FP8",
+    "Qwen3-32B-FP8": "Qwen--Qwen3-32B-FP8",
+    "Qwen3-235B-A22B-FP8": "Qwen--Qwen3-235B-A22B-FP8",
     "Qwen3-VL-8B": "Qwen--Qwen3-VL-8B-Instruct",
     "Qwen3-VL-30B-A3B": "Qwen--Qwen3-VL-30B-A3B-Instruct",
     "Qwen3-VL-235B-A22B": "Qwen--Qwen3-VL-235B-A22B-Instruct",
@@ -115,6 +120,7 @@ def test_another_spelling_is_the_same_model(spelling: str, name: str) -> None:
         ("moonshotai/Kimi-K2-Thinking", "Kimi-K2-Thinking"),
         ("Qwen/Qwen3-Next-80B-A3B-Thinking", "Qwen3-Next-80B-A3B"),
         ("zai-org/GLM-5", "GLM-5"),
+        ("zai-org/GLM-5-FP8", "GLM-5-FP8"),
     ],
 )
 def test_names_on_the_hub_are_known(hub: str, name: str) -> None:
@@ -130,7 +136,7 @@ def test_names_on_the_hub_are_known(hub: str, name: str) -> None:
         "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8",
         "Qwen/Qwen3-Next-80B-A3B-Instruct-FP8",
         "zai-org/GLM-4.6-FP8",
-        "zai-org/GLM-5-FP8",
+        "nvidia/GLM-5-NVFP4",
     ],
 )
 def test_a_checkpoint_in_another_precision_is_not_taken_for_the_model(hub: str) -> None:
