@@ -70,7 +70,7 @@ NAMED = (
     ),
     Named(
         "the rule of the A40 is gone", "software/stack_rules.json", '{"when": {"gpu": "A40"}, "value": false},', "",
-        "tests/kernels/test_kernel_collective_rows.py",
+        "tests/kernels/test_kernel_collective.py -k pair_of_a40",
     ),
     Named(
         "int4 weights take twice their bytes", "calls/dtypes.py", '"int4": 0.5 + 2.0 / 128', '"int4": 1.0 + 4.0 / 128',

@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for value in RATIOS:
             with ruled(best_kernel_ratio=value):
                 tables[value] = by_group(score(runs))
-        print(_beside([run for run in runs if run.group.startswith("DeepSeek")]))
+        print(_beside([run for run in runs if run.group.startswith("DeepSeek") and not run.apart]))
     shipped, left_out = fitted(tables)
     lines = [_line(name, tables, shipped, left_out[name]) for name in tables[1.0]]
     page = _page(lines)

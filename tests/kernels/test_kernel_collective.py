@@ -205,3 +205,12 @@ def test_twice_the_hosts_of_eight_cost_no_more_than_the_ring_says(op: str, hosts
     few, many = (getattr(pw, op)(1 << 30, 8 * nodes, nodes=nodes) for nodes in (hosts, 2 * hosts))
     grown = pw.predict(many, "H100").latency_us / pw.predict(few, "H100").latency_us
     assert 0.9 < grown < 1.5
+
+
+@pytest.mark.parametrize("megabytes", [4, 64, 256])
+def test_a_pair_of_a40_sends_far_below_its_link_and_other_pairs_do_not(megabytes: int) -> None:
+    """GB/s; the A40's are those of Vidur's rows. The PCIe of all three carries 32."""
+    size = megabytes << 20
+    rates = [size / pw.predict(pw.send_recv(size, 2), gpu, protocol="profiler_warm").latency_us * 1e-3
+             for gpu in ("A40", "A100 PCIe", "L40S")]  # fmt: skip
+    assert rates[0] < 32.0 / 4 < 32.0 / 2 < min(rates[1:])

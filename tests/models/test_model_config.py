@@ -290,7 +290,7 @@ def test_files_that_are_no_config(tmp_path: object) -> None:
         ("mamba-2.8b", "configs of type mamba are read, none is built in"),
         ("state-spaces/mamba-370m-hf", "configs of type mamba are read"),
         ("Lama-3.1-8B", "did you mean Llama-3.1-8B"),
-        ("deepseek-ai/DeepSeek-V3-0324", "did you mean DeepSeek-V3"),
+        ("nvidia/DeepSeek-V3-0324-FP4", "did you mean DeepSeek-V3-0324"),
     ],
 )
 def test_a_suggestion_is_of_the_same_architecture(name: str, said: str) -> None:

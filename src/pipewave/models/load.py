@@ -22,6 +22,9 @@ MAX_BYTES = 16 << 20
 RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|hf))?$", re.IGNORECASE)
 SAME_WORD = 0.75  # likeness of two spellings of a family's name: lama and llama, not mamba
 FOLDER = Path(__file__).parent.parent / "data" / "models"
+# `releases`: built-in under a name of their own, with the file of the model whose shape and precision they share;
+# `short`: other spellings of a built-in name; `apart`: what reads as a tuned release and is another checkpoint.
+OTHER_NAMES = FOLDER.with_name("model_names.json")
 
 
 def load(
@@ -48,7 +51,7 @@ def load(
 
 def names() -> tuple[str, ...]:
     """Names of the built-in models, sorted."""
-    return tuple(sorted(_catalogue().values()))
+    return tuple(sorted(set(_catalogue().values())))
 
 
 def _path(text: str) -> Path | None:
@@ -70,7 +73,7 @@ def _from_path(path: Path, ignore: tuple[str, ...], online: str | None, named: s
 
 def _built_in(name: str, online: str | None) -> ModelSpec:
     """A built-in model; an organisation before the name, its case, and the name of a tuned release do not matter."""
-    stem = _stem(name) or _stem(RELEASE.sub("", name))
+    stem = _stem(name) or (None if _apart(name) else _stem(RELEASE.sub("", name)))
     if stem is None:
         raise UnknownModel(
             f"unknown model {name!r}:{suggestion(name)} pass a config.json, a directory with one, a repository of the "
@@ -107,15 +110,27 @@ def _stem(name: str) -> str | None:
     )
 
 
+def _apart(name: str) -> bool:
+    return _key(name.rsplit("/", 1)[-1]) in map(_key, _other_names()["apart"])
+
+
 @cache
 def _built_in_file(stem: str, online: str | None) -> ModelSpec:
-    return parse(packaged.document(FOLDER / f"{stem}.json"), stem, online=online)
+    shaped = _other_names()["releases"].get(stem, stem)
+    return parse(packaged.document(FOLDER / f"{shaped}.json"), stem, online=online)
 
 
 @cache
 def _catalogue() -> dict[str, str]:
-    stems = [path.stem for path in FOLDER.glob("*.json")]
-    return {_key(stem): stem for stem in stems}
+    """Every spelling that is known, and the built-in name it stands for."""
+    stems = [*(path.stem for path in FOLDER.glob("*.json")), *_other_names()["releases"]]
+    short = {_key(name): stem for name, stem in _other_names()["short"].items()}
+    return short | {_key(stem): stem for stem in stems}
+
+
+@cache
+def _other_names() -> dict[str, dict[str, str]]:
+    return dict(packaged.document(OTHER_NAMES))
 
 
 def _key(name: str) -> str:
