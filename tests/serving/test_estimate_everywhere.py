@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipewave.errors import CannotShard, DoesNotFit, PipewaveError
+from pipewave.errors import CannotShard, DoesNotFit, PipewaveError, UnsupportedDtype
 from pipewave.models.load import names
 from pipewave.serving import estimate
 from pipewave.serving.estimate import Estimate
@@ -29,6 +29,9 @@ def answer(model: str, gpu: str, tp: int, engine: str, batch: int, input_len: in
     try:
         return estimate(model, gpu, tp=tp, engine=engine, batch=batch, input_len=input_len, output_len=32)
     except (DoesNotFit, CannotShard):
+        return None
+    except UnsupportedDtype:  # FP8 checkpoints on Ampere
+        assert gpu == "A100"
         return None
 
 
