@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipewave.errors import CannotShard, DoesNotFit, PipewaveError
+from pipewave.errors import CannotShard, DoesNotFit, PipewaveError, UnsupportedDtype
 from pipewave.models.load import names
 from pipewave.serving import estimate
 from pipewave.serving.estimate import Estimate
@@ -29,6 +29,9 @@ def answer(model: str, gpu: str, tp: int, engine: str, batch: int, input_len: in
     try:
         return estimate(model, gpu, tp=tp, engine=engine, batch=batch, input_len=input_len, output_len=32)
     except (DoesNotFit, CannotShard):
+        return None
+    except UnsupportedDtype:  # FP8 checkpoints on Ampere
+        assert gpu == "A100"
         return None
 
 
@@ -61,6 +64,7 @@ def test_ranks_share_the_work_but_not_more_than_all_of_it(model: str, gpu: str, 
 )
 @settings(max_examples=60, deadline=None)
 def test_what_is_no_size_is_refused_by_name(field: str, value: object) -> None:
+    assume((field, value) != ("output_len", 0))  # asks for hidden states, as of an embedding model
     sizes: dict[str, object] = {"batch": 4, "input_len": 64, "output_len": 8} | {field: value}
     try:
         estimate("Llama-3.1-8B", "H200", **sizes)  # type: ignore[arg-type]
