@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipewave.planning.arrivals import come, rest_s, share_met
+from pipewave.planning.arrivals import CASES, Groups, come, rest_s, share_met
 from pipewave.planning.entrance import Entrance
 from pipewave.software.front import INSIDE, Front
 
@@ -88,3 +90,18 @@ def test_steps_that_meet_prompts_are_as_many_as_drawn(rate: float, ratio: float,
     parts = (np.array([rate]), np.array([0.007]), np.array([0.007 * ratio]), late)
     drawn = drawn_share(rate, 0.007, 0.007 * ratio, late, mixes=mixes)
     assert float(share_met(*parts, mixes=mixes)[0]) == pytest.approx(drawn, rel=0.05)
+
+
+@pytest.mark.parametrize("rates", [[0.01], [0.3, 40.0], [2.0, 5_000.0]])
+def test_prompts_that_come_together_are_quantiles_of_poisson_counts(rates: list[float]) -> None:
+    found = Groups.at(np.array(rates))
+    for i, rate in enumerate(rates):
+        none, total, count, counts = math.exp(-rate), 0.0, -1, []
+        for case in range(CASES):
+            wanted = 1.0 - (1.0 - none) * (1.0 - (case + 0.5) / CASES)
+            while total < wanted:
+                count += 1
+                total += math.exp(count * math.log(rate) - rate - math.lgamma(count + 1))
+            counts.append(max(count, 1))
+        mean = rate / -math.expm1(-rate)
+        np.testing.assert_allclose(found.prompts[:, i], np.array(counts) * mean / np.mean(counts), rtol=1e-9)

@@ -92,8 +92,11 @@ def _looked(prompts: Array) -> Array:
 
 
 def _poisson(probability: Array, rate: Array) -> Array:
-    """Quantiles of Poisson counts of mean `rate`, [settings], at each `probability`, [cases, settings]."""
-    count = np.arange(int(rate.max() + 6.0 * np.sqrt(rate.max()) + 6.0))[:, None]
-    log_factorial = np.cumsum(np.log(np.maximum(count, 1)), axis=0)
+    """Quantiles of Poisson counts of mean `rate`, [settings], at each `probability`, [cases, settings]; counts beyond
+    six standard deviations, which come once in a billion, are left out.
+    """
+    least = np.maximum(rate - 6.0 * np.sqrt(rate) - 6.0, 0.0).astype(np.intp)
+    count = least + np.arange(int(12.0 * np.sqrt(rate.max()) + 14.0))[:, None]
+    log_factorial = np.cumsum(np.log(np.maximum(np.arange(count.max() + 1), 1)))[count]
     reached = np.cumsum(np.exp(count * np.log(rate) - rate - log_factorial), axis=0)
-    return np.array([(reached < row).sum(axis=0) for row in probability], float)
+    return np.array([least + (reached < row).sum(axis=0) for row in probability], float)
