@@ -121,6 +121,7 @@ class Analysis:
 
 
 ALL_SIZES = 0.0, float("inf")
+PAGE_TOKENS = 16  # of a cache: below, halves of lengths are one page
 
 
 class Grows(NamedTuple):

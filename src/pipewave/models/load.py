@@ -23,7 +23,7 @@ RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|h
 SAME_WORD = 0.75  # likeness of two spellings of a family's name: lama and llama, not mamba
 FOLDER = Path(__file__).parent.parent / "data" / "models"
 # `releases`: built-in under a name of their own, with the file of the model whose shape and precision they share;
-# `short`: other spellings of a built-in name; `apart`: what reads as a tuned release and is another checkpoint.
+# `short`: other spellings of a built-in name; `checkpoints`: what reads as a tuned release and has other weights.
 OTHER_NAMES = FOLDER.with_name("model_names.json")
 
 
@@ -73,7 +73,7 @@ def _from_path(path: Path, ignore: tuple[str, ...], online: str | None, named: s
 
 def _built_in(name: str, online: str | None) -> ModelSpec:
     """A built-in model; an organisation before the name, its case, and the name of a tuned release do not matter."""
-    stem = _stem(name) or (None if _apart(name) else _stem(RELEASE.sub("", name)))
+    stem = _stem(name) or (None if _is_checkpoint(name) else _stem(RELEASE.sub("", name)))
     if stem is None:
         raise UnknownModel(
             f"unknown model {name!r}:{suggestion(name)} pass a config.json, a directory with one, a repository of the "
@@ -110,8 +110,9 @@ def _stem(name: str) -> str | None:
     )
 
 
-def _apart(name: str) -> bool:
-    return _key(name.rsplit("/", 1)[-1]) in map(_key, _other_names()["apart"])
+def _is_checkpoint(name: str) -> bool:
+    """Whether a name that reads as a release is a checkpoint of its own."""
+    return _key(name.rsplit("/", 1)[-1]) in map(_key, _other_names()["checkpoints"])
 
 
 @cache

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +192,7 @@ class Disaggregated:
         prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
         prompts = replace(prompts, table=Sender(prompts.table, self.send_s), late=self.late)
         front = self.decode.setup.streaming(traffic.sent)
-        more: dict[str, Any] = {"decode": tokens, "transfer_s": cache(self.transfer_s), "front": front}
+        more: dict[str, Any] = {"decode": tokens, "transfer_s": self.transfer_s, "front": front}
         return Simulation(traffic, prompts, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def transfer_s(self, tokens: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,11 +90,7 @@ class Server:
         setup = self.setup
         pool = self.pool(setup.prefill or setup.replicas, scale)
         decode = self.pool(setup.decode, scale) if setup.decode else None
-        more: dict[str, Any] = {
-            "decode": decode,
-            "transfer_s": cache(self.transfer_s),
-            "front": setup.streaming(traffic.sent),
-        }
+        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": setup.streaming(traffic.sent)}
         return Simulation(traffic, pool, keep_steps=keep_steps, most_steps=most_steps, **more).run()
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 from typing import Any, Protocol
 
@@ -102,7 +103,7 @@ class Simulation:
         seed: int = 0,
     ) -> None:
         self.traffic, self.keep_steps, self.desk = traffic, keep_steps, Desk(front, seed)
-        self.transfer_s, self.most_steps, self.spent = transfer_s, most_steps, 0.0
+        self.transfer_s, self.most_steps, self.spent = transfer_s and cache(transfer_s), most_steps, 0.0
         self._spend(len(traffic))
         prompts = replace(traffic, output_len=np.ones_like(traffic.output_len)) if decode else traffic
         scatter: dict[str, Any] = {"jitter": front.jitter, "seed": seed}

@@ -77,18 +77,14 @@ def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
         rows = [engine.padded(max(most, 1)) * verify] * len(ranks)
     else:
         rows = [_tokens(rank, verify) for rank in ranks]
-    small = table.pieces if max(rows) <= engine.pieces_limit else table.eager
-    regime = table.graph if graph else small
     overlap = table.two_batch
     fewest = min(_tokens(rank, verify) for rank in ranks)
     cut = overlap is not None and overlap.cuts(fewest, prompts=prompts)
     time, heat = (_parts(table, sums, rows, ranks, halves=cut) for sums in (table.time, table.heat))
     kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
-    busy = max(kernels + regime.between_us, regime.beside_us)
     hosted = max(decoding + len(pieces) for decoding, _, pieces in ranks)
     images = table.prompt_us * max(fresh(pieces) for _, _, pieces in ranks)
-    whole = busy + regime.after_us + hosted * engine.each_request_us
-    return float(table.factor * (limited_us(whole, sum(heat), SCALAR) + images))
+    return _with_gaps(table, _regime(table, max(rows), graph=graph), (kernels, sum(heat)), hosted, images)
 
 
 def _decode_seconds(table: Grids, ranks: Sequence[Work], most: int) -> float:
@@ -102,13 +98,27 @@ def _decode_seconds(table: Grids, ranks: Sequence[Work], most: int) -> float:
         rows = [max(decoding * verify, 1) for decoding, _, _ in ranks]
         own = [table.own(n, decoding, cached) for n, (decoding, cached, _) in zip(rows, ranks, strict=True)]
         mean, padded = round(sum(rows) / len(rows)), max(rows)
-    regime = table.graph if graph else table.pieces if padded <= engine.pieces_limit else table.eager
     kernels, heat = (
         max(one[part] for one in own) + sums.group[mean] + sums.moved[mean]
         for part, sums in enumerate((table.time, table.heat))
     )
-    whole = max(kernels + regime.between_us, regime.beside_us) + regime.after_us + most * engine.each_request_us
-    return float(table.factor * limited_us(whole, heat, SCALAR))
+    return _with_gaps(table, _regime(table, padded, graph=graph), (kernels, heat), most)
+
+
+def _regime(table: Grids, rows: int, *, graph: bool) -> Regime:
+    """How a step is launched whose fullest rank has so many rows."""
+    if graph:
+        return table.graph
+    return table.pieces if rows <= table.engine.pieces_limit else table.eager
+
+
+def _with_gaps(
+    table: Grids, regime: Regime, kernels: tuple[float, float], requests: int, images_us: float = 0.0
+) -> float:
+    """Seconds of a step of these kernels (µs, and µs at the power limit), the fullest rank having so many requests."""
+    busy = max(kernels[0] + regime.between_us, regime.beside_us)
+    whole = busy + regime.after_us + requests * table.engine.each_request_us
+    return float(table.factor * (limited_us(whole, kernels[1], SCALAR) + images_us))
 
 
 def _sent(engine: Engine, ranks: Sequence[Work], verify: int) -> int:

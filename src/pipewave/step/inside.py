@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
@@ -81,7 +82,7 @@ def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Ca
 
 def _pays(call: Gemm, rule: KernelRule, gpu: GPU) -> bool:
     """Whether a product pays for quantising its rows, which come in 16 bits."""
-    return rule.quantize or (rule.rescans and 2.0 * call.m * call.k > MIB * gpu.l2_mb)
+    return rule.quantize or (rule.rescans and ACTIVATION_BYTES * call.m * call.k > MIB * gpu.l2_mb)
 
 
 def _notes(calls: Sequence[Call], found: Predictions, rules: Sequence[KernelRule | None]) -> tuple[str, ...]:

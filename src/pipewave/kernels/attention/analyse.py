@@ -14,7 +14,7 @@ from pipewave.kernels.attention.engines import engine_of
 from pipewave.kernels.attention.requests import Amount, Requests, requests_of, requests_of_one
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, setting_of
 from pipewave.kernels.attention.shape import Heads, Shape, shape_of
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows, Sketch
+from pipewave.kernels.base import PAGE_TOKENS, Analysis, Columns, Context, Family, Grows, Sketch
 from pipewave.physics.cache import least_dram
 from pipewave.physics.energy import Work
 from pipewave.software.stack_rules import constant
@@ -22,7 +22,6 @@ from pipewave.software.stack_rules import constant
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
 
-SHORTEST = 16  # tokens of a cache: a page
 DECODE, PREFILL = "attention_decode", "attention_prefill"
 
 
@@ -170,5 +169,5 @@ FAMILY = Family(
     faces=faces,
     reads="operands",
     assumed=assumed,
-    grows={"heads": Grows(4, shared="kv_heads"), "kv_lens": Grows(4, step=SHORTEST, over="q_lens")},
+    grows={"heads": Grows(4, shared="kv_heads"), "kv_lens": Grows(4, step=PAGE_TOKENS, over="q_lens")},
 )

@@ -11,7 +11,7 @@ from pipewave.kernels.attention import prefill as attention_prefill
 from pipewave.kernels.attention.analyse import sketch_shape
 from pipewave.kernels.attention.requests import Amount, Requests, requests_of
 from pipewave.kernels.attention.shape import Heads, shape_of
-from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
+from pipewave.kernels.base import PAGE_TOKENS, Analysis, Columns, Context, Family, Grows
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 CONTEXT, GENERATION = "mla_context", "mla_generation"
 NOPE_DIM = 128.0
 VALUE_DIM = 128.0
-SHORTEST = 16  # tokens of a cache: a page
 MOST_HEADS = 128.0  # of any row
 
 
@@ -76,5 +75,5 @@ FAMILY = Family(
     example="pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
     faces=faces,
     reads="operands",
-    grows={"heads": Grows(6, usual=(0.0, MOST_HEADS)), "kv_lens": Grows(4, step=SHORTEST, over="q_lens")},
+    grows={"heads": Grows(6, usual=(0.0, MOST_HEADS)), "kv_lens": Grows(4, step=PAGE_TOKENS, over="q_lens")},
 )
