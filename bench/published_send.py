@@ -9,7 +9,6 @@ of its kind would take: errors are mean absolute logarithms of predicted over me
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from statistics import mean
 from typing import Any
 
 from bench.published_rows import Row, corpus, read
+from bench.published_slices import resumed
 from pipewave.serving.answers import client, setup_of
 from pipewave.serving.cases import from_dict
 from pipewave.serving.launched import launched
@@ -25,6 +25,7 @@ from pipewave.software.pools import send_ms
 
 GRID_MS = (0, 8, 15, 30, 45, 60, 90, 120, 180)
 ENGINE = "sglang"
+ERRORS = Path(".cache/published_send.jsonl")
 Errors = dict[int, float]  # by milliseconds: of a row or a group
 
 
@@ -34,20 +35,18 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None, help="corpus folder (default: PIPEWAVE_DATA)")
     parser.add_argument("--every", type=int, default=1, help="only one row in so many of a group")
     parser.add_argument("--only", default="", help="only rows of groups with this word")
-    parser.add_argument("--errors", type=Path, help="keep errors of rows here; the same command again goes on")
+    parser.add_argument("--errors", type=Path, default=ERRORS, help="errors of rows; the same command goes on")
     options = parser.parse_args()
     rows = [
         row for row in read(options.data or corpus()) if row.group.engine == ENGINE and "disaggregated" in row.needs
     ]
-    known = _kept(options.errors)
+    asked = {row.id: row for row in sorted(rows, key=_key)[:: options.every]}
+    asked = {name: row for name, row in asked.items() if not row.generated and options.only in _key(row)}
+    options.errors.parent.mkdir(parents=True, exist_ok=True)
+    known = resumed(options.errors, asked, lambda name: _simulated(asked[name]), math.inf)
     kinds: dict[tuple[str, str], dict[str, list[Errors]]] = {}
-    for i, row in enumerate(sorted(rows, key=_key)):
-        if i % options.every or row.generated or options.only not in _key(row):
-            continue
-        if row.id not in known:
-            known[row.id] = _simulated(row)
-            _keep(options.errors, known[row.id])
-        way, errors = known[row.id]["way"], {int(ms): error for ms, error in known[row.id]["errors"].items()}
+    for name, row in asked.items():
+        way, errors = known[name]["way"], {int(ms): error for ms, error in known[name]["errors"].items()}
         kinds.setdefault(tuple(way), {}).setdefault(_key(row), []).append(errors)
     for way, groups in kinds.items():
         show(way, {name: joined(errors) for name, errors in groups.items()})
@@ -55,17 +54,6 @@ def main() -> None:
 
 def _key(row: Row) -> str:
     return f"{row.group.gpu} {row.group.precision}"
-
-
-def _kept(path: Path | None) -> dict[str, dict[str, Any]]:
-    lines = path.read_text("utf-8").splitlines() if path and path.exists() else []
-    return {one["id"]: one for one in map(json.loads, lines)}
-
-
-def _keep(path: Path | None, one: Mapping[str, Any]) -> None:
-    if path:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(one) + "\n")
 
 
 def _simulated(row: Row) -> dict[str, Any]:

@@ -161,8 +161,8 @@ def measure(given: argparse.Namespace, folder: Path, write: Any) -> None:
     write(level(found, lengths, concurrency=None, rate=rate))
 
 
-def main() -> int:
-    """Start, measure, stop; returns the exit status."""
+def arguments() -> argparse.Namespace:
+    """What the command was given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a built-in model, a config.json or a directory with one")
     parser.add_argument("--out", required=True, type=Path, help="directory of the rows and the server's log")
@@ -175,7 +175,21 @@ def main() -> int:
     parser.add_argument(
         "--turn", type=Path, help="PATH: take the GPU at PATH.begin, say PATH.ready, measure at PATH.go"
     )
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """End the server and what it started."""
+    os.killpg(server.pid, signal.SIGINT)
+    try:
+        server.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+
+
+def main() -> int:
+    """Start, measure, stop; returns the exit status."""
+    given = arguments()
     name = Setup(given.model).name + (f"-{given.quantization}" if given.quantization else "")
     given.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -203,11 +217,7 @@ def main() -> int:
         take_turn(given.turn)
         measure(given, folder, write)
     finally:
-        os.killpg(server.pid, signal.SIGINT)
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
+        stop(server)
     return 0
 
 

@@ -17,8 +17,7 @@ from pipewave.tune.mapping import mapper  # noqa: E402
 from pipewave.tune.reading.formula import Formula, constants_of, follows, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.reading.inspect import Shaped  # noqa: E402
 from pipewave.tune.reading.launch import count  # noqa: E402
-
-CDIV = triton.cdiv
+from tests.triton_kernels.launches import CDIV, dense, two_ways  # noqa: E402
 
 
 @triton.jit
@@ -38,24 +37,9 @@ def counted_down(x, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def two_ways(x, n, BLOCK: tl.constexpr):
-    if n > 100:
-        for _ in range(0, n, BLOCK):
-            tl.load(x + tl.arange(0, BLOCK))
-    else:
-        tl.load(x + tl.arange(0, BLOCK))
-
-
-@triton.jit
 def by_data(x, ends, BLOCK: tl.constexpr):
     for _ in range(tl.load(ends)):
         tl.load(x + tl.arange(0, BLOCK))
-
-
-def dense(m: int, n: int, k: int) -> tuple[Any, dict[str, Any]]:
-    named = {"a": Shaped(m * k, 2), "w": Shaped(n * k, 2), "c": Shaped(m * n, 2), "scale": 1.0, "M": m, "N": n, "K": k,
-             "GROUP_M": 4}  # fmt: skip
-    return lambda c: (CDIV(m, c["BLOCK_M"]) * CDIV(n, c["BLOCK_N"]),), named
 
 
 def worked_out(of: Formula, grid: Any, named: dict[str, Any], kernel: Any) -> tuple[Any, ...] | None:

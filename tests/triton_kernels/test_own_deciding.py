@@ -11,7 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
-import triton.language as tl  # noqa: E402
 
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
 from pipewave.tune import wave  # noqa: E402
@@ -19,23 +18,9 @@ from pipewave.tune.own.anchors import Floats  # noqa: E402
 from pipewave.tune.own.deciding import Candidate, Steps, decision  # noqa: E402
 from pipewave.tune.reading.formula import constants_of, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.reading.inspect import Shaped  # noqa: E402
+from tests.triton_kernels.launches import dense, two_ways  # noqa: E402
 
 SMS = 132
-
-
-@triton.jit
-def two_ways(x, n, BLOCK: tl.constexpr):
-    if n > 100:
-        for _ in range(0, n, BLOCK):
-            tl.load(x + tl.arange(0, BLOCK))
-    else:
-        tl.load(x + tl.arange(0, BLOCK))
-
-
-def dense(m: int, n: int, k: int) -> tuple[Any, Any, dict[str, Any]]:
-    named = {"a": Shaped(m * k, 2), "w": Shaped(n * k, 2), "c": Shaped(m * n, 2), "scale": 1.0, "M": m, "N": n, "K": k,
-             "GROUP_M": 4}  # fmt: skip
-    return gemm.gemm, lambda c: (-(-m // c["BLOCK_M"]) * -(-n // c["BLOCK_N"]),), named
 
 
 def causal(batch: int, q_len: int, heads: int) -> tuple[Any, Any, dict[str, Any]]:
@@ -51,7 +36,7 @@ def drawn_law(pick: random.Random) -> Floats:
 
 
 def drawn_dense(pick: random.Random) -> tuple[Any, Any, dict[str, Any]]:
-    return dense(*(round(math.exp(pick.uniform(0, 10))) for _ in range(3)))
+    return gemm.gemm, *dense(*(round(math.exp(pick.uniform(0, 10))) for _ in range(3)))
 
 
 def drawn_causal(pick: random.Random) -> tuple[Any, Any, dict[str, Any]]:

@@ -26,6 +26,7 @@ from pipewave.cli.options import (
     Split,
     cache_word,
 )
+from pipewave.cli.streams import print_notes
 
 
 def register(app: typer.Typer) -> None:
@@ -103,8 +104,7 @@ def _print(answer: Mapping[str, Any], as_json: bool, title: str) -> None:
     if "memory_gib" in answer:
         table([answer["memory_gib"]], title="memory of the fullest GPU, GiB")
     print("evidence: " + ", ".join(f"{share:.0%} {name}" for name, share in answer["basis"].items()))
-    for note in answer.get("notes", ()):
-        print(f"note: {note}")
+    print_notes(answer.get("notes", ()))
 
 
 def _shares(breakdown: Mapping[str, Mapping[str, float]]) -> None:

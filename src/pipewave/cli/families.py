@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 from pipewave.calls.base import Call
 from pipewave.calls.fields import Rule, defaults, required, rules
 from pipewave.calls.lists import integers
+from pipewave.cli.streams import print_notes
 from pipewave.kernels import Family, family_of
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
@@ -151,5 +152,4 @@ def _pipes(answer: Any) -> dict[str, str]:
 
 
 def _notes(answers: list[Any]) -> None:
-    for note in dict.fromkeys(note for answer in answers for note in answer.prediction.notes):
-        print(f"note: {note}")
+    print_notes(note for answer in answers for note in answer.prediction.notes)

@@ -24,6 +24,7 @@ from pipewave.cli.options import (
     Ttft,
     cache_word,
 )
+from pipewave.cli.streams import print_notes
 from pipewave.errors import BadInput
 
 if TYPE_CHECKING:
@@ -214,8 +215,7 @@ def _show(answer: dict[str, Any]) -> None:
         print(f"not possible ({', '.join(refusal['splits'])}): {refusal['why']}")
     if answer["without_price"]:
         print(f"no price known, so not ranked: {', '.join(answer['without_price'])} (give one with --price)")
-    for note in answer["notes"]:
-        print(f"note: {note}")
+    print_notes(answer["notes"])
     for price in answer["prices"]:
         verified = "" if price["verified"] else ", not verified"
         print(f"price: {price['gpu']} {price['usd_per_hour']} USD/h, {price['provider']} {price['date']}{verified}")

@@ -11,6 +11,7 @@ import typer
 from pipewave.cli.groups import grouped
 from pipewave.cli.options import AsJson, Ignore, Split
 from pipewave.cli.serve_options import EngineOptions, Fleet, Limits, Pasted, Requests
+from pipewave.cli.streams import print_notes
 from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
@@ -125,8 +126,7 @@ def _print(answer: Mapping[str, Any], as_json: bool) -> None:
     table(rows, title=title, droppable=(INTERVAL,))
     rest = {k: v for k, v in answer.items() if not k.endswith(("_ms", "_low", "_high"))}
     facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine", "notes")})
-    for note in answer["notes"]:
-        print(f"note: {note}")
+    print_notes(answer["notes"])
 
 
 def _times(answer: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 
 from pipewave.cli.groups import grouped
 from pipewave.cli.options import AsJson, EngineName, Gpu, Ignore, KvDtype, KvLens, Model, QLens, Split, cache_word
+from pipewave.cli.streams import print_notes
 
 
 def register(app: typer.Typer) -> None:
@@ -46,24 +47,15 @@ def step_command(
     steps = runner.steps([batch])
     total = {side: float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "schema_version": 1,
-                    **{f"{k}_us": v for k, v in total.items()},
-                    "parts": rows,
-                    "notes": list(steps.notes),
-                }
-            )
-        )
+        figures = {f"{side}_us": us for side, us in total.items()}
+        print(json.dumps({"schema_version": 1, **figures, "parts": rows, "notes": steps.notes}))
         return
     from pipewave.cli.render import table
 
     title = f"{spec.name} on {gpu}, {engine}: {total['total']:,.0f} µs ({total['low']:,.0f} to {total['high']:,.0f})"
     shown = [_part(row, staged=split.pp > 1) for row in rows if row["total_us"]]
     table(shown, title=title, droppable=("basis", "each µs", "low", "high"))
-    for note in steps.notes:
-        print(f"note: {note}")
+    print_notes(steps.notes)
 
 
 def _part(row: Mapping[str, Any], *, staged: bool) -> dict[str, Any]:

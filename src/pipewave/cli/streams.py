@@ -1,8 +1,9 @@
-"""Files of cases and answers as streams; - is standard input or output."""
+"""Files of cases and answers as streams; - is standard input or output. Notes below an answer."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, TextIO
@@ -31,3 +32,9 @@ def ended(failed: int) -> int:
     if failed:
         sys.stderr.write(f"refused cases: {failed}; each says why in `error` of its answer\n")
     return 1 if failed else 0
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """What an answer rests on, each note once, below its tables."""
+    for note in dict.fromkeys(notes):
+        print(f"note: {note}")

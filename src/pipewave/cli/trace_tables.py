@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipewave.cli.streams import print_notes
+
 if TYPE_CHECKING:
     from pipewave.traces import Report
     from pipewave.traces.compare import Comparison
@@ -128,8 +130,7 @@ def _totals(report: Report) -> None:
 def _hints(report: Report) -> None:
     if report.shaped_share < LITTLE_SHAPED:
         print("hint: inside CUDA graphs no shapes are recorded; they come from the model: pass --model")
-    for note in dict.fromkeys((*(entry.note for entry in report.entries if entry.note), *report.notes)):
-        print(f"note: {note}")
+    print_notes((*(entry.note for entry in report.entries if entry.note), *report.notes))
 
 
 def print_comparison(found: Comparison, top: int) -> None:
