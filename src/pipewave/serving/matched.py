@@ -25,7 +25,7 @@ from pipewave.serving.traffic import Traffic
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 HEADROOM = 1.15  # prefill capacity over the rate of decoding
 MOST_WORKERS = 64
-MOST_GPUS = 72  # an NVLink rack; 10 of nearly 500 public launches have more
+MOST_GPUS = 72  # an NVLink rack; 8 of the 501 launches of pools.yaml have more
 
 
 def matched(model: str, gpu: str, setup: Setup, gpus_given: int, traffic: Traffic) -> tuple[Disaggregated, str]:
