@@ -126,8 +126,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return close_to(word, known, 0.6)
 
 
+def meant_or_known(word: str, known: Iterable[str]) -> str:
+    """The same, or all known words where none is close."""
+    words = list(known)
+    return did_you_mean(word, words) or " known: " + ", ".join(sorted(words))
+
+
 def close_to(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The same at another likeness, from 0 (any word) to 1 (the word itself)."""
+    """As `did_you_mean` at another likeness, from 0 (any word) to 1 (the word itself)."""
     lowered = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=cutoff)
     return f" did you mean {lowered[close[0]]}?" if close else ""

@@ -244,3 +244,8 @@ def test_pools_are_launched_as_engines_of_their_split_are() -> None:
     alone = answer(from_dict(case | split))
     assert any("fused with norms" in note for note in pools["notes"])
     assert pools["tpot_ms"] < 1.05 * alone["tpot_ms"]
+
+
+def test_a_pool_s_unknown_field_is_refused_with_those_it_may_have() -> None:
+    with pytest.raises(UnknownField, match=r"'eq'; known: dp, ep, .*, workers"):
+        side_of({"dp": 8, "eq": 8}, "decode")

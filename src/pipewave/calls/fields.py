@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from pipewave.calls.dtypes import SPELLINGS
-from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean
+from pipewave.errors import BadInput, MissingField, UnknownField, did_you_mean, meant_or_known
 
 LARGEST_SIZE = 2**31 - 1
 LARGEST_LIST = 65_536
@@ -199,7 +199,7 @@ def check_names(cls: type, given: Sequence[str] | frozenset[str], extra: frozens
     for name in given:
         if name not in known:
             raise UnknownField(
-                f"unknown field {name!r};{did_you_mean(name, known) or ' known: ' + ', '.join(sorted(known))}",
+                f"unknown field {name!r};{meant_or_known(name, known)}",
                 field=name,
             )
     missing = [name for name in rules(cls) if name in required(cls) and name not in given]

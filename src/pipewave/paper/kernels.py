@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pipewave.errors import BadInput, MissingField, UnknownField, UnknownKernel, did_you_mean
+from pipewave.errors import BadInput, MissingField, UnknownField, UnknownKernel, did_you_mean, meant_or_known
 from pipewave.paper import attention, demand, fused_moe, gemm_fp8, gemm_sm80, gemm_sm90, rmsnorm, silu_and_mul
 from pipewave.paper.demand import FMA, MEMORY, TENSOR, XU, Array, Demand, Features
 from pipewave.paper.hardware import Hardware, find
@@ -110,7 +110,7 @@ def _checked(family: Kernel, shape: Mapping[str, Any]) -> dict[str, Any]:
     known = needed + family.options
     for field in shape:
         if field not in known:
-            raise UnknownField(f"unknown field {field!r}:{did_you_mean(field, known)}", field=field)
+            raise UnknownField(f"unknown field {field!r}:{meant_or_known(field, known)}", field=field)
     for field in needed:
         if field not in shape:
             raise MissingField(f"{field} is missing; this kernel needs {', '.join(needed)}", field=field)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pipewave.errors import BadInput, UnknownField, did_you_mean
+from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec
@@ -65,7 +65,7 @@ def side_of(given: Any, name: str) -> Side:
         raise BadInput(f"{name} = {given!r}: give workers, tp, pp, ep, dp, such as workers=2,tp=4", field=name)
     known = [field.name for field in fields(Side)]
     if unknown := [key for key in said if key not in known]:
-        raise UnknownField(f"{name}: unknown field {unknown[0]!r};{did_you_mean(str(unknown[0]), known)}", field=name)
+        raise UnknownField(f"{name}: unknown field {unknown[0]!r};{meant_or_known(str(unknown[0]), known)}", field=name)
     for key, value in said.items():
         if (
             isinstance(value, bool)
