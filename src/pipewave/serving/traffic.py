@@ -75,6 +75,13 @@ class Traffic:
     def __len__(self) -> int:
         return len(self.arrival_s)
 
+    def first(self, count: int) -> Traffic:
+        """The first so many of them."""
+        found = None if self.found_len is None else self.found_len[:count]
+        kept = {"found_len": found, "blocks": self.blocks and self.blocks[:count]}
+        parts = self.arrival_s[:count], self.input_len[:count], self.output_len[:count]
+        return Traffic(*parts, concurrency=self.concurrency, block_tokens=self.block_tokens, **kept)
+
     def with_prefix(self, share: float) -> Traffic:
         """The same requests with this share of every prompt in the cache; the last token is always computed."""
         if not 0 <= share <= 1:
