@@ -50,6 +50,7 @@ class Engine:
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     alone_us: where the engine does not overlap, what each request costs more, instead of step_us (0: step_us it is).
+    drafts_alone_us: alone_us of steps that draft, which the engine does not overlap (0: it does as ever).
     windows_once: layers with a window give pages back, so that only a step's own prompts hold more than they see.
     separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
@@ -105,6 +106,7 @@ class Engine:
     compiled: bool
     windows_once: bool = False
     alone_us: float = 0.0
+    drafts_alone_us: float = 0.0
     memory_of: str = "whole"
     separate_attention: bool = False
     chunks: bool = True
@@ -142,6 +144,12 @@ class Engine:
         """A copy with other values, which no rule overrides."""
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
+
+    def drafting(self) -> Engine:
+        """The same engine while it drafts: where it cannot, it schedules no step while another runs."""
+        if not self.drafts_alone_us:
+            return self
+        return self.what_if(overlaps=False, alone_us=self.drafts_alone_us)
 
     def hosted(self, factor: float, launch: float = 1.0, request_us: float = 0.0) -> Engine:
         """The same engine on a host whose own work takes `factor` times as long, what it launches kernel by kernel
