@@ -95,9 +95,9 @@ class Case:
     """A deployment under requests, as the contract names the fields; None = the engine's own default.
 
     isl, osl: mean tokens; spread: lengths are uniform within ± this share. arrivals: rows of (seconds, prompt tokens,
-    output tokens) instead. rate: requests a second, or inf: all at once, or as many as `concurrency`. prefix_share: of a prompt, found in the cache. gpus: of a replica,
-    where tables leave open what they count twice. prefill, decode: pools of a disaggregated deployment; disaggregated:
-    it is one whose pools nothing says.
+    output tokens) instead. rate: requests a second, or inf: all at once, or as many as `concurrency`. prefix_share:
+    of a prompt, found in the cache. gpus: of a replica, where tables leave open what they count twice. prefill,
+    decode: pools of a disaggregated deployment; disaggregated: it is one whose pools nothing says.
     """
 
     model: str = of("str")
@@ -151,7 +151,7 @@ class Case:
         return synthetic(count, **sizes, **pace, spread=self.spread, seed=seed)
 
     def _pace(self) -> dict[str, Any]:
-        """How requests are sent; with nothing said, or offline, all at once. A finite rate goes before a concurrency."""
+        """How requests are sent; with nothing said, or offline, all at once; a finite rate before a concurrency."""
         if self.mode == "offline":
             return {}
         return {"concurrency": self.concurrency} if self.rate in (None, math.inf) else {"rate": self.rate}

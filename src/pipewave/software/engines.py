@@ -168,7 +168,7 @@ class Engine:
         asked = f"{self.name}-{self.version}"
         if stacks.version(asked) == stacks.version(self.stack):
             return ""
-        return f"{asked}: kernels answered from rows of {self.stack}, except where a rule of that version says otherwise"
+        return f"{asked}: kernels answered from rows of {self.stack}, except where a rule of its version differs"
 
     @property
     def prompt_tokens(self) -> int:
