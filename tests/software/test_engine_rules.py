@@ -102,6 +102,16 @@ def test_versions_are_read_as_people_write_them() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_kernels_of_another_version_are_named_and_those_of_the_own_are_not(name: str) -> None:
+    rows = find_engine(name).stack.partition("-")[2]
+    assert find_engine(f"{name}:{rows}").substituted == ""
+    for version in ("0.1.2", "99.0"):
+        said = find_engine(f"{name}:{version}").substituted
+        assert f"{name}-{version}" in said
+        assert rows in said
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_memory_parts_add_up_under_every_law(name: str) -> None:
     deployment, gpu = Deployment(load("DeepSeek-R1"), Parallel(8)), find("H200")
     found = budget(deployment, gpu, find_engine(name))

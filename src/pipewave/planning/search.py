@@ -21,6 +21,7 @@ from pipewave.planning.prices import Price, prices
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
 from pipewave.serving.interval import Uncertainty, names_version, server_of
+from pipewave.serving.speculative import of as speculative_of
 from pipewave.step import Runner, find_engine
 
 TIMES = ("ttft_ms", "tpot_ms")
@@ -82,7 +83,9 @@ class Designs:
     def uncertain(self, index: int) -> Uncertainty:
         """What is open about a design."""
         split, kernels = self.splits[self.split[index]], float(self.columns["spread"][index])
-        return Uncertainty(kernels, server_of(find_engine(split.engine)), names_version(split.engine), split.dp > 1)
+        drafts = speculative_of(split.speculative).spread if split.speculative else 0.0
+        named, ranks = names_version(split.engine), split.dp > 1
+        return Uncertainty(kernels, server_of(find_engine(split.engine)), named, ranks, drafts=drafts)
 
     def _interval(self, index: int) -> dict[str, float]:
         ends = {name: self.uncertain(index).ends(name, float(self.columns[name][index])) for name in TIMES}

@@ -139,7 +139,8 @@ def _version(case: Case) -> tuple[str, list[str]]:
         return _named(case), []
     served = case.mode == "serve"
     version, why = assumed_version(case.engine, load(case.model).model_type) if served else ("", "")
-    return version, [f"version not given: {why or 'its default is assumed'}, and the interval is wider"]
+    said = f"version {case.version!r} has no number" if case.version else "version not given"
+    return version, [f"{said}: {why or 'its default is assumed'}, and the interval is wider"]
 
 
 def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
