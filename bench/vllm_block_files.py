@@ -31,6 +31,7 @@ QUANTISED = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic
 CONTEXT = 512
 POINTS = (*(prefill(4, length) for length in (512, 1024, 2048, 4096, 8192)), *(prefill(1, n) for n in (128, 512, 2048)),
           *(decode(batch, CONTEXT) for batch in (1, 8, 16, 32, 64, 128, 256)))  # fmt: skip
+ENGINES = {"triton": "triton", "ours": "triton", "auto": "auto"}  # and their linear backends
 ROUNDS = {"prefill": 7, "decode": 3}
 KV_BYTES = 22 << 30  # of 256 requests at CONTEXT, with room for what they decode
 FOLDER = Path("model_executor/layers/quantization/utils")
@@ -92,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--files", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--layers", type=int, help="of the model; default: all")
+    parser.add_argument("--engines", default=",".join(ENGINES), help="of these, the first one the base")
     parser.add_argument("--serve", help="what each engine's process runs, with this --linear-backend")
     options = parser.parse_args(argv)
     if options.config:
@@ -101,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif options.files is None or options.out is None:
         parser.error("--files and --out are needed")
     else:
-        measure(options.files, options.out, options.layers)
+        measure(options.files, options.out, options.layers, options.engines.split(","))
 
 
 def started(engine: Served) -> Any:
@@ -112,7 +114,7 @@ def started(engine: Served) -> Any:
         return {"failed": str(problem)}
 
 
-def measure(files: Path, out: Path, layers: int | None) -> None:
+def measure(files: Path, out: Path, layers: int | None, names: Sequence[str]) -> None:
     """Start the engines beside each other and ask them all points."""
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="pipewave-"))
     spec = find_spec("vllm")
@@ -120,9 +122,8 @@ def measure(files: Path, out: Path, layers: int | None) -> None:
     assert spec.origin is not None
     path = f"{overlaid(Path(spec.origin).parent, files, folder)}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     command = [sys.executable, "-m", "bench.vllm_block_files", *([f"--layers={layers}"] if layers else []), "--serve"]
-    engines = [Served(name, [*command, backend], env, out.parent / f"vllm-{name}.log")
-               for name, backend, env in (("triton", "triton", {}), ("ours", "triton", {"PYTHONPATH": path}),
-                                          ("auto", "auto", {}))]  # fmt: skip
+    engines = [Served(name, [*command, ENGINES[name]], {"PYTHONPATH": path} if name == "ours" else {},
+                      out.parent / f"vllm-{name}.log") for name in names]  # fmt: skip
     try:
         facts = {engine.name: started(engine) for engine in engines}
         running = [engine for engine in engines if "failed" not in facts[engine.name]]

@@ -143,6 +143,16 @@ def test_recipes_fill_in_what_published_deployments_set() -> None:
     assert "recv_interval" not in recipe("sglang:0.5.9", DeploymentFacts(model_type="glm_moe_dsa")).settings
 
 
+def test_launches_that_draft_take_as_many_requests_as_are_in_flight() -> None:
+    qwen = DeploymentFacts(model_type="qwen3_5_moe_text", mma="tcgen05", dtype="fp8_block", experts=True)
+    plain, drafting = (
+        find("sglang", "0.5.9", qwen, Requests("serve", 1000, 256, drafting=one)).settings for one in (False, True)
+    )
+    assert (plain["max_num_seqs"], drafting["max_num_seqs"]) == (128, 256)
+    assert plain["gemm_backend"] == drafting["gemm_backend"] == "flashinfer_trtllm"
+    assert "gemm_backend" not in recipe("sglang:0.5.10", qwen).settings
+
+
 def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
     narrow = DeploymentFacts(dtype="fp8")
     assert recipe("trtllm:1.0.0", narrow).settings == {

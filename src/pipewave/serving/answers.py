@@ -156,7 +156,8 @@ def _version(case: Case) -> tuple[str, list[str]]:
         return _named(case), []
     served = case.mode == "serve"
     version, why = assumed_version(case.engine, load(case.model).model_type) if served else ("", "")
-    return version, [f"version not given: {why or 'its default is assumed'}, and the interval is wider"]
+    said = f"version {case.version!r} has no number" if case.version else "version not given"
+    return version, [f"{said}: {why or 'its default is assumed'}, and the interval is wider"]
 
 
 def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
@@ -169,9 +170,9 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
         parallel = ALONE
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
     sizes = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests, int(traffic.output_len.max())
-    found = recipe_of(
-        engine.name, engine.version, setting, Requests(case.mode, *sizes, version_given=version_given(case))
-    )
+    drafting = case.speculative not in (None, NONE)
+    requests = Requests(case.mode, *sizes, version_given=version_given(case), drafting=drafting)
+    found = recipe_of(engine.name, engine.version, setting, requests)
     said = {name for name, field in SAID.items() if getattr(case, field) is not None}
     found = found.without(frozenset(said | {METHOD} if _disaggregated(case) else said))
     how = _drafting(case, found)

@@ -16,7 +16,7 @@ from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.software import rules
+from pipewave.software import rules, stacks
 from pipewave.software.rules import DeploymentFacts, KernelRule
 
 FILE = Path(__file__).with_name("times.json")
@@ -161,6 +161,14 @@ class Engine:
     def on(self, setting: DeploymentFacts) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""
         return resolve(self.name, self.version, setting, self.chosen)
+
+    @property
+    def substituted(self) -> str:
+        """What to say where rows of another version answer for its kernels; empty where they are its own."""
+        asked = f"{self.name}-{self.version}"
+        if stacks.version(asked) == stacks.version(self.stack):
+            return ""
+        return f"{asked}: kernels answered from rows of {self.stack}, except where a rule of its version differs"
 
     @property
     def prompt_tokens(self) -> int:
@@ -335,7 +343,7 @@ def find(engine: str | Engine) -> Engine:
     known = rules.names()
     if name not in known:
         raise BadInput(
-            f"engine = {engine!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
+            f"engine = {name!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
             field="engine",
         )
     return resolve(name, numbered(version) or rules.read(name)["version"])

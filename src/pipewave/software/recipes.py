@@ -60,13 +60,14 @@ def _recipes() -> tuple[Mapping[str, Any], ...]:
 @dataclass(frozen=True, slots=True)
 class Requests:
     """What a deployment is sized for: how its requests are sent, its longest prompt, its requests at once, its longest
-    output; and whether its version is version_given."""
+    output; whether its version is given, and whether a case says that it drafts."""
 
     mode: str
     prompt: int
     flight: int
     output: int = 0
     version_given: bool = True
+    drafting: bool = False
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -79,6 +80,7 @@ class Requests:
         least, most = recipe.get("lengths", (0, LONGEST))
         like = least <= min(self.prompt, self.output) and max(self.prompt, self.output) < most
         known = self.version_given == recipe.get("version_given", self.version_given)
+        known &= self.drafting == recipe.get("drafting", self.drafting)
         return self.mode in recipe.get("modes", ("serve",)) and like and known and not few
 
 
