@@ -25,15 +25,8 @@ def test_every_figure_is_of_a_case_that_is_answered() -> None:
 
 
 def test_a_gain_is_bounded_by_the_tokens_of_a_step_and_grows_with_them() -> None:
-    case = {
-        "model": "Llama-3.1-8B",
-        "gpu": "H200",
-        "version": "0.22.1",
-        "isl": 100,
-        "osl": 50,
-        "concurrency": 1,
-        "requests": 2,
-    }
+    case = {"model": "Llama-3.1-8B", "gpu": "H200", "engine": "vllm", "version": "0.22.1", "isl": 100, "osl": 50}
+    case |= {"concurrency": 1, "requests": 2}
     one = Gain(case, "eagle3", 3, 2.4, 1.9)
     few, many = replace(one, made=1.6).predicted(), one.predicted()
     assert few < many < 2.4

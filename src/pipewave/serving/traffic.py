@@ -77,10 +77,14 @@ class Traffic:
 
     def first(self, count: int) -> Traffic:
         """The first so many of them."""
-        found = None if self.found_len is None else self.found_len[:count]
-        kept = {"found_len": found, "blocks": self.blocks and self.blocks[:count]}
-        parts = self.arrival_s[:count], self.input_len[:count], self.output_len[:count]
-        return Traffic(*parts, concurrency=self.concurrency, block_tokens=self.block_tokens, **kept)
+        return replace(
+            self,
+            arrival_s=self.arrival_s[:count],
+            input_len=self.input_len[:count],
+            output_len=self.output_len[:count],
+            found_len=None if self.found_len is None else self.found_len[:count],
+            blocks=self.blocks and self.blocks[:count],
+        )
 
     def with_prefix(self, share: float) -> Traffic:
         """The same requests with this share of every prompt in the cache; the last token is always computed."""
