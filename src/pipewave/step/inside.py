@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, Mla
+from pipewave.calls.families import Attention, Call, Elementwise, FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
@@ -26,6 +26,7 @@ MOE_LAUNCHES = 10
 SCAN_LAUNCHES = 10
 # Five kernels (mamba/ops/ssd_combined.py) and four that fetch and keep states (mamba_mixer2.py conv_ssm_forward).
 MAMBA_LAUNCHES = 9
+WIDE, HALF = "bf16", "fp16"
 UNSAID = "random"  # routing of a call that says nothing
 CHOSEN = (Gemm, Attention, Mla, AttentionModule, FusedMoe, DeltaNet)  # families that engines have several kernels for
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
@@ -50,6 +51,7 @@ class Kernels:
 
 def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
+    calls, fallen_back = _in_types_of(gpu, calls)
     rules = [_rule(call, engine) for call in calls]
     calls = [_as_run(call, rule, gpu, engine) for call, rule in zip(calls, rules, strict=True)]
     found = predict(calls, gpu, protocol="serving", stack=engine.stack)
@@ -57,8 +59,21 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
-    notes = tuple(filter(None, (engine.substituted, *_notes(calls, found, rules))))
+    notes = tuple(filter(None, (engine.substituted, fallen_back, *_notes(calls, found, rules))))
     return Kernels(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
+
+
+def _in_types_of(gpu: GPU, calls: Sequence[Call]) -> tuple[Sequence[Call], str]:
+    """The calls in fp16 where the GPU lacks bf16, and a note on it.
+
+    So fall back vLLM 0.22.1 (vllm/config/model.py, _resolve_auto_dtype) and SGLang 0.5.14
+    (srt/model_executor/model_runner.py, below compute capability 8).
+    """
+    if gpu.supports(WIDE):
+        return calls, ""
+    given = any(call.dtype == WIDE and not isinstance(call, Elementwise) for call in calls)
+    note = f"{gpu.name} has no {WIDE}: answered in {HALF}, to which engines fall back" if given else ""
+    return [replace(call, dtype=HALF) if call.dtype == WIDE else call for call in calls], note
 
 
 def _rule(call: Call, engine: Engine) -> KernelRule | None:
