@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -71,9 +72,14 @@ def _in_types_of(gpu: GPU, calls: Sequence[Call]) -> tuple[Sequence[Call], str]:
     """
     if gpu.supports(WIDE):
         return calls, ""
-    given = any(call.dtype == WIDE and not isinstance(call, Elementwise) for call in calls)
-    note = f"{gpu.name} has no {WIDE}: answered in {HALF}, to which engines fall back" if given else ""
-    return [replace(call, dtype=HALF) if call.dtype == WIDE else call for call in calls], note
+    changed = [_in_half(call) for call in calls]
+    pairs = zip(calls, changed, strict=True)
+    said = any(new is not old and not isinstance(old, Elementwise) for old, new in pairs)  # copies have no type
+    return changed, f"{gpu.name} has no {WIDE}: answered in {HALF}, to which engines fall back" if said else ""
+
+
+def _in_half(call: Any) -> Any:
+    return replace(call, dtype=HALF) if call.dtype == WIDE else call
 
 
 def _rule(call: Call, engine: Engine) -> KernelRule | None:
