@@ -20,7 +20,7 @@ def test_the_module_and_the_name_of_a_kernel(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("named", ["kernel", "mine.py", ":kernel", "mine.py:"])
 def test_what_is_no_file_and_kernel_is_refused(named: str) -> None:
-    with pytest.raises(BadInput, match="FILE.py:kernel"):
+    with pytest.raises(BadInput, match="must be FILE"):
         kernel_file(named)
 
 
