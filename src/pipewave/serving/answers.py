@@ -28,7 +28,7 @@ from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.pools import engine_of_dynamo
-from pipewave.software.recipes import Recipe, Requests, assumed_version
+from pipewave.software.recipes import Recipe, Requests, assumed_version, release_after
 from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
@@ -154,6 +154,8 @@ def _version(case: Case) -> tuple[str, list[str]]:
     """The version a case is answered for, and a note where it names none."""
     if version_given(case):
         return _named(case), []
+    if became := release_after(case.engine, case.version or ""):
+        return became, [f"version {case.version!r} answered as {became}, what it became, and the interval is wider"]
     served = case.mode == "serve"
     version, why = assumed_version(case.engine, load(case.model).model_type) if served else ("", "")
     said = f"version {case.version!r} has no number" if case.version else "version not given"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,8 @@ from pipewave.software.rules import DeploymentFacts, holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
 UNVERSIONED = FILE.with_name("unversioned.yaml")
+RELEASES = FILE.with_name("releases.yaml")
+DAY = re.compile(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)")
 LONGEST = 1 << 30  # tokens
 
 
@@ -111,6 +114,20 @@ def assumed_version(engine: str, model_type: str = "") -> tuple[str, str]:
     if first := found.get("models", {}).get(model_type):
         return first["version"], f"{first['version']} assumed, the first that reads the model"
     return found["version"], found["note"]
+
+
+@cache
+def releases(engine: str) -> Mapping[str, str]:
+    """The days on which an engine's versions came out, the oldest first; empty where none is known."""
+    return {version: str(day) for version, day in packaged.yaml(RELEASES).get(engine, {}).items()}
+
+
+def release_after(engine: str, version: str) -> str:
+    """The first release after the day that a nightly build's name holds, which it became; empty where it holds none or
+    no later release is known."""
+    found = DAY.search(version) if "nightly" in version else None
+    built = "-".join(found.groups()) if found else "9"
+    return next((name for name, day in releases(engine).items() if day >= built), "")
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:
