@@ -21,6 +21,7 @@ from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec
 from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
+from pipewave.serving.room import prefix_notes
 from pipewave.serving.run import Served, Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Clock, Record, Simulation
@@ -182,7 +183,8 @@ class Disaggregated:
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
-        answer = {**self.names(), **summary(record, traffic, self.gpus, sla), "notes": list(self.notes)}
+        notes = [*self.notes, *prefix_notes(self.prefill.runner, self.prefill.limits, traffic)]
+        answer = {**self.names(), **summary(record, traffic, self.gpus, sla), "notes": notes}
         return Served(answer, self.decode.memory, traffic, record)
 
     def record(

@@ -242,8 +242,9 @@ def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk:
 def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
     """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
     needed = held_bytes(deployment, memory, batch, length, chunk)
-    if needed > memory.kv * GIB:
-        most = max(int(requests_in(deployment, memory, length, chunk)), 0)
+    fits = requests_in(deployment, memory, length, chunk)
+    if batch > fits:
+        most = max(int(fits), 0)
         raise DoesNotFit(
             f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {needed / GIB:.1f} GiB "
             f"a GPU, {memory.kv:.1f} GiB are free; at most {most} such requests fit",

@@ -18,6 +18,7 @@ from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
 from pipewave.software import rules
 from pipewave.software.rules import DeploymentFacts, KernelRule
+from pipewave.software.states import UNKEPT, StateRule
 
 FILE = Path(__file__).with_name("times.json")
 LARGE = DeploymentFacts()  # a GPU of 140 GiB and a dense model
@@ -69,6 +70,7 @@ class Engine:
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
     fused_rope: the kernel that writes the cache turns queries and keys, too. one_head_norm: one kernel norms the
     heads of queries and keys. within_rows: kernels whose time the rows that answer for attention and experts hold.
+    prefix_cache: prefixes of prompts are cached (None: as the engine would). states: how recurrent ones are then kept.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
@@ -122,6 +124,8 @@ class Engine:
     fused_rope: bool = False
     within_rows: tuple[str, ...] = ()
     one_head_norm: bool = False
+    prefix_cache: bool | None = None
+    states: StateRule = UNKEPT
     exchange: str = ""
     two_batch: bool = False
     two_batch_prompt: int = 0
@@ -288,6 +292,7 @@ def resolve(
     values = {key: _frozen(value) for key, value in (_times()[name] | ruled).items()} | dict(chosen)
     if reserve := ruled.get("reserve"):
         values["reserve"] = Reserve(**reserve)
+    values["states"] = StateRule(**ruled.get("states", {})).held(values.get("prefix_cache"))
     known = {key: value for key, value in values.items() if key in NAMED}
     kernels = rules.kernels(name, version, setting)
     return _settled(Engine(name=name, version=version, kernels=kernels, setting=setting, chosen=chosen, **known))
@@ -301,6 +306,8 @@ def _settled(engine: Engine) -> Engine:
         engine = replace(engine, graph_limit=max(min(engine.graph_limit, most), 1))
     if engine.reserve and "memory_share" not in by_hand:
         engine = replace(engine, memory_share=static_share(engine, engine.reserve))
+    if engine.states.serial and "overlaps" not in by_hand:
+        engine = replace(engine, overlaps=False)
     return engine
 
 
