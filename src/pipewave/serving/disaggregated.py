@@ -19,6 +19,7 @@ from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec
+from pipewave.prediction.answers import merged
 from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.room import prefix_notes
@@ -174,7 +175,7 @@ class Disaggregated:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was assumed, of either pool."""
-        return tuple(dict.fromkeys((*self.prefill.notes, *self.decode.notes)))
+        return merged((*self.prefill.notes, *self.decode.notes))
 
     def names(self) -> dict[str, Any]:
         """What serves, as answers name it; the cache is that of one decode engine."""

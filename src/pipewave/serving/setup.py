@@ -124,6 +124,7 @@ class Setup:
             "overlaps": self.overlaps,
             "graph_limit": self.graph_limit,
             "prefix_cache": self.prefix_cache,
+            "drafts": True if self.speculative and self.speculative.tokens else None,
             "graph_stride": ((1, self.graph_step),) if self.graph_step else None,
         }
         return engine.what_if(**_said(chosen), **self.kernels())

@@ -70,7 +70,8 @@ class Engine:
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
     fused_rope: the kernel that writes the cache turns queries and keys, too. one_head_norm: one kernel norms the
     heads of queries and keys. within_rows: kernels whose time the rows that answer for attention and experts hold.
-    prefix_cache: prefixes of prompts are cached (None: as the engine would). states: how recurrent ones are then kept.
+    prefix_cache: prefixes of prompts are cached (None: as the engine would); drafts: tokens are drafted.
+    states: how recurrent ones are then kept.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
@@ -125,6 +126,7 @@ class Engine:
     within_rows: tuple[str, ...] = ()
     one_head_norm: bool = False
     prefix_cache: bool | None = None
+    drafts: bool = False
     states: StateRule = UNKEPT
     exchange: str = ""
     two_batch: bool = False
@@ -292,7 +294,9 @@ def resolve(
     values = {key: _frozen(value) for key, value in (_times()[name] | ruled).items()} | dict(chosen)
     if reserve := ruled.get("reserve"):
         values["reserve"] = Reserve(**reserve)
-    values["states"] = StateRule(**ruled.get("states", {})).held(values.get("prefix_cache"))
+    values["states"] = StateRule(**ruled.get("states", {})).held(
+        values.get("prefix_cache"), values.get("drafts", False)
+    )
     known = {key: value for key, value in values.items() if key in NAMED}
     kernels = rules.kernels(name, version, setting)
     return _settled(Engine(name=name, version=version, kernels=kernels, setting=setting, chosen=chosen, **known))
