@@ -16,7 +16,8 @@ from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.software import rules
+from pipewave.software import rules, stacks
+from pipewave.software.reserve import Reserve, static_share
 from pipewave.software.rules import DeploymentFacts, KernelRule
 from pipewave.software.states import UNKEPT, StateRule
 
@@ -29,19 +30,6 @@ VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    """MiB that SGLang keeps out of weights and cache: fixed, by token of a chunk, by request of the largest graph, by
-    GPU of a replica, by request and rank under data-parallel attention; at least `least`."""
-
-    fixed: float
-    chunk_token: float = 0.0
-    graph_request: float = 0.0
-    rank: float = 0.0
-    dp_request: float = 0.0
-    least: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Engine:
     """One version of an engine in one setting. Times in µs, memory in GiB.
 
@@ -51,6 +39,7 @@ class Engine:
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     alone_us: where the engine does not overlap, what each request costs more, instead of step_us (0: step_us it is).
+    drafts_alone_us: alone_us of steps that draft, which the engine does not overlap (0: it does as ever).
     windows_once: layers with a window give pages back, so that only a step's own prompts hold more than they see.
     separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
@@ -108,6 +97,7 @@ class Engine:
     compiled: bool
     windows_once: bool = False
     alone_us: float = 0.0
+    drafts_alone_us: float = 0.0
     memory_of: str = "whole"
     separate_attention: bool = False
     chunks: bool = True
@@ -149,6 +139,12 @@ class Engine:
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
 
+    def drafting(self) -> Engine:
+        """The same engine while it drafts: where it cannot, it schedules no step while another runs."""
+        if not self.drafts_alone_us:
+            return self
+        return self.what_if(overlaps=False, alone_us=self.drafts_alone_us)
+
     def hosted(self, factor: float, launch: float = 1.0, request_us: float = 0.0) -> Engine:
         """The same engine on a host whose own work takes `factor` times as long, what it launches kernel by kernel
         `launch` times, and each request of a step `request_us` more."""
@@ -159,6 +155,14 @@ class Engine:
     def on(self, setting: DeploymentFacts) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""
         return resolve(self.name, self.version, setting, self.chosen)
+
+    @property
+    def substituted(self) -> str:
+        """What to say where rows of another version answer for its kernels; empty where they are its own."""
+        asked = f"{self.name}-{self.version}"
+        if stacks.version(asked) == stacks.version(self.stack):
+            return ""
+        return f"{asked}: kernels answered from rows of {self.stack}, except where a rule of its version differs"
 
     @property
     def prompt_tokens(self) -> int:
@@ -309,20 +313,14 @@ def _settled(engine: Engine) -> Engine:
         most = min(int(engine.graphs_per_request * engine.max_requests), engine.max_batched_tokens)
         engine = replace(engine, graph_limit=max(min(engine.graph_limit, most), 1))
     if engine.reserve and "memory_share" not in by_hand:
-        engine = replace(engine, memory_share=static_share(engine, engine.reserve))
+        engine = replace(engine, memory_share=_share(engine, engine.reserve))
     if engine.states.serial and "overlaps" not in by_hand:
         engine = replace(engine, overlaps=False)
     return engine
 
 
-def static_share(engine: Engine, reserve: Reserve) -> float:
-    """Share of the GPU that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
-    setting = engine.setting
-    kept = reserve.fixed + reserve.chunk_token * max(engine.max_batched_tokens, 2048)
-    kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.dp * setting.pp
-    kept += reserve.dp_request * engine.graph_limit * setting.dp if setting.dp > 1 else 0.0
-    total = setting.gib * 1024
-    return round((total - max(kept, reserve.least)) / total, 3)
+def _share(engine: Engine, reserve: Reserve) -> float:
+    return static_share(reserve, engine.setting, chunk=engine.max_batched_tokens, graph=engine.graph_limit)
 
 
 def _frozen(value: Any) -> Any:
@@ -338,7 +336,7 @@ def find(engine: str | Engine) -> Engine:
     known = rules.names()
     if name not in known:
         raise BadInput(
-            f"engine = {engine!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
+            f"engine = {name!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
             field="engine",
         )
     return resolve(name, numbered(version) or rules.read(name)["version"])
