@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench import published, published_cover, published_fit, published_rows, stream_cost
-from bench.published_rows import Group, Row, corpus, of_peak, of_reading, read
+from bench.published_rows import PARTS, Group, Row, corpus, of_peak, of_reading, read
 from bench.published_series import PLACE, drafting, series
 from pipewave.models import load
 from pipewave.models.mixers import Gqa, Recurrent
@@ -126,7 +126,10 @@ def test_no_group_is_scored_with_constants_of_its_own() -> None:
     with ThreadPoolExecutor(1) as pool:
         search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
     search.tried = {first: np.array([0.0, 1.0, 1.0, 1.0]), second: np.array([1.0, 0.0, 0.0, 0.0])}
-    assert search.left_out() == [second] * 4
+    assert list(search.left_out(PARTS["group"]).values()) == [second] * 4
+    # Without the GPU or the version of the first row the second set is chosen, too; all rows are of one version.
+    assert set(search.left_out(PARTS["gpu"]).values()) == {second}
+    assert search.left_out(PARTS["version"]) == {"not named": search.chosen()}
 
 
 def test_of_sets_within_one_standard_error_the_fastest_front_end_is_taken() -> None:
@@ -242,6 +245,13 @@ def test_the_corpus_reads_into_cases() -> None:
         case = from_dict(one.case)
         assert case.traffic().longest >= case.isl
         assert one.measured
+
+
+@pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
+def test_a_column_that_the_launch_script_contradicts_is_not_asked() -> None:
+    minimax = [row for row in read(corpus()) if row.group.model == "MiniMax-M2.5" and row.group.gpu == "B200"]
+    stated = {row.case["version"][:4]: "max_num_batched_tokens" in row.case for row in minimax}
+    assert stated == {"0.17": True, "0.19": False, "nigh": True}
 
 
 def test_a_static_batch_faster_than_its_weights_can_be_read_counts_apart() -> None:
