@@ -86,8 +86,8 @@ def _lane(use: Use) -> int:
 
 
 def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
-    """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed one, routers in
-    the engine's type; less those that the rows of others hold."""
+    """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed, routers
+    in its type; less those that the rows of others hold."""
     left_out = {*engine.within_rows, *(["rope"] if engine.fused_rope else [])}
     uses = [use for use in uses if use.name not in left_out] if left_out else uses
     uses = [_floating(use) for use in uses] if engine.float_routers else uses
