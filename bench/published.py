@@ -58,21 +58,29 @@ def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int, part:
     return found
 
 
-def sliced(rows: Sequence[Row], folder: Path, until_s: float, part: str = "group") -> tuple[list[Answer], list[Answer]]:
+def sliced(
+    rows: Sequence[Row], folder: Path, until_s: float, parts: Sequence[str]
+) -> tuple[list[Answer], dict[str, list[Answer]]]:
     """Both, as far as there is time; ends the command where there is not. The folder keeps what is answered."""
-    own, by_id = _constants(part), {row.id: row for row in sorted(rows, key=_deployment)}
-    again = [name for name, row in by_id.items() if _key(row, part) in own and row.case["mode"] == "serve"]
+    by_id = {row.id: row for row in sorted(rows, key=_deployment)}
     folder.mkdir(parents=True, exist_ok=True)
-
-    def other(name: str) -> Answer:
-        row = by_id[name]
-        return _with_constants((row.case, row.group.engine, own[_key(row, part)]))
-
     shipped = resumed(folder / "shipped.jsonl", by_id, lambda name: answers([by_id[name]], 1)[0], until_s)
-    others = resumed(folder / f"left_out_{part}.jsonl", again, other, until_s)
-    if done := len(by_id) + len(again) - sum(n in shipped for n in by_id) - sum(n in others for n in again):
-        sys.exit(f"{done} of {len(by_id) + len(again)} answers are left: give the same command again")
-    return [shipped[row.id] for row in rows], [others.get(row.id, shipped[row.id]) for row in rows]
+    left = sum(name not in shipped for name in by_id)
+    apart: dict[str, list[Answer]] = {}
+    for part in parts:
+        own = _constants(part)
+        again = [name for name, row in by_id.items() if _key(row, part) in own and row.case["mode"] == "serve"]
+
+        def other(name: str, own: dict[tuple[str, str], Constants] = own, part: str = part) -> Answer:
+            row = by_id[name]
+            return _with_constants((row.case, row.group.engine, own[_key(row, part)]))
+
+        others = resumed(folder / f"left_out_{part}.jsonl", again, other, until_s)
+        left += sum(name not in others for name in again)
+        apart[part] = [others.get(row.id, shipped.get(row.id, {})) for row in rows]
+    if left:
+        sys.exit(f"{left} answers are left: give the same command again")
+    return [shipped[row.id] for row in rows], apart
 
 
 def _deployment(row: Row) -> str:
@@ -219,35 +227,45 @@ def main() -> None:
     parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
     parser.add_argument("--slices", type=Path, help="keep answers in this folder; the same command again goes on")
     parser.add_argument("--seconds", type=float, default=240, help="of a slice")
-    parser.add_argument("--leave-out", choices=list(PARTS), default="group", help="what no constant was fitted on")
+    parser.add_argument("--parts", action="store_true", help="also leave whole models, GPUs and versions out of fits")
     parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
     options = parser.parse_args()
     every = [row for row in read(options.data or corpus(), dated=options.dated) if _named(row, options.only)]
     rows = [row for row in every if options.needs or row.answerable][:: options.every]
-    began = time.perf_counter()
+    began, parts = time.perf_counter(), list(PARTS) if options.parts else ["group"]
     if options.slices:
-        found, apart = sliced(rows, options.slices, time.monotonic() + options.seconds, options.leave_out)
+        found, apart = sliced(rows, options.slices, time.monotonic() + options.seconds, parts)
     else:
         found = answers(rows, options.workers)
-        apart = left_out(rows, found, options.workers, options.leave_out)
+        apart = {part: left_out(rows, found, options.workers, part) for part in parts}
     sys.stderr.write(f"{len(rows)} rows in {time.perf_counter() - began:.0f} s\n")
-    groups, shipped = by_group(rows, apart), by_group(rows, found)
+    tables = {part: by_group(rows, one) for part, one in apart.items()} | {"shipped": by_group(rows, found)}
     if options.answers:
         options.answers.write_text("".join(json.dumps(answer) + "\n" for answer in found), "utf-8")
     if options.json:
-        tables = {"left_out": groups, "as_shipped": shipped}
-        scores = {name: {"kinds": by_kind(table), "groups": table} for name, table in tables.items()}
-        points = [_point(row, one) for row, one in zip(rows, apart, strict=True) if "error" not in one]
-        options.json.write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
-        options.json.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *points]) + "\n", "utf-8")
-    show(groups)
-    print("as shipped")
-    show(shipped)
+        write(
+            options.json,
+            tables,
+            [_point(row, one) for row, one in zip(rows, apart["group"], strict=True) if "error" not in one],
+        )
+    for name, table in tables.items():
+        print(f"{name} left out" if name in PARTS else "as shipped")
+        show(table if name in ("group", "shipped") else [], by_kind(table))
 
 
-def show(groups: Sequence[dict[str, Any]]) -> None:
+def write(path: Path, tables: dict[str, list[dict[str, Any]]], points: Sequence[str]) -> None:
+    """The scores of groups left out and as shipped, of kinds for other parts left out; and the points of the plot."""
+    names = {"group": "left_out", "shipped": "as_shipped"}
+    scores = {names.get(part, part): {"kinds": by_kind(table)} for part, table in tables.items()}
+    for part, name in names.items():
+        scores[name]["groups"] = tables[part]
+    path.write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
+    path.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *points]) + "\n", "utf-8")
+
+
+def show(groups: Sequence[dict[str, Any]], kinds: Sequence[dict[str, Any]]) -> None:
     """Groups, their kinds, and all of them together, each group alike; as text."""
-    for group in [*groups, *by_kind(groups), {"kind": "all", **means(groups)}]:
+    for group in [*groups, *kinds, *([{"kind": "all", **means(groups)}] if groups else [])]:
         name = " ".join(str(group[part]) for part in ("kind", *Group.__slots__) if part in group)
         cells = [
             f"{metric[:4]} {score['mape']:6.1f} {score.get('median', 0.0):+6.1f} {score['covered']:4.0f}%"

@@ -113,6 +113,28 @@ def test_cards_made_from_others_hold_what_their_makers_quantise() -> None:
         assert whole.qkv.precision.dtype == shared.up.precision.dtype == scan.outputs[0].precision.dtype == dense
 
 
+def test_a_whole_version_is_left_out_of_the_groups_that_hold_others() -> None:
+    """A group whose rows are of two versions counts with the rows that are kept."""
+    old, new = (replace(row(GROUPS[0], 1.0), case={"version": version}) for version in ("0.11.0", "0.19.1"))
+    with ThreadPoolExecutor(1) as pool:
+        search = published_fit.Search([replace(one, case=one.case | {"engine": "vllm"}) for one in (old, new)], pool)
+    first, second = (1.0,) * 5, (2.0,) * 5
+    search.tried = {first: np.array([0.0, 1.0]), second: np.array([1.0, 0.0])}
+    assert search.left_out(PARTS["version"]) == {"0.11": second, "0.19": first}
+    assert search.by_group(first, np.array([False, True])) == pytest.approx([1.0])
+
+
+def test_scores_of_every_part_left_out_stand_side_by_side() -> None:
+    pytest.importorskip("matplotlib")
+    from bench import published_page
+
+    kind = {"kind": "vllm", "ttft_ms": {"mape": 15.0}, "tpot_ms": {"mape": 7.0}}
+    scores = {name: {"kinds": [kind]} for name in ("left_out", "version", "gpu", "model", "as_shipped")}
+    scores["model"] = {"kinds": [kind | {"ttft_ms": {"mape": 21.0}}]}
+    line = published_page.parts(scores).splitlines()[-1]
+    assert line == "| vllm | 15.0, 7.0 | 15.0, 7.0 | 15.0, 7.0 | 21.0, 7.0 | 15.0, 7.0 |"
+
+
 def test_an_error_is_counted_and_named() -> None:
     found = {"id": "r", "error": {"code": "does_not_fit", "field": "gpu", "message": "too large"}}
     group = published.by_group([row(GROUPS[0], 1.0)], [found])[0]
