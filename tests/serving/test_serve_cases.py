@@ -78,6 +78,17 @@ def test_an_answer_does_not_depend_on_its_company_or_on_who_computes_it() -> Non
     assert together == alone == spread
 
 
+def test_standard_input_may_begin_with_a_mark_of_byte_order() -> None:
+    """As files may; some editors and PowerShell write one."""
+    line = json.dumps(BASE | {"id": 1}) + "\r\n"
+    marked, plain = (
+        CliRunner().invoke(build(), ["serve", "--cases", "-"], input=start + line.encode())
+        for start in (b"\xef\xbb\xbf", b"")
+    )
+    assert marked.exit_code == 0, marked.output
+    assert marked.output == plain.output
+
+
 def test_null_is_the_default() -> None:
     plain = asked()
     assert asked(version=None, tp=None, requests=None, spread=None, max_num_seqs=None) == plain
@@ -99,6 +110,19 @@ def test_tokens_are_conserved_at_a_concurrency() -> None:
 def test_time_to_a_first_token_grows_with_the_rate() -> None:
     times = [asked(rate=rate, requests=200, concurrency=...)["ttft_ms"] for rate in (1.0, 20.0, 200.0, 2000.0)]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("word", ["inf", "Infinity", float("inf")])
+def test_an_endless_rate_is_all_at_once_or_as_many_as_may_be_in_flight(word: Any) -> None:
+    every, few = {"requests": 30, "concurrency": ...}, {"requests": 30, "concurrency": 4}
+    assert asked(rate=word, **every) == asked(**every)
+    assert asked(rate=word, **few) == asked(**few)
+    assert asked(**every)["ttft_ms"] > asked(**few)["ttft_ms"]
+
+
+def test_a_rate_of_no_number_names_what_works() -> None:
+    with pytest.raises(BadInput, match="or inf"):
+        asked(rate="fast")
 
 
 def test_a_cached_prefix_saves_prompt_time() -> None:

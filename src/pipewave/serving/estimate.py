@@ -180,10 +180,11 @@ def estimate(
     program = program.what_if(moe_backend=moe_backend) if moe_backend else program
     prompt = input_len + image_tokens(spec, images)
     parallel.check(spec)
+    how = speculative_of(speculative).by(spec.model_type) if speculative else None
+    program = program.drafting() if how else program
     runner = Runner.of(Deployment(spec, parallel, kv_dtype), find_gpu(gpu), program)
     # The fullest rank: the others have as many requests or one less.
     rank = queued.Batch(-(-batch // dp), prompt, output_len, max_num_batched_tokens)
-    how = speculative_of(speculative) if speculative else None
     found, uncertain = _of_rank(runner, rank, batch, how, named=names_version(engine))
     return found.with_images(runner, rank.requests, images, uncertain)
 
@@ -206,7 +207,8 @@ def _of_rank(
     rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
     run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.mixes_phases)
     ranks = runner.deployment.parallel.dp > 1
-    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, ranks)
+    drafts = how.spread if how else 0.0
+    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, ranks, drafts=drafts)
     found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
     found = found.drafted(runner, how, run, uncertain) if how else found
     if together < rank.requests:

@@ -67,7 +67,7 @@ class Server:
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens."""
         spec = load(model)
-        spec, setup = _placed(spec, setup), _beside(setup, spec)
+        spec, setup = _placed(spec, setup), _drafts(_beside(setup, spec), spec)
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
@@ -116,6 +116,11 @@ class Server:
         return self, self
 
     @property
+    def decoders(self) -> int:
+        """Engines that make later tokens."""
+        return self.setup.decode or self.setup.replicas
+
+    @property
     def hands_over(self) -> bool:
         """Whether caches move from one engine to another."""
         return bool(self.setup.decode)
@@ -149,7 +154,8 @@ class Server:
     def uncertain(self) -> Uncertainty:
         """What is open about the deployment."""
         named, ranks = names_version(self.setup.engine), self.runner.deployment.parallel.dp > 1
-        return Uncertainty(self.spread, server_of(self.runner.engine), named, ranks)
+        drafts = self.setup.speculative.spread if self.setup.speculative else 0.0
+        return Uncertainty(self.spread, server_of(self.runner.engine), named, ranks, drafts=drafts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -230,6 +236,11 @@ def _placed(model: ModelSpec, setup: Setup) -> ModelSpec:
 def _beside(setup: Setup, model: ModelSpec) -> Setup:
     """Data-parallel ranks of a model without experts share nothing: they are replicas."""
     return setup if model.is_moe else replace(setup, replicas=setup.replicas * setup.dp, dp=1)
+
+
+def _drafts(setup: Setup, model: ModelSpec) -> Setup:
+    """The set-up with drafts accepted as the model's are where nothing says it."""
+    return replace(setup, speculative=setup.speculative.by(model.model_type)) if setup.speculative else setup
 
 
 @lru_cache(maxsize=TABLES)

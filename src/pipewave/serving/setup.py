@@ -114,7 +114,8 @@ class Setup:
 
     def program(self) -> Engine:
         """The engine with this set-up's limits in place of its defaults."""
-        engine = find_engine(self.engine)
+        named = find_engine(self.engine)
+        engine = named.drafting() if self.speculative else named
         chosen = {
             "max_batched_tokens": self.max_num_batched_tokens,
             "max_requests": self.max_num_seqs,

@@ -16,7 +16,7 @@ from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.software import rules
+from pipewave.software import rules, stacks
 from pipewave.software.rules import DeploymentFacts, KernelRule
 
 FILE = Path(__file__).with_name("times.json")
@@ -50,6 +50,7 @@ class Engine:
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     alone_us: where the engine does not overlap, what each request costs more, instead of step_us (0: step_us it is).
+    drafts_alone_us: alone_us of steps that draft, which the engine does not overlap (0: it does as ever).
     windows_once: layers with a window give pages back, so that only a step's own prompts hold more than they see.
     separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
@@ -106,6 +107,7 @@ class Engine:
     compiled: bool
     windows_once: bool = False
     alone_us: float = 0.0
+    drafts_alone_us: float = 0.0
     memory_of: str = "whole"
     separate_attention: bool = False
     chunks: bool = True
@@ -145,6 +147,12 @@ class Engine:
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
 
+    def drafting(self) -> Engine:
+        """The same engine while it drafts: where it cannot, it schedules no step while another runs."""
+        if not self.drafts_alone_us:
+            return self
+        return self.what_if(overlaps=False, alone_us=self.drafts_alone_us)
+
     def hosted(self, factor: float, launch: float = 1.0, request_us: float = 0.0) -> Engine:
         """The same engine on a host whose own work takes `factor` times as long, what it launches kernel by kernel
         `launch` times, and each request of a step `request_us` more."""
@@ -155,6 +163,14 @@ class Engine:
     def on(self, setting: DeploymentFacts) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""
         return resolve(self.name, self.version, setting, self.chosen)
+
+    @property
+    def substituted(self) -> str:
+        """What to say where rows of another version answer for its kernels; empty where they are its own."""
+        asked = f"{self.name}-{self.version}"
+        if stacks.version(asked) == stacks.version(self.stack):
+            return ""
+        return f"{asked}: kernels answered from rows of {self.stack}, except where a rule of its version differs"
 
     @property
     def prompt_tokens(self) -> int:
@@ -329,7 +345,7 @@ def find(engine: str | Engine) -> Engine:
     known = rules.names()
     if name not in known:
         raise BadInput(
-            f"engine = {engine!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
+            f"engine = {name!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
             field="engine",
         )
     return resolve(name, numbered(version) or rules.read(name)["version"])

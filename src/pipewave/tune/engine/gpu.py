@@ -44,7 +44,7 @@ class GpuTimer:
         except ImportError as problem:
             raise MissingExtra(f"{problem.name} is not installed: profiling runs the engine's own kernels",
                                field="engine") from None  # fmt: skip
-        from pipewave.tune.timing import ColdTimer
+        from pipewave.tune.timing import FEW, ColdTimer
 
         self._torch, self._engine = torch, engine
         torch.cuda.init()
@@ -53,8 +53,9 @@ class GpuTimer:
         self.env: Mapping[str, Any] = machine.current()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.peaks = peaks_of(properties.name, properties.multi_processor_count)
-        self._timer, self._made = ColdTimer(), dict[Any, Callable[[], Any]]()
-        self._runs = dict[tuple[int, ...], bool]()  # by configuration, of the call that is made
+        self._timer, self._made = ColdTimer(queued=FEW), dict[Any, Callable[[], Any]]()
+        self._runs = dict[tuple[int, ...], Callable[[], Any] | None]()  # by configuration, of the call that is made
+        self._side, self._pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
         self._weights: tuple[Any, Any] = (None, None)
 
     def default(self, of: Lookup, m: int) -> dict[str, int]:
@@ -98,11 +99,34 @@ class GpuTimer:
         launches = {_values(config): self._launch(of, m, dict(config), call) for config in configs}
         new = [each for each in launches if each not in self._runs]
         compile_ahead([launches[each] for each in new])
-        self._runs |= {each: _runs(launches[each]) for each in new}
-        running = [i for i, config in enumerate(configs) if self._runs[_values(config)]]
-        us = self._timer([[launches[_values(configs[i])]] for i in running])
+        self._runs |= {each: self._recorded(launches[each]) for each in new}
+        timed = [self._runs[_values(config)] for config in configs]
+        running = [i for i, replay in enumerate(timed) if replay is not None]
+        us = self._timer([[replay] for replay in timed if replay is not None])
         found = dict(zip(running, us, strict=True))
         return [(found.get(i, float("nan")),) for i in range(len(configs))]
+
+    def _recorded(self, launch: Callable[[], Any]) -> Callable[[], Any] | None:
+        """A call as a CUDA graph, None where it does not run: an engine's Python around a kernel takes longer than a
+        short kernel, and the GPU would wait for it within the time measured. A call that cannot be captured is timed
+        as it is."""  # fmt: skip
+        if not _runs(launch):
+            return None
+        torch = self._torch
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(self._side):
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    launch()
+                finally:
+                    graph.capture_end()
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return launch
+        replay: Callable[[], Any] = graph.replay
+        return replay
 
     def _launch(self, of: Lookup, m: int, config: dict[str, int], call: Callable[[], Any]) -> Callable[[], Any]:
         return partial(_under, self._override(of, m, config), call)
