@@ -26,8 +26,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bench.published_series import drafting, series
 from pipewave.errors import PipewaveError
 from pipewave.files import sealed
@@ -35,10 +33,10 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, active_parameters
+from pipewave.software.recipes import releases
 from pipewave.step.setting import setting_of
 
 DAY = re.compile(r"20\d\d-\d\d-\d\d")
-RELEASES = Path(__file__).with_name("releases.yaml")
 WORDS = ("engine", "version", "gpu", "mode", "kv_dtype")
 COUNTS = ("tp", "pp", "ep", "dp", "concurrency", "requests", "max_num_seqs", "max_num_batched_tokens")
 NUMBERS = ("isl", "osl", "spread", "rate", "memory_fraction")
@@ -228,10 +226,5 @@ def of_reading(row: Row) -> float:
 def of_the_day(engine: str, note: str) -> str:
     """The newest release of an engine on the day that a row's note tells; empty where it tells none."""
     day_run = DAY.search(note)
-    out = [version for version, day in _releases()[engine].items() if day_run and str(day) <= day_run.group()]
+    out = [version for version, day in releases(engine).items() if day_run and day <= day_run.group()]
     return out[-1] if out else ""
-
-
-@cache
-def _releases() -> dict[str, dict[str, Any]]:
-    return dict(yaml.safe_load(RELEASES.read_text("utf-8")))

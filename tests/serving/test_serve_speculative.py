@@ -218,6 +218,14 @@ def test_acceptance_that_was_given_goes_on_for_tokens_that_were_not() -> None:
     assert of("mtp,tokens=2,acceptance=0.9").drafting(3).tokens == 2
 
 
+def test_steps_that_draft_run_in_stretches_as_one_by_one(runner: Runner) -> None:
+    table = _drafted(runner, of("eagle3,tokens=3"))
+    for count in (1, 7, 64):
+        pace = table.decoder(count)
+        for cached in (count, 500 * count, 3900 * count):
+            assert pace(cached) == pytest.approx(table.seconds(count, cached, ()), rel=1e-12)
+
+
 def test_acceptance_is_open_where_it_is_not_given_and_the_more_the_more_tokens_are_drafted() -> None:
     assert of("mtp,tokens=3,acceptance=0.8").spread == 0.0
     spreads = [of(f"mtp,tokens={tokens}").spread for tokens in (1, 2, 3, 5)]

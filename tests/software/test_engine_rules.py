@@ -15,6 +15,7 @@ from pipewave.software import rules
 from pipewave.software.engines import Engine, numbered, resolve
 from pipewave.software.engines import find as find_engine
 from pipewave.software.rules import DeploymentFacts
+from pipewave.software.stacks import version_of
 from pipewave.step import Runner
 from pipewave.step.fusion import fused_us
 from pipewave.step.memory import DRIVER_GIB, budget
@@ -170,6 +171,18 @@ def test_weights_of_a_type_that_a_gpu_lacks_run_in_one_it_has_and_say_so(engine:
     layers = 32 * (4096 * (4096 + 2 * 1024 + 4096) + 3 * 4096 * 14336) * 0.5 / 4  # bytes at four bits, by hand
     assert steps.total_us[0] > layers / found.dram_peak_gbps * 1e-3
     assert any("NVFP4 answered as MXFP4" in note for note in steps.notes)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "first"),
+    [("deepseek_v3", "0.5.4"), ("qwen3_moe", "0.5.8"), ("qwen3_5_moe_text", "0.5.10"), ("minimax_m2", "")],
+)
+def test_norms_are_fused_into_all_reduces_for_models_that_a_version_names(model_type: str, first: str) -> None:
+    facts = DeploymentFacts(gpu="B200", mma="tcgen05", gib=178.0, tp=4, experts=True, model_type=model_type)
+    versions = ("0.5.3", "0.5.4", "0.5.6", "0.5.8", "0.5.9", "0.5.10", "0.5.14")
+    fused = [bool(rules.fields("sglang", version, facts).get("fused_norm_mib")) for version in versions]
+    assert fused == [bool(first) and version_of(version) >= version_of(first) for version in versions]
+    assert not rules.fields("sglang", "0.5.14", dataclasses.replace(facts, dp=4)).get("fused_norm_mib")
 
 
 def test_fused_norms_and_shared_experts_only_ever_save_time() -> None:

@@ -155,6 +155,11 @@ class Disaggregated:
         return self.prefill, self.decode
 
     @property
+    def decoders(self) -> int:
+        """Engines that make later tokens."""
+        return self.workers[1]
+
+    @property
     def hands_over(self) -> bool:
         """Caches move from one pool to the other."""
         return True

@@ -9,7 +9,7 @@ they add to a step. The spread of single requests around the mean is left out: i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -61,7 +61,7 @@ class Drafter:
         rows = np.stack([np.interp(every, self.counts, column) for column in columns], axis=1)
         return [list(row) for row in rows.tolist()]
 
-    def seconds(self, decoding: int, cached: int) -> float:
+    def seconds(self, decoding: int, cached: float) -> float:
         """Of drafting for so many requests that hold `cached` tokens together."""
         if not (decoding and self.table):
             return 0.0
@@ -89,6 +89,11 @@ class Drafted:
         both = self.verifying.seconds(decoding, cached, pieces) + self._draft_s(decoding, cached)
         return both - alone + alone / self.mean
 
+    def decoder(self, decoding: int) -> Callable[[float], float]:
+        """Of a token of so many requests that decode while nothing else runs, by the tokens they hold together."""
+        verified = self.verifying.decoder(decoding)
+        return lambda cached: (verified(cached) + self._draft_s(decoding, cached)) / self.mean
+
     def together(self, ranks: Sequence[Work]) -> float:
         """The same of data-parallel ranks in lock step; the fullest one's drafts count."""
         drafts = max(self._draft_s(decoding, cached) for decoding, cached, _ in ranks)
@@ -108,7 +113,7 @@ class Drafted:
         """The same with every step `factor` times as long."""
         return Drafted(self.verifying.scaled(factor), self.drafts, self.mean)
 
-    def _draft_s(self, decoding: int, cached: int) -> float:
+    def _draft_s(self, decoding: int, cached: float) -> float:
         return 1e6 * self.verifying.factor * self.drafts.seconds(decoding, cached)
 
 

@@ -116,6 +116,11 @@ class Server:
         return self, self
 
     @property
+    def decoders(self) -> int:
+        """Engines that make later tokens."""
+        return self.setup.decode or self.setup.replicas
+
+    @property
     def hands_over(self) -> bool:
         """Whether caches move from one engine to another."""
         return bool(self.setup.decode)

@@ -75,6 +75,17 @@ class Traffic:
     def __len__(self) -> int:
         return len(self.arrival_s)
 
+    def first(self, count: int) -> Traffic:
+        """The first so many of them."""
+        return replace(
+            self,
+            arrival_s=self.arrival_s[:count],
+            input_len=self.input_len[:count],
+            output_len=self.output_len[:count],
+            found_len=None if self.found_len is None else self.found_len[:count],
+            blocks=self.blocks and self.blocks[:count],
+        )
+
     def with_prefix(self, share: float) -> Traffic:
         """The same requests with this share of every prompt in the cache; the last token is always computed."""
         if not 0 <= share <= 1:
