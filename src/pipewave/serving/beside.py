@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pipewave.errors import BadInput, DoesNotFit
 from pipewave.models.adapters import adapter_bytes
-from pipewave.serving.replica import Limits
+from pipewave.serving.limits import Limits
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget, cache_bytes
 

@@ -18,40 +18,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipewave.errors import DoesNotFit
+from pipewave.serving.limits import Limits
 from pipewave.serving.prefix import PrefixCache
 from pipewave.serving.timed import Paced, Timed
 from pipewave.serving.traffic import Traffic
 
 SETTLES = 600  # decode steps over which the share of outputs that an engine reserves falls to its least
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Scheduler limits of one engine: tokens a step, requests at once, cache pages, tokens a page.
-
-    mixed: decode tokens ride along with prompts. chunks: prompts may be cut. prompt_tokens: most prompt tokens of a
-    step (0: whatever fits). reserve, reserve_least: share of the outputs still to come that must fit the cache when a
-    request is admitted, at first and once settled. wait_steps, wait_share: while others decode, prompts wait so many
-    steps for company, or until a step holds this share of its tokens.
-    """
-
-    tokens: int
-    requests: int
-    pages: int
-    page_size: int
-    mixed: bool
-    chunks: bool = True
-    prompt_tokens: int = 0
-    reserve: float = 0.0
-    reserve_least: float = 0.0
-    host_pages: int = 0
-    load_s: float = 0.0
-    wait_steps: int = 0
-    wait_share: float = 0.0
-
-    def pages_for(self, tokens: int) -> int:
-        """Pages that hold `tokens`."""
-        return -(-tokens // self.page_size)
 
 
 @dataclass(slots=True)
@@ -143,10 +115,10 @@ class Replica:
     def glide(self) -> bool:
         """Run a step in which every request that runs decodes and none begins or ends, without its time; False, with
         nothing done, where another may be due."""
-        limits, count = self.limits, self.decoding
-        if self.partial or (self.waiting and (self.running < limits.requests or limits.wait_steps)):
+        count = self.decoding
+        if self._prompts_due():
             return False
-        opens = self.opens[self.tick % limits.page_size]
+        opens = self.opens[self.tick % self.limits.page_size]
         if count and (self.tick + 1 in self.finish or opens > self.free):
             return False
         self.free -= opens
@@ -160,8 +132,7 @@ class Replica:
         while they end by `until`; returns when each ends."""
         ends: list[float] = []
         count, limits = self.decoding, self.limits
-        busy = self.partial or (self.waiting and self.running < limits.requests)
-        if not count or busy or not isinstance(self.table, Paced):
+        if not count or self._prompts_due() or not isinstance(self.table, Paced):
             return ends
         seconds, jitter = self.table.decoder(count), self.jitter
         while len(ends) < most and self.tick + 1 not in self.finish:
@@ -176,6 +147,11 @@ class Replica:
             self.cached += count
         self.owed -= count * len(ends)
         return ends
+
+    def _prompts_due(self) -> bool:
+        """Whether the next step may hold a prompt, or counts towards one that is held back."""
+        seats = self.running < self.limits.requests
+        return self.partial is not None or (bool(self.waiting) and (seats or self.limits.wait_steps > 0))
 
     def _make_room(self, step: Step) -> None:
         """Throw out the newest requests until every decoding one can write its next token."""

@@ -20,7 +20,7 @@ from pipewave.residual.calibration import corrections
 from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.interval import Uncertainty, interval_ends, names_version, server_of
-from pipewave.serving.replica import Limits
+from pipewave.serving.limits import Limits
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
