@@ -209,7 +209,8 @@ def _show(answer: dict[str, Any]) -> None:
         if _doubtful("sure", [*answer["front"], *answer["best_by_gpu"]]):
             print(f"{PERHAPS}: the 90 % interval of TTFT or TPOT straddles its limit")
         changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
-        table(changes, title="what would move the winner: change in %")
+        if changes:
+            table(changes, title="what would move the winner: change in %")
         lines = str(answer["launch"]).split("\n")
         print("launch: " + lines[0] if len(lines) == 1 else "launch:\n" + "\n".join(lines))
     elif shortest := answer["shortest"]:
