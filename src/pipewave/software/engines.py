@@ -69,7 +69,8 @@ class Engine:
     shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
     fused_rope: the kernel that writes the cache turns queries and keys, too. one_head_norm: one kernel norms the
-    heads of queries and keys. within_rows: kernels whose time the rows that answer for attention and experts hold.
+    heads of queries and keys. float_routers: routers of experts multiply 32-bit floats. within_rows: kernels whose
+    time the rows that answer for attention and experts hold.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
@@ -124,6 +125,7 @@ class Engine:
     fused_rope: bool = False
     within_rows: tuple[str, ...] = ()
     one_head_norm: bool = False
+    float_routers: bool = False
     exchange: str = ""
     two_batch: bool = False
     two_batch_prompt: int = 0
