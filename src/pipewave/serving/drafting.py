@@ -8,11 +8,8 @@ they add to a step. The spread of single requests around the mean is left out: i
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from pipewave.errors import DoesNotFit
 from pipewave.models import load
@@ -21,6 +18,7 @@ from pipewave.models.kernels import Batch
 from pipewave.models.mixers import Recurrent
 from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
+from pipewave.serving.grids import at_every_count, between
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import CACHE_GRID, StepTable
 from pipewave.serving.together import Pieces, Work
@@ -56,22 +54,13 @@ class Drafter:
         priced = runner.price([runner.deployment.kernels(batch) for batch in (*first, *later)])
         us = priced.us + priced.nodes * runner.engine.node_us
         size = len(points)
-        whole = 1e-6 * (us[:size] + (how.tokens - 1) * us[size:])
-        every = np.arange(self.counts[-1] + 1)
-        columns = whole.reshape(len(self.counts), len(self.caches)).T
-        rows = np.stack([np.interp(every, self.counts, column) for column in columns], axis=1)
-        return [list(row) for row in rows.tolist()]
+        return at_every_count(self.counts, self.caches, 1e-6 * (us[:size] + (how.tokens - 1) * us[size:]))
 
     def seconds(self, decoding: int, cached: float) -> float:
         """Of drafting for so many requests that hold `cached` tokens together."""
         if not (decoding and self.table):
             return 0.0
-        row, at = self.table[min(decoding, self.counts[-1])], cached / decoding
-        high = min(max(bisect_right(self.caches, at), 1), len(row) - 1)
-        if len(row) == 1 or at <= self.caches[0]:
-            return row[0]
-        part = (at - self.caches[high - 1]) / (self.caches[high] - self.caches[high - 1])
-        return row[high - 1] + part * (row[high] - row[high - 1])
+        return between(self.caches, self.table[min(decoding, self.counts[-1])], cached / decoding)
 
 
 class Drafted:

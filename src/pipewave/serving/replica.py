@@ -115,10 +115,10 @@ class Replica:
     def glide(self) -> bool:
         """Run a step in which every request that runs decodes and none begins or ends, without its time; False, with
         nothing done, where another may be due."""
-        limits, count = self.limits, self.decoding
-        if self.partial or (self.waiting and (self.running < limits.requests or limits.wait_steps)):
+        count = self.decoding
+        if self._prompts_due():
             return False
-        opens = self.opens[self.tick % limits.page_size]
+        opens = self.opens[self.tick % self.limits.page_size]
         if count and (self.tick + 1 in self.finish or opens > self.free):
             return False
         self.free -= opens
@@ -132,8 +132,7 @@ class Replica:
         while they end by `until`; returns when each ends."""
         ends: list[float] = []
         count, limits = self.decoding, self.limits
-        busy = self.partial or (self.waiting and self.running < limits.requests)
-        if not count or busy or not isinstance(self.table, Paced):
+        if not count or self._prompts_due() or not isinstance(self.table, Paced):
             return ends
         seconds, jitter = self.table.decoder(count), self.jitter
         while len(ends) < most and self.tick + 1 not in self.finish:
@@ -148,6 +147,11 @@ class Replica:
             self.cached += count
         self.owed -= count * len(ends)
         return ends
+
+    def _prompts_due(self) -> bool:
+        """Whether the next step may hold a prompt, or counts towards one that is held back."""
+        seats = self.running < self.limits.requests
+        return bool(self.partial) or (bool(self.waiting) and (seats or self.limits.wait_steps > 0))
 
     def _make_room(self, step: Step) -> None:
         """Throw out the newest requests until every decoding one can write its next token."""
