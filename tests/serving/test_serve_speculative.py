@@ -240,13 +240,28 @@ def test_an_engine_that_cannot_schedule_beside_steps_that_draft_pays_for_every_r
     before, after = find_engine("sglang:0.5.9"), find_engine("sglang:0.5.14")
     assert before.overlaps and not before.drafting().overlaps
     assert before.drafting().each_request_us > before.each_request_us
-    assert after.drafting() == after
-    case = CASE | {"engine": "sglang", "concurrency": 64, "requests": 128, "speculative": "mtp,tokens=2"}
+    assert after.drafting() == after.what_if(max_requests=48)
+    case = CASE | {
+        "engine": "sglang",
+        "concurrency": 64,
+        "requests": 128,
+        "speculative": "mtp,tokens=2",
+        "max_num_seqs": 64,
+    }
     old, new = (answer(from_dict(case | {"version": version})) for version in ("0.5.9", "0.5.14"))
     plain_old, plain_new = (
         answer(from_dict(case | {"version": version, "speculative": "none"})) for version in ("0.5.9", "0.5.14")
     )
     assert old["tpot_ms"] / plain_old["tpot_ms"] > new["tpot_ms"] / plain_new["tpot_ms"]
+
+
+def test_a_server_that_drafts_takes_48_requests_at_once_unless_told() -> None:
+    """SGLang's own default, which a user's limit overrides; no other engine has one."""
+    assert Setup(engine="sglang", speculative=of("mtp")).program().max_requests == 48
+    assert Setup(engine="sglang", speculative=of("mtp"), max_num_seqs=200).program().max_requests == 200
+    assert Setup(engine="sglang").program().max_requests > 1000
+    for name in ("vllm", "trtllm"):
+        assert find_engine(name).drafting().max_requests == find_engine(name).max_requests
 
 
 def test_a_model_without_heads_is_noted() -> None:

@@ -51,6 +51,7 @@ class Engine:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     alone_us: where the engine does not overlap, what each request costs more, instead of step_us (0: step_us it is).
     drafts_alone_us: alone_us of steps that draft, which the engine does not overlap (0: it does as ever).
+    drafts_requests: requests at once while it drafts (0: as ever).
     windows_once: layers with a window give pages back, so that only a step's own prompts hold more than they see.
     separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
@@ -107,6 +108,7 @@ class Engine:
     windows_once: bool = False
     alone_us: float = 0.0
     drafts_alone_us: float = 0.0
+    drafts_requests: int = 0
     memory_of: str = "whole"
     separate_attention: bool = False
     chunks: bool = True
@@ -146,10 +148,11 @@ class Engine:
         return replace(self, **changes, chosen=chosen)
 
     def drafting(self) -> Engine:
-        """The same engine while it drafts: where it cannot, it schedules no step while another runs."""
-        if not self.drafts_alone_us:
-            return self
-        return self.what_if(overlaps=False, alone_us=self.drafts_alone_us)
+        """The same engine while it drafts: where it cannot, it schedules no step while another runs; and with as many
+        requests at once as it then allows."""
+        alone = {"overlaps": False, "alone_us": self.drafts_alone_us} if self.drafts_alone_us else {}
+        fewer = {"max_requests": self.drafts_requests} if self.drafts_requests else {}
+        return self.what_if(**alone, **fewer) if alone or fewer else self
 
     def hosted(self, factor: float, launch: float = 1.0, request_us: float = 0.0) -> Engine:
         """The same engine on a host whose own work takes `factor` times as long, what it launches kernel by kernel
