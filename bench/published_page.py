@@ -53,6 +53,22 @@ def summary(scores: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+# What is left out of the fits of constants, from the least to the most.
+PARTS = {"left_out": "group", "version": "version", "gpu": "GPU", "model": "model"}
+
+
+def parts(scores: dict[str, Any]) -> str:
+    """One line an engine: errors with groups, and with whole versions, GPUs and models left out."""
+    names = [name for name in PARTS if name in scores]
+    cells = " | ".join(f"{PARTS[name]}: TTFT, TPOT" for name in names)
+    lines = [f"| left out of the fits, each | {cells} | as shipped |", "|" + "---|" * (len(names) + 2)]
+    kinds = {name: {kind["kind"]: kind for kind in scores[name]["kinds"]} for name in [*names, "as_shipped"]}
+    for engine in (engine for engine in BARS if engine in kinds["left_out"]):
+        errors = [", ".join(f"{kinds[name][engine][metric]['mape']:.1f}" for metric in METRICS[:2]) for name in kinds]
+        lines.append(f"| {engine} | {' | '.join(errors)} |")
+    return "\n".join(lines) + "\n"
+
+
 def _side(apart: dict[str, Any], shipped: dict[str, Any], bar: float, aiconfigurator: str) -> str:
     return f"{apart['mape']:.1f} / {shipped['mape']:.1f} | {bar} | {aiconfigurator} | {apart['within']:.0f} %"
 
@@ -120,7 +136,7 @@ def main() -> None:
     """Write the tables and the plot."""
     scores = json.loads(RESULTS.read_text("utf-8"))
     apart = deployments(json.loads(POOLS.read_text("utf-8"))) if POOLS.exists() else ""
-    TABLE.write_text("\n".join(filter(None, (summary(scores), table(scores), apart))), "utf-8")
+    TABLE.write_text("\n".join(filter(None, (summary(scores), parts(scores), table(scores), apart))), "utf-8")
     with RESULTS.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
         picture(list(csv.DictReader(file)))
 

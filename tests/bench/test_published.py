@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench import published, published_cover, published_fit, published_rows, stream_cost
-from bench.published_rows import Group, Row, corpus, of_peak, of_reading, read
+from bench.published_rows import PARTS, Group, Row, corpus, of_peak, of_reading, read
 from bench.published_series import PLACE, drafting, series
 from pipewave.models import load
 from pipewave.models.mixers import Gqa, Recurrent
@@ -113,6 +113,28 @@ def test_cards_made_from_others_hold_what_their_makers_quantise() -> None:
         assert whole.qkv.precision.dtype == shared.up.precision.dtype == scan.outputs[0].precision.dtype == dense
 
 
+def test_a_whole_version_is_left_out_of_the_groups_that_hold_others() -> None:
+    """A group whose rows are of two versions counts with the rows that are kept."""
+    old, new = (replace(row(GROUPS[0], 1.0), case={"version": version}) for version in ("0.11.0", "0.19.1"))
+    with ThreadPoolExecutor(1) as pool:
+        search = published_fit.Search([replace(one, case=one.case | {"engine": "vllm"}) for one in (old, new)], pool)
+    first, second = (1.0,) * 5, (2.0,) * 5
+    search.tried = {first: np.array([0.0, 1.0]), second: np.array([1.0, 0.0])}
+    assert search.left_out(PARTS["version"]) == {"0.11": second, "0.19": first}
+    assert search.by_group(first, np.array([False, True])) == pytest.approx([1.0])
+
+
+def test_scores_of_every_part_left_out_stand_side_by_side() -> None:
+    pytest.importorskip("matplotlib")
+    from bench import published_page
+
+    kind = {"kind": "vllm", "ttft_ms": {"mape": 15.0}, "tpot_ms": {"mape": 7.0}}
+    scores = {name: {"kinds": [kind]} for name in ("left_out", "version", "gpu", "model", "as_shipped")}
+    scores["model"] = {"kinds": [kind | {"ttft_ms": {"mape": 21.0}}]}
+    line = published_page.parts(scores).splitlines()[-1]
+    assert line == "| vllm | 15.0, 7.0 | 15.0, 7.0 | 15.0, 7.0 | 21.0, 7.0 | 15.0, 7.0 |"
+
+
 def test_an_error_is_counted_and_named() -> None:
     found = {"id": "r", "error": {"code": "does_not_fit", "field": "gpu", "message": "too large"}}
     group = published.by_group([row(GROUPS[0], 1.0)], [found])[0]
@@ -126,7 +148,10 @@ def test_no_group_is_scored_with_constants_of_its_own() -> None:
     with ThreadPoolExecutor(1) as pool:
         search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
     search.tried = {first: np.array([0.0, 1.0, 1.0, 1.0]), second: np.array([1.0, 0.0, 0.0, 0.0])}
-    assert search.left_out() == [second] * 4
+    assert list(search.left_out(PARTS["group"]).values()) == [second] * 4
+    # Without the GPU or the version of the first row the second set is chosen, too; all rows are of one version.
+    assert set(search.left_out(PARTS["gpu"]).values()) == {second}
+    assert search.left_out(PARTS["version"]) == {"not named": search.chosen()}
 
 
 def test_of_sets_within_one_standard_error_the_fastest_front_end_is_taken() -> None:
@@ -242,6 +267,13 @@ def test_the_corpus_reads_into_cases() -> None:
         case = from_dict(one.case)
         assert case.traffic().longest >= case.isl
         assert one.measured
+
+
+@pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
+def test_a_column_that_the_launch_script_contradicts_is_not_asked() -> None:
+    minimax = [row for row in read(corpus()) if row.group.model == "MiniMax-M2.5" and row.group.gpu == "B200"]
+    stated = {row.case["version"][:4]: "max_num_batched_tokens" in row.case for row in minimax}
+    assert stated == {"0.17": True, "0.19": False, "nigh": True}
 
 
 def test_a_static_batch_faster_than_its_weights_can_be_read_counts_apart() -> None:

@@ -29,6 +29,14 @@ RUNTIMES = {
 }
 
 
+class _Plain(yaml.SafeDumper):
+    """Writes equal parts out again: a manifest is read by people, who know no anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """No part is an alias of another."""
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Equal engines: what they are for (`server`, `prefill`, `decode`), how many, GPUs of each, and their command."""
@@ -51,7 +59,7 @@ def render(form: str, engine: str, version: str, pools: Sequence[Pool], platform
         raise BadInput("form = 'dynamo': its images are for NVIDIA GPUs; ask for docker or kubernetes", field="form")
     documents = [_deployment(engine, version, pool, platform) for pool in pools]
     documents = [_dynamo(engine, pools)] if form == "dynamo" else documents
-    return yaml.safe_dump_all(documents, sort_keys=False).strip()
+    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False).strip()
 
 
 def _shell(pool: Pool, *, alone: bool) -> str:

@@ -7,6 +7,7 @@ that reads the file for block-scaled products. So all that an engine runs around
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -55,7 +56,9 @@ class GpuTimer:
         self.peaks = peaks_of(properties.name, properties.multi_processor_count)
         self._timer, self._made = ColdTimer(queued=FEW), dict[Any, Callable[[], Any]]()
         self._runs = dict[tuple[int, ...], Callable[[], Any] | None]()  # by configuration, of the call that is made
-        self._side, self._pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        self._pool, self._uncaptured = torch.cuda.graph_pool_handle(), 0
+        # a generator that no capture holds: PyTorch's own gives nothing any more after a capture that failed
+        self._random = torch.Generator("cuda").manual_seed(0)
         self._weights: tuple[Any, Any] = (None, None)
 
     def default(self, of: Lookup, m: int) -> dict[str, int]:
@@ -112,18 +115,15 @@ class GpuTimer:
         as it is."""  # fmt: skip
         if not _runs(launch):
             return None
-        torch = self._torch
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        graph = self._torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.stream(self._side):
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    launch()
-                finally:
-                    graph.capture_end()
-        except RuntimeError:
-            torch.cuda.synchronize()
+            with self._torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                launch()
+        except RuntimeError as problem:
+            if not self._uncaptured:
+                warnings.warn(f"timed without a CUDA graph: {problem}", stacklevel=2)
+            self._uncaptured += 1
+            self._torch.cuda.synchronize()
             return launch
         replay: Callable[[], Any] = graph.replay
         return replay
@@ -156,8 +156,8 @@ class GpuTimer:
 
         torch = self._torch
         shape = {"m": m, "e": of.e, "top_k": of.top_k, "skew": 0, "seed": m}
-        ids, x = routing(shape, "cuda").to(torch.int32), torch.randn(m, of.k, dtype=torch.bfloat16, device="cuda")
-        weights = torch.rand(m, of.top_k, device="cuda")
+        ids, x = routing(shape, "cuda").to(torch.int32), self._drawn(m, of.k)
+        weights = torch.rand(m, of.top_k, device="cuda", generator=self._random)
         w13, w2, scales = self._kept(of, lambda: self._expert_weights(of))
         run = import_module(MODULES[of.engine, "moe"])
         if of.engine == "vllm":
@@ -175,7 +175,7 @@ class GpuTimer:
     def _expert_weights(self, of: Lookup) -> tuple[Any, Any, tuple[Any, ...]]:
         torch, sizes = self._torch, ((of.e, 2 * of.n, of.k), (of.e, of.k, of.n))
         if not of.dtype.startswith("fp8"):
-            w13, w2 = (torch.randn(*size, dtype=torch.bfloat16, device="cuda") for size in sizes)
+            w13, w2 = (self._drawn(*size) for size in sizes)
             return w13, w2, ()
         by_block = of.blocks is not None
         scales = tuple(torch.ones(e, *_scales(n, k), device="cuda") if by_block else torch.ones(e, device="cuda")
@@ -192,8 +192,11 @@ class GpuTimer:
         return self._weights[1]
 
     def _fp8(self, *size: int) -> Any:
+        return self._drawn(*size).to(self._torch.float8_e4m3fn)
+
+    def _drawn(self, *size: int) -> Any:
         torch = self._torch
-        return torch.randn(*size, dtype=torch.bfloat16, device="cuda").to(torch.float8_e4m3fn)
+        return torch.randn(*size, dtype=torch.bfloat16, device="cuda", generator=self._random)
 
 
 def _as_served() -> None:
