@@ -120,7 +120,7 @@ def _mamba1(reader: LayerReader) -> Recurrent:
     """Mamba 1: a state for every channel; time step, B and C come from the convolved channels."""
     fields, hidden = reader.fields, reader.hidden
     inner = fields.integer("mamba_expand", 2, high=64) * hidden
-    if reader.family.ffns == ():  # no other part is meant, and Falcon Mamba's factor is not the one that it was built with
+    if reader.family.ffns == ():  # it can mean no other part, and Falcon Mamba's factor is not what it was built with
         inner = fields.integer("intermediate_size", inner, high=1 << 20)
     state, kernel = fields.integer("mamba_state", 16, high=4096), fields.integer("mamba_conv", 4, high=64)
     rank = fields.get("time_rank")
