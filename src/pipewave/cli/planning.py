@@ -199,7 +199,8 @@ def _named(name: str, value: Any, ends: dict[str, str]) -> tuple[tuple[str, Any]
 def _show(answer: dict[str, Any]) -> None:
     from pipewave.cli.render import table
 
-    print(f"{answer['designs']:,} designs of {answer['model']}, {answer['meet_the_limits']:,} meet the limits")
+    designs, met = answer["designs"], answer["meet_the_limits"]
+    print(f"{designs:,} design{'s'[: designs != 1]} of {answer['model']}, {met:,} meet{'s'[: met == 1]} the limits")
     if answer["front"]:
         table(_front(answer["front"]), title="Pareto front, cheapest first", droppable=DROPPABLE)
         if len(answer["best_by_gpu"]) > 1:
