@@ -14,7 +14,7 @@ from pipewave.serving.answers import answer, client, setup_of
 from pipewave.serving.cases import from_dict
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
-from pipewave.serving.replica import Limits
+from pipewave.serving.limits import Limits
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic, synthetic

@@ -133,6 +133,8 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}
     if how := _drafting(case, recipe):
         chosen[METHOD] = how.drafting(recipe.settings[DRAFTS]) if DRAFTS in recipe.settings else how
+        if setup.max_num_seqs is None:  # launches that draft raise an engine's limit for it
+            chosen = {"max_num_seqs": find_engine(setup.engine).max_requests} | chosen
     notes = [degrees.note] if degrees.note else []
     return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 

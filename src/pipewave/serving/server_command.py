@@ -78,6 +78,9 @@ NAMES: Mapping[str, str] = {
     "--deepep-mode": "deepep_mode",
     "--enable-two-batch-overlap": "two_batch",
     "--enable-dbo": "two_batch",
+    "--enable-prefix-caching": "prefix",
+    "--no-enable-prefix-caching": "no_prefix",
+    "--disable-radix-cache": "no_prefix",
     "--enable-eplb": "eplb",
     "--eplb-config": "eplb_config",
     "--ep-num-redundant-experts": "redundant",
@@ -253,6 +256,8 @@ def _limits(said: Mapping[str, str]) -> dict[str, Any]:
         "looks": ("recv_interval", lambda word: _whole(word, "recv_interval")),
         "stream": ("stream_interval", lambda word: _whole(word, "stream_interval")),
         "mixed": ("mixes_phases", lambda word: word == SWITCH),
+        "prefix": ("prefix_cache", lambda word: word == SWITCH),
+        "no_prefix": ("prefix_cache", lambda word: word != SWITCH),
     }
     found = {named: reader(said[key]) for key, (named, reader) in readers.items() if key in said}
     drafts = _drafts(said)
