@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.errors import BadInput, did_you_mean
 from pipewave.files import packaged
@@ -17,6 +16,7 @@ from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
 from pipewave.software import rules, stacks
+from pipewave.software.loads import Load, Regime
 from pipewave.software.reserve import Reserve, static_share
 from pipewave.software.rules import DeploymentFacts, KernelRule
 from pipewave.software.states import UNKEPT, StateRule
@@ -40,7 +40,7 @@ class Engine:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     alone_us: where the engine does not overlap, what each request costs more, instead of step_us (0: step_us it is).
     drafts_alone_us: alone_us of steps that draft, which the engine does not overlap (0: it does as ever).
-    drafts_requests: requests at once while it drafts (0: as ever).
+    drafts_requests: max_requests while it drafts (0: max_requests).
     windows_once: layers with a window give pages back, so that only a step's own prompts hold more than they see.
     separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
@@ -143,11 +143,11 @@ class Engine:
         return replace(self, **changes, chosen=chosen)
 
     def drafting(self) -> Engine:
-        """The same engine while it drafts: where it cannot, it schedules no step while another runs; and with as many
-        requests at once as it then allows."""
-        alone = {"overlaps": False, "alone_us": self.drafts_alone_us} if self.drafts_alone_us else {}
-        fewer = {"max_requests": self.drafts_requests} if self.drafts_requests else {}
-        return self.what_if(**alone, **fewer) if alone or fewer else self
+        """The same engine while it drafts: with its limit of requests for that, and without overlap where it has none
+        then."""
+        changes: dict[str, Any] = {"max_requests": self.drafts_requests} if self.drafts_requests else {}
+        changes |= {"overlaps": False, "alone_us": self.drafts_alone_us} if self.drafts_alone_us else {}
+        return self.what_if(**changes) if changes else self
 
     def hosted(self, factor: float, launch: float = 1.0, request_us: float = 0.0) -> Engine:
         """The same engine on a host whose own work takes `factor` times as long, what it launches kernel by kernel
@@ -258,31 +258,6 @@ class Engine:
             "launch": launch,
             "host": host,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Regime:
-    """µs of a kind of step, or arrays over steps: waits between their kernels, host work beside the GPU, and what comes
-    on top of both."""
-
-    between_us: Any
-    beside_us: Any
-    after_us: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Steps as an engine sees them, arrays over steps: µs of kernels and of their energy at the power limit, kernels,
-    launches by the host, requests, rows of the dense kernels, whether a step replays one CUDA graph, the layers."""
-
-    kernel_us: Array
-    heat_us: Array
-    nodes: Array
-    launches: Array
-    requests: Array
-    rows: Array
-    graph: NDArray[np.bool_]
-    layers: Array
 
 
 NAMED = tuple(one.name for one in fields(Engine))

@@ -15,8 +15,9 @@ from pipewave.models.exchange import MOVED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
-from pipewave.software.engines import Engine, Load
+from pipewave.software.engines import Engine
 from pipewave.software.host import Host
+from pipewave.software.loads import Load
 from pipewave.step.fusion import EXCHANGED, arranged, lanes, overlapped_us
 from pipewave.step.inside import Kernels, inside
 from pipewave.step.setting import setting_of
