@@ -25,7 +25,8 @@ VLLM = """vllm serve meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 800
 @pytest.mark.parametrize(
     ("command", "engine", "changes"),
     [
-        (VLLM, "vllm", {"tp": 4, "max_num_seqs": 64, "max_num_batched_tokens": 4096, "gpu_memory_utilization": 0.9, "kv_dtype": "fp8"}),
+        (VLLM, "vllm", {"tp": 4, "max_num_seqs": 64, "max_num_batched_tokens": 4096, "gpu_memory_utilization": 0.9, "kv_dtype": "fp8",
+            "prefix_cache": False}),
         ("vllm serve DeepSeek-V3 -dp 8 --enable-expert-parallel", "vllm", {"dp": 8, "ep": 8}),
         ("vllm serve Llama-3.1-8B -dp 4 --enable-expert-parallel", "vllm", {"dp": 4}),
         (

@@ -133,6 +133,8 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}
     if how := _drafting(case, recipe):
         chosen[METHOD] = how.drafting(recipe.settings[DRAFTS]) if DRAFTS in recipe.settings else how
+        if setup.max_num_seqs is None:  # launches that draft raise an engine's limit for it
+            chosen = {"max_num_seqs": find_engine(setup.engine).max_requests} | chosen
     notes = [degrees.note] if degrees.note else []
     return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
@@ -202,7 +204,8 @@ def _together(setup: Setup, server: Server) -> int:
 def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, float]:
     """Means over requests, and the slowest in a hundred. Requests of one token have no later ones.
 
-    together: tokens that the server sends at once; the first are seen when the last of them is made.
+    together: tokens that the server sends at once; the first are seen when the last of them is made. Where no request
+    has more, nobody sees a time between tokens, and none is answered.
     """
     ttft, e2e = (1e3 * (when - record.arrival_s) for when in (record.first_s, record.done_s))
     later = traffic.output_len > 1
@@ -210,10 +213,11 @@ def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, flo
     ttft = ttft + held * (e2e - ttft) / np.maximum(traffic.output_len - 1, 1)
     tpot = (e2e - ttft)[later] / (traffic.output_len[later] - 1)
     span = float(record.done_s.max() - record.arrival_s.min())
-    slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if len(tpot) else {}
+    seen = bool(tpot.any())
+    slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if seen else {}
     return {
         "ttft_ms": float(ttft.mean()),
-        **({"tpot_ms": float(tpot.mean())} if len(tpot) else {}),
+        **({"tpot_ms": float(tpot.mean())} if seen else {}),
         "e2e_ms": float(e2e.mean()),
         "output_tokens_per_s": float(traffic.output_len.sum()) / span,
         "ttft_p99_ms": float(np.percentile(ttft, 99)),

@@ -15,6 +15,7 @@ from pipewave.errors import DoesNotFit
 from pipewave.models import load
 from pipewave.models.drafts import draft_bytes, drafter
 from pipewave.models.kernels import Batch
+from pipewave.models.mixers import Recurrent
 from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.serving.grids import at_every_count, between
@@ -114,14 +115,20 @@ def pays_until(plain: StepTable, drafted: Drafted, cache: int) -> int:
 
 
 def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Budget:
-    """What is left for the cache beside the drafting layers' weights and their own part of it. Raises DoesNotFit."""
-    model = draft_model(runner.deployment.model, how) if how else None
+    """What is left for the cache beside the drafting layers' weights and their own part of it. Raises DoesNotFit.
+
+    Engines keep a recurrent state after every token that a step verifies, for the accepted one to be taken on.
+    """
+    if how is None:
+        return memory
+    if runner.deployment.model.has(Recurrent):
+        memory = replace(memory, states=memory.states + how.tokens + runner.engine.states.drafted)
+    model = draft_model(runner.deployment.model, how)
     if model is None:
         return memory
     split = runner.deployment.parallel
-    own_model = bool(how and how.model)
     weights = (
-        weight_bytes(model, replace(split, pp=1)) if own_model else draft_bytes(model, split.tp, split.group)
+        weight_bytes(model, replace(split, pp=1)) if how.model else draft_bytes(model, split.tp, split.group)
     ) / GIB
     if weights >= memory.kv:
         raise DoesNotFit(
@@ -132,4 +139,5 @@ def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Bud
     share = own / (own + more) if own else 1.0
     kv = (memory.kv - weights) * share
     tokens = int(memory.kv_tokens * kv / memory.kv) // runner.engine.page_size * runner.engine.page_size
-    return replace(memory, weights=memory.weights + weights, kv=kv, kv_tokens=tokens)
+    pool = memory.state_pool * kv / memory.kv
+    return replace(memory, weights=memory.weights + weights, kv=kv, kv_tokens=tokens, state_pool=pool)

@@ -22,13 +22,14 @@ from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.interval import Uncertainty, interval_ends, names_version, server_of
 from pipewave.serving.limits import Limits
 from pipewave.serving.report import ANY, Sla, summary
+from pipewave.serving.room import limits_of, prefix_notes
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
 from pipewave.step import Runner, find_engine
-from pipewave.step.memory import Budget, budget, cache_bytes, requests_in
+from pipewave.step.memory import Budget, budget, cache_bytes
 
 TABLES = 64  # kept
 # Step times are worked out up to at least so many requests of so many tokens, for deployments to share them.
@@ -97,7 +98,8 @@ class Server:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
         answer = {**self.names(), **self._speculation(traffic), **self._skews()}
-        answer |= summary(record, traffic, self.gpus, sla) | {"notes": list(self.notes)}
+        answer |= summary(record, traffic, self.gpus, sla)
+        answer |= {"notes": [*self.notes, *prefix_notes(self.runner, self.limits, traffic)]}
         return Served(answer, self.memory, traffic, record)
 
     def names(self) -> dict[str, Any]:
@@ -281,25 +283,3 @@ def table_of(runner: Runner, budget: int, requests: int, longest: int) -> StepTa
 def _power(size: int) -> int:
     """The next power of two: tables of like sizes are one."""
     return 1 << (size - 1).bit_length()
-
-
-def limits_of(runner: Runner, memory: Budget, longest: int, tokens: int | None = None) -> Limits:
-    """Scheduler limits, with a budget of so many `tokens` a step in place of the engine's.
-
-    Windows and latents are counted through the cache a request of the longest length takes.
-    """
-    engine, lanes = runner.engine, runner.deployment.parallel.pp
-    budget = tokens or engine.max_batched_tokens
-    pages = int(requests_in(runner.deployment, memory, longest, budget) * longest) // engine.page_size // lanes
-    # No more requests can ever run than the cache holds of the shortest kind; a smaller table is a faster one.
-    return Limits(
-        budget,
-        min(engine.max_requests, pages),
-        pages,
-        engine.page_size,
-        engine.mixes_phases,
-        chunks=engine.chunks,
-        prompt_tokens=0 if tokens else engine.max_prefill_tokens,
-        reserve=engine.output_reserve,
-        reserve_least=engine.output_reserve_least,
-    )

@@ -180,6 +180,8 @@ def _limits(said: Mapping[str, str]) -> dict[str, Any]:
         "looks": ("recv_interval", lambda word: _whole(word, "recv_interval")),
         "stream": ("stream_interval", lambda word: _whole(word, "stream_interval")),
         "mixed": ("mixes_phases", lambda word: word == SWITCH),
+        "prefix": ("prefix_cache", lambda word: word == SWITCH),
+        "no_prefix": ("prefix_cache", lambda word: word != SWITCH),
     }
     found = {named: reader(said[key]) for key, (named, reader) in readers.items() if key in said}
     drafts = _drafts(said)

@@ -20,6 +20,7 @@ from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
+from pipewave.prediction.answers import merged
 from pipewave.serving.grids import at_every_count, at_every_number, between, neighbours, reader, reader_of_two, row_grid
 from pipewave.serving.together import Pieces, Work, fresh, group_seconds
 from pipewave.step import Engine, Priced, Regime, Runner
@@ -66,7 +67,7 @@ class StepTable:
         """Price all points of the grids."""
         parts = [self._price(uses, batches) for uses, batches in [*axes.batches(self.runner), *self._group(axes)]]
         mixed = [self._price(self.runner.deployment.by_length, axes.mixed())] if axes.beside else []
-        self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+        self.notes = merged(note for part in parts for note in part.notes)
         self.time = Sums(axes, [part.us for part in parts], [part.us for part in mixed])
         self.heat = Sums(axes, [part.heat_us for part in parts], [part.heat_us for part in mixed])
         rest = [parts[0], parts[1], *parts[4:]]

@@ -47,7 +47,7 @@ class DeploymentFacts:
     gpu: name; vendor: `nvidia` or `amd`; mma: its tensor instruction (`Architecture.mma`); gib: the GPU's memory as
     nvidia-smi states it; attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the
     experts; sinks: attention has them; dp: data parallelism of attention; model_type: as the model's config names it;
-    hidden: width of its residual stream.
+    hidden: width of its residual stream; states: kind of its recurrent layers, empty without.
     """
 
     gpu: str = "H200"
@@ -66,6 +66,7 @@ class DeploymentFacts:
     model_type: str = ""
     vendor: str = "nvidia"
     hidden: int = 4096
+    states: str = ""
 
 
 @dataclass(frozen=True, slots=True)
