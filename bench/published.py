@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.published_fit import RESULTS as FITTED
 from bench.published_fit import Constants, with_constants
-from bench.published_rows import METRICS, OLD, PARTS, Group, Row, corpus, read
+from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
 from bench.published_slices import resumed
 from pipewave.errors import PipewaveError
 from pipewave.serving.answers import answer
@@ -45,42 +45,33 @@ def answers(rows: Sequence[Row], workers: int) -> list[Answer]:
         return list(answer_lines(lines, pool))
 
 
-def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int, part: str = "group") -> list[Answer]:
-    """The same with the constants of each row's group (or model, GPU, version) fitted on the others'
-    (`bench.published_fit`)."""
-    own = _constants(part)
-    again = [i for i, row in enumerate(rows) if _key(row, part) in own and row.case["mode"] == "serve"]
+def left_out(rows: Sequence[Row], shipped: Sequence[Answer], workers: int) -> list[Answer]:
+    """The same with the constants of each row's group fitted on the other groups (`bench.published_fit`)."""
+    own = _constants()
+    again = [i for i, row in enumerate(rows) if _key(row) in own and row.case["mode"] == "serve"]
     found = list(shipped)
     with ProcessPoolExecutor(max(workers, 1)) as pool:
-        tasks = [(rows[i].case, rows[i].group.engine, own[_key(rows[i], part)]) for i in again]
+        tasks = [(rows[i].case, rows[i].group.engine, own[_key(rows[i])]) for i in again]
         for i, answer in zip(again, pool.map(_with_constants, tasks, chunksize=16), strict=True):
             found[i] = answer
     return found
 
 
-def sliced(
-    rows: Sequence[Row], folder: Path, until_s: float, parts: Sequence[str]
-) -> tuple[list[Answer], dict[str, list[Answer]]]:
+def sliced(rows: Sequence[Row], folder: Path, until_s: float) -> tuple[list[Answer], list[Answer]]:
     """Both, as far as there is time; ends the command where there is not. The folder keeps what is answered."""
-    by_id = {row.id: row for row in sorted(rows, key=_deployment)}
+    own, by_id = _constants(), {row.id: row for row in sorted(rows, key=_deployment)}
+    again = [name for name, row in by_id.items() if _key(row) in own and row.case["mode"] == "serve"]
     folder.mkdir(parents=True, exist_ok=True)
+
+    def other(name: str) -> Answer:
+        row = by_id[name]
+        return _with_constants((row.case, row.group.engine, own[_key(row)]))
+
     shipped = resumed(folder / "shipped.jsonl", by_id, lambda name: answers([by_id[name]], 1)[0], until_s)
-    left = sum(name not in shipped for name in by_id)
-    apart: dict[str, list[Answer]] = {}
-    for part in parts:
-        own = _constants(part)
-        again = [name for name, row in by_id.items() if _key(row, part) in own and row.case["mode"] == "serve"]
-
-        def other(name: str, own: dict[tuple[str, str], Constants] = own, part: str = part) -> Answer:
-            row = by_id[name]
-            return _with_constants((row.case, row.group.engine, own[_key(row, part)]))
-
-        others = resumed(folder / f"left_out_{part}.jsonl", again, other, until_s)
-        left += sum(name not in others for name in again)
-        apart[part] = [others.get(row.id, shipped.get(row.id, {})) for row in rows]
-    if left:
-        sys.exit(f"{left} answers are left: give the same command again")
-    return [shipped[row.id] for row in rows], apart
+    others = resumed(folder / "left_out.jsonl", again, other, until_s)
+    if done := len(by_id) + len(again) - sum(n in shipped for n in by_id) - sum(n in others for n in again):
+        sys.exit(f"{done} of {len(by_id) + len(again)} answers are left: give the same command again")
+    return [shipped[row.id] for row in rows], [others.get(row.id, shipped[row.id]) for row in rows]
 
 
 def _deployment(row: Row) -> str:
@@ -89,26 +80,19 @@ def _deployment(row: Row) -> str:
     return json.dumps([case[name] for name in ("engine", "model", "gpu")] + [case.get("version", ""), case["isl"]])
 
 
-def _key(row: Row, part: str) -> tuple[str, str]:
-    return row.group.engine, PARTS[part](row)
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple(asdict(row.group).values())
 
 
-def _constants(part: str) -> dict[tuple[str, str], Constants]:
-    """Constants of groups (or models, GPUs, versions) whose own rows changed them; all others are as shipped."""
+def _constants() -> dict[tuple[str, ...], Constants]:
+    """Constants of groups whose own rows changed them; all others are as shipped."""
     table = json.loads(FITTED.read_text("utf-8"))
     return {
-        (engine, label): tuple(constants)
-        for engine, one in table.items()
-        for label, constants in _fitted(one, part).items()
-        if constants != one["constants"]
+        tuple(group[name] for name in Group.__slots__): tuple(group["constants"])
+        for one in table.values()
+        for group in one["groups"]
+        if group["constants"] != one["constants"]
     }
-
-
-def _fitted(one: dict[str, Any], part: str) -> dict[str, list[float]]:
-    """What was fitted without each group, model, GPU or version of an engine."""
-    if part != "group":
-        return dict(one["parts"][part])
-    return {str(Group(*(group[name] for name in Group.__slots__))): group["constants"] for group in one["groups"]}
 
 
 def _with_constants(task: tuple[dict[str, Any], str, Constants]) -> Answer:
@@ -227,45 +211,34 @@ def main() -> None:
     parser.add_argument("--answers", type=Path, help="also write the answers here, one JSON line a row")
     parser.add_argument("--slices", type=Path, help="keep answers in this folder; the same command again goes on")
     parser.add_argument("--seconds", type=float, default=240, help="of a slice")
-    parser.add_argument("--parts", action="store_true", help="also leave whole models, GPUs and versions out of fits")
     parser.add_argument("--json", type=Path, help=f"write the scores here, such as {RESULTS.name}")
     options = parser.parse_args()
     every = [row for row in read(options.data or corpus(), dated=options.dated) if _named(row, options.only)]
     rows = [row for row in every if options.needs or row.answerable][:: options.every]
-    began, parts = time.perf_counter(), list(PARTS) if options.parts else ["group"]
+    began = time.perf_counter()
     if options.slices:
-        found, apart = sliced(rows, options.slices, time.monotonic() + options.seconds, parts)
+        found, apart = sliced(rows, options.slices, time.monotonic() + options.seconds)
     else:
         found = answers(rows, options.workers)
-        apart = {part: left_out(rows, found, options.workers, part) for part in parts}
+        apart = left_out(rows, found, options.workers)
     sys.stderr.write(f"{len(rows)} rows in {time.perf_counter() - began:.0f} s\n")
-    tables = {part: by_group(rows, one) for part, one in apart.items()} | {"shipped": by_group(rows, found)}
+    groups, shipped = by_group(rows, apart), by_group(rows, found)
     if options.answers:
         options.answers.write_text("".join(json.dumps(answer) + "\n" for answer in found), "utf-8")
     if options.json:
-        write(
-            options.json,
-            tables,
-            [_point(row, one) for row, one in zip(rows, apart["group"], strict=True) if "error" not in one],
-        )
-    for name, table in tables.items():
-        print(f"{name} left out" if name in PARTS else "as shipped")
-        show(table if name in ("group", "shipped") else [], by_kind(table))
+        tables = {"left_out": groups, "as_shipped": shipped}
+        scores = {name: {"kinds": by_kind(table), "groups": table} for name, table in tables.items()}
+        points = [_point(row, one) for row, one in zip(rows, apart, strict=True) if "error" not in one]
+        options.json.write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
+        options.json.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *points]) + "\n", "utf-8")
+    show(groups)
+    print("as shipped")
+    show(shipped)
 
 
-def write(path: Path, tables: dict[str, list[dict[str, Any]]], points: Sequence[str]) -> None:
-    """The scores of groups left out and as shipped, of kinds for other parts left out; and the points of the plot."""
-    names = {"group": "left_out", "shipped": "as_shipped"}
-    scores = {names.get(part, part): {"kinds": by_kind(table)} for part, table in tables.items()}
-    for part, name in names.items():
-        scores[name]["groups"] = tables[part]
-    path.write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
-    path.with_suffix(".csv").write_text("\n".join([",".join(COLUMNS), *points]) + "\n", "utf-8")
-
-
-def show(groups: Sequence[dict[str, Any]], kinds: Sequence[dict[str, Any]]) -> None:
+def show(groups: Sequence[dict[str, Any]]) -> None:
     """Groups, their kinds, and all of them together, each group alike; as text."""
-    for group in [*groups, *kinds, *([{"kind": "all", **means(groups)}] if groups else [])]:
+    for group in [*groups, *by_kind(groups), {"kind": "all", **means(groups)}]:
         name = " ".join(str(group[part]) for part in ("kind", *Group.__slots__) if part in group)
         cells = [
             f"{metric[:4]} {score['mape']:6.1f} {score.get('median', 0.0):+6.1f} {score['covered']:4.0f}%"

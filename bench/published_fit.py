@@ -18,7 +18,7 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -78,15 +78,22 @@ def with_constants(engine: str, constants: Constants) -> front.Front:
     return replace(front.of(engine), **dict(zip(grid(engine), constants, strict=True)))
 
 
-def _error(task: tuple[Row, Constants]) -> float:
-    """Mean error of a row's TTFT and TPOT; nan where it cannot be answered."""
+def _errors(task: tuple[Row, Constants]) -> list[float]:
+    """Errors of a row's TTFT and TPOT; nan where it cannot be answered or does not state one."""
     row, constants = task
     try:
         found = answer(from_dict(row.case), with_constants(row.group.engine, constants))
     except PipewaveError:
-        return math.nan
-    errors = [min(abs(found[name] / row.measured[name] - 1.0), MOST) for name in SCORED if name in row.measured]
-    return float(np.mean(errors)) if errors else math.nan
+        return [math.nan] * len(SCORED)
+    known = {name: min(abs(found[name] / row.measured[name] - 1.0), MOST) for name in SCORED if name in row.measured}
+    return [known.get(name, math.nan) for name in SCORED]
+
+
+def _row_means(errors: Array) -> Array:
+    """Means over the last axis of what is known, nan where nothing is."""
+    known = np.isfinite(errors)
+    count = known.sum(axis=-1)
+    return np.where(count > 0, np.where(known, errors, 0.0).sum(axis=-1) / np.maximum(count, 1), np.nan)
 
 
 class Search:
@@ -96,7 +103,7 @@ class Search:
         self.rows, self.pool, self.grid = rows, pool, grid(rows[0].group.engine)
         self.groups = list(dict.fromkeys(row.group for row in rows))
         self.owner = np.array([self.groups.index(row.group) for row in rows])
-        self.tried: dict[Constants, Array] = {}  # errors of the rows; nan where one cannot be answered
+        self.tried: dict[Constants, Array] = {}  # errors of TTFT and TPOT, [rows, 2]; nan where there is none
 
     def run(self, start: Constants) -> Constants:
         """Go from `start` to a set that no single change improves, or for `ROUNDS` rounds."""
@@ -114,14 +121,22 @@ class Search:
     def _try(self, many: Sequence[Constants]) -> None:
         fresh = [one for one in dict.fromkeys(many) if one not in self.tried]
         tasks = [(row, one) for row in self.rows for one in fresh]
-        table = np.array(list(self.pool.map(_error, tasks, chunksize=8 * max(len(fresh), 1))))
-        self.tried |= dict(zip(fresh, table.reshape(len(self.rows), len(fresh)).T, strict=True))
+        table = np.array(list(self.pool.map(_errors, tasks, chunksize=8 * max(len(fresh), 1))))
+        self.tried |= {one: table[i :: len(fresh)] for i, one in enumerate(fresh)}
 
     def by_group(self, constants: Constants, kept: Mask | None = None) -> Array:
         """Mean error of each group that has rows among those kept; one that no row of can be answered has none."""
-        errors, owner = (part if kept is None else part[kept] for part in (self.tried[constants], self.owner))
-        found = [errors[owner == i] for i in np.unique(owner)]
-        return np.array([np.nanmean(one) if np.isfinite(one).any() else 0.0 for one in found])
+        return np.nan_to_num(self._means(_row_means(self.tried[constants]), kept))
+
+    def scored(self, apart: Mapping[str, Constants], part: Callable[[Row], str]) -> list[float]:
+        """Errors of TTFT and TPOT, means over groups, with what was chosen without the part that a row belongs to."""
+        errors = np.array([self.tried[apart[part(row)]][i] for i, row in enumerate(self.rows)])
+        return [round(float(np.nanmean(self._means(column))), 4) for column in errors.T]
+
+    def _means(self, errors: Array, kept: Mask | None = None) -> Array:
+        """Of each group that has rows among those kept; nan where it has no error."""
+        errors, owner = (part if kept is None else part[kept] for part in (errors, self.owner))
+        return np.array([_row_means(errors[owner == i][None])[0] for i in np.unique(owner)])
 
     def left_out(self, part: Callable[[Row], str]) -> dict[str, Constants]:
         """For each part that rows belong to, the set chosen by all others; by all where there are no others."""
@@ -146,13 +161,13 @@ class Search:
 
 
 def fit(engine: str, rows: Sequence[Row], pool: Executor) -> dict[str, Any]:
-    """The best constants of an engine on all groups, for each group the best on the others, and for each model, GPU and
-    version the best on rows of others."""
+    """The best constants of an engine on all groups, for each group the best on the others, and what all groups are off
+    by with constants fitted without the group, version, GPU or model that a row is of."""
     now = front.of(engine)
     search = Search(rows, pool)
     search.run(tuple(getattr(now, name) for name in search.grid))
-    best, apart = search.chosen(), {name: search.left_out(part) for name, part in PARTS.items()}
-    own = apart.pop("group")
+    best, own = search.chosen(), search.left_out(PARTS["group"])
+    scored = {name: search.scored(search.left_out(part), part) for name, part in PARTS.items()}
     groups = [
         asdict(group) | {"constants": own[str(group)], "error": round(float(search.by_group(own[str(group)])[i]), 4)}
         for i, group in enumerate(search.groups)
@@ -164,7 +179,7 @@ def fit(engine: str, rows: Sequence[Row], pool: Executor) -> dict[str, Any]:
         "left_out": round(float(np.mean([group["error"] for group in groups])), 4),
         "tried": len(search.tried),
         "groups": groups,
-        "parts": apart,
+        "scored": scored | {"shipped": search.scored({engine: best}, lambda row: row.group.engine)},
     }
 
 
@@ -193,6 +208,7 @@ def main() -> None:
             found = fit(engine, [row for row in rows if row.group.engine == engine], pool)
             chosen = dict(zip(grid(engine), found["constants"], strict=True))
             print(f"{engine}: {chosen}: error {found['error']}, left out {found['left_out']}", flush=True)
+            print(f"TTFT, TPOT with each left out: {found['scored']}", flush=True)
             if options.write:
                 write(engine, found)
 

@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib
 
 from bench.published import RESULTS
+from bench.published_fit import RESULTS as FITTED
 from bench.published_rows import METRICS
 
 matplotlib.use("svg")
@@ -53,20 +54,21 @@ def summary(scores: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# What is left out of the fits of constants, from the least to the most.
-PARTS = {"left_out": "group", "version": "version", "gpu": "GPU", "model": "model"}
+# What is left out of the fits of constants, from nothing to the most.
+PARTS = {"shipped": "nothing", "group": "its group", "version": "its version", "gpu": "its GPU", "model": "its model"}
 
 
-def parts(scores: dict[str, Any]) -> str:
-    """One line an engine: errors with groups, and with whole versions, GPUs and models left out."""
-    names = [name for name in PARTS if name in scores]
-    cells = " | ".join(f"{PARTS[name]}: TTFT, TPOT" for name in names)
-    lines = [f"| left out of the fits, each | {cells} | as shipped |", "|" + "---|" * (len(names) + 2)]
-    kinds = {name: {kind["kind"]: kind for kind in scores[name]["kinds"]} for name in [*names, "as_shipped"]}
-    for engine in (engine for engine in BARS if engine in kinds["left_out"]):
-        errors = [", ".join(f"{kinds[name][engine][metric]['mape']:.1f}" for metric in METRICS[:2]) for name in kinds]
+def parts(fits: dict[str, Any]) -> str:
+    """One line an engine: errors of the rows that constants are fitted on, with more and more left out of the fit."""
+    known = [engine for engine in BARS if "scored" in fits.get(engine, {})]
+    lines = [
+        f"| left out of the fit of a row's constants | {' | '.join(PARTS.values())} |",
+        "|" + "---|" * (len(PARTS) + 1),
+    ]
+    for engine in known:
+        errors = (", ".join(f"{100 * error:.1f}" for error in fits[engine]["scored"][name]) for name in PARTS)
         lines.append(f"| {engine} | {' | '.join(errors)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" if known else ""
 
 
 def _side(apart: dict[str, Any], shipped: dict[str, Any], bar: float, aiconfigurator: str) -> str:
@@ -136,7 +138,10 @@ def main() -> None:
     """Write the tables and the plot."""
     scores = json.loads(RESULTS.read_text("utf-8"))
     apart = deployments(json.loads(POOLS.read_text("utf-8"))) if POOLS.exists() else ""
-    TABLE.write_text("\n".join(filter(None, (summary(scores), parts(scores), table(scores), apart))), "utf-8")
+    TABLE.write_text(
+        "\n".join(filter(None, (summary(scores), parts(json.loads(FITTED.read_text("utf-8"))), table(scores), apart))),
+        "utf-8",
+    )
     with RESULTS.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
         picture(list(csv.DictReader(file)))
 

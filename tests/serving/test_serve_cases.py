@@ -153,6 +153,21 @@ def test_arrivals_are_served_as_listed() -> None:
     assert lonely["output_tokens_per_s"] == pytest.approx(5 * 40 / (40 + lonely["e2e_ms"] * 1e-3), rel=1e-3)
 
 
+@pytest.mark.parametrize("mode", ["estimate", "offline"])
+def test_listed_requests_are_one_batch_where_their_times_do_not_count(mode: str) -> None:
+    late = [[0.0, 10, 20], [30.0, 200, 1], [60.0, 500, 40]]
+    at_once = [[0.0, *lengths] for _, *lengths in late]
+    assert asked(mode=mode, arrivals=late) == asked(mode=mode, arrivals=at_once)
+    assert asked(mode=mode, arrivals=late)["e2e_ms"] < 1000
+
+
+def test_no_time_between_tokens_is_answered_where_all_of_them_come_in_one_message() -> None:
+    """TensorRT-LLM streams ten tokens of DeepSeek-R1 at a time."""
+    place = {"model": "DeepSeek-R1", "gpu": "B200", "tp": 8, "engine": "trtllm", "isl": 64, "concurrency": 2}
+    assert "tpot_ms" not in asked(**place, osl=2)
+    assert asked(**place, osl=30)["tpot_ms_low"] > 0
+
+
 def test_the_command_writes_answers_and_says_by_its_status_how_it_went(tmp_path: Path) -> None:
     cases, out = tmp_path / "cases.jsonl", tmp_path / "answers.jsonl"
     run = CliRunner()

@@ -204,7 +204,8 @@ def _together(setup: Setup, server: Server) -> int:
 def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, float]:
     """Means over requests, and the slowest in a hundred. Requests of one token have no later ones.
 
-    together: tokens that the server sends at once; the first are seen when the last of them is made.
+    together: tokens that the server sends at once; the first are seen when the last of them is made. Where no request
+    has more, nobody sees a time between tokens, and none is answered.
     """
     ttft, e2e = (1e3 * (when - record.arrival_s) for when in (record.first_s, record.done_s))
     later = traffic.output_len > 1
@@ -212,10 +213,11 @@ def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, flo
     ttft = ttft + held * (e2e - ttft) / np.maximum(traffic.output_len - 1, 1)
     tpot = (e2e - ttft)[later] / (traffic.output_len[later] - 1)
     span = float(record.done_s.max() - record.arrival_s.min())
-    slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if len(tpot) else {}
+    seen = bool(tpot.any())
+    slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if seen else {}
     return {
         "ttft_ms": float(ttft.mean()),
-        **({"tpot_ms": float(tpot.mean())} if len(tpot) else {}),
+        **({"tpot_ms": float(tpot.mean())} if seen else {}),
         "e2e_ms": float(e2e.mean()),
         "output_tokens_per_s": float(traffic.output_len.sum()) / span,
         "ttft_p99_ms": float(np.percentile(ttft, 99)),

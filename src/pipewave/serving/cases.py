@@ -137,7 +137,7 @@ class Case:
 
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""
-        requests = self._drawn(seed) if self.arrivals is None else _listed(self.arrivals)
+        requests = self._drawn(seed) if self.arrivals is None else _listed(self.arrivals, timed=self.mode == "serve")
         return requests.with_prefix(self.prefix_share) if self.prefix_share else requests
 
     def _drawn(self, seed: int) -> Traffic:
@@ -163,9 +163,10 @@ class Case:
         return value
 
 
-def _listed(arrivals: tuple[tuple[float, int, int], ...]) -> Traffic:
+def _listed(arrivals: tuple[tuple[float, int, int], ...], *, timed: bool) -> Traffic:
+    """Requests as listed; where their times do not count, all at once."""
     table = np.array(arrivals, float)
-    times: Array = table[:, 0] - table[0, 0]
+    times: Array = (table[:, 0] - table[0, 0]) * timed
     return Traffic(times, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
 
 
