@@ -3,15 +3,16 @@
     python -m bench.e2e_sglang [--rows] [--write] [--gpus H100,H200]
 
 The rows are those of `python -m pipewave.measure.sglang`: prompts in an idle engine until their last first token, and
-decode steps from one end to the next. "held out" has the engine's constants fitted to the other models, on all GPUs;
-`--write` fits them to all and puts them into software/times.json.
+decode steps from one end to the next; and those of `python -m bench.sglang_hosts` (folder rounds): prompts of several
+models in turns, of which a point is the median over the rounds. "held out" has the engine's constants fitted to the
+other models, on all machines; `--write` fits them to all and puts them into software/times.json.
 
 Servers were started on machines whose hosts differ, and one host is not as fast at all times: launching a layer of a
-prompt took 0.22 to 0.64 ms. "host told" is held out as well, but knows how fast a server's host is from what its
-scheduler took to queue a lone prompt, before any step: half a screen of Python that knows nothing of the model. Host
-times of prompts are those of a host that takes `QUEUE_MS`, times what the server took over it. "one answer" is what no
-prediction of a deployment can do better at, however good, where two servers of it were measured and nothing tells them
-apart.
+prompt took 0.2 to 0.64 ms. How fast a server's host is shows in what its scheduler takes to queue a lone prompt, before
+any step: half a screen of Python that knows nothing of the model. "host told" and "machine told" are held out as well,
+with host times of prompts as on a host that takes `QUEUE_MS`, times what queueing took there over it: on the server
+itself, and on the servers of the other models on the same machine that day. "one answer" is what no prediction of a
+deployment can do better at, however good, where several servers of it were measured and nothing tells them apart.
 """
 
 from __future__ import annotations
@@ -62,29 +63,72 @@ class Told(Measured):
         return Told(kept.points, kept.loads, kept.owner, self.pace[keep])
 
 
-def rows(gpu: str) -> list[tuple[Point, str, float]]:
-    """Prefill and decode of whole models, each with the server it ran on and the ms its scheduler took to queue it."""
-    paths = sorted((FOLDER / gpu.lower() / "sglang").glob("sglang-*.jsonl"))
-    named = [(json.loads(line), path.name) for path in paths for line in path.read_text().splitlines()]
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A measured point, the server it ran on, the machine and day of the server, and the ms that queueing it took."""
+
+    point: Point
+    server: str
+    machine: str
+    queue_ms: float
+
+    @property
+    def lone(self) -> bool:
+        """Whether it is one prompt."""
+        return self.point.phase == "prefill" and self.point.batch == 1
+
+
+def rows(gpu: str) -> list[Seen]:
+    """Prefill and decode of whole models, server after server."""
+    folder = FOLDER / gpu.lower() / "sglang"
+    once = [_seen(gpu, path, _machine(gpu, path)) for path in sorted(folder.glob("sglang-*.jsonl"))]
+    often = [_medians(_seen(gpu, path, f"{gpu} over rounds")) for path in sorted(folder.glob("rounds/sglang-*.jsonl"))]
+    return [seen for server in (*once, *often) for seen in server]
+
+
+def _machine(gpu: str, path: Path) -> str:
+    return f"{gpu} again" if path.stem.endswith("-again") else gpu
+
+
+def _seen(gpu: str, path: Path, machine: str) -> list[Seen]:
+    lines = [row for row in map(json.loads, path.read_text().splitlines()) if runs_of(row)]
+    card, server = (machine if "rounds" in machine else gpu), f"{machine} {path.stem}"
+    return [Seen(replace(point_of(row), card=card), server, machine, row.get("queue_ms") or np.nan) for row in lines]
+
+
+def _medians(many: Sequence[Seen]) -> list[Seen]:
+    """One row a point: the medians over all rounds."""
+    same: dict[Point, list[Seen]] = {}
+    for seen in many:
+        same.setdefault(replace(seen.point, measured_ms=0.0), []).append(seen)
     return [
-        (replace(point_of(row), card=gpu), f"{gpu} {name}", row.get("queue_ms") or np.nan)
-        for row, name in named
-        if runs_of(row)
+        replace(
+            found[0],
+            point=replace(point, measured_ms=float(np.median([seen.point.measured_ms for seen in found]))),
+            queue_ms=float(np.median([seen.queue_ms for seen in found])),
+        )
+        for point, found in same.items()
     ]
 
 
 def points(gpu: str) -> list[Point]:
     """The points of `rows`."""
-    return [point for point, _, _ in rows(gpu)]
+    return [seen.point for seen in rows(gpu)]
 
 
-def told(loads: Measured, gpus: Sequence[str]) -> Told:
-    """The same points with the host's pace: the median of lone prompts on the same server."""
-    known = [row for gpu in gpus for row in rows(gpu)]
-    servers, queue_ms = np.array([server for _, server, _ in known]), np.array([ms for _, _, ms in known])
-    lone = np.array([point.phase == "prefill" and point.batch == 1 for point, _, _ in known])
-    own = {server: float(np.median(queue_ms[lone & (servers == server)])) for server in set(servers.tolist())}
-    return Told(loads.points, loads.loads, loads.owner, np.array([own[server] / QUEUE_MS for server in servers]))
+def told(loads: Measured, gpus: Sequence[str], *, others: bool = False) -> Told:
+    """The same points with the host's pace: the median of lone prompts on the same server; `others`: the median of the
+    same over servers of other models on the same machine."""
+    known = [seen for gpu in gpus for seen in rows(gpu)]
+    lone = [seen for seen in known if seen.lone]
+    own = {seen.server: float(np.median([one.queue_ms for one in lone if one.server == seen.server])) for seen in lone}
+
+    def beside(seen: Seen) -> float:
+        there = {one.server for one in lone if one.machine == seen.machine and one.point.model != seen.point.model}
+        return float(np.median([own[server] for server in there]))
+
+    queue_ms = [beside(seen) if others else own[seen.server] for seen in known]
+    return Told(loads.points, loads.loads, loads.owner, np.array(queue_ms) / QUEUE_MS)
 
 
 def one_answer(points: Sequence[Point]) -> NDArray[np.float64]:
@@ -125,6 +169,7 @@ def main() -> None:
     real = np.array([point.measured_ms for point in named])
     found = {
         "held out": leave_one_model_out(loads, engine),
+        "machine told": leave_one_model_out(told(loads, given.gpus.split(","), others=True), engine),
         "host told": leave_one_model_out(told(loads, given.gpus.split(",")), engine),
         "shipped": loads.predict_ms(find_engine("sglang")),
         "one answer": one_answer(named),

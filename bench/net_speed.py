@@ -35,7 +35,10 @@ def products(net: Net, x: NDArray[np.float32]) -> object:
 
 def whole(net: Net, x: NDArray[np.float32]) -> object:
     """The network as predictions run it, on the inputs and a one."""
-    return layers_under(net, net.codes({})).outputs(np.concatenate((x, np.ones((1, len(x)), np.float32).T), axis=1))
+    places = tuple(range(len(net.features)))
+    return layers_under(net, net.codes({}), places, ()).outputs(
+        np.concatenate((x, np.ones((1, len(x)), np.float32).T), axis=1)
+    )
 
 
 def us_a_row(net: Net, work: Work, chunk: int, x: NDArray[np.float32]) -> float:

@@ -20,13 +20,11 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from bench.published_series import drafting, series
 from pipewave.errors import PipewaveError
@@ -35,10 +33,11 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, active_parameters
+from pipewave.software.engines import numbered
+from pipewave.software.recipes import releases
 from pipewave.step.setting import setting_of
 
 DAY = re.compile(r"20\d\d-\d\d-\d\d")
-RELEASES = Path(__file__).with_name("releases.yaml")
 WORDS = ("engine", "version", "gpu", "mode", "kv_dtype")
 COUNTS = ("tp", "pp", "ep", "dp", "concurrency", "requests", "max_num_seqs", "max_num_batched_tokens")
 NUMBERS = ("isl", "osl", "spread", "rate", "memory_fraction")
@@ -68,6 +67,9 @@ OTHERS: dict[tuple[str, str], dict[str, Any]] = {
         + [f"{LAYERS}.{layer}.{name}" for layer in range(60) for name in KEPT],
     },
 }
+# The corpus states 8,192 tokens a step for all of InferenceX's runs of vLLM; the script of these sets 2 × ISL, which
+# the recipe of such launches knows (`software/deployments/recipes.yaml`).
+OTHER_BUDGET, OTHER_SINCE = ("InferenceX", "vllm", "B200", "MiniMax-M2.5"), "0.19"
 DRAFTED = {"speculative": "mtp"}
 CARDS = Path(__file__).resolve().parents[1] / ".cache" / "cards"
 
@@ -133,6 +135,26 @@ class Row:
         return those and case.get("concurrency", 0) * case["isl"] > CHUNK
 
 
+def _architecture(row: Row) -> str:
+    """A model by its sizes: fine-tunes and newer checkpoints of one are the same model."""
+    model = load(row.case["model"])
+    return f"{model.model_type}, {len(model.layers)} layers of {model.hidden}"
+
+
+def _series(row: Row) -> str:
+    """An engine's version without its patch; of rows that name none, that none is named."""
+    return ".".join(numbered(row.case.get("version")).split(".")[:2]) or "not named"
+
+
+# What may be left out of a fit as a whole, and what of it a row belongs to.
+PARTS: dict[str, Callable[[Row], str]] = {
+    "group": lambda row: str(row.group),
+    "model": _architecture,
+    "gpu": lambda row: row.group.gpu,
+    "version": _series,
+}
+
+
 @cache
 def precision(model: str) -> str:
     """The operand type of a model's experts or maps, as rows write it; empty where the model cannot be read."""
@@ -181,9 +203,16 @@ def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
     config = _other(config, line["precision"]) if (config.name, line["precision"]) in OTHERS else config
     case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else name}
     case |= {name: line[name] for name in WORDS if line[name]}
-    case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
+    case |= {name: int(float(line[name])) for name in COUNTS if line[name] and not _wrong(line, name)}
     apart = {"disaggregated": True} if "disaggregated" in line["needs"] else {}
     return case | apart | {name: float(line[name]) for name in NUMBERS if line[name]}
+
+
+def _wrong(line: dict[str, str], name: str) -> bool:
+    """Whether a column states what the run's own launch script says otherwise."""
+    source, *rest = OTHER_BUDGET
+    those = line["source"].startswith(source) and rest == [line[part] for part in ("engine", "gpu", "model")]
+    return name == "max_num_batched_tokens" and those and numbered(line["version"]).startswith(OTHER_SINCE)
 
 
 @cache
@@ -228,10 +257,5 @@ def of_reading(row: Row) -> float:
 def of_the_day(engine: str, note: str) -> str:
     """The newest release of an engine on the day that a row's note tells; empty where it tells none."""
     day_run = DAY.search(note)
-    out = [version for version, day in _releases()[engine].items() if day_run and str(day) <= day_run.group()]
+    out = [version for version, day in releases(engine).items() if day_run and day <= day_run.group()]
     return out[-1] if out else ""
-
-
-@cache
-def _releases() -> dict[str, dict[str, Any]]:
-    return dict(yaml.safe_load(RELEASES.read_text("utf-8")))

@@ -4,12 +4,16 @@ Published disaggregated rows of SGLang are simulated with each time of a grid in
 (`software/deployments/handover.yaml`), everything else as shipped. By what joins the pools and how prefill engines are
 cut, the time with the least mean error of groups is printed, and each group's error with the time that the other groups
 of its kind would take: errors are mean absolute logarithms of predicted over measured TTFT and TPOT, groups alike.
+The first waves of a run's requests are simulated (`WAVES`). `--seconds` ends the command when so many have passed; the
+same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +27,8 @@ from pipewave.serving.cases import from_dict
 from pipewave.serving.launched import launched
 from pipewave.software.pools import send_ms
 
-GRID_MS = (0, 8, 15, 30, 45, 60, 90, 120, 180)
+GRID_MS = (0, 8, 15, 30, 45, 60, 90, 120, 150, 180)
+WAVES = 4  # requests simulated for each one in flight
 ENGINE = "sglang"
 ERRORS = Path(".cache/published_send.jsonl")
 Errors = dict[int, float]  # by milliseconds: of a row or a group
@@ -36,6 +41,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="only one row in so many of a group")
     parser.add_argument("--only", default="", help="only rows of groups with this word")
     parser.add_argument("--errors", type=Path, default=ERRORS, help="errors of rows; the same command goes on")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of one slice")
     options = parser.parse_args()
     rows = [
         row for row in read(options.data or corpus()) if row.group.engine == ENGINE and "disaggregated" in row.needs
@@ -43,7 +49,10 @@ def main() -> None:
     asked = {row.id: row for row in sorted(rows, key=_key)[:: options.every]}
     asked = {name: row for name, row in asked.items() if not row.generated and options.only in _key(row)}
     options.errors.parent.mkdir(parents=True, exist_ok=True)
-    known = resumed(options.errors, asked, lambda name: _simulated(asked[name]), math.inf)
+    until_s = time.monotonic() + options.seconds
+    known = resumed(options.errors, asked, lambda name: _simulated(asked[name]), until_s)
+    if left := len(asked.keys() - known.keys()):
+        sys.exit(f"{left} of {len(asked)} rows are left: give the same command again")
     kinds: dict[tuple[str, str], dict[str, list[Errors]]] = {}
     for name, row in asked.items():
         way, errors = known[name]["way"], {int(ms): error for ms, error in known[name]["errors"].items()}
@@ -64,6 +73,7 @@ def _simulated(row: Row) -> dict[str, Any]:
     found = launched(case.model, case.gpu, setup, case.version or "", case.tp, traffic)
     assert found is not None, row.id
     pools = found[0]
+    traffic = traffic.first(min(len(traffic), WAVES * (traffic.concurrency or len(traffic))))
     errors = {}
     for ms in GRID_MS:
         seen = client(replace(pools, send_s=1e-3 * ms).record(traffic), traffic)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,8 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
+from bench.in_turns import Served, compared
 from pipewave.measure.sglang import __main__ as sglang
 from pipewave.measure.sglang import rows, scheduler
 
@@ -33,38 +30,6 @@ PORT = 30_000
 VARIANTS = ("default", "ours")
 KV_TOKENS = BATCH * PROMPTS[-1] + 4096
 SHARED = {"mem_fraction_static": 0.92, "max_total_tokens": KV_TOKENS, "cuda_graph_max_bs_decode": BATCH}
-
-
-class Served:
-    """An engine in a process of its own, which answers a length with milliseconds."""
-
-    def __init__(self, name: str, files: Path | None, layers: int, port: int, log: Path) -> None:
-        self.name = name
-        env = {**os.environ, **({"SGLANG_MOE_CONFIG_DIR": str(files.resolve())} if files else {})}
-        command = [sys.executable, "-m", "bench.sglang_files", "--serve", str(port), "--layers", str(layers)]
-        self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=log.open("wb"), text=True)  # fmt: skip
-
-    def line(self) -> Any:
-        """The next answer. RuntimeError where the engine has ended."""
-        assert self._process.stdout is not None
-        text = self._process.stdout.readline()
-        if not text:
-            raise RuntimeError(f"the engine {self.name!r} has ended; see its log")
-        return json.loads(text)
-
-    def ms(self, length: int) -> dict[str, float]:
-        """One batch of prompts of so many tokens."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{length}\n")
-        self._process.stdin.flush()
-        found: dict[str, float] = self.line()
-        return found
-
-    def close(self) -> None:
-        """End the engine."""
-        self._process.kill()
-        self._process.wait()
 
 
 def serve(port: int, layers: int | None) -> None:
@@ -89,21 +54,6 @@ def serve(port: int, layers: int | None) -> None:
             print(json.dumps({"ms": ms, "generate_ms": taken}), file=answers, flush=True)
 
 
-def compared(engines: Sequence[Served], length: int) -> dict[str, Any]:
-    """Both engines at one length, in turn; the order changes with the round."""
-    taken: dict[str, list[dict[str, float]]] = {engine.name: [] for engine in engines}
-    for turn in range(1 + ROUNDS):
-        for engine in engines if turn % 2 else reversed(engines):
-            taken[engine.name].append(engine.ms(length))
-    kept = {name: [one["ms"] for one in many[1:]] for name, many in taken.items()}
-    medians = {name: statistics.median(many) for name, many in kept.items()}
-    ratios = [one / other for one, other in zip(kept["default"], kept["ours"], strict=True)]
-    whole = {name: statistics.median(one["generate_ms"] for one in many[1:]) for name, many in taken.items()}
-    return {"input_len": length, "batch": BATCH, "ms": medians, "generate_ms": whole, "samples_ms": kept,
-            "speed_up": medians["default"] / medians["ours"],
-            "speed_up_rounds": np.quantile(ratios, (0.25, 0.75)).tolist()}  # fmt: skip
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; see the module's description."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -119,17 +69,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--files and --out are needed")
     began = time.monotonic()
     folder = options.out.parent
-    engines = [Served(name, files, options.layers, PORT + 2000 * i, folder / f"sglang-{name}.log")
-               for i, (name, files) in enumerate(zip(VARIANTS, (None, options.files), strict=True))]  # fmt: skip
+    command = [sys.executable, "-m", "bench.sglang_files", "--layers", str(options.layers), "--serve"]
+    ours = {"SGLANG_MOE_CONFIG_DIR": str(options.files.resolve())}
+    engines = [Served(name, [*command, str(PORT + 2000 * i)], env, folder / f"sglang-{name}.log")
+               for i, (name, env) in enumerate(zip(VARIANTS, ({}, ours), strict=True))]  # fmt: skip
     try:
         facts = [one.line() for one in engines]
         found: dict[str, Any] = {"model": MODEL, "layers": options.layers, "engine": facts[0],
                                  "start_s": round(time.monotonic() - began, 1), "rows": []}  # fmt: skip
         for length in PROMPTS:
-            found["rows"].append(compared(engines, length))
+            row = {"input_len": length, "batch": BATCH, **compared(engines, length, ROUNDS)}
+            found["rows"].append(row)
             options.out.write_text(json.dumps(found, indent=1) + "\n")
-            row = found["rows"][-1]
-            print(length, row["ms"], f"{row['speed_up']:.3f}", flush=True)
+            print(length, row["ms"], row["speed_up"], flush=True)
     finally:
         for engine in engines:
             engine.close()

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from bench import published, published_cover, published_fit, published_rows, stream_cost
-from bench.published_rows import Group, Row, corpus, of_peak, of_reading, read
+from bench.published_rows import PARTS, Group, Row, corpus, of_peak, of_reading, read
 from bench.published_series import PLACE, drafting, series
 from pipewave.models import load
 from pipewave.models.mixers import Gqa, Recurrent
@@ -113,10 +114,40 @@ def test_cards_made_from_others_hold_what_their_makers_quantise() -> None:
         assert whole.qkv.precision.dtype == shared.up.precision.dtype == scan.outputs[0].precision.dtype == dense
 
 
+def test_a_whole_version_is_left_out_of_the_groups_that_hold_others() -> None:
+    """A group whose rows are of two versions counts with the rows that are kept."""
+    old, new = (replace(row(GROUPS[0], 1.0), case={"version": version}) for version in ("0.11.0", "0.19.1"))
+    with ThreadPoolExecutor(1) as pool:
+        search = published_fit.Search([replace(one, case=one.case | {"engine": "vllm"}) for one in (old, new)], pool)
+    first, second = (1.0,) * 5, (2.0,) * 5
+    search.tried = {first: pairs(0.0, 1.0), second: pairs(1.0, 0.0)}
+    assert search.left_out(PARTS["version"]) == {"0.11": second, "0.19": first}
+    assert search.by_group(first, np.array([False, True])) == pytest.approx([1.0])
+    assert search.scored(search.left_out(PARTS["version"]), PARTS["version"]) == [1.0, 1.0]
+    search.tried[first] = np.array([[0.2, math.nan], [0.4, 0.1]])  # a row without TPOT counts with its TTFT
+    assert search.by_group(first) == pytest.approx([(0.2 + 0.25) / 2])
+    assert search.scored({"vllm": first}, lambda row: row.group.engine) == pytest.approx([0.3, 0.1])
+
+
+def test_scores_of_every_part_left_out_stand_side_by_side() -> None:
+    pytest.importorskip("matplotlib")
+    from bench import published_page
+
+    scored = {name: [0.15, 0.07] for name in ("group", "version", "gpu", "shipped")} | {"model": [0.21, 0.07]}
+    line = published_page.parts({"vllm": {"scored": scored}}).splitlines()[-1]
+    assert line == "| vllm | 15.0, 7.0 | 15.0, 7.0 | 15.0, 7.0 | 15.0, 7.0 | 21.0, 7.0 |"
+    assert not published_page.parts({"vllm": {}})  # fits of before
+
+
 def test_an_error_is_counted_and_named() -> None:
     found = {"id": "r", "error": {"code": "does_not_fit", "field": "gpu", "message": "too large"}}
     group = published.by_group([row(GROUPS[0], 1.0)], [found])[0]
     assert (group["in error"], group["why"]) == (1, ["too large"])
+
+
+def pairs(*errors: float) -> NDArray[np.float64]:
+    """The same error of TTFT and TPOT, a row each."""
+    return np.array([[error, error] for error in errors])
 
 
 def test_no_group_is_scored_with_constants_of_its_own() -> None:
@@ -125,8 +156,11 @@ def test_no_group_is_scored_with_constants_of_its_own() -> None:
     first, second = base, (*base[:1], 2 * base[1], *base[2:])
     with ThreadPoolExecutor(1) as pool:
         search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
-    search.tried = {first: np.array([0.0, 1.0, 1.0, 1.0]), second: np.array([1.0, 0.0, 0.0, 0.0])}
-    assert search.left_out() == [second] * 4
+    search.tried = {first: pairs(0.0, 1.0, 1.0, 1.0), second: pairs(1.0, 0.0, 0.0, 0.0)}
+    assert list(search.left_out(PARTS["group"]).values()) == [second] * 4
+    # Without the GPU or the version of the first row the second set is chosen, too; all rows are of one version.
+    assert set(search.left_out(PARTS["gpu"]).values()) == {second}
+    assert search.left_out(PARTS["version"]) == {"not named": search.chosen()}
 
 
 def test_of_sets_within_one_standard_error_the_fastest_front_end_is_taken() -> None:
@@ -136,16 +170,16 @@ def test_of_sets_within_one_standard_error_the_fastest_front_end_is_taken() -> N
     slow = tuple(10 * value if name == "stream_us" else value for name, value in zip(names, fast, strict=True))
     with ThreadPoolExecutor(1) as pool:
         search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
-    search.tried = {slow: np.array([0.1, 0.1, 0.1, 0.1]), fast: np.array([0.05, 0.17, 0.1, 0.1])}
+    search.tried = {slow: pairs(0.1, 0.1, 0.1, 0.1), fast: pairs(0.05, 0.17, 0.1, 0.1)}
     assert search.chosen() == fast
-    search.tried[fast] = np.array([0.2, 0.21, 0.2, 0.21])
+    search.tried[fast] = pairs(0.2, 0.21, 0.2, 0.21)
     assert search.chosen() == slow
 
 
 def test_the_search_finds_a_least_error_along_each_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     aim = tuple(values[-1] for values in published_fit.GRID.values())
     monkeypatch.setattr(
-        published_fit, "_error", lambda asked: sum(abs(a - b) / b for a, b in zip(asked[1], aim, strict=True))
+        published_fit, "_errors", lambda asked: [sum(abs(a - b) / b for a, b in zip(asked[1], aim, strict=True))] * 2
     )
     with ThreadPoolExecutor(2) as pool:
         search = published_fit.Search([row(group, 1.0) for group in GROUPS], pool)
@@ -242,6 +276,13 @@ def test_the_corpus_reads_into_cases() -> None:
         case = from_dict(one.case)
         assert case.traffic().longest >= case.isl
         assert one.measured
+
+
+@pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
+def test_a_column_that_the_launch_script_contradicts_is_not_asked() -> None:
+    minimax = [row for row in read(corpus()) if row.group.model == "MiniMax-M2.5" and row.group.gpu == "B200"]
+    stated = {row.case["version"][:4]: "max_num_batched_tokens" in row.case for row in minimax}
+    assert stated == {"0.17": True, "0.19": False, "nigh": True}
 
 
 def test_a_static_batch_faster_than_its_weights_can_be_read_counts_apart() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.published_pools import best_ms, by_group, error, implied
+from bench.published_pools import accepted, best_ms, by_group, error, implied, tokens_made
 from bench.published_rows import Group, Row
 from pipewave.serving.speculative import of
 
@@ -32,3 +32,17 @@ def test_the_time_that_explains_most_groups_is_taken() -> None:
     groups = {key: [(100.0, 180.0), (300.0, 380.0)]}
     assert best_ms(groups) == 80
     assert error(groups, 80) == pytest.approx(0.0)
+
+
+def test_the_acceptance_that_made_the_tokens_is_found_again() -> None:
+    for rate in (0.4, 0.62, 0.85):
+        made = {
+            ("sglang", "H200", "fp8"): {k: of({"method": "mtp", "tokens": k, "acceptance": rate}).mean for k in (1, 3)}
+        }
+        assert accepted(made) == pytest.approx(rate)
+
+
+def test_a_group_that_implies_less_than_a_token_a_step_is_left_out() -> None:
+    key = ("trtllm", "H100", "fp8")
+    logs = {key: {0: [0.0], 1: [-1.0], 2: [0.0]}}
+    assert tokens_made(logs) == {key: {2: pytest.approx(of({"method": "mtp", "tokens": 2}).mean)}}

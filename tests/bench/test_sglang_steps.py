@@ -31,23 +31,23 @@ def test_points_keep_their_order_where_gpus_stand_together(loads: Measured) -> N
     engine = find_engine("sglang")
     alone = [measured((gpu,)).predict_ms(engine) for gpu in GPUS]
     assert np.allclose(loads.predict_ms(engine), np.concatenate(alone))
-    assert [point.card for point in loads.points] == [gpu for gpu in GPUS for _ in points(gpu)]
+    assert [point.card.split()[0] for point in loads.points] == [gpu for gpu in GPUS for _ in points(gpu)]
 
 
 def test_the_hosts_pace_is_one_number_a_server_and_goes_with_what_launching_took(loads: Measured) -> None:
     """It is read before any step, and servers that queue slowly launch slowly."""
     pace = told(loads, GPUS).pace
-    servers = [server for gpu in GPUS for _, server, _ in rows(gpu)]
+    servers = [seen.server for gpu in GPUS for seen in rows(gpu)]
     each = {
         server: {float(one) for one, other in zip(pace, servers, strict=True) if other == server} for server in servers
     }
     assert len(each) >= 6 and all(len(found) == 1 for found in each.values())
-    assert 0.5 < pace.min() < 0.9 and 1.1 < pace.max() < 2.0
+    assert 0.5 < pace.min() < 0.7 and 1.1 < pace.max() < 2.0
     short = [
         (point.measured_ms, pace[i], point.model)
         for i, point in enumerate(loads.points)
         if point.phase == "prefill" and point.batch * point.input_len == 128 and point.model.startswith("Llama")
-    ]
+    ]  # Llama: measured at least four times
     for model in {model for _, _, model in short}:
         ms, host = np.array([(a, b) for a, b, other in short if other == model]).T
         assert len(ms) >= 3 and np.corrcoef(ms, host)[0, 1] > 0.8

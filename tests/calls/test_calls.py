@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 import pipewave.calls.families as calls
+from pipewave.calls.fields import FieldsOf, rules
 from pipewave.errors import BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.prediction.jsonl import answer_stream
 
@@ -24,6 +25,15 @@ def test_defaults_are_those_of_the_contract() -> None:
     call = calls.from_dict({"kernel": "gemm", "m": 1, "n": 2, "k": 3})
     assert (call.dtype, call.quantize, call.tile, call.stack) == ("bf16", False, None, None)
     assert calls.attention([1], [9], 8, 2).causal
+
+
+def test_fields_of_a_call_read_as_a_dict_of_them() -> None:
+    call = calls.attention([1, 2], [9, 9], 8, 2)
+    view = FieldsOf(call)
+    assert dict(view) == {name: getattr(call, name) for name in rules(type(call))}
+    assert (view["heads"], view.get("window", 7), view.get("no_such", 7), len(view)) == (8, None, 7, len(dict(view)))
+    with pytest.raises(KeyError, match="no_such"):
+        view["no_such"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipewave.calls.families import FusedMoe
+from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import find
 from pipewave.kernels.base import Analysis, Context
 from pipewave.kernels.moe.analyse import analyse
@@ -16,6 +18,7 @@ from pipewave.kernels.moe.config import blocks
 from pipewave.kernels.moe.layer import layer
 from pipewave.kernels.moe.machine import engine, machine
 from pipewave.kernels.moe.tiles import tiling
+from pipewave.prediction.api import predict
 
 QWEN = {"tokens": 64, "experts": 128, "topk": 8, "hidden": 2048, "inter": 768, "gated": 1, "tp": 1, "ep": 1}
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA") or Path(__file__).resolve().parents[2] / "../shared/data")
@@ -169,3 +172,11 @@ def test_blocks_of_many_tokens_by_stack(stack: str, dtype: str, size: tuple[int,
 def test_untuned_kernels_of_flashinfer_are_on_hopper(gpu: str, dtype: str, untuned: int) -> None:
     ctx = context(gpu, dtype, impl="vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts")
     assert analyse(columns(), ctx).features["untuned"][0] == untuned
+
+
+def test_narrow_weights_meet_the_16_bit_type_that_a_gpu_has_and_a_refusal_says_which_type_it_lacks() -> None:
+    layer = FusedMoe(64, 8, 2, 2048, 1536, dtype="int4")
+    found = predict([layer], "T4")
+    assert found.floor_us[0] <= found.latency_us[0]
+    with pytest.raises(UnsupportedDtype, match="multiply by fp8 activations, which A10 cannot"):
+        predict([replace(layer, stack="trtllm-1.3.0rc20")], "A10")

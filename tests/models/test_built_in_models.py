@@ -15,6 +15,7 @@ from pipewave.models.config import parse
 from pipewave.models.load import OTHER_NAMES, read_json
 from pipewave.models.shard import parameters
 from pipewave.models.spec import ModelSpec
+from pipewave.serving.estimate import for_output
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "shared/data")) / "models"
 OTHER = read_json(OTHER_NAMES)
@@ -22,20 +23,29 @@ OTHER = read_json(OTHER_NAMES)
 MAKERS_CONFIGS = {
     "DeepSeek-V3.2": "deepseek-ai--DeepSeek-V3.2",
     "DeepSeek-V4-Flash": "deepseek-ai--DeepSeek-V4-Flash",
+    "DeepSeek-V4-Pro": "deepseek-ai--DeepSeek-V4-Pro",
     "GLM-5": "zai-org--GLM-5",
     "GLM-5-FP8": "zai-org--GLM-5-FP8",
     "GLM-5.1": "zai-org--GLM-5.1",
     "GLM-5.1-FP8": "zai-org--GLM-5.1-FP8",
+    "GLM-5.2": "zai-org--GLM-5.2",
+    "GLM-5.2-FP8": "zai-org--GLM-5.2-FP8",
     "Gemma-4-26B-A4B": "google--gemma-4-26B-A4B",
     "Kimi-K2.5": "moonshotai--Kimi-K2.5",
+    "Kimi-K3": "moonshotai--Kimi-K3",
     "MiMo-V2-Flash": "XiaomiMiMo--MiMo-V2-Flash",
     "MiniMax-M2.5": "MiniMaxAI--MiniMax-M2.5",
+    "MiniMax-M3": "MiniMaxAI--MiniMax-M3",
     "Nemotron-3-Nano-30B-A3B": "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "Nemotron-3-Ultra-550B-A55B": "nvidia--NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16",
     "Nemotron-H-56B": "nvidia--Nemotron-H-56B-Base-8K",
     "Qwen3-Coder-480B-A35B": "Qwen--Qwen3-Coder-480B-A35B-Instruct",
     "Qwen3-30B-A3B-FP8": "Qwen--Qwen3-30B-A3B-FP8",
     "Qwen3-32B-FP8": "Qwen--Qwen3-32B-FP8",
     "Qwen3-235B-A22B-FP8": "Qwen--Qwen3-235B-A22B-FP8",
+    "Qwen3-VL-2B": "Qwen--Qwen3-VL-2B-Instruct",
+    "Qwen3-VL-4B": "Qwen--Qwen3-VL-4B-Instruct",
+    "Qwen3-VL-32B": "Qwen--Qwen3-VL-32B-Instruct",
     "Qwen3-VL-8B": "Qwen--Qwen3-VL-8B-Instruct",
     "Qwen3-VL-30B-A3B": "Qwen--Qwen3-VL-30B-A3B-Instruct",
     "Qwen3-VL-235B-A22B": "Qwen--Qwen3-VL-235B-A22B-Instruct",
@@ -80,6 +90,27 @@ def test_llama_4_is_what_its_maker_published(name: str, folder: str) -> None:
 @pytest.mark.parametrize(("name", "total"), TOTALS.items())
 def test_llama_4_counts_its_tower(name: str, total: int) -> None:
     assert parameters(load(name)) == total
+
+
+def test_nemotron_3_super_is_its_fp8_checkpoint_in_16_bits() -> None:
+    """The corpus holds two quantised checkpoints of it; the cache's type is the quantised ones' own."""
+    full, quantised = load("Nemotron-3-Super-120B-A12B"), makers("nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8")
+    assert parameters(full) == parameters(quantised)
+    assert [len(layer.parts) for layer in full.layers] == [len(layer.parts) for layer in quantised.layers]
+    assert {matrix.precision.dtype for layer in full.layers for matrix in layer.linears()} == {"bf16"}
+
+
+# Totals of the checkpoints' safetensors on the hub. That of 8 billion has no head of its own, as none runs.
+EMBEDDINGS = {
+    "Qwen3-Embedding-0.6B": 595_776_512,
+    "Qwen3-Embedding-4B": 4_021_774_336,
+    "Qwen3-Embedding-8B": 7_567_295_488,
+}
+
+
+@pytest.mark.parametrize(("name", "total"), EMBEDDINGS.items())
+def test_an_embedding_model_counts_what_its_checkpoint_holds(name: str, total: int) -> None:
+    assert parameters(for_output(load(name), 0)) == total
 
 
 @pytest.mark.parametrize(("name", "published"), SHORTENED.items())

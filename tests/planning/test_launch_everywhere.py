@@ -130,7 +130,9 @@ def test_forms_hold_what_the_pools_are() -> None:
     assert line[line.index("--gpus") + 1] == "4"
     assert line[-1] == POOLS[1].command
     assert "vllm/vllm-openai:v0.22.1" in line
-    first, second = yaml.safe_load_all(render("kubernetes", "vllm", "0.22.1", POOLS))
+    text = render("kubernetes", "vllm", "0.22.1", POOLS)
+    assert "&" not in text and "*" not in text  # no anchors: people read it
+    first, second = yaml.safe_load_all(text)
     assert (first["spec"]["replicas"], second["spec"]["replicas"]) == (2, 1)
     container = second["spec"]["template"]["spec"]["containers"][0]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}

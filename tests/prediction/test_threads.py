@@ -11,7 +11,7 @@ import threadpoolctl
 import pipewave as pw
 from pipewave.errors import PipewaveError
 from pipewave.prediction import api, arrays, threads
-from pipewave.prediction.threads import blas_alone
+from pipewave.prediction.threads import blas_alone, parts_of
 
 ROWS = 5 * arrays.CHUNK_ROWS + 17
 
@@ -36,6 +36,16 @@ def test_a_table_answers_alike_on_any_number_of_threads(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("calls", [1, 99, 100, 101, 1000, 12345])
+def test_parts_are_all_of_the_calls_in_nearly_equal_shares(calls: int) -> None:
+    parts = parts_of(calls, 100)
+    assert [i for ends in parts for i in range(*ends)] == list(range(calls))
+    sizes = {last - first for first, last in parts}
+    assert max(sizes) <= 100
+    assert max(sizes) - min(sizes) <= 1
+    assert len(parts) == 1 or len(parts) % 2 == 0
+
+
 def test_parts_keep_their_order_and_the_first_error_is_raised() -> None:
     assert threads.each(lambda part: part * part, range(50)) == [n * n for n in range(50)]
     with pytest.raises(ZeroDivisionError):

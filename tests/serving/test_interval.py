@@ -82,6 +82,26 @@ def test_ranks_that_share_requests_widen_the_interval_as_variances_add(metric: s
     assert "ranks" in shared.note() and "ranks" not in alone.note()
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_drafts_of_unknown_acceptance_widen_what_comes_after_the_first_token(metric: str) -> None:
+    alone, drafted = (Uncertainty(0.1, "vllm", version_given=True, drafts=drafts) for drafts in (0.0, 0.3))
+    first = metric == "ttft_ms"
+    assert drafted.half(metric) ** 2 == pytest.approx(alone.half(metric) ** 2 + (0.0 if first else 0.3**2))
+    assert "acceptance" in drafted.note() and "acceptance" not in alone.note()
+
+
+def test_acceptance_that_is_given_narrows_every_answer() -> None:
+    case = {"model": "DeepSeek-R1", "gpu": GPU, "version": "0.22.1", "tp": 8, "isl": 500, "osl": 20, "concurrency": 8}
+    told = {"speculative": "mtp,tokens=3,acceptance=0.62"}
+    open_ = {"speculative": "mtp,tokens=3"}
+    wide, narrow = (answer(from_dict(case | how)) for how in (open_, told))
+    assert wide["tpot_ms"] == narrow["tpot_ms"]
+    assert wide["tpot_ms_high"] > narrow["tpot_ms_high"] and wide["ttft_ms_high"] == narrow["ttft_ms_high"]
+    given = {"batch": 8, "input_len": 500, "output_len": 20, "tp": 8, "engine": "vllm:0.22.1"}
+    one, other = (estimate("DeepSeek-R1", GPU, **given, **how) for how in (open_, told))
+    assert one.tpot_ms_high > other.tpot_ms_high and one.prefill_ms_high == other.prefill_ms_high
+
+
 def test_ranks_of_one_deployment_widen_every_answer() -> None:
     case = {"model": "Qwen3-30B-A3B", "gpu": GPU, "version": "0.22.1", "isl": 500, "osl": 20, "concurrency": 8}
     served = answer(from_dict(case | {"dp": 4, "ep": 4}))

@@ -78,6 +78,17 @@ def test_an_answer_does_not_depend_on_its_company_or_on_who_computes_it() -> Non
     assert together == alone == spread
 
 
+def test_standard_input_may_begin_with_a_mark_of_byte_order() -> None:
+    """As files may; some editors and PowerShell write one."""
+    line = json.dumps(BASE | {"id": 1}) + "\r\n"
+    marked, plain = (
+        CliRunner().invoke(build(), ["serve", "--cases", "-"], input=start + line.encode())
+        for start in (b"\xef\xbb\xbf", b"")
+    )
+    assert marked.exit_code == 0, marked.output
+    assert marked.output == plain.output
+
+
 def test_null_is_the_default() -> None:
     plain = asked()
     assert asked(version=None, tp=None, requests=None, spread=None, max_num_seqs=None) == plain
@@ -99,6 +110,19 @@ def test_tokens_are_conserved_at_a_concurrency() -> None:
 def test_time_to_a_first_token_grows_with_the_rate() -> None:
     times = [asked(rate=rate, requests=200, concurrency=...)["ttft_ms"] for rate in (1.0, 20.0, 200.0, 2000.0)]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("word", ["inf", "Infinity", float("inf")])
+def test_an_endless_rate_is_all_at_once_or_as_many_as_may_be_in_flight(word: Any) -> None:
+    every, few = {"requests": 30, "concurrency": ...}, {"requests": 30, "concurrency": 4}
+    assert asked(rate=word, **every) == asked(**every)
+    assert asked(rate=word, **few) == asked(**few)
+    assert asked(**every)["ttft_ms"] > asked(**few)["ttft_ms"]
+
+
+def test_a_rate_of_no_number_names_what_works() -> None:
+    with pytest.raises(BadInput, match="or inf"):
+        asked(rate="fast")
 
 
 def test_a_cached_prefix_saves_prompt_time() -> None:
@@ -127,6 +151,21 @@ def test_arrivals_are_served_as_listed() -> None:
     crowded = asked(arrivals=[[0.0, 500, 40] for _ in range(5)])
     assert lonely["ttft_ms"] < crowded["ttft_ms"]
     assert lonely["output_tokens_per_s"] == pytest.approx(5 * 40 / (40 + lonely["e2e_ms"] * 1e-3), rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["estimate", "offline"])
+def test_listed_requests_are_one_batch_where_their_times_do_not_count(mode: str) -> None:
+    late = [[0.0, 10, 20], [30.0, 200, 1], [60.0, 500, 40]]
+    at_once = [[0.0, *lengths] for _, *lengths in late]
+    assert asked(mode=mode, arrivals=late) == asked(mode=mode, arrivals=at_once)
+    assert asked(mode=mode, arrivals=late)["e2e_ms"] < 1000
+
+
+def test_no_time_between_tokens_is_answered_where_all_of_them_come_in_one_message() -> None:
+    """TensorRT-LLM streams ten tokens of DeepSeek-R1 at a time."""
+    place = {"model": "DeepSeek-R1", "gpu": "B200", "tp": 8, "engine": "trtllm", "isl": 64, "concurrency": 2}
+    assert "tpot_ms" not in asked(**place, osl=2)
+    assert asked(**place, osl=30)["tpot_ms_low"] > 0
 
 
 def test_the_command_writes_answers_and_says_by_its_status_how_it_went(tmp_path: Path) -> None:

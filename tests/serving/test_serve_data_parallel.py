@@ -19,9 +19,10 @@ from pipewave.physics.energy import limited_us
 from pipewave.serving import estimate
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
+from pipewave.serving.limits import Limits
 from pipewave.serving.lockstep import Group
 from pipewave.serving.notation import read
-from pipewave.serving.replica import Limits, Replica
+from pipewave.serving.replica import Replica
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Simulation

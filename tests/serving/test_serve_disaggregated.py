@@ -11,6 +11,7 @@ import pytest
 from pipewave.errors import BadInput, MissingField, UnknownField
 from pipewave.gpus import find
 from pipewave.kernels.collective.links import network_gbps
+from pipewave.serving import answers
 from pipewave.serving.answers import answer
 from pipewave.serving.cases import from_dict
 from pipewave.serving.disaggregated import HANDOVER_S, Disaggregated, Sender, Side, link_gbps, side_of
@@ -249,3 +250,19 @@ def test_pools_are_launched_as_engines_of_their_split_are() -> None:
 def test_a_pool_s_unknown_field_is_refused_with_those_it_may_have() -> None:
     with pytest.raises(UnknownField, match=r"'eq'; known: dp, ep, .*, workers"):
         side_of({"dp": 8, "eq": 8}, "decode")
+
+
+def test_a_closed_loop_that_takes_too_many_steps_is_answered_from_its_first_waves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pools = {"prefill": {"workers": 1}, "decode": {"workers": 4}}
+    case = {"model": MODEL, "gpu": "H200", "isl": 300, "osl": 400, "spread": 0.2, "concurrency": 16, **pools}
+    whole = answer(from_dict(case | {"requests": 400}))
+    assert not any("are simulated" in note for note in whole["notes"])
+    monkeypatch.setattr(answers, "MOST_STEPS", 16_000)
+    part = answer(from_dict(case | {"requests": 400}))
+    assert any("the first 110 are simulated" in note for note in part["notes"])
+    assert part["tpot_ms"] == pytest.approx(whole["tpot_ms"], rel=0.02)
+    assert part["output_tokens_per_s"] == pytest.approx(whole["output_tokens_per_s"], rel=0.1)
+    alone = answer(from_dict(case | {"requests": 400, "prefill": None, "decode": None}))
+    assert not any("are simulated" in note for note in alone["notes"])  # one engine's steps run in stretches

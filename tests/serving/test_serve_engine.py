@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipewave.errors import DoesNotFit
-from pipewave.serving.replica import Limits, Replica
+from pipewave.serving.limits import Limits
+from pipewave.serving.replica import Replica
 from pipewave.serving.report import Sla, summary
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic

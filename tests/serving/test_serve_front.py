@@ -14,12 +14,12 @@ from pipewave.serving.answers import answer, client, setup_of
 from pipewave.serving.cases import from_dict
 from pipewave.serving.front import Desk
 from pipewave.serving.inbox import Inbox
-from pipewave.serving.replica import Limits
+from pipewave.serving.limits import Limits
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import Pool, Record, Simulation
 from pipewave.serving.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE, Front
-from pipewave.software.recipes import Recipe, Requests, assumed_version, find
+from pipewave.software.recipes import Recipe, Requests, assumed_version, find, release_after, releases
 from pipewave.software.rules import DeploymentFacts
 
 SLOW = Front(request_us=50_000.0, stream_us=0.0, variation=0.0)
@@ -143,6 +143,16 @@ def test_recipes_fill_in_what_published_deployments_set() -> None:
     assert "recv_interval" not in recipe("sglang:0.5.9", DeploymentFacts(model_type="glm_moe_dsa")).settings
 
 
+def test_launches_that_draft_take_as_many_requests_as_are_in_flight() -> None:
+    qwen = DeploymentFacts(model_type="qwen3_5_moe_text", mma="tcgen05", dtype="fp8_block", experts=True)
+    plain, drafting = (
+        find("sglang", "0.5.9", qwen, Requests("serve", 1000, 256, drafting=one)).settings for one in (False, True)
+    )
+    assert (plain["max_num_seqs"], drafting["max_num_seqs"]) == (128, 256)
+    assert plain["gemm_backend"] == drafting["gemm_backend"] == "flashinfer_trtllm"
+    assert "gemm_backend" not in recipe("sglang:0.5.10", qwen).settings
+
+
 def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
     narrow = DeploymentFacts(dtype="fp8")
     assert recipe("trtllm:1.0.0", narrow).settings == {
@@ -191,6 +201,44 @@ def test_a_version_that_does_not_read_a_model_is_assumed_of_none() -> None:
     for kind in ("qwen3_5_moe_text", "glm_moe_dsa"):
         assert assumed_version("sglang", kind) == ("0.5.9", "0.5.9 assumed, the first that reads the model")
     assert assumed_version("elsewhere", "llama") == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("nightly-dev-20260216-d3bae71e", "0.5.9"),
+        ("nightly-dev-cu13-20260223-a27651d5", "0.5.9"),
+        ("nightly-dev-20260402-d7256eb6", "0.5.10"),
+        ("nightly-dev-20990101-d7256eb6", ""),
+        ("nightly-dev", ""),
+        ("20260402", ""),
+        ("nightly-d1202604025", ""),
+    ],
+)
+def test_a_nightly_build_is_answered_as_the_release_that_it_became(version: str, release: str) -> None:
+    assert release_after("sglang", version) == release
+    assert release_after("elsewhere", version) == ""
+    case = from_dict(
+        {
+            "model": "Qwen3-30B-A3B",
+            "gpu": "B200",
+            "engine": "sglang",
+            "version": version,
+            "isl": 8,
+            "osl": 2,
+            "mode": "serve",
+            "concurrency": 1,
+        }
+    )
+    setup, notes = setup_of(case, case.traffic())
+    assert setup.engine == f"sglang:{release or '0.5.3'}"
+    assert any("interval is wider" in note for note in notes)
+
+
+def test_releases_are_listed_in_their_order() -> None:
+    for engine in ("vllm", "sglang", "trtllm"):
+        days = list(releases(engine).values())
+        assert len(days) > 3 and days == sorted(days)
 
 
 @settings(max_examples=100, deadline=None)

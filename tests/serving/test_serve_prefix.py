@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
+from pipewave.serving.limits import Limits
 from pipewave.serving.prefix import PrefixCache
-from pipewave.serving.replica import Limits, Replica
+from pipewave.serving.replica import Replica
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.traffic import Traffic, read_trace

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.drafts import draft_bytes, drafter
 from pipewave.models.kernels import Batch, Deployment
-from pipewave.serving.answers import answer
+from pipewave.serving.answers import answer, setup_of
 from pipewave.serving.cases import from_dict
 from pipewave.serving.drafting import Drafted, Drafter, pays_until
 from pipewave.serving.run import Server
@@ -18,6 +20,7 @@ from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import Speculative, of
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import synthetic
+from pipewave.software.recipes import acceptance_range
 from pipewave.step import Runner, find_engine
 
 LLAMA = "Llama-3.1-8B"
@@ -215,6 +218,48 @@ def test_heads_draft_as_many_tokens_as_public_launches_where_a_case_names_the_me
 def test_acceptance_that_was_given_goes_on_for_tokens_that_were_not() -> None:
     assert of("mtp,acceptance=0.9/0.5").drafting(3).accepted == (0.9, 0.5, 0.5)
     assert of("mtp,tokens=2,acceptance=0.9").drafting(3).tokens == 2
+
+
+def test_steps_that_draft_run_in_stretches_as_one_by_one(runner: Runner) -> None:
+    table = _drafted(runner, of("eagle3,tokens=3"))
+    for count in (1, 7, 64):
+        pace = table.decoder(count)
+        for cached in (count, 500 * count, 3900 * count):
+            assert pace(cached) == pytest.approx(table.seconds(count, cached, ()), rel=1e-12)
+
+
+def test_acceptance_is_open_where_it_is_not_given_and_the_more_the_more_tokens_are_drafted() -> None:
+    assert of("mtp,tokens=3,acceptance=0.8").spread == 0.0
+    spreads = [of(f"mtp,tokens={tokens}").spread for tokens in (1, 2, 3, 5)]
+    assert spreads == sorted(spreads) and spreads[0] > 0.1
+    for method in ("mtp", "eagle3", "ngram"):
+        low, high = acceptance_range(method)
+        assert low < of(method).accepted[0] < high
+
+
+def test_an_engine_that_cannot_schedule_beside_steps_that_draft_pays_for_every_request() -> None:
+    """SGLang before its overlapped worker for speculation; later versions, and steps without drafts, go on as ever."""
+    before, after = find_engine("sglang:0.5.9"), find_engine("sglang:0.5.14")
+    assert before.overlaps and not before.drafting().overlaps
+    assert before.drafting().each_request_us > before.each_request_us
+    assert after.drafting().overlaps
+    case = CASE | {"engine": "sglang", "concurrency": 64, "requests": 128, "speculative": "mtp,tokens=2"}
+    old, new = (answer(from_dict(case | {"version": version})) for version in ("0.5.9", "0.5.14"))
+    plain_old, plain_new = (
+        answer(from_dict(case | {"version": version, "speculative": "none"})) for version in ("0.5.9", "0.5.14")
+    )
+    assert old["tpot_ms"] / plain_old["tpot_ms"] > new["tpot_ms"] / plain_new["tpot_ms"]
+
+
+def test_sglang_runs_48_requests_at_most_while_it_drafts_unless_it_is_told() -> None:
+    """`max_running_requests` of its versions; cases are launches that others published, which raise it."""
+    drafts = Setup(engine="sglang:0.5.14", speculative=of("eagle3,tokens=3"))
+    assert drafts.program().max_requests == 48 < Setup(engine="sglang:0.5.14").program().max_requests
+    assert replace(drafts, max_num_seqs=200).program().max_requests == 200
+    case = from_dict(CASE | {"engine": "sglang", "speculative": "mtp"})
+    setup, _ = setup_of(case, case.traffic())
+    assert setup.program().max_requests > 48
+    assert find_engine("vllm").drafting() == find_engine("vllm")
 
 
 def test_a_model_without_heads_is_noted() -> None:

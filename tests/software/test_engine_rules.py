@@ -15,6 +15,7 @@ from pipewave.software import rules
 from pipewave.software.engines import Engine, numbered, resolve
 from pipewave.software.engines import find as find_engine
 from pipewave.software.rules import DeploymentFacts
+from pipewave.software.stacks import version_of
 from pipewave.step import Runner
 from pipewave.step.fusion import fused_us
 from pipewave.step.memory import DRIVER_GIB, budget
@@ -101,6 +102,16 @@ def test_versions_are_read_as_people_write_them() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_kernels_of_another_version_are_named_and_those_of_the_own_are_not(name: str) -> None:
+    rows = find_engine(name).stack.partition("-")[2]
+    assert find_engine(f"{name}:{rows}").substituted == ""
+    for version in ("0.1.2", "99.0"):
+        said = find_engine(f"{name}:{version}").substituted
+        assert f"{name}-{version}" in said
+        assert rows in said
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_memory_parts_add_up_under_every_law(name: str) -> None:
     deployment, gpu = Deployment(load("DeepSeek-R1"), Parallel(8)), find("H200")
     found = budget(deployment, gpu, find_engine(name))
@@ -160,6 +171,29 @@ def test_weights_of_a_type_that_a_gpu_lacks_run_in_one_it_has_and_say_so(engine:
     layers = 32 * (4096 * (4096 + 2 * 1024 + 4096) + 3 * 4096 * 14336) * 0.5 / 4  # bytes at four bits, by hand
     assert steps.total_us[0] > layers / found.dram_peak_gbps * 1e-3
     assert any("NVFP4 answered as MXFP4" in note for note in steps.notes)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "first"),
+    [("deepseek_v3", "0.5.4"), ("qwen3_moe", "0.5.8"), ("qwen3_5_moe_text", "0.5.10"), ("minimax_m2", "")],
+)
+def test_norms_are_fused_into_all_reduces_for_models_that_a_version_names(model_type: str, first: str) -> None:
+    facts = DeploymentFacts(gpu="B200", mma="tcgen05", gib=178.0, tp=4, experts=True, model_type=model_type)
+    versions = ("0.5.3", "0.5.4", "0.5.6", "0.5.8", "0.5.9", "0.5.10", "0.5.14")
+    fused = [bool(rules.fields("sglang", version, facts).get("fused_norm_mib")) for version in versions]
+    assert fused == [bool(first) and version_of(version) >= version_of(first) for version in versions]
+    assert not rules.fields("sglang", "0.5.14", dataclasses.replace(facts, dp=4)).get("fused_norm_mib")
+
+
+@pytest.mark.parametrize("model", ["Qwen3.5-35B-A3B", "Qwen3-32B"])
+def test_an_fp8_cache_slows_no_prompt_of_sglang_on_blackwell(model: str) -> None:
+    """Its kernel there casts queries to FP8, too; with heads of 256 Triton's took seven times as long."""
+    took = {}
+    for version, cache in (("0.5.9", None), ("0.5.9", "fp8"), ("0.5.5", "fp8")):
+        runner = Runner.of(Deployment(load(model), Parallel(1), cache), find("B200"), find_engine(f"sglang:{version}"))
+        took[version, cache] = float(runner.steps([runner.batch([7373], [7373])]).families["attention"][0])
+    assert took["0.5.9", "fp8"] == pytest.approx(took["0.5.9", None], rel=0.1)
+    assert took["0.5.5", "fp8"] > 1.2 * took["0.5.9", "fp8"]
 
 
 def test_fused_norms_and_shared_experts_only_ever_save_time() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pipewave as pw
-from pipewave.calls.families import Call, Collective, RmsNorm
+from pipewave.calls.families import Call, Collective, Elementwise, RmsNorm
 from pipewave.calls.operators import Mamba2
 from pipewave.gpus import find
 from pipewave.models import load
@@ -153,3 +153,22 @@ def test_kernels_that_the_rows_of_others_hold_are_counted_once() -> None:
         counted[engine] = {use.name for use in arranged(uses, runner.engine)}
     assert counted["vllm"] - counted["trtllm"] == {"rope", "topk", "kv_write"}
     assert {"attention", "fused_moe", "router"} <= counted["trtllm"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "floats"),
+    [
+        ("vllm:0.19.0", "MiniMax-M2.5", True),
+        ("vllm:0.19.0", "GLM-4.5-Air", True),
+        ("sglang:0.5.9", "GLM-4.5-Air", False),
+        ("sglang:0.5.14", "GLM-4.5-Air", True),
+        ("vllm:0.19.0", "Qwen3-30B-A3B", False),
+    ],
+)
+def test_routers_multiply_in_the_type_that_the_engine_keeps_them_in(engine: str, model: str, floats: bool) -> None:
+    runner = Runner.of(Deployment(load(model), Parallel(1)), find("H200"), find_engine(engine))
+    uses = runner.deployment.kernels(runner.batch([4096], [4096]))
+    [router] = {use.call for use in arranged(uses, runner.engine) if use.name == "router"}
+    assert isinstance(router, Elementwise) == floats
+    others = [use for use in uses if use.name != "router"]
+    assert [use for use in arranged(uses, runner.engine) if use.name != "router"] == list(others)

@@ -227,3 +227,22 @@ def test_what_a_request_costs_without_overlap_is_gone_with_it() -> None:
     assert engine.each_request_us - beside.each_request_us == pytest.approx(engine.alone_us)
     kind = {"graph": True, "rows": 8.0, "nodes": 100.0, "launches": 0.0, "layers": 32.0}
     assert (engine.regime(**kind).beside_us, beside.regime(**kind).beside_us) == (0.0, engine.step_us)
+
+
+@pytest.mark.parametrize("gpu", ["V100", "T4"])
+def test_a_gpu_without_bf16_runs_models_in_fp16_and_says_so(gpu: str) -> None:
+    run = runner(gpu=gpu, parallel=Parallel(2))
+    steps = run.steps([run.batch([1] * 4, [512] * 4)])
+    assert any(f"{gpu} has no bf16" in note for note in steps.notes)
+    weights_us = 1e6 * 8.03e9 * 2 / 2 / (find(gpu).dram_gbps * 1e9)
+    assert steps.total_us[0] > 0.9 * weights_us
+
+
+def test_a_call_in_fp16_is_the_same_on_a_gpu_without_bf16_and_needs_no_note() -> None:
+    half = [Gemm(4, 4096, 4096, dtype="fp16")]
+    found = inside(half, find("T4"), find_engine("vllm"))
+    assert not any("has no bf16" in note for note in found.notes)
+    assert (
+        inside([replace(half[0], dtype="bf16")], find("T4"), find_engine("vllm")).found.latency_us
+        == found.found.latency_us
+    )

@@ -10,9 +10,10 @@ import pytest
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from pipewave.calls.families import from_dict  # noqa: E402
 from pipewave.gpus import find  # noqa: E402
 from pipewave.kernels.base import family_of  # noqa: E402
-from pipewave.prediction.api import predict_cases  # noqa: E402
+from pipewave.prediction.api import predict_list  # noqa: E402
 from pipewave.prediction.columns import numeric_fields  # noqa: E402
 from train.corpus.sources import data_dir  # noqa: E402
 from train.small import nets  # noqa: E402
@@ -59,7 +60,7 @@ def test_rows_never_seen_are_answered_within_the_bar(net: str) -> None:
     frame = frame.sample(min(ROWS, len(frame)), random_state=2)
     errors = []
     for gpu, part in frame.groupby("gpu", observed=True):
-        found = predict_cases(cases(family, part), find(str(gpu)), "graph")
+        found = predict_list([from_dict(case) for case in cases(family, part)], find(str(gpu)), "graph")
         assert (found.floor_us <= found.latency_us).all()
         errors.append(np.abs(found.latency_us / part["latency_us"].to_numpy() - 1).mean())
     assert 100 * np.mean(errors) < bar

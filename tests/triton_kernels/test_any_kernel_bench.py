@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from bench import sglang_files  # noqa: E402
+from bench import in_turns, vllm_block_files  # noqa: E402
 from bench.any_kernel import first_use, record  # noqa: E402
 from bench.any_kernel.__main__ import scored, table  # noqa: E402
 from bench.any_kernel.listed import subjects  # noqa: E402
@@ -165,18 +166,41 @@ class Answering:
     def __init__(self, name: str, times: list[float], asked: list[str]) -> None:
         self.name, self._times, self._asked = name, iter(times), asked
 
-    def ms(self, length: int) -> dict[str, float]:
+    def ask(self, what: int) -> dict[str, float]:
         self._asked.append(self.name)
         taken = next(self._times)
-        return {"ms": taken, "generate_ms": taken + length}
+        return {"ms": taken, "generate_ms": taken + what}
 
 
 def test_engines_with_and_without_files_take_turns_and_the_first_batch_does_not_count() -> None:
     asked: list[str] = []
     engines: Any = [Answering("default", [99.0, *[12.0] * 7], asked), Answering("ours", [99.0, *[10.0] * 7], asked)]
-    row = sglang_files.compared(engines, 512)
+    row = in_turns.compared(engines, 512, 7)
     assert row["ms"] == {"default": 12.0, "ours": 10.0}
     assert row["generate_ms"] == {"default": 524.0, "ours": 522.0}
-    assert row["speed_up"] == pytest.approx(1.2)
-    assert row["speed_up_rounds"] == pytest.approx([1.2, 1.2])
+    assert row["speed_up"] == {"ours": pytest.approx(1.2)}
+    assert row["speed_up_rounds"]["ours"] == pytest.approx([1.2, 1.2])
     assert asked[:4] == ["ours", "default", "default", "ours"]
+
+
+def test_an_engine_is_asked_over_its_own_process_and_says_when_it_has_ended(tmp_path: Path) -> None:
+    twice = "import sys, json\nfor line in sys.stdin: print(json.dumps({'ms': 2 * json.loads(line)}), flush=True)"
+    engine = in_turns.Served("twice", [sys.executable, "-c", twice], {}, tmp_path / "log")
+    assert engine.ask(21) == {"ms": 42}
+    engine.close()
+    with pytest.raises(RuntimeError, match="twice"):
+        engine.line()
+
+
+def test_files_are_laid_over_an_installation_where_its_reader_looks_for_them(tmp_path: Path) -> None:
+    here = tmp_path / "site" / "vllm" / vllm_block_files.FOLDER
+    (here / "configs").mkdir(parents=True)
+    (here / vllm_block_files.READER).write_text("here = __file__")
+    (here / "configs" / "a.json").write_text("installed")
+    files = tmp_path / "files" / "vllm"
+    files.mkdir(parents=True)
+    (files / "a.json").write_text("ours")
+    over = vllm_block_files.overlaid(tmp_path / "site" / "vllm", files, tmp_path / "over")
+    reader = (over / "vllm" / vllm_block_files.FOLDER / vllm_block_files.READER).resolve()
+    assert (reader.parent / "configs" / "a.json").read_text() == "ours"
+    assert (here / "configs" / "a.json").read_text() == "installed"

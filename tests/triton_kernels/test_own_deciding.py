@@ -15,7 +15,7 @@ triton = pytest.importorskip("triton")
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
 from pipewave.tune import wave  # noqa: E402
 from pipewave.tune.own.anchors import Floats  # noqa: E402
-from pipewave.tune.own.deciding import Candidate, Steps, decision  # noqa: E402
+from pipewave.tune.own.deciding import Candidate, Deciding, Steps, least  # noqa: E402
 from pipewave.tune.reading.formula import constants_of, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.reading.inspect import Shaped  # noqa: E402
 from tests.triton_kernels.launches import dense, two_ways  # noqa: E402
@@ -55,12 +55,12 @@ def test_a_written_short_list_chooses_as_its_laws_do_one_by_one(draw: Any, block
         every.append(Candidate(index, made, drawn_law(pick), pick.choice((1, 2, 3, 8))))
     by = [pick.uniform(0.8, 1.2) for _ in every]
     inputs = tuple(dict.fromkeys(name for one in every for name in one.counted.inputs))
-    choose = decision(every, inputs, SMS)
+    short = Deciding(every, inputs, SMS).short((0, 1, 2, 3), by)
     for _ in range(40):
         _, grid, named = draw(pick)
         numbers = inputs_of(grid, named, constants_of(kernel))
         works = [one.counted.one(*values_of(one.counted.inputs, numbers)) for one in every]
-        found = choose(*by, *values_of(inputs, numbers))
+        found = least(short, values_of(inputs, numbers))
         if any(work is None for work in works):
             assert found is None
             continue
@@ -74,9 +74,9 @@ def test_a_launch_that_takes_another_turn_has_no_answer() -> None:
     every = [Candidate(i, formula(two_ways, lambda c: (1,), named, {"BLOCK": block}, ()), np.ones(len(wave.TERMS)), 1)
              for i, block in enumerate((64, 128))]  # fmt: skip
     inputs = tuple(dict.fromkeys(name for one in every for name in one.counted.inputs))
-    choose = decision(every, inputs, SMS)
-    assert choose(1.0, 1.0, *values_of(inputs, {"n": 200, "numel:x": 4096})) == 1
-    assert choose(1.0, 1.0, *values_of(inputs, {"n": 50, "numel:x": 4096})) is None
+    short = Deciding(every, inputs, SMS).short((0, 1), (1.0, 1.0))
+    assert least(short, values_of(inputs, {"n": 200, "numel:x": 4096})) == 1
+    assert least(short, values_of(inputs, {"n": 50, "numel:x": 4096})) is None
 
 
 @pytest.mark.parametrize("resident", [1, 3, 8])

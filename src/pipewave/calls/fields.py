@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from operator import attrgetter
 from typing import Any
@@ -172,6 +172,31 @@ def schema(cls: type) -> Schema:
             attrgetter(*(f.name for f in declared)),
         )
     return _SCHEMAS[cls]
+
+
+class FieldsOf(Mapping[str, Any]):
+    """The fields of a call by name, read as they are asked for: a dict of many calls would be mostly unread."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self.call, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field, or the default where a call has none of that name."""
+        return getattr(self.call, name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(schema(type(self.call)).rules)
+
+    def __len__(self) -> int:
+        return len(schema(type(self.call)).rules)
 
 
 def rules(cls: type) -> dict[str, Rule]:

@@ -16,6 +16,7 @@ from pipewave.cli.options import (
     Backend,
     EngineName,
     Gpu,
+    HostWords,
     Ignore,
     Images,
     Isl,
@@ -48,6 +49,7 @@ def estimate_command(
     kv_cache_dtype: KvDtype = None,
     moe_backend: Backend = None,
     speculative: Speculation = None,
+    host: HostWords = None,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
@@ -68,6 +70,7 @@ def estimate_command(
         moe_backend=moe_backend,
         images=images,
         speculative=speculative,
+        host=host,
     ).to_dict()
     _print(answer, as_json, f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {engine}")
 

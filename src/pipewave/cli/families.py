@@ -128,12 +128,14 @@ def _short(value: Any) -> str:
 
 def _row(answer: Any, known: bool) -> dict[str, Any]:
     """`known`: all software is measured, which goes without saying."""
+    from pipewave.cli.render import ends
+
     p = answer.prediction
     software = {} if known else {"software": p.software}
     return {
         "GPU": answer.gpu.name,
         "latency µs": p.latency_us,
-        "90 % interval": f"{p.low_us:.4g} – {p.high_us:.4g}",
+        "90 % interval": ends(p.low_us, p.high_us),
         "floor": p.floor_us,
         "ceiling": p.ceiling_us,
         "bound": p.bound,

@@ -42,6 +42,9 @@ Speculation = Annotated[
     str | None,
     typer.Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft."),
 ]
+HostWords = Annotated[
+    str | None, typer.Option("--host", help="Whose cores run the engine: cores=16,speed=0.8; else as measured.")
+]
 Ttft = Annotated[float | None, typer.Option(help="Limit on time to first token, ms.")]
 Tpot = Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")]
 QLens = Annotated[str, typer.Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]

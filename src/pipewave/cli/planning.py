@@ -54,6 +54,7 @@ SAME_HIDDEN = (
     "sure",
 )  # shown where the designs differ in them
 INTERVALS = {"ttft_ms": "TTFT 90 %", "tpot_ms": "TPOT 90 %"}
+MOST_REFUSED = 8  # lines of what is not possible
 PERHAPS = "perhaps"  # in the column `sure`
 DROPPABLE = tuple(INTERVALS.values())
 HIDDEN = ("e2e_ms", *(f"{name}_{side}" for name in INTERVALS for side in ("low", "high")))
@@ -185,8 +186,10 @@ def _doubtful(name: str, designs: list[dict[str, Any]]) -> bool:
 
 def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
     """A design with the 90 % intervals of its times right after them."""
-    ends = {name: f"{row[f'{name}_low']:.4g} – {row[f'{name}_high']:.4g}" for name in INTERVALS}
-    return {k: v for name, value in row.items() for k, v in _named(name, value, ends)}
+    from pipewave.cli.render import ends
+
+    sides = {name: ends(row[f"{name}_low"], row[f"{name}_high"]) for name in INTERVALS}
+    return {k: v for name, value in row.items() for k, v in _named(name, value, sides)}
 
 
 def _named(name: str, value: Any, ends: dict[str, str]) -> tuple[tuple[str, Any], ...]:
@@ -196,7 +199,8 @@ def _named(name: str, value: Any, ends: dict[str, str]) -> tuple[tuple[str, Any]
 def _show(answer: dict[str, Any]) -> None:
     from pipewave.cli.render import table
 
-    print(f"{answer['designs']:,} designs of {answer['model']}, {answer['meet_the_limits']:,} meet the limits")
+    designs, met = answer["designs"], answer["meet_the_limits"]
+    print(f"{designs:,} design{'s'[: designs != 1]} of {answer['model']}, {met:,} meet{'s'[: met == 1]} the limits")
     if answer["front"]:
         table(_front(answer["front"]), title="Pareto front, cheapest first", droppable=DROPPABLE)
         if len(answer["best_by_gpu"]) > 1:
@@ -205,17 +209,29 @@ def _show(answer: dict[str, Any]) -> None:
         if _doubtful("sure", [*answer["front"], *answer["best_by_gpu"]]):
             print(f"{PERHAPS}: the 90 % interval of TTFT or TPOT straddles its limit")
         changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
-        table(changes, title="what would move the winner: change in %")
+        if changes:
+            table(changes, title="what would move the winner: change in %")
         lines = str(answer["launch"]).split("\n")
         print("launch: " + lines[0] if len(lines) == 1 else "launch:\n" + "\n".join(lines))
     elif shortest := answer["shortest"]:
         first, later = shortest["ttft_ms"], shortest["tpot_ms"]
         print(f"the shortest first token takes {first:.4g} ms, the shortest later token {later:.4g} ms")
-    for refusal in answer["does_not_fit"]:
-        print(f"not possible ({', '.join(refusal['splits'])}): {refusal['why']}")
+    _show_refused(answer["does_not_fit"], answer["impossible"])
     if answer["without_price"]:
         print(f"no price known, so not ranked: {', '.join(answer['without_price'])} (give one with --price)")
     print_notes(answer["notes"])
     for price in answer["prices"]:
         verified = "" if price["verified"] else ", not verified"
         print(f"price: {price['gpu']} {price['usd_per_hour']} USD/h, {price['provider']} {price['date']}{verified}")
+
+
+def _show_refused(refusals: list[dict[str, Any]], impossible: dict[str, str]) -> None:
+    """What is not possible and why; where that is long, the GPUs on which nothing is."""
+    if len(refusals) <= MOST_REFUSED:
+        for refusal in refusals:
+            print(f"not possible ({', '.join(refusal['splits'])}): {refusal['why']}")
+        return
+    for gpu, why in impossible.items():
+        print(f"not possible on {gpu}: {why}")
+    splits = sum(len(refusal["splits"]) for refusal in refusals)
+    print(f"not possible: {splits} splits in all; --json says why of each")

@@ -94,6 +94,11 @@ def text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def ends(low: float, high: float) -> str:
+    """The two ends of an interval in one cell."""
+    return f"{text(low)} – {text(high)}"
+
+
 def bar(share: float, width: int = 12) -> str:
     """A bar that fills `share` of `width` characters, in eighths."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)

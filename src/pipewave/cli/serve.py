@@ -131,7 +131,9 @@ def _print(answer: Mapping[str, Any], as_json: bool) -> None:
 
 def _times(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A line of the table: the mean, its interval where there is one, and percentiles."""
+    from pipewave.cli.render import ends
+
     low, high = (answer.get(f"{name}_mean_ms_{side}") for side in ("low", "high"))
-    interval = {} if low is None or high is None else {INTERVAL: f"{low:.4g} – {high:.4g}"}
+    interval = {} if low is None or high is None else {INTERVAL: ends(low, high)}
     points = {f"p{p}": answer[f"{name}_p{p}_ms"] for p in (50, 90, 95, 99)}
     return {"": f"{name} ms", "mean": answer[f"{name}_mean_ms"], **interval, **points}

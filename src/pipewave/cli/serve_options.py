@@ -144,6 +144,14 @@ class EngineOptions:
     offload: Annotated[
         float, typer.Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
     ] = 0.0
+    prefix_cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            " /--disable-radix-cache",
+            help="Prefixes of prompts are cached; where nothing is said, as the engine does by itself.",
+        ),
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """The fields of `Setup` that these options set."""
@@ -164,6 +172,7 @@ class EngineOptions:
             "two_batch": self.two_batch,
             "balance": balance_of(self.eplb) if self.eplb else None,
             "kv_offload_gib": self.offload,
+            "prefix_cache": self.prefix_cache,
         }
 
 

@@ -9,7 +9,19 @@ from typing import Any
 import typer
 
 from pipewave.cli.groups import grouped
-from pipewave.cli.options import AsJson, EngineName, Gpu, Ignore, KvDtype, KvLens, Model, QLens, Split, cache_word
+from pipewave.cli.options import (
+    AsJson,
+    EngineName,
+    Gpu,
+    HostWords,
+    Ignore,
+    KvDtype,
+    KvLens,
+    Model,
+    QLens,
+    Split,
+    cache_word,
+)
 from pipewave.cli.streams import print_notes
 
 
@@ -26,6 +38,7 @@ def step_command(
     split: Split,
     engine: EngineName = "vllm",
     kv_cache_dtype: KvDtype = None,
+    host: HostWords = None,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
@@ -36,12 +49,14 @@ def step_command(
     from pipewave.gpus import find
     from pipewave.models import load
     from pipewave.models.kernels import Deployment
+    from pipewave.software.host import host_of
     from pipewave.step import Runner, find_engine
     from pipewave.step.detail import detail
 
     spec = load(model, ignore=tuple(ignore))
     deployment = Deployment(spec, split.of(spec), cache_word(kv_cache_dtype))
     runner = Runner.of(deployment, find(gpu), find_engine(engine))
+    runner = runner.hosted(host_of(host)) if host else runner
     batch = runner.batch(integers(q_lens), integers(kv_lens))
     rows = [asdict(part) for part in detail(runner, batch)]
     steps = runner.steps([batch])

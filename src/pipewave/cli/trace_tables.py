@@ -82,7 +82,7 @@ def _idle(idle: Idle) -> None:
 
 
 def _entries(entries: Sequence[Entry], report: Report, top: int, title: str) -> None:
-    from pipewave.cli.render import table
+    from pipewave.cli.render import ends, table
 
     shown = entries[: top or None]
     rows = [
@@ -91,7 +91,7 @@ def _entries(entries: Sequence[Entry], report: Report, top: int, title: str) -> 
             "×": entry.count,
             "measured": entry.measured_us,
             "predicted": entry.latency_us,
-            "90 % interval": f"{entry.low_us:.4g} – {entry.high_us:.4g}",
+            "90 % interval": ends(entry.low_us, entry.high_us),
             "ceiling": entry.ceiling_us,
             "floor": entry.floor_us,
             "bound": entry.bound,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -191,7 +193,8 @@ def engine(
         from pipewave.tune.engine.deploying import write_all
         from pipewave.tune.engine.gpu import GpuTimer
 
-        rows = write_all(wanted, GpuTimer(name), out, most, lambda text: typer.echo(text, err=True))
+        with redirect_stdout(sys.stderr):  # engines print there, too
+            rows = write_all(wanted, GpuTimer(name), out, most, lambda text: typer.echo(text, err=True))
     if as_json:
         print(json.dumps({"schema_version": 1, "files": rows}))
         return

@@ -120,10 +120,13 @@ def _mamba1(reader: LayerReader) -> Recurrent:
     """Mamba 1: a state for every channel; time step, B and C come from the convolved channels."""
     fields, hidden = reader.fields, reader.hidden
     inner = fields.integer("mamba_expand", 2, high=64) * hidden
+    if reader.family.ffns == ():  # it can mean no other part, and Falcon Mamba's factor is not what it was built with
+        inner = fields.integer("intermediate_size", inner, high=1 << 20)
     state, kernel = fields.integer("mamba_state", 16, high=4096), fields.integer("mamba_conv", 4, high=64)
     rank = fields.get("time_rank")
     rank = rank if isinstance(rank, int) and not isinstance(rank, bool) and rank > 0 else -(-hidden // 16)
-    biased, norms = reader.setting("mamba_bias"), rank + 2 * state
+    biased = reader.setting("mamba_bias")
+    norms = 0 if reader.family.ffns == () else rank + 2 * state  # Jamba's have weights, Falcon Mamba's none
 
     into = reader.linear("in_proj", 2 * inner, hidden, "in_proj", "out", places=RECURRENT, bias=biased)
     narrow = reader.linear("x_proj", rank + 2 * state, inner, "x_proj", "in", places=RECURRENT)

@@ -32,12 +32,12 @@ def recurrence(stage: Stage, spec: Recurrent) -> Iterator[Use]:
             if spec.channels and spec.kernel > 1:
                 yield Use("causal_conv1d", _convolution(stage, spec, q_lens, phase))
             if spec.kind in DELTA and phase == "context":
-                yield from _around_scan(stage, spec, sum(q_lens))
+                yield from _copies_beside_scan(stage, spec, sum(q_lens))
             if spec.key_dim:
                 yield _CORES[spec.kind](stage, spec, q_lens, phase)
 
 
-def _around_scan(stage: Stage, spec: Recurrent, tokens: int) -> Iterator[Use]:
+def _copies_beside_scan(stage: Stage, spec: Recurrent, tokens: int) -> Iterator[Use]:
     """Copies beside the scan of a prompt, as vLLM 0.22.1 makes them (fla/ops/fused_gdn_prefill_post_conv.py).
 
     Queries and keys are normed and parted from values; the buffer of outputs is zeroed, then filled with copies.

@@ -18,9 +18,11 @@ from pipewave.planning.disaggregated import designs as disaggregated
 from pipewave.planning.launch import pools
 from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
+from pipewave.planning.said import by_gpu
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
 from pipewave.serving.interval import Uncertainty, names_version, server_of
+from pipewave.serving.speculative import of as speculative_of
 from pipewave.step import Runner, find_engine
 
 TIMES = ("ttft_ms", "tpot_ms")
@@ -57,6 +59,11 @@ class Designs:
         """The shortest times to a first and a later token, each of the design that is best at it; None without any."""
         return {name: round(float(self.columns[name].min()), 3) for name in TIMES} if len(self) else None
 
+    def impossible(self) -> dict[str, str]:
+        """GPUs that none of the splits tried is possible on, with the reason of the last of them."""
+        able = {split.gpu for split in self.splits}
+        return {split.gpu: why for split, why in self.refused if split.gpu not in able}
+
     def row(self, index: int) -> dict[str, Any]:
         """One design as a flat row; NaN cost (no price known) as None."""
         split = self.splits[self.split[index]]
@@ -82,7 +89,9 @@ class Designs:
     def uncertain(self, index: int) -> Uncertainty:
         """What is open about a design."""
         split, kernels = self.splits[self.split[index]], float(self.columns["spread"][index])
-        return Uncertainty(kernels, server_of(find_engine(split.engine)), names_version(split.engine), split.dp > 1)
+        drafts = speculative_of(split.speculative).spread if split.speculative else 0.0
+        named, ranks = names_version(split.engine), split.dp > 1
+        return Uncertainty(kernels, server_of(find_engine(split.engine)), named, ranks, drafts=drafts)
 
     def _interval(self, index: int) -> dict[str, float]:
         ends = {name: self.uncertain(index).ends(name, float(self.columns[name][index])) for name in TIMES}
@@ -122,6 +131,7 @@ class Plan:
             "elasticities": list(self.elasticities),
             "front": [self.marked(i) for i in self.front[:most]],
             "does_not_fit": [{"why": why, "splits": splits} for why, splits in reasons.items()],
+            "impossible": designs.impossible(),
             "too_large_batches": designs.crowded_out,
             "without_price": sorted(self._unpriced()),
             "prices": [_price_row(p) for name, p in self.prices.items() if name in used],
@@ -140,7 +150,8 @@ class Plan:
         shown = dict.fromkeys(int(self.designs.split[index]) for index in self._shown())
         kernels = [note for split in shown for note in self.designs.notes[split]]
         unknown = [] if self.winner is None else [self.designs.uncertain(self.winner).note()]
-        return list(dict.fromkeys([*self.spec.notes, *kernels, *unknown]))
+        gpus = list(dict.fromkeys(self.designs.splits[split].gpu for split in shown))
+        return [*dict.fromkeys(self.spec.notes), *by_gpu(kernels, gpus), *unknown]
 
     def _shown(self) -> tuple[int, ...]:
         """The designs that the answer names."""

@@ -72,13 +72,15 @@ class Steady:
         platforms.of(split.gpu, find_engine(split.engine).name)
         check_blocks(model, split)
         self.split, self.question = split, question
-        runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, find_engine(split.engine))
+        named = find_engine(split.engine)
+        engine = named.drafting() if split.speculative else named
+        runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, engine)
         setup, sent = Setup(engine=split.engine), 0.5 * (question.output_len - 1)
         self.engine: Engine = setup.hosted(runner.engine)
         self.runner = replace(runner, engine=self.engine)
         self.entrance = Entrance(setup.streaming(sent), question.input_len)
         self.lanes, self.ranks = parallel.pp, parallel.dp
-        self.drafts = speculative_of(split.speculative) if split.speculative else None
+        self.drafts = speculative_of(split.speculative).by(model.model_type) if split.speculative else None
         self.notes: tuple[str, ...] = ()
 
     def all(self, budgets: Sequence[int], batches: Sequence[int]) -> Evaluated:

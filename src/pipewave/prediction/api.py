@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from pipewave.calls.families import Call
-from pipewave.calls.fields import schema
+from pipewave.calls.fields import FieldsOf, schema
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Columns, Family
@@ -18,13 +18,13 @@ from pipewave.prediction import requests, tables
 from pipewave.prediction.answers import Prediction, Predictions, joined
 from pipewave.prediction.arrays import TableBatch
 from pipewave.prediction.batch import US, Answers
-from pipewave.prediction.columns import columns, group_key
+from pipewave.prediction.columns import columns, columns_of, group_key, group_key_of
 from pipewave.prediction.order import answer, answer_scalar
 from pipewave.prediction.resolve import Source
 from pipewave.prediction.tables import Table
-from pipewave.prediction.threads import blas_alone, each
+from pipewave.prediction.threads import blas_alone, each, parts_of
 
-CHUNK_CASES = 2_048  # lists of a chunk stay in the caches
+CHUNK_CALLS = 2_048  # lists of a chunk stay in the caches
 
 
 @overload
@@ -94,7 +94,7 @@ def _part(part: requests.Part, stack: str | None, impl: str | None) -> Predictio
     if not isinstance(rows, Sequence) and (batch := tables.batch(rows)) is not None:
         return _uniform(batch, at.gpu, at.protocol, stack, impl)
     many = rows if isinstance(rows, Sequence) else tables.calls(rows)
-    return predict_cases([as_case(call, stack, impl) for call in many], at.gpu, at.protocol)
+    return predict_list(many, at.gpu, at.protocol, stack, impl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def answer_one(case: Mapping[str, Any], gpu: GPU, protocol: str) -> Answers:
 
 
 def as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
-    """The fields of a call, as `predict_cases` takes them; `stack` and `impl` where it names none."""
+    """The fields of a call, `stack` and `impl` where it names none."""
     known = schema(type(call))
     case = dict(zip(known.rules, known.values(call), strict=True), kernel=call.kernel)
     case["stack"] = case["stack"] or stack
@@ -183,36 +183,47 @@ def as_case(call: Call, stack: str | None, impl: str | None) -> dict[str, Any]:
     return case
 
 
-def predict_cases(cases: Sequence[Mapping[str, Any]], gpu: GPU, protocol: str) -> Predictions:
-    """Predictions for valid cases (dicts with `kernel` and its fields) on one GPU."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for i, case in enumerate(cases):
-        family = family_of(case["kernel"])
-        if family.check_on:
-            family.check_on(case, gpu)
-        groups.setdefault((family.name, *group_key(family, case)), []).append(i)
-    seconds = np.empty((5, len(cases)))
-    bound, group, joules = np.empty(len(cases), np.intp), np.empty(len(cases), np.intp), np.empty(len(cases))
+def predict_list(
+    calls: Sequence[Call], gpu: GPU, protocol: str, stack: str | None = None, impl: str | None = None
+) -> Predictions:
+    """Predictions for a list of calls on one GPU; `stack` and `impl` where a call names none."""
+    groups = _grouped(calls, gpu, stack, impl)
+    seconds = np.empty((5, len(calls)))
+    bound, group, joules = np.empty(len(calls), np.intp), np.empty(len(calls), np.intp), np.empty(len(calls))
     sources = []
-    with blas_alone(len(cases)):
-        for number, (key, members) in enumerate(groups.items()):
-            found = _answered(family_of(key[0]), [cases[i] for i in members], key[1:], gpu, protocol)
-            seconds[:, members], bound[members], source, joules[members] = found
-            group[members] = number
+    with blas_alone(len(calls)):
+        for number, ((name, *key), members) in enumerate(groups.items()):
+            rows = slice(None) if len(groups) == 1 else np.array(members)
+            some = calls if len(groups) == 1 else [calls[i] for i in members]
+            seconds[:, rows], bound[rows], source, joules[rows] = _answered(
+                family_of(name), some, tuple(key), gpu, protocol
+            )
+            group[rows] = number
             sources.append(source)
     latency, low, high, floor, ceiling = seconds * US
     return Predictions(latency, low, high, floor, ceiling, bound, group, tuple(sources), joules)
 
 
+def _grouped(calls: Sequence[Call], gpu: GPU, stack: str | None, impl: str | None) -> dict[tuple[Any, ...], list[int]]:
+    """Numbers of the calls by the name of their family and what else they share. BadInput for one that cannot run."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, call in enumerate(calls):
+        family = family_of(call.kernel)
+        if family.check_on:
+            family.check_on(FieldsOf(call), gpu)
+        groups.setdefault((family.name, *group_key_of(family, call, stack, impl)), []).append(i)
+    return groups
+
+
 def _answered(
-    family: Family, cases: Sequence[Mapping[str, Any]], key: tuple[Any, ...], gpu: GPU, protocol: str
+    family: Family, calls: Sequence[Call], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> tuple[Array, Any, Source, Any]:
-    """Seconds [5, case], bounds, source and joules of cases that share a group key."""
-    scalar = answer_scalar(family, cases[0], key, gpu, protocol) if len(cases) == 1 else None
+    """Seconds [5, call], bounds, source and joules of calls that share a group key."""
+    scalar = answer_scalar(family, as_case(calls[0], None, None), key, gpu, protocol) if len(calls) == 1 else None
     if scalar is not None:
         return np.array(scalar.seconds)[:, None], PIPES.index(scalar.bound), scalar.source, scalar.joules
-    parts = [cases[at : at + CHUNK_CASES] for at in range(0, len(cases), CHUNK_CASES)]
-    found = each(lambda part: answer(family, columns(family, part), key, gpu, protocol), parts)
+    parts = [columns_of(family, calls[first:last]) for first, last in parts_of(len(calls), CHUNK_CALLS)]
+    found = each(lambda part: answer(family, part, key, gpu, protocol), parts)
     joules = [np.broadcast_to(one.joules, len(one.bound)) for one in found]
     seconds = np.concatenate([one.seconds for one in found], axis=1)
     bound = np.concatenate([one.bound for one in found])

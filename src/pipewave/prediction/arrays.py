@@ -16,6 +16,7 @@ from pipewave.kernels import family_of
 from pipewave.kernels.base import Columns, Family
 from pipewave.physics.demand import Array
 from pipewave.prediction.columns import numeric_fields
+from pipewave.prediction.threads import parts_of
 
 CHUNK_ROWS = 8_192  # features of a chunk stay in the caches
 
@@ -33,8 +34,8 @@ class TableBatch:
 
     def chunks(self) -> Iterator[tuple[slice, Columns]]:
         """Parts of the rows with their columns."""
-        for start in range(0, len(self), CHUNK_ROWS):
-            part = slice(start, start + CHUNK_ROWS)
+        for ends in parts_of(len(self), CHUNK_ROWS):
+            part = slice(*ends)
             yield part, {name: column[part] for name, column in self.columns.items()}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
 from pipewave.residual.calibration import corrections
 from pipewave.residual.card import Interval, half_width, intervals_of
-from pipewave.residual.nets import UNTRAINED_SCALE, Residual, Trained, trained
+from pipewave.residual.nets import UNTRAINED_SCALE, Residual, trained
 
 US = 1e6
 FLOOR = 3  # row of an answer's seconds
@@ -76,11 +76,11 @@ def _by_itself(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, prot
     analysis = family.analyse(cols, ctx)
     pipes = analysis.demand.seconds(ctx.gpu, ctx.dtype)
     floor = floor_s(pipes)
-    residual, known = _residual(trained(analysis.net), analysis, ctx)
-    widths = intervals_of(known, source.basis, measured_protocol(protocol), source.software, dtype)
-    latency, low, high = combined(analysis.base_s, residual, pipes[DRAM], floor, widths, protocol, ARRAY)
-    ceiling = _ceiling(family, cols, analysis, ctx, floor, high)
-    seconds = np.array((latency, low, high, floor, low if ceiling is None else ceiling))
+    learned = _learned(family, cols, analysis, ctx)
+    widths = intervals_of(learned.intervals, source.basis, measured_protocol(protocol), source.software, dtype)
+    latency, low, high = combined(analysis.base_s, learned.residual, pipes[DRAM], floor, widths, protocol, ARRAY)
+    ceiling = ceiling_s(*learned.ceiling, floor, high, ARRAY) if learned.ceiling else low
+    seconds = np.array((latency, low, high, floor, ceiling))
     correction = corrections.of(ctx, analysis.net)
     if correction is not None:
         seconds = correction.apply(seconds, coordinates(analysis, ctx), codes_of(ctx))
@@ -122,20 +122,26 @@ def ceiling_s(base_s: Any, log_ratio: Any, floor: Any, high: Any, xp: Arith) -> 
     return xp.maximum(xp.minimum(base_s * xp.exp(log_ratio), BEYOND * high), floor)
 
 
-def _residual(learned: Trained | None, analysis: Analysis, ctx: Context) -> tuple[Residual, Mapping[str, Interval]]:
-    if learned is None:
+class Learned(NamedTuple):
+    """What the nets say of a batch. `ceiling`: base seconds of plain software and the log of the ceiling over them;
+    None where no ceiling was trained: the low end of the interval stands in."""
+
+    residual: Residual
+    intervals: Mapping[str, Interval]
+    ceiling: tuple[Array, Array] | None = None
+
+
+def _learned(family: Family, cols: Columns, analysis: Analysis, ctx: Context) -> Learned:
+    known = trained(analysis.net)
+    if known is None:
         zeros = np.zeros(len(analysis.base_s))
-        return Residual(zeros, zeros + UNTRAINED_SCALE), UNTRAINED
-    return learned.net(analysis.features, codes_of(ctx)), learned.card.intervals
-
-
-def _ceiling(
-    family: Family, cols: Columns, analysis: Analysis, ctx: Context, floor: Array, high: Array
-) -> Array | None:
-    """The ceiling of each call; None where none was trained: the low end of the interval stands in."""
-    learned = trained(analysis.net)
-    if learned is None or learned.ceiling is None:
-        return None
+        return Learned(Residual(zeros, zeros + UNTRAINED_SCALE), UNTRAINED)
+    inputs = known.net.inputs(analysis.features)
+    residual = known.net(inputs, codes_of(ctx))
+    if known.ceiling is None:
+        return Learned(residual, known.card.intervals)
     plain = plain_context(ctx, analysis.net)
     seen = analysis if plain == ctx else family.analyse(cols, plain)
-    return np.asarray(ceiling_s(seen.base_s, learned.ceiling(seen.features, codes_of(plain)), floor, high, ARRAY))
+    same = seen is analysis and known.ceiling.net.features == known.net.features
+    log_ratio = known.ceiling(inputs if same else seen.features, codes_of(plain))
+    return Learned(residual, known.card.intervals, (seen.base_s, log_ratio))

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calls.fields import defaults, rules
+from pipewave.calls.families import Call
+from pipewave.calls.fields import FieldsOf, defaults, rules
 from pipewave.kernels.base import Columns, Family, Ragged
+from pipewave.physics.demand import Array
 
 SHARED = ("dtype", "stack", "impl")  # fields that go to the context of every family
 
@@ -34,17 +36,25 @@ def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*values, family.variant(case)) if family.variant else values
 
 
+def group_key_of(family: Family, call: Call, stack: str | None, impl: str | None) -> tuple[Any, ...]:
+    """The same of a call; `stack` and `impl` where it names none."""
+    dtype, own_stack, own_impl, *options = _shared(family).of_call(call)
+    key = (dtype, own_stack or stack, own_impl or impl, *options)
+    return (*key, family.variant(FieldsOf(call))) if family.variant else key
+
+
 class Shared(NamedTuple):
-    """The fields that calls of a batch share: of a case that names them all, and with their defaults."""
+    """The fields that calls of a batch share: of a case that names them all, of a call, and with their defaults."""
 
     of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    of_call: Callable[[Call], tuple[Any, ...]]
     defaults: tuple[tuple[str, Any], ...]
 
 
 @cache
 def _shared(family: Family) -> Shared:
     default, names = defaults(family.call), (*SHARED, *family.options)
-    return Shared(itemgetter(*names), tuple((name, default.get(name)) for name in names))
+    return Shared(itemgetter(*names), attrgetter(*names), tuple((name, default.get(name)) for name in names))
 
 
 def options_of(family: Family, key: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
@@ -56,19 +66,31 @@ def options_of(family: Family, key: Sequence[Any]) -> tuple[tuple[str, Any], ...
 def columns(family: Family, cases: Sequence[Mapping[str, Any]]) -> Columns:
     """Arrays over `cases`, which must be valid; absent or null numbers become 0, lists become Ragged."""
     default = defaults(family.call)
-    out: dict[str, Any] = {}
-    for name in numeric_fields(family):
-        otherwise = default.get(name)
-        out[name] = np.array([case.get(name, otherwise) or 0 for case in cases], dtype=np.float64)
-    for name in family.ragged:
-        out[name] = ragged([case[name] for case in cases])
-    return out
+    numbers = {name: [case.get(name, default.get(name)) for case in cases] for name in numeric_fields(family)}
+    return _arrays(numbers, {name: [case[name] for case in cases] for name in family.ragged})
+
+
+def columns_of(family: Family, calls: Sequence[Call]) -> Columns:
+    """The same over calls."""
+    numbers = {name: list(map(attrgetter(name), calls)) for name in numeric_fields(family)}
+    return _arrays(numbers, {name: list(map(attrgetter(name), calls)) for name in family.ragged})
+
+
+def _arrays(numbers: Mapping[str, Sequence[Any]], lists: Mapping[str, Sequence[Sequence[int]]]) -> Columns:
+    plain: dict[str, Any] = {name: _numbers(values) for name, values in numbers.items()}
+    return plain | {name: ragged(rows) for name, rows in lists.items()}
+
+
+def _numbers(values: Sequence[Any]) -> Array:
+    found = np.array(values, dtype=np.float64)
+    found[np.isnan(found)] = 0.0  # a null
+    return found
 
 
 def ragged(lists: Iterable[Sequence[int]]) -> Ragged:
     """Lists end to end with their offsets."""
     rows = list(lists)
-    offsets = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
+    offsets = np.concatenate(([0], np.cumsum(list(map(len, rows)), dtype=np.intp)))
     values = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=int(offsets[-1]))
     return Ragged(values, offsets)
 

@@ -72,7 +72,7 @@ def parts(rows: Sequence[Any] | Table, gpu: Any, protocol: Any) -> list[Part]:
 
 
 def _of_list(items: Sequence[Any], gpu: Any, protocol: Any) -> Iterator[Part]:
-    if items and all(isinstance(item, Call) for item in items):  # calls name no place
+    if items and all(issubclass(each, Call) for each in set(map(type, items))):  # calls name no place
         yield Part(where(gpu, protocol), slice(None), items)
         return
     places: dict[tuple[Any, Any], tuple[list[int], list[Call]]] = {}

@@ -10,8 +10,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 Done = TypeVar("Done")
 
+KEPT_BYTES = 1 << 23  # several times what a part needs
 WORTH_IT = 64  # calls: asking BLAS takes 20 µs, and products of fewer are shared out by none
 
 
@@ -28,6 +32,15 @@ def each(work: Callable[[Part], Done], parts: Iterable[Part]) -> list[Done]:
     if min(threads, len(parts)) < 2:
         return list(map(work, parts))
     return list(_pool(os.getpid(), threads).map(work, parts))
+
+
+def parts_of(calls: int, most: int) -> list[tuple[int, int]]:
+    """First and last number of equal parts of at most so many calls: an even number of them, for an even number of
+    cores, however many there are. Answers do not depend on the machine.
+    """
+    count = 2 * -(-calls // (2 * most)) if calls > most else 1
+    ends = [calls * i // count for i in range(count + 1)]
+    return list(pairwise(ends))
 
 
 def cores() -> int:
@@ -43,6 +56,8 @@ def blas_alone(calls: int) -> Iterator[None]:
 
     Nothing is asked of it for few calls, nor where it was told so before (`OPENBLAS_NUM_THREADS=1`).
     """
+    if calls >= WORTH_IT:
+        _keep_memory()
     if calls < WORTH_IT or os.environ.get("OPENBLAS_NUM_THREADS") == "1":
         yield
         return
@@ -51,6 +66,14 @@ def blas_alone(calls: int) -> Iterator[None]:
         yield
     finally:
         _LIMIT.leave()
+
+
+@cache
+def _keep_memory() -> None:
+    """Free a large block once: glibc then keeps as much for the next arrays. Else it gives what a part of a list leaves
+    back to the system, and every part waits for its pages again: an eighth of the time of a list of attention calls.
+    """
+    np.empty(KEPT_BYTES, np.uint8)
 
 
 class _Limit:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
-from pipewave.kernels.features import Features
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.residual.card import Card, card_of
+from pipewave.residual.inputs import Inputs, Named, inputs_of
 from pipewave.residual.layers import Floats, Layers
 
 Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
@@ -51,47 +51,36 @@ class Net:
     tables: Mapping[str, Floats]  # category → [member, code, first hidden layer]
     activation: str
 
-    def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> Residual:
+    def __call__(self, features: Named | Inputs, codes: Mapping[str, str]) -> Residual:
         """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
-        wide = self._under(codes).outputs(self._inputs(features)).astype(np.float64)
+        wide = self._outputs(features, codes).astype(np.float64)
         return merged(wide[..., 0], wide[..., 1], ARRAY)
 
-    def mean(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
+    def mean(self, features: Named | Inputs, codes: Mapping[str, str]) -> NDArray[np.float64]:
         """The mean alone, of a net whose scale means nothing."""
-        out = self._under(codes).outputs(self._inputs(features))[..., 0]
+        out = self._outputs(features, codes)[..., 0]
         return np.asarray(np.add.reduce(out, dtype=np.float64) * (1.0 / len(out)))
 
     def codes(self, codes: Mapping[str, str]) -> tuple[str, ...]:
         """The categories that it looks at, in its order."""
         return tuple(codes.get(name, UNKNOWN) for name in self.tables)
 
-    def units(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> dict[str, Floats]:
+    def inputs(self, features: Named) -> Inputs:
+        """The features of many calls as it takes them. BadFile where one is lacking."""
+        return inputs_of(features, self.features)
+
+    def units(self, features: Named, codes: Mapping[str, str]) -> dict[str, Floats]:
         """What the last hidden layers make of each call, by name: calls that a net takes for alike are near."""
-        found = self._under(codes).units(self._inputs(features))
+        inputs = self.inputs(features)
+        found = self._under(codes, inputs).units(inputs.varying)
         return {f"unit{i}": unit for i, unit in enumerate(np.moveaxis(found, 1, 2).reshape(-1, found.shape[1]))}
 
-    def _under(self, codes: Mapping[str, str]) -> Layers:
-        return layers_under(self, self.codes(codes))
+    def _outputs(self, features: Named | Inputs, codes: Mapping[str, str]) -> Floats:
+        inputs = features if isinstance(features, Inputs) else self.inputs(features)
+        return self._under(codes, inputs).outputs(inputs.varying)
 
-    def _inputs(self, features: Mapping[str, NDArray[np.float64]]) -> Floats:
-        """[call, feature + 1], the last a one."""
-        try:
-            if isinstance(features, Features):
-                rows: Any = features.rows(self.features)
-            else:
-                rows = [features[name] for name in self.features]
-        except KeyError as missing:
-            raise lacking(missing) from missing
-        inputs = np.ones((len(rows) + 1, len(rows[0])), np.float32)
-        for row, values in zip(inputs, rows, strict=False):  # the last is left
-            row[:] = values
-        return inputs.T
-
-
-def lacking(missing: KeyError) -> BadFile:
-    """The error of weights that want a feature nobody computes."""
-    message = f"the weights want a feature {missing} that this version does not compute; reinstall pipewave"
-    return BadFile(message, field="weights")
+    def _under(self, codes: Mapping[str, str], inputs: Inputs) -> Layers:
+        return layers_under(self, self.codes(codes), inputs.places, inputs.constant)
 
 
 @lru_cache(maxsize=4096)
@@ -105,9 +94,14 @@ def first_bias(net: Net, codes: tuple[str, ...]) -> Floats:
 
 
 @lru_cache(maxsize=256)  # a copy of the first layer each
-def layers_under(net: Net, codes: tuple[str, ...]) -> Layers:
-    """The layers of the net for calls of constant categories."""
-    return Layers((_with_bias(net.weights[0], first_bias(net, codes)), *_further(net)), net.activation)
+def layers_under(
+    net: Net, codes: tuple[str, ...], places: tuple[int, ...], constant: tuple[tuple[int, float], ...]
+) -> Layers:
+    """The layers of the net for calls of constant categories, with features at `places` and others of one value."""
+    weight, bias = net.weights[0], first_bias(net, codes).astype(np.float64)
+    for place, value in constant:
+        bias += value * weight[:, place : place + 1]
+    return Layers((_with_bias(weight[:, places], bias.astype(np.float32)), *_further(net)), net.activation)
 
 
 @lru_cache(maxsize=128)
@@ -141,7 +135,7 @@ class Ceiling:
     shifts: Mapping[str, float]
     plain: Card | None
 
-    def __call__(self, features: Mapping[str, NDArray[np.float64]], codes: Mapping[str, str]) -> NDArray[np.float64]:
+    def __call__(self, features: Named | Inputs, codes: Mapping[str, str]) -> NDArray[np.float64]:
         """Log of the ceiling over the base time of those features."""
         return np.asarray(self.net.mean(features, codes) + self.shift(codes))
 

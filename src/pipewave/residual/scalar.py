@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from pipewave.residual.inputs import lacking
 from pipewave.residual.layers import ACTIVATIONS, Floats
-from pipewave.residual.nets import Net, first_bias, lacking
+from pipewave.residual.nets import Net, first_bias
 
 
 @dataclass(frozen=True, slots=True, eq=False)

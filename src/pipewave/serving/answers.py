@@ -21,19 +21,20 @@ from pipewave.serving.matched import matched
 from pipewave.serving.notation import is_disaggregated, read
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
-from pipewave.serving.simulate import Record
+from pipewave.serving.simulate import MOST_STEPS, Record
 from pipewave.serving.speculative import NONE, Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import Traffic
 from pipewave.software.engines import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.pools import engine_of_dynamo
-from pipewave.software.recipes import Recipe, Requests, assumed_version
+from pipewave.software.recipes import Recipe, Requests, assumed_version, release_after
 from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
 
 DIGITS = 4
+AFFORDED = 0.7  # of the most steps of a run, for those in which engines decode; prompts and requests take others
 V0 = "V0"
 NIM_ENGINE = "0.17.0"  # of TensorRT-LLM: what the NIMs of early 2025 ran, whose own versions are 1.x
 OLD_ENGINES = {"vllm": "0.6.0", "trtllm": "0.12.0"}  # what 2024's runs under that name were
@@ -58,7 +59,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     traffic = case.traffic()
     setup, assumed = setup_of(case, traffic, front)
     pools, server = _pools(case, setup, traffic, assumed)
-
+    traffic = _affordable(traffic, pools, assumed)
     together = _together(setup, server)
 
     def times(scale: float = 1.0) -> dict[str, float]:
@@ -96,6 +97,22 @@ def _pools(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> tu
     return pools, pools.decode
 
 
+def _affordable(traffic: Traffic, pools: Server | Disaggregated, assumed: list[str]) -> Traffic:
+    """As many of a closed loop's requests as a run can simulate, two waves at least: later waves repeat the first ones.
+
+    Engines side by side run at least the steps of their share of the tokens.
+    """
+    clients = traffic.concurrency
+    if not clients or pools.decoders < 2:
+        return traffic
+    each = float(traffic.output_len.mean()) * pools.decoders / clients  # steps of a request
+    count = max(int(AFFORDED * MOST_STEPS / (each + 1.0)), 2 * clients)
+    if count >= len(traffic):
+        return traffic
+    assumed.append(f"{len(traffic):,} requests take too many steps: the first {count:,} are simulated")
+    return traffic.first(count)
+
+
 def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[Setup, list[str]]:
     """How a case's model is served, and what was assumed where it does not say."""
     degrees = read(case.engine, case.tp, case.ep, case.dp, case.gpus)
@@ -116,6 +133,8 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     chosen = {FIELDS.get(name, name): value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}
     if how := _drafting(case, recipe):
         chosen[METHOD] = how.drafting(recipe.settings[DRAFTS]) if DRAFTS in recipe.settings else how
+        if setup.max_num_seqs is None:  # launches that draft raise an engine's limit for it
+            chosen = {"max_num_seqs": find_engine(setup.engine).max_requests} | chosen
     notes = [degrees.note] if degrees.note else []
     return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
@@ -137,9 +156,12 @@ def _version(case: Case) -> tuple[str, list[str]]:
     """The version a case is answered for, and a note where it names none."""
     if version_given(case):
         return _named(case), []
+    if became := release_after(case.engine, case.version or ""):
+        return became, [f"version {case.version!r} answered as {became}, what it became, and the interval is wider"]
     served = case.mode == "serve"
     version, why = assumed_version(case.engine, load(case.model).model_type) if served else ("", "")
-    return version, [f"version not given: {why or 'its default is assumed'}, and the interval is wider"]
+    said = f"version {case.version!r} has no number" if case.version else "version not given"
+    return version, [f"{said}: {why or 'its default is assumed'}, and the interval is wider"]
 
 
 def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
@@ -152,9 +174,9 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
         parallel = ALONE
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
     sizes = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests, int(traffic.output_len.max())
-    found = recipe_of(
-        engine.name, engine.version, setting, Requests(case.mode, *sizes, version_given=version_given(case))
-    )
+    drafting = case.speculative not in (None, NONE)
+    requests = Requests(case.mode, *sizes, version_given=version_given(case), drafting=drafting)
+    found = recipe_of(engine.name, engine.version, setting, requests)
     said = {name for name, field in SAID.items() if getattr(case, field) is not None}
     found = found.without(frozenset(said | {METHOD} if _disaggregated(case) else said))
     how = _drafting(case, found)
@@ -182,7 +204,8 @@ def _together(setup: Setup, server: Server) -> int:
 def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, float]:
     """Means over requests, and the slowest in a hundred. Requests of one token have no later ones.
 
-    together: tokens that the server sends at once; the first are seen when the last of them is made.
+    together: tokens that the server sends at once; the first are seen when the last of them is made. Where no request
+    has more, nobody sees a time between tokens, and none is answered.
     """
     ttft, e2e = (1e3 * (when - record.arrival_s) for when in (record.first_s, record.done_s))
     later = traffic.output_len > 1
@@ -190,10 +213,11 @@ def client(record: Record, traffic: Traffic, together: int = 1) -> dict[str, flo
     ttft = ttft + held * (e2e - ttft) / np.maximum(traffic.output_len - 1, 1)
     tpot = (e2e - ttft)[later] / (traffic.output_len[later] - 1)
     span = float(record.done_s.max() - record.arrival_s.min())
-    slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if len(tpot) else {}
+    seen = bool(tpot.any())
+    slowest = {"tpot_p99_ms": float(np.percentile(tpot, 99))} if seen else {}
     return {
         "ttft_ms": float(ttft.mean()),
-        **({"tpot_ms": float(tpot.mean())} if len(tpot) else {}),
+        **({"tpot_ms": float(tpot.mean())} if seen else {}),
         "e2e_ms": float(e2e.mean()),
         "output_tokens_per_s": float(traffic.output_len.sum()) / span,
         "ttft_p99_ms": float(np.percentile(ttft, 99)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pipewave.errors import BadInput, DoesNotFit
 from pipewave.models.adapters import adapter_bytes
-from pipewave.serving.replica import Limits
+from pipewave.serving.limits import Limits
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget, cache_bytes
 
@@ -24,7 +24,8 @@ def with_adapters(memory: Budget, runner: Runner) -> Budget:
         raise DoesNotFit(f"{taken:.1f} GiB of adapters leave no KV cache in {memory.kv:.1f} GiB", field="lora")
     share, page = 1.0 - taken / memory.kv, runner.engine.page_size
     tokens = int(memory.kv_tokens * share) // page * page
-    return replace(memory, weights=memory.weights + taken, kv=memory.kv - taken, kv_tokens=tokens)
+    pool, weights = memory.state_pool * share, memory.weights + taken
+    return replace(memory, weights=weights, kv=memory.kv - taken, kv_tokens=tokens, state_pool=pool)
 
 
 def offloaded(limits: Limits, runner: Runner, host_gib: float) -> Limits:

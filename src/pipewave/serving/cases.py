@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +45,22 @@ def _arrival(where: str, row: Any) -> tuple[float, int, int]:
     return seconds, prompt, output
 
 
+RATE = Rule("float", low=1e-6, high=1e9)
 ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int", high=LONGEST))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """The rule of requests a second: a number, or `inf`: all at once, as clients of benchmarks write it."""
+
+    def check(self, name: str, value: Any) -> float:
+        """Read it; BadInput where it is neither."""
+        if value == math.inf or (isinstance(value, str) and value.lower() in ("inf", "infinity")):
+            return math.inf
+        try:
+            return float(RATE.check(name, value))
+        except BadInput as wrong:
+            raise BadInput(f"{wrong.message}, or inf", field=name) from wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +95,9 @@ class Case:
     """A deployment under requests, as the contract names the fields; None = the engine's own default.
 
     isl, osl: mean tokens; spread: lengths are uniform within ± this share. arrivals: rows of (seconds, prompt tokens,
-    output tokens) instead. rate: requests a second. prefix_share: of a prompt, found in the cache. gpus: of a replica,
-    where tables leave open what they count twice. prefill, decode: pools of a disaggregated deployment; disaggregated:
-    it is one whose pools nothing says.
+    output tokens) instead. rate: requests a second, or inf: all at once, or as many as `concurrency`. prefix_share:
+    of a prompt, found in the cache. gpus: of a replica, where tables leave open what they count twice. prefill,
+    decode: pools of a disaggregated deployment; disaggregated: it is one whose pools nothing says.
     """
 
     model: str = of("str")
@@ -99,7 +115,7 @@ class Case:
     spread: float = of("float", 0.0, low=0, high=0.999)
     concurrency: int | None = of("int", None, low=1, high=1 << 20)
     requests: int | None = of("int", None, **COUNT)
-    rate: float | None = of("float", None, low=1e-6, high=1e9)
+    rate: float | None = field(default=None, metadata={"rule": _Rate()}, kw_only=True)
     max_num_seqs: int | None = of("int", None, low=1, high=MOST["max_num_seqs"])
     max_num_batched_tokens: int | None = of("int", None, low=1, high=1 << 20)
     memory_fraction: float | None = of("float", None, low=0.01, high=1)
@@ -121,7 +137,7 @@ class Case:
 
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""
-        requests = self._drawn(seed) if self.arrivals is None else _listed(self.arrivals)
+        requests = self._drawn(seed) if self.arrivals is None else _listed(self.arrivals, timed=self.mode == "serve")
         return requests.with_prefix(self.prefix_share) if self.prefix_share else requests
 
     def _drawn(self, seed: int) -> Traffic:
@@ -135,10 +151,10 @@ class Case:
         return synthetic(count, **sizes, **pace, spread=self.spread, seed=seed)
 
     def _pace(self) -> dict[str, Any]:
-        """How requests are sent; with nothing said, or offline, all at once."""
+        """How requests are sent; with nothing said, or offline, all at once; a finite rate before a concurrency."""
         if self.mode == "offline":
             return {}
-        return {"rate": self.rate} if self.rate is not None else {"concurrency": self.concurrency}
+        return {"concurrency": self.concurrency} if self.rate in (None, math.inf) else {"rate": self.rate}
 
     def _said(self, name: str, what: str) -> float:
         value: float | None = getattr(self, name)
@@ -147,9 +163,10 @@ class Case:
         return value
 
 
-def _listed(arrivals: tuple[tuple[float, int, int], ...]) -> Traffic:
+def _listed(arrivals: tuple[tuple[float, int, int], ...], *, timed: bool) -> Traffic:
+    """Requests as listed; where their times do not count, all at once."""
     table = np.array(arrivals, float)
-    times: Array = table[:, 0] - table[0, 0]
+    times: Array = (table[:, 0] - table[0, 0]) * timed
     return Traffic(times, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
 
 

@@ -19,8 +19,10 @@ from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec
+from pipewave.prediction.answers import merged
 from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
+from pipewave.serving.room import prefix_notes
 from pipewave.serving.run import Served, Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Clock, Record, Simulation
@@ -155,6 +157,11 @@ class Disaggregated:
         return self.prefill, self.decode
 
     @property
+    def decoders(self) -> int:
+        """Engines that make later tokens."""
+        return self.workers[1]
+
+    @property
     def hands_over(self) -> bool:
         """Caches move from one pool to the other."""
         return True
@@ -173,7 +180,7 @@ class Disaggregated:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was assumed, of either pool."""
-        return tuple(dict.fromkeys((*self.prefill.notes, *self.decode.notes)))
+        return merged((*self.prefill.notes, *self.decode.notes))
 
     def names(self) -> dict[str, Any]:
         """What serves, as answers name it; the cache is that of one decode engine."""
@@ -182,7 +189,8 @@ class Disaggregated:
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
-        answer = {**self.names(), **summary(record, traffic, self.gpus, sla), "notes": list(self.notes)}
+        notes = [*self.notes, *prefix_notes(self.prefill.runner, self.prefill.limits, traffic)]
+        answer = {**self.names(), **summary(record, traffic, self.gpus, sla), "notes": notes}
         return Served(answer, self.decode.memory, traffic, record)
 
     def record(

@@ -8,18 +8,17 @@ they add to a step. The spread of single requests around the mean is left out: i
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from pipewave.errors import DoesNotFit
 from pipewave.models import load
 from pipewave.models.drafts import draft_bytes, drafter
 from pipewave.models.kernels import Batch
+from pipewave.models.mixers import Recurrent
 from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
+from pipewave.serving.grids import at_every_count, between
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import CACHE_GRID, StepTable
 from pipewave.serving.together import Pieces, Work
@@ -55,22 +54,13 @@ class Drafter:
         priced = runner.price([runner.deployment.kernels(batch) for batch in (*first, *later)])
         us = priced.us + priced.nodes * runner.engine.node_us
         size = len(points)
-        whole = 1e-6 * (us[:size] + (how.tokens - 1) * us[size:])
-        every = np.arange(self.counts[-1] + 1)
-        columns = whole.reshape(len(self.counts), len(self.caches)).T
-        rows = np.stack([np.interp(every, self.counts, column) for column in columns], axis=1)
-        return [list(row) for row in rows.tolist()]
+        return at_every_count(self.counts, self.caches, 1e-6 * (us[:size] + (how.tokens - 1) * us[size:]))
 
-    def seconds(self, decoding: int, cached: int) -> float:
+    def seconds(self, decoding: int, cached: float) -> float:
         """Of drafting for so many requests that hold `cached` tokens together."""
         if not (decoding and self.table):
             return 0.0
-        row, at = self.table[min(decoding, self.counts[-1])], cached / decoding
-        high = min(max(bisect_right(self.caches, at), 1), len(row) - 1)
-        if len(row) == 1 or at <= self.caches[0]:
-            return row[0]
-        part = (at - self.caches[high - 1]) / (self.caches[high] - self.caches[high - 1])
-        return row[high - 1] + part * (row[high] - row[high - 1])
+        return between(self.caches, self.table[min(decoding, self.counts[-1])], cached / decoding)
 
 
 class Drafted:
@@ -88,6 +78,11 @@ class Drafted:
             return alone / self.mean
         both = self.verifying.seconds(decoding, cached, pieces) + self._draft_s(decoding, cached)
         return both - alone + alone / self.mean
+
+    def decoder(self, decoding: int) -> Callable[[float], float]:
+        """Of a token of so many requests that decode while nothing else runs, by the tokens they hold together."""
+        verified = self.verifying.decoder(decoding)
+        return lambda cached: (verified(cached) + self._draft_s(decoding, cached)) / self.mean
 
     def together(self, ranks: Sequence[Work]) -> float:
         """The same of data-parallel ranks in lock step; the fullest one's drafts count."""
@@ -108,7 +103,7 @@ class Drafted:
         """The same with every step `factor` times as long."""
         return Drafted(self.verifying.scaled(factor), self.drafts, self.mean)
 
-    def _draft_s(self, decoding: int, cached: int) -> float:
+    def _draft_s(self, decoding: int, cached: float) -> float:
         return 1e6 * self.verifying.factor * self.drafts.seconds(decoding, cached)
 
 
@@ -120,14 +115,20 @@ def pays_until(plain: StepTable, drafted: Drafted, cache: int) -> int:
 
 
 def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Budget:
-    """What is left for the cache beside the drafting layers' weights and their own part of it. Raises DoesNotFit."""
-    model = draft_model(runner.deployment.model, how) if how else None
+    """What is left for the cache beside the drafting layers' weights and their own part of it. Raises DoesNotFit.
+
+    Engines keep a recurrent state after every token that a step verifies, for the accepted one to be taken on.
+    """
+    if how is None:
+        return memory
+    if runner.deployment.model.has(Recurrent):
+        memory = replace(memory, states=memory.states + how.tokens + runner.engine.states.drafted)
+    model = draft_model(runner.deployment.model, how)
     if model is None:
         return memory
     split = runner.deployment.parallel
-    own_model = bool(how and how.model)
     weights = (
-        weight_bytes(model, replace(split, pp=1)) if own_model else draft_bytes(model, split.tp, split.group)
+        weight_bytes(model, replace(split, pp=1)) if how.model else draft_bytes(model, split.tp, split.group)
     ) / GIB
     if weights >= memory.kv:
         raise DoesNotFit(
@@ -138,4 +139,5 @@ def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Bud
     share = own / (own + more) if own else 1.0
     kv = (memory.kv - weights) * share
     tokens = int(memory.kv_tokens * kv / memory.kv) // runner.engine.page_size * runner.engine.page_size
-    return replace(memory, weights=memory.weights + weights, kv=kv, kv_tokens=tokens)
+    pool = memory.state_pool * kv / memory.kv
+    return replace(memory, weights=memory.weights + weights, kv=kv, kv_tokens=tokens, state_pool=pool)

@@ -27,6 +27,7 @@ from pipewave.serving.interval import Uncertainty, names_version, server_of
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.uniform import Plan, Uniform, sample
+from pipewave.software.host import Host, host_of
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import GIB, Budget, budget, held_bytes, requests_in
 
@@ -143,6 +144,7 @@ def estimate(
     moe_backend: str | None = None,
     images: int = 0,
     speculative: Any = None,
+    host: str | Host | None = None,
 ) -> Estimate:
     """Time and memory of a static batch: all prompts, then all output tokens.
 
@@ -163,6 +165,7 @@ def estimate(
         images: images of a request, each of the size that the model's tower is made for; their tokens come on top of
             `input_len`.
         speculative: how tokens are drafted, such as `method=mtp,tokens=3,acceptance=0.8`.
+        host: whose cores run the engine, such as `cores=16,speed=0.8`; by default, those its times were measured on.
 
     Returns:
         Times in ms with a 90 % interval, memory in GiB, time by kernel family.
@@ -178,12 +181,15 @@ def estimate(
            max_num_batched_tokens=(max_num_batched_tokens, 1))  # fmt: skip
     spec, program, parallel = for_output(load(model), output_len), find_engine(engine), Parallel(tp, pp, ep, dp)
     program = program.what_if(moe_backend=moe_backend) if moe_backend else program
+    program = program.what_if(drafts=True) if speculative else program
     prompt = input_len + image_tokens(spec, images)
     parallel.check(spec)
+    how = speculative_of(speculative).by(spec.model_type) if speculative else None
+    program = program.drafting() if how else program
     runner = Runner.of(Deployment(spec, parallel, kv_dtype), find_gpu(gpu), program)
+    runner = runner.hosted(host_of(host)) if host else runner
     # The fullest rank: the others have as many requests or one less.
     rank = queued.Batch(-(-batch // dp), prompt, output_len, max_num_batched_tokens)
-    how = speculative_of(speculative) if speculative else None
     found, uncertain = _of_rank(runner, rank, batch, how, named=names_version(engine))
     return found.with_images(runner, rank.requests, images, uncertain)
 
@@ -206,7 +212,8 @@ def _of_rank(
     rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
     run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.mixes_phases)
     ranks = runner.deployment.parallel.dp > 1
-    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, ranks)
+    drafts = how.spread if how else 0.0
+    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, ranks, drafts=drafts)
     found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
     found = found.drafted(runner, how, run, uncertain) if how else found
     if together < rank.requests:
@@ -242,8 +249,9 @@ def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk:
 def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
     """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
     needed = held_bytes(deployment, memory, batch, length, chunk)
-    if needed > memory.kv * GIB:
-        most = max(int(requests_in(deployment, memory, length, chunk)), 0)
+    fits = requests_in(deployment, memory, length, chunk)
+    if batch > fits:
+        most = max(int(fits), 0)
         raise DoesNotFit(
             f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {needed / GIB:.1f} GiB "
             f"a GPU, {memory.kv:.1f} GiB are free; at most {most} such requests fit",

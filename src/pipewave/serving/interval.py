@@ -2,10 +2,10 @@
 
 Half the 90 % interval of a figure's logarithm adds up, as variances do, from what kernels leave open, what the host and
 the settings of a server that somebody else runs leave open (by engine and figure), what data-parallel ranks add, which
-real requests and experts load unevenly, what the version adds where it is not named, and what pools could be that
-nobody stated (`matched`). Widths of servers, ranks and versions are read off published runs: the first two with each
-group of them left out (`python -m bench.published_cover --write`), the third as the difference that the version makes
-to answers for them.
+real requests and experts load unevenly, what the version adds where it is not named, what pools could be that nobody
+stated (`matched`), and how many drafts are accepted where nothing says it (`speculative`). Widths of servers, ranks and
+versions are read off published runs: the first two with each group of them left out
+(`python -m bench.published_cover --write`), the third as the difference that the version makes to answers for them.
 Which kernels run (other software's rows, other GPUs') is part of what kernels leave open.
 """
 
@@ -27,6 +27,7 @@ METRICS = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")
 # Figures that go by the law of another: a static batch has no clients whose arrivals are open, an interval between two
 # tokens is one of those that TPOT is the mean of.
 AS = {"prefill_ms": "tpot_ms", "itl_ms": "tpot_ms"}
+FIRST = ("ttft_ms", "prefill_ms")  # nothing is drafted before a first token
 
 
 @cache
@@ -37,14 +38,16 @@ def _table() -> Mapping[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
     """What is open about a deployment: its kernels (half the 90 % interval of a step's logarithm), whose server it is
-    (`server_of`), whether the version is given, whether ranks of attention data parallelism share its requests, and how
-    far pools that nobody stated could move it (half of a logarithm's interval)."""
+    (`server_of`), whether the version is given, whether ranks of attention data parallelism share its requests, how far
+    pools that nobody stated could move it, and how far the acceptance of drafts that was not given moves tokens (halves
+    of a logarithm's interval)."""
 
     kernels: float
     engine: str
     version_given: bool
     ranks: bool = False
     pools: float = 0.0
+    drafts: float = 0.0
 
     def server(self, metric: str) -> float:
         """What host, front end and settings leave open; of an engine without published runs, as much as of any."""
@@ -64,7 +67,10 @@ class Uncertainty:
 
     def half(self, metric: str) -> float:
         """Half the 90 % interval of a figure's logarithm."""
-        return math.hypot(self.kernels, self.server(metric), self.version(metric), self.uneven(metric), self.pools)
+        drafts = 0.0 if metric in FIRST else self.drafts
+        return math.hypot(
+            self.kernels, self.server(metric), self.version(metric), self.uneven(metric), self.pools, drafts
+        )
 
     def ends(self, metric: str, value: float) -> dict[str, float]:
         """Both ends of a figure's interval, as `_low` and `_high`."""
@@ -87,6 +93,8 @@ class Uncertainty:
             words.append(f"load of data-parallel ranks {_percent(self.uneven('tpot_ms'))}")
         if self.pools:
             words.append(f"number of engines not known {_percent(self.pools)}")
+        if self.drafts:
+            words.append(f"acceptance of drafts not known {_percent(self.drafts)}")
         if not self.version_given:
             words.append(f"version not named {_percent(self.version('tpot_ms'))}")
         return "90 % intervals hold what is open: " + ", ".join(words)

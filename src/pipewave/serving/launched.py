@@ -21,6 +21,7 @@ from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.traffic import Traffic
 from pipewave.software.pools import Engines, Launch, Wanted, handover_ms, late, near, send_ms
+from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
 
 # What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
@@ -111,7 +112,8 @@ def _decode(setup: Setup, launch: Launch, model: ModelSpec, flight: int) -> Setu
     if launch.drafts and drafting is None:
         drafting = speculative_of({"method": "mtp", "tokens": launch.drafts})
     graphs = launch.of.get("only_graph", setup.graph_limit)
-    most = min(filter(None, (setup.max_num_seqs, launch.requests(flight))), default=None)
+    own = find_engine(setup.engine).max_requests if drafting else None
+    most = min(filter(None, (setup.max_num_seqs, launch.requests(flight))), default=own)
     return replace(
         _cut(setup, launch, launch.decode, model, launch.of.get("exchange")),
         max_num_seqs=most,

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from pipewave.serving.replica import Limits, Replica, Step
+from pipewave.serving.limits import Limits
+from pipewave.serving.replica import Replica, Step
 from pipewave.serving.together import Pieces, Work
 from pipewave.serving.traffic import Traffic
 

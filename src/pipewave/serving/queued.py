@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipewave.serving import drafted_batch
-from pipewave.serving.run import limits_of, table_of
+from pipewave.serving.room import limits_of
+from pipewave.serving.run import table_of
 from pipewave.serving.simulate import Pool, Simulation
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.traffic import synthetic

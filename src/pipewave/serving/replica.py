@@ -18,40 +18,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pipewave.errors import DoesNotFit
+from pipewave.serving.limits import Limits
 from pipewave.serving.prefix import PrefixCache
 from pipewave.serving.timed import Paced, Timed
 from pipewave.serving.traffic import Traffic
 
 SETTLES = 600  # decode steps over which the share of outputs that an engine reserves falls to its least
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Scheduler limits of one engine: tokens a step, requests at once, cache pages, tokens a page.
-
-    mixed: decode tokens ride along with prompts. chunks: prompts may be cut. prompt_tokens: most prompt tokens of a
-    step (0: whatever fits). reserve, reserve_least: share of the outputs still to come that must fit the cache when a
-    request is admitted, at first and once settled. wait_steps, wait_share: while others decode, prompts wait so many
-    steps for company, or until a step holds this share of its tokens.
-    """
-
-    tokens: int
-    requests: int
-    pages: int
-    page_size: int
-    mixed: bool
-    chunks: bool = True
-    prompt_tokens: int = 0
-    reserve: float = 0.0
-    reserve_least: float = 0.0
-    host_pages: int = 0
-    load_s: float = 0.0
-    wait_steps: int = 0
-    wait_share: float = 0.0
-
-    def pages_for(self, tokens: int) -> int:
-        """Pages that hold `tokens`."""
-        return -(-tokens // self.page_size)
 
 
 @dataclass(slots=True)
@@ -90,9 +62,9 @@ class Replica:
         self.prompt: list[int] = traffic.input_len.tolist()
         self.output: list[int] = traffic.output_len.tolist()
         found = np.zeros_like(traffic.input_len) if traffic.found_len is None else traffic.found_len
-        self.found: list[int] = found.tolist()
-        known = traffic.blocks is not None and not ready
-        sizes = (traffic.block_tokens, limits.page_size, limits.host_pages)
+        self.found: list[int] = limits.reached(found, parting=traffic.parting).tolist()
+        known = traffic.blocks is not None and limits.caches and not ready
+        sizes = (traffic.block_tokens, limits.page_size, limits.host_pages, limits.kept)
         self.cache = PrefixCache(traffic.blocks or (), *sizes) if known else None
         self.waiting: deque[int] = deque()
         self.free = limits.pages
@@ -104,7 +76,7 @@ class Replica:
         self.order: list[int] = []  # running requests, newest last; entries of finished ones are skipped
         self.begun: dict[int, tuple[int, int]] = {}  # decoding request → (tick, cache length) when it began
         self.made: dict[int, int] = {}  # tokens a preempted request had made
-        self.partial: tuple[int, int] | None = None  # request in the middle of its prompt, tokens done
+        self.partial: dict[int, int] = {}  # requests in the middle of their prompts → tokens done
         self.running = self.waited = 0
         if self.cache is None:
             self._check_longest(traffic)
@@ -143,10 +115,10 @@ class Replica:
     def glide(self) -> bool:
         """Run a step in which every request that runs decodes and none begins or ends, without its time; False, with
         nothing done, where another may be due."""
-        limits, count = self.limits, self.decoding
-        if self.partial or (self.waiting and (self.running < limits.requests or limits.wait_steps)):
+        count = self.decoding
+        if self._prompts_due():
             return False
-        opens = self.opens[self.tick % limits.page_size]
+        opens = self.opens[self.tick % self.limits.page_size]
         if count and (self.tick + 1 in self.finish or opens > self.free):
             return False
         self.free -= opens
@@ -160,8 +132,7 @@ class Replica:
         while they end by `until`; returns when each ends."""
         ends: list[float] = []
         count, limits = self.decoding, self.limits
-        busy = self.partial or (self.waiting and self.running < limits.requests)
-        if not count or busy or not isinstance(self.table, Paced):
+        if not count or self._prompts_due() or not isinstance(self.table, Paced):
             return ends
         seconds, jitter = self.table.decoder(count), self.jitter
         while len(ends) < most and self.tick + 1 not in self.finish:
@@ -177,11 +148,16 @@ class Replica:
         self.owed -= count * len(ends)
         return ends
 
+    def _prompts_due(self) -> bool:
+        """Whether the next step may hold a prompt, or counts towards one that is held back."""
+        seats = self.running < self.limits.requests
+        return bool(self.partial) or (bool(self.waiting) and (seats or self.limits.wait_steps > 0))
+
     def _make_room(self, step: Step) -> None:
         """Throw out the newest requests until every decoding one can write its next token."""
         while self.opens[self.tick % self.limits.page_size] > self.free and self.decoding:
             victim = self._newest()
-            if self.decoding == 1 and self.partial is None:
+            if self.decoding == 1 and not self.partial:
                 self._too_small(victim)
             self._evict(victim)
             step.preempted += 1
@@ -202,12 +178,12 @@ class Replica:
     def _newest(self) -> int:
         while True:
             request = self.order.pop()
-            if request in self.begun or (self.partial is not None and self.partial[0] == request):
+            if request in self.begun or request in self.partial:
                 return request
 
     def _evict(self, request: int) -> None:
-        if self.partial is not None and self.partial[0] == request:
-            self.partial = None
+        if request in self.partial:
+            del self.partial[request]
             self._give(request, self._tokens(request))
             self.owed -= self._left(request) + 1
         else:
@@ -230,7 +206,7 @@ class Replica:
 
     def _give(self, request: int, length: int) -> None:
         """Free the pages of a request of `length` tokens, but for those that others share."""
-        self.free += self.limits.pages_for(length) - (self.cache.leave(request) if self.cache else 0)
+        self.free += self.limits.held(length) - (self.cache.leave(request) if self.cache else 0)
 
     def _opening(self, began: int, length: int) -> int:
         """The tick, modulo the page size, at which a request that began so opens a page."""
@@ -245,21 +221,21 @@ class Replica:
         return self.output[request] - 1 - self.made.get(request, 0)
 
     def _fill(self, step: Step, room: int) -> None:
-        """Prompt pieces into the tokens left: the unfinished prompt first, then waiting requests in order."""
-        if self.partial is not None:
-            room = self._piece(step, *self.partial, room)
+        """Prompt pieces into the tokens left: unfinished prompts first, then waiting requests in order."""
+        for request, done in list(self.partial.items()):
+            room = self._piece(step, request, done, room)
         while self.waiting and room > 0 and self.running < self.limits.requests:
             request = self.waiting[0]
             if not self._whole(request, room, step):
                 break
-            need = self.limits.pages_for(self._tokens(request)) - (self.cache.shared(request) if self.cache else 0)
+            need = self.limits.held(self._tokens(request)) - (self.cache.shared(request) if self.cache else 0)
             if need + self._reserve(request) > self.free:
                 if not self.running and not step.pieces:
                     self._too_small(request)
                 break
             self.waiting.popleft()
             if self.cache:
-                self.found[request] = self.cache.admit(request, self._tokens(request), self.free)
+                self.found[request] = self.cache.admit(request, self._tokens(request), self.free, self.running)
             self.free -= need
             self.running += 1
             self.owed += self._left(request) + 1
@@ -298,9 +274,15 @@ class Replica:
     def _piece(self, step: Step, request: int, done: int, room: int) -> int:
         total = self._tokens(request)
         take = min(total - done, room)
+        take = self.limits.kept.cut(done, take, total) if self.limits.kept else take
         if take:
             step.pieces.append((request, take, done))
-        self.partial = None if done + take == total else (request, done + take)
+            if self.cache:
+                self.cache.passed(request, done, done + take, total)
+        if done + take == total:
+            self.partial.pop(request, None)
+        else:
+            self.partial[request] = done + take
         return room - take
 
     def _advance(self, step: Step) -> None:
@@ -338,7 +320,7 @@ class Replica:
     def _check_longest(self, traffic: Traffic) -> None:
         """Before any step is run: the longest request must fit when it is alone. Its last token is never cached."""
         ends = traffic.input_len + traffic.output_len - 1
-        if self.limits.pages_for(int(ends.max())) > self.limits.pages:
+        if self.limits.held(int(ends.max())) > self.limits.pages:
             self._too_small(int(ends.argmax()))
 
     def _too_small(self, request: int) -> None:

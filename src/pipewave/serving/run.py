@@ -20,15 +20,16 @@ from pipewave.residual.calibration import corrections
 from pipewave.serving.beside import offloaded, with_adapters
 from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.interval import Uncertainty, interval_ends, names_version, server_of
-from pipewave.serving.replica import Limits
+from pipewave.serving.limits import Limits
 from pipewave.serving.report import ANY, Sla, summary
+from pipewave.serving.room import limits_of, prefix_notes
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.table import StepTable
 from pipewave.serving.traffic import Traffic
 from pipewave.step import Runner, find_engine
-from pipewave.step.memory import Budget, budget, cache_bytes, requests_in
+from pipewave.step.memory import Budget, budget, cache_bytes
 
 TABLES = 64  # kept
 # Step times are worked out up to at least so many requests of so many tokens, for deployments to share them.
@@ -67,7 +68,7 @@ class Server:
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens."""
         spec = load(model)
-        spec, setup = _placed(spec, setup), _beside(setup, spec)
+        spec, setup = _placed(spec, setup), _drafts(_beside(setup, spec), spec)
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
@@ -97,7 +98,8 @@ class Server:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
         answer = {**self.names(), **self._speculation(traffic), **self._skews()}
-        answer |= summary(record, traffic, self.gpus, sla) | {"notes": list(self.notes)}
+        answer |= summary(record, traffic, self.gpus, sla)
+        answer |= {"notes": [*self.notes, *prefix_notes(self.runner, self.limits, traffic)]}
         return Served(answer, self.memory, traffic, record)
 
     def names(self) -> dict[str, Any]:
@@ -114,6 +116,11 @@ class Server:
     def sides(self) -> tuple[Server, Server]:
         """What takes prompts and what makes later tokens."""
         return self, self
+
+    @property
+    def decoders(self) -> int:
+        """Engines that make later tokens."""
+        return self.setup.decode or self.setup.replicas
 
     @property
     def hands_over(self) -> bool:
@@ -149,7 +156,8 @@ class Server:
     def uncertain(self) -> Uncertainty:
         """What is open about the deployment."""
         named, ranks = names_version(self.setup.engine), self.runner.deployment.parallel.dp > 1
-        return Uncertainty(self.spread, server_of(self.runner.engine), named, ranks)
+        drafts = self.setup.speculative.spread if self.setup.speculative else 0.0
+        return Uncertainty(self.spread, server_of(self.runner.engine), named, ranks, drafts=drafts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -232,6 +240,11 @@ def _beside(setup: Setup, model: ModelSpec) -> Setup:
     return setup if model.is_moe else replace(setup, replicas=setup.replicas * setup.dp, dp=1)
 
 
+def _drafts(setup: Setup, model: ModelSpec) -> Setup:
+    """The set-up with drafts accepted as the model's are where nothing says it."""
+    return replace(setup, speculative=setup.speculative.by(model.model_type)) if setup.speculative else setup
+
+
 @lru_cache(maxsize=TABLES)
 def _table(
     runner: Runner, budget: int, requests: int, longest: int, verify: int, calibrated: tuple[str, int]
@@ -270,25 +283,3 @@ def table_of(runner: Runner, budget: int, requests: int, longest: int) -> StepTa
 def _power(size: int) -> int:
     """The next power of two: tables of like sizes are one."""
     return 1 << (size - 1).bit_length()
-
-
-def limits_of(runner: Runner, memory: Budget, longest: int, tokens: int | None = None) -> Limits:
-    """Scheduler limits, with a budget of so many `tokens` a step in place of the engine's.
-
-    Windows and latents are counted through the cache a request of the longest length takes.
-    """
-    engine, lanes = runner.engine, runner.deployment.parallel.pp
-    budget = tokens or engine.max_batched_tokens
-    pages = int(requests_in(runner.deployment, memory, longest, budget) * longest) // engine.page_size // lanes
-    # No more requests can ever run than the cache holds of the shortest kind; a smaller table is a faster one.
-    return Limits(
-        budget,
-        min(engine.max_requests, pages),
-        pages,
-        engine.page_size,
-        engine.mixes_phases,
-        chunks=engine.chunks,
-        prompt_tokens=0 if tokens else engine.max_prefill_tokens,
-        reserve=engine.output_reserve,
-        reserve_least=engine.output_reserve_least,
-    )

@@ -35,7 +35,7 @@ class Setup:
     drafted. exchange: how tokens reach experts of other ranks, in the engine's words; two_batch: it overlaps.
     balance: how experts are loaded; alike: requests that are copies of one another, whose tokens choose the same
     experts (0: none are). images: of each prompt. lora: adapters. kv_offload_gib: host memory a GPU for idle
-    blocks of prompts.
+    blocks of prompts. prefix_cache: the engine caches prefixes of prompts (None: where it does by itself).
     """
 
     tp: int = 1
@@ -73,6 +73,7 @@ class Setup:
     images: int = 0
     lora: Lora | None = None
     kv_offload_gib: float = 0.0
+    prefix_cache: bool | None = None
 
     def __post_init__(self) -> None:
         for name, most in MOST.items():
@@ -114,7 +115,8 @@ class Setup:
 
     def program(self) -> Engine:
         """The engine with this set-up's limits in place of its defaults."""
-        engine = find_engine(self.engine)
+        named = find_engine(self.engine)
+        engine = named.drafting() if self.speculative else named
         chosen = {
             "max_batched_tokens": self.max_num_batched_tokens,
             "max_requests": self.max_num_seqs,
@@ -122,6 +124,8 @@ class Setup:
             "mixes_phases": self.mixes_phases,
             "overlaps": self.overlaps,
             "graph_limit": self.graph_limit,
+            "prefix_cache": self.prefix_cache,
+            "drafts": True if self.speculative and self.speculative.tokens else None,
             "graph_stride": ((1, self.graph_step),) if self.graph_step else None,
         }
         return engine.what_if(**_said(chosen), **self.kernels())

@@ -17,9 +17,10 @@ from pipewave.errors import BadInput
 from pipewave.physics.demand import Array
 from pipewave.serving.front import Desk, factors
 from pipewave.serving.inbox import Inbox
+from pipewave.serving.limits import Limits
 from pipewave.serving.lockstep import Group
 from pipewave.serving.lockstep import Timed as GroupTimed
-from pipewave.serving.replica import Limits, Replica, Step
+from pipewave.serving.replica import Replica, Step
 from pipewave.serving.timed import Timed
 from pipewave.serving.traffic import Traffic
 from pipewave.software.front import INSIDE, Front

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipewave.errors import BadInput, MissingField
 from pipewave.software.recipes import acceptance as usual
+from pipewave.software.recipes import acceptance_range
 
 METHODS = ("mtp", "eagle3", "ngram", "draft")
 ALIASES = {
@@ -25,7 +26,7 @@ class Speculative:
     """`tokens` drafted a step; `accepted[i]`: probability that draft i is accepted when those before it were.
 
     model: the draft model of method `draft`. rates: acceptance of positions, the last one for those that follow, where
-    nothing said how many tokens are drafted.
+    nothing said how many tokens are drafted. assumed: nothing said how many are accepted; by models of model_type.
     """
 
     method: str
@@ -33,11 +34,29 @@ class Speculative:
     accepted: tuple[float, ...]
     model: str | None = None
     rates: tuple[float, ...] = field(default=(), compare=False)
+    assumed: bool = field(default=False, compare=False)
+    model_type: str = field(default="", compare=False)
 
     @property
     def mean(self) -> float:
         """Tokens a step makes on average: 1 + a₁ + a₁a₂ + …, for equal a: (1 − a^(k+1)) / (1 − a)."""
         return 1.0 + sum(accumulate(self.accepted, lambda a, b: a * b))
+
+    @property
+    def spread(self) -> float:
+        """Half the 90 % interval of the logarithm of `mean`: 0 where the acceptance was given."""
+        if not self.assumed:
+            return 0.0
+        rates = acceptance_range(self.method, self.model_type)
+        least, most = (replace(self, accepted=(rate,) * self.tokens).mean for rate in rates)
+        return 0.5 * math.log(most / least)
+
+    def by(self, model_type: str) -> Speculative:
+        """The same by a model of this type: with what is usual for it, where nothing said how many are accepted."""
+        if not self.assumed:
+            return self
+        accepted = _spread(usual(self.method, model_type), self.tokens)
+        return replace(self, accepted=accepted, model_type=model_type)
 
     def drafting(self, tokens: int) -> Speculative:
         """The same with so many tokens drafted, where nothing said how many."""
@@ -71,7 +90,8 @@ def of(given: Any) -> Speculative:
         )
     tokens, rates = _tokens(said.get("tokens", 1 if method == "mtp" else 3)), _rates(said.get("acceptance"), method)
     left_open = () if "tokens" in said else rates
-    return Speculative(method, tokens, _spread(rates, tokens), said.get("model"), left_open)
+    assumed = said.get("acceptance") is None
+    return Speculative(method, tokens, _spread(rates, tokens), said.get("model"), left_open, assumed)
 
 
 def _method(word: str) -> str:

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -21,6 +20,8 @@ from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
+from pipewave.prediction.answers import merged
+from pipewave.serving.grids import at_every_count, at_every_number, between, neighbours, reader, reader_of_two, row_grid
 from pipewave.serving.together import Pieces, Work, fresh, group_seconds
 from pipewave.step import Engine, Priced, Regime, Runner
 
@@ -46,8 +47,8 @@ class StepTable:
         chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
         prefixes = [p for p in PREFIXES if p < longest] or [0]
         axes = Axes(
-            rows=_row_grid(max(budget, requests) if verify == 1 else budget + requests * verify),
-            heads=[n for n in _row_grid(requests * verify) if n <= requests * verify],
+            rows=row_grid(max(budget, requests) if verify == 1 else budget + requests * verify),
+            heads=[n for n in row_grid(requests * verify) if n <= requests * verify],
             counts=[1 << i for i in range(20) if 1 << i < requests] + [requests],
             caches=[c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1],
             chunks=chunks,
@@ -66,7 +67,7 @@ class StepTable:
         """Price all points of the grids."""
         parts = [self._price(uses, batches) for uses, batches in [*axes.batches(self.runner), *self._group(axes)]]
         mixed = [self._price(self.runner.deployment.by_length, axes.mixed())] if axes.beside else []
-        self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+        self.notes = merged(note for part in parts for note in part.notes)
         self.time = Sums(axes, [part.us for part in parts], [part.us for part in mixed])
         self.heat = Sums(axes, [part.heat_us for part in parts], [part.heat_us for part in mixed])
         rest = [parts[0], parts[1], *parts[4:]]
@@ -124,7 +125,7 @@ class StepTable:
         known = self.decoders.get(decoding)
         if known is None:
             held = [cache * decoding for cache in self.axes.caches]
-            known = self.decoders[decoding] = _reader(held, [self._whole(decoding, cached, ()) for cached in held])
+            known = self.decoders[decoding] = reader(held, [self._whole(decoding, cached, ()) for cached in held])
         return known
 
     def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
@@ -149,7 +150,7 @@ class StepTable:
         known = self.owns.get((rows, decoding))
         if known is None:
             heads = min(decoding, self.most_requests) * self.verify
-            known = self.owns[rows, decoding] = _both(
+            known = self.owns[rows, decoding] = reader_of_two(
                 self.axes.caches, self.time.decoding(rows, heads, decoding), self.heat.decoding(rows, heads, decoding)
             )
         return known(cached / decoding if decoding else 0.0)
@@ -201,10 +202,11 @@ class Sums:
     def __init__(self, axes: Axes, parts: Sequence[Array], mixed: Sequence[Array] = ()) -> None:
         body, head, decode, prompt, *group = parts
         self.axes = axes
-        self.group, self.moved = (_every(axes.rows, part) for part in group) if group else ([], [])
-        self.body, self.head = _every(axes.rows, body), _every(axes.heads, head)
-        self.decode = _decoded(axes, decode)
-        self.beside = _decoded(axes, np.maximum(mixed[0][1:] - mixed[0][0], 0.0)) if mixed else self.decode
+        self.group, self.moved = (at_every_number(axes.rows, part) for part in group) if group else ([], [])
+        self.body, self.head = at_every_number(axes.rows, body), at_every_number(axes.heads, head)
+        self.decode = at_every_count(axes.counts, axes.caches, decode)
+        more = np.maximum(mixed[0][1:] - mixed[0][0], 0.0) if mixed else decode
+        self.beside = at_every_count(axes.counts, axes.caches, more)
         self.prompt = self._filled(dict(zip(axes.prompts, prompt.tolist(), strict=True)))
 
     def _filled(self, known: dict[tuple[int, int, int], float]) -> dict[tuple[int, int, int], float]:
@@ -220,13 +222,13 @@ class Sums:
         total = self.body[rows] + self.head[requests]
         if decoding:
             table = self.beside if pieces else self.decode
-            total += _between(self.axes.caches, table[decoding], cached / decoding)
+            total += between(self.axes.caches, table[decoding], cached / decoding)
         return total + self._prompts(pieces) if pieces else total
 
-    def decoding(self, rows: int, requests: int, decoding: int) -> tuple[float, Sequence[float]]:
-        """The sum over the kernels of a step that only decodes: what no cache changes, and what each length of the
-        grid adds."""
-        return self.body[rows] + self.head[requests], self.decode[decoding] if decoding else [0.0]
+    def decoding(self, rows: int, requests: int, decoding: int) -> list[float]:
+        """The sum over the kernels of a step that only decodes, at each cache length of the grid."""
+        always = self.body[rows] + self.head[requests]
+        return [always + more for more in self.decode[decoding]] if decoding else [always]
 
     def _prompts(self, pieces: Pieces) -> float:
         count = len(pieces)
@@ -245,22 +247,14 @@ class Sums:
         return (1 - part) * self._at_size(low, size, before) + part * self._at_size(high, size, before)
 
     def _at_size(self, count: int, size: float, before: float) -> float:
-        chunks, prefixes = _around(self.axes.chunks, size), self.axes.prefixes
-        row = [_between(prefixes, [self.prompt[count, q, p] for p in prefixes], before) for q in chunks]
-        return _between(chunks, row, size)
+        chunks, prefixes = neighbours(self.axes.chunks, size), self.axes.prefixes
+        row = [between(prefixes, [self.prompt[count, q, p] for p in prefixes], before) for q in chunks]
+        return between(chunks, row, size)
 
 
 def _one_attention(engine: Engine) -> bool:
     """Whether prompts and decodes of a step meet in one attention kernel."""
     return engine.mixes_phases and not engine.separate_attention
-
-
-def _decoded(axes: Axes, values: Array) -> list[list[float]]:
-    """Points of the decode grid, for every number of requests and each cache length."""
-    every = np.arange(axes.counts[-1] + 1)
-    columns = values.reshape(len(axes.counts), len(axes.caches)).T
-    found: list[list[float]] = np.stack([np.interp(every, axes.counts, column) for column in columns], axis=1).tolist()
-    return found
 
 
 def _only(uses: UsesOf, wanted: Callable[[Use], bool]) -> UsesOf:
@@ -274,64 +268,3 @@ def _launched(*grids: Priced) -> dict[str, float]:
         "nodes": sum(float(grid.nodes[0]) for grid in grids),
         "launches": sum(float(grid.launches[0]) for grid in grids),
     }
-
-
-def _around(grid: Sequence[int], value: float) -> list[int]:
-    """The grid points on both sides of a value."""
-    high = min(max(bisect_right(grid, value), 1), len(grid) - 1)
-    return [grid[high - 1], grid[high]] if len(grid) > 1 else [grid[0]]
-
-
-def _reader(grid: Sequence[float], values: Sequence[float]) -> Callable[[float], float]:
-    """`_between` of one grid, with its slopes worked out: the inner loop of a simulation calls little else."""
-    slopes = [(high - low) / (b - a) for a, b, low, high in zip(grid, grid[1:], values, values[1:], strict=False)]
-    first, last = grid[0], len(slopes) - 1
-
-    def read(at: float) -> float:
-        if at <= first or last < 0:
-            return values[0]
-        low = min(bisect_right(grid, at) - 1, last)
-        return values[low] + slopes[low] * (at - grid[low])
-
-    return read
-
-
-def _both(
-    grid: Sequence[float], first: tuple[float, Sequence[float]], second: tuple[float, Sequence[float]]
-) -> Callable[[float], tuple[float, float]]:
-    """Two sums of one grid, each a base and values between its points as `_between` reads them, looked up at once."""
-    (base, values), (other, others) = first, second
-    spans = [high - low for low, high in pairwise(grid)]
-    rises = [(b - a, d - c) for a, b, c, d in zip(values, values[1:], others, others[1:], strict=False)]
-    begin, last = grid[0], len(rises) - 1
-
-    def read(at: float) -> tuple[float, float]:
-        if at <= begin or last < 0:
-            return base + values[0], other + others[0]
-        low = min(bisect_right(grid, at) - 1, last)
-        part, (rise, more) = (at - grid[low]) / spans[low], rises[low]
-        return base + (values[low] + part * rise), other + (others[low] + part * more)
-
-    return read
-
-
-def _between(grid: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Linear between grid points, and beyond the last along the last segment; level before the first."""
-    if at <= grid[0] or len(grid) == 1:
-        return values[0]
-    high = min(bisect_right(grid, at), len(grid) - 1)
-    low = high - 1
-    part = (at - grid[low]) / (grid[high] - grid[low])
-    return values[low] + part * (values[high] - values[low])
-
-
-def _row_grid(most: int) -> list[int]:
-    """Row counts to predict: fine where engines pad to graphs and tiles step, coarser beyond."""
-    spans = ((1, 8, 1), (8, 256, 8), (256, 512, 16), (512, 2048, 64), (2048, 8192, 256), (8192, 1 << 22, 2048))
-    grid = [n for low, high, step in spans for n in range(low, min(high, most), step)]
-    return [*grid, most]
-
-
-def _every(grid: Sequence[int], values: Array) -> list[float]:
-    """Values at every whole number up to the last grid point."""
-    return [float(v) for v in np.interp(np.arange(grid[-1] + 1), grid, values)]

@@ -51,7 +51,8 @@ class Traffic:
 
     `concurrency`: instead of at their own time, requests arrive when an earlier one of as many is done.
     `found_len`: tokens of each prompt that the engine's cache holds already; None = none. `blocks`: hashes of each
-    prompt's blocks of `block_tokens` tokens, by which the engine finds what it holds.
+    prompt's blocks of `block_tokens` tokens, by which the engine finds what it holds. `parting`: what was found is a
+    beginning that prompts share and go on from in different ways.
     """
 
     arrival_s: Array
@@ -61,6 +62,7 @@ class Traffic:
     found_len: Ints | None = None
     blocks: tuple[tuple[int, ...], ...] | None = None
     block_tokens: int = BLOCK
+    parting: bool = False
 
     def __post_init__(self) -> None:
         for name in ("input_len", "output_len"):
@@ -75,6 +77,17 @@ class Traffic:
     def __len__(self) -> int:
         return len(self.arrival_s)
 
+    def first(self, count: int) -> Traffic:
+        """The first so many of them."""
+        return replace(
+            self,
+            arrival_s=self.arrival_s[:count],
+            input_len=self.input_len[:count],
+            output_len=self.output_len[:count],
+            found_len=None if self.found_len is None else self.found_len[:count],
+            blocks=self.blocks and self.blocks[:count],
+        )
+
     def with_prefix(self, share: float) -> Traffic:
         """The same requests with this share of every prompt in the cache; the last token is always computed."""
         if not 0 <= share <= 1:
@@ -86,7 +99,7 @@ class Traffic:
         """The same requests with a prefix of so many tokens more, which all but the first find in the cache."""
         found = np.full(len(self), shared, np.int64)
         found[0] = 0
-        return replace(self, input_len=self.input_len + shared, found_len=found)
+        return replace(self, input_len=self.input_len + shared, found_len=found, parting=True)
 
     @property
     def longest(self) -> int:

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipewave.errors import BadInput, did_you_mean
 from pipewave.files import packaged
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.software import rules
+from pipewave.software import rules, stacks
+from pipewave.software.loads import Load, Regime
+from pipewave.software.reserve import Reserve, static_share
 from pipewave.software.rules import DeploymentFacts, KernelRule
+from pipewave.software.states import UNKEPT, StateRule
 
 FILE = Path(__file__).with_name("times.json")
 LARGE = DeploymentFacts()  # a GPU of 140 GiB and a dense model
@@ -25,19 +27,6 @@ HOST_TIMES = ("step_us", "launch_us", "layer_us", "decode_host_us", "prefill_hos
 LAUNCH_TIMES = ("launch_us", "layer_us", "prefill_host_us")  # of them, those of steps that replay no whole graph
 BACKENDS = {"fused_moe": "moe_backend", "gemm": "gemm_backend", "delta_net": "delta_backend"}
 VERSION = re.compile(r"\d+\.\d+[\w.\-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """MiB that SGLang keeps out of weights and cache: fixed, by token of a chunk, by request of the largest graph, by
-    GPU of a replica, by request and rank under data-parallel attention; at least `least`."""
-
-    fixed: float
-    chunk_token: float = 0.0
-    graph_request: float = 0.0
-    rank: float = 0.0
-    dp_request: float = 0.0
-    least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +39,8 @@ class Engine:
     decode_host_us, prefill_host_us, request_host_us: what the GPU waits for in a step, and for each of its requests:
     copies of inputs, sampling, scheduling when nothing runs beside it.
     alone_us: where the engine does not overlap, what each request costs more, instead of step_us (0: step_us it is).
+    drafts_alone_us: alone_us of steps that draft, which the engine does not overlap (0: it does as ever).
+    drafts_requests: max_requests while it drafts (0: max_requests).
     windows_once: layers with a window give pages back, so that only a step's own prompts hold more than they see.
     separate_attention: attention runs the prompts and the decodes of one step as two kernels.
     mixes_phases: decode tokens ride along with prompt chunks in one step.
@@ -68,7 +59,9 @@ class Engine:
     shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
     fused_rope: the kernel that writes the cache turns queries and keys, too. one_head_norm: one kernel norms the
-    heads of queries and keys. within_rows: kernels whose time the rows that answer for attention and experts hold.
+    heads of queries and keys. float_routers: routers of experts multiply 32-bit floats. within_rows: kernels whose
+    time the rows that answer for attention and experts hold. prefix_cache: prefixes of prompts are cached (None: as the
+    engine would); drafts: tokens are drafted; states: how recurrent ones are then kept.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
@@ -105,6 +98,8 @@ class Engine:
     compiled: bool
     windows_once: bool = False
     alone_us: float = 0.0
+    drafts_alone_us: float = 0.0
+    drafts_requests: int = 0
     memory_of: str = "whole"
     separate_attention: bool = False
     chunks: bool = True
@@ -122,6 +117,10 @@ class Engine:
     fused_rope: bool = False
     within_rows: tuple[str, ...] = ()
     one_head_norm: bool = False
+    float_routers: bool = False
+    prefix_cache: bool | None = None
+    drafts: bool = False
+    states: StateRule = UNKEPT
     exchange: str = ""
     two_batch: bool = False
     two_batch_prompt: int = 0
@@ -143,6 +142,13 @@ class Engine:
         chosen = tuple(sorted((dict(self.chosen) | changes).items()))
         return replace(self, **changes, chosen=chosen)
 
+    def drafting(self) -> Engine:
+        """The same engine while it drafts: with its limit of requests for that, and without overlap where it has none
+        then."""
+        changes: dict[str, Any] = {"max_requests": self.drafts_requests} if self.drafts_requests else {}
+        changes |= {"overlaps": False, "alone_us": self.drafts_alone_us} if self.drafts_alone_us else {}
+        return self.what_if(**changes) if changes else self
+
     def hosted(self, factor: float, launch: float = 1.0, request_us: float = 0.0) -> Engine:
         """The same engine on a host whose own work takes `factor` times as long, what it launches kernel by kernel
         `launch` times, and each request of a step `request_us` more."""
@@ -153,6 +159,14 @@ class Engine:
     def on(self, setting: DeploymentFacts) -> Engine:
         """The same version in another setting, with what was chosen by hand kept."""
         return resolve(self.name, self.version, setting, self.chosen)
+
+    @property
+    def substituted(self) -> str:
+        """What to say where rows of another version answer for its kernels; empty where they are its own."""
+        asked = f"{self.name}-{self.version}"
+        if stacks.version(asked) == stacks.version(self.stack):
+            return ""
+        return f"{asked}: kernels answered from rows of {self.stack}, except where a rule of its version differs"
 
     @property
     def prompt_tokens(self) -> int:
@@ -246,31 +260,6 @@ class Engine:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Regime:
-    """µs of a kind of step, or arrays over steps: waits between their kernels, host work beside the GPU, and what comes
-    on top of both."""
-
-    between_us: Any
-    beside_us: Any
-    after_us: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Steps as an engine sees them, arrays over steps: µs of kernels and of their energy at the power limit, kernels,
-    launches by the host, requests, rows of the dense kernels, whether a step replays one CUDA graph, the layers."""
-
-    kernel_us: Array
-    heat_us: Array
-    nodes: Array
-    launches: Array
-    requests: Array
-    rows: Array
-    graph: NDArray[np.bool_]
-    layers: Array
-
-
 NAMED = tuple(one.name for one in fields(Engine))
 
 
@@ -288,6 +277,9 @@ def resolve(
     values = {key: _frozen(value) for key, value in (_times()[name] | ruled).items()} | dict(chosen)
     if reserve := ruled.get("reserve"):
         values["reserve"] = Reserve(**reserve)
+    values["states"] = StateRule(**ruled.get("states", {})).held(
+        values.get("prefix_cache"), values.get("drafts", False)
+    )
     known = {key: value for key, value in values.items() if key in NAMED}
     kernels = rules.kernels(name, version, setting)
     return _settled(Engine(name=name, version=version, kernels=kernels, setting=setting, chosen=chosen, **known))
@@ -300,18 +292,14 @@ def _settled(engine: Engine) -> Engine:
         most = min(int(engine.graphs_per_request * engine.max_requests), engine.max_batched_tokens)
         engine = replace(engine, graph_limit=max(min(engine.graph_limit, most), 1))
     if engine.reserve and "memory_share" not in by_hand:
-        engine = replace(engine, memory_share=static_share(engine, engine.reserve))
+        engine = replace(engine, memory_share=_share(engine, engine.reserve))
+    if engine.states.serial and "overlaps" not in by_hand:
+        engine = replace(engine, overlaps=False)
     return engine
 
 
-def static_share(engine: Engine, reserve: Reserve) -> float:
-    """Share of the GPU that weights and cache get, from what must stay free for everything else (SGLang's rule)."""
-    setting = engine.setting
-    kept = reserve.fixed + reserve.chunk_token * max(engine.max_batched_tokens, 2048)
-    kept += reserve.graph_request * engine.graph_limit + reserve.rank * setting.tp * setting.dp * setting.pp
-    kept += reserve.dp_request * engine.graph_limit * setting.dp if setting.dp > 1 else 0.0
-    total = setting.gib * 1024
-    return round((total - max(kept, reserve.least)) / total, 3)
+def _share(engine: Engine, reserve: Reserve) -> float:
+    return static_share(reserve, engine.setting, chunk=engine.max_batched_tokens, graph=engine.graph_limit)
 
 
 def _frozen(value: Any) -> Any:
@@ -327,7 +315,7 @@ def find(engine: str | Engine) -> Engine:
     known = rules.names()
     if name not in known:
         raise BadInput(
-            f"engine = {engine!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
+            f"engine = {name!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
             field="engine",
         )
     return resolve(name, numbered(version) or rules.read(name)["version"])

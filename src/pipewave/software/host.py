@@ -40,8 +40,10 @@ class Host:
         )
 
 
-def host_of(text: str) -> Host:
+def host_of(text: str | Host) -> Host:
     """From `cores=16,speed=0.8,api_servers=2`. Raises BadInput."""
+    if isinstance(text, Host):
+        return text
     said = dict(part.partition("=")[::2] for part in text.split(",") if part.strip())
     try:
         speed, servers = float(said.get("speed", 1.0)), int(said.get("api_servers", 1))

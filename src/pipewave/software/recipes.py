@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,8 @@ from pipewave.software.rules import DeploymentFacts, holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
 UNVERSIONED = FILE.with_name("unversioned.yaml")
+RELEASES = FILE.with_name("releases.yaml")
+DAY = re.compile(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)")
 LONGEST = 1 << 30  # tokens
 
 
@@ -20,11 +23,23 @@ ACCEPTANCE = FILE.with_name("acceptance.yaml")
 
 
 @cache
-def acceptance(method: str) -> tuple[float, ...]:
+def acceptance(method: str, model_type: str = "") -> tuple[float, ...]:
     """Probability that a draft of a method of speculation is accepted, where nothing is said: of each position, the
-    last one for those that follow."""
-    found = packaged.yaml(ACCEPTANCE)[method]["acceptance"]
+    last one for those that follow; a model's own where it has one."""
+    found = _drafts(method, model_type)["acceptance"]
     return tuple(float(rate) for rate in (found if isinstance(found, list) else [found]))
+
+
+@cache
+def acceptance_range(method: str, model_type: str = "") -> tuple[float, float]:
+    """Between what the probability lies, by text and sampling, in nine of ten cases."""
+    low, high = _drafts(method, model_type)["range"]
+    return float(low), float(high)
+
+
+def _drafts(method: str, model_type: str) -> Mapping[str, Any]:
+    usual: Mapping[str, Any] = packaged.yaml(ACCEPTANCE)[method]
+    return next((one for one in usual.get("models", []) if model_type in one["model_type"]), usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +63,14 @@ def _recipes() -> tuple[Mapping[str, Any], ...]:
 @dataclass(frozen=True, slots=True)
 class Requests:
     """What a deployment is sized for: how its requests are sent, its longest prompt, its requests at once, its longest
-    output; and whether its version is version_given."""
+    output; whether its version is given, and whether a case says that it drafts."""
 
     mode: str
     prompt: int
     flight: int
     output: int = 0
     version_given: bool = True
+    drafting: bool = False
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -67,6 +83,7 @@ class Requests:
         least, most = recipe.get("lengths", (0, LONGEST))
         like = least <= min(self.prompt, self.output) and max(self.prompt, self.output) < most
         known = self.version_given == recipe.get("version_given", self.version_given)
+        known &= self.drafting == recipe.get("drafting", self.drafting)
         return self.mode in recipe.get("modes", ("serve",)) and like and known and not few
 
 
@@ -97,6 +114,20 @@ def assumed_version(engine: str, model_type: str = "") -> tuple[str, str]:
     if first := found.get("models", {}).get(model_type):
         return first["version"], f"{first['version']} assumed, the first that reads the model"
     return found["version"], found["note"]
+
+
+@cache
+def releases(engine: str) -> Mapping[str, str]:
+    """The days on which an engine's versions came out, the oldest first; empty where none is known."""
+    return {version: str(day) for version, day in packaged.yaml(RELEASES).get(engine, {}).items()}
+
+
+def release_after(engine: str, version: str) -> str:
+    """The first release after the day that a nightly build's name holds, which it became; empty where it holds none or
+    no later release is known."""
+    found = DAY.search(version) if "nightly" in version else None
+    built = "-".join(found.groups()) if found else "9"
+    return next((name for name, day in releases(engine).items() if day >= built), "")
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:

@@ -17,6 +17,7 @@ from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
+USUAL = "vllm"  # the engine of an answer where none is named
 CHOICE = (
     "backend",
     "stack",
@@ -46,7 +47,7 @@ class DeploymentFacts:
     gpu: name; vendor: `nvidia` or `amd`; mma: its tensor instruction (`Architecture.mma`); gib: the GPU's memory as
     nvidia-smi states it; attention: `gqa` or `mla`; dtype: of the weights; dense_dtype: of the maps outside the
     experts; sinks: attention has them; dp: data parallelism of attention; model_type: as the model's config names it;
-    hidden: width of its residual stream.
+    hidden: width of its residual stream; states: kind of its recurrent layers, empty without.
     """
 
     gpu: str = "H200"
@@ -65,6 +66,7 @@ class DeploymentFacts:
     model_type: str = ""
     vendor: str = "nvidia"
     hidden: int = 4096
+    states: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def read(engine: str) -> Mapping[str, Any]:
 def names() -> tuple[str, ...]:
     """Engines with rules, the usual one first."""
     known = sorted(path.stem for path in HERE.glob("*.yaml"))
-    return tuple(sorted(known, key=lambda name: (name != "vllm", name)))
+    return tuple(sorted(known, key=lambda name: (name != USUAL, name)))
 
 
 def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any]:

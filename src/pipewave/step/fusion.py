@@ -18,9 +18,10 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.calls.families import Call, Collective, FusedMoe, RmsNorm
+from pipewave.calls.families import Call, Collective, Elementwise, FusedMoe, Gemm, RmsNorm
 from pipewave.gpus import GPU
 from pipewave.kernels.collective.links import joined
+from pipewave.kernels.streaming.float_product import OP, VALUE_BYTES
 from pipewave.models.kernels import Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
@@ -85,16 +86,26 @@ def _lane(use: Use) -> int:
 
 
 def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
-    """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed one; less
-    those that the rows of others hold."""
+    """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed, routers
+    in its type; less those that the rows of others hold."""
     left_out = {*engine.within_rows, *(["rope"] if engine.fused_rope else [])}
     uses = [use for use in uses if use.name not in left_out] if left_out else uses
+    uses = [_floating(use) for use in uses] if engine.float_routers else uses
     if engine.shared_experts != "fused" or engine.setting.ep > 1:
         return uses
     if not any(use.name.startswith("shared_") for use in uses):
         return uses
     kept = [use for use in uses if not use.name.startswith("shared_")]
     return [replace(use, call=_one_more(use.call)) if isinstance(use.call, FusedMoe) else use for use in kept]
+
+
+def _floating(use: Use) -> Use:
+    """A router's product over 32-bit floats; others as they are."""
+    if use.name != "router" or not isinstance(use.call, Gemm):
+        return use
+    call = use.call
+    sizes = (VALUE_BYTES * call.m * call.k, VALUE_BYTES * call.m * call.n)
+    return replace(use, call=Elementwise(*sizes, weight_bytes=VALUE_BYTES * call.n * call.k, op=OP))
 
 
 def _one_more(call: FusedMoe) -> FusedMoe:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, Mla
+from pipewave.calls.families import Attention, Call, Elementwise, FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
@@ -26,6 +27,7 @@ MOE_LAUNCHES = 10
 SCAN_LAUNCHES = 10
 # Five kernels (mamba/ops/ssd_combined.py) and four that fetch and keep states (mamba_mixer2.py conv_ssm_forward).
 MAMBA_LAUNCHES = 9
+WIDE, HALF = "bf16", "fp16"
 UNSAID = "random"  # routing of a call that says nothing
 CHOSEN = (Gemm, Attention, Mla, AttentionModule, FusedMoe, DeltaNet)  # families that engines have several kernels for
 NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
@@ -50,6 +52,7 @@ class Kernels:
 
 def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
+    calls, fallen_back = _in_types_of(gpu, calls)
     rules = [_rule(call, engine) for call in calls]
     calls = [_as_run(call, rule, gpu, engine) for call, rule in zip(calls, rules, strict=True)]
     found = predict(calls, gpu, protocol="serving", stack=engine.stack)
@@ -57,8 +60,26 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
-    notes = _notes(calls, found, rules)
+    notes = tuple(filter(None, (engine.substituted, fallen_back, *_notes(calls, found, rules))))
     return Kernels(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
+
+
+def _in_types_of(gpu: GPU, calls: Sequence[Call]) -> tuple[Sequence[Call], str]:
+    """The calls in fp16 where the GPU lacks bf16, and a note on it.
+
+    So fall back vLLM 0.22.1 (vllm/config/model.py, _resolve_auto_dtype) and SGLang 0.5.14
+    (srt/model_executor/model_runner.py, below compute capability 8).
+    """
+    if gpu.supports(WIDE):
+        return calls, ""
+    changed = [_in_half(call) for call in calls]
+    pairs = zip(calls, changed, strict=True)
+    said = any(new is not old and not isinstance(old, Elementwise) for old, new in pairs)  # copies have no type
+    return changed, f"{gpu.name} has no {WIDE}: answered in {HALF}, to which engines fall back" if said else ""
+
+
+def _in_half(call: Any) -> Any:
+    return replace(call, dtype=HALF) if call.dtype == WIDE else call
 
 
 def _rule(call: Call, engine: Engine) -> KernelRule | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pipewave.errors import DoesNotFit
 from pipewave.gpus import GPU
 from pipewave.models.kernels import ACT, Deployment
+from pipewave.models.mixers import Recurrent
 from pipewave.models.shard import cache_bytes as tokens_bytes
 from pipewave.models.shard import kv_bytes_per_token, padded_vocab, stage_bytes, state_bytes
 from pipewave.models.spec import Layer, Moe
@@ -28,7 +29,8 @@ UNBOUNDED = 1 << 17  # tokens over which a model without any cache spreads its s
 class Budget:
     """GiB on the fullest rank; `kv` is what the engine may fill with cache, `kv_tokens` how many tokens that holds.
 
-    `free` is what the engine leaves unused on purpose. `windows_once`: Engine's field of that name.
+    `free` is what the engine leaves unused on purpose. `windows_once`: Engine's field of that name. `state_pool`: what
+    of `kv` holds nothing but recurrent states; `states`: how many of them a request must find room for.
     """
 
     total: float
@@ -39,6 +41,8 @@ class Budget:
     free: float
     kv_tokens: int
     windows_once: bool = False
+    state_pool: float = 0.0
+    states: int = 1
 
     def to_dict(self) -> dict[str, float]:
         """As the contract names it, cache tokens included."""
@@ -118,11 +122,12 @@ def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_toke
     left, free = _LEFT[engine.memory_of](total, engine.memory_share, weights, activations, fixed)
     if left <= 0:
         raise DoesNotFit(_too_large(deployment, gpu, weights, activations + fixed, total - free), field="gpu")
+    rule = engine.states
+    pool = left * rule.share if deployment.model.has(Recurrent) else 0.0
     per_token = kv_bytes_per_token(deployment.model, parallel, deployment.kv_dtype)
     per_token = per_token or state_bytes(deployment.model, parallel) / (deployment.model.max_length or UNBOUNDED) or ACT
-    pages = int(left * GIB / (per_token * engine.page_size))
-    once = engine.windows_once
-    return Budget(total, weights, activations, fixed, left, free, pages * engine.page_size, once)
+    tokens = int((left - pool) * GIB / (per_token * engine.page_size)) * engine.page_size
+    return Budget(total, weights, activations, fixed, left, free, tokens, engine.windows_once, pool, rule.room)
 
 
 def _of_whole(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:
@@ -153,28 +158,44 @@ def _too_large(deployment: Deployment, gpu: GPU, weights: float, rest: float, us
     )
 
 
-def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0) -> float:
+def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0, states: int = 1) -> float:
     """Bytes one request of `length` tokens holds on the fullest rank: its cache, and states whatever its length.
 
     Windows keep only what they may see. `chunk`: tokens written before a window's older pages are given back.
     """
     model, parallel = deployment.model, deployment.parallel
     cached = tokens_bytes(model, length, parallel, deployment.kv_dtype, chunk=chunk)
-    return cached + state_bytes(model, parallel)
+    return cached + states * state_bytes(model, parallel)
 
 
-def held_bytes(deployment: Deployment, memory: Budget, requests: float, length: int, chunk: int) -> float:
-    """Bytes of so many requests of `length` tokens while a step brings `chunk` prompt tokens.
+def held_bytes(
+    deployment: Deployment, memory: Budget, requests: float, length: int, chunk: int, states: int | None = None
+) -> float:
+    """Bytes of so many requests of `length` tokens while a step brings `chunk` prompt tokens, each with so many states.
 
     Where windows give pages back, what they hold of the chunk is there once, not for every request.
     """
-    first = cache_bytes(deployment, length, chunk=chunk)
-    each = cache_bytes(deployment, length) if memory.windows_once else first
+    states = memory.states if states is None else states
+    first = cache_bytes(deployment, length, chunk=chunk, states=states)
+    each = cache_bytes(deployment, length, states=states) if memory.windows_once else first
     return first + (requests - 1) * each
 
 
 def requests_in(deployment: Deployment, memory: Budget, length: int, chunk: int) -> float:
-    """Requests of `length` tokens whose caches fit beside the `chunk` prompt tokens of a step; infinite without one."""
-    first, second = (held_bytes(deployment, memory, count, length, chunk) for count in (1, 2))
+    """Requests of `length` tokens whose caches and states fit beside the `chunk` prompt tokens of a step; infinite
+    without any."""
+    if not memory.state_pool:
+        return caches_in(deployment, memory, length, chunk, memory.states)
+    return min(caches_in(deployment, memory, length, chunk, 0), states_in(deployment, memory) / memory.states)
+
+
+def caches_in(deployment: Deployment, memory: Budget, length: int, chunk: int, states: int) -> float:
+    """The same by the pages alone, when each request keeps so many states in them."""
+    first, second = (held_bytes(deployment, memory, count, length, chunk, states) for count in (1, 2))
     each = second - first
-    return 1.0 + (memory.kv * GIB - first) / each if each else math.inf
+    return 1.0 + ((memory.kv - memory.state_pool) * GIB - first) / each if each else math.inf
+
+
+def states_in(deployment: Deployment, memory: Budget) -> float:
+    """States that a pool of their own holds."""
+    return memory.state_pool * GIB / state_bytes(deployment.model, deployment.parallel)

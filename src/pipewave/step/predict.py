@@ -15,7 +15,9 @@ from pipewave.models.exchange import MOVED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
-from pipewave.software.engines import Engine, Load
+from pipewave.software.engines import Engine
+from pipewave.software.host import Host
+from pipewave.software.loads import Load
 from pipewave.step.fusion import EXCHANGED, arranged, lanes, overlapped_us
 from pipewave.step.inside import Kernels, inside
 from pipewave.step.setting import setting_of
@@ -80,6 +82,11 @@ class Runner:
             exchange=engine.exchange,
         )
         return cls(set_up, gpu, engine)
+
+    def hosted(self, host: Host) -> Runner:
+        """The same behind another host: what the engine does on one takes as much longer as that one is slower."""
+        factor = host.slower(min(self.deployment.parallel.world, self.gpu.gpus_per_node), 1)
+        return replace(self, engine=self.engine.hosted(factor, factor))
 
     def batch(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> Batch:
         """A batch as the engine runs it: decode padded to a captured graph size."""

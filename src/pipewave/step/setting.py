@@ -6,7 +6,7 @@ from collections import Counter
 
 from pipewave.gpus import GPU
 from pipewave.models.kernels import Deployment
-from pipewave.models.mixers import Mla
+from pipewave.models.mixers import Mla, Recurrent
 from pipewave.models.spec import ModelSpec
 from pipewave.software.rules import DeploymentFacts
 
@@ -33,7 +33,14 @@ def setting_of(deployment: Deployment, gpu: GPU) -> DeploymentFacts:
         sinks=any(getattr(mixer, "sinks", False) for layer, _ in model.grouped() for mixer in layer.mixers),
         model_type=model.model_type,
         hidden=model.hidden,
+        states=_recurrence(model),
     )
+
+
+def _recurrence(model: ModelSpec) -> str:
+    """The kind of the model's recurrent layers; empty without."""
+    mixers = (mixer for layer, _ in model.grouped() for mixer in layer.mixers)
+    return next((mixer.kind for mixer in mixers if isinstance(mixer, Recurrent)), "")
 
 
 def _dense_dtype(model: ModelSpec) -> str:

@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from pipewave.errors import BadFile, BadInput
+from pipewave.errors import BadFile, BadInput, MissingExtra
+
+EXTRA = ("triton", "torch")
 
 
 def kernel_file(named: str) -> tuple[ModuleType, str]:
     """The module of `FILE.py:name`, and the name. Runs the file, as an import would.
 
     Raises:
-        BadInput: not of that form. BadFile: no such file, or it cannot be imported.
+        BadInput: not of that form. BadFile: no such file, or it cannot be imported. MissingExtra: what it imports of
+        the extra `gpu` is not installed.
     """
     path, _, name = named.rpartition(":")
     if not path or not name:
@@ -32,6 +35,10 @@ def _imported(path: Path) -> ModuleType:
     sys.modules.setdefault(spec.name, module)
     try:
         spec.loader.exec_module(module)
+    except ModuleNotFoundError as problem:
+        if problem.name not in EXTRA:
+            raise BadFile(f"{path}: cannot be imported ({problem})", field="kernel") from problem
+        raise MissingExtra(f"{path} needs {problem.name}: pip install 'pipewave[gpu]'", field="kernel") from problem
     except Exception as problem:  # a stranger's file may raise anything; whatever it is, the file is what is wrong
         raise BadFile(f"{path}: cannot be imported ({type(problem).__name__}: {problem})", field="kernel") from problem
     return module

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pipewave.calls.dtypes import OPERAND_BYTES
+from pipewave.errors import UnsupportedDtype
 from pipewave.kernels.base import Context
 from pipewave.physics.cache import MULTICAST, l2_bytes
 from pipewave.physics.launch import launch_s
@@ -68,10 +69,18 @@ class MoeMachine:
 
 
 def product_dtype(ctx: Context) -> str:
-    """The type the tensor cores run: narrow weights meet 16-bit activations unless `impl` names their type."""
+    """The type the tensor cores run: narrow weights meet 16-bit activations unless `impl` names their type.
+
+    Raises UnsupportedDtype where the GPU lacks the type of the activations.
+    """
     if ctx.dtype not in _WEIGHT_ONLY:
         return ctx.dtype
-    return "fp8" if narrow_activations(ctx) else _WEIGHT_ONLY[ctx.dtype]
+    if not narrow_activations(ctx):
+        return next(filter(ctx.gpu.supports, (_WEIGHT_ONLY[ctx.dtype], "fp16")))
+    if not ctx.gpu.supports("fp8"):
+        runs = f"{ctx.dtype} experts of {ctx.stack} with {ctx.impl} multiply by fp8 activations"
+        raise UnsupportedDtype(f"{runs}, which {ctx.gpu.name} cannot: name another impl or stack", field="dtype")
+    return "fp8"
 
 
 def narrow_activations(ctx: Context) -> bool:

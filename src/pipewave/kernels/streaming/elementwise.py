@@ -9,7 +9,7 @@ import numpy as np
 
 from pipewave.calls.families import Elementwise
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
-from pipewave.kernels.streaming import argmax, sampling
+from pipewave.kernels.streaming import argmax, float_product, sampling
 from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, done, generated, least_bytes, times
 from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import Array, demand
@@ -34,6 +34,8 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     least = demand(len(read), dram=least_bytes(ctx.gpu, ctx.protocol, work), l2=work.moved, launch=1.0)
     if op == argmax.OP:
         return Analysis(least, argmax.seconds(read, written, ctx.gpu), {}, "", done(ctx, work))
+    if op == float_product.OP:
+        return float_product.analyse(least, ctx, work)
     if op in sampling.LAWS:
         return Analysis(
             least, sampling.seconds(op, read, cols.get("rounds", 0.0 * read), ctx.gpu), {}, "", done(ctx, work)

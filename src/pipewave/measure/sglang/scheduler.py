@@ -129,7 +129,7 @@ def run(*given: Any, **named: Any) -> None:
     started = scheduler.Scheduler.run_event_loop
 
     def run_event_loop(self: Any) -> None:
-        found = {name: getattr(self, name, None) for name in FACTS}
+        found = {name: getattr(self, name, None) for name in FACTS} | {"pid": os.getpid()}
         notes.path.write_text(json.dumps({"mode": "facts"} | found) + "\n")
         started(self)
 

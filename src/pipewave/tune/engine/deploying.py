@@ -30,10 +30,11 @@ def write_all(
             rows.append(_row(of) | {"failed": f"{type(problem).__name__}: {problem}"[:200]})
             continue
         paths = [str(path) for path in _written(made, timer, out)]
-        gain = made.gain()
+        gain, (default_us, us) = made.gain(), made.timed_us()
         rows.append(_row(of) | {"files": paths, "speed_up": float(np.exp(np.log(gain).mean())),
                                 "speed_up_max": float(gain.max()), "worst": float(1 / gain.min() - 1),
-                                "tokens": list(made.anchors), "gain": gain.tolist()})  # fmt: skip
+                                "tokens": list(made.anchors), "gain": gain.tolist(),
+                                "default_us": default_us.tolist(), "us": us.tolist()})  # fmt: skip
     return rows
 
 

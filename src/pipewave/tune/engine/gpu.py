@@ -7,6 +7,7 @@ that reads the file for block-scaled products. So all that an engine runs around
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -44,7 +45,7 @@ class GpuTimer:
         except ImportError as problem:
             raise MissingExtra(f"{problem.name} is not installed: profiling runs the engine's own kernels",
                                field="engine") from None  # fmt: skip
-        from pipewave.tune.timing import ColdTimer
+        from pipewave.tune.timing import FEW, ColdTimer
 
         self._torch, self._engine = torch, engine
         torch.cuda.init()
@@ -53,8 +54,11 @@ class GpuTimer:
         self.env: Mapping[str, Any] = machine.current()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.peaks = peaks_of(properties.name, properties.multi_processor_count)
-        self._timer, self._made = ColdTimer(), dict[Any, Callable[[], Any]]()
-        self._runs = dict[tuple[int, ...], bool]()  # by configuration, of the call that is made
+        self._timer, self._made = ColdTimer(queued=FEW), dict[Any, Callable[[], Any]]()
+        self._runs = dict[tuple[int, ...], Callable[[], Any] | None]()  # by configuration, of the call that is made
+        self._pool, self._uncaptured = torch.cuda.graph_pool_handle(), 0
+        # a generator that no capture holds: PyTorch's own gives nothing any more after a capture that failed
+        self._random = torch.Generator("cuda").manual_seed(0)
         self._weights: tuple[Any, Any] = (None, None)
 
     def default(self, of: Lookup, m: int) -> dict[str, int]:
@@ -98,11 +102,31 @@ class GpuTimer:
         launches = {_values(config): self._launch(of, m, dict(config), call) for config in configs}
         new = [each for each in launches if each not in self._runs]
         compile_ahead([launches[each] for each in new])
-        self._runs |= {each: _runs(launches[each]) for each in new}
-        running = [i for i, config in enumerate(configs) if self._runs[_values(config)]]
-        us = self._timer([[launches[_values(configs[i])]] for i in running])
+        self._runs |= {each: self._recorded(launches[each]) for each in new}
+        timed = [self._runs[_values(config)] for config in configs]
+        running = [i for i, replay in enumerate(timed) if replay is not None]
+        us = self._timer([[replay] for replay in timed if replay is not None])
         found = dict(zip(running, us, strict=True))
         return [(found.get(i, float("nan")),) for i in range(len(configs))]
+
+    def _recorded(self, launch: Callable[[], Any]) -> Callable[[], Any] | None:
+        """A call as a CUDA graph, None where it does not run: an engine's Python around a kernel takes longer than a
+        short kernel, and the GPU would wait for it within the time measured. A call that cannot be captured is timed
+        as it is."""  # fmt: skip
+        if not _runs(launch):
+            return None
+        graph = self._torch.cuda.CUDAGraph()
+        try:
+            with self._torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                launch()
+        except RuntimeError as problem:
+            if not self._uncaptured:
+                warnings.warn(f"timed without a CUDA graph: {problem}", stacklevel=2)
+            self._uncaptured += 1
+            self._torch.cuda.synchronize()
+            return launch
+        replay: Callable[[], Any] = graph.replay
+        return replay
 
     def _launch(self, of: Lookup, m: int, config: dict[str, int], call: Callable[[], Any]) -> Callable[[], Any]:
         return partial(_under, self._override(of, m, config), call)
@@ -132,8 +156,8 @@ class GpuTimer:
 
         torch = self._torch
         shape = {"m": m, "e": of.e, "top_k": of.top_k, "skew": 0, "seed": m}
-        ids, x = routing(shape, "cuda").to(torch.int32), torch.randn(m, of.k, dtype=torch.bfloat16, device="cuda")
-        weights = torch.rand(m, of.top_k, device="cuda")
+        ids, x = routing(shape, "cuda").to(torch.int32), self._drawn(m, of.k)
+        weights = torch.rand(m, of.top_k, device="cuda", generator=self._random)
         w13, w2, scales = self._kept(of, lambda: self._expert_weights(of))
         run = import_module(MODULES[of.engine, "moe"])
         if of.engine == "vllm":
@@ -151,7 +175,7 @@ class GpuTimer:
     def _expert_weights(self, of: Lookup) -> tuple[Any, Any, tuple[Any, ...]]:
         torch, sizes = self._torch, ((of.e, 2 * of.n, of.k), (of.e, of.k, of.n))
         if not of.dtype.startswith("fp8"):
-            w13, w2 = (torch.randn(*size, dtype=torch.bfloat16, device="cuda") for size in sizes)
+            w13, w2 = (self._drawn(*size) for size in sizes)
             return w13, w2, ()
         by_block = of.blocks is not None
         scales = tuple(torch.ones(e, *_scales(n, k), device="cuda") if by_block else torch.ones(e, device="cuda")
@@ -168,8 +192,11 @@ class GpuTimer:
         return self._weights[1]
 
     def _fp8(self, *size: int) -> Any:
+        return self._drawn(*size).to(self._torch.float8_e4m3fn)
+
+    def _drawn(self, *size: int) -> Any:
         torch = self._torch
-        return torch.randn(*size, dtype=torch.bfloat16, device="cuda").to(torch.float8_e4m3fn)
+        return torch.randn(*size, dtype=torch.bfloat16, device="cuda", generator=self._random)
 
 
 def _as_served() -> None:

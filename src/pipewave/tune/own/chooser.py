@@ -8,14 +8,13 @@ octaves or more, so that they hold for several ways to fill the last wave; their
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pipewave.tune.cells import shortlist
 from pipewave.tune.own.anchors import Floats, Ints
-from pipewave.tune.own.deciding import Candidate, decision
+from pipewave.tune.own.deciding import Candidate, Deciding, Short, alone, least
 from pipewave.tune.own.model import Model
 from pipewave.tune.own.sizes import Sizes, drawn
 from pipewave.tune.own.works import Works
@@ -30,11 +29,25 @@ HALVED = 2  # leading sizes that cells take in half octaves
 CELLED = 8  # leading sizes that cells are distinguished by
 MEMO = 1 << 16
 Key = tuple[Any, ...]
-Decide = Callable[..., int | None]  # the numbers of a launch → a configuration, None where its turns were not read
+
+
+class Memo(dict[Key, int]):
+    """What was chosen for keys; a new one is decided on and kept."""
+
+    def __init__(self, decide: Callable[[Key], int]) -> None:
+        super().__init__()
+        self._decide = decide
+
+    def __missing__(self, key: Key) -> int:
+        if len(self) >= MEMO:
+            self.clear()
+        found = self[key] = self._decide(key)
+        return found
 
 
 class Chooser:
-    """`inputs`: the numbers of a launch that a key holds, in order; `memo`: what was chosen for keys."""
+    """`inputs`: the numbers of a launch that a key holds, in order; `memo`: what was chosen for keys; `choose`: the
+    number of the configuration for the inputs of a launch."""  # fmt: skip
 
     def __init__(self, works: Works, sizes: Sizes, model: Model, usable: Ints, seen: Floats) -> None:
         self.works, self.sizes, self.model, self.usable = works, sizes, model, usable
@@ -42,27 +55,24 @@ class Chooser:
         self._size_at = tuple(self.inputs.index(name) for name in sizes.names)
         self.cell = _cell(len(self.inputs), self._size_at[:CELLED])
         self.wide_cells = [_cell(len(self.inputs), self._size_at[:CELLED], octaves) for octaves in WIDTHS]
-        self.memo: dict[Key, int] = {}
-        self.short: dict[int, Decide] = {}
-        self.wide: tuple[dict[int, Decide], ...] = tuple({} for _ in WIDTHS)
-        self._made: dict[tuple[int, ...], Decide] = {}
+        self.memo = Memo(self.decide)
+        self.choose: Callable[[Key], int] = self.memo.__getitem__
+        self.short: dict[int, Short] = {}
+        self.wide: tuple[dict[int, Short], ...] = tuple({} for _ in WIDTHS)
+        self._deciding: Deciding | None = None
         self._seen: Floats | None = seen if len(seen) else None
-
-    def choose(self, key: Key) -> int:
-        """Number of the configuration for the inputs of a launch."""
-        found = self.memo.get(key)
-        return found if found is not None else self.remember(key, self.decide(key))
 
     def remember(self, key: Key, config: int) -> int:
         """Keep a choice."""
-        if len(self.memo) >= MEMO:
-            self.memo = {}
         self.memo[key] = config
         return config
 
     def decide(self, key: Key) -> int:
-        """Evaluate the short list of the cell; the first of equals wins."""
-        index = (self.short.get(self.cell(*key)) or self._found(key))(*key)
+        """Evaluate the short list of the cell."""
+        try:
+            index = least(self.short.get(self.cell(*key)) or self._found(key), key)
+        except ZeroDivisionError:  # among steps of turns that this launch does not take
+            index = None
         return self._whole(key) if index is None else index
 
     def _whole(self, key: Key) -> int:
@@ -74,19 +84,19 @@ class Chooser:
     def _logs(self, key: Key) -> Floats:
         return np.log(np.maximum([[float(key[at]) for at in self._size_at]], 1.0))
 
-    def _found(self, key: Key) -> Decide:
+    def _found(self, key: Key) -> Short:
         """The short list of a cell that has none yet."""
         if self._seen is not None:
             seen, self._seen = self._seen, None
             self._sample(seen)
             return self.short.get(self.cell(*key)) or self._found(key)
-        found: Decide | None = None
+        found: Short | None = None
         for cell, listed in zip(self.wide_cells, self.wide, strict=True):
             found = found or listed.get(cell(*key))
         found = self.short[self.cell(*key)] = found or self._new(key)
         return found
 
-    def _new(self, key: Key) -> Decide:
+    def _new(self, key: Key) -> Short:
         """The short list of a cell that no sample fell into, by its first launch."""
         counts = self.works.counts(dict(zip(self.inputs, key, strict=True)))[None]
         ranked, factor = self._judged(counts, self._logs(key))
@@ -130,13 +140,15 @@ class Chooser:
         kept = np.full(len(only), position[0] if len(position) else 0, np.int64)
         return np.asarray(self.usable[shortlist(only - only.min(axis=1, keepdims=True), kept, MOST)])
 
-    def _decide(self, chosen: Ints, factor: Floats) -> Decide:
+    def _decide(self, chosen: Ints, factor: Floats) -> Short:
         """The choice among these with their mean correction [s, c] over some launches."""
         chosen = np.sort(chosen)
-        listed = tuple(chosen.tolist())
-        if listed not in self._made:
-            self._made[listed] = decision([self._candidate(i) for i in listed], self.inputs, self.model.peaks.sms)
-        return partial(self._made[listed], *np.exp(factor[:, chosen].mean(axis=0)).tolist())
+        if len(chosen) == 1:
+            return alone(int(chosen[0]))
+        if self._deciding is None:
+            every = [self._candidate(i) for i in self.usable.tolist()]
+            self._deciding = Deciding(every, self.inputs, self.model.peaks.sms)
+        return self._deciding.short(tuple(chosen.tolist()), np.exp(factor[:, chosen].mean(axis=0)).tolist())
 
     def _candidate(self, index: int) -> Candidate:
         counted = self.works.formulas[int(self.works.group[index])][0]
@@ -151,11 +163,13 @@ class Chooser:
 def _cell(inputs: int, sizes: Sequence[int], octaves: int = 0) -> Callable[..., int]:
     """A function of the inputs of a launch: the cell that it lies in, by the sizes among them, each in so many octaves;
     in one and the leading ones in half octaves by default."""
-    packed = "0"
+    packed, lines = "", []
     for i, at in enumerate(sizes):
-        bits = f"((v{at} - 1)**2).bit_length()" if i < HALVED and not octaves else f"(v{at} - 1).bit_length()"
-        packed = f"({packed} << 7 | {bits} // {max(octaves, 1)})"
-    return function([f"v{at}" for at in range(inputs)], [f"return {packed}"], {})
+        lines.append(f"v{at} -= 1")
+        bits = f"(v{at}*v{at}).bit_length()" if i < HALVED and not octaves else f"v{at}.bit_length()"
+        bits += f" // {octaves}" if octaves > 1 else ""
+        packed = f"({packed} << 7 | {bits})" if packed else bits
+    return function([f"v{at}" for at in range(inputs)], [*lines, f"return {packed or 0}"], {})
 
 
 def _packed(bits: Ints) -> Ints:

@@ -39,12 +39,12 @@ class Emitted:
 
     def number(self, value: Any) -> str:
         """Text of a number."""
-        return self._sum(value.terms, value.const) if isinstance(value, Traced) else _literal(value)
+        return self._sum(value.terms, value.const) if isinstance(value, Traced) else self._literal(value)
 
     def _sum(self, terms: Terms, const: Any) -> str:
-        parts = [_scaled(self._text(node), by) for node, by in terms]
+        parts = [self._scaled(self._text(node), by) for node, by in terms]
         alone = parts[0] if len(terms) == 1 and terms[0][1] == 1 and not const else ""
-        return alone or "(" + " + ".join([*parts, *([_literal(const)] if const else [])]) + ")"
+        return alone or "(" + " + ".join([*parts, *([self._literal(const)] if const else [])]) + ")"
 
     def _text(self, node: int) -> str:
         if node in self.names:
@@ -65,18 +65,22 @@ class Emitted:
             return self._sum(of[0], of[1])
         if kind == "*":
             return f"({self._text(of[0])}*{self._text(of[1])})"
-        sides = [self._text(side[1]) if side[0] == "node" else _literal(side[1]) for side in of]
+        sides = [self._text(side[1]) if side[0] == "node" else self._literal(side[1]) for side in of]
         return self._called(kind, sides) if kind in CALLED else f"({sides[0]} {kind} {sides[1]})"
 
     def _called(self, kind: str, sides: Sequence[str]) -> str:
         return f"{kind}({', '.join(sides)})"
 
+    def _scaled(self, text: str, by: Any) -> str:
+        return text if by == 1 else f"-{text}" if by == -1 else f"{self._literal(by)}*{text}"
 
-def _scaled(text: str, by: Any) -> str:
-    return text if by == 1 else f"-{text}" if by == -1 else f"{_literal(by)}*{text}"
+    def _literal(self, number: Any) -> str:
+        """Text of a number that is known."""
+        return literal(number)
 
 
-def _literal(number: Any) -> str:
+def literal(number: Any) -> str:
+    """A known number, as a computation has it."""
     return f"({float(number) if isinstance(number, Fraction) else number!r})"
 
 

@@ -1,0 +1,66 @@
+"""`python -m bench.kind_hosts`: measured steps of today's kinds, with the pace of each run's host told.
+
+Each model of `bench.kinds` was started by itself on a shared machine, whose cores were more or less busy. A run's host
+is told by `Engine.hosted` as users tell theirs (`step --host speed=...`): the factor that fits the other points of its
+run which wait for the host, the point itself left out.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from bench.e2e_steps import measure_loads
+from bench.e2e_vllm import print_scores, score
+from bench.kinds import CUT, FOLDER, GPU, backend, host_bound, points
+from pipewave.gpus import find
+from pipewave.measure.engine.launch import config_of
+from pipewave.models import load
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.physics.demand import Array
+from pipewave.step import Runner, find_engine
+
+FACTORS = np.geomspace(0.4, 4.0, 47)
+
+
+def told(errors: Array, owners: list[str], waits: Array) -> Array:
+    """Error of each point with the factor that the others of its owner call for [point]; `errors`: [factor, point].
+
+    A factor's score is the mean of absolute errors of the owner's other points that wait for the host; without such
+    points it stays at what it is.
+    """
+    usual = errors[int(np.argmin(np.abs(FACTORS - 1.0)))].copy()
+    for index, owner in enumerate(owners):
+        others = [i for i, each in enumerate(owners) if each == owner and waits[i] and i != index]
+        if others:
+            usual[index] = errors[int(np.argmin(np.abs(errors[:, others]).mean(1))), index]
+    return usual
+
+
+def main() -> None:
+    """Print errors by phase and model, untold and told."""
+    chosen = points()
+    engine = find_engine("vllm").what_if(fused_norm_mib=0.0, routing="random")
+
+    @cache
+    def runner(name: str, tp: int) -> Runner:
+        model, _, layers = name.partition(CUT)
+        config = config_of(str(FOLDER / f"{model}.json"), int(layers))
+        return Runner.of(
+            Deployment(load(config), Parallel(tp)), find(GPU), engine.what_if(delta_backend=backend(model))
+        )
+
+    real = np.array([point.measured_ms for point in chosen])
+    loads = measure_loads(chosen, runner)
+    errors = np.array([100 * (loads.predict_ms(engine.hosted(f, f)) / real - 1) for f in FACTORS])
+    waits = host_bound(loads, engine)
+    owners = [f"{point.model} {point.phase}" for point in chosen]
+    usual = 100 * (loads.predict_ms(engine) / real - 1)
+    print_scores({name: score(chosen, part) for name, part in
+                  {"untold": usual, "host told": told(errors, owners, waits)}.items()})  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

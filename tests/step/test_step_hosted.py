@@ -1,0 +1,73 @@
+"""The host of an estimate or a step: what changes with its pace, and what does not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pipewave.cli import build
+from pipewave.errors import BadInput
+from pipewave.gpus import find
+from pipewave.models import load
+from pipewave.models.kernels import Deployment
+from pipewave.prediction.answers import merged
+from pipewave.serving import estimate
+from pipewave.software.host import Host, host_of
+from pipewave.step import Runner, find_engine
+
+HOST_GAPS = {"launch", "host"}
+
+
+def _runner(engine: str = "vllm") -> Runner:
+    return Runner.of(Deployment(load("Qwen3-8B")), find("H100"), find_engine(engine))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "vllm:0.12.0"])
+def test_a_slower_host_moves_its_own_gaps_alone(engine: str) -> None:
+    """Kernels and the gaps between them stay; a host at half speed makes the rest longer, never shorter."""
+    runner = _runner(engine)
+    batches = [runner.batch([1] * 8, [600] * 8), runner.batch([300], [300])]
+    usual, slow = runner.steps(batches), runner.hosted(Host(speed=0.5)).steps(batches)
+    assert (slow.total_us >= usual.total_us).all()
+    assert (slow.total_us > usual.total_us).any()
+    for name, us in usual.families.items():
+        assert slow.families[name] == pytest.approx(us)
+    for name, us in usual.gaps.items():
+        if name not in HOST_GAPS | {"power_throttling"}:
+            assert slow.gaps[name] == pytest.approx(us)
+    same = runner.hosted(Host()).steps(batches)
+    assert same.total_us == pytest.approx(usual.total_us)
+
+
+def test_cores_that_take_turns_count_as_a_slower_core() -> None:
+    """One GPU, one engine and one API server on one core: three take turns."""
+    runner = _runner()
+    batch = [runner.batch([64], [64])]
+    shared, slow = runner.hosted(host_of("cores=1")), runner.hosted(host_of("speed=0.3333333333"))
+    assert shared.steps(batch).total_us == pytest.approx(slow.steps(batch).total_us)
+
+
+def test_an_estimate_takes_a_host() -> None:
+    usual, same, slow = (
+        estimate("Qwen3-8B", "H100", batch=1, input_len=64, output_len=8, host=host)
+        for host in (None, "speed=1", "speed=0.25")
+    )
+    assert same.to_dict() == usual.to_dict()
+    assert slow.prefill_ms > 1.5 * usual.prefill_ms  # a short prompt waits for its launches
+    with pytest.raises(BadInput, match="host"):
+        estimate("Qwen3-8B", "H100", batch=1, input_len=64, output_len=8, host="speed=fast")
+
+
+def test_the_command_takes_a_host() -> None:
+    def told(*words: str) -> float:
+        step = ["step", "--model", "Qwen3-8B", "--gpu", "H100", "--q-lens", "64", "--kv-lens", "64", "--json", *words]
+        return float(json.loads(CliRunner().invoke(build(), step).stdout)["total_us"])
+
+    assert told("--host", "speed=0.25") > 1.5 * told()
+
+
+def test_what_is_said_of_several_kernels_is_said_once() -> None:
+    notes = ("a: rows of x", "a, b: rows of x", "c: rows of y", "times are inside: yes", "times are inside: yes")
+    assert merged(notes) == ("times are inside: yes", "a, b: rows of x", "c: rows of y")
