@@ -1,8 +1,9 @@
 """How the code is built, by numbers: `python -m bench.house [FOLDER ...]`, of this checkout or of any package folder.
 
-Lines of Python, files, length of functions (median, 90th percentile), longest file, groups of modules that import one
-another in a circle, and, where the rooms are those of tests/test_rooms.py, imports that lead upwards. Every import
-counts, also those inside functions and those for type checkers.
+Lines of Python, files, length of functions (median, 90th percentile), longest file, comparisons with the name of an
+engine, a GPU, an architecture or a model (rules that are code and not data; `--names` lists them), groups of modules
+that import one another in a circle, and, where the rooms are those of tests/test_rooms.py, imports that lead upwards.
+Every import counts, also those inside functions and those for type checkers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from pipewave.gpus import find
+from pipewave.gpus import names as gpu_names
+from pipewave.models.load import names as builtins
+from pipewave.software.rules import names as engines
+
+LONG = 25  # lines of a function
 CHECKOUT = Path(__file__).resolve().parents[1]
 ROOMS = CHECKOUT / "tests" / "test_rooms.py"
 Edges = Mapping[str, set[str]]
@@ -34,6 +41,34 @@ def lengths(trees: Mapping[str, ast.Module]) -> list[int]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, functions)]
     return [(node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes]
+
+
+def names() -> frozenset[str]:
+    """Names of engines, GPUs, architectures and models that rules of data speak of."""
+    gpus = [find(name) for name in gpu_names()]
+    known = {*engines(), *builtins(), *(gpu.name for gpu in gpus), *(gpu.architecture for gpu in gpus)}
+    return frozenset(name.lower() for name in known)
+
+
+def named(trees: Mapping[str, ast.Module], known: frozenset[str]) -> list[str]:
+    """Where code compares with such a name, or asks what a text begins with."""
+    return [
+        f"{name}:{node.lineno} {ast.unparse(node)}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare | ast.Call) and any(text.lower() in known for text in _compared(node))
+    ]
+
+
+def _compared(node: ast.Compare | ast.Call) -> Iterator[str]:
+    if isinstance(node, ast.Compare):
+        sides: list[ast.expr] = [node.left, *node.comparators]
+    else:
+        sides = node.args if getattr(node.func, "attr", "") in ("startswith", "endswith") else []
+    for side in sides:
+        for each in side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]:
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                yield each.value.strip("-_")
 
 
 def imports(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
@@ -106,6 +141,8 @@ def measured(root: Path) -> dict[str, Any]:
         "lines a function, median": int(np.median(long)),
         "lines a function, 90th percentile": int(np.percentile(long, 90)),
         "lines a function, longest": int(long.max()),
+        "functions over 25 lines": int((long > LONG).sum()),
+        "comparisons with names": len(named(trees, names())),
         "circles of imports": len(circles(edges)),
         "imports upwards": upwards(edges, rooms()),
     }
@@ -115,7 +152,12 @@ def main() -> None:
     """A table, one column a folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, default=[CHECKOUT / "src" / "pipewave"])
-    found = [measured(folder) for folder in parser.parse_args().folders]
+    parser.add_argument("--names", action="store_true", help="list the comparisons with names")
+    options = parser.parse_args()
+    if options.names:
+        print("\n".join(each for folder in options.folders for each in named(sources(folder), names())))
+        return
+    found = [measured(folder) for folder in options.folders]
     print("\n".join(f"| {name} | {' | '.join(str(one[name]) for one in found)} |" for name in found[0]))
 
 

@@ -13,7 +13,7 @@ from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField
 from pipewave.models import load
 from pipewave.models.precision import FP8
-from pipewave.serving import client_command, server_command
+from pipewave.serving import client_command, server_command, server_options
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
 
@@ -191,7 +191,7 @@ def test_options_of_an_engine_that_only_look_alike_pass() -> None:
         engine, program = path.name.partition("-")[0], {"vllm": "vllm serve", "trtllm": "trtllm-serve"}
         command = program.get(engine, "python -m sglang.launch_server --model-path")
         for option in (line for line in path.read_text().splitlines() if line.startswith("--")):
-            taken = server_command.options([option], server_command.NAMES)
+            taken = server_command.options([option], server_options.NAMES)
             server_command._refuse_misspelt(engine, taken.other)
         assert server_command.read(f"{command} Qwen3-0.6B --host 0.0.0.0 --port 80 --api-key x").setup.tp == 1
 

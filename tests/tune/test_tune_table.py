@@ -274,7 +274,7 @@ LAYER = Layer(e=64, top_k=6, hidden=2048, inter=1408)
 def test_file_names_are_those_the_engines_look_for() -> None:
     assert vllm_name(LAYER, "NVIDIA H200") == "E=64,N=1408,device_name=NVIDIA_H200.json"
     assert (
-        vllm_name(LAYER, "NVIDIA A100-SXM4-80GB", "fp8_w8a8")
+        vllm_name(LAYER, "NVIDIA A100-SXM4-80GB", "fp8")
         == "E=64,N=1408,device_name=NVIDIA_A100-SXM4-80GB,dtype=fp8_w8a8.json"
     )
     assert (

@@ -11,7 +11,7 @@ from pipewave.files import packaged
 from pipewave.models import ModelSpec
 from pipewave.models.ffns import Mlp
 from pipewave.planning import platforms
-from pipewave.planning.launch_options import DECODE, PREFILL, in_place, options, yaml_lines
+from pipewave.planning.launch_options import DECODE, PREFILL, file_lines, in_place, options
 from pipewave.planning.manifests import Pool
 from pipewave.planning.space import Split
 from pipewave.step import Engine, find_engine
@@ -46,7 +46,7 @@ def command(
     if replicas > 1 and split.dp == 1 and engine.name in _REPLICAS:  # TensorRT-LLM: one server a replica
         words += [_REPLICAS[engine.name], str(replicas)]
     words += options(engine.name, split, role)
-    return shlex.join(words) + (in_place(yaml_lines(split, role)) if engine.name == "trtllm" else "")
+    return shlex.join(words) + in_place(file_lines(engine.name, split, role))
 
 
 def pools(model: str, split: Split, batch: int, budget: int, *, length: int | None, engine: Engine) -> list[Pool]:

@@ -13,6 +13,7 @@ from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 
 PREFILL, DECODE = "prefill", "decode"
+WITH_FILE = ("trtllm",)  # engines that take options from a file
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 VLLM_METHODS = {"draft": "draft_model"}
 SGLANG_ALGORITHMS = {"mtp": "NEXTN", "eagle3": "EAGLE3", "ngram": "NGRAM", "draft": "STANDALONE"}
@@ -46,6 +47,11 @@ def _sglang(split: Split, drafts: Speculative | None, role: str) -> list[str]:
         words += ["--speculative-num-steps", str(drafts.tokens), "--speculative-eagle-topk", "1"]
         words += ["--speculative-num-draft-tokens", str(drafts.tokens + 1)]
     return words + (["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"] if role else [])
+
+
+def file_lines(engine: str, split: Split, role: str = "") -> list[str]:
+    """Lines of the options file of an engine that takes one; none of others."""
+    return yaml_lines(split, role) if engine in WITH_FILE else []
 
 
 def yaml_lines(split: Split, role: str = "") -> list[str]:

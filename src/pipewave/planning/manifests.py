@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -22,7 +22,22 @@ IMAGES = {
     "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:{version}",
 }
 PORTS = {"vllm": 8000, "sglang": 30000, "trtllm": 8000}
-DYNAMO = {"vllm": "dynamo.vllm", "sglang": "dynamo.sglang", "trtllm": "dynamo.trtllm"}
+
+
+class Worker(NamedTuple):
+    """Dynamo's worker of an engine: its module, the option that names the model where the engine's own server takes it
+    without one, and how many words start that server."""
+
+    module: str
+    model_option: tuple[str, ...]
+    server_words: int
+
+
+DYNAMO = {
+    "vllm": Worker("dynamo.vllm", ("--model",), 2),
+    "sglang": Worker("dynamo.sglang", (), 3),
+    "trtllm": Worker("dynamo.trtllm", ("--model-path",), 2),
+}
 RUNTIMES = {
     name: f"nvcr.io/nvidia/ai-dynamo/{runtime}-runtime"
     for name, runtime in (("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "tensorrtllm"))
@@ -148,7 +163,5 @@ def _pod(engine: str, command: str | None) -> dict[str, Any]:
 def _worker(engine: str, command: str) -> str:
     """The engine's options behind Dynamo's worker instead of its own server."""
     words = shlex.split(command) if "<(" not in command else command.split(" ")
-    starts = {"vllm": 2, "sglang": 3, "trtllm": 2}[engine]
-    rest = words[starts:]
-    model = ["--model"] if engine == "vllm" else ["--model-path"] if engine == "trtllm" else []
-    return f"python3 -m {DYNAMO[engine]} {shlex.join([*model, *rest])}"
+    worker = DYNAMO[engine]
+    return f"python3 -m {worker.module} {shlex.join([*worker.model_option, *words[worker.server_words :]])}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipewave.calls.fields import Rule
 from pipewave.errors import BadInput
@@ -40,11 +40,26 @@ NAMES: Mapping[str, str] = {
     "--sharegpt-output-len": "answer",
 }
 AROUND, BELOW = "around", "below"
-# (words of the program, meaning of the ratio, prompts, prompt tokens, output tokens) by default.
+
+
+class Client(NamedTuple):
+    """A client and what it does without further words: meaning of the ratio, prompts, tokens of each and of its answer.
+
+    `ratio`: lengths are drawn where no ratio is given, too: from one token up.
+    """
+
+    program: str
+    meaning: str
+    prompts: int
+    input_len: int
+    output_len: int
+    ratio: float | None = None
+
+
 CLIENTS = (
-    ("vllm bench serve", AROUND, 1000, 1024, 128),
-    ("sglang.bench_serving", BELOW, 1000, 1024, 1024),
-    ("benchmark_serving", BELOW, 1000, 1024, 128),
+    Client("vllm bench serve", AROUND, 1000, 1024, 128),
+    Client("sglang.bench_serving", BELOW, 1000, 1024, 1024, ratio=0.0),
+    Client("benchmark_serving", BELOW, 1000, 1024, 128),
 )
 MADE = ("random", "random-ids", "synthetic")
 
@@ -62,10 +77,10 @@ def read(command: str) -> ClientLoad:
     """The traffic of a command line, as pasted. Raises BadInput."""
     words = split(command)
     text = " ".join(word.rpartition("/")[2].removesuffix(".py") for word in words)
-    client = next((one for one in CLIENTS if one[0] in text), None)
+    client = next((one for one in CLIENTS if one.program in text), None)
     if client is None:
         raise BadInput(
-            f"client: no benchmark in {command[:80]!r}; known: {', '.join(c[0] for c in CLIENTS)}", field="client"
+            f"client: no benchmark in {command[:80]!r}; known: {', '.join(c.program for c in CLIENTS)}", field="client"
         )
     goals, words = _goodput(words)
     taken = options(words, NAMES)
@@ -79,12 +94,12 @@ def below(nominal: float, ratio: float) -> tuple[float, float]:
     return nominal * (1 + ratio) / 2, (1 - ratio) / (1 + ratio)
 
 
-def _traffic(client: tuple[str, str, int, int, int], taken: Words) -> Traffic:
-    _, meaning, count, prompt, output = client
+def _traffic(client: Client, taken: Words) -> Traffic:
     said = {name: _number(name, word) for name, word in taken.said.items() if name != "dataset"}
-    sizes = (said.get("input", prompt), said.get("output", output))
-    ratio, spread = said.get("ratio", 0.0), said.get("ratio", 0.0)
-    if meaning == BELOW and ("ratio" in said or client[0].startswith("sglang")):
+    count = int(said.get("requests", client.prompts))
+    sizes = (said.get("input", client.input_len), said.get("output", client.output_len))
+    ratio, spread = said.get("ratio", client.ratio), said.get("ratio", 0.0)
+    if client.meaning == BELOW and ratio is not None:
         (mean, spread), (answer, _) = (below(size, ratio) for size in sizes)
         sizes = (mean, answer)
     rate, flight = said.get("rate", math.inf), said.get("concurrency")
@@ -92,9 +107,9 @@ def _traffic(client: tuple[str, str, int, int, int], taken: Words) -> Traffic:
     seed, chosen = int(said.get("seed", 0)), taken.said.get("dataset", "random")
     if chosen in datasets.names():
         answers = int(said["answer"]) if "answer" in said else None
-        return datasets.drawn(chosen, int(said.get("requests", count)), seed=seed, output_len=answers, **pace)
+        return datasets.drawn(chosen, count, seed=seed, output_len=answers, **pace)
     traffic = synthetic(
-        int(said.get("requests", count)), input_len=max(round(sizes[0]), 1), output_len=max(round(sizes[1]), 1),
+        count, input_len=max(round(sizes[0]), 1), output_len=max(round(sizes[1]), 1),
         burstiness=said.get("burstiness", 1.0), spread=min(spread, 0.999), seed=seed, **pace,
     )  # fmt: skip
     shared = int(Rule("int", low=0, high=LONGEST).check("random_prefix_len", int(said.get("prefix", 0))))

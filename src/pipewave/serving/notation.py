@@ -17,7 +17,7 @@ SQUARED = ("trtllm",)  # engines whose published rows square dp
 SQUARED_TP = ("sglang",)  # and tp
 TWICE = ("vllm",)  # engines whose published rows state the group as tp, too
 
-DYNAMO = re.compile(r"0\.[5-9]\.\d+(\.post\d+|-rc.*)|1\.\d+\.\d+-dev\.\d+")
+DYNAMO = {"trtllm": re.compile(r"0\.[5-9]\.\d+(\.post\d+|-rc.*)|1\.\d+\.\d+-dev\.\d+")}
 
 
 class Degrees(NamedTuple):
@@ -54,4 +54,4 @@ def is_disaggregated(engine: str, version: str | None) -> bool:
 
     TensorRT-LLM counts 0.12 to 1.x and marks candidates `rc`; Dynamo counts 0.x with `.postN`, and candidates of it.
     """
-    return engine == "trtllm" and bool(DYNAMO.fullmatch(version or ""))
+    return engine in DYNAMO and bool(DYNAMO[engine].fullmatch(version or ""))

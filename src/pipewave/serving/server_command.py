@@ -22,92 +22,14 @@ from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
 from pipewave.models.balance import Balance
 from pipewave.models.quant import ONLINE
+from pipewave.serving.server_options import DEGREES, IMAGE, NAMES, PROGRAMS, SWITCHES, UNMODELLED
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 
 SWITCH = "on"
-NAMES: Mapping[str, str] = {
-    "--tensor-parallel-size": "tp",
-    "-tp": "tp",
-    "--tp": "tp",
-    "--tp-size": "tp",
-    "--tp_size": "tp",
-    "--pipeline-parallel-size": "pp",
-    "-pp": "pp",
-    "--pp-size": "pp",
-    "--pp_size": "pp",
-    "--pp": "pp",
-    "--data-parallel-size": "dp",
-    "-dp": "dp",
-    "--dp-size": "dp",
-    "--dp": "dp",
-    "--ep-size": "ep",
-    "--ep_size": "ep",
-    "--ep": "ep",
-    "--expert-parallel-size": "ep",
-    "--enable-expert-parallel": "experts",
-    "--enable-dp-attention": "dp_attention",
-    "--max-num-seqs": "requests",
-    "--max-running-requests": "requests",
-    "--max_batch_size": "requests",
-    "--max-num-batched-tokens": "tokens",
-    "--chunked-prefill-size": "tokens",
-    "--max_num_tokens": "tokens",
-    "--gpu-memory-utilization": "memory",
-    "--mem-fraction-static": "memory",
-    "--kv_cache_free_gpu_memory_fraction": "memory",
-    "--kv-cache-dtype": "kv",
-    "--moe-backend": "moe",
-    "--moe-runner-backend": "moe",
-    "--speculative-config": "drafts",
-    "--speculative-algorithm": "algorithm",
-    "--speculative-num-steps": "steps",
-    "--speculative-num-draft-tokens": "draft_tokens",
-    "--speculative-draft-model-path": "draft_model",
-    "--enable-mixed-chunk": "mixed",
-    "--scheduler-recv-interval": "looks",
-    "--quantization": "weights",
-    "-q": "weights",
-    "--model": "model",
-    "--model-path": "model",
-    "--stream-interval": "stream",
-    "--gdn-prefill-backend": "delta",
-    "--all2all-backend": "exchange",
-    "--moe-a2a-backend": "exchange",
-    "--deepep-mode": "deepep_mode",
-    "--enable-two-batch-overlap": "two_batch",
-    "--enable-dbo": "two_batch",
-    "--enable-prefix-caching": "prefix",
-    "--no-enable-prefix-caching": "no_prefix",
-    "--disable-radix-cache": "no_prefix",
-    "--enable-eplb": "eplb",
-    "--eplb-config": "eplb_config",
-    "--ep-num-redundant-experts": "redundant",
-    "--num-redundant-experts": "redundant",
-}
-# Options that move times and are not modelled from a command line.
-UNMODELLED = (
-    "--extra_llm_api_options",
-    "--config",
-    "--enable-lora",
-    "--cpu-offload-gb",
-    "--decode-context-parallel-size",
-    "--disaggregation-mode",
-)
-SWITCHES = (
-    "--enable-",
-    "--disable-",
-    "--no-",
-    "--trust-remote-code",
-    "--async-scheduling",
-    "--enforce-eager",
-    "--headless",
-)
 MISSPELT = 0.85  # likeness of a word to the one that was meant
-IMAGE = "vllm/vllm-openai"  # starts the server itself; the images of other engines are given a command
 FLAGS = Path(__file__).parent.parent / "software" / "flags"
-PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "trtllm-serve": "trtllm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +118,12 @@ def _engine(words: Sequence[str]) -> tuple[str, Sequence[str], str | None]:
     """The engine, the words after its program, and its version where an image names it."""
     for index, word in enumerate(words):
         name = word.rpartition("/")[2]
-        if name in ("vllm", "trtllm-serve") or (name == "sglang" and words[index + 1 : index + 2] == ["serve"]):
-            rest = words[index + 1 :]
-            return PROGRAMS[name], rest[1:] if rest[:1] == ["serve"] else rest, None
+        rest = words[index + 1 :]
+        serves = rest[:1] == ["serve"]
+        if (program := PROGRAMS.get(name)) and (serves or not program.needs_serve):
+            return program.engine, rest[1:] if serves else rest, None
         if name.startswith(("sglang.launch_server", "vllm.entrypoints")):
-            return name.partition(".")[0], words[index + 1 :], None
+            return name.partition(".")[0], rest, None
     for index, word in enumerate(words):
         if word.startswith(IMAGE):
             return "vllm", words[index + 1 :], _release(word.partition(":")[2])
@@ -217,13 +140,14 @@ def _release(tag: str) -> str | None:
 def _parallel(engine: str, said: Mapping[str, str], spec: ModelSpec) -> dict[str, Any]:
     """Degrees as the engine means them."""
     tp, pp, dp, ep = (_whole(said.get(name, "1"), name, least=1) for name in ("tp", "pp", "dp", "ep"))
-    if engine == "sglang":
+    means = DEGREES[engine]
+    if means.dp_within_tp:
         if "dp_attention" not in said:
             return {"tp": tp, "pp": pp, "ep": ep, "replicas": dp}
         if tp % dp:
             raise BadInput(f"dp-size = {dp}: must divide tp-size = {tp}", field="dp")
         return {"tp": tp // dp, "pp": pp, "ep": ep, "dp": dp}
-    if engine == "vllm":
+    if means.experts_everywhere:
         ep = tp * dp if "experts" in said and spec.is_moe else 1
     return {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
 

@@ -17,6 +17,7 @@ from pipewave.files import packaged
 from pipewave.software.stacks import version_of
 
 HERE = Path(__file__).parent
+USUAL = "vllm"  # the engine of an answer where none is named
 CHOICE = (
     "backend",
     "stack",
@@ -115,7 +116,7 @@ def read(engine: str) -> Mapping[str, Any]:
 def names() -> tuple[str, ...]:
     """Engines with rules, the usual one first."""
     known = sorted(path.stem for path in HERE.glob("*.yaml"))
-    return tuple(sorted(known, key=lambda name: (name != "vllm", name)))
+    return tuple(sorted(known, key=lambda name: (name != USUAL, name)))
 
 
 def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any]:

@@ -8,7 +8,6 @@ their sum; SGLang may use another configuration for the second one, with the sam
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from pipewave.errors import BadInput
 from pipewave.tune.choosing import FREE, GRANULE
+from pipewave.tune.engine.lookups import Lookup, file_name
 from pipewave.tune.fitted import Fitted
 from pipewave.tune.table import Table
 
@@ -38,19 +38,18 @@ class Layer:
     inter: int
 
 
-def vllm_name(layer: Layer, device: str, dtype: str | None = None) -> str:
-    """Return vLLM's file name; dtype is absent for bf16."""
-    return f"E={layer.e},N={layer.inter},device_name={_device(device)}{f',dtype={dtype}' if dtype else ''}.json"
+def vllm_name(layer: Layer, device: str, dtype: str = "bf16") -> str:
+    """Return vLLM's file name."""
+    return file_name(_lookup(layer, "vllm", dtype), device)
 
 
-def sglang_name(layer: Layer, device: str, triton: str, dtype: str | None = None, *, down: bool = False) -> str:
+def sglang_name(layer: Layer, device: str, triton: str, dtype: str = "bf16", *, down: bool = False) -> str:
     """Return SGLang's file name below its configs folder, which names the Triton version."""
-    stem = vllm_name(layer, device, dtype).removesuffix(".json")
-    return f"triton_{triton.replace('.', '_')}/{stem}{'_down' if down else ''}.json"
+    return f"triton_{triton.replace('.', '_')}/{file_name(_lookup(layer, 'sglang', dtype), device, down=down)}"
 
 
-def _device(name: str) -> str:
-    return "NVIDIA_H200" if "H200" in name.split() else re.sub(r"[\s/]+", "_", name)
+def _lookup(layer: Layer, engine: str, dtype: str) -> Lookup:
+    return Lookup(engine, "moe", layer.inter, layer.hidden, dtype, layer.e, layer.top_k)
 
 
 def tokens(most: int) -> NDArray[np.int64]:
