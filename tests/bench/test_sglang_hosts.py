@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,12 @@ class Child(hosts.Engine):
         self._process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          text=True, start_new_session=True)  # fmt: skip
 
-    def stopped(self) -> bool:
-        """Whether its process is stopped."""
-        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    def stops(self, within_s: float = 5.0) -> bool:
+        """Whether its process stops; a signal takes effect when the process is next scheduled."""
+        until, stat = time.monotonic() + within_s, Path(f"/proc/{self._process.pid}/stat")
+        while (state := stat.read_text().rpartition(")")[2].split()[0]) != "T" and time.monotonic() < until:
+            time.sleep(0.01)
+        return state == "T"
 
     def end(self) -> None:
         """Kill and take in its process."""
@@ -52,7 +56,7 @@ def test_engines_take_turns_and_every_other_round_gives_the_scheduler_its_core()
         pids = [one.line()["pid"] for one in engines]
         free = list(hosts.turn(engines[0], pids[0], "free", own))
         pinned = list(hosts.turn(engines[0], pids[0], "own core", own))
-        assert engines[0].stopped() and not engines[1].stopped()
+        assert engines[0].stops() and not engines[1].stops(0.0)
     finally:
         for one in engines:
             one.end()

@@ -117,8 +117,8 @@ def test_only_those_who_send_in_the_scheduler_wait_for_it() -> None:
         for one in _launches()
         if one.of["engine"] == "sglang"
     }
-    assert by_gpu["H200", False] == by_gpu["H100", False] == 0.0
-    assert 0.0 < by_gpu["GB200", True] == by_gpu["GB200", False] < by_gpu["B200", True]
+    assert by_gpu["H200", False] == by_gpu["H100", False]
+    assert 0.0 < by_gpu["H200", False] < by_gpu["GB200", False] < by_gpu["GB200", True] < by_gpu["B200", True]
     assert not any(send_ms("trtllm", *_way(one, one.of["gpu"])) for one in _launches())
 
 

@@ -185,6 +185,17 @@ def test_norms_are_fused_into_all_reduces_for_models_that_a_version_names(model_
     assert not rules.fields("sglang", "0.5.14", dataclasses.replace(facts, dp=4)).get("fused_norm_mib")
 
 
+@pytest.mark.parametrize("model", ["Qwen3.5-35B-A3B", "Qwen3-32B"])
+def test_an_fp8_cache_slows_no_prompt_of_sglang_on_blackwell(model: str) -> None:
+    """Its kernel there casts queries to FP8, too; with heads of 256 Triton's took seven times as long."""
+    took = {}
+    for version, cache in (("0.5.9", None), ("0.5.9", "fp8"), ("0.5.5", "fp8")):
+        runner = Runner.of(Deployment(load(model), Parallel(1), cache), find("B200"), find_engine(f"sglang:{version}"))
+        took[version, cache] = float(runner.steps([runner.batch([7373], [7373])]).families["attention"][0])
+    assert took["0.5.9", "fp8"] == pytest.approx(took["0.5.9", None], rel=0.1)
+    assert took["0.5.5", "fp8"] > 1.2 * took["0.5.9", "fp8"]
+
+
 def test_fused_norms_and_shared_experts_only_ever_save_time() -> None:
     deployment = Deployment(load("DeepSeek-R1"), Parallel(8))
     alone = {"fused_norm_mib": 0.0, "shared_experts": "added"}
