@@ -18,7 +18,7 @@ from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE
 from train.nets.collective import OPS
 from train.predictions import load_predictions
 from train.rows import load
-from train.splits import by_name
+from train.splits import by_name, meet
 
 MIB = 20  # log2 of bytes
 Floats = NDArray[np.float64]
@@ -30,8 +30,9 @@ def held_out(folder: Path) -> Iterator[tuple[str, str, Floats, Floats]]:
     text = {name: rows.columns[name].text() for name in ("protocol", "gpu")}
     size = rows.features[:, rows.names.index("log_bytes")]
     for name in (name for name in predictions if name.startswith("fold:")):
-        index = by_name(name, rows).score
-        error = np.abs(np.expm1(predictions[name][0] - rows.residual[index]))
+        index, counted = by_name(name, rows).score, meet(rows, ["counted=yes"])
+        error = np.abs(np.expm1(predictions[name][0] - rows.residual[index]))[counted[index]]
+        index = index[counted[index]]
         for key in sorted(set(zip(text["protocol"][index], text["gpu"][index], strict=True))):
             at = (text["protocol"][index] == key[0]) & (text["gpu"][index] == key[1])
             yield str(key[0]), str(key[1]), size[index][at].astype(float), error[at]

@@ -9,6 +9,7 @@ Stages, each reading what the one before wrote under `--runs`:
   ceiling  corpus → the ceiling alone, put beside the weights that ship, and its table
   software  corpus → the record of which software was trained on alone, put into the cards that ship
   versions  RUNS/<net>/rows.npz and the weights that ship → RUNS/weights/<split>: trained further on every version
+  unseen  RUNS/<net>/rows.npz → members without a GPU or an architecture, their tables and intervals
   intervals  RUNS/<net> → the intervals alone, put into the cards that ship (then `python -m train.cold`)
 """
 
@@ -17,8 +18,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from train.ceilings import main as ceilings
 from train.evaluate import main as evaluate
@@ -74,6 +76,21 @@ def versions(net: str, options: argparse.Namespace) -> None:
         print(replace_net(card, rows, run, options.runs / "weights" / split, split=split, **extra), flush=True)
 
 
+def unseen(net: str, options: argparse.Namespace) -> None:
+    """Train members without a GPU or an architecture; put their intervals into the card that ships."""
+    from train.export import replace_unseen
+    from train.fit import main as train
+    from train.registry import unseen as planned
+
+    folder, card = options.runs / net, options.weights / f"{net}.json"
+    rows, plan, run = load(folder / "rows.npz"), folder / "unseen.json", folder / "unseen"
+    plan.write_text(json.dumps(planned(net, rows, card), indent=1) + "\n", encoding="utf-8")
+    device = ["--device", options.device] if options.device else []
+    train(["--in", str(folder / "rows.npz"), "--plan", str(plan), "--out", str(run), *device])
+    print(replace_unseen(card, rows, run), flush=True)
+    _tables(net, folder / "rows.npz", run, options.tables, "--add")
+
+
 def export(net: str, options: argparse.Namespace) -> None:
     """Write weights and card."""
     from train.export import export as write
@@ -83,6 +100,17 @@ def export(net: str, options: argparse.Namespace) -> None:
     low = {"ceiling": folder / "ceiling", "ceiling_rows": load(folder / "plain.npz")}
     has_low = (folder / "ceiling").is_dir()
     print(write(net, load(folder / "rows.npz"), folder / "net", options.weights, **(low if has_low else {}), **extra))
+    _not_knowing(net, options, folder / "net", extra)
+
+
+def _not_knowing(net: str, options: argparse.Namespace, run: Path, extra: Mapping[str, Any]) -> None:
+    """Weights of a run's members that do not know some versions, for `python -m train.software`."""
+    from train.export import replace_net
+
+    rows, splits = load(options.runs / net / "rows.npz"), json.loads((run / "log.json").read_text(encoding="utf-8"))
+    for split in (name for name in splits["plan"]["splits"] if name.startswith("ver:")):
+        card = options.weights / f"{net}.json"
+        print(replace_net(card, rows, run, options.runs / "weights" / split, split=split, **extra), flush=True)
 
 
 def ceiling(net: str, options: argparse.Namespace) -> None:
@@ -122,17 +150,20 @@ def tables(net: str, options: argparse.Namespace) -> None:
     """Print the errors by GPU and commit-ready JSON."""
     options.tables.mkdir(exist_ok=True)
     run = options.runs / net
-    for protocol in ("graph", "cold", "profiler_warm"):
-        out = ["--json", str(options.tables / f"{net}.{protocol}.json"), "--by", "gpu,dtype"]
-        where = ["--where", f"protocol={protocol}"]
-        if "counted" in load(run / "rows.npz").columns:
-            where += ["--where", "counted=yes"]
-        print(f"== {net} {protocol}")
-        evaluate(["--in", str(run / "rows.npz"), "--run", str(run / "net"), *where, *out])
+    _tables(net, run / "rows.npz", run / "net", options.tables)
     if (run / "ceiling").is_dir():
         print(f"== {net} ceiling")
         out = ["--json", str(options.tables / f"{net}.ceiling.json")]
         ceilings(["--in", str(run / "plain.npz"), "--run", str(run / "ceiling"), *out])
+
+
+def _tables(net: str, rows: Path, run: Path, tables: Path, *more: str) -> None:
+    """Errors by GPU and type of what a run's members held out, a file for each protocol."""
+    counted = ["--where", "counted=yes"] if "counted" in load(rows).columns else []
+    for protocol in ("graph", "cold", "profiler_warm"):
+        out = ["--json", str(tables / f"{net}.{protocol}.json"), "--by", "gpu,dtype", *more]
+        print(f"== {net} {protocol}")
+        evaluate(["--in", str(rows), "--run", str(run), "--where", f"protocol={protocol}", *counted, *out])
 
 
 STAGES: dict[str, Callable[[str, argparse.Namespace], None]] = {
@@ -145,6 +176,7 @@ ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "ceiling": ceiling,
     "intervals": intervals,
     "software": software,
+    "unseen": unseen,
     "versions": versions,
 }
 

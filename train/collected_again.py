@@ -8,7 +8,7 @@ protocol, which times the kernels alone too, and as what the two protocols diffe
 Small messages take other times in each start of a program: calls through NCCL differ by 13 % between two starts minutes
 apart on the same two GPUs (`bench.card_noise`).
 Our own calls on another day and in another start settle cold intervals of the GPU: a multiple and a power of the net's
-error scale, messages below and from 4 MiB counting alike. What each start errs by in the intervals of the other is
+error scale that hold messages below and from 4 MiB alike. What each start errs by in the intervals of the other is
 printed. These rows are of other days themselves, so that what collections differ by does not widen them once more.
 """
 
@@ -17,8 +17,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,7 +44,7 @@ HALVES = ("bf16", "fp16")
 REPEATS, OWN_GPU = ROOT / "data" / "measured" / "h200" / "repeats", "H200"
 STARTS = ("another_day", "another_start")
 # Small messages differ more between starts than the net's scale says, large ones less.
-POWERS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
+POWERS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 COLD = f"{BASES[0]}|cold"
 
 
@@ -72,7 +71,9 @@ def cold_apart(net: str, op: str, known: Mapping[str, Interval]) -> dict[str, In
         graph = known.get(f"{basis}|graph")
         if graph is not None and len(error) >= FEWEST:
             needed = float(np.quantile(error / scale**graph.power, LEVEL))
-            found[f"{basis}|cold"] = Interval(round(max(graph.multiple, needed), 4), graph.power)
+            multiple = max(graph.multiple, needed)
+            most = round(graph.most / graph.multiple * multiple, 4) if graph.most and graph.multiple else None
+            found[f"{basis}|cold"] = Interval(round(multiple, 4), graph.power, most)
     return found
 
 
@@ -100,20 +101,24 @@ def cold_again(net: str, op: str, usual: Interval) -> dict[str, Interval]:
 
 
 def settled(found: Again) -> Interval:
-    """Of the powers the one at which small and large messages call for most nearly the same multiple; both count alike
-    in the multiple."""
-    counts = np.bincount(found.large, minlength=2)
-    weight = 1.0 / counts[found.large.astype(int)]
-    power = min(POWERS, key=lambda power: _apart(found, power)) if counts.all() else POWERS[0]
-    multiple = weighted_quantile(found.error / found.scale**power, weight, LEVEL)
-    return Interval(round(float(multiple), 4), power)
+    """The interval of the best interval score, small and large messages counting alike, that holds 90 % of both."""
+    sides = [found.large == side for side in np.unique(found.large)]
+    tried = [_holding(found, sides, power) for power in POWERS]
+    return min(tried, key=lambda interval: _score(found, sides, interval))
 
 
-def _apart(found: Again, power: float) -> float:
-    """How far the multiples are apart that small and large messages call for, as a logarithm."""
+def _holding(found: Again, sides: Sequence[NDArray[np.bool_]], power: float) -> Interval:
+    """The least multiple of a power of the scale that holds 90 % of each side."""
     ratio = found.error / found.scale**power
-    small, large = (np.quantile(ratio[found.large == side], LEVEL) for side in (False, True))
-    return abs(float(np.log(small / large)))
+    multiple = max(weighted_quantile(ratio[at], np.ones(at.sum()), LEVEL) for at in sides)
+    return Interval(round(multiple, 4), power, round(multiple * float(found.scale.max()) ** power, 4))
+
+
+def _score(found: Again, sides: Sequence[NDArray[np.bool_]], interval: Interval) -> float:
+    """Mean interval score of the sides (Gneiting & Raftery 2007, eq. 43)."""
+    half = interval(found.scale)
+    each = half + np.maximum(found.error - half, 0.0) / (1.0 - LEVEL)
+    return float(np.mean([each[at].mean() for at in sides]))
 
 
 def _again(file: Path, net: str, op: str, usual: Interval) -> Again:
@@ -152,7 +157,7 @@ def update(path: Path, op: str, least: float | None) -> str:
     apart = {} if least is None else cold_apart(path.stem, op, known)
     added = apart | cold_again(path.stem, op, known[BASES[0]])
     added |= {} if least is None else {AGAIN: Interval(round(least, 4), 0.0)}
-    card["intervals"] |= {name: asdict(one) for name, one in added.items()}
+    card["intervals"] |= {name: one.given() for name, one in added.items()}
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return f"{path.stem} {added}"
 

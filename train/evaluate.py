@@ -81,8 +81,10 @@ def _few(name: str) -> bool:
 
 
 def held_out(rows: Rows, predictions: Predictions) -> dict[str, Held]:
-    """Rows of every split that is there to be scored; the shipped members score a fold of which there are others."""
-    return {name: held(name, mean, scale, rows) for name, (mean, scale) in predictions.items() if name != "ship"}
+    """Rows of every split that is there to be scored; the shipped members score a fold of which there are others, and
+    what is wrong of a version that a member does not know says nothing of those it knows."""
+    kept = {name: one for name, one in predictions.items() if name.partition(":")[0] not in ("ship", "ver")}
+    return {name: held(name, mean, scale, rows) for name, (mean, scale) in kept.items()}
 
 
 def table(parts: Sequence[Scored], rows: Rows, by: Sequence[str]) -> dict[str, Errors]:
@@ -169,6 +171,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--by", default="gpu", help="columns of a cell, comma-separated (default: gpu)")
     parser.add_argument("--where", action="append", default=[], help="only rows with column=value[,value]")
     parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--add", action="store_true", help="keep what that file says of kinds of splits not in the run")
     options = parser.parse_args(argv)
     rows, predictions = load_rows(options.rows), load_predictions(options.run)
     keep, report = chosen(rows, options.where), {}
@@ -179,7 +182,8 @@ def main(argv: list[str] | None = None) -> int:
             print(formatted(title, cells) + "\n")
             report[kind] = {cell: figures(e) for cell, e in {**cells, "macro mean": macro(cells)}.items()}
     if options.json:
-        options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        known = json.loads(options.json.read_text(encoding="utf-8")) if options.add else {}
+        options.json.write_text(json.dumps(known | report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
 
 

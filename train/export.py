@@ -12,7 +12,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
+from pipewave.residual.card import BASES, Interval
 from pipewave.residual.nets import SCHEMA
 from pipewave.software.known import Ran, kind_of, nested
 from pipewave.software.stacks import framework, version
@@ -161,6 +162,18 @@ def replace_intervals(card_path: Path, rows: Rows, run: Path) -> Path:
     return card_path
 
 
+def replace_unseen(card_path: Path, rows: Rows, run: Path) -> Path:
+    """Give shipped weights the intervals of GPUs never seen from a run of members without them, the rest as it was."""
+    card = json.loads(card_path.read_text(encoding="utf-8"))
+    familiar = {name: one for name, one in card["intervals"].items() if name.partition("|")[0] not in BASES[1:]}
+    measured = {name: Interval(**one) for name, one in familiar.items() if name.partition("|")[0] == BASES[0]}
+    parts = held_out(rows, load_predictions(run))
+    found = calibrated(informative(parts), familiar=measured)
+    card["intervals"] = familiar | {name: one.given() for name, one in found.items() if name not in measured}
+    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    return card_path
+
+
 def held_to(rows: Rows, ceiling: Path, ceiling_rows: Rows | None) -> dict[str, Any]:
     """What makes a low-quantile net a ceiling: its shifts, and whether its features are those of default software."""
     seen = rows if ceiling_rows is None else ceiling_rows
@@ -178,7 +191,7 @@ def intervals(rows: Rows, run: Path) -> dict[str, dict[str, float]]:
     parts = held_out(rows, load_predictions(run))
     others = {name: part for name, part in parts.items() if name.partition(":")[0] in KINDS and name != UNSEEN}
     found = calibrated(informative(others))
-    return {basis: asdict(interval) for basis, interval in found.items()}
+    return {basis: interval.given() for basis, interval in found.items()}
 
 
 def trained_software(rows: Rows) -> dict[str, Any]:

@@ -26,6 +26,7 @@ POWERS = (1.0, 0.75, 0.5, 0.25, 0.0)
 TOLERANCE = 1.03  # a score this close to the best is as good: the higher power is kept
 MAX_ROWS = 40_000  # under one protocol, of every split alike and evenly spread: enough for a tail of a tenth
 ENOUGH_ROWS = 300  # of a protocol for an interval of its own
+CERTAIN = 0.99  # of rows: what the others are given is no measure of what nobody measured
 RAISED = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])  # share of what the level leaves out
 
 
@@ -77,12 +78,14 @@ def _known(rows: Rows, index: Ints, train: Ints, column: str) -> Flags:
     return np.isin(keys[index], np.unique(keys[train]))
 
 
-def calibrated(parts: Sequence[Held], level: float = LEVEL) -> dict[str, Interval]:
+def calibrated(
+    parts: Sequence[Held], level: float = LEVEL, familiar: Mapping[str, Interval] | None = None
+) -> dict[str, Interval]:
     """An interval for every basis, none without held-out rows, and for every `basis|protocol` with enough of them.
 
-    A basis without any borrows from a more familiar one.
+    A basis without any borrows from a more familiar one. `familiar`: intervals that other rows have settled.
     """
-    found: dict[str, Interval] = {}
+    found: dict[str, Interval] = dict(familiar or {})
     thin = _joined([part.take(_spread(part.protocol, MAX_ROWS // len(parts))) for part in parts])
     for code, basis in enumerate(BASES):
         mine = thin.take(thin.basis == code)
@@ -155,6 +158,10 @@ class Pool:
         at = np.searchsorted(reached, levels * reached[-1] * (1.0 - 1e-12))
         return np.asarray(self.ratio[np.minimum(at, len(self.ratio) - 1)])
 
+    def interval(self, multiple: float) -> Interval:
+        """That multiple of the scaled width, no wider than 99 % of these rows are given."""
+        return Interval(round(multiple, 4), self.power, round(multiple * float(np.quantile(self.scaled, CERTAIN)), 4))
+
     def score(self, rows: Flags, multiple: float, level: float) -> float:
         """Mean interval score over rows, their weights counting."""
         width = np.maximum(self.least[rows], multiple * self.scaled[rows])
@@ -168,9 +175,9 @@ def _tried(pool: Pool, level: float, by_card: bool) -> tuple[float, Interval]:
     cards = np.unique(pool.card[pool.own])
     if by_card and len(np.unique(pool.card)) > 1:
         raised, score = _crossed(pool, cards, level)
-        return score, Interval(round(float(pool.multiples(every, np.array([raised]))[0]), 4), pool.power)
+        return score, pool.interval(float(pool.multiples(every, np.array([raised]))[0]))
     multiple = float(pool.multiples(every, np.array([level]))[0])
-    return pool.score(pool.own, multiple, level), Interval(round(multiple, 4), pool.power)
+    return pool.score(pool.own, multiple, level), pool.interval(multiple)
 
 
 def _crossed(pool: Pool, cards: Ints, level: float) -> tuple[float, float]:

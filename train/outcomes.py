@@ -15,7 +15,7 @@ import pandas as pd
 
 from pipewave.software.stacks import framework, version
 
-TABLES = ("gemm", "attention", "mla", "fused_moe")
+TABLES = ("gemm", "attention", "mla", "fused_moe", "collectives")
 KNOWN = "measured"
 
 
@@ -117,6 +117,7 @@ def _cases(table: str, frame: pd.DataFrame) -> Iterator[tuple[Mapping[Any, Any],
 
 def _named(table: str, given: Mapping[Any, Any], case: Mapping[str, Any]) -> tuple[str, str]:
     """Net and evaluation of a row."""
+    from pipewave.kernels.collective.analyse import regime
     from pipewave.kernels.gemm.analyse import NET_OF
 
     if table == "gemm":
@@ -125,6 +126,9 @@ def _named(table: str, given: Mapping[Any, Any], case: Mapping[str, Any]) -> tup
         return f"attention_{'decode' if given['phase'] == 'decode' else 'prefill'}", f"attention {given['phase']}"
     if table == "mla":
         return f"mla_{given['phase']}", f"mla {given['phase']}"
+    if table == "collectives":
+        net = regime(case) if given["op"] == "all_reduce" else str(given["op"])
+        return net, net.replace("_", " ")
     return table, f"{table} {case['dtype']}"
 
 

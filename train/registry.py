@@ -134,6 +134,13 @@ def further(net: str, rows: Rows, card: Path) -> dict[str, Any]:
     return plan(net, "net", rows) | own | {"seeds": members, "splits": expand(own["splits"], rows)}
 
 
+def unseen(net: str, rows: Rows, card: Path) -> dict[str, Any]:
+    """The plan of members that see what the weights of a card see, but not a GPU or an architecture at a time."""
+    whole = plan(net, "net", rows)
+    without = [name for name in whole["splits"] if name.startswith(("logo:", "lofo:"))]
+    return whole | {"splits": without, "features": list(load(card).net.features)}
+
+
 def extra(net: str, rows: Rows) -> dict[str, Any]:
     """What a net's card says beyond what its rows show."""
     module = import_module(small_nets()[net].module if net in small_nets() else f"train.nets.{LARGE[net]}")

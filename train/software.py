@@ -12,7 +12,6 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +29,7 @@ from train.splits import FOLDS, HELD_OUT
 EACH = 120  # rows of a GPU, version and type: a level that one of them makes up still has an interval of its own
 ENOUGH = 100  # of a level for an interval of its own; levels share their rows below that
 CELLS = 5  # GPUs and versions that tell a type of a level apart: kernels of types change by themselves
-CALIBRATED = ("other_gpu", "nearest_version")
+CALIBRATED, FURTHEST = LEVELS[1:], LEVELS[-1]
 BASIS, PROTOCOL = "measured_gpu", "graph"
 SHAPES = [number for number in range(FOLDS) if number != HELD_OUT]
 
@@ -41,7 +40,8 @@ def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, f
     usual = Interval(**known.get(f"{BASIS}|{PROTOCOL}", known[BASIS]))
     every = [one for one in outcomes if one.software in LEVELS[1:]]
     own = {level: [one for one in every if one.software == level] for level in CALIBRATED}
-    pooled = {level: found if len(found) >= ENOUGH else every for level, found in own.items()}
+    pooled = {level: found if len(found) >= ENOUGH else every for level, found in own.items() if level != FURTHEST}
+    pooled |= {FURTHEST: own[FURTHEST]}  # without enough of its own, answers are as wide as those of nearer levels
     typed = {
         f"{level}|{dtype}": [one for one in found if one.dtype == dtype]
         for level, found in own.items()
@@ -113,7 +113,7 @@ def update(card_paths: Sequence[Path], outcomes: Sequence[Outcome]) -> str:
     found = intervals_of(outcomes, json.loads(card_paths[0].read_text(encoding="utf-8"))["intervals"])
     for path in card_paths:
         card = json.loads(path.read_text(encoding="utf-8"))
-        card["intervals"] = _of_known(card["intervals"]) | {name: asdict(one) for name, one in found.items()}
+        card["intervals"] = _of_known(card["intervals"]) | {name: one.given() for name, one in found.items()}
         path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return f"{card_paths[0].stem}: {len(outcomes):,} rows, " + ", ".join(f"{k} {v}" for k, v in found.items())
 

@@ -59,6 +59,11 @@ def test_servers_as_pasted(command: str, engine: str, changes: dict[str, Any]) -
 def test_what_is_left_out_is_said() -> None:
     found = server_command.read("vllm serve Qwen3-0.6B --enable-lora --served-model-name x")
     assert found.notes == ("--enable-lora: not modelled; answered as without it",)
+    sglang = server_command.read(
+        "sglang serve Qwen3-Next-80B-A3B --mamba-scheduler-strategy extra_buffer --disable-radix-cache"
+    )
+    assert [note.partition(":")[0] for note in sglang.notes] == ["--mamba-scheduler-strategy"]
+    assert sglang.setup.prefix_cache is False
     assert server_command.read("vllm serve Qwen3-0.6B", "0.12.0").setup.engine == "vllm:0.12.0"
 
 

@@ -117,6 +117,15 @@ def test_small_and_large_messages_are_held_alike_in_another_start() -> None:
     assert found.inside(Interval(6.95))["large"] > 99.0  # what holds small ones, as a multiple of the scale
 
 
+def test_an_interval_grows_no_wider_than_the_least_certain_row_that_settled_it() -> None:
+    """A call far less certain than all rows would get a factor of ten each way by a power law."""
+    interval = Interval(50.0, 1.75, 0.25)
+    assert interval(np.array([0.01, 0.03, 0.3])) == pytest.approx([50.0 * 0.01**1.75, 50.0 * 0.03**1.75, 0.25])
+    assert Interval(**interval.given()) == interval and "most" not in Interval(1.0).given()
+    found = settled(Again(np.full(400, 0.1), np.linspace(0.01, 0.05, 400), np.arange(400) % 2 == 0))
+    assert found(np.array([0.05])) == pytest.approx(found(np.array([5.0])), abs=1e-3)
+
+
 def test_shifted_ceilings_leave_four_rows_in_five_slower() -> None:
     rng = np.random.default_rng(2)
     predictions = {}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from train.corpus.frame import Table, finish, gpu_name, repository, stacked
+from train.corpus.rules import OWN
 from train.corpus.select import newest
 from train.corpus.sources import data_dir, tables
 
@@ -89,14 +92,20 @@ def _key(table: Table, folder: Path) -> str:
     code = [
         here / "frame.py",
         here / "rules.py",
-        here / "rules.json",
         *((here / "as_run.py", here / "collected.json") if table.family == "fused_moe" else ()),
         here / f"{table.read.__module__.rsplit('.', 1)[-1]}.py",
     ]
     digest = hashlib.sha256(file_hash(folder / "CLEAN_RULES.json").encode())
+    digest.update(json.dumps(_own_rules(table)).encode())
     for file in (*code, *table.files(folder)):
         digest.update(f"{file.name}:{file_hash(file)}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def _own_rules(table: Table) -> list[dict[str, Any]]:
+    """Our own rules for a table: those for others do not make it read again."""
+    named = {pattern.rsplit("/", 1)[-1].removesuffix("_perf.parquet") for pattern in table.patterns}
+    return [rule for rule in json.loads(OWN.read_text(encoding="utf-8")) if rule["table"] in named]
 
 
 def _with_gpus(rows: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pipewave.kernels.base import family_of
 from pipewave.kernels.collective.analyse import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
 from pipewave.measure.pack import SPREAD_US, WAITED
 from pipewave.measure.pack import rows as measured
+from pipewave.software.stacks import framework, version
 from train import corpus
 from train.small import Features, Small, analysed, both_halves
 
@@ -20,19 +21,31 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 KEY = ["op", "impl", "bytes", "world", "source"]
 ON_TIME = (0.85, 0.92, 0.97)  # fastest over slowest rank where all start on time: below 1 MiB, below 8 MiB, above
 PROFILED = 60  # the profiler's grid steps by kilobytes: sizes a factor of two, of thousands
+EACH = 500  # rows of a version on a GPU: all of them
 # Pairs of PCIe cards under an SXM part's name; the A100's copies of send_recv are faster than its links.
 OTHER_CARDS = ("pairwise_nvlink",)
 
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
-    """All measured calls of one operation; of a small all-reduce, those that a custom kernel could serve."""
-    frame = started_together(corpus.training_rows("collectives", data_dir))
+    """Calls of one operation of every version; of a small all-reduce, those that a custom kernel could serve.
+
+    `counted` marks those that held-out tables score: of the newest version of each framework or of NCCL.
+    """
+    frame = _every_version(started_together(corpus.load("collectives", data_dir)))
     op = "all_reduce" if net == SMALL_ALL_REDUCE else net
     frame = frame[(frame["op"] == op) & ~(frame["fabric"].isin(OTHER_CARDS) & (frame["gpu"] != "A40"))]
     if net == SMALL_ALL_REDUCE:
         cases: list[Any] = frame[["bytes", "world", "nodes"]].to_dict("records")
         frame = frame[[regime(case) == net for case in cases]]
     return both_halves(_thinned(frame).reset_index(drop=True))
+
+
+def _every_version(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that count and those of older versions."""
+    newest = corpus.newest(frame.reset_index(names="row"))["row"]
+    drawn = corpus.versions(frame[frame["source"] == "aiconfigurator"], max_rows=EACH).index
+    counted = frame.index.isin(newest)
+    return frame.assign(counted=counted)[counted | frame.index.isin(drawn)]
 
 
 def started_together(frame: pd.DataFrame) -> pd.DataFrame:
@@ -85,16 +98,25 @@ def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
 
 
 def card(net: str, card: dict[str, Any]) -> dict[str, Any]:
-    """Frameworks reduce small messages by their own kernels and leave the rest to NCCL."""
+    """Frameworks reduce small messages by their own kernels and leave the rest to NCCL.
+
+    Who names no software gets the newest, though an older one has more rows.
+    """
     impl = "custom" if net == SMALL_ALL_REDUCE else "nccl"
     stacks = {stack for known in card["stacks"].values() for stack in known}
     own = [stack for stack in stacks if stack.startswith(CUSTOM_STACKS)]
     torch = [stack for stack in card["stacks"].get("profiler_warm", ()) if stack.startswith("torch")]
-    stack = card["default_stack"] | dict.fromkeys(["profiler_warm"] if torch else [], max(torch, default=""))
+    stack = {protocol: _newest(usual, card["stacks"][protocol]) for protocol, usual in card["default_stack"].items()}
+    stack |= dict.fromkeys(["profiler_warm"] if torch else [], max(torch, default=""))
     return {
         "default_stack": stack,
         "default_impl": dict.fromkeys(sorted(stacks), "nccl") | dict.fromkeys(sorted(own), impl),
     }
+
+
+def _newest(stack: str, known: Iterable[str]) -> str:
+    """The newest version of a stack's framework."""
+    return max((name for name in known if framework(name) == framework(stack)), key=version)
 
 
 NETS = {name: Small(__name__) for name in (*OPS, SMALL_ALL_REDUCE)}

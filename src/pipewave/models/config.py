@@ -192,8 +192,10 @@ def _hyper(fields: Fields, hidden: int) -> HyperConnection | None:
 
 def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer, ...]) -> ModelSpec:
     fields, family, hidden = reader.fields, reader.family, reader.hidden
-    vocab, lm_head = fields.integer("vocab_size"), reader.quantisation.of(("lm_head",), reader.base)
-    front, front_params = front_maps(fields, hidden)
+    vocab = fields.integer("vocab_size")
+    vocab = fields.integer("draft_vocab_size", vocab) if family.drafts else vocab
+    lm_head = reader.quantisation.of(("lm_head",), reader.base)
+    front, front_params = front_maps(fields, hidden, drafts=family.drafts)
     return ModelSpec(
         name=name,
         model_type=model_type,
@@ -201,7 +203,7 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         vocab=vocab,
         layers=layers,
         lm_head=Linear("lm_head", vocab, hidden, "out", reader.setting(family.head_bias), lm_head),
-        tied=fields.flag("tie_word_embeddings", family.tied),
+        tied=fields.flag("tie_word_embeddings", family.tied) or family.drafts,
         norms=family.norms,
         norm_bias=family.norm_bias,
         logit_softcap=fields.number("final_logit_softcapping"),

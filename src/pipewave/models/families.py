@@ -50,6 +50,7 @@ class Family:
     tied: bool = False  # default of tie_word_embeddings
     positions: str = ""  # field that counts learned position embeddings
     encoder: bool = False
+    drafts: bool = False  # a head that drafts: it reads embedding and target side by side, and borrows the embedding
     mtp_heads: int = 0  # heads for drafting that checkpoints have where their config does not count them
     head_map: bool = False  # a map as wide as the model before what is pooled or predicted
     double: bool = False  # one layer of the config holds two attentions and two dense blocks
@@ -224,12 +225,18 @@ FAMILIES: dict[str, Family] = {
     # One norm before attention, two around the experts; a gate as wide as the residual after each block.
     "muse_spark_text": Family(more_norms=3, gate=True, defaults=(("latent_moe_use_norm", True),)),
     "qwen4_exp_text": replace(QWEN_NEXT, window="none"),
+    "eagle3": Family(drafts=True, tied=True, more_norms=1),
     "zaya": Family(tied=True, more_norms=4),
     "gte": replace(BERT, mlp_bias=False, gated=True, positions="", head_map=False),
     "nomic_bert": replace(BERT, qkv_bias=False, o_bias=False, mlp_bias=False, gated=True, positions="", head_map=False),
 }  # fmt: skip
 # By the model class of a config, where its model_type is another model's or stands for several.
-ARCHITECTURES = {"Grok1ForCausalLM": "grok", "Grok1ModelForCausalLM": "grok"}
+ARCHITECTURES = {
+    "Grok1ForCausalLM": "grok",
+    "Grok1ModelForCausalLM": "grok",
+    "LlamaForCausalLMEagle3": "eagle3",
+    "Eagle3LlamaForCausalLM": "eagle3",
+}
 ALIASES = {
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",

@@ -111,7 +111,7 @@ HARMLESS = frozenset(
     attention_softmax_in_fp32 multi_query_attention post_layer_norm rmsnorm attn_config ffn_config context_len
     moe_layer_num_skipped cla_share_factor dense_list num_media_embeds org_vocab_size class_num quantization_bit
     true_head_dim att_impl_type pad_vocab_size_multiple perceiver_config patch_size query_num vision_batch_size
-    slice_config
+    slice_config eagle_config has_lm_head target_model_type
     anyres_pooling_size anyres_vit_max_image_size task_type_vocab_size relative_attention_num_buckets num_task_types
     attn_output_gate additional_vocab_size audio_token_index max_window_size num_sliding_attention_heads
     swa_num_attention_heads type_vocab_size

@@ -31,7 +31,7 @@ def gqa(reader: LayerReader) -> Gqa:
     narrow = fields.optional("share_q_dim")  # Step 3: queries pass a bottleneck that every rank holds
     wide = (narrow or heads * head_dim) + gate + kv_heads * pair
     qkv = reader.linear(
-        "qkv_proj", wide, hidden, "q_proj", "none" if narrow else "qkv",
+        "qkv_proj", wide, hidden * (1 + family.drafts), "q_proj", "none" if narrow else "qkv",
         bias=reader.setting(family.qkv_bias), cache=kv_heads * pair, pair=pair,
     )  # fmt: skip
     query = reader.linear("q_b_proj", heads * head_dim, narrow, "wq", "out") if narrow else None

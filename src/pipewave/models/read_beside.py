@@ -9,6 +9,8 @@ from pipewave.models.fields import Fields
 from pipewave.models.layer_reader import LayerReader
 from pipewave.models.precision import Linear
 
+TAPPED = 3  # layers of the target whose hidden states an EAGLE-3 head reads
+
 
 def beside(reader: LayerReader) -> Iterator[Bypass]:
     """Parts that run beside a layer's blocks, where fields name them."""
@@ -105,9 +107,12 @@ def tables(fields: Fields, hidden: int) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def front_maps(fields: Fields, hidden: int) -> tuple[tuple[Linear, ...], int]:
+def front_maps(fields: Fields, hidden: int, *, drafts: bool = False) -> tuple[tuple[Linear, ...], int]:
     """Maps that run once a token outside the layers, and the parameters beside them."""
-    maps, streams = [], fields.integer("altup_num_inputs", 0, low=0)
+    maps, streams = (
+        [Linear("fc", hidden, TAPPED * fields.integer("target_hidden_size", hidden))] if drafts else [],
+        fields.integer("altup_num_inputs", 0, low=0),
+    )
     width = fields.integer("hidden_size_per_layer_input", 0, low=0)
     if width:
         maps.append(Linear("per_layer_model_projection", width * fields.integer("num_hidden_layers"), hidden))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -17,14 +17,21 @@ class Interval:
     """Half-width in log time of a 90 % interval: `multiple * scale ** power`.
 
     The power tells how far a net's own idea of its error is to be believed: fully (1) on shapes of GPUs it was trained
-    on, hardly on GPUs it never saw, where all calls get about the same width.
+    on, hardly on GPUs it never saw, where all calls get about the same width. `most` is the half-width of the least
+    certain row that settled both: nothing says that it grows beyond.
     """
 
     multiple: float
     power: float = 1.0
+    most: float | None = None
 
-    def __call__(self, scale: Any) -> Any:
-        return self.multiple * scale**self.power
+    def __call__(self, scale: Any, xp: Arith = ARRAY) -> Any:
+        half = self.multiple * scale**self.power
+        return half if self.most is None else xp.minimum(half, self.most)
+
+    def given(self) -> dict[str, float]:
+        """As a card holds it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 BASES = ("measured_gpu", "same_architecture", "new_architecture")  # from the most to the least familiar
@@ -50,7 +57,7 @@ def intervals_of(
 
 def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> Any:
     """Half-width in log time: the widest of the intervals."""
-    return reduce(xp.maximum, [interval(scale) for interval in intervals])
+    return reduce(xp.maximum, [interval(scale, xp) for interval in intervals])
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,12 @@ UNMODELLED = (
     "--cpu-offload-gb",
     "--decode-context-parallel-size",
     "--disaggregation-mode",
+    "--mamba-cache-mode",
+    "--mamba-block-size",
+    "--mamba-full-memory-ratio",
+    "--mamba-radix-cache-strategy",
+    "--mamba-scheduler-strategy",
+    "--max-mamba-cache-size",
 )
 SWITCHES = (
     "--enable-",

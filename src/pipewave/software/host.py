@@ -57,5 +57,5 @@ def host_of(text: str | Host) -> Host:
 
 
 def _bad(text: str) -> BadInput:
-    wanted = "must look like cores=16,speed=0.8,api_servers=2, all above 0; or none, where no server stands before it"
+    wanted = "must look like cores=16,speed=0.8,api_servers=2, all above 0; or, of serve alone, none: no server"
     return BadInput(f"host = {text!r}: {wanted}", field="host")
