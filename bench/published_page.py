@@ -10,7 +10,6 @@ from typing import Any
 import matplotlib
 
 from bench.published import RESULTS
-from bench.published_fit import RESULTS as FITTED
 from bench.published_rows import METRICS
 
 matplotlib.use("svg")
@@ -52,23 +51,6 @@ def summary(scores: dict[str, Any]) -> str:
                  for i, metric in enumerate(("ttft_ms", "tpot_ms"))]  # fmt: skip
         lines.append(f"| {name} | {apart[name]['ttft_ms']['groups']} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-# What is left out of the fits of constants, from nothing to the most.
-PARTS = {"shipped": "nothing", "group": "its group", "version": "its version", "gpu": "its GPU", "model": "its model"}
-
-
-def parts(fits: dict[str, Any]) -> str:
-    """One line an engine: errors of the rows that constants are fitted on, with more and more left out of the fit."""
-    known = [engine for engine in BARS if "scored" in fits.get(engine, {})]
-    lines = [
-        f"| left out of the fit of a row's constants | {' | '.join(PARTS.values())} |",
-        "|" + "---|" * (len(PARTS) + 1),
-    ]
-    for engine in known:
-        errors = (", ".join(f"{100 * error:.1f}" for error in fits[engine]["scored"][name]) for name in PARTS)
-        lines.append(f"| {engine} | {' | '.join(errors)} |")
-    return "\n".join(lines) + "\n" if known else ""
 
 
 def _side(apart: dict[str, Any], shipped: dict[str, Any], bar: float, aiconfigurator: str) -> str:
@@ -139,7 +121,7 @@ def main() -> None:
     scores = json.loads(RESULTS.read_text("utf-8"))
     apart = deployments(json.loads(POOLS.read_text("utf-8"))) if POOLS.exists() else ""
     TABLE.write_text(
-        "\n".join(filter(None, (summary(scores), parts(json.loads(FITTED.read_text("utf-8"))), table(scores), apart))),
+        "\n".join(filter(None, (summary(scores), table(scores), apart))),
         "utf-8",
     )
     with RESULTS.with_suffix(".csv").open(encoding="utf-8", newline="") as file:

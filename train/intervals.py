@@ -26,6 +26,7 @@ POWERS = (1.0, 0.75, 0.5, 0.25, 0.0)
 TOLERANCE = 1.03  # a score this close to the best is as good: the higher power is kept
 MAX_ROWS = 40_000  # under one protocol, of every split alike and evenly spread: enough for a tail of a tenth
 ENOUGH_ROWS = 300  # of a protocol for an interval of its own
+CERTAIN = 0.99  # of rows: what the others are given is no measure of what nobody measured
 RAISED = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])  # share of what the level leaves out
 
 
@@ -158,8 +159,8 @@ class Pool:
         return np.asarray(self.ratio[np.minimum(at, len(self.ratio) - 1)])
 
     def interval(self, multiple: float) -> Interval:
-        """That multiple of the scaled width, no wider than the least certain of these rows is given."""
-        return Interval(round(multiple, 4), self.power, round(multiple * float(self.scaled.max()), 4))
+        """That multiple of the scaled width, no wider than 99 % of these rows are given."""
+        return Interval(round(multiple, 4), self.power, round(multiple * float(np.quantile(self.scaled, CERTAIN)), 4))
 
     def score(self, rows: Flags, multiple: float, level: float) -> float:
         """Mean interval score over rows, their weights counting."""

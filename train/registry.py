@@ -136,8 +136,9 @@ def further(net: str, rows: Rows, card: Path) -> dict[str, Any]:
 
 def unseen(net: str, rows: Rows, card: Path) -> dict[str, Any]:
     """The plan of members that see what the weights of a card see, but not a GPU or an architecture at a time."""
-    own = {"splits": expand(["logo:*", "lofo:*"], rows), "features": list(load(card).net.features)}
-    return plan(net, "net", rows) | own
+    whole = plan(net, "net", rows)
+    without = [name for name in whole["splits"] if name.startswith(("logo:", "lofo:"))]
+    return whole | {"splits": without, "features": list(load(card).net.features)}
 
 
 def extra(net: str, rows: Rows) -> dict[str, Any]:

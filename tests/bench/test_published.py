@@ -129,16 +129,6 @@ def test_a_whole_version_is_left_out_of_the_groups_that_hold_others() -> None:
     assert search.scored({"vllm": first}, lambda row: row.group.engine) == pytest.approx([0.3, 0.1])
 
 
-def test_scores_of_every_part_left_out_stand_side_by_side() -> None:
-    pytest.importorskip("matplotlib")
-    from bench import published_page
-
-    scored = {name: [0.15, 0.07] for name in ("group", "version", "gpu", "shipped")} | {"model": [0.21, 0.07]}
-    line = published_page.parts({"vllm": {"scored": scored}}).splitlines()[-1]
-    assert line == "| vllm | 15.0, 7.0 | 15.0, 7.0 | 15.0, 7.0 | 15.0, 7.0 | 21.0, 7.0 |"
-    assert not published_page.parts({"vllm": {}})  # fits of before
-
-
 def test_an_error_is_counted_and_named() -> None:
     found = {"id": "r", "error": {"code": "does_not_fit", "field": "gpu", "message": "too large"}}
     group = published.by_group([row(GROUPS[0], 1.0)], [found])[0]

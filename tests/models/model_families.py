@@ -20,3 +20,15 @@ def expand(value: Any) -> Any:
     if isinstance(value, dict) and "@" in value:
         return [word for run in value["@"] for word in [run.split("*", 1)[1]] * int(run.split("*", 1)[0])]
     return {name: expand(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+# A small dense model, for tests that change one field of it.
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+}

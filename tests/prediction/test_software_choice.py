@@ -226,3 +226,17 @@ def test_a_card_with_one_number_changed_is_still_predicted_as_that_card(gpu: str
 def test_a_stack_without_rows_of_a_type_here_runs_what_it_runs_elsewhere() -> None:
     found = pw.predict(pw.gemm(512, 4096, 4096), "H100", protocol="graph", stack="trtllm-1.0.0")
     assert found.impl == "torch_flow", "its rows on this GPU are of weight-only kernels"
+
+
+@pytest.mark.parametrize("framework", ["vllm", "sglang", "trtllm", "torch"])
+@pytest.mark.parametrize("protocol", ["cold", "graph", "profiler_warm"])
+def test_a_framework_without_a_version_is_answered_from_its_own_rows_and_says_which(
+    framework: str, protocol: str
+) -> None:
+    call = pw.gemm(64, 4096, 4096)
+    found = pw.predict(call, "H200", protocol=protocol, stack=framework)
+    assumed = [note for note in found.notes if note.startswith(f"{framework} names no version")]
+    assert len(assumed) == 1
+    whole = assumed[0].split(": ")[1].removesuffix(" assumed")
+    assert whole.startswith(f"{framework}-")
+    assert pw.predict(call, "H200", protocol=protocol, stack=whole).latency_us == found.latency_us

@@ -64,10 +64,12 @@ def resolve(
         source = Source("new_architecture", impl or "", used, LEVELS[-1])
         return Context(gpu, dtype, protocol, used, impl or "", options), source
     seen, card = measured_protocol(protocol), learned.card
+    named, stack = stack, stacks.versioned(stack, protocol, [name for names in card.stacks.values() for name in names])
+    guessed = f"{named} names no version: {stack} assumed" if named != stack else ""
     choice, ran = _software(family, gpu, dtype, protocol, stack, _as_trained(net, impl), options)
     basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.base_gpu))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
-    notes = tuple(filter(None, (choice.note, ran.note, elsewhere)))
+    notes = tuple(filter(None, (guessed, choice.note, ran.note, elsewhere)))
     source = Source(basis, ran.impl, choice.stack, ran.level, notes, nearest == "measured_gpu")
     used = choice.measured_as
     return Context(gpu, dtype, protocol, used, ran.impl, options, _other_version(stack, used)), source

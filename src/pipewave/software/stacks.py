@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 DEFAULT = {"cold": "vllm-0.22.1", "serving": "vllm-0.22.1", "graph": "vllm-0.24.0", "profiler_warm": "torch-2.8"}
 PROTOCOLS = tuple(DEFAULT)
@@ -57,6 +57,15 @@ def measured_as(stack: str, known: Sequence[str]) -> str:
     """The name under which a stack's kernels were measured: its own, or that of the library it calls."""
     below = UNDERLYING.get(stack, stack)
     return below if stack not in known and below in known else stack
+
+
+def versioned(stack: str | None, protocol: str, known: Iterable[str]) -> str | None:
+    """A stack that names no version as the usual one of its framework, else as the newest known; others as they are."""
+    if not stack or version_of(stack):
+        return stack
+    usual = DEFAULT[protocol]
+    same = [name for name in known if framework(name) == stack]
+    return usual if framework(usual) == stack else max(same, key=version, default=stack)
 
 
 def default(protocol: str, known: Sequence[str], otherwise: str | None) -> str:
