@@ -177,6 +177,18 @@ def test_anyone_can_enter_a_selector(tmp_path: Path) -> None:
         leaderboard.leaderboard(tmp_path, ["pipewav"])
 
 
+def test_a_selector_of_ones_own_file_stands_on_the_board(tmp_path: Path) -> None:
+    spaces.write(space(), tmp_path / f"product{spaces.SUFFIX}")
+    file = tmp_path / "mine.py"
+    file.write_text("from pipewave.tune.own.leaderboard import Default\n\n\nclass Mine(Default):\n    name = 'mine'\n")
+    answer = leaderboard.leaderboard(tmp_path, [f"{file}:Mine", "default"])["spaces"]["product"]
+    assert answer["mine"]["mean_regret"] == answer["default"]["mean_regret"]
+    with pytest.raises(BadInput, match="no subclass"):
+        leaderboard.leaderboard(tmp_path, [f"{file}:Absent"])
+    with pytest.raises(BadFile, match=r"none\.py"):
+        leaderboard.leaderboard(tmp_path, [f"{tmp_path / 'none.py'}:Mine"])
+
+
 def test_a_card_says_what_a_space_is() -> None:
     text = spaces.card(space())
     assert "80, of which 40 to test on" in text

@@ -254,7 +254,9 @@ def reachable(
 
 def evaluate(
     kernels: Annotated[str, typer.Option("--kernels", help="Kernels, or all that are recorded.")] = "all",
-    selectors: Annotated[str, typer.Option(help="Selectors, separated by commas, or all.")] = "all",
+    selectors: Annotated[
+        str, typer.Option(help="Selectors, separated by commas; of spaces also FILE.py:CLASS.")
+    ] = "all",
     recordings: Annotated[Path, typer.Option(help="Folder of recordings.")] = RECORDINGS,
     spaces: Annotated[Path | None, typer.Option(help="Folder of spaces of any kernel (T4 JSON), instead.")] = None,
     as_json: AsJson = False,
@@ -271,6 +273,8 @@ def evaluate(
             return
         for space, figures in board["spaces"].items():
             show([{"selector": each, **row} for each, row in figures.items()], "table", title=space)
+        for each, why in board["skipped"].items():
+            typer.echo(f"skipped {each}: {why}", err=True)
         return
     from pipewave.cli.tuning import pairs_line, regret_rows
     from pipewave.tune.evaluate import evaluate_all, recorded

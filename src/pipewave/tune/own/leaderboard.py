@@ -1,7 +1,7 @@
 """Selectors over recorded spaces of any kernel: anchors in, a choice for each launch never measured out.
 
-To enter a selector, subclass `SpaceSelector` and name it: it sees a space's anchors, then chooses at test launches by
-their sizes and counts alone. `score` gives everyone the same figures.
+To enter a selector, subclass `SpaceSelector` and name it (`tune evaluate --selectors FILE.py:CLASS`): it sees a
+space's anchors, then chooses at test launches by their sizes and counts alone. `score` gives everyone the same figures.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from pipewave.errors import BadInput
 from pipewave.tune.evaluate import regrets, summary
+from pipewave.tune.imported import kernel_file
 from pipewave.tune.own.anchors import Anchors, Floats, Ints
 from pipewave.tune.own.model import Model, Prior, fit
 from pipewave.tune.own.peaks import Peaks, peaks_of
@@ -163,22 +164,38 @@ def figures(halves: Floats, us: Floats, chosen: Ints, default: Ints) -> dict[str
             "speed_up": float(np.exp(np.log(gain).mean())), "speed_up_max": float(gain.max())}  # fmt: skip
 
 
+def selector_of(name: str) -> type[SpaceSelector]:
+    """A selector by its name, or anybody's own as FILE.py:CLASS. Runs the file, as an import would.
+
+    Raises:
+        BadInput: an unknown name, or no subclass of `SpaceSelector`. BadFile: the file cannot be imported.
+    """
+    if name in SELECTORS:
+        return SELECTORS[name]
+    if ":" not in name:
+        known = ", ".join(SELECTORS)
+        raise BadInput(f"selector {name!r} is not known; known: {known}, or FILE.py:CLASS", field="selectors")
+    module, wanted = kernel_file(name)
+    made = getattr(module, wanted, None)
+    if not (isinstance(made, type) and issubclass(made, SpaceSelector)):
+        raise BadInput(f"selector {name!r}: {wanted} is no subclass of SpaceSelector", field="selectors")
+    return made
+
+
 def leaderboard(folder: Path, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Every selector over every space of a folder: {"spaces": {space: {selector: figures}}, "skipped": …}.
 
     Raises:
-        BadInput: an unknown selector. BadFile: no spaces.
+        BadInput: an unknown selector. BadFile: no spaces, or a selector's file that cannot be imported.
     """
-    unknown = sorted(set(names or ()) - set(SELECTORS))
-    if unknown:
-        raise BadInput(f"selector {unknown[0]!r} is not known; known: {', '.join(SELECTORS)}", field="selectors")
+    selectors = {name: selector_of(name) for name in names or SELECTORS}
     spaces: dict[str, dict[str, Mapping[str, float]]] = {}
     skipped: dict[str, str] = {}
     for path in found(folder):
         of = read(path)
-        for name in names or SELECTORS:
+        for name, made in selectors.items():
             try:
-                spaces.setdefault(path.name.partition(".")[0], {})[name] = score(of, SELECTORS[name]())
+                spaces.setdefault(path.name.partition(".")[0], {})[made.name or name] = score(of, made())
             except ImportError as problem:
                 skipped[name] = str(problem)
     return {"spaces": spaces, "skipped": skipped}
