@@ -35,6 +35,7 @@ SIZES, CURVES, PAPER = (
     ROOT / "train/paper/results.json",
 )
 COLLECTIVES = RESULTS / "collective_sizes.json"
+COLLECTIVE_VERSIONS = RESULTS / "collective_versions.json"
 COLLECTIVE_BARS = {"below 1 MiB": 12.0, "from 1 MiB": 5.0}
 NORMS, NORM_BAR = {"rmsnorm": "RMSNorm", "silu_and_mul": "SiLU-and-multiply"}, 4.0
 PLOTTED = ("gemm", "attention prefill", "attention decode", "fused_moe", "rmsnorm", "silu_and_mul", "all_reduce")
@@ -105,6 +106,7 @@ def text() -> str:
         "splits": "\n\n".join(_splits()),
         "sizes": tables.markdown(_sizes()),
         "collectives": tables.markdown(_collectives()),
+        "collective_versions": tables.markdown(_collective_versions()),
         "norms": _norms(),
         "versions": tables.markdown(versions.bars()),
         "by_version": tables.markdown(versions.by_version()),
@@ -119,6 +121,16 @@ def text() -> str:
 def _drawn(line: str) -> bool:
     """False for a figure of rows that were never at hand."""
     return not line.startswith("![") or (PAGE.parent / line.partition("](")[2].rstrip(")")).exists()
+
+
+def _collective_versions() -> list[dict[str, Any]]:
+    """Errors of older versions, sizes held out and versions left out, by `bench.collective_versions`."""
+    lines = json.loads(COLLECTIVE_VERSIONS.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        shown = found.setdefault(line["net"], {"net": line["net"]})
+        shown[f"{line['left out']} left out: MAPE %; inside %"] = f"{line['mape']:.1f}; {line['inside']:.0f}"
+    return list(found.values())
 
 
 def _collectives() -> list[dict[str, Any]]:

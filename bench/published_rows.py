@@ -70,6 +70,9 @@ OTHERS: dict[tuple[str, str], dict[str, Any]] = {
 # The corpus states 8,192 tokens a step for all of InferenceX's runs of vLLM; the script of these sets 2 × ISL, which
 # the recipe of such launches knows (`software/deployments/recipes.yaml`).
 OTHER_BUDGET, OTHER_SINCE = ("InferenceX", "vllm", "B200", "MiniMax-M2.5"), "0.19"
+# What launches of such rows say that a case cannot: --mamba-ssm-dtype bfloat16 (InferenceX
+# benchmarks/single_node/qwen3.5_fp8_b200.sh, qwen3.5_fp8_b200_mtp.sh, qwen3.5_fp8_h200.sh of March 2026).
+TEXTS: dict[tuple[str, str], dict[str, Any]] = {(QWEN, "fp8"): {"mamba_ssm_dtype": "bfloat16"}}
 DRAFTED = {"speculative": "mtp"}
 CARDS = Path(__file__).resolve().parents[1] / ".cache" / "cards"
 
@@ -220,7 +223,12 @@ def _other(config: Path, precision: str) -> Path:
     """A card like another, its weights in another precision."""
     card, section = json.loads((config / "config.json").read_text("utf-8")), OTHERS[config.name, precision]
     made, modelopt = CARDS / f"{config.name}-{precision}", "quant_algo" in section
-    files = {"config.json": card | {"quantization_config": None if modelopt else section}}
+    text = card.get("text_config", {}) | TEXTS.get((config.name, precision), {})
+    files = {
+        "config.json": card
+        | ({"text_config": text} if text else {})
+        | {"quantization_config": None if modelopt else section}
+    }
     files |= {"hf_quant_config.json": {"quantization": section}} if modelopt else {}
     for name, content in files.items():
         sealed.replace(made / name, json.dumps(content).encode())  # other processes read them, too

@@ -3,7 +3,7 @@
 Published disaggregated rows of SGLang are simulated with each time of a grid in place of the shipped one
 (`software/deployments/handover.yaml`), everything else as shipped. By what joins the pools and how prefill engines are
 cut, the time with the least mean error of groups is printed, and each group's error with the time that the other groups
-of its kind would take: errors are mean absolute logarithms of predicted over measured TTFT and TPOT, groups alike.
+of its kind would take: errors are mean absolute errors of TTFT and TPOT, as `bench.published` has them, groups alike.
 The first waves of a run's requests are simulated (`WAVES`). `--seconds` ends the command when so many have passed; the
 same command goes on.
 """
@@ -77,7 +77,7 @@ def _simulated(row: Row) -> dict[str, Any]:
     errors = {}
     for ms in GRID_MS:
         seen = client(replace(pools, send_s=1e-3 * ms).record(traffic), traffic)
-        errors[ms] = mean(abs(math.log(seen[name] / row.measured[name])) for name in ("ttft_ms", "tpot_ms"))
+        errors[ms] = mean(abs(seen[name] / row.measured[name] - 1.0) for name in ("ttft_ms", "tpot_ms"))
     return {"id": row.id, "way": pools.way, "errors": errors}
 
 

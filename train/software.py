@@ -41,7 +41,8 @@ def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, f
     every = [one for one in outcomes if one.software in LEVELS[1:]]
     own = {level: [one for one in every if one.software == level] for level in CALIBRATED}
     pooled = {level: found if len(found) >= ENOUGH else every for level, found in own.items() if level != FURTHEST}
-    pooled |= {FURTHEST: own[FURTHEST]}  # without enough of its own, answers are as wide as those of nearer levels
+    if len({one.dtype for one in own[FURTHEST]}) > 1:  # what one type's kernels do says nothing of another's
+        pooled[FURTHEST] = own[FURTHEST]
     typed = {
         f"{level}|{dtype}": [one for one in found if one.dtype == dtype]
         for level, found in own.items()

@@ -151,6 +151,7 @@ def test_launches_that_draft_take_as_many_requests_as_are_in_flight() -> None:
     assert (plain["max_num_seqs"], drafting["max_num_seqs"]) == (128, 256)
     assert plain["gemm_backend"] == drafting["gemm_backend"] == "flashinfer_trtllm"
     assert "gemm_backend" not in recipe("sglang:0.5.10", qwen).settings
+    assert plain["overlaps"] and "overlaps" not in drafting  # launched without the radix cache that would forbid it
 
 
 def test_a_recipe_is_of_servers_unless_it_says_so() -> None:

@@ -117,6 +117,15 @@ def test_small_and_large_messages_are_held_alike_in_another_start() -> None:
     assert found.inside(Interval(6.95))["large"] > 99.0  # what holds small ones, as a multiple of the scale
 
 
+def test_a_type_of_a_level_counts_without_the_level() -> None:
+    known = {"measured_gpu": Interval(0.1, 0.0), "nearest_version": Interval(0.3, 0.0)}
+    known |= {"other_framework|int4": Interval(0.9, 0.0)}
+    half = [
+        half_width(intervals_of(known, "measured_gpu", "", "other_framework", kind), 0.1) for kind in ("int4", "fp8")
+    ]
+    assert half == [0.9, 0.3]
+
+
 def test_an_interval_grows_no_wider_than_the_least_certain_row_that_settled_it() -> None:
     """A call far less certain than all rows would get a factor of ten each way by a power law."""
     interval = Interval(50.0, 1.75, 0.25)

@@ -11,7 +11,7 @@ from pipewave.models.adapters import Lora, beside
 from pipewave.models.feeding import feed
 from pipewave.models.mixing import after, before, lengths
 from pipewave.models.seeing import see
-from pipewave.models.shard import ALONE, Parallel, padded_vocab
+from pipewave.models.shard import ALONE, Parallel, padded_vocab, state_bytes
 from pipewave.models.spec import Layer, ModelSpec
 from pipewave.models.stage import ACT, COMPILED, Batch, Stage, Use
 
@@ -25,7 +25,8 @@ class Deployment:
     `nodes`: hosts one tensor group spans; `group_nodes`: hosts that all data-parallel ranks span, among which
     `exchange` brings tokens to experts. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
     streams activations. `separate_attention`: attention runs prompts and decodes of one step as two kernels.
-    `one_head_norm`: one kernel norms the heads of queries and keys.
+    `one_head_norm`: one kernel norms the heads of queries and keys. `state_width`: bytes that the engine stores an
+    element of a recurrent state in (0: as the model says).
     """
 
     model: ModelSpec
@@ -39,6 +40,12 @@ class Deployment:
     exchange: str = ""
     one_head_norm: bool = False
     lora: Lora | None = None
+    state_width: int = 0
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of the recurrent states of one sequence on the fullest rank."""
+        return state_bytes(self.model, self.parallel, self.state_width)
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
         """Every kernel one rank of pipeline stage `stage` launches for a batch, in order, equal layers counted once."""

@@ -42,8 +42,9 @@ class Mixer:
         """Cache bytes one more token takes, windows apart."""
         return 0.0
 
-    def state_bytes(self, tp: int = 1) -> int:
-        """Bytes one sequence holds on a rank whatever its length."""
+    def state_bytes(self, tp: int = 1, width: int = 0) -> int:
+        """Bytes one sequence holds on a rank whatever its length; `width`: bytes an engine stores an element of a
+        recurrent state in (0: as the model says)."""
         return 0
 
 
@@ -241,7 +242,7 @@ class Compressed(Mixer):
     def cache_bytes(self, length: float, width: int, tp: int = 1, chunk: int = 0) -> float:
         return self.entry_bytes * min(length, self.window + chunk) + self.token_bytes(width, tp) * length
 
-    def state_bytes(self, tp: int = 1) -> int:
+    def state_bytes(self, tp: int = 1, width: int = 0) -> int:
         """What compressors keep of the tokens of an entry to come: values and gates in fp32, twice as many where
         entries overlap (with an indexer). vLLM 0.22.1, models/deepseek_v4/compressor.py."""
         overlap = 2 if self.indexer else 1
@@ -287,6 +288,6 @@ class Recurrent(Mixer):
     def divided(self) -> dict[str, int]:
         return {f"{self.kind} heads": self.heads}
 
-    def state_bytes(self, tp: int = 1) -> int:
-        state = self.heads // tp * self.key_dim * self.value_dim * self.state_width
+    def state_bytes(self, tp: int = 1, width: int = 0) -> int:
+        state = self.heads // tp * self.key_dim * self.value_dim * (width or self.state_width)
         return state + self.channels // tp * max(self.kernel - 1, 0) * 2

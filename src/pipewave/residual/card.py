@@ -50,8 +50,9 @@ def intervals_of(
     elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always.
     """
     bases = [name for name in (AGAIN, *BASES[: BASES.index(basis) + 1]) if name in known]
-    levels = (software,) if software in known else LEVELS[1 : LEVELS.index(software) + 1]
-    added = (known.get(f"{name}|{dtype}", known[name]) for name in levels if name in known)
+    told = {name: f"{name}|{dtype}" if f"{name}|{dtype}" in known else name for name in LEVELS[1:]}
+    levels = (software,) if told.get(software) in known else LEVELS[1 : LEVELS.index(software) + 1]
+    added = (known[told[name]] for name in levels if told[name] in known)
     return (*(known.get(f"{name}|{protocol}", known[name]) for name in bases), *added)
 
 

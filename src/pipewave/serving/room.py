@@ -7,7 +7,7 @@ import math
 from pipewave.errors import BadInput
 from pipewave.models.kernels import Deployment
 from pipewave.models.mixers import Mixer, Mla, Recurrent
-from pipewave.models.shard import element_bytes, state_bytes
+from pipewave.models.shard import element_bytes
 from pipewave.serving.limits import Limits
 from pipewave.serving.states import Kept
 from pipewave.serving.traffic import Traffic
@@ -76,7 +76,7 @@ def prefix_notes(runner: Runner, limits: Limits, traffic: Traffic) -> tuple[str,
 def _pages(deployment: Deployment, memory: Budget, page_size: int, longest: int, chunk: int) -> tuple[int, int]:
     """Pages of the cache, and those that a request's states take of them."""
     one, two = (held_bytes(deployment, memory, count, longest, chunk, 0) for count in (1, 2))
-    state = state_bytes(deployment.model, deployment.parallel)
+    state = deployment.state_bytes
     if two == one:
         return int(memory.kv * GIB / state) * STATELY if state else 0, memory.states * STATELY
     pages = int(caches_in(deployment, memory, longest, chunk, 0) * longest) // page_size
@@ -106,7 +106,7 @@ def _block_tokens(deployment: Deployment, whole_chunks: bool) -> int:
     unit = math.lcm(recurrences[0].chunk, unit) if whole_chunks else unit
     if not attention:
         return unit
-    state = max(each.state_bytes(tp) for each in recurrences)
+    state = max(each.state_bytes(tp, deployment.state_width) for each in recurrences)
     return unit * math.ceil(state / (unit * attention[0].token_bytes(width, tp)))
 
 

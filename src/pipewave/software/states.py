@@ -28,7 +28,8 @@ class StateRule:
     tokens: 0: those of an attention block as large as a state. asked: only where the user asks for a cache of prefixes.
     share: of the cache's memory, a pool of states (0: one pool of pages). each: states that a running request takes;
     room: states without which none is admitted. drafted: states beside one for every drafted token while it drafts.
-    serial: nothing is scheduled while a step runs. undrafted: none are kept while tokens are drafted.
+    serial: nothing is scheduled while a step runs. undrafted: none are kept while tokens are drafted. width: bytes an
+    element is stored in (0: those of the model's type).
     """
 
     keeps: str = NONE
@@ -40,12 +41,15 @@ class StateRule:
     drafted: int = 0
     serial: bool = False
     undrafted: bool = False
+    width: int = 0
 
     def held(self, prefix_cache: bool | None, drafts: bool) -> StateRule:
         """The rule that holds where a cache of prefixes is wanted, or not, or nothing is said."""
         wanted = (not self.asked if prefix_cache is None else prefix_cache) and not (drafts and self.undrafted)
         unsaid = self.asked and prefix_cache is None
-        return self if wanted and self.keeps != NONE else StateRule(asked=unsaid, drafted=self.drafted)
+        return (
+            self if wanted and self.keeps != NONE else StateRule(asked=unsaid, drafted=self.drafted, width=self.width)
+        )
 
 
 UNKEPT = StateRule()

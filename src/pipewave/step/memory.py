@@ -10,7 +10,7 @@ from pipewave.gpus import GPU
 from pipewave.models.kernels import ACT, Deployment
 from pipewave.models.mixers import Recurrent
 from pipewave.models.shard import cache_bytes as tokens_bytes
-from pipewave.models.shard import kv_bytes_per_token, padded_vocab, stage_bytes, state_bytes
+from pipewave.models.shard import kv_bytes_per_token, padded_vocab, stage_bytes
 from pipewave.models.spec import Layer, Moe
 from pipewave.software.engines import Engine
 from pipewave.step.setting import setting_of
@@ -125,7 +125,7 @@ def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_toke
     rule = engine.states
     pool = left * rule.share if deployment.model.has(Recurrent) else 0.0
     per_token = kv_bytes_per_token(deployment.model, parallel, deployment.kv_dtype)
-    per_token = per_token or state_bytes(deployment.model, parallel) / (deployment.model.max_length or UNBOUNDED) or ACT
+    per_token = per_token or deployment.state_bytes / (deployment.model.max_length or UNBOUNDED) or ACT
     tokens = int((left - pool) * GIB / (per_token * engine.page_size)) * engine.page_size
     return Budget(total, weights, activations, fixed, left, free, tokens, engine.windows_once, pool, rule.room)
 
@@ -165,7 +165,7 @@ def cache_bytes(deployment: Deployment, length: int, *, chunk: int = 0, states: 
     """
     model, parallel = deployment.model, deployment.parallel
     cached = tokens_bytes(model, length, parallel, deployment.kv_dtype, chunk=chunk)
-    return cached + states * state_bytes(model, parallel)
+    return cached + states * deployment.state_bytes
 
 
 def held_bytes(
@@ -198,4 +198,4 @@ def caches_in(deployment: Deployment, memory: Budget, length: int, chunk: int, s
 
 def states_in(deployment: Deployment, memory: Budget) -> float:
     """States that a pool of their own holds."""
-    return memory.state_pool * GIB / state_bytes(deployment.model, deployment.parallel)
+    return memory.state_pool * GIB / deployment.state_bytes

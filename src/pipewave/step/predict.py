@@ -80,6 +80,7 @@ class Runner:
             separate_attention=engine.separate_attention,
             one_head_norm=engine.one_head_norm,
             exchange=engine.exchange,
+            state_width=engine.states.width,
         )
         return cls(set_up, gpu, engine)
 
