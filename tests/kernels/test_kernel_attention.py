@@ -112,7 +112,7 @@ def test_decode_reads_keys_and_values_once() -> None:
 def test_no_measured_call_beats_its_floor() -> None:
     measured = [row for row in rows(MEASURED) if row["protocol"] == "cold"]
     cases = [{"dtype": "bf16", **row["case"], "impl": row["impl"], "stack": row["stack"]} for row in measured]
-    answers = pw.prediction.api.predict_cases(cases, H200, "cold")
+    answers = pw.predict(cases, H200, protocol="cold")
     ratio = np.array([row["latency_us"] for row in measured]) / answers.floor_us
     assert ratio.min() >= 1.0
     assert 1.5 < np.median(ratio) < 20

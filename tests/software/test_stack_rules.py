@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from pipewave import kernels
+from pipewave.calls.families import from_dict
 from pipewave.errors import BadFile, PipewaveError
 from pipewave.gpus import GPU, find, names
 from pipewave.physics.arith import SCALAR
-from pipewave.prediction.api import predict_cases
+from pipewave.prediction.api import predict_list
 from pipewave.prediction.in_step import write_back_s
 from pipewave.software import stack_rules as rules
 from pipewave.software.known import changes
@@ -245,7 +246,7 @@ def answerable(family: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
         if family == "steps":
             protocol = "serving"
         try:
-            predict_cases([case], gpu_of(gpu), protocol)
+            predict_list([from_dict(case)], gpu_of(gpu), protocol)
         except PipewaveError:
             continue
         out.setdefault((gpu, protocol), []).append(case)
@@ -262,7 +263,7 @@ def answers(family: str) -> Iterator[list[float]]:
         ours = "vllm_triton_attn"  # that a framework calls it, no shipped row says
         yield [write_back_s(0.5, 1e9, kernels.family_of("attention"), find("H100"), SCALAR, ours)]
     for (gpu, protocol), cases in answerable(family).items():
-        found = predict_cases(cases, gpu_of(gpu), protocol)
+        found = predict_list(list(map(from_dict, cases)), gpu_of(gpu), protocol)
         yield [*found.latency_us.tolist(), *found.low_us.tolist(), *found.ceiling_us.tolist()]
 
 
