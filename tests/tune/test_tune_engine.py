@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,3 +206,21 @@ def test_the_command_lists_files_without_a_gpu() -> None:
     names = [row["file"] for row in json.loads(answer.stdout)["files"]]
     assert DENSE["vllm"].format(2112, 7168, "NVIDIA_H200") in names
     assert len(ANCHORS) == len(set(ANCHORS))
+
+
+def test_an_engine_that_prints_spoils_no_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Printing(MadeUp):
+        def __init__(self, engine: str) -> None:
+            sys.stdout.write(f"{engine} says hello\n")
+            super().__init__()
+
+    monkeypatch.setattr("pipewave.cli.tuning.need_gpu", lambda: None)
+    monkeypatch.setattr("pipewave.tune.engine.gpu.GpuTimer", Printing)
+    app = typer.Typer()
+    commands.register(app)
+    words = ["tune", "engine", "vllm", "--model", "Qwen3-30B-A3B", "--most", "64", "--out", str(tmp_path), "--json"]
+    answer = CliRunner().invoke(app, words)
+    assert answer.exit_code == 0, answer.output
+    (row,) = json.loads(answer.stdout)["files"]
+    assert np.divide(row["default_us"], row["us"]) == pytest.approx(row["gain"])
+    assert "says hello" in answer.stderr
