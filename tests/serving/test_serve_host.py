@@ -35,5 +35,5 @@ def test_many_short_chats_are_as_fast_as_the_host() -> None:
 def test_text() -> None:
     assert host_of("cores=16,speed=0.8,api_servers=2") == Host(16, 0.8, 2)
     for text in ("cores=0", "speed=fast", "threads=3", "api_servers=0", "speed=nan"):
-        with pytest.raises(BadInput, match="or none"):
+        with pytest.raises(BadInput, match="of serve alone, none"):
             host_of(text)

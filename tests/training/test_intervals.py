@@ -126,6 +126,13 @@ def test_a_type_of_a_level_counts_without_the_level() -> None:
     assert half == [0.9, 0.3]
 
 
+def test_a_cold_call_on_a_new_architecture_is_no_more_certain_than_a_replay() -> None:
+    known = {"measured_gpu": Interval(0.1, 0.0), "new_architecture": Interval(0.2, 0.0)}
+    known |= {"new_architecture|cold": Interval(0.15, 0.0), "new_architecture|graph": Interval(0.4, 0.0)}
+    assert half_width(intervals_of(known, "new_architecture", "cold"), 0.1) == 0.4
+    assert half_width(intervals_of(known, "measured_gpu", "cold"), 0.1) == 0.1
+
+
 def test_an_interval_grows_no_wider_than_the_least_certain_row_that_settled_it() -> None:
     """A call far less certain than all rows would get a factor of ten each way by a power law."""
     interval = Interval(50.0, 1.75, 0.25)

@@ -47,13 +47,16 @@ def intervals_of(
 
     `basis|protocol` stands in for a basis where a protocol has an interval of its own. A level of `software` adds its
     own (that of the type, where it has one), or where it has none those of all nearer levels: a version known
-    elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always.
+    elsewhere and a neighbour known here are wrong by different amounts, and neither is nearer always. Cold rows are of
+    one architecture: on others, a cold call is no more certain than a replay, which was measured on all.
     """
     bases = [name for name in (AGAIN, *BASES[: BASES.index(basis) + 1]) if name in known]
     told = {name: f"{name}|{dtype}" if f"{name}|{dtype}" in known else name for name in LEVELS[1:]}
     levels = (software,) if told.get(software) in known else LEVELS[1 : LEVELS.index(software) + 1]
     added = (known[told[name]] for name in levels if told[name] in known)
-    return (*(known.get(f"{name}|{protocol}", known[name]) for name in bases), *added)
+    replayed = (f"{BASES[-1]}|graph",) if (basis, protocol) == (BASES[-1], "cold") else ()
+    elsewhere = (known[name] for name in replayed if name in known)
+    return (*(known.get(f"{name}|{protocol}", known[name]) for name in bases), *elsewhere, *added)
 
 
 def half_width(intervals: Sequence[Interval], scale: Any, xp: Arith = ARRAY) -> Any:
