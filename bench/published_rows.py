@@ -67,9 +67,6 @@ OTHERS: dict[tuple[str, str], dict[str, Any]] = {
         + [f"{LAYERS}.{layer}.{name}" for layer in range(60) for name in KEPT],
     },
 }
-# The corpus states 8,192 tokens a step for all of InferenceX's runs of vLLM; the script of these sets 2 × ISL, which
-# the recipe of such launches knows (`software/deployments/recipes.yaml`).
-OTHER_BUDGET, OTHER_SINCE = ("InferenceX", "vllm", "B200", "MiniMax-M2.5"), "0.19"
 # What launches of such rows say that a case cannot: --mamba-ssm-dtype bfloat16 (InferenceX
 # benchmarks/single_node/qwen3.5_fp8_b200.sh, qwen3.5_fp8_b200_mtp.sh, qwen3.5_fp8_h200.sh of March 2026).
 TEXTS: dict[tuple[str, str], dict[str, Any]] = {(QWEN, "fp8"): {"mamba_ssm_dtype": "bfloat16"}}
@@ -206,16 +203,9 @@ def _case(folder: Path, line: dict[str, str]) -> dict[str, Any]:
     config = _other(config, line["precision"]) if (config.name, line["precision"]) in OTHERS else config
     case: dict[str, Any] = {"id": line["id"], "model": str(config) if config.is_dir() else name}
     case |= {name: line[name] for name in WORDS if line[name]}
-    case |= {name: int(float(line[name])) for name in COUNTS if line[name] and not _wrong(line, name)}
+    case |= {name: int(float(line[name])) for name in COUNTS if line[name]}
     apart = {"disaggregated": True} if "disaggregated" in line["needs"] else {}
     return case | apart | {name: float(line[name]) for name in NUMBERS if line[name]}
-
-
-def _wrong(line: dict[str, str], name: str) -> bool:
-    """Whether a column states what the run's own launch script says otherwise."""
-    source, *rest = OTHER_BUDGET
-    those = line["source"].startswith(source) and rest == [line[part] for part in ("engine", "gpu", "model")]
-    return name == "max_num_batched_tokens" and those and numbered(line["version"]).startswith(OTHER_SINCE)
 
 
 @cache
