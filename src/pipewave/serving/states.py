@@ -104,9 +104,8 @@ class States:
     def __init__(self, kept: Kept, prompts: Sequence[Sequence[int]], tokens: int, idle: Shelf) -> None:
         self.kept, self.prompts, self.tokens = kept, prompts, tokens
         self.shelf = Shelf() if kept.slots else idle
-        self.places: dict[
-            int, dict[int, int]
-        ] = {}  # block → where states are kept behind it → prompts they are open to
+        # Block → tokens at which states are kept behind it → how long a prompt must be to use one in that block.
+        self.places: dict[int, dict[int, int]] = {}
         self.branches: dict[int, int] = {}  # request → tokens to which the cache knows its prompt, beyond any state
 
     def reach(self, request: int, prompt: int, found: int) -> int:

@@ -27,7 +27,6 @@ T4_VERSION = "1.0.0"
 SUFFIX = ".t4.json.gz"
 SHAPE = "shape."
 INVALID = "compile"
-BUSY = 0.15  # share of disturbed rounds from which on a launch is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +43,6 @@ class Space:
     resident: Ints
     default: Ints
     is_test: tuple[bool, ...]
-
-    def calm(self) -> Space:
-        """The space without launches of which many rounds were disturbed: their times are of a busy host."""
-        many = [np.mean([us > disturbed_from(runs) for runs in row for us in runs]) > BUSY for row in self.runs]
-        keep, held = np.flatnonzero(~np.array(many)), self.held()
-        meta = {**self.meta, "disturbed_launches": len(many) - len(keep)}
-        return Space(meta, tuple(self.shapes[i] for i in keep), self.configs, tuple(self.runs[i] for i in keep),
-                     self.counts[keep], held[keep], self.default[keep],
-                     tuple(self.is_test[i] for i in keep))  # fmt: skip
 
     def held(self) -> Ints:
         """Blocks [s, c] that an SM holds at once."""
