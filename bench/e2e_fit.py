@@ -23,12 +23,13 @@ from pipewave.software.engines import FILE
 from pipewave.step import Engine, find_engine
 
 # µs. Traces: 0.4 between the kernels of a graph, of which there are a third more than modelled (split-K and split-KV
-# reductions); 1 to 3 in streams; 100 to 140 of copies and sampling a decode step. The rest: what Python can take.
+# reductions); 1 to 3 in streams; 100 to 140 of copies and sampling a decode step. A launch: what prompts of nine other
+# models on another card and host allow (`python -m bench.kind_launches`). The rest: what Python can take.
 RANGES = {
     "node_us": (0.4, 0.8),
     "stream_us": (1.0, 3.0),
     "step_us": (500.0, 6000.0),
-    "launch_us": (5.0, 150.0),
+    "launch_us": (55.0, 71.0),
     "layer_us": (20.0, 600.0),
     "decode_host_us": (80.0, 200.0),
     "prefill_host_us": (200.0, 4000.0),

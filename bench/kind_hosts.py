@@ -7,20 +7,12 @@ run which wait for the host, the point itself left out.
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
 from bench.e2e_steps import measure_loads
 from bench.e2e_vllm import print_scores, score
-from bench.kinds import CUT, FOLDER, GPU, backend, host_bound, points
-from pipewave.gpus import find
-from pipewave.measure.engine.launch import config_of
-from pipewave.models import load
-from pipewave.models.kernels import Deployment
-from pipewave.models.shard import Parallel
+from bench.kinds import as_measured, host_bound, points, runner_of
 from pipewave.physics.demand import Array
-from pipewave.step import Runner, find_engine
 
 FACTORS = np.geomspace(0.4, 4.0, 47)
 
@@ -42,18 +34,9 @@ def told(errors: Array, owners: list[str], waits: Array) -> Array:
 def main() -> None:
     """Print errors by phase and model, untold and told."""
     chosen = points()
-    engine = find_engine("vllm").what_if(fused_norm_mib=0.0, routing="random")
-
-    @cache
-    def runner(name: str, tp: int) -> Runner:
-        model, _, layers = name.partition(CUT)
-        config = config_of(str(FOLDER / f"{model}.json"), int(layers))
-        return Runner.of(
-            Deployment(load(config), Parallel(tp)), find(GPU), engine.what_if(delta_backend=backend(model))
-        )
-
+    engine = as_measured()
     real = np.array([point.measured_ms for point in chosen])
-    loads = measure_loads(chosen, runner)
+    loads = measure_loads(chosen, runner_of)
     errors = np.array([100 * (loads.predict_ms(engine.hosted(f, f)) / real - 1) for f in FACTORS])
     waits = host_bound(loads, engine)
     owners = [f"{point.model} {point.phase}" for point in chosen]

@@ -66,6 +66,21 @@ def quickest(found: list[Point]) -> list[Point]:
     return list(best.values())
 
 
+@cache
+def as_measured() -> Engine:
+    """vLLM as these runs had it: FlashInfer, which fuses norms into all-reduces, was not installed."""
+    return find_engine("vllm").what_if(fused_norm_mib=0.0, routing="random")
+
+
+@cache
+def runner_of(name: str, tp: int) -> Runner:
+    """The deployment of a run, by `named`."""
+    model, _, layers = name.partition(CUT)
+    config = config_of(str(FOLDER / f"{model}.json"), int(layers))
+    engine = as_measured().what_if(delta_backend=backend(model))
+    return Runner.of(Deployment(load(config), Parallel(tp)), find(GPU), engine)
+
+
 def host_bound(loads: Measured, engine: Engine) -> NDArray[np.bool_]:
     """Whether some step of a point is predicted to wait for a host slower than its kernels [point]."""
     waits = engine.gaps_us(loads.loads)["launch"] > 0.0
@@ -79,17 +94,9 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="unsteady and repeated points too")
     given = parser.parse_args()
     chosen = points(steady=not given.all)
-    engine = find_engine("vllm").what_if(fused_norm_mib=0.0, routing="random")
-
-    @cache
-    def runner(name: str, tp: int) -> Runner:
-        model, _, layers = name.partition(CUT)
-        config = config_of(str(FOLDER / f"{model}.json"), int(layers))
-        chosen = engine.what_if(delta_backend=backend(model))
-        return Runner.of(Deployment(load(config), Parallel(tp)), find(GPU), chosen)
-
+    engine = as_measured()
     real = np.array([point.measured_ms for point in chosen])
-    loads = measure_loads(chosen, runner)
+    loads = measure_loads(chosen, runner_of)
     errors = {"shipped": 100 * (loads.predict_ms(engine) / real - 1)}
     print_scores({name: score(chosen, part) for name, part in errors.items()})
     print("\nWithout the points that wait for the host, whose pace is the machine's:\n")

@@ -268,13 +268,6 @@ def test_the_corpus_reads_into_cases() -> None:
         assert one.measured
 
 
-@pytest.mark.skipif(not (corpus() / "serving").is_dir(), reason="the corpus is not here")
-def test_a_column_that_the_launch_script_contradicts_is_not_asked() -> None:
-    minimax = [row for row in read(corpus()) if row.group.model == "MiniMax-M2.5" and row.group.gpu == "B200"]
-    stated = {row.case["version"][:4]: "max_num_batched_tokens" in row.case for row in minimax}
-    assert stated == {"0.17": True, "0.19": False, "nigh": True}
-
-
 def test_a_static_batch_faster_than_its_weights_can_be_read_counts_apart() -> None:
     """16 GB read 100 times at 3.35 TB/s take 0.48 s, whatever the batch."""
     case = {"mode": "estimate", "model": "Llama-3.1-8B", "gpu": "H100", "isl": 100, "osl": 100, "concurrency": 8}
