@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +79,14 @@ def cells(runs: Path) -> Iterator[tuple[object, ...]]:
             )
 
 
+def show(lines: Sequence[Mapping[str, object]], path: Path | None) -> None:
+    """Print the lines of a table, and write them where a path is given."""
+    for line in lines:
+        print(*line.values(), sep=" | ")
+    if path:
+        path.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
@@ -89,11 +97,7 @@ def main() -> None:
         for cell in cells(options.runs):
             print(*cell, sep=" | ")
         return
-    lines = table(options.runs)
-    for line in lines:
-        print(*line.values(), sep=" | ")
-    if options.json:
-        options.json.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+    show(table(options.runs), options.json)
 
 
 if __name__ == "__main__":

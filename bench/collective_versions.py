@@ -8,13 +8,13 @@ Intervals of a version left out are those that the other thirds of versions call
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.collective_sizes import show
 from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE
 from train.evaluate import Errors, macro, scored, table
 from train.intervals import LEVEL, balance, weighted_quantile
@@ -66,10 +66,7 @@ def main() -> None:
         for net in NETS
         for kind, one in figures(options.runs / net).items()
     ]
-    for line in lines:
-        print(*line.values(), sep=" | ")
-    if options.json:
-        options.json.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+    show(lines, options.json)
 
 
 if __name__ == "__main__":

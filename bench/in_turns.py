@@ -16,10 +16,13 @@ import numpy as np
 class Served:
     """An engine in a process that answers each line of its input with a line of JSON."""
 
-    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path, *, own_group: bool = False
+    ) -> None:
         self.name = name
         self._process = subprocess.Popen(command, env={**os.environ, **env}, stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, stderr=log.open("wb"), text=True)  # fmt: skip
+                                         stdout=subprocess.PIPE, stderr=log.open("wb"), text=True,
+                                         start_new_session=own_group)  # fmt: skip
 
     def line(self) -> Any:
         """The next answer. RuntimeError where the engine has ended."""

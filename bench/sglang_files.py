@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from bench.in_turns import Served, compared
-from pipewave.measure.sglang import __main__ as sglang
-from pipewave.measure.sglang import rows, scheduler
+from bench.sglang_served import started
 
 MODEL = "Qwen3-30B-A3B"
 PROMPTS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -34,24 +30,12 @@ SHARED = {"mem_fraction_static": 0.92, "max_total_tokens": KV_TOKENS, "cuda_grap
 
 def serve(port: int, layers: int | None) -> None:
     """Start an engine, say so, and answer lengths until the input ends. Answers go to the standard output alone."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for name, value in sglang.ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[scheduler.LOG] = str(Path(folder, "steps.jsonl"))
-        given: Any = SimpleNamespace(model=MODEL, layers=layers, memory_fraction=None)
-        sglang.ARGUMENTS.update(SHARED, port=port)
-        engine = sglang.start(given, Path(folder))
-        notes = rows.NotesFile(Path(folder, "steps.jsonl"))
-        facts = sglang.facts(engine, notes.new())
-        run = sglang.Run(engine, notes, sglang.config_of(MODEL, layers)["vocab_size"], lambda kind, row: None)
-        print(json.dumps(facts), file=answers, flush=True)
+    with started(MODEL, layers, port, SHARED) as (run, say):
         for text in sys.stdin:
             batches, _, taken = run._generate(BATCH, int(text), [1] * BATCH)
             prefills = [row for row in batches if row["mode"] == "prefill"]
             ms = 1e3 * (prefills[-1]["ended_s"] - prefills[0]["queued_s"])
-            print(json.dumps({"ms": ms, "generate_ms": taken}), file=answers, flush=True)
+            say({"ms": ms, "generate_ms": taken})
 
 
 def main(argv: Sequence[str] | None = None) -> None:

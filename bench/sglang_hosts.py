@@ -12,18 +12,16 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from pipewave.measure.engine.launch import Setup, config_of
-from pipewave.measure.sglang import __main__ as sglang
-from pipewave.measure.sglang import rows, scheduler
+from bench.in_turns import Served
+from bench.sglang_served import started
+from pipewave.measure.engine.launch import Setup
+from pipewave.measure.sglang import rows
 from pipewave.measure.sglang.plan import Arrival
 
 MODELS = ("Llama-3.2-3B", "Llama-3.1-8B", "Qwen3-14B")
@@ -37,30 +35,12 @@ CPUS = Path("/sys/devices/system/cpu")
 Row = dict[str, Any]
 
 
-class Engine:
-    """An engine in a process group of its own, which answers a point with a row."""
+class Engine(Served):
+    """An engine in a process group of its own, which answers a point with a row: how many prompts, and how long."""
 
     def __init__(self, model: str, port: int, log: Path) -> None:
-        self.model = model
         command = [sys.executable, "-m", "bench.sglang_hosts", "--serve", str(port), "--models", model]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=log.open("wb"), text=True, start_new_session=True)  # fmt: skip
-
-    def line(self) -> Any:
-        """The next answer. RuntimeError where the engine has ended."""
-        assert self._process.stdout is not None
-        text = self._process.stdout.readline()
-        if not text:
-            raise RuntimeError(f"the engine of {self.model} has ended; see its log")
-        return json.loads(text)
-
-    def row(self, arrival: tuple[int, int]) -> Row:
-        """The row of prompts that arrive together: how many, and how long."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(arrival) + "\n")
-        self._process.stdin.flush()
-        found: Row = self.line()
-        return found
+        super().__init__(model, command, {}, log, own_group=True)
 
     def signal(self, number: int) -> None:
         """Signal all of its processes."""
@@ -109,23 +89,12 @@ def stolen_s() -> float:
 
 def serve(port: int, model: str) -> None:
     """Start an engine, say so, and answer points until the input ends. Answers go to the standard output alone."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for name, value in sglang.ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[scheduler.LOG] = str(Path(folder, "steps.jsonl"))
-        given: Any = SimpleNamespace(model=model, layers=None, memory_fraction=None)
-        sglang.ARGUMENTS.update(SHARED, port=port)
-        engine = sglang.start(given, Path(folder))
-        notes = rows.NotesFile(Path(folder, "steps.jsonl"))
-        run = sglang.Run(engine, notes, config_of(model, None)["vocab_size"], lambda kind, row: None)
-        print(json.dumps(sglang.facts(engine, notes.new())), file=answers, flush=True)
+    with started(model, None, port, SHARED) as (run, say):
         for text in sys.stdin:
             point = Arrival(*json.loads(text))
             found = [run._generate(point.batch, point.input_len, [1] * point.batch) for _ in range(1 + TIMES)]
             row = rows.prefill_row(point, [batches for batches, _, _ in found], [taken for _, _, taken in found])
-            print(json.dumps(row | run._sample()), file=answers, flush=True)
+            say(row | run._sample())
 
 
 def turn(engine: Engine, thread: int, placement: str, own: int) -> Iterable[Row]:
@@ -135,7 +104,7 @@ def turn(engine: Engine, thread: int, placement: str, own: int) -> Iterable[Row]
     for arrival in LENGTHS:
         ran, waiting, _ = waited(thread)
         before = stolen_s()
-        row = engine.row(arrival)
+        row = engine.ask(arrival)
         after = waited(thread)
         yield row | {"placement": placement, "ran_ms": after[0] - ran, "waited_ms": after[1] - waiting,
                      "core": after[2], "stolen_s": stolen_s() - before}  # fmt: skip
@@ -146,21 +115,21 @@ def measure(engines: Sequence[Engine], out: Path, until: float, own: int) -> Non
     """Rounds of all engines' points until time is up."""
     facts = {}
     for engine in engines:
-        facts[engine.model] = engine.line()
-        print(f"{engine.model} is up", flush=True)
-    files = {one.model: (out / f"sglang-{Setup(one.model).name}-tp1-rounds.jsonl").open("a") for one in engines}
+        facts[engine.name] = engine.line()
+        print(f"{engine.name} is up", flush=True)
+    files = {one.name: (out / f"sglang-{Setup(one.name).name}-tp1-rounds.jsonl").open("a") for one in engines}
     common = {"engine": "sglang", "tp": 1, "layers": None, "mode": "graph"}
     for engine in engines:
-        row = {"kind": "engine", "model": engine.model, **common, "cpus": os.cpu_count(), **facts[engine.model]}
-        files[engine.model].write(json.dumps(row) + "\n")
+        row = {"kind": "engine", "model": engine.name, **common, "cpus": os.cpu_count(), **facts[engine.name]}
+        files[engine.name].write(json.dumps(row) + "\n")
         engine.signal(signal.SIGSTOP)
     number = 0
     while time.monotonic() < until:
         for engine in engines:
-            for row in turn(engine, facts[engine.model]["pid"], PLACEMENTS[number % 2], own):
-                whole = {"kind": "step", "model": engine.model, **common, "round": number, **row}
-                files[engine.model].write(json.dumps(whole) + "\n")
-            files[engine.model].flush()
+            for row in turn(engine, facts[engine.name]["pid"], PLACEMENTS[number % 2], own):
+                whole = {"kind": "step", "model": engine.name, **common, "round": number, **row}
+                files[engine.name].write(json.dumps(whole) + "\n")
+            files[engine.name].flush()
         print(f"round {number} done, {until - time.monotonic():.0f} s left", flush=True)
         number += 1
 

@@ -29,7 +29,7 @@ class Child(hosts.Engine):
     """An engine that answers with the cores it may use."""
 
     def __init__(self, model: str) -> None:
-        self.model = model
+        self.name = model
         self._process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          text=True, start_new_session=True)  # fmt: skip
 
@@ -76,7 +76,7 @@ def test_rows_of_every_engine_name_their_round(tmp_path: Path, monkeypatch: pyte
         for one in engines:
             one.end()
     for one in engines:
-        text = (tmp_path / f"sglang-{one.model}-tp1-rounds.jsonl").read_text()
+        text = (tmp_path / f"sglang-{one.name}-tp1-rounds.jsonl").read_text()
         first, *rest = [json.loads(line) for line in text.splitlines()]
         assert first["kind"] == "engine" and first["cpus"] == os.cpu_count()
         placements = {row["round"]: row["placement"] for row in rest}
