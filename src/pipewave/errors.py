@@ -42,6 +42,10 @@ class PipewaveError(Exception):
         self.message = message
         self.field = field
 
+    def to_dict(self) -> dict[str, str | None]:
+        """What programs are told: `code`, `field` and `message`."""
+        return {"code": self.code, "field": self.field, "message": self.message}
+
 
 class BadInput(PipewaveError):
     """A value outside what can be answered."""

@@ -12,12 +12,9 @@ from typer.core import TyperCommand
 from pipewave.calls.base import Call
 from pipewave.calls.fields import Rule, defaults, required, rules
 from pipewave.calls.lists import integers
-from pipewave.cli.streams import print_notes
 from pipewave.kernels import Family, family_of
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
-# What a narrow terminal goes without, in order.
-DROPPABLE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")
 
 
 class Kernel(TyperCommand):
@@ -45,9 +42,11 @@ def _command(cls: type[Call]) -> Callable[..., None]:
     """A command whose arguments are the required fields of the family, its options the others."""
 
     def run(**given: Any) -> None:
+        from pipewave.cli.side_by_side import compare
+
         gpus, protocol, form = given.pop("gpu"), given.pop("protocol"), given.pop("format")
         fields = {name: _value(rules(cls)[name], value) for name, value in given.items() if value is not None}
-        _compare(cls(**fields), gpus.split(","), protocol, form)
+        raise typer.Exit(compare(cls(**fields), gpus, protocol, form))
 
     parameters = [_parameter(cls, name, rule) for name, rule in rules(cls).items()]
     parameters += [
@@ -96,62 +95,3 @@ def _whole(text: str | int) -> int | str:
         return int(text)
     except ValueError:
         return text
-
-
-def _compare(call: Call, gpus: list[str], protocol: str, form: str) -> None:
-    from pipewave.cli.render import check_format, show
-    from pipewave.prediction.api import explain
-    from pipewave.software.known import LEVELS
-
-    check_format(form)
-    answers = [explain(call, gpu.strip(), protocol=protocol) for gpu in gpus]
-    if form == "table":
-        title = f"{call.kernel} {_shape(call)} [{protocol}]"
-        known = all(answer.prediction.software == LEVELS[0] for answer in answers)
-        show([_row(answer, known) for answer in answers], form, title=title, droppable=DROPPABLE)
-        show([_pipes(answer) for answer in answers], form, title="busy share of each pipe")
-        _notes(answers)
-    else:
-        show([answer.to_dict() for answer in answers], form, schema="predictions")
-
-
-def _shape(call: Call) -> str:
-    values = call.to_dict()
-    return " ".join(f"{k}={_short(v)}" for k, v in values.items() if k != "kernel" and v != defaults(type(call)).get(k))
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, (list, tuple)) and len(value) > 4:
-        return f"[{value[0]}, {value[1]}, ... {len(value)}]"
-    return str(value)
-
-
-def _row(answer: Any, known: bool) -> dict[str, Any]:
-    """`known`: all software is measured, which goes without saying."""
-    from pipewave.cli.render import ends
-
-    p = answer.prediction
-    software = {} if known else {"software": p.software}
-    return {
-        "GPU": answer.gpu.name,
-        "latency µs": p.latency_us,
-        "90 % interval": ends(p.low_us, p.high_us),
-        "floor": p.floor_us,
-        "ceiling": p.ceiling_us,
-        "bound": p.bound,
-        "basis": p.basis,
-        **software,
-        "stack": p.stack,
-        "impl": p.impl,
-    }
-
-
-def _pipes(answer: Any) -> dict[str, str]:
-    from pipewave.cli.render import bar
-
-    shares = {pipe: share for pipe, share in answer.busy.items() if share > 0}
-    return {"GPU": answer.gpu.name} | {pipe: f"{bar(share, 8):8} {share:4.0%}" for pipe, share in shares.items()}
-
-
-def _notes(answers: list[Any]) -> None:
-    print_notes(note for answer in answers for note in answer.prediction.notes)

@@ -18,9 +18,9 @@ from pipewave.planning.disaggregated import designs as disaggregated
 from pipewave.planning.launch import pools
 from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
-from pipewave.planning.said import by_gpu
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
+from pipewave.prediction.said import by_gpu
 from pipewave.serving.interval import Uncertainty, names_version, server_of
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.step import Runner, find_engine

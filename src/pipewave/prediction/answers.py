@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, overload
 
@@ -17,8 +16,6 @@ from pipewave.residual.card import BASES
 from pipewave.software.known import furthest
 
 LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
-
-SAID = re.compile(r"([a-z0-9_]+(?:, [a-z0-9_]+)*): ")  # the kernels that a note begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,22 +178,6 @@ class Predictions(Sequence[Prediction]):
         answers = self.to_dict()
         kept = {f"{name}_given" if name in answers else name: column for name, column in self.carried.items()}
         return pd.DataFrame({name: np.asarray(column) for name, column in kept.items()} | answers, index=self.index)
-
-
-def said_of(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Notes on kernels, (family, note), each once, with the families it concerns."""
-    families: dict[str, dict[str, None]] = {}
-    for family, note in notes:
-        families.setdefault(note, {})[family] = None
-    return tuple(f"{', '.join(names)}: {note}" for note, names in families.items())
-
-
-def merged(notes: Iterable[str]) -> tuple[str, ...]:
-    """Notes of several lists, each once: of what the same is said of several kernels, one note with all their names."""
-    parts = [(SAID.match(note), note) for note in notes]
-    names = said_of((name, note[found.end() :]) for found, note in parts if found for name in found[1].split(", "))
-    plain = [note for found, note in parts if not found]
-    return (*dict.fromkeys(plain), *names)
 
 
 def joined(parts: Sequence[tuple[Sequence[int] | slice, Predictions]]) -> Predictions:

@@ -246,5 +246,4 @@ def _id(value: Any) -> str:
 
 def error_text(case: Case | None, error: PipewaveError) -> str:
     """The JSON line of a case in error."""
-    body = {"code": error.code, "field": error.field, "message": error.message}
-    return json.dumps({"id": case.get("id") if case else None, "error": body}) + "\n"
+    return json.dumps({"id": case.get("id") if case else None, "error": error.to_dict()}) + "\n"

@@ -81,7 +81,7 @@ def _rows_elsewhere(card: Card, gpu: GPU, dtype: str, protocol: str) -> str:
         return ""
     others = sorted(of for name, of_type, of in card.trained if (name, of_type) == (gpu.name, dtype))
     known = ", ".join(others)
-    return f"rows of {gpu.name} {dtype} are of protocol {known}: for {protocol} it counts as unseen" if known else ""
+    return f"rows of {gpu.name} {dtype} are of protocol {known}: {protocol} counts as unseen" if known else ""
 
 
 def _other_version(named: str | None, used: str) -> str:

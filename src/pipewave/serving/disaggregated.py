@@ -19,7 +19,7 @@ from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec
-from pipewave.prediction.answers import merged
+from pipewave.prediction.said import merged
 from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
 from pipewave.serving.room import prefix_notes

@@ -103,4 +103,4 @@ def _answer_or_error(case: Case) -> dict[str, Any]:
 
 def error(problem: PipewaveError) -> dict[str, Any]:
     """An error as the contract writes it."""
-    return {"error": {"code": problem.code, "field": problem.field, "message": problem.message}}
+    return {"error": problem.to_dict()}

@@ -20,7 +20,7 @@ from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
-from pipewave.prediction.answers import merged
+from pipewave.prediction.said import merged
 from pipewave.serving.grids import at_every_count, at_every_number, between, neighbours, reader, reader_of_two, row_grid
 from pipewave.serving.together import Pieces, Work, fresh, group_seconds
 from pipewave.step import Engine, Priced, Regime, Runner

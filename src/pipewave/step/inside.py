@@ -13,8 +13,9 @@ from pipewave.calls.families import Attention, Call, Elementwise, FusedMoe, Gemm
 from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
-from pipewave.prediction.answers import Predictions, said_of
+from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
+from pipewave.prediction.said import said_of
 from pipewave.software.engines import Engine
 from pipewave.software.rules import KernelRule
 from pipewave.step.fusion import MIB, with_fused_norms

@@ -12,8 +12,9 @@ from pipewave.kernels.launched import Shaped
 from pipewave.kernels.streaming.argmax import OP as ARGMAX
 from pipewave.kernels.streaming.sampling import LAWS
 from pipewave.kernels.streaming.sampling_profile import DEPENDS
-from pipewave.prediction.answers import Prediction, said_of
+from pipewave.prediction.answers import Prediction
 from pipewave.prediction.api import predict
+from pipewave.prediction.said import said_of
 from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
 from pipewave.traces.group import Group
 from pipewave.traces.idle import Idle, idle

@@ -129,7 +129,7 @@ def _series(gpu: Gpu, calls: Sequence[Call], query: KernelQuery) -> dict[str, An
 
 def _shown(gpu: Gpu, series: dict[str, Any] | PipewaveError) -> dict[str, Any]:
     if isinstance(series, PipewaveError):
-        error = {"code": series.code, "field": series.field, "message": page_words(series.message)}
+        error = series.to_dict() | {"message": page_words(series.message)}
         return {"gpu": gpu.file if isinstance(gpu, GpuFile) else gpu, "error": error}
     return series
 

@@ -1,0 +1,64 @@
+"""A kernel on several GPUs: those that cannot run it do not hide the others, and a note is given once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pipewave.cli import build
+from pipewave.errors import BadInput, UnsupportedDtype
+from pipewave.prediction.said import compared
+
+GEMM = ["predict", "gemm", "64", "4096", "4096", "--gpu"]
+
+
+def test_a_gpu_without_the_type_stands_beside_the_answers_of_the_others() -> None:
+    found = CliRunner().invoke(build(), [*GEMM, "A100,H200,L40S", "--dtype", "fp8", "--format", "json"])
+    rows = json.loads(found.output)["predictions"]
+    assert [row["gpu"] for row in rows] == ["A100", "H200", "L40S"]
+    assert rows[0]["error"]["code"] == UnsupportedDtype.code
+    assert all(row["latency_us"] > 0 for row in rows[1:])
+    assert found.exit_code == 1
+
+
+@pytest.mark.parametrize("form", ["table", "csv"])
+def test_people_are_told_beside_the_table(form: str) -> None:
+    found = CliRunner().invoke(build(), [*GEMM, "A100,H200", "--dtype", "fp8", "--format", form])
+    assert "not possible: A100 cannot run dtype 'fp8'" in found.stderr
+    assert "H200" in found.stdout and "A100" not in found.stdout
+    assert found.exit_code == 1
+
+
+def test_where_no_gpu_has_the_type_there_is_an_error() -> None:
+    found = CliRunner().invoke(build(), [*GEMM, "A100,V100", "--dtype", "fp8"])
+    assert isinstance(found.exception, UnsupportedDtype)
+
+
+@pytest.mark.parametrize(("gpus", "names"), [("H200,", ["H200"]), (" H200 , H100", ["H200", "H100"])])
+def test_a_comma_too_many_is_no_gpu(gpus: str, names: list[str]) -> None:
+    found = CliRunner().invoke(build(), [*GEMM, gpus, "--format", "json"])
+    assert [row["gpu"] for row in json.loads(found.output)["predictions"]] == names
+
+
+@pytest.mark.parametrize("gpus", ["", ",", " , "])
+def test_no_gpu_at_all_is_refused(gpus: str) -> None:
+    assert isinstance(CliRunner().invoke(build(), [*GEMM, gpus]).exception, BadInput)
+
+
+def test_what_is_said_of_several_gpus_is_said_once() -> None:
+    rows, own, all_of = "rows of {} bf16 are of protocol graph: cold counts as unseen", "calibrated with 9 rows", "slow"
+    notes = [
+        ("B200", [rows.format("B200"), all_of]),
+        ("GB200", [rows.format("GB200"), all_of, own]),
+        ("H200", [all_of]),
+    ]
+    assert compared(notes) == [all_of, rows.format("B200, GB200"), f"GB200: {own}"]
+
+
+def test_notes_of_one_gpu_stay_as_they_are() -> None:
+    assert compared([("H200", ["rows of H200 bf16 are of protocol graph", "x"])]) == [
+        "rows of H200 bf16 are of protocol graph",
+        "x",
+    ]
