@@ -12,17 +12,17 @@ import pytest
 
 from bench import masked_experts
 from bench.published_rows import corpus
-from pipewave.calls.families import FusedMoe, Gemm
+from pipewave.calls.families import FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule
 from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.models.kernels import Deployment
+from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.rules import DeploymentFacts
 from pipewave.step import Runner, find_engine
 from pipewave.step.inside import UNSAID, inside, launches_of
-from pipewave.step.kernel_rules import every_block_us, masked_us, slow_product_us
+from pipewave.step.kernel_rules import every_block_us, masked_us, slow_latent_us, slow_product_us
 
 EXPERTS = {"experts": 128, "topk": 8, "hidden": 4096, "inter": 1536, "dtype": "fp8_block"}
 
@@ -208,3 +208,44 @@ def test_products_of_a_long_prompt_gain_from_fp8_on_blackwell(version: str, gpu:
         return float(runner.steps([runner.batch([8192], [8192])]).families["gemm"][0])
 
     assert seconds("fp8") < 0.75 * seconds("bf16")
+
+
+def latent(version: str, gpu: str = "B200", dp: int = 8) -> Runner:
+    """DeepSeek-V3 under SGLang with attention data parallelism."""
+    return Runner.of(
+        Deployment(load("DeepSeek-V3"), Parallel(1, 1, dp, dp=dp)), find(gpu), find_engine(f"sglang:{version}")
+    )
+
+
+def prompts(runner: Runner, *pieces: tuple[int, int]) -> set[str]:
+    """Phases of latent attention over prompt pieces (tokens, cached before)."""
+    batch = Batch(tuple(q for q, _ in pieces), tuple(q + before for q, before in pieces))
+    return {use.call.phase for use in runner.deployment.by_length(batch) if isinstance(use.call, Mla)}
+
+
+def test_prompts_behind_a_prefix_stay_latent_where_the_engine_leaves_them() -> None:
+    for before, phase in ((0, "context"), (512, "generation"), (8191, "generation"), (8192, "context")):
+        assert prompts(latent("0.5.3"), (2048, before)) == {phase}
+    assert prompts(latent("0.5.2"), (2048, 100_000)) == {"generation"}
+    assert prompts(latent("0.5.3"), (1024, 0), (1024, 64)) == {"generation"}, "all prompts of a step go one way"
+    for runner in (latent("0.5.4"), latent("0.5.3", "H200"), latent("0.5.3", dp=1)):
+        assert prompts(runner, (2048, 512)) == {"context"}
+
+
+def test_latent_prompts_run_at_the_rate_of_the_older_kernel() -> None:
+    """Published on B200: 128 requests of 4,096 and 32,768 tokens in 0.569 and 4.413 ms; pairs by hand."""
+    gpu, runner = find("B200"), latent("0.5.3")
+    for kv, us in ((4096, 569.0), (32768, 4413.0)):
+        assert slow_latent_us(Mla((1,) * 128, (kv,) * 128, 128, "generation"), 965.0, gpu) == pytest.approx(
+            us, rel=0.04
+        )
+    chunk = Mla((2048,), (8192,), 128, "generation")
+    pairs = sum(6145 + i for i in range(2048))
+    least = 2 * 128 * 1088 * pairs / (965.0 * gpu.sms * gpu.sustained_clock_mhz)
+    assert slow_latent_us(chunk, 965.0, gpu) == pytest.approx(least)
+    assert inside([chunk], gpu, runner.engine).found.latency_us[0] == pytest.approx(least)
+    step = Mla((1,) * 64, (4096,) * 64, 128, "generation")
+    plain = replace(runner.engine, kernels=())
+    assert inside([step], gpu, runner.engine).found.latency_us == pytest.approx(
+        inside([step], gpu, plain).found.latency_us
+    )

@@ -26,7 +26,8 @@ class Deployment:
     `exchange` brings tokens to experts. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
     streams activations. `separate_attention`: attention runs prompts and decodes of one step as two kernels.
     `one_head_norm`: one kernel norms the heads of queries and keys. `state_width`: bytes that the engine stores an
-    element of a recurrent state in (0: as the model says).
+    element of a recurrent state in (0: as the model says). `expands_from`: cached tokens before a step's prompts from
+    which latent attention expands their keys and values (0: however few); below, these prompts attend in latent space.
     """
 
     model: ModelSpec
@@ -41,6 +42,7 @@ class Deployment:
     one_head_norm: bool = False
     lora: Lora | None = None
     state_width: int = 0
+    expands_from: int = 0
 
     @property
     def state_bytes(self) -> float:
@@ -77,7 +79,7 @@ class Deployment:
         """One rank's view of a batch."""
         kv_dtype = self.kv_dtype or self.model.kv_dtype
         layout = (self.page_size, self.nodes, self.compiled, self.separate_attention, self.group_nodes, self.exchange)
-        return Stage(self.model, self.parallel, batch, kv_dtype, *layout, self.one_head_norm)
+        return Stage(self.model, self.parallel, batch, kv_dtype, *layout, self.one_head_norm, self.expands_from)
 
     def _grouped(self, stage: int) -> list[tuple[Layer, int]]:
         return self.model.grouped(*self.parallel.stages(len(self.model.layers))[stage])

@@ -170,7 +170,9 @@ def _mla_before(stage: Stage, spec: Mla) -> Iterator[Use]:
 
 def _mla_lengths(stage: Stage, spec: Mla) -> Iterator[Use]:
     prompts, decodes = stage.phases()
-    if prompts:  # K and V of every visible token are expanded from the latent, then ordinary attention
+    if 0 < sum(kv - q for q, kv in prompts) < stage.expands_from:
+        yield from _absorbed(stage, spec, prompts)
+    elif prompts:  # K and V of every visible token are expanded from the latent, then ordinary attention
         yield stage.linear(spec.expand, sum(kv for _, kv in prompts))
         yield Use("mla_context", _mla_call(stage, spec, prompts, "context"))
     if decodes:

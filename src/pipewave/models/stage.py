@@ -92,6 +92,7 @@ class Stage:
     group_nodes: int = 1
     exchange: str = ""
     one_head_norm: bool = False
+    expands_from: int = 0
 
     @property
     def rows(self) -> int:

@@ -59,9 +59,10 @@ class Engine:
     shared_tokens: tokens of a step up to which they overlap.
     fused_norm_mib: largest hidden states, all-reduced by the kernel that norms them.
     fused_rope: the kernel that writes the cache turns queries and keys, too. one_head_norm: one kernel norms the
-    heads of queries and keys. float_routers: routers of experts multiply 32-bit floats. within_rows: kernels whose
-    time the rows that answer for attention and experts hold. prefix_cache: prefixes of prompts are cached (None: as the
-    engine would); drafts: tokens are drafted; states: how recurrent ones are then kept.
+    heads of queries and keys. expands_from: cached tokens before a step's prompts from which latent attention expands
+    their keys and values (0: however few). float_routers: routers of experts multiply 32-bit floats. within_rows:
+    kernels whose time the rows that answer for attention and experts hold. prefix_cache: prefixes of prompts are cached
+    (None: as the engine would); drafts: tokens are drafted; states: how recurrent ones are then kept.
     exchange: how tokens reach the experts of other data-parallel ranks: `allgather`, or a backend of the all-to-all;
     `_narrow` at its end: quantised before they are sent.
     two_batch: steps are cut in two, one half's exchange behind the other's kernels, from two_batch_prompt tokens of a
@@ -117,6 +118,7 @@ class Engine:
     fused_rope: bool = False
     within_rows: tuple[str, ...] = ()
     one_head_norm: bool = False
+    expands_from: int = 0
     float_routers: bool = False
     prefix_cache: bool | None = None
     drafts: bool = False

@@ -78,7 +78,8 @@ class KernelRule:
     then to write), which is free only while they stay in L2. note: why another stack's rows answer. pads: an expert's
     hidden and inner width, this rank's part, are stored as multiples of these. blocks: rows that a grouped product
     walks for every expert, filled or not. flops_per_clk: the most that one SM does in a clock where the kernel cannot
-    use all of the tensor cores (0: it can). runs: the operand type it runs in where that is not the weights' own.
+    use all of the tensor cores (0: it can; of latent attention, kernels of prompts that stay in latent space). runs:
+    the operand type it runs in where that is not the weights' own.
     launches: launches whose host time equals that of one call (0: as many as its family has).
     exchange: it holds where tokens reach experts this way. masked: what grouped products take over masked rows, few
     for each rank: µs to start, times the time to read their weights, times the time to multiply at the peak. laid_out:

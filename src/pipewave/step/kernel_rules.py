@@ -14,6 +14,12 @@ rule `attention_costs`, which rests on rows of an H200.
 
 Products of a kernel made for few rows may leave most of the tensor cores idle however many rows there are.
 
+Prompts behind a cached prefix may attend in latent space, where a pair of query and key takes
+
+    2 × (2 kv_lora_rank + rope_dim)          FLOPs a head
+
+instead of 640 or so, by a kernel of older tensor instructions: no row is of such, only its rate is known.
+
 Where DeepEP brings tokens to experts, in buffers of one size each in decode steps (grouped products skip the rows that
 a mask says are empty), one expert after the other in prompts:
 
@@ -27,11 +33,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 
 from pipewave.calls.dtypes import OPERAND_BYTES
-from pipewave.calls.families import Call, FusedMoe, Gemm
+from pipewave.calls.families import Call, FusedMoe, Gemm, Mla
 from pipewave.gpus import GPU
 from pipewave.models.exchange import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY, NARROW
 from pipewave.prediction.answers import Predictions
@@ -40,6 +47,7 @@ from pipewave.software.rules import KernelRule
 from pipewave.software.stack_rules import constant
 
 TILE = 128  # columns of a block
+MOST_VERIFIED = 16  # tokens of a request that a decode step verifies; a prompt brings more
 WIDTH = {"fp8": 1.0, "fp8_block": 1.0}  # bytes of an operand's element; of others two
 
 
@@ -56,6 +64,17 @@ def every_block_us(call: FusedMoe, rows: int, gpu: GPU) -> float:
 def slow_product_us(call: Gemm, flops_per_clk: float, gpu: GPU) -> float:
     """µs of a product whose kernel does so many FLOPs a clock on each SM: 2 m n k over the rate of all SMs."""
     return 2.0 * call.m * call.n * call.k / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz)
+
+
+def slow_latent_us(call: Mla, flops_per_clk: float, gpu: GPU) -> float:
+    """The same of latent attention's visible pairs."""
+    pairs = sum(q * (kv - 0.5 * (q - 1)) for q, kv in zip(call.q_lens, call.kv_lens, strict=True))
+    flops = 2.0 * call.heads * (2 * call.kv_lora_rank + call.rope_dim) * pairs
+    return float(flops / (flops_per_clk * gpu.sms * gpu.sustained_clock_mhz))
+
+
+def _prompts_stay_latent(call: Call) -> TypeGuard[Mla]:
+    return isinstance(call, Mla) and call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED
 
 
 def masked_us(call: FusedMoe, law: Sequence[float], gpu: GPU) -> float:
@@ -87,6 +106,8 @@ def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
         return every_block_us(call, rule.blocks, gpu)
     if isinstance(call, Gemm) and rule.flops_per_clk:
         return slow_product_us(call, rule.flops_per_clk, gpu)
+    if _prompts_stay_latent(call) and rule.flops_per_clk:
+        return slow_latent_us(call, rule.flops_per_clk, gpu)
     return 0.0
 
 

@@ -79,6 +79,7 @@ class Runner:
             compiled=engine.compiled,
             separate_attention=engine.separate_attention,
             one_head_norm=engine.one_head_norm,
+            expands_from=engine.expands_from,
             exchange=engine.exchange,
             state_width=engine.states.width,
         )
