@@ -17,6 +17,7 @@ from pipewave.physics.demand import Array
 from pipewave.physics.energy import limited_us
 from pipewave.software import rules, stacks
 from pipewave.software.loads import Load, Regime
+from pipewave.software.reading import unread
 from pipewave.software.reserve import Reserve, static_share
 from pipewave.software.rules import DeploymentFacts, KernelRule
 from pipewave.software.states import UNKEPT, StateRule
@@ -169,6 +170,11 @@ class Engine:
         if stacks.version(asked) == stacks.version(self.stack):
             return ""
         return f"{asked}: kernels answered from rows of {self.stack}, except where a rule of its version differs"
+
+    @property
+    def unread(self) -> str:
+        """What to say where the engine is not recorded to have code for the model; empty where it is."""
+        return unread(self.name, self.version, self.setting.model_type)
 
     @property
     def prompt_tokens(self) -> int:

@@ -61,7 +61,7 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
-    notes = tuple(filter(None, (engine.substituted, fallen_back, *_notes(calls, found, rules))))
+    notes = tuple(filter(None, (engine.unread, engine.substituted, fallen_back, *_notes(calls, found, rules))))
     return Kernels(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
 
 
