@@ -1,11 +1,13 @@
 """Predicted and measured steps of SGLang 0.5.14 on an H100 and an H200, with random weights.
 
-    python -m bench.e2e_sglang [--rows] [--write] [--gpus H100,H200]
+    python -m bench.e2e_sglang [--rows] [--write] [--settled] [--gpus H100,H200]
 
 The rows are those of `python -m pipewave.measure.sglang`: prompts in an idle engine until their last first token, and
 decode steps from one end to the next; and those of `python -m bench.sglang_hosts` (folder rounds): prompts of several
 models in turns, of which a point is the median over the rounds. "held out" has the engine's constants fitted to the
-other models, on all machines; `--write` fits them to all and puts them into software/times.json.
+other models, on all machines; `--write` fits them to all and puts them into software/times.json. Prompts of more
+requests than the largest decode graph take are left out: the engine launches the decode step behind them kernel by
+kernel before it looks at what they made (it schedules a step ahead), so that their end is noted late by that.
 
 Servers were started on machines whose hosts differ, and one host is not as fast at all times: launching a layer of a
 prompt took 0.2 to 0.64 ms. How fast a server's host is shows in what its scheduler takes to queue a lone prompt, before
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -39,6 +42,8 @@ from pipewave.step import Engine, Runner, find_engine
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured"
 GPUS = ("H100", "H200")
+ROUNDS = "over rounds"
+DECODE_GRAPHS = re.compile(r"decode=PhaseConfig\([^)]*max_bs=(?P<most>\d+)")
 
 
 QUEUE_MS = 0.19  # of a lone prompt, middle of the servers
@@ -82,7 +87,7 @@ def rows(gpu: str) -> list[Seen]:
     """Prefill and decode of whole models, server after server."""
     folder = FOLDER / gpu.lower() / "sglang"
     once = [_seen(gpu, path, _machine(gpu, path)) for path in sorted(folder.glob("sglang-*.jsonl"))]
-    often = [_medians(_seen(gpu, path, f"{gpu} over rounds")) for path in sorted(folder.glob("rounds/sglang-*.jsonl"))]
+    often = [_medians(_seen(gpu, path, f"{gpu} {ROUNDS}")) for path in sorted(folder.glob("rounds/sglang-*.jsonl"))]
     return [seen for server in (*once, *often) for seen in server]
 
 
@@ -91,9 +96,27 @@ def _machine(gpu: str, path: Path) -> str:
 
 
 def _seen(gpu: str, path: Path, machine: str) -> list[Seen]:
-    lines = [row for row in map(json.loads, path.read_text().splitlines()) if runs_of(row)]
-    card, server = (machine if "rounds" in machine else gpu), f"{machine} {path.stem}"
+    every = [json.loads(line) for line in path.read_text().splitlines()]
+    most = _largest_graph(every[0])
+    lines = [row for row in every if runs_of(row) and row["batch"] <= most]
+    card, server = (machine if ROUNDS in machine else gpu), f"{machine} {path.stem}"
     return [Seen(replace(point_of(row), card=card), server, machine, row.get("queue_ms") or np.nan) for row in lines]
+
+
+def _when(point: Point) -> str:
+    """When its server was timed: launches take longer in its first minutes."""
+    return ROUNDS if _settled(point) else "once, in the first minutes"
+
+
+def _settled(point: Point) -> bool:
+    return point.card.endswith(ROUNDS)
+
+
+def _largest_graph(started: dict[str, Any]) -> int:
+    """The most requests that a started engine decodes by a graph."""
+    found = DECODE_GRAPHS.search(started["settings"]["cuda_graph_config"])
+    assert found is not None
+    return int(found["most"])
 
 
 def _medians(many: Sequence[Seen]) -> list[Seen]:
@@ -158,9 +181,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", action="store_true", help="print every point")
     parser.add_argument("--write", action="store_true", help="store the constants fitted to all models")
+    parser.add_argument("--settled", action="store_true", help="of prompts, those timed over rounds alone")
     parser.add_argument("--gpus", default=",".join(GPUS))
     given = parser.parse_args()
-    loads, engine = measured(given.gpus.split(",")), find_engine("sglang")
+    gpus, engine = given.gpus.split(","), find_engine("sglang")
+    every = measured(gpus)
+    kept = np.array([not given.settled or point.phase == "decode" or _settled(point) for point in every.points])
+    loads = every.only(kept)
     fitted = fit(loads, engine)
     print(json.dumps(constants(fitted)))
     if given.write:
@@ -169,13 +196,15 @@ def main() -> None:
     real = np.array([point.measured_ms for point in named])
     found = {
         "held out": leave_one_model_out(loads, engine),
-        "machine told": leave_one_model_out(told(loads, given.gpus.split(","), others=True), engine),
-        "host told": leave_one_model_out(told(loads, given.gpus.split(",")), engine),
+        "machine told": leave_one_model_out(told(every, gpus, others=True).only(kept), engine),
+        "host told": leave_one_model_out(told(every, gpus).only(kept), engine),
         "shipped": loads.predict_ms(find_engine("sglang")),
         "one answer": one_answer(named),
     }
     errors = {name: 100 * (ms / real - 1) for name, ms in found.items()}
     print_scores({name: score(named, part) for name, part in errors.items()})
+    when = [replace(point, model=_when(point)) for point in loads.points]
+    print_scores({name: score(when, part) for name, part in errors.items()})
     if given.rows:
         print_rows(named, errors)
 

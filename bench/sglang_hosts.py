@@ -29,7 +29,9 @@ LENGTHS = ((1, 128), (1, 256), (1, 512), (1, 1024), (1, 2048), (1, 4096), (4, 51
 TIMES = 4
 PORT = 30_000
 KV_TOKENS = 12_288
-SHARED = {"mem_fraction_static": 0.92, "max_total_tokens": KV_TOKENS, "cuda_graph_max_bs_decode": 8}
+# graphs for as many as the largest point has: the step behind its prompts is launched before they are noted as done
+GRAPHS = max(batch for batch, _ in LENGTHS)
+SHARED = {"mem_fraction_static": 0.92, "max_total_tokens": KV_TOKENS, "cuda_graph_max_bs_decode": GRAPHS}
 PLACEMENTS = ("free", "own core")
 CPUS = Path("/sys/devices/system/cpu")
 Row = dict[str, Any]

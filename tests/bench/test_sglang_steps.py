@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.e2e_fit import leave_one_model_out, loss
-from bench.e2e_sglang import GPUS, Told, measured, one_answer, points, rows, told
+from bench.e2e_sglang import GPUS, ROUNDS, Told, measured, one_answer, points, rows, told
 from bench.e2e_steps import Measured
 from pipewave.step import find_engine
 
@@ -51,6 +51,22 @@ def test_the_hosts_pace_is_one_number_a_server_and_goes_with_what_launching_took
     for model in {model for _, _, model in short}:
         ms, host = np.array([(a, b) for a, b, other in short if other == model]).T
         assert len(ms) >= 3 and np.corrcoef(ms, host)[0, 1] > 0.8
+
+
+def test_prompts_whose_next_step_replays_no_graph_are_left_out() -> None:
+    """Servers timed over rounds had decode graphs for 8 requests, the others for 256."""
+    for gpu in GPUS:
+        found = {True: 0, False: 0}
+        for seen in rows(gpu):
+            often = ROUNDS in seen.machine
+            found[often] = max(found[often], seen.point.batch)
+        assert found == {True: 8, False: 256}
+
+
+def test_servers_timed_over_rounds_meet_the_bar_with_the_machine_known_from_other_models(loads: Measured) -> None:
+    off = np.abs(leave_one_model_out(told(loads, GPUS, others=True), find_engine("sglang")) / measured_of(loads) - 1.0)
+    often = np.array([point.card.endswith(ROUNDS) for point in loads.points])
+    assert often.sum() >= 56 and len({point.card for point in loads.points}) == 4 and off[often].mean() < 0.04
 
 
 def test_told_the_hosts_pace_no_model_left_out_is_far_off(loads: Measured) -> None:
