@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,10 @@ triton = pytest.importorskip("triton")
 
 from pipewave.triton_kernels import gemm, prefill  # noqa: E402
 from pipewave.tune import wave  # noqa: E402
+from pipewave.tune.own import deciding  # noqa: E402
 from pipewave.tune.own.anchors import Floats  # noqa: E402
-from pipewave.tune.own.deciding import Candidate, Deciding, Steps, least  # noqa: E402
+from pipewave.tune.own.deciding import CELL_BITS, Candidate, Deciding, short  # noqa: E402
+from pipewave.tune.own.model import TERMS  # noqa: E402
 from pipewave.tune.reading.formula import constants_of, formula, inputs_of, values_of  # noqa: E402
 from pipewave.tune.reading.inspect import Shaped  # noqa: E402
 from tests.triton_kernels.launches import dense, two_ways  # noqa: E402
@@ -32,7 +36,8 @@ def causal(batch: int, q_len: int, heads: int) -> tuple[Any, Any, dict[str, Any]
 
 def drawn_law(pick: random.Random) -> Floats:
     """A law with a few of its terms, as a fit leaves it."""
-    return np.array([pick.uniform(0.1, 2.0) if pick.random() < 0.6 else 0.0 for _ in wave.TERMS])
+    return np.array([pick.uniform(0.1, 2.0) if i in TERMS and pick.random() < 0.6 else 0.0
+                     for i in range(len(wave.TERMS))])  # fmt: skip
 
 
 def drawn_dense(pick: random.Random) -> tuple[Any, Any, dict[str, Any]]:
@@ -43,6 +48,16 @@ def drawn_causal(pick: random.Random) -> tuple[Any, Any, dict[str, Any]]:
     return causal(pick.randint(1, 64), round(math.exp(pick.uniform(0, 9))), pick.choice((1, 8, 32)))
 
 
+needs_compiler = pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("clang")), reason="no C compiler")
+
+
+def chooser(every: Sequence[Candidate], by: Sequence[float]) -> tuple[tuple[str, ...], Any]:
+    """The inputs of a key, and a function of keys: all launches lie in one cell, whose list has all candidates."""
+    inputs = tuple(dict.fromkeys(name for one in every for name in one.counted.inputs))
+    return inputs, Deciding(every, inputs, (), (), (0,), SMS).chooser(({0: short(np.arange(len(every)), by)},))
+
+
+@needs_compiler
 @pytest.mark.parametrize(("draw", "blocks"), [(drawn_dense, ("M", "N", "K")), (drawn_causal, ("M", "N"))])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_written_short_list_chooses_as_its_laws_do_one_by_one(draw: Any, blocks: tuple[str, ...], seed: int) -> None:
@@ -54,13 +69,12 @@ def test_a_written_short_list_chooses_as_its_laws_do_one_by_one(draw: Any, block
         made = formula(kernel, grid, named, config, constants_of(kernel))
         every.append(Candidate(index, made, drawn_law(pick), pick.choice((1, 2, 3, 8))))
     by = [pick.uniform(0.8, 1.2) for _ in every]
-    inputs = tuple(dict.fromkeys(name for one in every for name in one.counted.inputs))
-    short = Deciding(every, inputs, SMS).short((0, 1, 2, 3), by)
+    inputs, choose = chooser(every, by)
     for _ in range(40):
         _, grid, named = draw(pick)
         numbers = inputs_of(grid, named, constants_of(kernel))
         works = [one.counted.one(*values_of(one.counted.inputs, numbers)) for one in every]
-        found = least(short, values_of(inputs, numbers))
+        found = choose(tuple(values_of(inputs, numbers)))
         if any(work is None for work in works):
             assert found is None
             continue
@@ -69,23 +83,41 @@ def test_a_written_short_list_chooses_as_its_laws_do_one_by_one(draw: Any, block
         assert us[found] == pytest.approx(min(us), rel=1e-9)
 
 
+@needs_compiler
 def test_a_launch_that_takes_another_turn_has_no_answer() -> None:
     named = {"x": Shaped(4096, 2), "n": 4096}
     every = [Candidate(i, formula(two_ways, lambda c: (1,), named, {"BLOCK": block}, ()), np.ones(len(wave.TERMS)), 1)
              for i, block in enumerate((64, 128))]  # fmt: skip
-    inputs = tuple(dict.fromkeys(name for one in every for name in one.counted.inputs))
-    short = Deciding(every, inputs, SMS).short((0, 1), (1.0, 1.0))
-    assert least(short, values_of(inputs, {"n": 200, "numel:x": 4096})) == 1
-    assert least(short, values_of(inputs, {"n": 50, "numel:x": 4096})) is None
+    inputs, choose = chooser(every, (1.0, 1.0))
+    assert choose(tuple(values_of(inputs, {"n": 200, "numel:x": 4096}))) == 1
+    assert choose(tuple(values_of(inputs, {"n": 50, "numel:x": 4096}))) is None
+    assert choose(("no number",) * len(inputs)) is None
+    assert choose(()) is None
 
 
-@pytest.mark.parametrize("resident", [1, 3, 8])
-def test_steps_beyond_those_worked_out_ahead_go_on_as_the_law_does(resident: int) -> None:
-    law = np.linspace(0.1, 1.9, len(wave.TERMS))
-    steps = Steps(law, SMS, resident, is_even=True)
-    for busiest in (1, wave.MOST, wave.MOST + 1, 10 * wave.MOST):
-        at, trip, each = steps[busiest]
-        blocks, trips = busiest * SMS, 7
-        work = blocks, trips, trips, 0, 0, 0
-        wanted = sum(a * b for a, b in zip(wave.terms(work, SMS, resident), law, strict=True))
-        assert at + trips * (trip + blocks * each) + blocks * law[11] / SMS == pytest.approx(wanted, rel=1e-9)
+@needs_compiler
+def test_the_narrowest_cell_that_has_a_list_answers() -> None:
+    every = [Candidate(i, formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
+                                  constants_of(gemm.gemm)), np.ones(len(wave.TERMS)), 1) for i in range(3)]  # fmt: skip
+    inputs = every[0].counted.inputs
+    at = [inputs.index(name) for name in ("grid:m", "K")]
+    cells: tuple[dict[int, bytes], ...] = ({}, {}, {})
+    choose = Deciding(every, inputs, at[:1], at[1:], (0, 1, 2), SMS).chooser(cells)
+
+    def chosen(m: int, k: int) -> Any:
+        return choose(tuple(m if name == "grid:m" else k if name == "K" else 4096 for name in inputs))
+
+    assert chosen(96, 1000) is None
+    for level, (bits_m, bits_k) in reversed(list(enumerate(((14, 10), (7, 10), (3, 5))))):
+        cells[level][bits_m << CELL_BITS | bits_k] = short(np.array([level]), np.ones(1))
+        assert chosen(96, 1000) == level
+    assert chosen(80, 1000) == 1, "another half octave"
+    assert chosen(64, 1000) == 2, "63 has a bit less, and so 6 // 2 = 3"
+    assert chosen(96, 1025) == 2
+
+
+def test_where_nothing_compiles_there_is_no_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "module", lambda source: None)
+    every = [Candidate(0, formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
+                                  constants_of(gemm.gemm)), np.ones(len(wave.TERMS)), 1)]  # fmt: skip
+    assert chooser(every, (1.0,))[1] is None

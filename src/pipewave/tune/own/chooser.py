@@ -7,24 +7,23 @@ octaves or more, so that they hold for several ways to fill the last wave; their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from pipewave.tune.cells import shortlist
 from pipewave.tune.own.anchors import Floats, Ints
-from pipewave.tune.own.deciding import Candidate, Deciding, Short, alone, least
+from pipewave.tune.own.deciding import CELL_BITS, Candidate, Deciding, Short, short
 from pipewave.tune.own.model import Model
 from pipewave.tune.own.sizes import Sizes, drawn
 from pipewave.tune.own.works import Works
-from pipewave.tune.reading.emitted import function
 
 SAMPLES, BEYOND = 4096, 2048  # launches drawn to work out short lists: within the sizes seen, and around them
 CHUNK = 512  # of them at once
 LEAST = 4  # of them that a short list is worked out from
 WIDTHS = (1, 2, 4)  # octaves of the cells that answer where no launch was drawn into a narrower one
-MOST = 4  # candidates of a cell: each costs a fifth of a microsecond or more
+MOST = 16  # candidates of a cell: each costs a twentieth of a microsecond
 HALVED = 2  # leading sizes that cells take in half octaves
 CELLED = 8  # leading sizes that cells are distinguished by
 MEMO = 1 << 16
@@ -53,13 +52,11 @@ class Chooser:
         self.works, self.sizes, self.model, self.usable = works, sizes, model, usable
         self.inputs = tuple(dict.fromkeys((*sizes.names, *works.inputs)))
         self._size_at = tuple(self.inputs.index(name) for name in sizes.names)
-        self.cell = _cell(len(self.inputs), self._size_at[:CELLED])
-        self.wide_cells = [_cell(len(self.inputs), self._size_at[:CELLED], octaves) for octaves in WIDTHS]
         self.memo = Memo(self.decide)
         self.choose: Callable[[Key], int] = self.memo.__getitem__
         self.short: dict[int, Short] = {}
         self.wide: tuple[dict[int, Short], ...] = tuple({} for _ in WIDTHS)
-        self._deciding: Deciding | None = None
+        self._fastest: Callable[[Key], int | None] = _unlisted
         self._seen: Floats | None = seen if len(seen) else None
 
     def remember(self, key: Key, config: int) -> int:
@@ -69,11 +66,33 @@ class Chooser:
 
     def decide(self, key: Key) -> int:
         """Evaluate the short list of the cell."""
-        try:
-            index = least(self.short.get(self.cell(*key)) or self._found(key), key)
-        except ZeroDivisionError:  # among steps of turns that this launch does not take
-            index = None
+        index = self._fastest(key)
+        if index is None:
+            self._list(key)
+            index = self._fastest(key)
         return self._whole(key) if index is None else index
+
+    def _list(self, key: Key) -> None:
+        """See to it that the cell of a key has a short list, unless nothing can be compiled."""
+        if self._fastest is _unlisted:
+            self._fastest = self._compiled() or self._whole
+        if self._seen is not None:
+            seen, self._seen = self._seen, None
+            self._sample(seen)
+        cell = self._cell(key)
+        if cell not in self.short and self._fastest(key) is None:
+            self.short[cell] = self._new(key)
+
+    def _cell(self, key: Key) -> int:
+        return int(_packed(_bits(np.array([[float(key[at]) for at in self._size_at]])))[0])
+
+    def _compiled(self) -> Callable[[Key], int | None] | None:
+        every = [self._candidate(index) for index in self.usable.tolist()]
+        celled = self._size_at[:CELLED]
+        made = Deciding(every, self.inputs, celled[:HALVED], celled[HALVED:], (0, *WIDTHS),
+                        self.model.peaks.sms)  # fmt: skip
+        found: Callable[[Key], int | None] | None = made.chooser((self.short, *self.wide))
+        return found
 
     def _whole(self, key: Key) -> int:
         """Choose by the whole model, for a launch whose turns the fast formulas do not know."""
@@ -83,18 +102,6 @@ class Chooser:
 
     def _logs(self, key: Key) -> Floats:
         return np.log(np.maximum([[float(key[at]) for at in self._size_at]], 1.0))
-
-    def _found(self, key: Key) -> Short:
-        """The short list of a cell that has none yet."""
-        if self._seen is not None:
-            seen, self._seen = self._seen, None
-            self._sample(seen)
-            return self.short.get(self.cell(*key)) or self._found(key)
-        found: Short | None = None
-        for cell, listed in zip(self.wide_cells, self.wide, strict=True):
-            found = found or listed.get(cell(*key))
-        found = self.short[self.cell(*key)] = found or self._new(key)
-        return found
 
     def _new(self, key: Key) -> Short:
         """The short list of a cell that no sample fell into, by its first launch."""
@@ -108,19 +115,17 @@ class Chooser:
         counts, logs = self.works.many(self.sizes.numbers(at)), np.log(np.maximum(at, 1.0))
         parts = [self._judged(counts[i : i + CHUNK], logs[i : i + CHUNK]) for i in range(0, len(at), CHUNK)]
         ranked, factor = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        bits = np.frexp(at[:, :CELLED] - 1)[1].astype(np.int64)
-        fine = bits.copy()
-        fine[:, :HALVED] = np.frexp((at[:, :HALVED] - 1) ** 2)[1]
+        fine = _packed(_bits(at))
         wider: dict[int, tuple[int, ...]] = {}
         for octaves, wide in zip(reversed(WIDTHS), reversed(self.wide), strict=True):
-            for name, index in _grouped(_packed(bits // octaves)):
+            for name, index in _grouped(_packed(_bits(at, octaves))):
                 if len(index) < LEAST:
                     continue
-                beyond = wider.get(int(_packed(bits[index[:1]] // (2 * octaves))[0]), ())
+                beyond = wider.get(int(_packed(_bits(at[index[:1]], 2 * octaves))[0]), ())
                 listed = self._with(self._short(ranked[index]), beyond)
                 wider[name] = tuple(listed)
                 wide[name] = self._decide(listed, factor[index])
-                for cell, inside in _grouped(_packed(fine[index])) if octaves == 1 else ():
+                for cell, inside in _grouped(fine[index]) if octaves == 1 else ():
                     self.short[cell] = self._decide(listed, factor[index[inside]])
 
     def _with(self, listed: Ints, beyond: tuple[int, ...]) -> Ints:
@@ -143,12 +148,7 @@ class Chooser:
     def _decide(self, chosen: Ints, factor: Floats) -> Short:
         """The choice among these with their mean correction [s, c] over some launches."""
         chosen = np.sort(chosen)
-        if len(chosen) == 1:
-            return alone(int(chosen[0]))
-        if self._deciding is None:
-            every = [self._candidate(i) for i in self.usable.tolist()]
-            self._deciding = Deciding(every, self.inputs, self.model.peaks.sms)
-        return self._deciding.short(tuple(chosen.tolist()), np.exp(factor[:, chosen].mean(axis=0)).tolist())
+        return short(chosen, np.exp(factor[:, chosen].mean(axis=0)))
 
     def _candidate(self, index: int) -> Candidate:
         counted = self.works.formulas[int(self.works.group[index])][0]
@@ -160,23 +160,23 @@ class Chooser:
         return np.asarray(self.model.us(counts, self._logs(key))[0])
 
 
-def _cell(inputs: int, sizes: Sequence[int], octaves: int = 0) -> Callable[..., int]:
-    """A function of the inputs of a launch: the cell that it lies in, by the sizes among them, each in so many octaves;
-    in one and the leading ones in half octaves by default."""
-    packed, lines = "", []
-    for i, at in enumerate(sizes):
-        lines.append(f"v{at} -= 1")
-        bits = f"(v{at}*v{at}).bit_length()" if i < HALVED and not octaves else f"v{at}.bit_length()"
-        bits += f" // {octaves}" if octaves > 1 else ""
-        packed = f"({packed} << 7 | {bits})" if packed else bits
-    return function([f"v{at}" for at in range(inputs)], [*lines, f"return {packed or 0}"], {})
+def _unlisted(key: Key) -> None:
+    """What is chosen before there are short lists."""
+
+
+def _bits(at: Floats, octaves: int = 0) -> Ints:
+    """Bit lengths [s, d] of sizes [s, d] less one, in so many octaves; by default of the leading ones' squares."""
+    less = at[:, :CELLED] - 1
+    if not octaves:
+        less[:, :HALVED] **= 2
+    return np.frexp(less)[1].astype(np.int64) // max(octaves, 1)
 
 
 def _packed(bits: Ints) -> Ints:
     """Cells [s] by bit lengths [s, d]."""
     packed = np.zeros(len(bits), np.int64)
     for column in bits.T:
-        packed = packed << 7 | column
+        packed = packed << CELL_BITS | column
     return packed
 
 

@@ -1,57 +1,62 @@
-"""Short lists evaluated by few functions of a launch: counts of the candidates, their laws, the least of them.
+"""Short lists evaluated by one C function of a launch: counts of the candidates, their laws, the least of them.
 
-The same sums as `wave.predict_us` over `Formula.one`. A function is shared by all configurations whose counts are
-worked out by the same steps: tiles and laws are its parameters. So a decision runs code that the decisions before it
-ran too, whatever cell its launch lies in: code of its own would be new to the processor each time, and slower by
-several times.
+The same sums as `wave.terms` · law over `Formula.one`: both are written from those very functions, by what they compute
+of traced numbers. Configurations whose counts are worked out by the same steps share a function, with tiles and laws as
+data, so that the text depends on the kernel alone and is compiled once. In Python a candidate took a fifth of a
+microsecond, and two to three times as long where other work had come in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from math import inf
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pipewave.tune import wave
-from pipewave.tune.own.anchors import Floats
-from pipewave.tune.reading.emitted import literal
+from pipewave.tune.mapping import Work
+from pipewave.tune.own.anchors import Floats, Ints
+from pipewave.tune.own.model import TERMS
+from pipewave.tune.reading.emitted import identifier
 from pipewave.tune.reading.formula import Formula
-from pipewave.tune.reading.joined import Joined, Known, Part
-from pipewave.tune.reading.traced import plain, same
+from pipewave.tune.reading.native import HEAD, Native, counted, module, plain, unpacked
+from pipewave.tune.reading.traced import Trace
 
-MOST_KEPT = 4096  # numbers of blocks whose steps a law remembers
-LOCAL = ("at", "trip", "each", "chain")  # of a launch, by the blocks of its busiest SM
-BLOCKS, LEAST, MOVED, UNEVEN = 11, 13, 14, 16  # terms of a law that its steps do not hold
-Counted = Callable[..., tuple[float, int | None]]  # best µs, its number, factors, rows, inputs … → with the rows' best
-# Functions, each with its rows (of tiles, and of laws for each), which cells share; factors, which they do not: what a
-# cell has alone must be fetched from memory when a launch comes by, so that there is little of it.
-Short = tuple[tuple[tuple[Counted, Any], ...], tuple[float, ...]]
-
-
-class Steps(dict[int, tuple[float, ...]]):
-    """What a law makes of the blocks of the busiest SM: µs, µs a trip, a trip and block, and a longest trip if it may
-    differ from the mean. Worked out when first asked for."""  # fmt: skip
-
-    def __init__(self, law: Floats, sms: int, resident: int, *, is_even: bool) -> None:
-        super().__init__()
-        self._of, self._is_even = (law.tolist(), sms, resident), is_even
-        columns = self._columns(np.arange(wave.MOST + 1))
-        rows = zip(*(np.broadcast_to(each, wave.MOST + 1).tolist() for each in columns), strict=True)
-        self.update(enumerate(rows))
-
-    def __missing__(self, busiest: int) -> tuple[float, ...]:
-        found = self._columns(busiest)
-        if len(self) < MOST_KEPT:
-            self[busiest] = found
-        return found
-
-    def _columns(self, busiest: Any) -> tuple[Any, ...]:
-        at, trip, each, chain = wave.steps(busiest, *self._of)
-        return (at, trip + chain, each) if self._is_even else (at, trip, each, chain)
+WORK = ("blocks", "trips", "longest", "least", "moved")  # of a launch, in the order of `formula.OUTPUTS`
+CELL_BITS = 7  # of a size in a cell
+Short = bytes  # pairs of doubles: number of a configuration, factor on its µs
+Key = tuple[Any, ...]
+# A record of a configuration: number of its function, of its tile, blocks that an SM holds, then law and tile.
+CHOOSE = """static PyObject *choose(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+  if (given != 3 || !PyTuple_Check(args[2]) || PyTuple_GET_SIZE(args[2]) != INPUTS) Py_RETURN_NONE;
+  double v[INPUTS + 1], w[5], best = INFINITY, tile = -1;
+  for (int i = 0; i < INPUTS; i++) {
+    v[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(args[2], i));
+    if (v[i] == -1 && PyErr_Occurred()) { PyErr_Clear(); Py_RETURN_NONE; } }
+  PyObject *listed = NULL;
+  for (int i = 0; i < LEVELS && !listed; i++) {
+    PyObject *cell = PyLong_FromLongLong(cell_of(v, octaves[i]));
+    listed = PyDict_GetItem(PyTuple_GET_ITEM(args[0], i), cell);
+    Py_DECREF(cell); }
+  if (!listed) Py_RETURN_NONE;
+  const double *records = (const double *)PyBytes_AS_STRING(args[1]);
+  const double *at = (const double *)PyBytes_AS_STRING(listed);
+  const double *end = at + PyBytes_GET_SIZE(listed) / 8;
+  long index = (long)at[0];
+  if (end - at > 2) for (; at < end; at += 2) {
+    const double *of = records + (long)at[0] * RECORD;
+    if (of[1] != tile) {
+      if (!counts[(int)of[0]](v, of + 3 + LAW, w)) Py_RETURN_NONE;
+      tile = of[1]; }
+    double us = at[1] * law_us(w, of[2], of + 3);
+    if (us < best) { best = us; index = (long)at[0]; } }
+  return PyLong_FromLong(index); }
+static PyMethodDef methods[] = {{"choose", (PyCFunction)(void *)choose, METH_FASTCALL, ""}, {0}};
+static struct PyModuleDef decide = {PyModuleDef_HEAD_INIT, "pipewave_decide", 0, -1, methods};
+PyMODINIT_FUNC PyInit_pipewave_decide(void) { return PyModule_Create(&decide); }
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,118 +68,99 @@ class Candidate:
     law: Floats
     resident: int
 
-    @property
-    def is_even(self) -> bool:
-        """Whether all blocks take as many trips."""
-        _, trips, longest, *_ = self.counted.traced[1]
-        return same(trips, longest)
-
 
 class Deciding:
-    """The functions of a kernel's configurations, written when they are made."""
+    """The C function of a kernel's configurations. `halved`, `whole`: places among the inputs of the sizes that cells
+    are told by, in order; cells take sizes in so many `octaves` (0: in one, those `halved` in half of one)."""
 
-    def __init__(self, candidates: Sequence[Candidate], inputs: Sequence[str], sms: int) -> None:
-        self._of, self._inputs, self._sms = {one.index: one for one in candidates}, tuple(inputs), sms
-        self._asked = {term for term in (BLOCKS, LEAST, MOVED, UNEVEN) if any(one.law[term] for one in candidates)}
-        self._laws: dict[int, tuple[Any, ...]] = {}
-        self._listed: dict[tuple[int, ...], tuple[tuple[Counted, Any], ...]] = {}
-        self._function: dict[int, Counted] = {}
-        self._tile: dict[int, tuple[Any, ...]] = {}
-        self._write()
+    def __init__(self, candidates: Sequence[Candidate], inputs: Sequence[str], halved: Sequence[int],
+                 whole: Sequence[int], octaves: Sequence[int], sms: int) -> None:  # fmt: skip
+        functions, self._parts = _functions(candidates, inputs)
+        tiles = max(len(tile) for _, tile in self._parts.values())
+        sizes = {"INPUTS": len(inputs), "LEVELS": len(octaves), "LAW": len(TERMS), "RECORD": 3 + len(TERMS) + tiles}
+        names = ", ".join(f"counts_{at}" for at in range(len(functions)))
+        self._source = "\n".join([
+            HEAD, *(f"#define {name} {value}" for name, value in sizes.items()), _law_text(sms),
+            *functions, f"static int (*const counts[])(const double *, const double *, double *) = {{{names}}};",
+            f"static const int octaves[] = {{{', '.join(map(str, octaves))}}};", _cell_text(halved, whole), CHOOSE,
+        ])  # fmt: skip
+        self._records = self._recorded(candidates, sizes["RECORD"])
 
-    def _write(self) -> None:
-        alike: dict[Any, list[tuple[Candidate, list[Any]]]] = {}
-        for one in self._of.values():
-            text, values = self._text(one, lambda place, _: f"c{place}")
-            alike.setdefault((*text.before, "", *text.lines), []).append((one, values))
-        for some in alike.values():
-            names, pick = _parameters([values for _, values in some])
-            text, _ = self._text(some[0][0], _written(names))
-            made = self._made(text, list(dict.fromkeys(filter(None, names))))
-            for one, values in some:
-                self._function[one.index] = made
-                self._tile[one.index] = tuple(_plain(values[place]) for place in pick)
+    def _recorded(self, candidates: Sequence[Candidate], width: int) -> bytes:
+        records = np.zeros((max(one.index for one in candidates) + 1, width))
+        tiles: dict[Any, int] = {}
+        for one in candidates:
+            function, tile = self._parts[one.index]
+            number = tiles.setdefault((function, tile), len(tiles))
+            row = [function, number, one.resident, *one.law[list(TERMS)], *tile]
+            records[one.index, : len(row)] = row
+        return records.tobytes()
 
-    def _text(self, one: Candidate, known: Known) -> tuple[Joined, list[Any]]:
-        """What a candidate takes, and that it is chosen if that is the least so far; with its known numbers."""
-        trace, (blocks, trips, longest, least, moved, _) = one.counted.traced
-        text = Joined([f"c{place}" for place in range(len(trace.nodes) * 4 + 64)])
-        part = Part(text, trace, known)
-        text.guard(part, trace.guards, "-inf, None")
-        grid, turns, is_even = part.number(blocks), part.number(trips), one.is_even
-        busiest = text.name(f"-(-{grid} // {self._sms})")
-        if type(plain(blocks)) is not int:
-            busiest = text.name(f"int({busiest})")
-        us = f"at + {turns}*(trip + {grid}*each)" + ("" if is_even else f" + {part.number(longest)}*chain")
-        for term, count in ((BLOCKS, blocks), (LEAST, least), (MOVED, moved)):
-            us += f" + {part.number(count)}*by{term}" if term in self._asked else ""
-        if UNEVEN in self._asked and not is_even:
-            more = f"({part.number(longest)} - {turns})*{busiest}*(1.0 - {self._sms}*({busiest} - 1)/{grid})"
-            us += f" + (by{UNEVEN}*{more} if {busiest} <= resident else 0.0)"
-        law = ", ".join(["steps", *(f"by{term}" for term in sorted(self._asked)), "resident", "i"])
-        text.lines += [f"for at, ({law}) in laws:", "    factor = by[at]",
-                       f"    {', '.join(LOCAL[: 3 if is_even else 4])} = steps[{busiest}]",
-                       f"    us = factor*({us})", "    if us < best: best = us; index = i"]  # fmt: skip
-        return text, part.values
-
-    def _made(self, text: Joined, parameters: Sequence[str]) -> Counted:
-        tile = f"({', '.join(parameters)},)" if parameters else "_"
-        return text.function(("best", "index", "by", "rows"), self._inputs, f"for {tile}, laws in rows:",
-                             "return best, index")  # fmt: skip
-
-    def short(self, listed: tuple[int, ...], by: Iterable[float]) -> Short:
-        """A short list of these configurations, each with a factor on its µs."""
-        if listed not in self._listed:
-            self._listed[listed] = self._rows(listed)
-        return self._listed[listed], tuple(by)
-
-    def _rows(self, listed: tuple[int, ...]) -> tuple[tuple[Counted, Any], ...]:
-        tiles: dict[Counted, dict[tuple[Any, ...], list[tuple[int, Any]]]] = {}
-        for at, index in enumerate(listed):
-            of = tiles.setdefault(self._function[index], {})
-            of.setdefault(self._tile[index], []).append((at, self._law(self._of[index])))
-        return tuple((made, tuple((tile, tuple(laws)) for tile, laws in of.items())) for made, of in tiles.items())
-
-    def _law(self, one: Candidate) -> tuple[Any, ...]:
-        if one.index not in self._laws:
-            steps = Steps(one.law, self._sms, one.resident, is_even=one.is_even)
-            each = {BLOCKS: 1 / self._sms, LEAST: 2.5e-7, MOVED: 1e-7, UNEVEN: 1.0}
-            terms = (float(one.law[term] * each[term]) for term in sorted(self._asked))
-            self._laws[one.index] = (steps, *terms, one.resident, one.index)
-        return self._laws[one.index]
+    def chooser(self, cells: tuple[Mapping[int, Short], ...]) -> Any:
+        """A function of a key: the fastest on the short list of its cell, the first of those that have one; None where
+        none has, or for a launch that takes turns which were not read. No function where nothing can be compiled."""
+        made = module(self._source)
+        return None if made is None else partial(made.choose, cells, self._records)
 
 
-def least(short: Short, key: Sequence[Any]) -> int | None:
-    """The fastest of a short list for a launch's numbers; None for a launch that takes turns which were not read."""
-    best, index = inf, None
-    functions, by = short
-    for made, rows in functions:
-        best, index = made(best, index, by, rows, *key)
-    return index
+def short(listed: Ints, by: Floats) -> Short:
+    """A short list of configurations [n], each with a factor [n] on its µs."""
+    return np.stack([listed, by], axis=1).astype(np.float64).tobytes()
 
 
-def alone(index: int) -> Short:
-    """A short list of one: nothing is counted."""
-    return ((_alone, index),), ()
+def _functions(candidates: Sequence[Candidate], inputs: Sequence[str]) -> tuple[list[str], dict[int, Any]]:
+    """Text of the functions that count, one for all configurations that count alike; the number of the function of
+    each configuration, and the known numbers that it gets."""
+    alike: dict[tuple[str, ...], list[tuple[Candidate, list[float]]]] = {}
+    for one in candidates:
+        lines, values = _counted(one, lambda place, _: f"c[{place}]")
+        alike.setdefault(tuple(lines), []).append((one, values))
+    texts, parts = [], dict[int, tuple[int, tuple[float, ...]]]()
+    for at, some in enumerate(alike.values()):
+        names, pick = _parameters([values for _, values in some])
+        lines, _ = _counted(some[0][0], lambda place, number, names=names: names[place] or plain(number))
+        texts.append(_function(f"int counts_{at}(const double *v, const double *c, double *w)",
+                               [*unpacked(inputs, "v"), *lines]))  # fmt: skip
+        parts |= {one.index: (at, tuple(values[place] for place in pick)) for one, values in some}
+    return texts, parts
 
 
-def _alone(best: float, index: int | None, by: Any, rows: int, *inputs: Any) -> tuple[float, int]:
-    return 0.0, rows
+def _counted(one: Candidate, known: Any) -> tuple[list[str], list[float]]:
+    trace, outputs = one.counted.traced
+    return counted(trace, outputs[: len(WORK)], known)
 
 
-def _parameters(values: Sequence[Sequence[Any]]) -> tuple[list[str], list[int]]:
+def _parameters(values: Sequence[Sequence[float]]) -> tuple[list[str], list[int]]:
     """Names of known numbers by their place, empty where all configurations [n] share them; one name for places that
     always hold the same; and the place that each name is taken from."""
     columns = list(zip(*values, strict=True))
-    first: dict[Any, int] = {}
-    names = ["" if len(set(column)) == 1 else f"c{first.setdefault(column, place)}"
-             for place, column in enumerate(columns)]  # fmt: skip
-    return names, list(first.values())
+    varied = list(dict.fromkeys(column for column in columns if len(set(column)) > 1))
+    names = [f"c[{varied.index(column)}]" if column in varied else "" for column in columns]
+    return names, [columns.index(column) for column in varied]
 
 
-def _written(names: Sequence[str]) -> Known:
-    return lambda place, number: names[place] or literal(number)
+def _law_text(sms: int) -> str:
+    """`wave.terms` times a law, of counts `w` of a launch: the busiest SM has a block at least, and no block takes
+    fewer trips than the mean."""
+    trace = Trace()
+    blocks, trips, longest, least, moved, resident = (trace.symbol(name, 1.0) for name in (*WORK, "resident"))
+    terms = wave.terms(Work(blocks, trips, longest, least, moved, 0.0), sms, resident)
+    text = Native(trace, terms)
+    sums = [f"law[{at}] * {text.number(terms[term])}" for at, term in enumerate(TERMS)]
+    body = [*(f"const double {line};" for line in text.lines), f"return {' + '.join(sums)};"]
+    given = [f"const double {identifier(name)} = {value};" for name, value in zip(WORK, (
+        "greatest(w[0], 1)", "w[1]", "greatest(w[2], w[1])", "w[3]", "w[4]"), strict=True)]  # fmt: skip
+    head = f"double law_us(const double *w, double {identifier('resident')}, const double *law)"
+    return _function(head, ["int bad = 0;", *given, *body])
 
 
-def _plain(number: Any) -> Any:
-    return float(number) if isinstance(number, Fraction) else number
+def _cell_text(halved: Sequence[int], whole: Sequence[int]) -> str:
+    """Packs the bits of sizes less one, as `chooser` does for many at once."""
+    sizes = [*(f"bits((v[{at}] - 1) * (octaves ? 1 : v[{at}] - 1))" for at in halved),
+             *(f"bits(v[{at}] - 1)" for at in whole)]  # fmt: skip
+    lines = [f"cell = cell << {CELL_BITS} | {one} / (octaves ? octaves : 1);" for one in sizes]
+    return _function("long long cell_of(const double *v, int octaves)", ["long long cell = 0;", *lines, "return cell;"])
+
+
+def _function(head: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"static {head} {{", *(f"  {line}" for line in lines), "}"])

@@ -66,10 +66,10 @@ class Emitted:
         if kind == "*":
             return f"({self._text(of[0])}*{self._text(of[1])})"
         sides = [self._text(side[1]) if side[0] == "node" else self._literal(side[1]) for side in of]
-        return self._called(kind, sides) if kind in CALLED else f"({sides[0]} {kind} {sides[1]})"
+        return self._operation(kind, sides)
 
-    def _called(self, kind: str, sides: Sequence[str]) -> str:
-        return f"{kind}({', '.join(sides)})"
+    def _operation(self, kind: str, sides: Sequence[str]) -> str:
+        return f"{kind}({', '.join(sides)})" if kind in CALLED else f"({sides[0]} {kind} {sides[1]})"
 
     def _scaled(self, text: str, by: Any) -> str:
         return text if by == 1 else f"-{text}" if by == -1 else f"{self._literal(by)}*{text}"
