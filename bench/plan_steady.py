@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from pipewave.planning import Question, Split
 from pipewave.planning.steady import evaluate
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
+from pipewave.serving.speculative import of
 from pipewave.serving.traffic import synthetic
 
 TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
@@ -48,7 +49,7 @@ class Compared:
 
 
 def _loads() -> Iterable[Load]:
-    small, large, moe = "Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-30B-A3B"
+    small, large, moe, latent = "Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-30B-A3B", "DeepSeek-V3"
     h200, sglang, l40s = Split("H200"), Split("H200", engine="sglang"), Split("L40S")
     for split in (h200, sglang, l40s):
         yield Load(small, split, 8192, 8, 1024, 128)
@@ -65,6 +66,13 @@ def _loads() -> Iterable[Load]:
     yield Load(large, Split("H200", tp=4, engine="sglang"), 8192, 64, 1000, 300)
     yield Load(large, Split("B200", tp=2), 8192, 100, 2000, 400)
     yield Load(large, Split("H100", tp=2, pp=2), 4096, 32, 2000, 200)
+    mtp = "method=mtp,tokens=3,acceptance=0.62"
+    for engine in ("vllm", "sglang", "trtllm"):
+        yield Load(latent, Split("B200", tp=8, engine=engine, speculative=mtp), 8192, 16, 1024, 512)
+    yield Load(latent, Split("B200", tp=8, engine="trtllm", speculative=mtp), 8192, 64, 1024, 512)
+    yield Load(large, Split("H100", tp=4, speculative="eagle3,tokens=3,acceptance=0.75"), 8192, 16, 1024, 512)
+    for engine in ("vllm", "sglang", "trtllm"):
+        yield Load(latent, Split("H200", ep=8, dp=8, engine=engine), 8192, 16, 2000, 500)
 
 
 LOADS = tuple(_loads())
@@ -73,8 +81,10 @@ LOADS = tuple(_loads())
 def simulated(load: Load) -> dict[str, float]:
     """Mean times in ms of the requests of the middle."""
     split = load.split
-    setup = Setup(split.tp, split.pp, split.ep, split.engine, max_num_batched_tokens=load.budget)
-    held = load.batch * split.pp  # a plan's batch is that of one pipeline lane
+    drafts = of(split.speculative) if split.speculative else None
+    setup = Setup(split.tp, split.pp, split.ep, split.engine, max_num_batched_tokens=load.budget, speculative=drafts)
+    setup = replace(setup, dp=split.dp)
+    held = load.batch * split.pp * split.dp  # a plan's batch is that of one pipeline lane and rank
     traffic = synthetic(
         max(ROUNDS * held, 300), input_len=load.isl, output_len=load.osl, concurrency=held, spread=0.5, seed=1
     )
@@ -112,6 +122,7 @@ def main() -> None:
 def _line(one: Compared) -> str:
     load, split = one.load, one.load.split
     what = f"{load.model} {split.gpu} {split.engine} tp{split.tp} pp{split.pp}"
+    what += f" dp{split.dp}" * (split.dp > 1) + " drafts" * bool(split.speculative)
     what += f" b{load.batch} t{load.budget} {load.isl}+{load.osl}"
     return f"{what:60} " + " ".join(f"{one.plan[n]:9.1f} {one.serve[n]:9.1f} {one.percent[n]:+5.0f}%" for n in TIMES)
 

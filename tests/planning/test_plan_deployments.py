@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from bench.plan_steady import Load, compare
 from pipewave.models import load
 from pipewave.planning import Question, Space, Split, plan
 from pipewave.planning.steady import Evaluated, evaluate
@@ -46,6 +49,36 @@ def test_drafts(drafts: str, batch: int) -> None:
     off = _off(one, dict(Server.of(DENSE, "H200", setup, traffic.longest).run(traffic).answer))
     assert abs(off["tpot_ms"]) < 0.12
     assert abs(off["tokens_per_s_per_gpu"]) < 0.12
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_drafts_under_every_engine(engine: str) -> None:
+    """Also where prompts and decodes do not meet in a step."""
+    split = Split("B200", tp=8, engine=engine, speculative="method=mtp,tokens=3,acceptance=0.62")
+    off = compare(Load("DeepSeek-V3", split, 8192, 16, 1024, 512)).percent
+    assert abs(off["tpot_ms"]) < 8 and abs(off["ttft_ms"]) < 12
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_latent_prompts_of_ranks(engine: str) -> None:
+    """Attention is a large part of these prompts."""
+    off = compare(Load("DeepSeek-V3", Split("H200", ep=8, dp=8, engine=engine), 8192, 16, 2000, 500)).percent
+    assert abs(off["tpot_ms"]) < 10 and abs(off["ttft_ms"]) < 15
+
+
+def test_longer_prompts_come_later() -> None:
+    found = [evaluate(DENSE, Split("H200"), Question(isl, 128), [8192], [1]) for isl in (200, 1000, 2000, 5000)]
+    ttft = [float(one.columns["ttft_ms"][0]) for one in found]
+    assert ttft == sorted(ttft)
+
+
+def test_an_assumed_acceptance_widens_by_the_range_of_the_model() -> None:
+    """DeepSeek's heads are open from 0.4 to 0.85, GLM-4.5's from 0.5 to 0.75."""
+    for name, low, high in (("DeepSeek-V3", 0.4, 0.85), ("GLM-4.5-Air", 0.5, 0.75)):
+        space = Space(("B200",), tps=(8,), speculative=("mtp,tokens=2",), budgets=(8192,), batches=(4,))
+        designs = plan(load(name), Question(512, 128), space).designs
+        ends = [1 + rate + rate**2 for rate in (low, high)]
+        assert designs.uncertain(0).drafts == pytest.approx(0.5 * math.log(ends[1] / ends[0]))
 
 
 def test_a_space_offers_both() -> None:

@@ -99,7 +99,7 @@ def _paired(model: ModelSpec, question: Question, space: Space, split: Split, pr
         if whole.gpus <= max(space.gpus_most, split.parallel.world + prefill.split.parallel.world):
             columns = _columns(question, whole, prefill, steady, lanes[chosen], tpot[chosen], parts.spread)
             total = lanes[chosen] * split.dp * workers[1]
-            yield Evaluated(whole, np.full_like(total, room), total, columns)
+            yield Evaluated(whole, np.full_like(total, room), total, columns, notes=parts.notes)
 
 
 def _engines(load: float) -> tuple[int, int]:

@@ -30,7 +30,7 @@ class Parts:
         self.counts = sorted(n for n in _grid(most) if n <= most)
         self.mean = question.input_len + (question.output_len + 1) // 2
         self.prompt = question.input_len
-        self.pieces = [q for q in _grid(self.prompt) if q >= min(16, self.prompt)]
+        self.pieces = sorted(q for q in _grid(self.prompt) if q >= min(16, self.prompt))
         self.drafter = Drafter(runner, drafts, most, self.mean) if drafts else None
         self._predict()
 
@@ -81,7 +81,8 @@ class Parts:
         whole = self._with_gaps(kernels, heat, decoding + 1, rows, np.zeros(kernels.shape, bool))
         if self.drafts is None:
             return whole
-        token, drafting = (law(decoding.ravel()).reshape(decoding.shape) for law in (self.decode_s, self._draft_s))
+        some = np.maximum(decoding, 1.0).ravel()  # none decode beside prompts of engines that keep them apart
+        token, drafting = (law(some).reshape(decoding.shape) for law in (self.decode_s, self._draft_s))
         saved = token * (self.drafts.mean - 1.0) - drafting
         return np.asarray(whole - np.where(decoding > 0, saved, 0.0))
 
