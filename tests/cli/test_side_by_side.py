@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipewave.cli import build
-from pipewave.errors import BadInput, UnsupportedDtype
+from pipewave.errors import BadInput, UnknownGPU, UnsupportedDtype
+from pipewave.gpus import find
 from pipewave.prediction.said import compared
 
 GEMM = ["predict", "gemm", "64", "4096", "4096", "--gpu"]
@@ -62,3 +63,8 @@ def test_notes_of_one_gpu_stay_as_they_are() -> None:
         "rows of H200 bf16 are of protocol graph",
         "x",
     ]
+
+
+def test_where_one_gpu_is_asked_for_several_are_sent_to_what_compares() -> None:
+    with pytest.raises(UnknownGPU, match=r"one is asked for here; .*pipewave plan"):
+        find("H200,B200")

@@ -16,11 +16,12 @@ from bench import e2e_kernels
 from bench.e2e_kernels import workload_of as workload
 from pipewave.cli import trace as command
 from pipewave.errors import BadInput, MissingField
+from pipewave.kernels.attention.lengths import Lengths
 from pipewave.kernels.launched import Given
 from pipewave.kernels.streaming.argmax import blocks_of_a_row
 from pipewave.report import report as report_of
 from pipewave.traces import Report, Workload, compare, explain_trace
-from pipewave.traces.cached import in_a_row
+from pipewave.traces.cached import in_a_row, with_cached
 from pipewave.traces.reader import read
 
 ROOT = Path(__file__).parents[1]
@@ -311,3 +312,11 @@ def test_steps_in_a_row_hold_the_same_requests_one_token_longer() -> None:
     requests = {0: decode, 1: decode, 2: decode, 4: decode, 5: other, 6: (512,)}
     found = in_a_row({0: 1000, 1: 1100, 2: 1002, 4: 50, 5: 70, 6: 3}, requests)
     assert found == {0: 1000, 1: 1001, 2: 1002, 4: 50, 5: 70, 6: 3}
+
+
+def test_cache_lengths_read_off_several_steps_are_told_in_one_note() -> None:
+    found = [with_cached(Lengths((1, 1), (1, 1), ""), cached, [982, 983, 984]) for cached in (982, 984)]
+    assert len({one.note for one in found}) == 1
+    assert "982 to 984 tokens" in found[0].note
+    assert [one.kv_lens for one in found] == [(983, 983), (985, 985)]
+    assert "about 7 tokens" in with_cached(Lengths((1,), (1,), ""), 7, [7]).note

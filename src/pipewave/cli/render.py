@@ -58,9 +58,10 @@ def table(rows: Sequence[Mapping[str, Any]], *, title: str = "", droppable: Sequ
 
 def facts(named: Mapping[str, Any]) -> None:
     """Print one fact a line."""
-    for name, value in named.items():
-        if value not in ([], None):
-            print(f"{name:28} {value:,}" if isinstance(value, int) else f"{name:28} {text(value)}")
+    shown = {name: value for name, value in named.items() if value not in ([], None)}
+    width = max(28, *map(len, shown))
+    for name, value in shown.items():
+        print(f"{name:{width}} {value:,}" if isinstance(value, int) else f"{name:{width}} {text(value)}")
 
 
 def _fitting(rows: Sequence[Mapping[str, Any]], width: int, droppable: Sequence[str]) -> list[str]:

@@ -59,7 +59,7 @@ def serve_command(
 
     `pipewave serve --model Llama-3.1-8B --gpu H200 --prefill workers=2 --decode tp=2 --concurrency 32`
 
-    `pipewave serve --gpu H200 --from-command 'vllm serve ... -tp 4' --client 'vllm bench serve --max-concurrency 64'`
+    `pipewave serve --gpu H200 --from-command 'vllm serve Qwen/Qwen3-8B -tp 2' --client 'vllm bench serve'`
     """
     if cases is not None:
         from pipewave.cli.serve_cases import answer_file

@@ -44,7 +44,7 @@ def _load(path: Path, _mtime_ns: int, size: int) -> GPU:
     if not path.is_file() or size > _MAX_BYTES:
         raise BadFile(f"{path} is no GPU file: a small YAML or JSON file is expected", field="gpu")
     try:
-        return read(path.read_text(encoding="utf-8"), path)
+        return read(path.read_text(encoding="utf-8-sig"), path)
     except (OSError, UnicodeDecodeError) as problem:
         raise BadFile(f"cannot read GPU file {path}: {problem}", field="gpu") from problem
 

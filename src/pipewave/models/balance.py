@@ -69,7 +69,7 @@ def _loads(word: str) -> str | tuple[tuple[float, ...], ...]:
     if word == "even" or (word.startswith(LAW) and word.removeprefix(LAW).replace(".", "", 1).isdigit()):
         return word
     try:
-        rows = np.atleast_2d(np.array(json.loads(Path(word).read_text("utf-8")), float))
+        rows = np.atleast_2d(np.array(json.loads(Path(word).read_text("utf-8-sig")), float))
     except (OSError, ValueError, TypeError) as problem:
         raise _bad(f"loads = {word!r}: must be even, power_law_A or a JSON file of tokens an expert") from problem
     if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all() or rows.min() < 0 or not rows.sum(axis=1).all():

@@ -146,7 +146,10 @@ def read_json(path: Path, field: str = "model", *, constants: bool = False) -> d
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BadFile(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a config", field=field)
-        document = json.loads(path.read_text("utf-8"), parse_constant=float if constants else _no_constant)
+        text = path.read_text("utf-8-sig")
+        if not text.strip():
+            raise BadFile(f"{path}: is empty", field=field)
+        document = json.loads(text, parse_constant=float if constants else _no_constant)
     except OSError as problem:
         raise BadFile(f"{path}: cannot be read ({problem.strerror})", field=field) from problem
     except (ValueError, RecursionError) as problem:

@@ -245,6 +245,19 @@ class ModelSpec:
             yield from layer.linears()
         yield self.lm_head
 
+    def length_notes(self, tokens: int) -> tuple[str, ...]:
+        """What is said of requests of up to so many tokens, prompt and output: that the model is made for fewer.
+
+        Args:
+            tokens: of the longest request.
+
+        Returns:
+            One note, or none where they fit.
+        """
+        if self.max_length is None or tokens <= self.max_length:
+            return ()
+        return (f"requests of {tokens:,} tokens exceed the {self.max_length:,} that {self.name} is made for",)
+
     @property
     def is_moe(self) -> bool:
         """True when any layer routes to experts."""

@@ -152,7 +152,8 @@ class Plan:
         kernels = [note for split in shown for note in self.designs.notes[split]]
         unknown = [] if self.winner is None else [self.designs.uncertain(self.winner).note()]
         gpus = list(dict.fromkeys(self.designs.splits[split].gpu for split in shown))
-        return [*dict.fromkeys(self.spec.notes), *by_gpu(kernels, gpus), *unknown]
+        long = self.spec.length_notes(self.question.input_len + self.question.output_len)
+        return [*dict.fromkeys(self.spec.notes), *long, *by_gpu(kernels, gpus), *unknown]
 
     def _shown(self) -> tuple[int, ...]:
         """The designs that the answer names."""

@@ -59,7 +59,7 @@ def read(path: Path) -> Mapping[str, Any]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise BadFile(f"{path}: larger than {MOST_BYTES >> 20} MiB, not an answer", field="answer")
-        answer = json.loads(path.read_text("utf-8"))
+        answer = json.loads(path.read_text("utf-8-sig"))
     except OSError as problem:
         raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="answer") from problem
     except (ValueError, RecursionError) as problem:

@@ -19,6 +19,7 @@ from pipewave.serving.interval import hull, sides
 from pipewave.serving.launched import launched
 from pipewave.serving.matched import matched
 from pipewave.serving.notation import is_disaggregated, read
+from pipewave.serving.room import traffic_notes
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import MOST_STEPS, Record
@@ -75,7 +76,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
         **{name: round(value, DIGITS) for name, value in (seen | intervals).items()},
         "kv_tokens": server.memory.kv_tokens,
         "basis": {name: round(share, DIGITS) for name, share in server.table.basis.items()},
-        "notes": [*server.notes, *assumed, uncertain.note()],
+        "notes": [*server.notes, *traffic_notes(server.runner, server.limits, traffic), *assumed, uncertain.note()],
     }
 
 

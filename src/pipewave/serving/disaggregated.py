@@ -22,7 +22,7 @@ from pipewave.models import ModelSpec
 from pipewave.prediction.said import merged
 from pipewave.serving.interval import Uncertainty
 from pipewave.serving.report import ANY, Sla, summary
-from pipewave.serving.room import prefix_notes
+from pipewave.serving.room import traffic_notes
 from pipewave.serving.run import Served, Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Clock, Record, Simulation
@@ -189,7 +189,7 @@ class Disaggregated:
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
-        notes = [*self.notes, *prefix_notes(self.prefill.runner, self.prefill.limits, traffic)]
+        notes = [*self.notes, *traffic_notes(self.prefill.runner, self.prefill.limits, traffic)]
         answer = {**self.names(), **summary(record, traffic, self.gpus, sla), "notes": notes}
         return Served(answer, self.decode.memory, traffic, record)
 

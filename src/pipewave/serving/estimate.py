@@ -293,7 +293,13 @@ class _Timeline:
             memory_gib=self._memory(memory),
             breakdown=self._breakdown(),
             basis=self._basis(),
-            notes=(*spec.notes, *self._length_note(), *self.steps.notes, INSIDE_NOTE, uncertain.note()),
+            notes=(
+                *spec.notes,
+                *spec.length_notes(run.input_len + run.output_len),
+                *self.steps.notes,
+                INSIDE_NOTE,
+                uncertain.note(),
+            ),
         )
 
     def _times(self, step_us: Array) -> tuple[float, float, float]:
@@ -329,9 +335,3 @@ class _Timeline:
     def _middle(self) -> int:
         first, last = self.plan.full_range()
         return int(np.searchsorted(self.points, (first + last) // 2).clip(0, len(self.points) - 1))
-
-    def _length_note(self) -> tuple[str, ...]:
-        longest, run = self.runner.deployment.model.max_length, self.plan.run
-        if longest is None or run.input_len + run.output_len <= longest:
-            return ()
-        return (f"requests of {run.input_len + run.output_len} tokens exceed the model's {longest}",)

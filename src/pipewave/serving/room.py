@@ -61,7 +61,12 @@ def _caches(engine: Engine, deployment: Deployment) -> bool:
     return engine.states.keeps != NONE if deployment.model.has(Recurrent) else engine.prefix_cache is not False
 
 
-def prefix_notes(runner: Runner, limits: Limits, traffic: Traffic) -> tuple[str, ...]:
+def traffic_notes(runner: Runner, limits: Limits, traffic: Traffic) -> tuple[str, ...]:
+    """What is said of requests: too long for the model, or with prefixes that a model with states may not keep."""
+    return (*runner.deployment.model.length_notes(traffic.longest), *_prefix_notes(runner, limits, traffic))
+
+
+def _prefix_notes(runner: Runner, limits: Limits, traffic: Traffic) -> tuple[str, ...]:
     """What is said of prompts whose prefixes are known, where a model has recurrent states."""
     known = traffic.blocks is not None or traffic.found_len is not None
     if not (known and runner.deployment.model.has(Recurrent)):

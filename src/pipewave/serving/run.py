@@ -22,7 +22,7 @@ from pipewave.serving.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.serving.interval import Uncertainty, interval_ends, names_version, server_of
 from pipewave.serving.limits import Limits
 from pipewave.serving.report import ANY, Sla, summary
-from pipewave.serving.room import limits_of, prefix_notes
+from pipewave.serving.room import limits_of, traffic_notes
 from pipewave.serving.setup import Setup
 from pipewave.serving.simulate import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
 from pipewave.serving.speculative import Speculative
@@ -99,7 +99,7 @@ class Server:
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
         answer = {**self.names(), **self._speculation(traffic), **self._skews()}
         answer |= summary(record, traffic, self.gpus, sla)
-        answer |= {"notes": [*self.notes, *prefix_notes(self.runner, self.limits, traffic)]}
+        answer |= {"notes": [*self.notes, *traffic_notes(self.runner, self.limits, traffic)]}
         return Served(answer, self.memory, traffic, record)
 
     def names(self) -> dict[str, Any]:

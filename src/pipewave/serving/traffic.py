@@ -206,7 +206,7 @@ def _read_columns(path: Path) -> dict[str, list[Any]]:
     try:
         if path.suffix == ".parquet":
             return _parquet(path)
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except OSError as problem:
         raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="trace") from problem
     except UnicodeDecodeError as problem:

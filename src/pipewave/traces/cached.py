@@ -8,7 +8,7 @@ token longer, and answer together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -77,9 +77,11 @@ def _with(call: Any, found: Lengths, cached: int) -> Any:
     return replace(call, **{name: value for name, value in given.items() if name in {f.name for f in fields(call)}})
 
 
-def with_cached(found: Lengths, cached: int) -> Lengths:
-    """The lengths of a step whose requests have that many cached tokens each, and what is to be said of it."""
-    note = NOTE.format(f"{cached:,}") if cached else NONE
+def with_cached(found: Lengths, cached: int, all_steps: Collection[int]) -> Lengths:
+    """The lengths of a step whose requests have that many cached tokens each, and what is to be said of it and of
+    the other steps, whose cached tokens are `all_steps`: one note for all of them."""
+    least, most = min(filter(None, all_steps), default=0), max(all_steps)
+    note = NOTE.format(f"{least:,}" if least == most else f"{least:,} to {most:,}") if cached else NONE
     return Lengths(found.q_lens, tuple(q + cached for q in found.q_lens), note)
 
 

@@ -130,9 +130,8 @@ def _lengths(
             if (length := cached_tokens(one, uses, steps[number], where)) is not None:
                 cached[number] = length
     requests = {number: one.q_lens for number, one in found.items() if one is not None}
-    return found | {
-        number: with_cached(_of(found, number), length) for number, length in in_a_row(cached, requests).items()
-    }
+    taken = in_a_row(cached, requests)
+    return found | {number: with_cached(_of(found, number), one, taken.values()) for number, one in taken.items()}
 
 
 def _recorded(shapes: Iterable[Shaped | None], source: str) -> Lengths | None:

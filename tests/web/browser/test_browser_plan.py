@@ -29,6 +29,22 @@ def test_front_winner_and_launch_command_are_the_librarys(page: Any, api: Callab
     assert len(rows(page)) == min(len(answer["front"]), 12)
 
 
+def test_designs_that_may_miss_a_limit_are_marked(page: Any, api: Callable[..., Any]) -> None:
+    answer = api("/api/plan", ASKED)
+    winner = answer["winner"]
+    tight = {"tpot_ms": round((winner["tpot_ms"] + winner["tpot_ms_high"]) / 2, 2)}  # inside the winner's interval
+    front = api("/api/plan", ASKED | tight)["front"]
+    assert {one["sure"] for one in front} == {"yes", "perhaps"}
+    page.goto("/plan" + QUERY.replace("tpot_ms=40", f"tpot_ms={tight['tpot_ms']}"))
+    table = page.locator("section[aria-label='Pareto front']")
+    table.get_by_role("button", name="Within limits").wait_for()
+    shown = table.locator("tbody tr td:last-child").all_inner_texts()
+    assert shown == [one["sure"] for one in front][: len(shown)]
+    page.goto("/plan" + QUERY.replace("ttft_ms=500&tpot_ms=40", "ttft_ms=1000000&tpot_ms=1000000"))
+    page.wait_for_selector(".front-point")
+    assert table.get_by_role("button", name="Within limits").count() == 0
+
+
 def test_table_sorts_both_ways(page: Any) -> None:
     page.goto("/plan" + QUERY)
     table = page.locator("section[aria-label='Pareto front']")

@@ -222,6 +222,8 @@ export interface Design {
   max_num_seqs: number;
   max_num_batched_tokens: number;
   ttft_ms: number;
+  ttft_ms_low: number;
+  ttft_ms_high: number;
   tpot_ms: number;
   tpot_ms_low: number;
   tpot_ms_high: number;
@@ -229,6 +231,8 @@ export interface Design {
   tokens_per_s_per_gpu: number;
   tokens_per_s_per_user: number;
   usd_per_million_tokens: number | null;
+  /** `perhaps` where the 90 % interval of a time straddles its limit. */
+  sure: "yes" | "perhaps";
   meets?: boolean;
 }
 

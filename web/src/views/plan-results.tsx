@@ -10,7 +10,7 @@ import { type Own, useOwn } from "../core/own";
 import { readQuery, writeQuery } from "../core/query";
 import type { Design, PlanAnswer } from "../core/types";
 import { Card, CopyButton } from "../ui/copy";
-import { Facts } from "../ui/facts";
+import { type Fact, Facts } from "../ui/facts";
 import { Segments } from "../ui/form";
 import { Link } from "../ui/link";
 import { Notes } from "../ui/notes";
@@ -53,9 +53,12 @@ function Nothing({ answer }: { answer: PlanAnswer }) {
   );
 }
 
+const STRADDLES = "perhaps: the 90 % interval of TTFT or TPOT straddles its limit";
+const doubtful = (one: Design): boolean => one.sure === "perhaps";
+
 export const describe = (one: Design): string =>
   `${one.gpus} × ${one.gpu}, tp ${one.tp}${one.pp > 1 ? `, pp ${one.pp}` : ""}${one.ep > 1 ? `, ep ${one.ep}` : ""}, ${one.max_num_seqs} at once: ` +
-  `TPOT ${milliseconds(one.tpot_ms)}, TTFT ${milliseconds(one.ttft_ms)}, ${digits(one.tokens_per_s_per_gpu, 4)} tokens/s/GPU, ${usd(one.usd_per_million_tokens)}/Mtok`;
+  `TPOT ${milliseconds(one.tpot_ms)}, TTFT ${milliseconds(one.ttft_ms)}${doubtful(one) ? ", perhaps within the limits" : ""}, ${digits(one.tokens_per_s_per_gpu, 4)} tokens/s/GPU, ${usd(one.usd_per_million_tokens)}/Mtok`;
 
 function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanInputs; design: Design }) {
   const place = answer.front.indexOf(design);
@@ -70,7 +73,8 @@ function Chosen({ answer, inputs, design }: { answer: PlanAnswer; inputs: PlanIn
           ["Cost per million tokens", usd(design.usd_per_million_tokens)],
           ["Throughput per GPU", `${digits(design.tokens_per_s_per_gpu, 4)} tok/s`],
           ["TPOT (90 %)", milliseconds(design.tpot_ms), timeRange(design.tpot_ms_low * 1e3, design.tpot_ms_high * 1e3)],
-          ["TTFT", milliseconds(design.ttft_ms)],
+          ["TTFT (90 %)", milliseconds(design.ttft_ms), timeRange(design.ttft_ms_low * 1e3, design.ttft_ms_high * 1e3)],
+          ...(doubtful(design) ? [["Within the limits", design.sure, STRADDLES] as Fact] : []),
           ["Requests at once", whole(design.max_num_seqs)],
           ["Tokens a step", whole(design.max_num_batched_tokens)],
         ]}
@@ -152,6 +156,7 @@ function FrontTable({ answer, chosen, pick }: { answer: PlanAnswer; chosen: Desi
     { key: "ttft", title: "TTFT", value: (one) => one.ttft_ms, show: (one) => milliseconds(one.ttft_ms) },
     { key: "budget", title: "Tokens a step", value: (one) => one.max_num_batched_tokens, show: (one) => whole(one.max_num_batched_tokens) },
   ];
+  if (answer.front.some(doubtful)) columns.push({ key: "sure", title: "Within limits", value: (one) => Number(doubtful(one)), show: (one) => one.sure, hint: STRADDLES });
   return (
     <Card title="Pareto front" json={answer.front} command={answer.command}>
       <Table label="Designs on the Pareto front" rows={answer.front} columns={columns} sort="usd" selected={chosen} pick={pick} pickLabel={describe} most={12} />
