@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from bench.collective_sizes import show
 from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE
 from train.evaluate import Errors, macro, scored, table
-from train.intervals import LEVEL, balance, weighted_quantile
+from train.intervals import LEVEL, balance
 from train.nets.collective import OPS
 from train.predictions import Predictions, load_predictions
 from train.rows import Rows, load
 from train.scored import Scored
 from train.splits import by_name, meet
+from train.two_levels import weighted_quantile
 
 CONDITIONS = ("protocol=graph", "counted=no")
 NETS = (*(op for op in OPS if op != "send_recv"), SMALL_ALL_REDUCE)  # sends were measured with one version each

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.residual.nets import Ceiling
-from train.intervals import balance, weighted_quantile
+from train.intervals import balance
 from train.predictions import Floats, Predictions, load_predictions
 from train.rows import Ints, Rows
 from train.rows import load as load_rows
 from train.splits import HELD_OUT, by_name
+from train.two_levels import weighted_quantile
 
 QUANTILE = 0.2
 ENOUGH_ROWS, ENOUGH_GROUPS = 300, 12  # of one GPU under one protocol for a shift of its own

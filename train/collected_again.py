@@ -34,8 +34,9 @@ from pipewave.measure.pack import rows as measured
 from pipewave.residual.card import AGAIN, BASES, Interval
 from train import corpus
 from train.__main__ import ROOT, WEIGHTS
-from train.intervals import LEVEL, weighted_quantile
+from train.intervals import LEVEL
 from train.nets.collective import OPS, started_together
+from train.two_levels import weighted_quantile
 
 LARGE = 4 << 20  # bytes
 FEWEST = 30  # of our own rows that tell what cold calls differ by

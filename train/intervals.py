@@ -3,8 +3,9 @@
 The power that gives the best interval score (Gneiting & Raftery 2007, eq. 43) is chosen from a few; the multiple covers
 the level in the conformal way, every GPU counting alike. Rows are those that other splits hold out, never one's own.
 
-On GPUs never seen, rows are no independent sample: cards are, and there are few. Score and level are then those of
-cards left out one at a time, and a protocol shares the rows of all protocols where that scores better.
+On GPUs never seen, rows are no independent sample: cards are, on architectures never seen architectures, and there are
+few. The multiple is then the one expected to hold the next of them (`train.two_levels`), the score that of those left
+out one at a time, and a protocol shares the rows of all protocols where that scores better.
 """
 
 from __future__ import annotations
@@ -18,30 +19,32 @@ from numpy.typing import NDArray
 from pipewave.residual.card import BASES, Interval, half_width, intervals_of
 from train.rows import Ints, Rows
 from train.splits import TWINS, by_name
+from train.two_levels import for_next_unit, weighted_quantile
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 LEVEL = 0.9
 POWERS = (1.0, 0.75, 0.5, 0.25, 0.0)
+NEW = BASES.index("new_architecture")
+ALIKE = (0.0,)  # how far an architecture is off does not follow what a net that never saw it makes of its own error
 TOLERANCE = 1.03  # a score this close to the best is as good: the higher power is kept
 MAX_ROWS = 40_000  # under one protocol, of every split alike and evenly spread: enough for a tail of a tenth
 ENOUGH_ROWS = 300  # of a protocol for an interval of its own
 CERTAIN = 0.99  # of rows: what the others are given is no measure of what nobody measured
-RAISED = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])  # share of what the level leaves out
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Held-out rows: which, absolute log error, error scale, GPU code, the same with twins as one, protocol, basis.
+    """Held-out rows: which, absolute log error, error scale, GPU code, unit, protocol, basis (an index into BASES).
 
-    The basis is an index into BASES.
+    A unit is what such rows are new by: the architecture under `new_architecture`, else the card, twins being one.
     """
 
     index: Ints
     error: Floats
     scale: Floats
     gpu: Ints
-    card: Ints
+    unit: Ints
     protocol: NDArray[np.str_]
     basis: Ints
 
@@ -56,7 +59,9 @@ def held(name: str, mean: Floats, scale: Floats, rows: Rows) -> Held:
     error = np.abs(rows.residual[split.score] - mean)
     gpu, protocol = rows.columns["gpu"].codes[split.score], rows.columns["protocol"].text()[split.score]
     basis = basis_of(rows, split.score, split.train)
-    return Held(split.score, error, scale, gpu, _cards(rows.columns["gpu"].values)[gpu], protocol, basis)
+    family = len(rows.columns["gpu"].values) + rows.columns["family"].codes[split.score]
+    unit = np.where(basis == NEW, family, _cards(rows.columns["gpu"].values)[gpu])
+    return Held(split.score, error, scale, gpu, unit, protocol, basis)
 
 
 def _cards(gpus: Sequence[str]) -> Ints:
@@ -86,7 +91,7 @@ def calibrated(
     A basis without any borrows from a more familiar one. `familiar`: intervals that other rows have settled.
     """
     found: dict[str, Interval] = dict(familiar or {})
-    thin = _joined([part.take(_spread(part.protocol, MAX_ROWS // len(parts))) for part in parts])
+    thin = joined([part.take(_spread(part.protocol, MAX_ROWS // len(parts))) for part in parts])
     for code, basis in enumerate(BASES):
         mine = thin.take(thin.basis == code)
         if len(mine.error):
@@ -105,7 +110,8 @@ def _spread(protocol: NDArray[np.str_], most: int) -> Ints:
     return np.concatenate([np.zeros(0, np.int64), *(at[:: -(-len(at) // most)] for at in rows)])
 
 
-def _joined(parts: Sequence[Held]) -> Held:
+def joined(parts: Sequence[Held]) -> Held:
+    """All rows of these parts."""
     kinds = ("i8", "f8", "f8", "i8", "i8", "U1", "i8")
     none = [Held(*(np.zeros(0, kind) for kind in kinds))]
     return Held(*(np.concatenate([getattr(p, name) for p in parts or none]) for name in Held.__slots__))
@@ -123,40 +129,38 @@ def _interval(mine: Held, protocol: str, code: int, known: Mapping[str, Interval
     familiar = intervals_of(known, BASES[code - 1], protocol) if code and BASES[code - 1] in known else ()
     pools = [(mine.take(own), own[own])]
     if code and protocol:
-        alone = len(np.unique(mine.card[own])) == 1 < len(np.unique(mine.card))
+        alone = len(np.unique(mine.unit[own])) == 1 < len(np.unique(mine.unit))
         pools = [(mine, own)] if alone else [*pools, (mine, own)]
-    tried = [_tried(Pool.of(pool, familiar, power, at), level, bool(code)) for pool, at in pools for power in POWERS]
+    powers = ALIKE if code == NEW else POWERS
+    tried = [_tried(Pool.of(pool, familiar, power, at), level, bool(code)) for pool, at in pools for power in powers]
     enough = TOLERANCE * min(score for score, _ in tried)
     return next(interval for score, interval in tried if score <= enough)
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Rows that settle a multiple, by rising ratio of error to scaled width; `own` are those it is judged by."""
+    """Rows that settle a multiple; `own` are those it is judged by."""
 
     power: float
     own: Flags
-    card: Ints
+    unit: Ints
     weight: Floats
     error: Floats
     scaled: Floats
     least: Floats  # half-width that more familiar intervals give
-    ratio: Floats  # 0 where that is enough
 
     @classmethod
     def of(cls, rows: Held, familiar: Sequence[Interval], power: float, own: Flags) -> Pool:
         scaled = rows.scale**power
         least = half_width(familiar, rows.scale) if familiar else np.zeros(len(scaled))
-        ratio = np.where(rows.error <= least, 0.0, rows.error / scaled)
-        order = np.argsort(ratio)
-        sorted_rows, widths = rows.take(order), (scaled[order], least[order], ratio[order])
-        return cls(power, own[order], sorted_rows.card, balance(sorted_rows.gpu), sorted_rows.error, *widths)
+        return cls(power, own, rows.unit, balance(rows.gpu), rows.error, scaled, least)
 
-    def multiples(self, used: Flags, levels: Floats) -> Floats:
-        """The least multiples that cover these shares of the used rows."""
-        reached = np.cumsum(np.where(used, self.weight, 0.0))
-        at = np.searchsorted(reached, levels * reached[-1] * (1.0 - 1e-12))
-        return np.asarray(self.ratio[np.minimum(at, len(self.ratio) - 1)])
+    def multiple(self, used: Flags, level: float, *, ahead: bool) -> float:
+        """The multiple that holds a share of the used rows; `ahead`, that is expected to hold it of the next unit's."""
+        needed, weight = (self.error / self.scaled)[used], self.weight[used]
+        if ahead:
+            return for_next_unit(needed, self.unit[used], weight, level)
+        return weighted_quantile(np.where(self.error <= self.least, 0.0, self.error / self.scaled)[used], weight, level)
 
     def interval(self, multiple: float) -> Interval:
         """That multiple of the scaled width, no wider than 99 % of these rows are given."""
@@ -169,46 +173,20 @@ class Pool:
         return float(np.average(each, weights=self.weight[rows]))
 
 
-def _tried(pool: Pool, level: float, by_card: bool) -> tuple[float, Interval]:
-    """Score and interval of one pool and power."""
-    every = np.ones(len(pool.ratio), bool)
-    cards = np.unique(pool.card[pool.own])
-    if by_card and len(np.unique(pool.card)) > 1:
-        raised, score = _crossed(pool, cards, level)
-        return score, pool.interval(float(pool.multiples(every, np.array([raised]))[0]))
-    multiple = float(pool.multiples(every, np.array([level]))[0])
-    return pool.score(pool.own, multiple, level), pool.interval(multiple)
-
-
-def _crossed(pool: Pool, cards: Ints, level: float) -> tuple[float, float]:
-    """The level that others must be covered at for `level` of a card's rows to be inside, and the score it gets then.
-
-    Few cards tell too little about the next one, on the whole: the level is raised, never lowered.
-    """
-    levels = level + (1.0 - level) * RAISED
-    others = [pool.card == card for card in cards]
-    multiples = np.array([pool.multiples(~away, levels) for away in others])
-    rows = [away & pool.own for away in others]
-    inside = [
-        np.searchsorted(pool.ratio[at], m * (1.0 + 1e-12), "right") / at.sum()
-        for at, m in zip(rows, multiples, strict=True)
-    ]
-    enough = np.flatnonzero(np.mean(inside, axis=0) >= level)
-    chosen = int(enough[0]) if len(enough) else len(levels) - 1
-    scores = [pool.score(at, float(m[chosen]), level) for at, m in zip(rows, multiples, strict=True)]
-    return float(levels[chosen]), float(np.mean(scores))
+def _tried(pool: Pool, level: float, by_unit: bool) -> tuple[float, Interval]:
+    """Score and interval of one pool and power; units are judged by what the others call for."""
+    every = np.ones(len(pool.error), bool)
+    multiple = pool.multiple(every, level, ahead=by_unit)
+    units = [pool.unit == unit for unit in np.unique(pool.unit[pool.own])]
+    if not by_unit or len(np.unique(pool.unit)) == 1:
+        return pool.score(pool.own, multiple, level), pool.interval(multiple)
+    scores = [pool.score(at & pool.own, pool.multiple(~at, level, ahead=True), level) for at in units]
+    return float(np.mean(scores)), pool.interval(multiple)
 
 
 def balance(gpu: Ints) -> Floats:
     """Weights under which every GPU counts alike."""
     return np.asarray(1.0 / np.bincount(gpu)[gpu])
-
-
-def weighted_quantile(values: Floats, weight: Floats, level: float) -> float:
-    """The least value below or at which `level` of the weight lies."""
-    order = np.argsort(values)
-    reached = np.cumsum(weight[order]) / weight.sum()
-    return float(values[order][min(int(np.searchsorted(reached, level)), len(values) - 1)])
 
 
 def other_splits(name: str, parts: Mapping[str, Held]) -> list[Held]:

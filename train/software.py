@@ -22,9 +22,10 @@ import pandas as pd
 from pipewave.residual.card import Interval, half_width
 from pipewave.software.known import LEVELS
 from train.__main__ import RUNS, WEIGHTS
-from train.intervals import LEVEL, POWERS, TOLERANCE, balance, weighted_quantile
+from train.intervals import LEVEL, POWERS, TOLERANCE, balance
 from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
 from train.splits import FOLDS, HELD_OUT
+from train.two_levels import weighted_quantile
 
 EACH = 120  # rows of a GPU, version and type: a level that one of them makes up still has an interval of its own
 ENOUGH = 100  # of a level for an interval of its own; levels share their rows below that
