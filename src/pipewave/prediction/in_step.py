@@ -92,7 +92,7 @@ def replayed(graph: Rows, floor: Any, xp: Arith) -> tuple[Any, ...]:
 
 def write_back_s(busy: Any, dram_bytes: Any, family: Family, gpu: GPU, xp: Arith, impl: str = "") -> Any:
     """Seconds of cold calls that go into writing back what the flush left in the L2. `busy`: floor over latency."""
-    waiting = constant("step_waiting", family=family.name, impl=impl, mma=gpu.traits.mma)
+    waiting = constant("step_waiting", family=family.name, impl=impl, mma=gpu.traits.mma, vendor=gpu.vendor)
     dirt = constant("step_write_back")
     if waiting is None:
         return 0.0 * busy
