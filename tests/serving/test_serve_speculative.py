@@ -267,3 +267,17 @@ def test_a_model_without_heads_is_noted() -> None:
     assert any("counts no MTP heads" in note for note in answer(from_dict(case))["notes"])
     assert load("DeepSeek-R1").mtp_heads == 1
     assert not any("MTP heads" in note for note in answer(from_dict(CASE | {"speculative": "mtp,tokens=1"}))["notes"])
+
+
+def test_eagle_means_a_models_own_heads_where_it_has_some() -> None:
+    """SGLang drafts with DeepSeek's MTP head under --speculative-algorithm EAGLE; a model without heads has a draft."""
+    eagle = of({"method": "EAGLE", "tokens": 3})
+    assert eagle.by(load("DeepSeek-R1")) == of("mtp,tokens=3").by(load("DeepSeek-R1"))
+    assert eagle.by(load("Llama-3.1-8B")).method == "eagle3"
+    assert of("eagle3,tokens=3").by(load("DeepSeek-R1")).method == "eagle3"
+    given = of("eagle,tokens=2,acceptance=0.8").by(load("DeepSeek-R1"))
+    assert (given.method, given.accepted) == ("mtp", (0.8, 0.8))
+    case = {"model": "DeepSeek-R1", "gpu": "B200", "engine": "sglang", "tp": 8, "isl": 256, "osl": 64, "requests": 8}
+    case |= {"mode": "serve", "concurrency": 4}
+    by_word = [answer(from_dict(case | {"speculative": word}))["tpot_ms"] for word in ("eagle", "mtp", "eagle3")]
+    assert by_word[0] == by_word[1] != by_word[2]

@@ -43,7 +43,8 @@ def _vllm(split: Split, drafts: Speculative | None, role: str) -> list[str]:
 def _sglang(split: Split, drafts: Speculative | None, role: str) -> list[str]:
     words = ["--dp-size", str(split.dp), "--enable-dp-attention"] if split.dp > 1 else []
     if drafts:
-        words += ["--speculative-algorithm", SGLANG_ALGORITHMS[drafts.method]]
+        algorithm = "EAGLE" if drafts.heads_too else SGLANG_ALGORITHMS[drafts.method]
+        words += ["--speculative-algorithm", algorithm]
         words += ["--speculative-num-steps", str(drafts.tokens), "--speculative-eagle-topk", "1"]
         words += ["--speculative-num-draft-tokens", str(drafts.tokens + 1)]
     return words + (["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"] if role else [])

@@ -51,7 +51,7 @@ class Designs:
     refused: tuple[tuple[Split, str], ...]
     crowded_out: int
     notes: tuple[tuple[str, ...], ...]  # of each split's kernels
-    model_type: str
+    model: ModelSpec
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -90,7 +90,7 @@ class Designs:
     def uncertain(self, index: int) -> Uncertainty:
         """What is open about a design."""
         split, kernels = self.splits[self.split[index]], float(self.columns["spread"][index])
-        drafts = speculative_of(split.speculative).by(self.model_type).spread if split.speculative else 0.0
+        drafts = speculative_of(split.speculative).by(self.model).spread if split.speculative else 0.0
         named, ranks = names_version(split.engine), split.dp > 1
         return Uncertainty(kernels, server_of(find_engine(split.engine)), named, ranks, drafts=drafts)
 
@@ -223,7 +223,7 @@ def plan(
     known = prices(own_prices)
     evaluated = _evaluate_all(model, question, space, executor)
     evaluated += disaggregated(model, question, space) if space.disaggregated else []
-    designs = _gather(evaluated, known, model.model_type)
+    designs = _gather(evaluated, known, model)
     meets = _meets(designs, question)
     front = pareto(designs, meets)
     winner = front[0] if front else None
@@ -252,7 +252,7 @@ def _evaluate_all(model: ModelSpec, question: Question, space: Space, executor: 
     return [one for number in range(len(chunks)) for one in done[number]]
 
 
-def _gather(evaluated: Sequence[Evaluated], known: Mapping[str, Price], model_type: str) -> Designs:
+def _gather(evaluated: Sequence[Evaluated], known: Mapping[str, Price], model: ModelSpec) -> Designs:
     good = [one for one in evaluated if not one.refused]
     splits = tuple(one.split for one in good)
     sizes = [len(one.batches) for one in good]
@@ -270,7 +270,7 @@ def _gather(evaluated: Sequence[Evaluated], known: Mapping[str, Price], model_ty
         tuple((one.split, one.refused) for one in evaluated if one.refused),
         sum(one.crowded_out for one in evaluated),
         tuple(one.notes for one in good),
-        model_type,
+        model,
     )
 
 

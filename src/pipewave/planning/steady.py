@@ -80,7 +80,7 @@ class Steady:
         self.runner = replace(runner, engine=self.engine)
         self.entrance = Entrance(setup.streaming(sent), question.input_len)
         self.lanes, self.ranks = parallel.pp, parallel.dp
-        self.drafts = speculative_of(split.speculative).by(model.model_type) if split.speculative else None
+        self.drafts = speculative_of(split.speculative).by(model) if split.speculative else None
         self.notes: tuple[str, ...] = ()
 
     def all(self, budgets: Sequence[int], batches: Sequence[int]) -> Evaluated:

@@ -180,7 +180,8 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     found = recipe_of(engine.name, engine.version, setting, requests)
     said = {name for name, field in SAID.items() if getattr(case, field) is not None}
     found = found.without(frozenset(said | {METHOD} if _disaggregated(case) else said))
-    how = _drafting(case, found)
+    drafts = _drafting(case, found)
+    how = drafts.by(spec) if drafts else None
     return found if how and how.method == "mtp" and how.rates else found.without(frozenset([DRAFTS]))
 
 

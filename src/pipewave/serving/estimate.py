@@ -184,7 +184,7 @@ def estimate(
     program = program.what_if(drafts=True) if speculative else program
     prompt = input_len + image_tokens(spec, images)
     parallel.check(spec)
-    how = speculative_of(speculative).by(spec.model_type) if speculative else None
+    how = speculative_of(speculative).by(spec) if speculative else None
     program = program.drafting() if how else program
     runner = Runner.of(Deployment(spec, parallel, kv_dtype), find_gpu(gpu), program)
     runner = runner.hosted(host_of(host)) if host else runner

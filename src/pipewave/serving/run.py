@@ -242,7 +242,7 @@ def _beside(setup: Setup, model: ModelSpec) -> Setup:
 
 def _drafts(setup: Setup, model: ModelSpec) -> Setup:
     """The set-up with drafts accepted as the model's are where nothing says it."""
-    return replace(setup, speculative=setup.speculative.by(model.model_type)) if setup.speculative else setup
+    return replace(setup, speculative=setup.speculative.by(model)) if setup.speculative else setup
 
 
 @lru_cache(maxsize=TABLES)

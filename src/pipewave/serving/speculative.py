@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from pipewave.errors import BadInput, MissingField
+from pipewave.models.spec import ModelSpec
 from pipewave.software.recipes import acceptance as usual
 from pipewave.software.recipes import acceptance_range
 
@@ -17,6 +18,7 @@ ALIASES = {
     "nextn": "mtp", "eagle": "eagle3", "lookahead": "ngram", "draft_model": "draft",
     "standalone": "draft", "prompt_lookup": "ngram",
 }  # fmt: skip
+HEADS_TOO = ("eagle",)  # words for a model's own heads, where it has some (SGLang's EAGLE; its EAGLE3 is never those)
 NAMES = ("method", "tokens", "acceptance", "model")
 MOST = 64
 
@@ -27,6 +29,7 @@ class Speculative:
 
     model: the draft model of method `draft`. rates: acceptance of positions, the last one for those that follow, where
     nothing said how many tokens are drafted. assumed: nothing said how many are accepted; by models of model_type.
+    heads_too: the word for the method also names heads that a model brings.
     """
 
     method: str
@@ -36,6 +39,7 @@ class Speculative:
     rates: tuple[float, ...] = field(default=(), compare=False)
     assumed: bool = field(default=False, compare=False)
     model_type: str = field(default="", compare=False)
+    heads_too: bool = False
 
     @property
     def mean(self) -> float:
@@ -51,12 +55,15 @@ class Speculative:
         least, most = (replace(self, accepted=(rate,) * self.tokens).mean for rate in rates)
         return 0.5 * math.log(most / least)
 
-    def by(self, model_type: str) -> Speculative:
-        """The same by a model of this type: with what is usual for it, where nothing said how many are accepted."""
-        if not self.assumed:
-            return self
-        accepted = _spread(usual(self.method, model_type), self.tokens)
-        return replace(self, accepted=accepted, model_type=model_type)
+    def by(self, model: ModelSpec) -> Speculative:
+        """The same by this model: by its own heads where the word means these and it has some, and with what is usual
+        for it where nothing said how many are accepted."""
+        how = replace(self, method="mtp", heads_too=False) if self.heads_too and model.mtp_heads else self
+        if not how.assumed:
+            return how
+        rates = usual(how.method, model.model_type)
+        left_open = rates if how.rates else ()
+        return replace(how, accepted=_spread(rates, how.tokens), rates=left_open, model_type=model.model_type)
 
     def drafting(self, tokens: int) -> Speculative:
         """The same with so many tokens drafted, where nothing said how many."""
@@ -81,7 +88,8 @@ def of(given: Any) -> Speculative:
     said = _words(given) if isinstance(given, str) else given
     if not isinstance(said, Mapping) or not set(said) <= set(NAMES):
         raise _bad(f"{given!r}: give {', '.join(NAMES)}, such as method=mtp,tokens=3,acceptance=0.8")
-    method = _method(str(said.get("method", "")).lower())
+    word = str(said.get("method", "")).lower()
+    method = _method(word)
     if method not in METHODS:
         raise _bad(f"method = {said.get('method')!r}: must be one of {', '.join(METHODS)}")
     if method == "draft" and not said.get("model"):
@@ -91,7 +99,8 @@ def of(given: Any) -> Speculative:
     tokens, rates = _tokens(said.get("tokens", 1 if method == "mtp" else 3)), _rates(said.get("acceptance"), method)
     left_open = () if "tokens" in said else rates
     assumed = said.get("acceptance") is None
-    return Speculative(method, tokens, _spread(rates, tokens), said.get("model"), left_open, assumed)
+    accepted, heads_too = _spread(rates, tokens), word in HEADS_TOO
+    return Speculative(method, tokens, accepted, said.get("model"), left_open, assumed, heads_too=heads_too)
 
 
 def _method(word: str) -> str:
