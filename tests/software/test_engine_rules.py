@@ -267,3 +267,14 @@ def test_experts_in_python_keep_the_host_busy() -> None:
         prompt[gpu] = float(runner.steps([runner.batch([500], [500])]).total_us[0])
     matmuls_us = 37 * runner.engine.launch_us * 36  # in each of 36 layers
     assert prompt["H200"] > matmuls_us > prompt["B200"]
+
+
+def test_a_later_rule_changes_only_the_entries_of_a_mapping_that_it_names() -> None:
+    setting = DeploymentFacts(model_type="qwen3_next", states="gdn")
+    assert rules.fields("vllm", "0.14.0", setting)["states"] == {"width": 2}
+    assert rules.fields("vllm", "0.15.0", setting)["states"] == {"keeps": "steps", "asked": True, "width": 2}
+    hopper, small = DeploymentFacts(gib=80.0), DeploymentFacts(gib=24.0)
+    common = {"fixed": 512, "chunk_token": 1.5, "graph_request": 2, "rank": 128}
+    assert rules.fields("sglang", "0.5.9", small)["reserve"] == common | {"dp_request": 3}
+    assert rules.fields("sglang", "0.5.9", hopper)["reserve"] == common | {"dp_request": 4.5, "least": 10240}
+    assert rules.fields("sglang", "0.5.1", hopper)["reserve"] == {"fixed": 9728, "rank": 512}

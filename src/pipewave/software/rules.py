@@ -1,7 +1,7 @@
 """Rules of an engine as data: what holds from a version, on a kind of GPU, for a kind of model and split.
 
 A YAML file of rules is read from top to bottom; each rule whose condition holds sets fields, later ones override
-earlier ones, and each names its source. Conditions: `since` and `before` a version; `NAME_from` (at least) and
+earlier ones (of a mapping, the entries that they name), and each names its source. Conditions: `since` and `before` a version; `NAME_from` (at least) and
 `NAME_below` for numbers of the setting; for anything else the value itself or a list of values.
 """
 
@@ -124,8 +124,13 @@ def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any
     """Every field that the rules set for a version of an engine in a setting."""
     found: dict[str, Any] = {}
     for rule in _holding(read(engine)["rules"], version, setting):
-        found |= rule["set"]
+        found |= {name: _over(found.get(name), value) for name, value in rule["set"].items()}
     return found
+
+
+def _over(earlier: Any, value: Any) -> Any:
+    """What a rule sets over what earlier ones did: of a mapping, only the entries that it names."""
+    return {**earlier, **value} if isinstance(earlier, Mapping) and isinstance(value, Mapping) else value
 
 
 def kernels(engine: str, version: str, setting: DeploymentFacts) -> tuple[KernelRule, ...]:
