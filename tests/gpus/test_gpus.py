@@ -33,7 +33,9 @@ _CDNA4 = {"bf16": 4096, "fp16": 4096, "fp8": 8192, "int8": 8192, "mxfp4": 16384}
 LANES = {
     **dict.fromkeys(("V100", "V100 PCIe"), _GV100),
     "T4": {"fp16": 1024, "int8": 2048, "fp32": 128},
-    **dict.fromkeys(("A100", "A100 SXM 40GB", "A100 PCIe 40GB", "A100 PCIe 80GB", "A30"), _GA100 | {"fp32": 128}),
+    **dict.fromkeys(
+        ("A100", "A800", "A100 SXM 40GB", "A100 PCIe 40GB", "A100 PCIe 80GB", "A30"), _GA100 | {"fp32": 128}
+    ),
     **dict.fromkeys(("A10", "A40", "RTX A6000"), _GA102 | {"fp32": 256}),
     "RTX 3090": {"bf16": 512, "fp16": 512, "tf32": 256, "int8": 2048},
     **dict.fromkeys(("L4", "L40S", "RTX 6000 Ada"), _AD102 | {"fp32": 256}),
@@ -45,7 +47,9 @@ LANES = {
     "B300": _GB100,  # its fp4 and bf16 figures are rounded apart: 14 PFLOP/s would be 3.7 % above 49152 a clock
     "GB300": _GB100 | {"nvfp4": 49152},
     "RTX 5090": {"bf16": 512, "fp16": 512, "tf32": 256, "fp8": 1024, "int8": 2048, "nvfp4": 4096},
-    **dict.fromkeys(("RTX PRO 6000 Server", "RTX PRO 6000 Workstation"), _GB202 | {"fp32": 256}),
+    **dict.fromkeys(
+        ("RTX PRO 6000 Server", "RTX PRO 6000 Workstation", "RTX PRO 6000 Max-Q", "DGX Spark"), _GB202 | {"fp32": 256}
+    ),
     **dict.fromkeys(("MI300X", "MI325X"), _CDNA3 | {"fp32": 256}),
     **dict.fromkeys(("MI350X", "MI355X"), _CDNA4 | {"fp32": 256}),
 }
@@ -86,6 +90,9 @@ SPELLINGS = {
         "NVIDIA_RTX_PRO_6000_Blackwell_Server_Edition",
     ],
     "RTX PRO 6000 Workstation": ["NVIDIA RTX PRO 6000 Blackwell Workstation Edition"],
+    "RTX PRO 6000 Max-Q": ["NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"],
+    "DGX Spark": ["NVIDIA GB10", "gb10", "dgx-spark"],
+    "A800": ["NVIDIA A800-SXM4-80GB"],
 }
 
 
@@ -198,7 +205,8 @@ def test_no_spelling_means_two_gpus() -> None:
 def test_all_promised_parts_are_there() -> None:
     promised = (
         "V100,T4,A100,A100 SXM 40GB,A100 PCIe 40GB,A100 PCIe 80GB,A30,A10,A40,RTX A6000,L4,L20,L40,L40S,RTX 4090,"
-        "RTX 6000 Ada,H100,H100 PCIe,H100 NVL,H800,H20,H200,GH200,B200,GB200,B300,GB300,RTX 5090,RTX PRO 6000 Server"
+        "RTX 6000 Ada,H100,H100 PCIe,H100 NVL,H800,H20,H200,GH200,B200,GB200,B300,GB300,RTX 5090,RTX PRO 6000 Server,"
+        "RTX PRO 6000 Max-Q,DGX Spark,A800"
     )
     assert set(promised.split(",")) <= set(names())
 
