@@ -72,6 +72,11 @@ _HOMES = (
 )
 
 
+def __dir__() -> list[str]:
+    """What completion offers: the public names, before any was used."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     """Import the room of a public name on first use, so that the command line starts without numpy."""
     if name not in __all__:

@@ -245,6 +245,10 @@ class ModelSpec:
             yield from layer.linears()
         yield self.lm_head
 
+    def __repr__(self) -> str:
+        """One line; `pipewave.models.blocks` shows what it is made of."""
+        return f"<{self.name} ({self.model_type}): {len(self.layers)} layers, {self.hidden:,} wide, {self.dtype}>"
+
     def length_notes(self, tokens: int) -> tuple[str, ...]:
         """What is said of requests of up to so many tokens, prompt and output: that the model is made for fewer.
 

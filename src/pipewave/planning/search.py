@@ -113,6 +113,17 @@ class Plan:
     prices: Mapping[str, Price]
     spec: ModelSpec
 
+    def __repr__(self) -> str:
+        """The winner in one line; `to_dict` has everything."""
+        found = f"{len(self.designs):,} designs of {self.model}, {int(self.meets.sum()):,} meet the limits"
+        if self.winner is None:
+            return f"<{found}>"
+        row = self.designs.row(self.winner)
+        return (
+            f"<{found}; cheapest: {row['gpus']} × {row['gpu']}, tp {row['tp']}, {row['max_num_seqs']} at once: "
+            f"TTFT {row['ttft_ms']:.4g} ms, TPOT {row['tpot_ms']:.4g} ms>"
+        )
+
     def to_dict(self, most: int = 30, form: str = "shell") -> dict[str, Any]:
         """The plan as one JSON object; the front is thinned to `most` rows, cheapest first."""
         designs = self.designs

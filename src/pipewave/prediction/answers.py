@@ -15,6 +15,7 @@ from pipewave.prediction.resolve import Source
 from pipewave.residual.card import BASES
 from pipewave.software.known import furthest
 
+SHOWN = 8  # answers of many that are printed
 LATENCIES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
 
 
@@ -56,6 +57,12 @@ class Prediction:
             Values by field name; times in µs.
         """
         return asdict(self) | {"notes": list(self.notes)}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.latency_us:.4g} µs ({self.low_us:.4g} to {self.high_us:.4g}), bound by {self.bound}, floor "
+            f"{self.floor_us:.4g}, ceiling {self.ceiling_us:.4g}; {self.basis}, {self.stack} {self.impl}".rstrip()
+        )
 
     def __add__(self, other: Prediction) -> Prediction:
         """One call after the other: times add up, ends of the interval too, as if both erred alike."""
@@ -110,6 +117,12 @@ class Predictions(Sequence[Prediction]):
 
     def __len__(self) -> int:
         return len(self.latency_us)
+
+    def __repr__(self) -> str:
+        """The first answers, a line each."""
+        left = [f"... {len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
+        lines = [*map(str, self[:SHOWN]), *left]
+        return "\n    ".join([f"Predictions of {len(self):,} call{'s'[: len(self) != 1]}:", *lines])
 
     def scaled(self, factor: Array) -> Predictions:
         """The same with times and their intervals multiplied; floors and ceilings stay.

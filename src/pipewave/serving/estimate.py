@@ -66,6 +66,11 @@ class Estimate:
     basis: Mapping[str, float]
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        spans = zip(("first tokens", "token", "end to end"), TIMES, strict=True)
+        ms = ", ".join(f"{name} {getattr(self, key):,.4g} ms ({_ends(self, key)})" for name, key in spans)
+        return f"{self.model} on {self.gpus} × {self.gpu}, {self.engine}: {ms}"
+
     def to_dict(self) -> dict[str, Any]:
         """The answer of the contract."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
@@ -111,6 +116,11 @@ class Estimate:
         parts = {**self.breakdown, "prefill_ms": {**self.breakdown["prefill_ms"], "vision_tower": each}}
         rate = self.output_tokens_per_s * self.e2e_ms / times["e2e_ms"]
         return replace(self, **times, breakdown=parts, output_tokens_per_s=rate)
+
+
+def _ends(answer: Estimate, key: str) -> str:
+    low, high = getattr(answer, f"{key}_low"), getattr(answer, f"{key}_high")
+    return f"{low:,.4g} to {high:,.4g}"
 
 
 def bounded(times: Mapping[str, float], uncertain: Uncertainty) -> dict[str, Any]:

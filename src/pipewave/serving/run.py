@@ -46,6 +46,11 @@ class Served:
     traffic: Traffic
     record: Record
 
+    def __repr__(self) -> str:
+        """What was served, on one line; `answer` has everything."""
+        answer = self.answer
+        return f"<{len(self.traffic):,} requests to {answer['model']} on {answer['gpus']} × {answer['gpu']}>"
+
     def to_dict(self) -> dict[str, Any]:
         """The summary, floats rounded."""
         return {k: round(v, 4) if isinstance(v, float) else v for k, v in self.answer.items()}
@@ -61,6 +66,11 @@ class Server:
     table: StepTable
     limits: Limits
     drafted: Drafted | None = None
+
+    def __repr__(self) -> str:
+        """What serves, on one line."""
+        runner = self.runner
+        return f"<server of {runner.deployment.model.name} on {self.gpus} × {runner.gpu.name}, {runner.engine.name}>"
 
     @classmethod
     def of(

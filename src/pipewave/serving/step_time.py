@@ -50,6 +50,11 @@ class StepTime:
         up = self._quantum
         return self._seconds(tuple(q_lens), tuple(-(-int(length) // up) * up for length in kv_lens))
 
+    def __repr__(self) -> str:
+        """What it is of."""
+        runner = self.runner
+        return f"<seconds of a step of {runner.deployment.model.name} on {runner.gpu.name}, {runner.engine.name}>"
+
     def _ask(self, q_lens: tuple[int, ...], kv_lens: tuple[int, ...]) -> float:
         return float(self.runner.steps([self.runner.batch(q_lens, kv_lens)]).total_us[0]) / 1e6
 

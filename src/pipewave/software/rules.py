@@ -1,8 +1,9 @@
 """Rules of an engine as data: what holds from a version, on a kind of GPU, for a kind of model and split.
 
 A YAML file of rules is read from top to bottom; each rule whose condition holds sets fields, later ones override
-earlier ones (of a mapping, the entries that they name), and each names its source. Conditions: `since` and `before` a version; `NAME_from` (at least) and
-`NAME_below` for numbers of the setting; for anything else the value itself or a list of values.
+earlier ones (of a mapping, the entries that they name), and each names its source. Conditions: `since` and `before` a
+version; `NAME_from` (at least) and `NAME_below` for numbers of the setting; for anything else the value itself or a
+list of values.
 """
 
 from __future__ import annotations

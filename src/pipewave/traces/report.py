@@ -112,6 +112,14 @@ class Report:
     ran: tuple[Ran, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """One line; `to_dict` has everything."""
+        calls, won = len(self.entries), self.recoverable_us / self.gpu_us if self.gpu_us else 0.0
+        return (
+            f"<{self.source} on {self.gpu} [{self.protocol}]: {self.gpu_us / 1e3:,.4g} ms of kernels, {won:.1%} "
+            f"recoverable, {calls:,} distinct call{'s'[: calls != 1]}>"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """JSON of `pipewave trace`: one object in `calls` a distinct kernel call."""
         scalars = ("source", "gpu", "protocol", "gpu_us", "recognized_share", "shaped_share", "close_share")
