@@ -41,6 +41,20 @@ def test_a_head_holds_what_its_parts_do(
     assert weight_bytes(model) == pytest.approx(2 * own)
 
 
+def test_the_speculators_library_wraps_the_same_head() -> None:
+    """It states the layer in a section of its own, and the rest of the head around it."""
+    outer = ("architectures", "draft_vocab_size", "torch_dtype")
+    layer = {name: value for name, value in LLAMA.items() if name not in outer}
+    around = {name: LLAMA[name] for name in outer} | {
+        "architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3", "transformer_layer_config": layer,
+        "norm_before_residual": True, "target_hidden_size": None,
+        "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "meta-llama/Llama-3.1-8B-Instruct"}},
+    }  # fmt: skip
+    wrapped, plain = load(around), load(LLAMA)
+    assert (parameters(wrapped), weight_bytes(wrapped)) == (parameters(plain), weight_bytes(plain))
+    assert wrapped.layers == plain.layers
+
+
 def test_a_published_head_drafts_in_place_of_the_assumed_one(tmp_path: Path) -> None:
     """Its vocabulary is a quarter of the model's and its block as wide: a token comes a little sooner."""
     path = tmp_path / "config.json"

@@ -70,6 +70,16 @@ BYTES = {
             "_default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 32}}, "lm_head": None}}}}},
         packed(WIDE, INTER, 4, 32, zero_bits=4),
     ),
+    "torchao integers of named bits": (
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8DynamicActivationIntxWeightConfig", "_data": {
+            "weight_dtype": {"_type": "torch.dtype", "_data": "int4"},
+            "weight_granularity": {"_type": "PerGroup", "_data": {"group_size": 32}}}}}},
+        packed(WIDE, INTER, 4, 32),
+    ),
+    "modelopt, its side file inside": (
+        {"quant_method": "modelopt", "quantization": {"quant_algo": "MXFP8", "kv_cache_quant_algo": "FP8"}},
+        packed(WIDE, INTER, 8, 32, scale=1),
+    ),
     "sglang int8": ({"quant_method": "w8a8_int8"}, packed(WIDE, INTER, 8, -1)),
     "hqq": (
         {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}},
@@ -135,6 +145,24 @@ def test_four_bit_experts_beside_eight_bit_maps() -> None:
 def test_what_is_not_modelled_is_named(section: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedModel, match=r"not modelled|only 4 and 8"):
         of(section)
+
+
+def test_a_method_in_capitals_is_the_same_method() -> None:
+    lower, upper = (of({"quant_method": name, "activation_scheme": "dynamic"}) for name in ("fp8", "FP8"))
+    assert upper.layers == lower.layers
+
+
+def test_a_section_may_narrow_the_cache_alone() -> None:
+    cache = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+    model = of({"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": cache})
+    assert model.kv_dtype == "fp8"
+    assert {linear.precision.dtype for linear in model.layers[0].linears()} == {"bf16"}
+
+
+def test_packed_weights_that_name_no_method_are_not_taken_for_16_bits() -> None:
+    """MLX writes `quantization` with bits and a group and nothing else: no engine here runs such weights."""
+    with pytest.raises(UnsupportedModel, match="quant_method"):
+        parse(BASE | {"quantization": {"group_size": 64, "bits": 4}}, "x")
 
 
 HEADS, KV, DIM, MOE_INTER, EXPERTS, LAYERS, VOCAB = 4, 2, WIDE // 4, 128, 4, 2, 1024

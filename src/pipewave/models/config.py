@@ -105,7 +105,7 @@ def _base(fields: Fields) -> Precision:
 
 def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | None) -> quant.Quantisation:
     section = fields.section("quantization_config") or outer.section("quantization_config")
-    section = section or fields.section("compression_config")
+    section = section or fields.section("compression_config") or fields.section("quantization")
     if online and not hf_quant:
         section = section or quant.ONLINE[online]
     found = quant.read_hf_quant(hf_quant) if hf_quant and not section else quant.read(section)

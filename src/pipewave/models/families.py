@@ -236,6 +236,8 @@ ARCHITECTURES = {
     "Grok1ModelForCausalLM": "grok",
     "LlamaForCausalLMEagle3": "eagle3",
     "Eagle3LlamaForCausalLM": "eagle3",
+    "Eagle3Speculator": "eagle3",
+    "Eagle3DraftModel": "eagle3",
 }
 ALIASES = {
     "gemma3": "gemma3_text",

@@ -48,7 +48,7 @@ def read(section: Mapping[str, Any]) -> Quantisation:
     method = section.get("quant_method") or ("modelopt" if "quant_algo" in section else None)
     if method is None and "config_groups" in section:
         method = "compressed-tensors"
-    reader = _READERS.get(str(method).replace("_", "-"))
+    reader = _READERS.get(str(method).lower().replace("_", "-"))
     if reader is None:
         raise UnsupportedModel(
             f"quantization_config.quant_method = {method!r}: not modelled; known: {', '.join(_READERS)}",
@@ -88,6 +88,8 @@ def _blocks(block: Any) -> Precision:
 
 
 def _modelopt(section: Mapping[str, Any]) -> Quantisation:
+    if isinstance(section.get("quantization"), Mapping):  # the side file's object inside the section, as vLLM takes it
+        return _modelopt(section["quantization"])
     if section.get("quantized_layers"):
         return _mixed(section)
     algorithm = section.get("quant_algo")
@@ -130,6 +132,9 @@ def _mxfp4(section: Mapping[str, Any]) -> Quantisation:
 
 def _compressed(section: Mapping[str, Any]) -> Quantisation:
     groups = section.get("config_groups")
+    kv = kv_type("FP8" if section.get("kv_cache_scheme") else None)
+    if not groups and kv:
+        return Quantisation(kv_dtype=kv)
     if not isinstance(groups, Mapping) or not groups:
         raise UnsupportedModel("config_groups: must hold at least one group", field="config_groups")
     common, named = BF16, []
@@ -142,8 +147,7 @@ def _compressed(section: Mapping[str, Any]) -> Quantisation:
             common = precision
         else:
             named.append((Names.of(targets), precision))
-    kv = "FP8" if section.get("kv_cache_scheme") else None
-    return Quantisation(common, ignored(section, "ignore"), kv_dtype=kv_type(kv), groups=tuple(named))
+    return Quantisation(common, ignored(section, "ignore"), kv_dtype=kv, groups=tuple(named))
 
 
 def _compressed_precision(weights: Mapping[str, Any], inputs: Any) -> Precision:

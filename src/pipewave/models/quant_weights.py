@@ -25,6 +25,7 @@ TORCHAO: Mapping[str, Callable[[Mapping[str, Any]], Precision]] = {
     "Int8DynamicActivationInt8Weight": lambda _: INT8,
     "Float8": lambda _: FP8,
     "Int8DynamicActivationInt4Weight": lambda config: int4(_group(config, 32), zeros=False),
+    "Int8DynamicActivationIntxWeight": lambda config: _intx(config),
     "NVFP4": lambda _: NVFP4,
     "MX": lambda config: MXFP4 if "4" in str(config.get("elem_dtype", "")) else MXFP8,
 }
@@ -133,6 +134,16 @@ def _by_name(default: Any) -> Any:
     data = _mapping(default, "_data") if isinstance(default, Mapping) else {}
     named = next((data[name] for name in ("fqn_to_config", "module_fqn_to_config") if name in data), None)
     return named.get("_default") if isinstance(named, Mapping) else None
+
+
+def _intx(config: Mapping[str, Any]) -> Precision:
+    """Integers of the bits that a config names, with a scale a group."""
+    bits = str(_mapping(config, "weight_dtype").get("_data", config.get("weight_dtype", "int4")))
+    group = _group(_mapping(_mapping(config, "weight_granularity"), "_data"), -1)
+    makers = {"int4": int4, "int8": int8}
+    if bits not in makers:
+        raise UnsupportedModel(f"torchao weight_dtype {bits!r}: not modelled; known: int4, int8", field=FIELD)
+    return makers[bits](group, zeros=False)
 
 
 def hqq(section: Mapping[str, Any]) -> Quantisation:

@@ -10,11 +10,14 @@ from pipewave.models.fields import Fields
 from pipewave.models.hearing import audio_params
 from pipewave.models.vision import Tower, read_tower
 
-TEXT = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config", "llm")
+DRAFT = "transformer_layer_config"  # where the speculators library states the layer of a drafting head
+TEXT = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config", "llm", DRAFT)
 VISION = ("vision_config", "vision_tower_config", "vit_config", "visual")
 PARTS = ("attn_config", "ffn_config")  # where DBRX and MPT state a part's fields
 # What the outer level states for the text where that says nothing.
 HANDED_DOWN = ("torch_dtype", "dtype", "tie_word_embeddings", "vocab_size", "sliding_window")
+# What the outer level of a drafting head says besides.
+OF_A_DRAFT = ("architectures", "draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids")
 IDLE = "vision tower: counted in memory; runs for requests with images"
 HEARD, AUDIO = "audio tower: counted in memory, not run", "audio tower: neither counted nor run"
 
@@ -56,7 +59,8 @@ def unwrap(raw: Mapping[str, Any]) -> Wrapped:
         return Wrapped(own, raw, vision, (IDLE,) if vision else ())
     inner = unwrap(raw[name])
     vision = next((raw[each] for each in VISION if isinstance(raw.get(each), Mapping)), inner.vision)
-    text = {k: raw[k] for k in HANDED_DOWN if raw.get(k) is not None} | dict(inner.text)
+    handed = HANDED_DOWN + (OF_A_DRAFT if name == DRAFT else ())
+    text = {k: raw[k] for k in handed if raw.get(k) is not None} | dict(inner.text)
     text.setdefault("model_type", raw.get("model_type"))
     if "quantization_config" not in text and raw.get("quantization_config") is not None:
         text["quantization_config"] = raw["quantization_config"]
