@@ -228,8 +228,21 @@ def test_prompts_behind_a_prefix_stay_latent_where_the_engine_leaves_them() -> N
         assert prompts(latent("0.5.3"), (2048, before)) == {phase}
     assert prompts(latent("0.5.2"), (2048, 100_000)) == {"generation"}
     assert prompts(latent("0.5.3"), (1024, 0), (1024, 64)) == {"generation"}, "all prompts of a step go one way"
-    for runner in (latent("0.5.4"), latent("0.5.3", "H200"), latent("0.5.3", dp=1)):
+    for runner in (latent("0.5.4"), latent("0.5.3", dp=1)):
         assert prompts(runner, (2048, 512)) == {"context"}
+    for before, phase in ((0, "context"), (512, "generation"), (8192, "context")):
+        assert prompts(latent("0.5.9", "H200", dp=1), (2048, before)) == {phase}
+
+
+def test_expanded_prompts_on_hopper_take_no_rows_of_latent_ones() -> None:
+    """SGLang's rows of FlashAttention 3 are of 3.4 times the products."""
+    runner, gpu = latent("0.5.9", "H200"), find("H200")
+    call = Mla((8192,), (8192,), 128, "context")
+    rows = replace(runner.engine, kernels=())
+    expanded, own = (float(inside([call], gpu, engine).found.latency_us[0]) for engine in (runner.engine, rows))
+    flops = 2 * 128 * (192 + 128) * 8192**2 / 2
+    assert 400e6 < flops / expanded < 900e6  # FLOP/µs
+    assert own > 2 * expanded
 
 
 def test_latent_prompts_run_at_the_rate_of_the_older_kernel() -> None:

@@ -181,9 +181,11 @@ class Engine:
         """Prompt tokens of one step, all requests together."""
         return self.max_prefill_tokens or self.max_batched_tokens
 
-    def kernel(self, family: str, dtype: str) -> KernelRule | None:
-        """The rule for calls of a family and operand type: the chosen backend's, or the default one of the exchange."""
+    def kernel(self, family: str, dtype: str, phase: str = "") -> KernelRule | None:
+        """The rule for calls of a family, operand type and phase: the chosen backend's, or the default one of the
+        exchange."""
         fits = [rule for rule in self.kernels if rule.family == family and rule.dtype in ("", dtype)]
+        fits = [rule for rule in fits if rule.phase in ("", phase)]
         fits = [rule for rule in fits if not rule.exchange or self.exchange.startswith(rule.exchange)]
         if chosen := self.backends.get(family):
             return next((rule for rule in fits if rule.backend == chosen), None)

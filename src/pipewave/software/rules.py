@@ -37,6 +37,7 @@ CHOICE = (
     "laid_out",
     "cache",
     "beside",
+    "phase",
 )
 FROM, BELOW = "_from", "_below"
 
@@ -86,6 +87,7 @@ class KernelRule:
     for each rank: µs to start, times the time to read their weights, times the time to multiply at the peak. laid_out:
     the same over rows laid out one expert after the other. cache: the type of cache that attention is answered with
     where rows of the deployment's own would mislead. beside: small kernels that come with a call and that no row holds.
+    phase: it holds for calls of this phase alone (empty: of any).
     """
 
     family: str
@@ -107,6 +109,7 @@ class KernelRule:
     laid_out: tuple[float, ...] = ()
     cache: str = ""
     beside: int = 0
+    phase: str = ""
 
 
 @cache

@@ -87,7 +87,7 @@ def _rule(call: Call, engine: Engine) -> KernelRule | None:
     """What the engine's rules say of a call that leaves the choice to them."""
     if not isinstance(call, CHOSEN) or call.stack or call.impl or not _has_choice(call):
         return None
-    return engine.kernel(call.kernel, call.dtype)
+    return engine.kernel(call.kernel, call.dtype, getattr(call, "phase", ""))
 
 
 def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Call:
