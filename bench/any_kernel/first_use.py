@@ -2,7 +2,8 @@
 
 The decorator meets the launches of a space in order, with two seconds of timing, each launch answered by a random round
 of the recording and 230 µs more for the flush. Decisions are timed on this machine. `--jobs 8` replays eight kernels at
-a time, each on a core of its own. No GPU; `--card` measures on the one at hand, and scores by its records.
+a time, each on a core of its own. No GPU; `--card` measures on the one at hand, and scores by its records;
+`--search 2` adds `triton.autotune`'s search at two launches.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from bench.any_kernel import record
 from bench.any_kernel.__main__ import rounded
+from bench.any_kernel.baselines import exhaustive, spread_out
 from bench.any_kernel.listed import subjects
 from bench.any_kernel.paper import on_paper
 from bench.any_kernel.subjects import Call, Shape, Subject
@@ -69,8 +71,9 @@ def replayed(subject: Subject, space: spaces.Space) -> dict[str, Any]:
     return record.first_use(replace(subject, launch=launch), device, on_paper(), space)
 
 
-def on_card(subject: Subject, space: spaces.Space) -> dict[str, Any]:
-    """Figures of `record.first_use` on the GPU at hand, which the space must be of."""
+def on_card(subject: Subject, space: spaces.Space, searched: int) -> dict[str, Any]:
+    """Figures of `record.first_use` on the GPU at hand, which the space must be of; beside them `triton.autotune`'s
+    own search at some launches."""  # fmt: skip
     import torch
 
     from pipewave.tune.own import gpu
@@ -78,14 +81,15 @@ def on_card(subject: Subject, space: spaces.Space) -> dict[str, Any]:
     device = gpu.current()
     if device is None or device.peaks != peaks_of_space(space):
         raise SystemExit(f"{space.meta['kernel']} was recorded on {space.meta['env'].get('gpu')}: run on that card")
-    return record.first_use(subject, device, torch, space)
+    found = record.first_use(subject, device, torch, space)
+    return found | ({"exhaustive": exhaustive(subject, torch, space, spread_out(space, searched))} if searched else {})
 
 
-def one(name: str, folder: Path, *, card: bool = False) -> dict[str, Any]:
+def one(name: str, folder: Path, *, card: bool = False, searched: int = 0) -> dict[str, Any]:
     """Figures of one kernel."""
     subject = next(each for each in subjects() if each.name == name)
-    use = on_card if card else replayed
-    found: dict[str, Any] = rounded(use(subject, spaces.read(folder / f"{name}{spaces.SUFFIX}")))
+    space = spaces.read(folder / f"{name}{spaces.SUFFIX}")
+    found: dict[str, Any] = rounded(on_card(subject, space, searched) if card else replayed(subject, space))
     print(name, json.dumps(found), flush=True)
     return found
 
@@ -112,13 +116,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--card", action="store_true")
+    parser.add_argument("--search", type=int, default=0, help="launches that `triton.autotune` searches at (--card)")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
     wanted = [name for name in options.only.split(",") if name]
     names = [each.name for each in subjects() if (options.spaces / f"{each.name}{spaces.SUFFIX}").exists()
              and (not wanted or each.name in wanted)]  # fmt: skip
     if options.card:
-        found = {name: one(name, options.spaces, card=True) for name in wanted or names}
+        found = {name: one(name, options.spaces, card=True, searched=options.search) for name in wanted or names}
     else:
         found = in_turn(names, options.spaces, options.jobs)
     if options.out:

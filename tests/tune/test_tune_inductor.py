@@ -31,6 +31,13 @@ def test_members_of_the_space_rank_as_the_table_predicts_them() -> None:
     assert [best[i] for i in order] == sorted(best)
 
 
+def test_what_an_sm_cannot_hold_is_compiled_last() -> None:
+    table = load_table("gemm", env={})
+    deep = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 128, "num_warps": 8, "num_stages": 4}  # 256 KiB of operands
+    some = [deep, *(deep | {"BLOCK_K": 64, "num_stages": stages} for stages in (4, 3)), deep | {"BLOCK_M": 16}]
+    assert ranked(some, 4096, 4096, 4096, table)[-1] == 0
+
+
 def test_library_calls_stay_and_only_the_first_few_tiles_do() -> None:
     table, some = load_table("gemm", env={}), members(20)
     choices = [choice(), *(choice(**one) for one in some), choice(alpha=1)]

@@ -15,20 +15,26 @@ from typing import Any
 import numpy as np
 
 from pipewave.tune import load_table
+from pipewave.tune.resources import SMEM_PER_BLOCK, matmul
 
 KEEP = 4
 UNLIKE = 0.05  # log µs that an octave between a candidate and the member it is ranked by counts for
+OPERAND_BYTES = 2
 NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
 
 
 def ranked(candidates: Sequence[Mapping[str, Any]], m: int, n: int, k: int, table: Any) -> list[int]:
-    """Numbers of candidates (`BLOCK_M`, …, `num_stages`), the fastest by our law first; ties in the order given."""
+    """Numbers of candidates (`BLOCK_M`, …, `num_stages`) of 16-bit operands, the fastest by our law first; ties in the
+    order given. Those that an SM cannot hold come last: they would cost a compilation and answer nothing."""
     fitted = table.table.fitted
     shape = {name: np.array([[value]]) for name, value in (("m", m), ("n", n), ("k", k))}
     log_us = np.log(fitted.us(shape)[0])
     members = np.stack([np.log2(np.maximum(fitted.config[name], 0.5)) for name in NAMES], axis=1)
-    score = []
+    score: list[float] = []
     for one in candidates:
+        if matmul({name: int(one[name]) for name in NAMES}, OPERAND_BYTES).smem_bytes > SMEM_PER_BLOCK:
+            score.append(np.inf)
+            continue
         away = np.abs(members - [np.log2(max(float(one[name]), 0.5)) for name in NAMES]).sum(axis=1)
         like = np.flatnonzero(away == away.min())
         score.append(float(log_us[like].min() + UNLIKE * away.min()))
