@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from bench import plan_pools
 from bench.plan_steady import Load, compare
 from pipewave.models import load
 from pipewave.planning import Question, Space, Split, plan
@@ -64,6 +65,13 @@ def test_latent_prompts_of_ranks(engine: str) -> None:
     """Attention is a large part of these prompts."""
     off = compare(Load("DeepSeek-V3", Split("H200", ep=8, dp=8, engine=engine), 8192, 16, 2000, 500)).percent
     assert abs(off["tpot_ms"]) < 10 and abs(off["ttft_ms"]) < 15
+
+
+@pytest.mark.parametrize("load_", [plan_pools.LOADS[1], plan_pools.LOADS[3]], ids=["tensor", "ranks"])
+def test_pools_apart(load_: plan_pools.Load) -> None:
+    planned, served, _ = plan_pools.compare(load_)
+    off = {name: abs(planned[name] / served[name] - 1) for name in planned}
+    assert off["tpot_ms"] < 0.05 and off["e2e_ms"] < 0.06 and off["ttft_ms"] < 0.15
 
 
 def test_longer_prompts_come_later() -> None:

@@ -2,8 +2,8 @@
 
 A decode engine with B requests in flight, O tokens each, needs B / (O × TPOT) prompts a second. Prefill engines, each a
 server with the deterministic service time of one prompt, are kept below `BUSY` of their time; a prompt waits for them
-as in M/D/x (Poisson arrivals): T × ρ / (2 x (1 − ρ)). Its first token then comes with the prompt's step, and the cache
-moves as `serve` moves it.
+as in M/D/x (Poisson arrivals): T × ρ / (2 x (1 − ρ)). Data-parallel ranks count as servers that start together. The
+first token then comes with the prompt's step, and the cache moves as `serve` moves it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _columns(
     moved = _moved_s(steady, question, prefill, split.gpus, find_gpu(split.gpu))
     total = y * lanes * split.dp
     outside = steady.entrance.seconds(own + moved + tpot * question.output_len, total)
-    first = outside + own * (1.0 + busy / (2.0 * x * (1.0 - busy)))
+    first = outside + own * (1.0 + _waits(busy, x, prefill.split.dp))
     whole = first + moved + tpot * (question.output_len - 1)
     per_gpu = total * question.output_len / (whole - first - moved + tpot) / split.gpus
     return {
@@ -129,6 +129,16 @@ def _columns(
         "tokens_per_s_per_user": 1.0 / tpot,
         "spread": np.full_like(tpot, spread),
     }
+
+
+def _waits(busy: Array, engines: int, ranks: int) -> Array:
+    """How long a prompt waits for prefill engines, over the time it takes itself: as in M/D/x. Ranks of an engine are
+    servers of their own that start together: where every engine runs a step, first for the rest of that."""
+    free = busy / (2.0 * engines * ranks * (1.0 - busy))
+    if ranks == 1:
+        return free
+    running = 1.0 - (1.0 - busy) ** ranks
+    return np.asarray(free + 0.5 * running**engines)
 
 
 def _moved_s(steady: Steady, question: Question, prefill: Prefill, gpus: int, gpu: GPU) -> float:
