@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pipewave.cli.bars import waiting
 from pipewave.cli.options import TP, Gpu, Model
 
 Degrees = Annotated[str, typer.Option(*TP, help="Tensor-parallel degrees, such as 1,2,4.")]
@@ -33,7 +34,9 @@ def _write(export: Callable[..., Iterable[Path]], model: str, gpu: str, tp: str,
     from pipewave.gpus import find
     from pipewave.models import load
 
-    for path in export(load(model), find(gpu), out, tps=integers(tp)):
+    with waiting(f"tables of {model} on {gpu}"):
+        written = list(export(load(model), find(gpu), out, tps=integers(tp)))
+    for path in written:
         print(path)
 
 

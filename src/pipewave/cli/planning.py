@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipewave.cli.bars import bar
 from pipewave.cli.groups import grouped
 from pipewave.cli.options import (
     DP,
@@ -133,9 +134,10 @@ def plan_command(
 
     space = tried.space(tuple(names()) if gpus == "all" else _words(gpus))
     question = Question(asked.isl, asked.osl, asked.ttft, asked.tpot)
-    with open_executor(executor) as pool:
+    with open_executor(executor) as pool, bar("splits") as tell:
         spec = load(model, ignore=tuple(ignore))
-        answer = plan(spec, question, space, own_prices=_prices(price), executor=pool).to_dict(rows, launch_as)
+        found = plan(spec, question, space, own_prices=_prices(price), executor=pool, progress=tell)
+    answer = found.to_dict(rows, launch_as)
     if as_json:
         print(json.dumps({"schema_version": 1, **answer}))
     else:

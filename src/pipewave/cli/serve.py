@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipewave.cli.bars import waiting
 from pipewave.cli.groups import grouped
 from pipewave.cli.options import AsJson, Ignore, Split
 from pipewave.cli.serve_options import EngineOptions, Fleet, Limits, Pasted, Requests
@@ -70,7 +71,8 @@ def serve_command(
     spec = _model(deployed.spec if deployed else _named("model", model), requests.osl, ignore)
     setup = fleet.hosted(deployed.setup if deployed else fleet.setup(split, engine, requests.images), gpu)
     traffic = load.traffic if load else requests.traffic(spec)
-    served = _run(_server(spec, gpu, setup, fleet, traffic.longest), traffic, limits.sla(load), interval=interval)
+    with waiting(f"{len(traffic):,} requests to {spec.name}"):
+        served = _run(_server(spec, gpu, setup, fleet, traffic.longest), traffic, limits.sla(load), interval=interval)
     if trace_out:
         from pipewave.serving.perfetto import write
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 
+from pipewave.cli.bars import bar
 from pipewave.cli.streams import ended, open_stream
 
 
@@ -19,17 +18,6 @@ def answer_file(cases: str, out: str, executor: str | None) -> int:
     with ExitStack() as stack:
         source, sink = open_stream(stack, cases, "r"), open_stream(stack, out, "w")
         pool = stack.enter_context(executors.executor(where))
-        tell = stack.enter_context(_bar() if sys.stderr.isatty() else nullcontext(None))
+        tell = stack.enter_context(bar("deployments"))
         counts = answer_stream(source, sink, executor=pool, progress=tell)
     return ended(counts.failed)
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error; how many lines are to come is not known."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        task = progress.add_task("deployments", total=None)
-        yield lambda done: progress.advance(task, done)

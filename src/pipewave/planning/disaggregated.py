@@ -8,7 +8,7 @@ first token then comes with the prompt's step, and the cache moves as `serve` mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -38,16 +38,25 @@ class Prefill:
     bytes: float
 
 
-def designs(model: ModelSpec, question: Question, space: Space) -> list[Evaluated]:
-    """Every decode split beside the prefill split of its GPU and engine that does most prompts a second and GPU."""
+def pairs(split: Split) -> bool:
+    """Whether a split makes tokens of prompts that others took."""
+    return split.pp == 1
+
+
+def designs(
+    model: ModelSpec, question: Question, space: Space, tell: Callable[[int], None] = lambda done: None
+) -> list[Evaluated]:
+    """Every decode split beside the prefill split of its GPU and engine that does most prompts a second and GPU.
+    `tell` hears of the splits that are done."""
     found: list[Evaluated] = []
-    splits = sorted((s for s in space.splits(model) if s.pp == 1), key=_kind)
+    splits = sorted(filter(pairs, space.splits(model)), key=_kind)
     for _, members in groupby(splits, key=_kind):
         listed = list(members)
         best = _best(model, question, space, [s for s in listed if not s.speculative])
         if best is not None:
             for split in listed:
                 found += _paired(model, question, space, split, best)
+        tell(len(listed))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,12 @@ from pipewave.models import ModelSpec
 from pipewave.models.kernels import Deployment
 from pipewave.physics.demand import Array
 from pipewave.planning import platforms
-from pipewave.planning.disaggregated import designs as disaggregated
 from pipewave.planning.launch import pools
 from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
+from pipewave.planning.sweep import Progress, sweep
 from pipewave.prediction.said import by_gpu
 from pipewave.serving.interval import Uncertainty, names_version, server_of
 from pipewave.serving.speculative import of as speculative_of
@@ -27,7 +27,6 @@ from pipewave.step import Runner, find_engine
 
 TIMES = ("ttft_ms", "tpot_ms")
 MARGIN = 64  # tokens that a launched server takes beyond the question: what a chat template adds
-CHUNK = 8  # splits a task of an executor evaluates
 ELASTIC = {
     "DRAM bandwidth": "dram_gbps",
     "clock": "boost_clock_mhz",  # peaks and L2 follow it
@@ -227,40 +226,20 @@ def plan(
     *,
     own_prices: Mapping[str, float] | None = None,
     executor: Executor | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
-    """Evaluate a space. Raises UnknownGPU or BadInput; a split that cannot be is a reason in the answer."""
+    """Evaluate a space. `progress` hears of every few splits: how many more are done, and how many there are.
+
+    Raises UnknownGPU or BadInput; a split that cannot be is a reason in the answer."""
     for gpu in space.gpus:
         find_gpu(gpu)
     known = prices(own_prices)
-    evaluated = _evaluate_all(model, question, space, executor)
-    evaluated += disaggregated(model, question, space) if space.disaggregated else []
-    designs = _gather(evaluated, known, model)
+    designs = _gather(sweep(model, question, space, executor, progress), known, model)
     meets = _meets(designs, question)
     front = pareto(designs, meets)
     winner = front[0] if front else None
     moved = elasticities(model, question, designs, winner) if winner is not None else ()
     return Plan(model.name, question, designs, meets, front, winner, moved, known, model)
-
-
-def evaluate_many(
-    model: ModelSpec, splits: Sequence[Split], question: Question, budgets: Sequence[int], batches: Sequence[int]
-) -> list[Evaluated]:
-    """The unit of work of an executor."""
-    return [evaluate(model, split, question, budgets, batches) for split in splits]
-
-
-def _evaluate_all(model: ModelSpec, question: Question, space: Space, executor: Executor | None) -> list[Evaluated]:
-    """Results in the order of the splits, each exactly once, whoever computed it."""
-    splits = list(space.splits(model))
-    if executor is None:
-        return evaluate_many(model, splits, question, space.budgets, space.batches)
-    chunks = [splits[i : i + CHUNK] for i in range(0, len(splits), CHUNK)]
-    futures = {
-        executor.submit(evaluate_many, model, chunk, question, space.budgets, space.batches): number
-        for number, chunk in enumerate(chunks)
-    }
-    done = {futures[future]: future.result() for future in as_completed(futures)}
-    return [one for number in range(len(chunks)) for one in done[number]]
 
 
 def _gather(evaluated: Sequence[Evaluated], known: Mapping[str, Price], model: ModelSpec) -> Designs:
