@@ -75,3 +75,14 @@ def test_a_step_saves_no_write_back_that_tuned_rows_never_paid() -> None:
     calls = [pw.gemm(m, 13312, 16384, dtype="fp8", quantize=False) for m in (1, 32)]
     cold, step = (pw.predict(calls, "MI300X", protocol=protocol).latency_us for protocol in ("cold", "serving"))
     assert np.all(step <= cold) and np.all(step > 0.95 * cold)
+
+
+def test_no_cache_carries_what_a_kernel_wrote_to_a_kernel_on_another_die() -> None:
+    """A norm reads its rows from memory inside a step as well; an H200's L2 still holds them."""
+    call = pw.rmsnorm(512, 8192, fused_add=True)
+    for name, carries in (("MI300X", False), ("MI355X", False), ("H200", True)):
+        cold, step = (pw.predict(call, name, protocol=protocol).latency_us for protocol in ("cold", "serving"))
+        assert (step < cold) == carries
+        assert carries or step == cold
+    several = pw.predict([call, call], "MI300X", protocol="serving")
+    assert several[0].latency_us == pytest.approx(pw.predict(call, "MI300X", protocol="serving").latency_us, rel=1e-6)

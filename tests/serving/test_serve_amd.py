@@ -69,3 +69,23 @@ def test_small_kernels_come_with_block_scaled_work_alone() -> None:
             took.append(float(runner.steps([runner.batch([1] * 4, [1000] * 4)]).total_us[0]))
         assert (took[1] > 1.2 * took[0]) == bool(more)
         assert more or took[1] == took[0]
+
+
+def small_kernels(engine: str, gpu: str) -> float:
+    """How many small kernels no row holds in a decode step of DeepSeek-R1 over eight GPUs."""
+    took = []
+    for clocks in (0.0, 1000.0):
+        chosen = find_engine(engine).what_if(beside_clk=clocks)
+        runner = Runner.of(Deployment(load("DeepSeek-R1"), Parallel(8)), find(gpu), chosen)
+        took.append(sum(float(us[0]) for us in runner.steps([runner.batch([1] * 4, [1000] * 4)]).families.values()))
+    return (took[1] - took[0]) * find(gpu).sustained_clock_mhz / 1000.0
+
+
+def test_small_kernels_are_counted_by_version_and_generation() -> None:
+    """Of 61 layers with attention, 58 with experts (4 kernels); 3 products with a kernel of their own, 5 in dense layers."""
+    dense, experts = 3, 58
+    cdna3 = 61 * (8 + 3) + 2 * dense + 4 * experts
+    assert small_kernels("sglang:0.5.8", "MI300X") == pytest.approx(cdna3, rel=0.01)
+    assert small_kernels("sglang:0.5.14", "MI300X") == pytest.approx(cdna3 - 2 * 61, rel=0.01)
+    assert small_kernels("sglang:0.5.8", "MI355X") == pytest.approx(61 * 2 + 4 * experts, rel=0.01)
+    assert small_kernels("vllm:0.13.0", "MI355X") == pytest.approx(61 * 4 + 4 * experts, rel=0.01)

@@ -52,6 +52,7 @@ class Answers:
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """Answer a batch that shares the group key (dtype, stack, impl, options...)."""
+    protocol = serving.as_timed(family, protocol, gpu)
     found = _by_itself(family, cols, key, gpu, protocol)
     if serving.streams(family, protocol):
         cold = _by_itself(family, cols, key, gpu, COLD).seconds

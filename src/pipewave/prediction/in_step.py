@@ -18,7 +18,7 @@ import numpy as np
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family
 from pipewave.physics.arith import Arith
-from pipewave.physics.cache import SERVING
+from pipewave.physics.cache import COLD, SERVING
 from pipewave.physics.demand import Array
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, resolve
@@ -36,6 +36,12 @@ LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer
 def applies(family: Family, protocol: str) -> bool:
     """Whether calls take less inside a step than what a cold call takes."""
     return protocol == SERVING and family.reads == "operands"
+
+
+def as_timed(family: Family, protocol: str, gpu: GPU) -> str:
+    """The protocol that answers for a family: streaming calls in a step as cold ones where no L2 carries what a kernel
+    wrote to the next one, as between dies that have an L2 each."""
+    return COLD if streams(family, protocol) and not gpu.traits.l2_carries else protocol
 
 
 def streams(family: Family, protocol: str) -> bool:

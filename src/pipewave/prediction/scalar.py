@@ -90,6 +90,7 @@ def answer_scalar(
     family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> ScalarAnswer | None:
     """Answer a case with its group key, or None where only a batch can: other families and nets, calibrated GPUs."""
+    protocol = serving.as_timed(family, protocol, gpu)
     found = _by_itself(family, case, key, gpu, protocol)
     if found is None or not serving.applies(family, protocol):
         return found
