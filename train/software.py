@@ -3,6 +3,12 @@
 Members that know nothing of some versions, or know them from other GPUs only (`python -m train versions`), are asked
 for these as a user asks, on shapes that are not held out of the weights that ship. An interval is a multiple of a power
 of the width that known software would have, chosen and covered as `train.intervals` does, every GPU and version alike.
+
+No member lacks a whole framework. How far another one's kernels are from those asked for, two frameworks on one GPU
+show: rows of each are asked as the other's newest version there (`--crossed`), and settle `other_framework`.
+
+A version of NCCL changes all its operations, by what the scale of a net does not foretell: collectives get one
+half-width, from the rows of all operations.
 """
 
 from __future__ import annotations
@@ -21,8 +27,10 @@ import pandas as pd
 
 from pipewave.residual.card import Interval, half_width
 from pipewave.software.known import LEVELS
+from pipewave.software.stacks import framework, version
 from train.__main__ import RUNS, WEIGHTS
-from train.intervals import LEVEL, POWERS, TOLERANCE, balance
+from train.intervals import LEVEL, POWERS, TOLERANCE, Floats, balance
+from train.nets.collective import NETS as COLLECTIVES
 from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
 from train.splits import FOLDS, HELD_OUT
 from train.two_levels import weighted_quantile
@@ -53,6 +61,64 @@ def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, f
     return {name: _interval(found, usual) for name, found in (pooled | told).items() if len(found) >= ENOUGH}
 
 
+def together(outcomes: Sequence[Outcome]) -> dict[str, Interval]:
+    """One half-width for all operations of these outcomes, and for all levels that they are of: a neighbour known here
+    and the version itself known elsewhere tell as much."""
+    found = [one for one in outcomes if one.software in CALIBRATED]
+    cells = [f"{one.net}|{_cell(one)}" for one in found]
+    if len(set(cells)) < CELLS:
+        return {}
+    return dict.fromkeys(
+        sorted({one.software for one in found}), one_width(np.array([abs(one.off) for one in found]), cells)
+    )
+
+
+def crossed(frames: Mapping[str, pd.DataFrame]) -> dict[str, list[Outcome]]:
+    """By net, what rows asked as another framework's are answered."""
+    asked = {table: asked_as_others(frame) for table, frame in frames.items()}
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for one in by_weights(WEIGHTS, asked):
+        if one.software == KNOWN:  # else what stands in is itself another version's
+            found[one.net].append(one)
+    return found
+
+
+def one_width_of(outcomes: Sequence[Outcome]) -> Interval:
+    """The half-width that holds answers for a framework from another's rows, GPUs and frameworks asked for alike."""
+    return one_width(np.array([abs(one.off) for one in outcomes]), [_cell(one) for one in outcomes])
+
+
+def inside_on_others(outcomes: Sequence[Outcome]) -> float:
+    """Share of outcomes, %, inside the half-width that the other GPUs settle, GPUs and frameworks alike."""
+    cells: dict[str, list[bool]] = defaultdict(list)
+    for gpu in {one.gpu for one in outcomes}:
+        half = one_width_of([one for one in outcomes if one.gpu != gpu]).multiple
+        for one in (one for one in outcomes if one.gpu == gpu):
+            cells[_cell(one)].append(abs(one.off) <= half)
+    return 100.0 * float(np.mean([np.mean(each) for each in cells.values()]))
+
+
+def asked_as_others(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the newest version of each framework on a GPU, once for each other framework, under its newest's name."""
+    stack, gpu = frame["stack"].astype(str), frame["gpu"].astype(str)
+    newest: dict[tuple[str, str], str] = {}
+    for name, card in sorted(set(zip(stack, gpu, strict=True)), key=lambda pair: version(pair[0])):
+        newest[card, framework(name)] = name
+    pairs = [
+        (card, name, other)
+        for (card, one), name in newest.items()
+        for (there, two), other in newest.items()
+        if there == card and one != two
+    ]
+    return pd.concat([frame[(gpu == card) & (stack == name)].assign(stack=other) for card, name, other in pairs])
+
+
+def one_width(error: Floats, cells: Sequence[Any]) -> Interval:
+    """The half-width that holds `LEVEL` of absolute log errors, cells counting alike."""
+    codes = np.unique(cells, return_inverse=True)[1]
+    return Interval(round(weighted_quantile(error, balance(codes), LEVEL), 4), 0.0)
+
+
 def _cell(one: Outcome) -> str:
     """A GPU and version, which count alike."""
     return f"{one.gpu}|{one.stack}"
@@ -81,9 +147,14 @@ def _interval(found: Sequence[Outcome], usual: Interval) -> Interval:
 
 def left_out(runs: Path, tables: Sequence[str]) -> dict[str, list[Outcome]]:
     """What members without some software say of it, by the folder of their weights; and those that ship."""
-    frames = {table: by_default(table, rows(table, None, SHAPES, EACH)) for table in tables}
+    frames = _frames(tables)
     folders = sorted(folder for folder in (runs / "weights").glob("ver:*") if folder.is_dir())
     return {folder.name: [*_answered(folder, frames)] for folder in (WEIGHTS, *folders)}
+
+
+def _frames(tables: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Rows of shapes that are not held out of the weights that ship, by table."""
+    return {table: by_default(table, rows(table, None, SHAPES, EACH)) for table in tables}
 
 
 def _answered(folder: Path, frames: Mapping[str, pd.DataFrame]) -> Iterator[Outcome]:
@@ -109,15 +180,22 @@ def _unknown(outcomes: Sequence[Outcome], folder: Path) -> Iterator[Outcome]:
     return (one for one in outcomes if one.net in there and one.software != KNOWN and one.basis == BASIS)
 
 
-def update(card_paths: Sequence[Path], outcomes: Sequence[Outcome]) -> str:
-    """Put the intervals into cards of a net: the shipped one first, whose interval of known software counts, then those
-    of the members that were asked; what they are."""
-    found = intervals_of(outcomes, json.loads(card_paths[0].read_text(encoding="utf-8"))["intervals"])
+def update(card_paths: Sequence[Path], outcomes: Sequence[Outcome], found: Mapping[str, Interval]) -> str:
+    """Put intervals into the cards of a net, the shipped one and those of members; what they are."""
     for path in card_paths:
         card = json.loads(path.read_text(encoding="utf-8"))
-        card["intervals"] = _of_known(card["intervals"]) | {name: one.given() for name, one in found.items()}
+        card["intervals"] = _of_known(card["intervals"])
         path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+        put(path, found)
     return f"{card_paths[0].stem}: {len(outcomes):,} rows, " + ", ".join(f"{k} {v}" for k, v in found.items())
+
+
+def put(path: Path, found: Mapping[str, Interval]) -> str:
+    """Put intervals into a card beside its others; what they are."""
+    card = json.loads(path.read_text(encoding="utf-8"))
+    card["intervals"] |= {name: one.given() for name, one in found.items()}
+    path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    return f"{path.stem}: " + ", ".join(f"{k} {v}" for k, v in found.items())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -125,13 +203,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=RUNS)
     parser.add_argument("--weights", type=Path, default=WEIGHTS, help="cards that get the intervals")
     parser.add_argument("--table", action="append", choices=TABLES)
+    parser.add_argument("--crossed", action="store_true", help="settle answers from another framework alone")
     options = parser.parse_args(argv)
+    if options.crossed:
+        for net, outcomes in crossed(_frames(options.table or TABLES)).items():
+            inside = inside_on_others(outcomes)
+            told = put(options.weights / f"{net}.json", {FURTHEST: one_width_of(outcomes)})
+            print(f"{told}; a GPU left out: {inside:.1f} % inside")
+        return 0
     by_net = defaultdict(list)
     for one in (one for found in left_out(options.runs, options.table or TABLES).values() for one in found):
         by_net[one.net].append(one)
-    for net, found in sorted(by_net.items()):
+    shared = together([one for net in COLLECTIVES for one in by_net.get(net, ())])
+    for net, outcomes in sorted(by_net.items()):
         members = sorted((options.runs / "weights").glob(f"ver:*/{net}.json"))
-        print(update([options.weights / f"{net}.json", *members], found))
+        card = options.weights / f"{net}.json"
+        known = json.loads(card.read_text(encoding="utf-8"))["intervals"]
+        found = shared if net in COLLECTIVES else intervals_of(outcomes, known)
+        print(update([card, *members], outcomes, found))
     return 0
 
 
