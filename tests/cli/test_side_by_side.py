@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipewave.cli import build
-from pipewave.errors import BadInput, UnknownGPU, UnsupportedDtype
+from pipewave.errors import BadInput, UnknownGPU, UnknownKernel, UnsupportedDtype
 from pipewave.gpus import find
 from pipewave.prediction.said import compared
 
@@ -56,6 +56,19 @@ def test_what_is_said_of_several_gpus_is_said_once() -> None:
         ("H200", [all_of]),
     ]
     assert compared(notes) == [all_of, rows.format("B200, GB200"), f"GB200: {own}"]
+
+
+def test_an_unknown_kernel_is_told_the_nearest_one() -> None:
+    with pytest.raises(UnknownKernel, match=r"unknown kernel 'gem': did you mean gemm\?"):
+        CliRunner().invoke(build(), ["predict", "gem", "1", "2", "3"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(("output", "steps"), [("0", False), ("2", True)])
+def test_an_embedding_shows_no_decode_step(output: str, steps: bool) -> None:
+    words = ["estimate", "--model", "Llama-3.1-8B", "--gpu", "H200", "--batch", "2", "--isl", "64", "--osl", output]
+    shown = CliRunner().invoke(build(), words).output
+    assert "prefill_ms" in shown
+    assert ("tpot_ms" in shown, "decode_step_ms" in shown) == (steps, steps)
 
 
 def test_notes_of_one_gpu_stay_as_they_are() -> None:

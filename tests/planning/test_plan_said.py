@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipewave.cli import build
+from pipewave.models import load
+from pipewave.planning import Question, Space, plan
 from pipewave.prediction.said import by_gpu
 
 COMMAND = ["plan", "--model", "Qwen3-30B-A3B-FP8", "--isl", "512", "--osl", "64", "--tp", "1,2", "--max-num-seqs", "8"]
@@ -20,6 +22,14 @@ def test_notes_that_differ_in_the_gpu_alone_are_one() -> None:
         ["A100", "A100 PCIe"],
     )  # fmt: skip
     assert found == ["gemm: no rows on A100, A100 PCIe were used; answered from its rows on H200", "other"]
+
+
+def test_a_plan_says_of_which_gpus_there_are_no_cold_rows() -> None:
+    found = by_gpu([f"gemm: no cold rows of {gpu}: answered as replays" for gpu in ("L40S", "A100")], ["A100", "L40S"])
+    assert found == ["gemm: no cold rows of L40S, A100: answered as replays"]
+    notes = plan(load("Llama-3.1-8B"), Question(256, 16), Space(("L40S", "A100"), tps=(1,), batches=(1,))).notes()
+    assert [note for note in notes if "this GPU" in note] == []
+    assert any("no cold rows of L40S, A100: " in note or "no cold rows of A100, L40S: " in note for note in notes)
 
 
 @pytest.mark.parametrize("notes", [["on H200 were: {gpu}"], ["a {brace} {gpu}"], [""]])

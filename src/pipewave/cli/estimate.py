@@ -29,6 +29,8 @@ from pipewave.cli.options import (
 )
 from pipewave.cli.streams import print_notes
 
+DECODE = "decode_step_ms"  # the part of a breakdown that an embedding has not
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -99,11 +101,12 @@ def _print(answer: Mapping[str, Any], as_json: bool, title: str) -> None:
         return
     from pipewave.cli.render import table
 
-    times = [name for name in answer if f"{name}_low" in answer]
+    later = answer.get("tpot_ms") != 0.0  # an embedding has no decode step
+    times = [name for name in answer if f"{name}_low" in answer and (later or name != "tpot_ms")]
     table(
         [{"": n, "ms": answer[n], "low": answer[f"{n}_low"], "high": answer[f"{n}_high"]} for n in times], title=title
     )
-    _shares(answer["breakdown"])
+    _shares({phase: parts for phase, parts in answer["breakdown"].items() if later or phase != DECODE})
     if "memory_gib" in answer:
         table([answer["memory_gib"]], title="memory of the fullest GPU, GiB")
     print("evidence: " + ", ".join(f"{share:.0%} {name}" for name, share in answer["basis"].items()))

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from pipewave.cli.streams import ended, open_stream
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, UnknownKernel, meant_or_known
 
 
 class Families(TyperGroup):
@@ -21,6 +21,15 @@ class Families(TyperGroup):
         from pipewave.kernels import families
 
         return list(families())
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the words name; an unknown one is told the nearest that there is."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            raise UnknownKernel(
+                f"unknown kernel {name!r}:{meant_or_known(name, self.list_commands(ctx))}", field="kernel"
+            )
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a family, None where there is none of that name."""

@@ -159,7 +159,8 @@ class Plan:
     def notes(self) -> list[str]:
         """What the model, the kernels of the designs shown and the winner's interval rest on, each once."""
         shown = dict.fromkeys(int(self.designs.split[index]) for index in self._shown())
-        kernels = [note for split in shown for note in self.designs.notes[split]]
+        listed = [(self.designs.splits[split].gpu, note) for split in shown for note in self.designs.notes[split]]
+        kernels = [note.replace("of this GPU", f"of {gpu}") for gpu, note in listed]
         unknown = [] if self.winner is None else [self.designs.uncertain(self.winner).note()]
         gpus = list(dict.fromkeys(self.designs.splits[split].gpu for split in shown))
         long = self.spec.length_notes(self.question.input_len + self.question.output_len)

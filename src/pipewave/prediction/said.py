@@ -36,9 +36,9 @@ def by_gpu(notes: Iterable[str], gpus: Sequence[str]) -> list[str]:
 
 
 def _named(gpus: Sequence[str]) -> re.Pattern[str]:
-    """Where a note names its GPU: `on H200 were`, `of H200 bf16 are`."""
+    """Where a note names its GPU: `on H200 were`, `of H200 bf16 are`, `of H200:`."""
     longest_first = "|".join(map(re.escape, sorted(gpus, key=len, reverse=True)))
-    return re.compile(rf"(?<=\b(?:on|of) )(?:{longest_first})(?= were| \w+ are\b)")
+    return re.compile(rf"(?<=\b(?:on|of) )(?:{longest_first})(?= were| are|:| \w+ are\b)")
 
 
 def compared(notes: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
