@@ -58,6 +58,24 @@ def test_what_is_said_of_several_gpus_is_said_once() -> None:
     assert compared(notes) == [all_of, rows.format("B200, GB200"), f"GB200: {own}"]
 
 
+@pytest.mark.parametrize(
+    ("by_name", "by_order"),
+    [
+        ("gemm k=4096 m=64 n=512 --dtype fp8", "gemm 64 512 4096 --dtype fp8"),
+        ("attention q_lens=1*4 kv_lens=900*4 heads=32 kv_heads=8 head_dim=128", "attention 1*4 900*4 32 8 128"),
+    ],
+)
+def test_sizes_may_be_given_by_name(by_name: str, by_order: str) -> None:
+    named, ordered = (CliRunner().invoke(build(), ["predict", *words.split()]) for words in (by_name, by_order))
+    assert named.exit_code == 0
+    assert named.output == ordered.output
+
+
+def test_a_size_without_its_name_among_named_ones_is_refused_by_its_field() -> None:
+    found = CliRunner().invoke(build(), ["predict", "gemm", "m=64", "512", "4096"])
+    assert isinstance(found.exception, BadInput) and found.exception.field == "m"
+
+
 def test_an_unknown_kernel_is_told_the_nearest_one() -> None:
     with pytest.raises(UnknownKernel, match=r"unknown kernel 'gem': did you mean gemm\?"):
         CliRunner().invoke(build(), ["predict", "gem", "1", "2", "3"], catch_exceptions=False)

@@ -18,12 +18,23 @@ GPU_HELP = "GPU name or spec file; several separated by commas are compared."
 
 
 class Kernel(TyperCommand):
-    """A command that takes `-1` for the size it is, to be refused by the field's name, not for an unknown option."""
+    """A command that takes `-1` for the size it is, to be refused by the field's name, not for an unknown option; and
+    sizes by their names (`m=64 n=4096 k=4096`) as well as in their order."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words of the command line."""
         ctx.ignore_unknown_options = any(word[:1] == "-" and word[1:2].isdigit() for word in args)
-        return super().parse_args(ctx, args)
+        return super().parse_args(
+            ctx, _in_order(args, [each.name for each in self.params if each.param_type_name == "argument"])
+        )
+
+
+def _in_order(words: list[str], names: list[str]) -> list[str]:
+    """The words with fields that are all given by name in the place of the ones given by order."""
+    given = {name: value for name, equals, value in (word.partition("=") for word in words) if equals and name in names}
+    if len(given) < len(names):
+        return words
+    return [*(given[name] for name in names), *(word for word in words if word.partition("=")[0] not in given)]
 
 
 def command(name: str) -> Any:
