@@ -19,7 +19,8 @@ class Limits:
     request is admitted, at first and once settled. wait_steps, wait_share: while others decode, prompts wait so many
     steps for company, or until a step holds this share of its tokens. caches: prefixes of prompts are found again;
     state_pages: what a request's recurrent states take beside its tokens; kept: how they are kept for other requests
-    (None: the model has none).
+    (None: the model has none). compile_s: what a step with prompts waits for a kernel to be compiled where none has
+    held as many tokens before.
     """
 
     tokens: int
@@ -38,6 +39,7 @@ class Limits:
     caches: bool = True
     state_pages: int = 0
     kept: Kept | None = None
+    compile_s: float = 0.0
 
     def pages_for(self, tokens: int) -> int:
         """Pages that `tokens` take."""

@@ -78,6 +78,7 @@ class Replica:
         self.made: dict[int, int] = {}  # tokens a preempted request had made
         self.partial: dict[int, int] = {}  # requests in the middle of their prompts → tokens done
         self.running = self.waited = 0
+        self.compiled: set[int] = set()  # numbers of tokens of steps with prompts
         if self.cache is None:
             self._check_longest(traffic)
 
@@ -105,12 +106,21 @@ class Replica:
             step.seconds = self.table.seconds(decodes, self.cached + decodes, [(t, b) for _, t, b in step.pieces])
             step.seconds *= self.jitter[self.steps % len(self.jitter)]
             self.steps += 1
+            step.seconds += self._compile_s(step)
         if self.cache:
             step.seconds += self.cache.loaded() * self.limits.load_s
         if decodes:
             self._advance(step)
         self._begin(step)
         return step
+
+    def _compile_s(self, step: Step) -> float:
+        """Seconds for which a step waits for a kernel that is compiled for its number of tokens."""
+        tokens = step.decoding + sum(tokens for _, tokens, _ in step.pieces)
+        if not (self.limits.compile_s and step.pieces) or tokens in self.compiled:
+            return 0.0
+        self.compiled.add(tokens)
+        return self.limits.compile_s
 
     def glide(self) -> bool:
         """Run a step in which every request that runs decodes and none begins or ends, without its time; False, with

@@ -53,6 +53,7 @@ def limits_of(runner: Runner, memory: Budget, longest: int, tokens: int | None =
         caches=_caches(engine, deployment),
         state_pages=state_pages,
         kept=kept,
+        compile_s=1e-6 * engine.compile_us,
     )
 
 

@@ -72,6 +72,7 @@ class Engine:
     routing: how tokens spread over experts where a call does not say (empty: at random).
     best_kernel_ratio: time of products and experts over that of the fastest kernel listed, where rows are of such;
     beside_clk: clocks of each small kernel that comes with a call and that its rows leave out.
+    compile_us: a server's step with prompts waits so long for a kernel to be compiled, once for each number of tokens.
     kernels: which rows answer for which calls; moe_backend, gemm_backend, delta_backend: the choice among those of
     experts, of products and of delta nets' scans, empty for the default.
     chosen: what the user set, which no rule overrides.
@@ -133,6 +134,7 @@ class Engine:
     routing: str = ""
     best_kernel_ratio: float = 1.0
     beside_clk: float = 0.0
+    compile_us: float = 0.0
     moe_backend: str = ""
     gemm_backend: str = ""
     delta_backend: str = ""
