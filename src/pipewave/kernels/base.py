@@ -131,7 +131,7 @@ class Grows(NamedTuple):
     key-value heads of heads) that it stays a multiple of, above one. `over`: of a list, the field (the queries of
     lengths) that no half is below; the longest half is at least `step` times as long. `usual`: ends of the sizes of
     rows, beyond which the law holds on measured GPUs too. `below_s`: a call that takes longer than this, over how many
-    times smaller the other is, follows its work.
+    times smaller the other is, follows its work. `least`: smaller sizes run another kernel, this is a most for them.
     """
 
     halvings: int
@@ -140,6 +140,7 @@ class Grows(NamedTuple):
     over: str = ""
     usual: tuple[float, float] = ALL_SIZES
     below_s: float = 4e-3
+    least: int = 1
 
 
 class Sketch(NamedTuple):

@@ -2,9 +2,10 @@
 
 A net that answers beyond its rows may say otherwise, so there an answer is held against its neighbours: the same call
 with its sizes halved (`Family.grows`), answered by the same kernel, is a least; the GPU that a what-if was made of is a
-least or a most where all its changed rates point one way. Where the GPU was measured, calls of usual sizes are not
-compared: rows decide there (a library may well run a wider product by a faster kernel), and a call costs no more than
-before. Nor are they on a copy of such a GPU: with nothing changed that matters it is the GPU.
+least or a most where all its changed rates point one way. Below a size at which libraries run another kernel, often a
+slow one, a call is no least for others, and the next size is a most for it. Where the GPU was measured, calls of usual
+sizes are not compared: rows decide there (a library may well run a wider product by a faster kernel), and a call costs
+no more than before. Nor are they on a copy of such a GPU: with nothing changed that matters it is the GPU.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     asked = _beyond(family, cols) if _rows_decide(family, found) else np.ones(len(latency), np.bool_)
     if asked.any():
         least = _least(family, cols, key, gpu, protocol, np.where(asked, latency, np.inf))
-        latency = np.maximum(latency, least)
+        latency = np.minimum(np.maximum(latency, least), _next(family, cols, key, gpu, protocol, asked))
     if not _measured(found.source) and (made_of := _made_of(gpu)) is not None:
         original, side = made_of
         latency = _beside(latency, answer(family, cols, key, original, protocol).seconds[0], side, ARRAY)
@@ -66,7 +67,8 @@ def answer_scalar(
     latency = found.seconds[0]
     if not _rows_decide(family, found) or _is_beyond(family, case):
         least = _least(family, columns(family, [case]), key, gpu, protocol, np.array([latency]))
-        latency = max(latency, float(least[0]))
+        above = _next(family, columns(family, [case]), key, gpu, protocol, np.ones(1, np.bool_))
+        latency = min(max(latency, float(least[0])), float(above[0]))
     if not _measured(found.source) and (made_of := _made_of(gpu)) is not None:
         original, side = made_of
         other = answer_scalar(family, case, key, original, protocol)
@@ -140,6 +142,20 @@ def _least(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
     return least
 
 
+def _next(
+    family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, asked: NDArray[np.bool_]
+) -> Array:
+    """Seconds of the least call of the usual kernel, of calls asked for that are smaller; infinite for all others."""
+    most = np.full(len(asked), np.inf)
+    for name, size in family.grows.items():
+        rows = np.flatnonzero(asked & (cols[name] < size.least)) if size.least > 1 else ()
+        if len(rows):
+            more = taken(cols, np.asarray(rows))
+            more[name] = np.full(len(rows), float(size.least))
+            most[rows] = answer(family, more, key, gpu, protocol).seconds[0]
+    return most
+
+
 def _parts(family: Family, cols: Columns, rows: NDArray[np.intp]) -> Iterator[slice]:
     """Slices of many smaller calls, so that the lists of one slice stay small."""
     entries = sum((cols[name].lengths[rows] for name in family.ragged), np.ones(len(rows), np.intp))
@@ -163,7 +179,7 @@ def _halvings(size: Grows, value: Any, cols: Columns) -> NDArray[np.intp]:
         factor = value.max(value.values / (size.step * cols[size.over].values))
         return np.clip(np.floor(np.log2(np.maximum(factor, 1.0))), 0, size.halvings).astype(np.intp)
     by = 2.0 ** np.arange(1, size.halvings + 1)[:, None]
-    kept = (value > 0) & (value % (by * size.step) == 0)
+    kept = (value >= by * size.least) & (value % (by * size.step) == 0)
     if size.shared:
         each = by * np.where(cols[size.shared] > 0, cols[size.shared], value)
         kept &= (value % each == 0) & (value > each)
