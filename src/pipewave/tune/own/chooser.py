@@ -23,7 +23,9 @@ SAMPLES, BEYOND = 4096, 2048  # launches drawn to work out short lists: within t
 CHUNK = 512  # of them at once
 LEAST = 4  # of them that a short list is worked out from
 WIDTHS = (1, 2, 4)  # octaves of the cells that answer where no launch was drawn into a narrower one
-MOST = 16  # candidates of a cell: each costs a twentieth of a microsecond
+MOST = 16  # candidates of a cell that win at its samples: each costs a twentieth of a microsecond
+BOUNDED = 32  # more, that would win if they filled every SM alike
+SHARED = 2  # samples that the mean correction of a wider cell counts for in a narrower one
 HALVED = 2  # leading sizes that cells take in half octaves
 CELLED = 8  # leading sizes that cells are distinguished by
 MEMO = 1 << 16
@@ -107,7 +109,7 @@ class Chooser:
         """The short list of a cell that no sample fell into, by its first launch."""
         counts = self.works.counts(dict(zip(self.inputs, key, strict=True)))[None]
         ranked, factor = self._judged(counts, self._logs(key))
-        return self._decide(self._short(ranked), factor)
+        return self._decide(self._short(ranked, counts), factor)
 
     def _sample(self, seen: Floats) -> None:
         """Draw launches like those seen, and keep of each cell the few configurations that lose nothing there."""
@@ -122,11 +124,12 @@ class Chooser:
                 if len(index) < LEAST:
                     continue
                 beyond = wider.get(int(_packed(_bits(at[index[:1]], 2 * octaves))[0]), ())
-                listed = self._with(self._short(ranked[index]), beyond)
+                listed = self._with(self._short(ranked[index], counts[index]), beyond)
                 wider[name] = tuple(listed)
                 wide[name] = self._decide(listed, factor[index])
+                shared = np.repeat(factor[index].mean(axis=0, keepdims=True), SHARED, axis=0)
                 for cell, inside in _grouped(fine[index]) if octaves == 1 else ():
-                    self.short[cell] = self._decide(listed, factor[index[inside]])
+                    self.short[cell] = self._decide(listed, np.concatenate([factor[index[inside]], shared]))
 
     def _with(self, listed: Ints, beyond: tuple[int, ...]) -> Ints:
         """A short list with what wins in the wider cell around it: few samples of a cell do not tell what else does."""
@@ -138,12 +141,24 @@ class Chooser:
         ranked = self.model.ranked(counts, logs)
         return ranked, ranked - np.log(np.maximum(self.model.law_us(counts), 1e-3))
 
-    def _short(self, ranked: Floats) -> Ints:
-        """The few configurations that lose nothing at some launches [s, c]."""
+    def _short(self, ranked: Floats, counts: Floats) -> Ints:
+        """The few configurations that lose nothing at some launches [s, c], and those that could win near them."""
         only = ranked[:, self.usable]
         position = np.flatnonzero(self.usable == 0)
         kept = np.full(len(only), position[0] if len(position) else 0, np.int64)
-        return np.asarray(self.usable[shortlist(only - only.min(axis=1, keepdims=True), kept, MOST)])
+        lost = only - only.min(axis=1, keepdims=True)
+        chosen = self.usable[shortlist(lost, kept, MOST)].tolist()
+        more = [one for one in self._bounded(lost, counts[:, self.usable, 0]) if one not in chosen]
+        return np.array([*chosen, *more[:BOUNDED]], np.int64)
+
+    def _bounded(self, lost: Floats, blocks: Floats) -> list[int]:
+        """Configurations that would lose nothing at some launch if their blocks filled every SM alike, the best first:
+        samples of a cell seldom meet the sizes where that is so."""
+        busiest = np.ceil(np.maximum(blocks, 1.0) / self.model.peaks.sms)
+        filled = np.where(busiest > 1, blocks / (busiest * self.model.peaks.sms), 1.0)
+        bound = lost + np.log(filled)
+        order = np.argsort(bound.mean(axis=0), kind="stable")
+        return [int(one) for one in self.usable[order[(bound.min(axis=0) <= 0.0)[order]]]]
 
     def _decide(self, chosen: Ints, factor: Floats) -> Short:
         """The choice among these with their mean correction [s, c] over some launches."""
