@@ -5,6 +5,9 @@ Triton's elsewhere. Its own net cannot foretell how wrong it is then; other oper
 can. The half-width of such answers is a quantile of those errors: kernels of an operator and card count alike, and the
 level is raised until kernels of an operator that are left out of the quantile are covered too (`train.intervals`).
 
+`--kept`: nets without a run keep their figures, and the half-width stands as it is; those with one are scored with it,
+which their own kernels may have helped to settle.
+
 Writes `train/tables/unseen_kernels.json`, and the interval into the cards that ship as that of `other_framework`: the
 level of an answer whose kernel has no rows anywhere.
 """
@@ -17,6 +20,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,13 +112,18 @@ def table(found: Mapping[str, Sequence[Kernel]]) -> dict[str, object]:
     `all`: the same of all rows, GPUs and types alike, as the errors of a GPU left out are counted.
     """
     unseen = [one for each in found.values() for one in each if not one.known]
-    nets = {net: _of_net(net, each, unseen) for net, each in found.items()}
+    nets = {net: _of_net(each, half_width(_others(unseen, net))) for net, each in found.items()}
     covered = float(np.mean([_inside(one, half_width(_others(unseen, one.net))) for one in unseen]))
     return {"half_width": round(half_width(unseen), 4), "covered": round(100.0 * covered, 1), "nets": nets}
 
 
-def _of_net(net: str, each: Sequence[Kernel], unseen: Sequence[Kernel]) -> dict[str, dict[str, float]]:
-    wide = half_width(_others(unseen, net))
+def renewed(known: Mapping[str, Any], found: Mapping[str, Sequence[Kernel]]) -> dict[str, object]:
+    """The same table with the figures of these nets anew, at the half-width that stands."""
+    anew = {net: _of_net(each, float(known["half_width"])) for net, each in found.items()}
+    return {**known, "nets": {**known["nets"], **anew}}
+
+
+def _of_net(each: Sequence[Kernel], wide: float) -> dict[str, dict[str, float]]:
     named = (
         ("known", 0.0, [one for one in each if one.known]),
         ("unseen", wide, [one for one in each if not one.known]),
@@ -153,11 +162,12 @@ def put(card: Path, half: float) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m train.unseen_kernels", description=__doc__)
     parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--kept", action="store_true", help="nets without a run keep their figures")
     parser.add_argument("--write", action="store_true", help="renew the table and the cards that ship")
     options = parser.parse_args(argv)
     nets = sorted(path.parent.name for path in options.runs.glob("*/rows.npz"))
     found = {net: each for net in nets if (each := list(kernels(net, options.runs / net)))}
-    report = table(found)
+    report = renewed(json.loads((TABLES / FILE).read_text(encoding="utf-8")), found) if options.kept else table(found)
     print(json.dumps(report, indent=1))
     if options.write:
         (TABLES / FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -224,3 +224,18 @@ def test_places_without_a_block_are_walked_all_the_same() -> None:
     """MiniMax's kernel for Blackwell loads a page for every one of the 16 places: two keys cost what 512 do, nearly."""
     few, some = (decoded_by_tensorrt_llm([(1, kv - 1)] * 1024, heads=32, kv_heads=2).base_s[0] for kv in (2, 512))
     assert few == pytest.approx(some, rel=0.12)
+
+
+def test_an_indexer_of_keys_in_one_piece_walks_them_on_one_sm_a_block_of_queries() -> None:
+    """Its time is that of the keys however few queries there are, until blocks of queries fill the SMs; one that splits
+    keys is done with few queries sooner. Scores over an H100's registers wait for products: they cost more than theirs.
+    """
+    long = {"part": "indexer", "index_heads": 32}
+    few, many = (analysed(case_of("dsa", [(n, 1 << 18)], **long)).base_s[0] for n in (4, 256))
+    twice = analysed(case_of("dsa", [(4, 1 << 19)], **long)).base_s[0]
+    assert many == pytest.approx(few, rel=0.15)
+    assert twice == pytest.approx(2.0 * few, rel=0.1)
+    split = analysed(case_of("dsa", [(4, 1 << 18)], phase="generation", **long)).base_s[0]
+    assert split < 0.2 * few
+    peak = H200.peak_flops("fp8", at="datasheet") / H200.sms
+    assert few > 2.0 * 128 * 128 * (1 << 18) / peak

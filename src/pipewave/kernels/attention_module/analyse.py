@@ -24,7 +24,7 @@ from pipewave.physics.launch import log2
 # Layers that choose nothing: every net of a kind sees the same features.
 NO_CHOICE = tuple(Stage(name, launches=0.0) for name in ("index_inputs", "indexer", "topk"))
 Flags = NDArray[np.bool_]
-FEWEST_SMALL = {"msa": 4.0}  # small kernels of every stack's layer; what one launches beyond is counted, not learned
+FEWEST_SMALL = {"msa": 4.0, "dsa": 4.0}  # small kernels of every stack's layer; what one launches beyond is counted, not learned
 GROUPS = {"mla": "mla_module", "dsa": "dsa", "msa": "msa", "csa": "compressed", "hca": "compressed"}
 NETS = tuple(f"{group}_{phase}" for group in dict.fromkeys(GROUPS.values()) for phase in ("context", "generation"))
 PARTS = {"indexer": "index_scores", "topk": "index_topk", "attention": "sparse_attention"}
@@ -102,7 +102,7 @@ def _either(dense: Flags, yes: tuple[Stage, ...], no: tuple[Stage, ...]) -> tupl
 def scaled(stage: Stage, runs: Flags) -> Stage:
     """A stage that runs in some calls only."""
     on = runs.astype(float)
-    names = ("flops", "fresh", "read", "written", "chain_s", "gathered", "launches", "tile_flops")
+    names = ("flops", "fresh", "read", "written", "chain_s", "gathered", "launches", "cycles", "tile_flops")
     amounts = {name: getattr(stage, name) * on for name in names}
     return Stage(stage.name, dtype=stage.dtype, blocks=stage.blocks, **amounts)
 

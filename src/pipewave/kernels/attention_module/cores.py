@@ -11,7 +11,7 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention_module.counts import Counts
 from pipewave.kernels.attention_module.kinds import Module
 from pipewave.kernels.base import Context
-from pipewave.kernels.stages import Stage
+from pipewave.kernels.stages import Stage, rate
 from pipewave.physics.demand import Array
 from pipewave.physics.waves import waves
 
@@ -19,6 +19,9 @@ SCORE_BYTES, INDEX_BYTES = 4.0, 4.0
 KEYS_A_BLOCK = 64.0
 BLOCK_STEP_S = 0.9e-6  # a block of gathered keys of one tile, one after the other
 KEY_SCORE_S = 1.0e-9  # a key that a tile of the indexer walks past
+# Clocks of an SM a score of one head: rectified, weighted and added up over heads on CUDA cores. An H100's SM takes 9 a
+# key and 128 of them, of which its tensor cores take 4.
+SCORE_CYCLES = 4.0 / 128.0
 KEY_PICK_S = 0.25e-9  # a score that a row's radix select reads, all passes together
 # Clocks of an SM a 16-bit value of PyTorch's copy of a view that is not in one piece, which moves values one by one: an
 # H200 takes 33 ns a page of 128 keys of 128 that its L2 holds (python -m bench.copy_pages).
@@ -102,6 +105,9 @@ class Cores:
         tiles = np.ceil(seen.tokens * dims.index_heads / 128.0)
         most = np.maximum(seen.deepest / dims.ratio / 256.0, 1.0)
         key_s, once = np.asarray(KEY_SCORE_S), np.zeros_like(keys)
+        scores = seen.scored * dims.index_heads
+        if not self.ctx.rule("module_index_splits", kind=dims.kind, decode=self.decode):
+            most, scores = np.ones_like(most), seen.scored / seen.tokens * tiles * 128.0
         if dims.separate:  # both of its kernels walk blocks of keys of a request, as fast as an SM draws them
             most = np.minimum(most, self._splits())
             tiles = seen.batch * np.ceil(seen.tokens / seen.batch * dims.index_heads / 128.0)
@@ -110,15 +116,25 @@ class Cores:
         split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, most)
         return Stage(
             "indexer",
-            2.0 * seen.scored * dims.index_heads * dims.index_dim,
+            2.0 * scores * dims.index_dim,
             self.index_type,
             fresh=keys,
             read=size,
             written=self._scores(),
             gathered=np.maximum(tiles * seen.scored / seen.tokens * dims.index_bytes - once, 0.0),
             blocks=tiles * split,
+            cycles=self._reduced(scores),
             chain_s=key_s * seen.deepest / dims.ratio / split,
         )
+
+    def _reduced(self, scores: Array) -> Array:
+        """Clocks of SMs that summing scores over heads takes, and the products where the same warps wait for them."""
+        if self.dims.separate:
+            return np.zeros_like(scores)
+        gpu = self.ctx.gpu
+        a_clock = rate(gpu, self.index_type) / (gpu.sms * gpu.sustained_clock_mhz * 1e6)
+        waits = self.ctx.rule("module_index_waits") * 2.0 * self.dims.index_dim / a_clock
+        return np.asarray(scores * (SCORE_CYCLES + waits))
 
     def pooled(self) -> Stage:
         """The indexer's keys of every page of the pool, written in one piece where the pool does not hold them so."""
