@@ -130,6 +130,11 @@ VERSIONS["attention_module"] = [
                                             "impl": "sglang_dsa_indexer_flashmla_kv"}),
     *((gpu, "graph", _PROMPTS | _SGLANG | {"kind": "dsa", "part": "attention", "heads": 64, "impl": "flash_mla_sparse_fwd"}
        | phase) for gpu in ("H100", "B200") for phase in ({}, _STEP)),
+    *(("H100", "graph", _PROMPTS | _SGLANG | {"kind": "dsa", "part": part, "kv_lens": [65536] * 4, "q_lens": [4] * 4,
+                                              "heads": 64, "impl": impl} | phase)
+      for part, impl, phase in (("module", "sglang_dsa_indexer_flashmla_kv", {}),
+                                ("indexer", "deep_gemm.fp8_paged_mqa_logits", {}),
+                                ("indexer", "deep_gemm.fp8_mqa_logits", _STEP))),
     *((gpu, "graph", _PROMPTS | {"kind": "msa", "heads": 16, "stack": stack, "impl": impl, "kv_dtype": cache} | phase)
       for gpu, stack, impl in (
           ("B200", "vllm-0.24.0", "MiniMaxM3SparseMSAImpl"), ("B200", "trtllm-1.3.0rc23", "msa_fmha_sm100"),
