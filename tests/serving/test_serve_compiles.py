@@ -66,6 +66,11 @@ def test_most_engines_compile_nothing() -> None:
     assert all(wait == 0.0 for _, wait in steps_of([100, 200], compile_s=0.0))
 
 
+def test_a_server_says_what_it_waits_for() -> None:
+    assert "125 ms" in Limits(1, 1, 1, 1, mixed=True, compile_s=COMPILE_S).notes[0]
+    assert not Limits(1, 1, 1, 1, mixed=True).notes
+
+
 def engine(name: str, model: str, gpu: str) -> Engine:
     return find_engine(name).on(setting_of(Deployment(load(model), Parallel(8)), find(gpu)))
 

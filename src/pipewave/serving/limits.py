@@ -41,6 +41,12 @@ class Limits:
     kept: Kept | None = None
     compile_s: float = 0.0
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is said of a server that compiles while it serves."""
+        each = f"each number of prompt tokens that a step has for the first time waits {1e3 * self.compile_s:.0f} ms"
+        return (f"{each} for a kernel to be compiled, as on a server just started",) if self.compile_s else ()
+
     def pages_for(self, tokens: int) -> int:
         """Pages that `tokens` take."""
         return -(-tokens // self.page_size)

@@ -173,7 +173,7 @@ class Server:
     def notes(self) -> tuple[str, ...]:
         """What was assumed of the model, and what its kernels' times rest on."""
         model, how = self.runner.deployment.model, self.setup.speculative
-        return (*model.notes, *(draft_notes(model, how.method) if how else ()), *self.table.notes)
+        return (*model.notes, *(draft_notes(model, how.method) if how else ()), *self.limits.notes, *self.table.notes)
 
     def _speculation(self, traffic: Traffic) -> dict[str, float]:
         """Tokens a step makes for a request, and with how many requests of this traffic drafting stops paying."""
