@@ -6,6 +6,7 @@ import math
 import random
 import shutil
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from pipewave.triton_kernels import gemm, prefill  # noqa: E402
 from pipewave.tune import wave  # noqa: E402
 from pipewave.tune.own import deciding  # noqa: E402
 from pipewave.tune.own.anchors import Floats  # noqa: E402
+from pipewave.tune.own.chooser import Chooser  # noqa: E402
 from pipewave.tune.own.deciding import CELL_BITS, Candidate, Deciding, short  # noqa: E402
 from pipewave.tune.own.model import TERMS  # noqa: E402
 from pipewave.tune.reading.formula import constants_of, formula, inputs_of, values_of  # noqa: E402
@@ -121,3 +123,11 @@ def test_where_nothing_compiles_there_is_no_function(monkeypatch: pytest.MonkeyP
     every = [Candidate(0, formula(gemm.gemm, *dense(64, 64, 64), {f"BLOCK_{name}": 16 for name in "MNK"},
                                   constants_of(gemm.gemm)), np.ones(len(wave.TERMS)), 1)]  # fmt: skip
     assert chooser(every, (1.0,))[1] is None
+
+
+def test_what_would_win_with_every_sm_filled_is_a_candidate() -> None:
+    of = SimpleNamespace(usable=np.array([3, 5, 7, 8]), model=SimpleNamespace(peaks=SimpleNamespace(sms=SMS)))
+    lost = np.log([[1.0, 1.5, 1.5, 1.1], [1.0, 1.2, 1.5, 1.1]])
+    blocks = np.array([[SMS, SMS + 1, 2 * SMS, 1], [SMS, 2 * SMS, 2 * SMS, 1]])
+    found = Chooser._bounded(of, lost, blocks)  # type: ignore[arg-type]
+    assert found == [5, 3], "the second runs a wave for one block; the third and the fourth have no wave to fill"
