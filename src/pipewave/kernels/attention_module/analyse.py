@@ -24,7 +24,8 @@ from pipewave.physics.launch import log2
 # Layers that choose nothing: every net of a kind sees the same features.
 NO_CHOICE = tuple(Stage(name, launches=0.0) for name in ("index_inputs", "indexer", "topk"))
 Flags = NDArray[np.bool_]
-FEWEST_SMALL = {"msa": 4.0, "dsa": 4.0}  # small kernels of every stack's layer; what one launches beyond is counted, not learned
+# Small kernels of every stack's layer, by kind; what one launches beyond is counted, not learned.
+FEWEST_SMALL = {"msa": 4.0, "dsa": 4.0}
 GROUPS = {"mla": "mla_module", "dsa": "dsa", "msa": "msa", "csa": "compressed", "hca": "compressed"}
 NETS = tuple(f"{group}_{phase}" for group in dict.fromkeys(GROUPS.values()) for phase in ("context", "generation"))
 PARTS = {"indexer": "index_scores", "topk": "index_topk", "attention": "sparse_attention"}
