@@ -53,7 +53,7 @@ function Nothing({ answer }: { answer: PlanAnswer }) {
   );
 }
 
-const STRADDLES = "perhaps: the 90 % interval of TTFT or TPOT straddles its limit";
+const STRADDLES = "the 90 % interval of TTFT or TPOT straddles its limit";
 const doubtful = (one: Design): boolean => one.sure === "perhaps";
 
 export const describe = (one: Design): string =>
@@ -156,7 +156,7 @@ function FrontTable({ answer, chosen, pick }: { answer: PlanAnswer; chosen: Desi
     { key: "ttft", title: "TTFT", value: (one) => one.ttft_ms, show: (one) => milliseconds(one.ttft_ms) },
     { key: "budget", title: "Tokens a step", value: (one) => one.max_num_batched_tokens, show: (one) => whole(one.max_num_batched_tokens) },
   ];
-  if (answer.front.some(doubtful)) columns.push({ key: "sure", title: "Within limits", value: (one) => Number(doubtful(one)), show: (one) => one.sure, hint: STRADDLES });
+  if (answer.front.some(doubtful)) columns.push({ key: "sure", title: "Within limits", value: (one) => Number(doubtful(one)), show: (one) => one.sure, hint: `perhaps: ${STRADDLES}` });
   return (
     <Card title="Pareto front" json={answer.front} command={answer.command}>
       <Table label="Designs on the Pareto front" rows={answer.front} columns={columns} sort="usd" selected={chosen} pick={pick} pickLabel={describe} most={12} />
