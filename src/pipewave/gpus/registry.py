@@ -85,9 +85,7 @@ def _unknown(word: str) -> str:
     close = difflib.get_close_matches(key, spellings(), n=5)
     close.sort(key=lambda other: abs(len(other) - len(key)))  # a wrong digit is likelier than a missing one
     if "," in word:
-        return (
-            f"unknown GPU {_short(word)}: one is asked for here; `pipewave predict` and `pipewave plan` compare several"
-        )
+        return f"unknown GPU {_short(word)}: one is asked for here, only kernels and plans take several"
     hint = f"did you mean {shipped(spellings()[close[0]]).name}?" if close else "see `pipewave gpus`"
     return f"unknown GPU {_short(word)}: {hint} or pass a spec file (.yaml or .json)"
 
