@@ -133,7 +133,7 @@ def taught(student: Ensemble, rows: Questions, calls: Questions, plan: Plan, rat
     optimiser = torch.optim.Adam(student.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, steps))
     averaged = [parameter.detach().clone() for parameter in student.parameters()]
-    halves = zip(_orders(len(rows.codes), batch // 2), _orders(len(calls.codes), batch // 2), strict=True)
+    halves = zip(orders(len(rows.codes), batch // 2), orders(len(calls.codes), batch // 2), strict=True)
     for step, (some, others) in zip(range(steps), halves, strict=False):
         found = loss(student, rows.at(some).beside(calls.at(others)), plan.measured)
         optimiser.zero_grad(set_to_none=True)
@@ -159,13 +159,14 @@ def loss(student: Ensemble, asked: Questions, weight: float = MEASURED) -> Tenso
     return each + TOGETHER * together + SCALE * off[..., 1].square().mean() + weight * measured
 
 
-def _orders(count: int, size: int) -> Iterator[Tensor]:
+def orders(count: int, size: int) -> Iterator[Tensor]:
+    """Numbers of rows in random order, so many at a time, for ever."""
     while True:
         order = torch.randperm(count)
         yield from (order[at : at + size] for at in range(0, count - size + 1, size))
 
 
-def _codes(net: Net, rows: Rows, index: Ints) -> Tensor:
+def codes_of(net: Net, rows: Rows, index: Ints) -> Tensor:
     """The net's codes of the rows' categories."""
     found = []
     for name, codes in net.categories.items():
@@ -174,8 +175,9 @@ def _codes(net: Net, rows: Rows, index: Ints) -> Tensor:
     return torch.tensor(np.stack(found, 1))
 
 
-def _hidden(codes: Tensor) -> Tensor:
-    return codes * (torch.rand(codes.shape) >= HIDDEN_SHARE)
+def hidden_at_random(codes: Tensor) -> Tensor:
+    """Codes with some hidden, as in training."""
+    return codes * (torch.rand(codes.shape, device=codes.device) >= HIDDEN_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +198,19 @@ def distil(plan: Plan, card: Path, rows: Rows, folder: Path) -> None:
     torch.manual_seed(0)
     begun, net, split = time.perf_counter(), load(card).net, by_name(plan.split, rows)
     columns = [rows.names.index(feature) for feature in net.features]
-    seen, mine = torch.tensor(rows.features[split.train][:, columns]), _codes(net, rows, split.train)
+    seen, mine = torch.tensor(rows.features[split.train][:, columns]), codes_of(net, rows, split.train)
     mean, std = seen.mean(0), seen.std(0) + 1e-3
     teacher = teacher_of(net, card, mean, std)
     some = torch.randperm(len(seen))[:LOOKED_AT]
     student = narrowed(teacher, plan.hidden, seen[some], mine[some])
     residual = torch.tensor(rows.residual[split.train], dtype=torch.float32)
-    asked = Questions(seen, mine, answers(teacher, seen, mine), residual).beside(put(teacher, seen, _hidden(mine)))
+    told = Questions(seen, mine, answers(teacher, seen, mine), residual)
+    asked = told.beside(put(teacher, seen, hidden_at_random(mine)))
     calls, codes = map(torch.tensor, drawn(plan.net, net))
-    others = put(teacher, calls, torch.where(torch.rand(len(codes), 1) < 0.3, _hidden(codes), codes))
+    others = put(teacher, calls, torch.where(torch.rand(len(codes), 1) < 0.3, hidden_at_random(codes), codes))
     print(f"{len(seen):,} rows, {len(calls):,} drawn calls", flush=True)
     student = taught(student, asked, others, plan, RATE)
-    out, theirs = torch.tensor(rows.features[split.score][:, columns]), _codes(net, rows, split.score)
+    out, theirs = torch.tensor(rows.features[split.score][:, columns]), codes_of(net, rows, split.score)
     off = (answers(student, out, theirs) - answers(teacher, out, theirs))[..., 0].mean(0)
     log = {
         "plan": {"activation": net.activation, "loss": json.loads(card.read_text("utf-8"))["net"]["loss"], "seed": 0},

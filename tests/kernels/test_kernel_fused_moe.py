@@ -116,6 +116,7 @@ def test_vllm_chooses_blocks_by_tokens(tokens: int, size: tuple[int, int]) -> No
         ("vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts", "generated"),
         ("vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts", "cutlass"),
         ("moe_torch_flow_cutlass", "cutlass"),
+        ("moe_torch_flow:mxfp8", "generated"),
         ("sglang_marlin_moe", "marlin"),
         ("vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic", "cutlass"),
     ],
@@ -166,12 +167,69 @@ def test_blocks_of_many_tokens_by_stack(stack: str, dtype: str, size: tuple[int,
     assert (ruled.rows[0], ruled.columns[0]) == size
 
 
+FLASHINFER = "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts"
+
+
 @pytest.mark.parametrize(
-    ("gpu", "dtype", "untuned"), [("H100", "fp8", 1), ("H100", "fp8_block", 0), ("B200", "fp8", 0)]
+    ("gpu", "dtype", "size"),
+    [
+        ("H100", "bf16", (128, 16)),
+        ("H100", "fp8", (128, 16)),
+        ("B200", "fp8", (128, 128)),
+        ("B200", "nvfp4", (128, 64)),
+        ("RTX PRO 6000 Server", "fp8", (32, 128)),
+        ("RTX PRO 6000 Server", "nvfp4", (128, 128)),
+    ],
 )
-def test_untuned_kernels_of_flashinfer_are_on_hopper(gpu: str, dtype: str, untuned: int) -> None:
-    ctx = context(gpu, dtype, impl="vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts")
-    assert analyse(columns(), ctx).features["untuned"][0] == untuned
+def test_untuned_kernels_keep_to_the_first_configuration(gpu: str, dtype: str, size: tuple[int, int]) -> None:
+    ctx = context(gpu, dtype, impl=FLASHINFER)
+    for tokens in (1, 4096):
+        ruled = blocks(columns(tokens=tokens), ctx)
+        assert (ruled.rows[0], ruled.columns[0], ruled.known) == (*size, True)
+    assert analyse(columns(), ctx).features["untuned"][0] == 1
+
+
+def test_block_scales_have_kernels_of_their_own() -> None:
+    ctx = context("H100", "fp8_block", impl=FLASHINFER)
+    assert not blocks(columns(), ctx).known
+    assert analyse(columns(), ctx).features["untuned"][0] == 0
+
+
+def test_without_a_cluster_an_operand_serves_one_sm() -> None:
+    alone, shared = (machine(context("H100", "fp8", impl=impl)) for impl in (FLASHINFER, "moe_torch_flow_cutlass"))
+    assert shared.l2_per_sm / alone.l2_per_sm == pytest.approx(1.45)
+
+
+def test_sixteen_columns_a_block_read_tokens_over_and_over() -> None:
+    slow, fast = (
+        analyse(columns(tokens=4096), context("H100", "fp8", impl=impl)).base_s[0]
+        for impl in (FLASHINFER, "moe_torch_flow_cutlass")
+    )
+    assert slow > 2.5 * fast
+
+
+def test_mxfp4_that_is_widened_on_loading_is_read_as_16_bits() -> None:
+    impl, stack = "sglang_fused_moe_triton", "sglang-0.5.14"
+    widened, narrow = (machine(context(gpu, "mxfp4", stack=stack, impl=impl)).weight for gpu in ("L40S", "H100"))
+    assert (widened, narrow) == (2.0, 0.53125)
+
+
+def test_a_floor_is_of_the_calls_own_type_whatever_the_software_keeps() -> None:
+    widened, marlin = (
+        analyse(columns(), context("L40S", "mxfp4", stack="sglang-0.5.14", impl=impl)).demand.dram[0]
+        for impl in ("sglang_fused_moe_triton", "sglang_marlin_moe")
+    )
+    assert widened == marlin
+
+
+def test_packed_pairs_of_other_ranks_fill_blocks_of_one_expert() -> None:
+    """Eight tokens of 64 ranks: seven in eight of them elsewhere, in four blocks instead of one for each expert."""
+    ctx = context("RTX PRO 6000 Server", "fp8_block", stack="trtllm-1.3.0rc20", impl="moe_torch_flow_triton_fp8_block")
+    at, work = machine(ctx), layer(columns(tokens=32, ep=64), ctx)
+    ruled = blocks(columns(tokens=32, ep=64), ctx)
+    packed = tiling(work, at, ruled).candidates[2].per_sm[0]
+    own, elsewhere = work.routing.blocks(np.array([64.0]))[0], work.carried[0] - work.routing.pairs[0]
+    assert packed == pytest.approx((own + np.ceil(elsewhere / 64)) * np.ceil(2 * 768 / 128) / at.sms)
 
 
 def test_narrow_weights_meet_the_16_bit_type_that_a_gpu_has_and_a_refusal_says_which_type_it_lacks() -> None:

@@ -76,6 +76,10 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("H200", "graph", EXPERTS | {"tokens": 16384, "ep": 32, "routing": "balanced", "stack": "sglang-0.5.9"}),
         ("H200", "graph", EXPERTS | {"stack": "sglang-0.5.9", "dtype": "fp8", "impl": "sglang_fused_moe_triton"}),
         ("H200", "graph", EXPERTS | {"experts": 512, "topk": 22, "stack": "trtllm-1.3.0rc20", "impl": "moe_torch_flow"}),
+        *((gpu, "graph", EXPERTS | {"tokens": 4096, "dtype": dtype, "stack": "vllm-0.24.0", "impl": "flashinfer_cutlass"})
+          for gpu in ("H100", "B200", "RTX PRO 6000 Server") for dtype in ("bf16", "nvfp4") if (gpu, dtype) != ("H100", "nvfp4")),
+        ("L40S", "graph", EXPERTS | {"dtype": "mxfp4", "stack": "sglang-0.5.14", "impl": "sglang_fused_moe_triton"}),
+        ("B200", "graph", EXPERTS | {"dtype": "mxfp4", "stack": "trtllm-1.3.0rc20", "impl": "moe_torch_flow:mxfp8"}),
     ],
     "attention": [
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),

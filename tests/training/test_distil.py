@@ -30,7 +30,7 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def questions(card: Path) -> tuple[distil.Ensemble, distil.Questions]:
     net = load(card).net
-    x, codes = torch.tensor(DATA.features), distil._codes(net, DATA, np.arange(len(DATA)))
+    x, codes = torch.tensor(DATA.features), distil.codes_of(net, DATA, np.arange(len(DATA)))
     teacher = distil.teacher_of(net, card, x.mean(0), x.std(0) + 1e-3)
     return teacher, distil.put(teacher, x, codes)
 

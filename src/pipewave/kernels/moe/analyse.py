@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.calls.families import FusedMoe
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
 from pipewave.kernels.moe.before import before_s
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
 LONG_S = 64e-3  # weights of many experts take long at any size
 
 
-def least(work: Layer, ctx: Context, at: MoeMachine) -> Demand:
-    """Least work: routed pairs through the matrices present, weights of the experts surely in use once."""
-    weights = at.weight * work.routing.sure * work.matrices
+def least(work: Layer, ctx: Context) -> Demand:
+    """Least work: routed pairs through the matrices present, weights of the experts surely in use once.
+
+    Weights are of the call's own type, also where the software keeps them wider.
+    """
+    weights = OPERAND_BYTES[ctx.dtype] * work.routing.sure * work.matrices
     # Demand is counted at the rate of the stored type; narrow weights multiply at the rate of their activations.
     slower = ctx.gpu.peak_flops(ctx.dtype) / ctx.gpu.peak_flops(product_dtype(ctx))
     return demand(
@@ -68,7 +72,7 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     weights = weights_of(work, ctx, at)
     spent = times(work, tiles, weights.seconds(at), before_s(work, ctx, at), at)
     named = features(work, tiles, spent, at, ruled)
-    return Analysis(least(work, ctx, at), spent.base, named, "fused_moe", done(work, weights, ctx, at))
+    return Analysis(least(work, ctx), spent.base, named, "fused_moe", done(work, weights, ctx, at))
 
 
 def done(work: Layer, weights: Weights, ctx: Context, at: MoeMachine) -> Work:

@@ -31,12 +31,19 @@ class Blocks:
 
 def blocks(cols: Columns, ctx: Context) -> Blocks:
     """Block sizes of each call."""
-    tokens = cols["tokens"]
+    if one := _one_for_all(ctx):
+        rows, columns = (np.full_like(cols["tokens"], size) for size in one)
+        return Blocks(rows, columns, True, _tuned(cols, ctx))
+    return Blocks(*_ruled(cols, ctx), False, _tuned(cols, ctx))
+
+
+def _one_for_all(ctx: Context) -> tuple[float, float] | None:
+    """Rows and columns of the configuration that the call names, or of the one that untuned kernels keep to."""
     config = dict(ctx.option("config") or ())
     if "BLOCK_SIZE_M" in config and "BLOCK_SIZE_N" in config:
-        rows, columns = float(config["BLOCK_SIZE_M"]), float(config["BLOCK_SIZE_N"])
-        return Blocks(np.full_like(tokens, rows), np.full_like(tokens, columns), True, _tuned(cols, ctx))
-    return Blocks(*_ruled(cols, ctx), False, _tuned(cols, ctx))
+        return float(config["BLOCK_SIZE_M"]), float(config["BLOCK_SIZE_N"])
+    untuned = ctx.rule("moe_untuned")
+    return (untuned["rows"], untuned["columns"]) if untuned else None
 
 
 def _tuned(cols: Columns, ctx: Context) -> Array:

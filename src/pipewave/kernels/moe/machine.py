@@ -62,10 +62,11 @@ class MoeMachine:
     operand: float  # bytes an element of the activations the products read
     engine: str
     costs: Costs
-    carries: str  # pairs of other ranks' experts: none, "between" the products, or "all" through them
+    carries: str  # pairs of other ranks' experts: none, "between" the products, or through them: "all" as their own
+    # experts would, or "packed" as if they were one expert's
     serial: bool  # a tile's operands are staged and multiplied in turn, not at once
     warp_mma: bool  # tensor instructions are issued by warps, and a product waits for them
-    untuned: bool  # kernels run several times slower than tuned ones
+    untuned: bool  # products take the first configuration of their library: one block for all sizes, no cluster
 
 
 def product_dtype(ctx: Context) -> str:
@@ -93,11 +94,12 @@ def machine(ctx: Context) -> MoeMachine:
     """Everything constant over a batch."""
     gpu, dtype = ctx.gpu, product_dtype(ctx)
     cycle = 1e-6 / gpu.sustained_clock_mhz
-    kind = engine(ctx.impl)
+    kind, untuned = engine(ctx.impl), ctx.rule("moe_untuned") is not None
+    shared = 1.0 if untuned else MULTICAST[gpu.traits.mma]
     return MoeMachine(
         sms=float(gpu.sms),
         flops_per_sm=TENSOR_SHARE * _flops_per_sm(ctx, kind, dtype, cycle),
-        l2_per_sm=L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms,
+        l2_per_sm=L2_GAIN * shared * gpu.l2_gbps * 1e9 / gpu.sms,
         smem_per_sm=gpu.smem_bytes_per_clk_per_sm / cycle,
         l2=gpu.l2_gbps * 1e9,
         l2_bytes=l2_bytes(gpu),
@@ -106,14 +108,14 @@ def machine(ctx: Context) -> MoeMachine:
         cycle_s=cycle,
         tile_s=TILE_CYCLES * cycle,
         sort_s=SORT_CYCLES * cycle,
-        weight=OPERAND_BYTES[ctx.dtype],
+        weight=OPERAND_BYTES[ctx.rule("moe_kept_as") or ctx.dtype],
         operand=OPERAND_BYTES[dtype],
         engine=kind,
         costs=Costs(**constant("moe_costs", engine=kind)),
         carries=ctx.rule("moe_carries", engine=kind),
         serial=kind == "triton",
         warp_mma=kind == "marlin" or not gpu.traits.asynchronous,
-        untuned=ctx.rule("moe_untuned"),
+        untuned=untuned,
     )
 
 

@@ -59,6 +59,8 @@ def _tile(work: Layer, rows: Array, columns: Array | float, at: MoeMachine) -> M
     padding = blocks * rows / work.routing.pairs
     if at.carries == "all":
         blocks = blocks * (work.carried / work.routing.pairs)
+    elif at.carries == "packed":
+        blocks = blocks + np.ceil((work.carried - work.routing.pairs) / rows)
     seconds = sum(_waves_s(product, blocks, rows, columns, at) for product in work.products)
     return MoeTile(np.asarray(seconds), blocks * np.ceil(work.products[0].n / columns) / at.sms, padding)
 
