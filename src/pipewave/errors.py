@@ -43,7 +43,11 @@ class PipewaveError(Exception):
         self.field = field
 
     def to_dict(self) -> dict[str, str | None]:
-        """What programs are told: `code`, `field` and `message`."""
+        """The error for programs.
+
+        Returns:
+            `code`, `field` and `message` by name.
+        """
         return {"code": self.code, "field": self.field, "message": self.message}
 
 
