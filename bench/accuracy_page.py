@@ -23,6 +23,7 @@ from pipewave.evaluate.figures import Cells, read, write
 from pipewave.evaluate.rows import cases, shipped, shipped_folder
 from pipewave.evaluate.score import Key, score
 from pipewave.evaluate.splits import ALL
+from pipewave.files import manifest
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
 
@@ -234,6 +235,7 @@ def main(argv: list[str] | None = None) -> int:
     cells = draw(options.data)
     if options.write:
         write(published, read(published) | cells)
+        manifest.write()
     PAGE.write_text(text(), encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)}: {len(PAGE.read_text(encoding='utf-8')):,} characters")
     return 0
