@@ -66,8 +66,9 @@ def answer_scalar(
         return None
     latency = found.seconds[0]
     if not _rows_decide(family, found) or _is_beyond(family, case):
-        least = _least(family, columns(family, [case]), key, gpu, protocol, np.array([latency]))
-        above = _next(family, columns(family, [case]), key, gpu, protocol, np.ones(1, np.bool_))
+        cols = columns(family, [case])
+        least = _least(family, cols, key, gpu, protocol, np.array([latency]))
+        above = _next(family, cols, key, gpu, protocol, np.ones(1, np.bool_))
         latency = min(max(latency, float(least[0])), float(above[0]))
     if not _measured(found.source) and (made_of := _made_of(gpu)) is not None:
         original, side = made_of
