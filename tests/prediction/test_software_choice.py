@@ -240,3 +240,19 @@ def test_a_framework_without_a_version_is_answered_from_its_own_rows_and_says_wh
     whole = assumed[0].split(": ")[1].removesuffix(" assumed")
     assert whole.startswith(f"{framework}-")
     assert pw.predict(call, "H200", protocol=protocol, stack=whole).latency_us == found.latency_us
+
+
+@pytest.mark.parametrize("written", ["vLLM-0.22.1", "vllm==0.22.1", "vllm:v0.22.1", "vllm-0.22.1+cu130"])
+@pytest.mark.parametrize("protocol", ["cold", "graph", "serving"])
+def test_a_version_written_otherwise_is_that_version(written: str, protocol: str) -> None:
+    call = pw.attention([1] * 4, [3000] * 4, heads=32, kv_heads=8, head_dim=128)
+    named, other = (pw.predict(call, "H200", protocol=protocol, stack=stack) for stack in ("vllm-0.22.1", written))
+    assert other == named and not named.notes
+
+
+@pytest.mark.parametrize(
+    ("written", "lacks"), [("v0.22.1", "framework"), ("latest", "framework"), ("vllm:main", "version")]
+)
+def test_a_stack_without_a_part_of_its_name_says_what_was_assumed(written: str, lacks: str) -> None:
+    found = pw.predict(pw.gemm(64, 4096, 4096, dtype="fp8"), "H200", protocol="graph", stack=written)
+    assert found.notes == (f"{written} names no {lacks}: {found.stack} assumed",) and found.software == "measured"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipewave.software.known import LEVELS, Known, Query, Ran, alike, choose, from_nested, furthest, kind_of, nested
-from pipewave.software.stacks import nearest, version
+from pipewave.software.stacks import nearest, spelt, version, versioned
 
 ROWS = (
     Ran("graph", "vllm-0.19.0", "bf16", "H200", "default"),
@@ -74,3 +74,58 @@ def test_a_release_comes_after_its_candidates_and_before_what_is_posted_after_it
     assert sorted(order, key=version) == order
     assert nearest("trtllm-1.3.0", ["trtllm-1.2.0", "trtllm-1.3.0rc10", "trtllm-1.3.0rc20"]) == "trtllm-1.3.0rc20"
     assert version("vllm-0.24") == version("vllm-0.24.0") and version("vllm") == ()
+
+
+SGLANG = ["sglang-0.5.6.post2", "sglang-0.5.9", "sglang-0.5.14"]
+TRTLLM = ["trtllm-1.0.0", "trtllm-1.2.0rc5", "trtllm-1.3.0rc10", "trtllm-1.3.0rc20"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "known", "found"),
+    [
+        ("sglang-0.6.0", SGLANG, "sglang-0.5.14"),  # its last number is nearer to that of 0.5.6
+        ("sglang-0.4.9", SGLANG, "sglang-0.5.6.post2"),
+        ("sglang-0.5.8", SGLANG, "sglang-0.5.9"),
+        ("trtllm-2.0.0", TRTLLM, "trtllm-1.3.0rc20"),
+        ("trtllm-1.4.0rc2", TRTLLM, "trtllm-1.3.0rc20"),
+        ("trtllm-1.3.0rc1", TRTLLM, "trtllm-1.3.0rc10"),
+        ("trtllm-1.2.0", TRTLLM, "trtllm-1.2.0rc5"),
+        ("trtllm-0.21.0", TRTLLM, "trtllm-1.0.0"),
+    ],
+)
+def test_the_nearest_version_is_a_neighbour_in_order(stack: str, known: list[str], found: str) -> None:
+    assert nearest(stack, known) == nearest(stack, known[::-1]) == found
+
+
+@pytest.mark.parametrize(
+    ("written", "stack"),
+    [
+        ("vLLM==0.22.1", "vllm-0.22.1"),
+        ("vllm:v0.22.1-cu130", "vllm-0.22.1"),
+        ("vllm-0.22.1+cu130", "vllm-0.22.1"),
+        ("vllm-0.22.1.post1", "vllm-0.22.1.post1"),  # a release of its own
+        ("TensorRT-LLM 1.3.0rc20", "trtllm-1.3.0rc20"),
+        ("tensorrt_llm-1.3.0-rc20", "trtllm-1.3.0-rc20"),
+        ("vllm-latest", "vllm"),
+        ("v0.22.1", "0.22.1"),
+        ("llmservingsim-0", "llmservingsim-0"),
+    ],
+)
+def test_a_stack_is_read_as_people_write_it(written: str, stack: str) -> None:
+    assert spelt(written) == stack
+
+
+@pytest.mark.parametrize(
+    ("written", "stack"),
+    [
+        ("vllm-0.24", "vllm-0.24.0"),
+        ("tensorrt_llm-1.3.0-rc20", "trtllm-1.3.0rc20"),
+        ("0.5.14", "sglang-0.5.14"),  # which framework has such a version says whose it is
+        ("0.31", "vllm-0.31"),
+        ("latest", "vllm-0.24.0"),
+        ("sglang-nightly", "sglang-0.5.14"),
+        ("other-2", "other-2"),
+    ],
+)
+def test_a_stack_goes_by_the_name_of_its_rows(written: str, stack: str) -> None:
+    assert versioned(written, "graph", [*SGLANG, *TRTLLM, "vllm-0.24.0"]) == stack

@@ -65,7 +65,8 @@ def resolve(
         return Context(gpu, dtype, protocol, used, impl or "", options), source
     seen, card = measured_protocol(protocol), learned.card
     named, stack = stack, stacks.versioned(stack, protocol, [name for names in card.stacks.values() for name in names])
-    guessed = f"{named} names no version: {stack} assumed" if named != stack else ""
+    lacks = stacks.lacks(named) if named else ""
+    guessed = f"{named} names no {lacks}: {stack} assumed" if lacks and named != stack else ""
     choice, ran = _software(family, gpu, dtype, protocol, stack, _as_trained(net, impl), options)
     basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.base_gpu))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
