@@ -13,7 +13,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,9 +21,10 @@ import torch
 from torch import Tensor
 
 from pipewave.residual.nets import Net, load
+from train.descent import orders
+from train.descent import taught as descend
 from train.ensemble import Ensemble, Shape
 from train.export import replace_net
-from train.fit import rate_at
 from train.nets.gemm import drawn
 from train.record import commit, peak_mb, start_of
 from train.rows import Ints, Rows
@@ -37,7 +37,7 @@ LOOKED_AT = 40_000  # rows that say which units matter
 HIDDEN_SHARE = 0.1  # of the codes of a question, as in training
 TOGETHER, SCALE = 2.0, 0.02  # beside the square of a member's error: of the mean of members, and of the scale
 MEASURED = 0.02  # of the mean against measured times
-RATE, EMA = 3e-3, 0.999
+RATE = 3e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,24 +128,10 @@ def narrowed(teacher: Ensemble, hidden: tuple[int, ...], features: Tensor, codes
 
 
 def taught(student: Ensemble, rows: Questions, calls: Questions, plan: Plan, rate: float) -> Ensemble:
-    """The student after so many steps, half of each batch from either; weights are averaged over the last steps."""
-    steps, batch = plan.steps, plan.batch
-    optimiser = torch.optim.Adam(student.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, steps))
-    averaged = [parameter.detach().clone() for parameter in student.parameters()]
-    halves = zip(orders(len(rows.codes), batch // 2), orders(len(calls.codes), batch // 2), strict=True)
-    for step, (some, others) in zip(range(steps), halves, strict=False):
-        found = loss(student, rows.at(some).beside(calls.at(others)), plan.measured)
-        optimiser.zero_grad(set_to_none=True)
-        found.backward()
-        optimiser.step()
-        schedule.step()
-        torch._foreach_lerp_(averaged, list(student.parameters()), 1.0 - min(EMA, (1 + step) / (10 + step)))
-        if step % (steps // 20) == 0:
-            print(f"{step:6} {found.item():.5f}", flush=True)
-    with torch.no_grad():
-        torch._foreach_copy_(list(student.parameters()), averaged)
-    return student
+    """The student after so many steps, half of each batch from either."""
+    halves = zip(orders(len(rows.codes), plan.batch // 2), orders(len(calls.codes), plan.batch // 2), strict=True)
+    batches = (rows.at(some).beside(calls.at(others)) for some, others in halves)
+    return descend(student, ((loss(student, batch, plan.measured),) for batch in batches), plan.steps, rate)
 
 
 def loss(student: Ensemble, asked: Questions, weight: float = MEASURED) -> Tensor:
@@ -157,13 +143,6 @@ def loss(student: Ensemble, asked: Questions, weight: float = MEASURED) -> Tenso
     timed = ~asked.residual.isnan()
     measured = (found[..., 0].mean(0)[timed] - asked.residual[timed]).abs().mean()
     return each + TOGETHER * together + SCALE * off[..., 1].square().mean() + weight * measured
-
-
-def orders(count: int, size: int) -> Iterator[Tensor]:
-    """Numbers of rows in random order, so many at a time, for ever."""
-    while True:
-        order = torch.randperm(count)
-        yield from (order[at : at + size] for at in range(0, count - size + 1, size))
 
 
 def codes_of(net: Net, rows: Rows, index: Ints) -> Tensor:

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from train.descent import PRINTED, Descent
 from train.ensemble import Ensemble, Shape
 from train.losses import Loss
 from train.on_device import Data
@@ -163,26 +164,18 @@ def _train(
     if start:
         start.into(net)
     net, tied = net.to(device), torch.tensor(ties(data.stacks), device=device)
-    averaged = [parameter.detach().clone() for parameter in net.parameters()]
     longest = max(len(rows) for rows in index)
     steps = max(1, math.ceil(plan.epochs * longest / plan.batch))
-    optimiser = torch.optim.AdamW(net.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, steps))
+    descent = Descent(net, steps, plan.learning_rate, ema=plan.ema, weight_decay=plan.weight_decay)
     loss, curve = Loss(plan.loss, plan.quantile), []
     for step, batch in zip(range(steps), _batches(index, plan.batch), strict=False):
         features, codes, target, weight = data.at(batch)
         each = loss(net(features, _hidden_at_random(codes, plan)), target, weight)
-        optimiser.zero_grad(set_to_none=True)
         strain = tension(net.tables[data.stack], tied).sum() if plan.tie and data.stack is not None else 0.0
-        torch.autograd.backward(each.sum() + plan.tie * strain)
-        _clip(net)
-        optimiser.step()
-        schedule.step()
-        torch._foreach_lerp_(averaged, list(net.parameters()), 1.0 - min(plan.ema, (1 + step) / (10 + step)))
-        if step % max(1, steps // 20) == 0:
+        descent.step(each.sum() + plan.tie * strain, _clip)
+        if step % max(1, steps // PRINTED) == 0:
             curve.append(each.detach().mean())
-    with torch.no_grad():
-        torch._foreach_copy_(list(net.parameters()), averaged)
+    descent.finish()
     seen = _seen(index, data)
     if data.stack is not None:
         net.lend(data.stack, torch.stack([neighbours(data.stacks, each) for each in seen[data.stack]]))
@@ -207,12 +200,6 @@ def _spread(features: Tensor) -> Tensor:
     """Standard deviation, but an eighth of the range at least: the flag of a few rows must not drown the rest."""
     range_ = features.max(0).values - features.min(0).values
     return torch.maximum(features.std(0), range_ / 8)
-
-
-def rate_at(step: int, steps: int) -> float:
-    """Short linear warm-up, then a cosine to zero."""
-    warm = max(1, min(200, steps // 20))
-    return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 def _batches(index: list[Tensor], size: int) -> Iterator[Tensor]:

@@ -12,7 +12,7 @@ import copy
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipewave.residual.nets import Net, load
-from train.distil import EMA, answers, codes_of, hidden_at_random, orders, teacher_of
+from train.descent import orders, taught
+from train.distil import answers, codes_of, hidden_at_random, teacher_of
 from train.ensemble import Ensemble
 from train.export import replace_members
-from train.fit import rate_at
 from train.losses import Loss
 from train.record import commit, peak_mb, start_of
 from train.rows import Rows
@@ -90,7 +90,8 @@ def relearn(plan: Plan, card: Path, rows: Rows, folder: Path, device: str = "cpu
     everything = torch.cat([part.features for part in parts])
     teacher = teacher_of(net, card, everything.mean(0).cpu(), everything.std(0).cpu() + 1e-3).to(device)
     print(f"{len(learned):,} rows to learn, {len(kept):,} to keep", flush=True)
-    student = taught(copy.deepcopy(teacher), teacher, *parts, plan)
+    student = copy.deepcopy(teacher)
+    taught(student, terms(student, teacher, *parts, plan.batch), plan.steps, RATE)
     for name, mask in (("learned", new & useful), ("kept", ~new)):
         print(name, held_out(teacher, student, Asked.of(net, rows, split.score[mask[split.score]], device)), flush=True)
     log = {
@@ -106,26 +107,13 @@ def relearn(plan: Plan, card: Path, rows: Rows, folder: Path, device: str = "cpu
     (folder / "log.json").write_text(json.dumps(log, indent=1) + "\n", encoding="utf-8")
 
 
-def taught(student: Ensemble, teacher: Ensemble, new: Asked, kept: Asked, plan: Plan) -> Ensemble:
-    """The student after so many steps; its weights are averaged over the last of them."""
-    optimiser = torch.optim.Adam(student.parameters(), lr=RATE)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, plan.steps))
-    averaged = [parameter.detach().clone() for parameter in student.parameters()]
-    few = min(round(SHARE * plan.batch), len(new.codes))
-    halves = zip(orders(len(new.codes), few), orders(len(kept.codes), plan.batch - few), strict=True)
-    for step, (some, others) in zip(range(plan.steps), halves, strict=False):
+def terms(student: Ensemble, teacher: Ensemble, new: Asked, kept: Asked, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The two terms of each step's loss: rows to learn, and rows to keep."""
+    few = min(round(SHARE * batch), len(new.codes))
+    halves = zip(orders(len(new.codes), few), orders(len(kept.codes), batch - few), strict=True)
+    for some, others in halves:
         learned = measured(student, new.at(some.to(new.codes.device)))
-        held = as_it_was(student, teacher, kept.at(others.to(kept.codes.device)))
-        optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(learned + held)
-        optimiser.step()
-        schedule.step()
-        torch._foreach_lerp_(averaged, list(student.parameters()), 1.0 - min(EMA, (1 + step) / (10 + step)))
-        if step % max(1, plan.steps // 20) == 0:
-            print(f"{step:6} {learned.item():.4f} {held.item():.5f}", flush=True)
-    with torch.no_grad():
-        torch._foreach_copy_(list(student.parameters()), averaged)
-    return student
+        yield learned, as_it_was(student, teacher, kept.at(others.to(kept.codes.device)))
 
 
 def measured(student: Ensemble, asked: Asked) -> Tensor:
