@@ -1,8 +1,7 @@
 """Disaggregated designs of `pipewave plan` in closed form beside the simulator: `python -m bench.plan_pools`.
 
-Each design keeps the requests of its decode engines in flight; times of the simulator are means over the requests that
-came after the first batches and before the last, lengths within half of their mean. First tokens wait as in M/D/x in
-the closed form; in the simulator prompts come when requests end, in groups and not at random.
+Each design keeps the requests of its decode engines in flight, as `bench.steady_load` does. First tokens wait as in
+M/D/x in the closed form; in the simulator prompts come when requests end, in groups and not at random.
 """
 
 from __future__ import annotations
@@ -11,17 +10,14 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
+from bench.steady_load import TIMES, held_in_flight, middle_ms, percent_off, print_means
 from pipewave.models import load as model_of
 from pipewave.planning import Question, Space, Split
 from pipewave.planning.disaggregated import designs
 from pipewave.serving.disaggregated import Disaggregated, Side
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
-from pipewave.serving.traffic import synthetic
 
-TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 ROUNDS, BUDGET = 8, 8192
 DRAFTS = "method=mtp,tokens=3,acceptance=0.62"
 
@@ -77,29 +73,22 @@ def _side(split: Split, workers: int) -> Side:
 
 def simulated(load: Load, sides: tuple[Side, Side], held: int) -> dict[str, float]:
     """Mean times in ms of the requests of the middle."""
-    traffic = synthetic(ROUNDS * held, input_len=load.isl, output_len=load.osl, concurrency=held, spread=0.5, seed=1)
+    traffic = held_in_flight(ROUNDS * held, held, load.isl, load.osl)
     setup = Setup(engine=load.engine, speculative=of(load.drafts) if load.drafts else None)
     record = Disaggregated.of(load.model, load.gpu, setup, sides, traffic.longest).record(traffic)
-    middle = slice(2 * held, -held)
-    first, whole = ((end - record.arrival_s)[middle] for end in (record.first_s, record.done_s))
-    later = (whole - first) / (traffic.output_len[middle] - 1)
-    return dict(zip(TIMES, (1e3 * float(np.mean(times)) for times in (first, later, whole)), strict=True))
+    return middle_ms(record, traffic, held)
 
 
 def main(loads: Iterable[Load] = LOADS) -> None:
     """Print every design, and the mean of what lies between both."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    off: dict[str, list[float]] = {name: [] for name in TIMES}
+    percent = []
     for load in loads:
         plan, serve, pools = compare(load)
         cells = [f"{name} {plan[name]:8.1f} {serve[name]:8.1f}" for name in TIMES]
         print(f"{load.model:14} {load.gpu} {load.engine:7} {pools:28} {'drafts' if load.drafts else '':6}", *cells)
-        for name in TIMES:
-            off[name].append(100 * (plan[name] / serve[name] - 1))
-    for name, percent in off.items():
-        worst = max(percent, key=abs)
-        mean, bias = np.abs(percent).mean(), np.mean(percent)
-        print(f"{name}: mean |difference| {mean:.1f} %, mean {bias:+.1f}, worst {worst:+.1f}")
+        percent.append(percent_off(plan, serve))
+    print_means(percent)
 
 
 if __name__ == "__main__":

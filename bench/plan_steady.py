@@ -1,7 +1,6 @@
 """The closed form behind `pipewave plan` beside the simulator behind `pipewave serve`: `python -m bench.plan_steady`.
 
-Each set-up keeps a number of requests in flight. TTFT, TPOT and end-to-end time of the simulator are means over the
-requests that came after the first batch and before the last; prompts and outputs are drawn within half of their mean.
+Each set-up keeps a number of requests in flight, as `bench.steady_load` does.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
+from bench.steady_load import TIMES, held_in_flight, middle_ms, percent_off, print_means
 from pipewave.models import load as model_of
 from pipewave.planning import Question, Split
 from pipewave.planning.steady import evaluate
 from pipewave.serving.run import Server
 from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import of
-from pipewave.serving.traffic import synthetic
 
-TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 ROUNDS = 6  # requests of each lane
 
 
@@ -85,21 +81,15 @@ def simulated(load: Load) -> dict[str, float]:
     setup = Setup(split.tp, split.pp, split.ep, split.engine, max_num_batched_tokens=load.budget, speculative=drafts)
     setup = replace(setup, dp=split.dp)
     held = load.batch * split.pp * split.dp  # a plan's batch is that of one pipeline lane and rank
-    traffic = synthetic(
-        max(ROUNDS * held, 300), input_len=load.isl, output_len=load.osl, concurrency=held, spread=0.5, seed=1
-    )
-    record = Server.of(load.model, split.gpu, setup, traffic.longest).run(traffic).record
-    middle = slice(2 * held, -held)
-    first, whole = ((end - record.arrival_s)[middle] for end in (record.first_s, record.done_s))
-    later = (whole - first) / (traffic.output_len[middle] - 1)
-    return dict(zip(TIMES, (1e3 * float(np.mean(times)) for times in (first, later, whole)), strict=True))
+    traffic = held_in_flight(max(ROUNDS * held, 300), held, load.isl, load.osl)
+    return middle_ms(Server.of(load.model, split.gpu, setup, traffic.longest).run(traffic).record, traffic, held)
 
 
 def compare(load: Load) -> Compared:
     """One set-up by both."""
     found = evaluate(model_of(load.model), load.split, Question(load.isl, load.osl), [load.budget], [load.batch])
     plan, serve = {name: float(found.columns[name][0]) for name in TIMES}, simulated(load)
-    return Compared(load, plan, serve, {name: 100 * (plan[name] / serve[name] - 1) for name in TIMES})
+    return Compared(load, plan, serve, percent_off(plan, serve))
 
 
 def main() -> None:
@@ -111,10 +101,7 @@ def main() -> None:
     print(f"{'':60} " + " ".join(f"{name + ' plan/serve':>26}" for name in TIMES))
     for one in results:
         print(_line(one))
-    for name in TIMES:
-        off = np.array([one.percent[name] for one in results])
-        worst = max(off, key=abs)
-        print(f"{name}: mean |difference| {np.abs(off).mean():.1f} %, mean {off.mean():+.1f} %, worst {worst:+.1f} %")
+    print_means(one.percent for one in results)
     if chosen:
         chosen.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n", encoding="utf-8")
 
