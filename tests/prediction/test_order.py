@@ -173,3 +173,47 @@ def test_one_row_is_no_slower_than_two_and_lifts_no_other(gpu: str) -> None:
     )
     assert own[0] <= own[1] * (1 + 1e-6)
     assert np.all(np.abs(own[1:] / twin[1:] - 1) <= 0.1)
+
+
+EXTRA_ON = ("H200", "B200", "B300", "L40S", "RTX PRO 6000 Server", "RTX 4090", "MI300X")
+
+
+@pytest.mark.parametrize("dtype", sorted(family_of("gemm").extra))
+@pytest.mark.parametrize("protocol", ["cold", "graph", "serving"])
+def test_no_product_is_slower_than_with_quantising_its_input(dtype: str, protocol: str) -> None:
+    rng = np.random.default_rng(5)
+    sizes = {
+        name: np.exp2(rng.uniform(*ends, 60)).astype(int)
+        for name, ends in {"m": (0, 14), "n": (6, 16), "k": (7, 15)}.items()
+    }
+    table = {"kernel": "gemm", "dtype": dtype, **sizes}
+    for gpu in filter(lambda name: find(name).supports(dtype), EXTRA_ON):
+        for stack in (None, "vllm-0.22.0", "vllm-0.19.0", "sglang-0.5.14", "trtllm-1.3.0rc20"):
+            plain, more = (
+                pw.predict(table | {"quantize": each}, gpu, protocol=protocol, stack=stack) for each in (False, True)
+            )
+            assert np.all(plain.latency_us <= more.latency_us * (1 + 1e-9)), (gpu, stack)
+            assert np.all((plain.low_us <= plain.latency_us) & (plain.latency_us <= plain.high_us))
+
+
+def test_one_product_alone_is_held_against_the_one_that_quantises_as_many_are() -> None:
+    sizes = {"m": [1, 2, 8, 700], "n": [28672] * 4, "k": [4096] * 4}
+    many = pw.predict({"kernel": "gemm", "dtype": "fp8", **sizes}, "B200", protocol="graph", stack="vllm-0.22.0")
+    one = [
+        pw.predict(pw.gemm(*each, dtype="fp8", stack="vllm-0.22.0"), "B200", protocol="graph").latency_us
+        for each in zip(*sizes.values(), strict=True)
+    ]
+    raw = family_of("gemm"), {"kernel": "gemm", "m": 8, "n": 28672, "k": 4096, "dtype": "fp8", "stack": "vllm-0.22.0"}
+    alone = batch.answer(raw[0], columns(raw[0], [raw[1]]), group_key(*raw), find("B200"), "graph").seconds[0, 0]
+    assert np.allclose(many.latency_us, one, rtol=1e-5)
+    assert one[2] < 1e6 * alone * 0.99  # the net by itself says otherwise
+
+
+def test_own_rows_come_before_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a calibration corrects the answers, it is not moved by what nets say of the call that quantises."""
+    of, gpu = family_of("gemm"), find("B200")
+    case = {"kernel": "gemm", "m": 8, "n": 28672, "k": 4096, "dtype": "fp8", "stack": "vllm-0.22.0"}
+    asked = of, columns(of, [case]), group_key(of, case), gpu, "graph"
+    assert order.answer(*asked).seconds[0, 0] < batch.answer(*asked).seconds[0, 0]
+    monkeypatch.setattr(order, "_calibrated", lambda found: True)
+    assert order.answer(*asked).seconds[0, 0] == batch.answer(*asked).seconds[0, 0]

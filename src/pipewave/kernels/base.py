@@ -187,7 +187,7 @@ class Family:
     kernel before. `example` is a command line; `faces` is what traces, measurements and pages
     need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
     `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing. `grows`: sizes
-    that more work grows with.
+    that more work grows with. `extra`: by operand type, the option that adds a kernel to a call.
     """
 
     name: str
@@ -207,6 +207,7 @@ class Family:
     check_on: Callable[[Mapping[str, Any], GPU], None] | None = None
     assumed: Callable[[Context], str] | None = None
     grows: Mapping[str, Grows] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:

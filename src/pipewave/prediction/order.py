@@ -2,7 +2,9 @@
 
 A net that answers beyond its rows may say otherwise, so there an answer is held against its neighbours: the same call
 with its sizes halved (`Family.grows`), answered by the same kernel, is a least; the GPU that a what-if was made of is a
-least or a most where all its changed rates point one way. Below a size at which libraries run another kernel, often a
+least or a most where all its changed rates point one way. Everywhere, a call that leaves a kernel out (`Family.extra`:
+a product of operands that come quantised) takes no longer than the call with it: rows mostly hold one of both only.
+Below a size at which libraries run another kernel, often a
 slow one, a call is no least for others, and the next size is a most for it. Where the GPU was measured, calls of usual
 sizes are not compared: rows decide there (a library may well run a wider product by a faster kernel), and a call costs
 no more than before. Nor are they on a copy of such a GPU: with nothing changed that matters it is the GPU.
@@ -27,9 +29,10 @@ from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.prediction import batch, scalar
 from pipewave.prediction.batch import FLOOR, Answers
-from pipewave.prediction.columns import columns, taken
+from pipewave.prediction.columns import SHARED, columns, taken
 from pipewave.prediction.resolve import Source
 from pipewave.prediction.scalar import ScalarAnswer
+from pipewave.residual.calibration import corrections
 
 RATES = frozenset((
     "boost_clock_mhz", "sustained_clock_mhz", "fp32_tflops", "tf32_tflops", "fp16_tflops", "bf16_tflops", "fp8_tflops",
@@ -43,6 +46,16 @@ HALVINGS = 6  # of all sizes of a call together: a net's bumps are narrower
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """As `batch.answer`, in order."""
+    found, more = _by_size(family, cols, key, gpu, protocol), _with_extra(family, tuple(key))
+    if more is None or _calibrated(found):
+        return found
+    most = _by_size(family, cols, more, gpu, protocol).seconds[0]
+    moved = _at(np.minimum(found.seconds[0], most), found.seconds, ARRAY)
+    return replace(found, seconds=np.array(moved))
+
+
+def _by_size(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
+    """In order among calls of other sizes, and beside the GPU that a what-if was made of."""
     found = batch.answer(family, cols, key, gpu, protocol)
     latency = found.seconds[0]
     asked = _beyond(family, cols) if _rows_decide(family, found) else np.ones(len(latency), np.bool_)
@@ -51,7 +64,7 @@ def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
         latency = np.minimum(np.maximum(latency, least), _next(family, cols, key, gpu, protocol, asked))
     if not _measured(found.source) and (made_of := _made_of(gpu)) is not None:
         original, side = made_of
-        latency = _beside(latency, answer(family, cols, key, original, protocol).seconds[0], side, ARRAY)
+        latency = _beside(latency, _by_size(family, cols, key, original, protocol).seconds[0], side, ARRAY)
     return (
         found if latency is found.seconds[0] else replace(found, seconds=np.array(_at(latency, found.seconds, ARRAY)))
     )
@@ -61,6 +74,19 @@ def answer_scalar(
     family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> ScalarAnswer | None:
     """As `scalar.answer_scalar`, in order."""
+    found, more = _by_size_scalar(family, case, key, gpu, protocol), _with_extra(family, key)
+    if found is None or more is None:
+        return found
+    most = _by_size_scalar(family, case, more, gpu, protocol)
+    if most is None or most.seconds[0] >= found.seconds[0]:
+        return most and found
+    return found._replace(seconds=_at(most.seconds[0], found.seconds, SCALAR))
+
+
+def _by_size_scalar(
+    family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
+) -> ScalarAnswer | None:
+    """As `_by_size`; None where only a batch can say."""
     found = scalar.answer_scalar(family, case, key, gpu, protocol)
     if found is None:
         return None
@@ -72,11 +98,25 @@ def answer_scalar(
         latency = min(max(latency, float(least[0])), float(above[0]))
     if not _measured(found.source) and (made_of := _made_of(gpu)) is not None:
         original, side = made_of
-        other = answer_scalar(family, case, key, original, protocol)
+        other = _by_size_scalar(family, case, key, original, protocol)
         if other is None:  # the original is calibrated: only a batch can say
             return None
         latency = _beside(latency, other.seconds[0], side, SCALAR)
     return found if latency == found.seconds[0] else found._replace(seconds=_at(latency, found.seconds, SCALAR))
+
+
+@lru_cache(maxsize=4096)
+def _with_extra(family: Family, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The group key of the same calls with the kernel that they leave out; None where they leave none out."""
+    option = family.extra.get(key[0])
+    at = len(SHARED) + family.options.index(option) if option else 0
+    return None if not option or key[at] else (*key[:at], True, *key[at + 1 :])
+
+
+def _calibrated(found: Answers) -> bool:
+    """Whether the user's own rows correct the answers."""
+    correction = corrections.of(found.ctx, found.analysis.net)
+    return correction is not None and not correction.origin
 
 
 def _measured(source: Source) -> bool:
@@ -153,7 +193,7 @@ def _next(
         if len(rows):
             more = taken(cols, np.asarray(rows))
             more[name] = np.full(len(rows), float(size.least))
-            most[rows] = answer(family, more, key, gpu, protocol).seconds[0]
+            most[rows] = _by_size(family, more, key, gpu, protocol).seconds[0]
     return most
 
 

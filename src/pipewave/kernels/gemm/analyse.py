@@ -99,4 +99,5 @@ FAMILY = Family(
         "n": Grows(3, step=64),
         "k": Grows(3, step=64),
     },
+    extra=dict.fromkeys(("fp8", "fp8_block", "int8", "nvfp4"), "quantize"),
 )
