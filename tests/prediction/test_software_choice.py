@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 import pipewave as pw
-from pipewave.calls.families import Call
+from pipewave.calls.families import Call, from_dict
 from pipewave.errors import UnsupportedDtype
 from pipewave.prediction.batch import BEYOND
 
@@ -256,3 +257,26 @@ def test_a_version_written_otherwise_is_that_version(written: str, protocol: str
 def test_a_stack_without_a_part_of_its_name_says_what_was_assumed(written: str, lacks: str) -> None:
     found = pw.predict(pw.gemm(64, 4096, 4096, dtype="fp8"), "H200", protocol="graph", stack=written)
     assert found.notes == (f"{written} names no {lacks}: {found.stack} assumed",) and found.software == "measured"
+
+
+SIXTEEN_BITS = (
+    {"kernel": "gemm", "m": 1, "n": 4096, "k": 4096},
+    {"kernel": "attention", "q_lens": [512], "kv_lens": [512], "heads": 32, "kv_heads": 8, "head_dim": 128},
+    {"kernel": "attention", "q_lens": [1], "kv_lens": [32768], "heads": 8, "kv_heads": 1, "head_dim": 128},
+    {"kernel": "mla", "q_lens": [1], "kv_lens": [1024], "heads": 16, "phase": "generation"},
+    {"kernel": "fused_moe", "tokens": 4096, "experts": 8, "topk": 2, "hidden": 4096, "inter": 14336, "tp": 2},
+    {"kernel": "fused_moe", "tokens": 1, "experts": 256, "topk": 8, "hidden": 7168, "inter": 2048, "ep": 8},
+)
+
+
+@pytest.mark.parametrize("case", SIXTEEN_BITS, ids=lambda case: f"{case['kernel']}-{list(case.values())[1]}"[:24])
+@pytest.mark.parametrize("gpu", ["H100", "A100", "L40S", "H20"])
+@pytest.mark.parametrize("protocol", ["graph", "serving"])
+@pytest.mark.parametrize("stack", [None, "vllm-0.24.0", "sglang-0.5.14", "trtllm-1.3.0rc20"])
+def test_sixteen_bit_types_take_the_same_time(case: dict[str, Any], gpu: str, protocol: str, stack: str | None) -> None:
+    """The same kernels run both at one rate: where rows are of one alone, they answer for the other."""
+    one, other = (
+        pw.predict(from_dict(case | {"dtype": dtype}), gpu, protocol=protocol, stack=stack).latency_us
+        for dtype in ("bf16", "fp16")
+    )
+    assert other == pytest.approx(one, rel=0.1)

@@ -99,7 +99,7 @@ def _contexts(net: str, seen_by: Net) -> dict[tuple[tuple[int, ...], str, str], 
     for gpu, dtype, protocol, stack in product(map(find, names()), types, PROTOCOLS, stacks):
         if gpu.supports(dtype):
             ctx, _ = resolve(FAMILY, gpu, dtype, protocol, stack, None, options)
-            said = codes_of(ctx)
+            said = codes_of(ctx, net)
             codes = tuple(known.get(said.get(name, UNKNOWN), 0) for name, known in seen_by.categories.items())
             found.setdefault((codes, gpu.name, f"{ctx.framework} {protocol}"), ctx)
     return found

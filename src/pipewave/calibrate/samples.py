@@ -71,7 +71,7 @@ def _part(
     found = answer(family, columns(family, cases), key, gpu, protocol)
     latency, _, high, *_ = found.seconds
     measured = np.array([latency_us for _, latency_us in members]) / US
-    codes = codes_of(found.ctx)
+    codes = codes_of(found.ctx, found.analysis.net)
     groups = [f"{kernel}:{group_of(case)}" for case in cases]
     ratio, half = np.log(measured / latency), np.maximum(np.log(high / latency), 1e-3)
     return found.analysis.net, _Part(coordinates(found.analysis, found.ctx), codes, ratio, half, groups)

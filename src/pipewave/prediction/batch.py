@@ -84,7 +84,7 @@ def _by_itself(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, prot
     seconds = np.array((latency, low, high, floor, ceiling))
     correction = corrections.of(ctx, analysis.net)
     if correction is not None:
-        seconds = correction.apply(seconds, coordinates(analysis, ctx), codes_of(ctx))
+        seconds = correction.apply(seconds, coordinates(analysis, ctx), codes_of(ctx, analysis.net))
         source = replace(with_note(source, correction.note), near=source.near or bool(correction.origin))
     return Answers(seconds, busiest(pipes), source, analysis, ctx)
 
@@ -98,7 +98,7 @@ def _assuming(family: Family, ctx: Context, source: Source) -> Source:
 def coordinates(analysis: Analysis, ctx: Context) -> dict[str, Array]:
     """What a correction looks at besides software: the features, and what the net makes of them."""
     learned = trained(analysis.net)
-    units = learned.net.units(analysis.features, codes_of(ctx)) if learned else {}
+    units = learned.net.units(analysis.features, codes_of(ctx, analysis.net)) if learned else {}
     return dict(analysis.features) | {name: unit.astype(np.float64) for name, unit in units.items()}
 
 
@@ -138,11 +138,11 @@ def _learned(family: Family, cols: Columns, analysis: Analysis, ctx: Context) ->
         zeros = np.zeros(len(analysis.base_s))
         return Learned(Residual(zeros, zeros + UNTRAINED_SCALE), UNTRAINED)
     inputs = known.net.inputs(analysis.features)
-    residual = known.net(inputs, codes_of(ctx))
+    residual = known.net(inputs, codes_of(ctx, analysis.net))
     if known.ceiling is None:
         return Learned(residual, known.card.intervals)
     plain = plain_context(ctx, analysis.net)
     seen = analysis if plain == ctx else family.analyse(cols, plain)
     same = seen is analysis and known.ceiling.net.features == known.net.features
-    log_ratio = known.ceiling(inputs if same else seen.features, codes_of(plain))
+    log_ratio = known.ceiling(inputs if same else seen.features, codes_of(plain, analysis.net))
     return Learned(residual, known.card.intervals, (seen.base_s, log_ratio))

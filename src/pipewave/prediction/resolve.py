@@ -14,7 +14,7 @@ from pipewave.physics.cache import SERVING
 from pipewave.residual.card import Card
 from pipewave.residual.nets import trained
 from pipewave.software import stacks
-from pipewave.software.known import FOUR_BIT, LEVELS, Choice, Query, choose, furthest, kind_of
+from pipewave.software.known import FOUR_BIT, LEVELS, SIXTEEN_BIT, Choice, Query, alike, choose, furthest, kind_of
 from pipewave.software.stack_rules import constant
 
 # What the corpus's tables of collectives call the contract's implementations.
@@ -28,7 +28,7 @@ REVEALING = ("config", "tile", "ctas")  # options that say how a call was implem
 class Source:
     """What a batch of answers rests on. `software`: one of `pipewave.software.known.LEVELS`.
 
-    `near`: rows of the GPU were measured, or of the one it is a copy of.
+    `near`: rows of the GPU were measured, or of the one it is a copy of, in this type or in the other 16-bit one.
     """
 
     basis: str
@@ -68,10 +68,11 @@ def resolve(
     lacks = stacks.lacks(named) if named else ""
     guessed = f"{named} names no {lacks}: {stack} assumed" if lacks and named != stack else ""
     choice, ran = _software(family, gpu, dtype, protocol, stack, _as_trained(net, impl), options)
-    basis, nearest = (card.basis(name, gpu.compute_capability, dtype, seen) for name in (gpu.name, gpu.base_gpu))
+    basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
+    near = any((gpu.base_gpu, kind, seen) in card.trained for kind in alike(dtype))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
     notes = tuple(filter(None, (guessed, choice.note, ran.note, elsewhere)))
-    source = Source(basis, ran.impl, choice.stack, ran.level, notes, nearest == "measured_gpu")
+    source = Source(basis, ran.impl, choice.stack, ran.level, notes, near)
     used = choice.measured_as
     return Context(gpu, dtype, protocol, used, ran.impl, options, _other_version(stack, used)), source
 
@@ -207,9 +208,26 @@ def measured_protocol(protocol: str) -> str:
     return "cold" if protocol == SERVING else protocol
 
 
-def codes_of(ctx: Context) -> Mapping[str, str]:
-    """The categories a net may look at."""
+def codes_of(ctx: Context, net: str) -> Mapping[str, str]:
+    """The categories that a net may look at."""
     kv = ctx.option("kv_dtype") or ctx.dtype
     protocol = measured_protocol(ctx.protocol)
-    codes = {"stack": ctx.stack, "impl": ctx.impl, "dtype": ctx.dtype, "kv_dtype": kv, "protocol": protocol}
+    dtype, kv = (
+        _row_type(net, name, each, ctx.stack, protocol) for name, each in (("dtype", ctx.dtype), ("kv_dtype", kv))
+    )
+    codes = {"stack": ctx.stack, "impl": ctx.impl, "dtype": dtype, "kv_dtype": kv, "protocol": protocol}
     return codes | {"gpu": ctx.gpu.base_gpu, "family": ctx.gpu.architecture}
+
+
+@lru_cache(maxsize=4096)
+def _row_type(net: str, category: str, dtype: str, stack: str, protocol: str) -> str:
+    """The type whose rows answer for a call of `dtype`: the other 16-bit one where a stack's rows under a protocol are
+    of that alone, since the same kernels take both."""
+    learned = trained(net)
+    others = SIXTEEN_BIT.get(dtype, ())
+    if learned is None or not others:
+        return dtype
+    rows = learned.card.known.rows
+    seen = {r.kind.partition(",")[0] for r in rows if (r.stack, r.protocol) == (stack, protocol)}
+    seen = seen & {dtype, *others} or {*learned.net.categories.get(category, ())}
+    return dtype if dtype in seen else next((other for other in others if other in seen), dtype)

@@ -206,7 +206,7 @@ def _scalar_context(family: Family, key: tuple[Any, ...], gpu: GPU, protocol: st
     if learned is None or learned.ceiling is None:
         return None
     plain, nets = plain_context(ctx, net), (learned.net, learned.ceiling.net)
-    codes = codes_of(ctx), codes_of(plain)
+    codes = codes_of(ctx, net), codes_of(plain, net)
     together, among = plain == ctx and alike(*nets), {*nets[1].features} <= {*nets[0].features}
     return ScalarContext(
         family=family,

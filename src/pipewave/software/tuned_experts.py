@@ -13,6 +13,7 @@ import numpy as np
 from pipewave.errors import BadFile
 from pipewave.files import packaged
 from pipewave.physics.demand import Array
+from pipewave.software.known import SIXTEEN_BIT
 from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("tuned_experts.json")
@@ -32,7 +33,8 @@ def _files() -> Found:
 @lru_cache(maxsize=1024)
 def _layers(framework: str, version: tuple[int, ...], gpu: str, dtype: str) -> Array:
     """One number a layer that has a file."""
-    by_version = _files().get(framework, {}).get(gpu, {}).get(dtype, {})
+    of_gpu = _files().get(framework, {}).get(gpu, {})
+    by_version = next((of_gpu[kind] for kind in (dtype, *SIXTEEN_BIT.get(dtype, ())) if kind in of_gpu), {})
     found = [layer for name, layers in by_version.items() if version_of(name) <= version for layer in layers]
     return _number(*np.array(found, np.float64).reshape(-1, 2).T)
 
@@ -44,7 +46,8 @@ def _number(experts: Array, width: Array) -> Array:
 def tuned(framework: str, version: tuple[int, ...], gpu: str, dtype: str, experts: Array, width: Array) -> Array:
     """1.0 where a tuned file exists for so many experts of a rank, so wide on a rank; else 0.0 [call].
 
-    `gpu` is its registry name. Versions between those read count as the one before.
+    `gpu` is its registry name. Versions between those read count as the one before. Files are named by 8-bit and
+    4-bit types only: the 16-bit ones share theirs.
     """
     layers = _layers(framework, version, gpu, dtype)
     return np.asarray(np.isin(_number(experts, width), layers), np.float64)
