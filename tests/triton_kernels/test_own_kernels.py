@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import linecache
-import math
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,34 +15,13 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 import triton.language as tl  # noqa: E402
+from own_card import CONFIGS, Device, at_size, best, matmul, product, tuned  # noqa: E402
 
-from pipewave.errors import BadFile  # noqa: E402
 from pipewave.tune import autotune  # noqa: E402
-from pipewave.tune.own import kept, log, offline  # noqa: E402
-from pipewave.tune.own.device import Built, Launch  # noqa: E402
+from pipewave.tune.own import log  # noqa: E402
+from pipewave.tune.own.device import Launch  # noqa: E402
 from pipewave.tune.own.kinds import KindState  # noqa: E402
-from pipewave.tune.own.peaks import Peaks, peaks_of  # noqa: E402
-from pipewave.tune.own.sites import named  # noqa: E402
-from pipewave.tune.own.tuned import Options, TunedKernel  # noqa: E402
-from pipewave.tune.table import TableMismatch  # noqa: E402
-
-CONFIGS = [triton.Config({"BM": m, "BN": n, "BK": k}, num_warps=w, num_stages=3)
-           for m, n, k, w in ((64, 64, 32, 4), (16, 64, 64, 4), (32, 32, 32, 2), (128, 64, 32, 8), (128, 128, 32, 8))]  # fmt: skip
-
-
-@triton.jit
-def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    pid = tl.program_id(0)
-    cols = tl.cdiv(N, BN)
-    m = (pid // cols) * BM + tl.arange(0, BM)
-    n = (pid % cols) * BN + tl.arange(0, BN)
-    acc = tl.zeros((BM, BN), tl.float32)
-    for k0 in range(0, K, BK):
-        k = k0 + tl.arange(0, BK)
-        x = tl.load(a + m[:, None] * K + k[None, :], mask=(m[:, None] < M) & (k[None, :] < K), other=0.0)
-        y = tl.load(b + k[:, None] * N + n[None, :], mask=(k[:, None] < K) & (n[None, :] < N), other=0.0)
-        acc += tl.dot(x, y)
-    tl.store(c + m[:, None] * N + n[None, :], acc, mask=(m[:, None] < M) & (n[None, :] < N))
+from pipewave.tune.own.peaks import Peaks  # noqa: E402
 
 
 @triton.jit
@@ -61,59 +37,6 @@ def biased(x, bias, out, N, BLOCK: tl.constexpr):
     if bias is not None:
         value += tl.load(bias + at, mask=at < N)
     tl.store(out + at, value, mask=at < N)
-
-
-class Device:
-    """Times a tiled product by blocks, waves and trips; every launch takes 1 ms of the budget."""
-
-    def __init__(self) -> None:
-        self.peaks = peaks_of("NVIDIA H200")
-        self.env = {"gpu": "NVIDIA H200", "driver": "1", "triton": "3"}
-        self.built: list[int] = []
-        self.timed: list[int] = []
-        self.capturing = False
-
-    def idle(self) -> bool:
-        return not self.capturing
-
-    def build(self, launch: Launch, configs: Sequence[int]) -> dict[int, Built]:
-        self.built += configs
-        return {index: Built(100_000, 128) for index in configs}
-
-    def us(self, launch: Launch, index: int) -> float:
-        c = launch.configs[index]
-        if "BM" not in c:
-            return 5.0 + index
-        given = named(SimpleNamespace(arg_names=matmul.arg_names), launch.args, launch.kwargs)  # type: ignore[arg-type]
-        blocks = math.ceil(given["M"] / c["BM"]) * math.ceil(given["N"] / c["BN"])
-        trips = math.ceil(given["K"] / c["BK"])
-        each = c["BM"] * c["BN"] * c["BK"] / 4e5 / (1 if c["BM"] > 16 else 0.5)
-        return 3 + math.ceil(blocks / 132) * trips * (each + 0.05) + 1e-4 * blocks * trips
-
-    def time(self, launch: Launch, order: Sequence[int]) -> list[float]:
-        for index in order:
-            launch.before(index)
-            launch.after(index)
-        self.timed += order
-        return [self.us(launch, index) for index in order]
-
-
-def best(device: Device, args: Sequence[Any]) -> int:
-    launch = Launch(None, None, args, {}, [config.all_kwargs() for config in CONFIGS])
-    return min(range(len(CONFIGS)), key=lambda index: device.us(launch, index))
-
-
-def product(kernel: Any, m: int, n: int, k: int) -> tuple[Any, ...]:
-    a, b, c = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
-    kernel[lambda meta: (triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"]),)](a, b, c, m, n, k)
-    torch.testing.assert_close(c, a @ b, atol=1e-3, rtol=1e-3)
-    return a, b, c, m, n, k
-
-
-def tuned(device: Any, **options: Any) -> TunedKernel:
-    kernel = autotune(CONFIGS, key=["M", "N", "K"], device=device, **{"cache": False, **options})(matmul)
-    assert isinstance(kernel, TunedKernel)
-    return kernel
 
 
 def test_a_first_launch_is_measured_and_the_fastest_runs() -> None:
@@ -149,12 +72,6 @@ def test_when_the_budget_is_spent_the_laws_choose_for_sizes_never_seen() -> None
         lost.append(device.us(launch, index) / device.us(launch, best(device, args)) - 1)
     assert kernel.provenance == {"measured": 14, "model": 5}
     assert sum(lost) / len(lost) < 0.1
-
-
-def at_size(kernel: TunedKernel, m: int, n: int, k: int, dtype: Any = torch.float32) -> int | None:
-    a, b, c = (torch.empty(*size, dtype=dtype) for size in ((m, k), (k, n), (m, n)))
-    grid = lambda meta: (triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"]),)  # noqa: E731
-    return kernel.choose((a, b, c, m, n, k), {}, grid)
 
 
 def test_laws_are_fitted_where_launches_have_doubled_and_once_more_when_the_budget_is_spent(
@@ -330,130 +247,3 @@ def test_a_source_that_cannot_be_read_goes_upstream_with_the_reason(monkeypatch:
     with pytest.warns(UserWarning, match="ZeroDivisionError"):
         assert kernel[(1,)](1, 2) == "upstream"
     assert kernel[(1,)](1, 2) == "upstream"
-
-
-KERNEL_FILE = """
-import triton, triton.language as tl
-from pipewave.tune import autotune
-CONFIGS = [triton.Config({"BM": m}, num_warps=w) for m, w in ((16, 1), (64, 4), (128, 4))]
-
-@autotune(CONFIGS, key=["N"], cache=False)
-@triton.jit
-def scale(x, out, N, BM: tl.constexpr):
-    at = tl.program_id(0) * BM + tl.arange(0, BM)
-    tl.store(out + at, 2 * tl.load(x + at, mask=at < N), mask=at < N)
-"""
-
-
-class Rows(Device):
-    def us(self, launch: Launch, index: int) -> float:
-        n, block = launch.kwargs["N"], launch.configs[index]["BM"]
-        return 2 + math.ceil(math.ceil(n / block) / 132) * (1 + block / 20)
-
-
-def made(told: Any) -> Any:
-    return torch.empty(told.numel())
-
-
-def noted_kernel(tmp_path: Path) -> tuple[str, Path]:
-    (tmp_path / "mine.py").write_text(KERNEL_FILE)
-    sizes = [round(100 * 1.4**step) for step in range(30)]
-    rows = [{"N": n, "x": f"fp32[{n}]", "out": f"fp32[{n}]"} for n in sizes]
-    (tmp_path / "shapes.json").write_text(json.dumps({"grid": "cdiv(N, BM)", "launches": rows}))
-    return f"{tmp_path / 'mine.py'}:scale", tmp_path / "shapes.json"
-
-
-def test_a_table_made_ahead_is_resumed_pinned_and_checked(tmp_path: Path) -> None:
-    named_kernel, shapes = noted_kernel(tmp_path)
-    device = Rows()
-    first = offline.kernel_of(named_kernel, device, tmp_path)
-    clock = iter(range(100))
-    offline.measure_all(first, offline.from_shapes(shapes), device, made, 3.0, clock=lambda: float(next(clock)))
-    some = len(device.timed)
-    device = Rows()
-    again = offline.kernel_of(named_kernel, device, tmp_path)
-    path = offline.measure_all(again, offline.from_shapes(shapes), device, made)
-    assert path is not None
-    assert path.is_file()
-    assert sum(len(state.us) for state in again.kinds.values()) == 30
-    assert len(device.timed) > 0
-    assert some > 0
-    pinned = TunedKernel(again.fn, again.upstream, again.configs, again.of.key, Options(table=path, device=Rows()))
-    lost = []
-    for n in (300, 20_000, 1_000_000):
-        x = torch.empty(n)
-        index = pinned.choose((x, x, n), {}, lambda meta, n=n: (triton.cdiv(n, meta["BM"]),))
-        times = [device.us(Launch(None, None, (), {"N": n}, again.of.configs), i) for i in range(3)]
-        lost.append(times[index] / min(times) - 1)
-    assert pinned.provenance == {"model": 3}
-    assert sum(lost) / len(lost) < 0.1
-    verdict = offline.check(again, path, offline.from_shapes(shapes), Rows(), made)
-    assert (verdict.answer, len(verdict.ratios)) == ("valid", 10)
-    slower = Rows()
-    slower.us = lambda launch, index: 2 * Rows.us(slower, launch, index)  # type: ignore[method-assign]
-    assert offline.check(again, path, offline.from_shapes(shapes), slower, made).answer == "rescale"
-
-
-class Slower(Device):
-    """The same kernel on another GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.peaks = peaks_of("NVIDIA H100 80GB HBM3")
-        self.env = {"gpu": "NVIDIA H100 80GB HBM3", "driver": "1", "triton": "3"}
-
-    def us(self, launch: Launch, index: int) -> float:
-        return 1.3 * super().us(launch, index)
-
-
-def test_a_table_of_another_gpu_is_a_start_that_launches_here_correct(tmp_path: Path) -> None:
-    device = Device()
-    there = tuned(device, budget_s=1e9, cache=tmp_path)
-    for i in range(14):
-        at_size(there, 40 + 173 * i % 900, 64 + 331 * i % 1500, 64 + 97 * i % 500)
-    path = offline.write_table(there, device)
-    unmeasured = tuned(Slower(), table=path, budget_s=0.0)
-    assert at_size(unmeasured, 777, 640, 128) is not None
-    assert unmeasured.provenance == {"model": 1}
-    slower = Slower()
-    kernel = tuned(slower, table=path, budget_s=1e9, cache=False)
-    for m, n, k in ((300, 200, 96), (64, 64, 64)):
-        args = (torch.empty(m, k), torch.empty(k, n), torch.empty(m, n), m, n, k)
-        assert at_size(kernel, m, n, k) == best(slower, args)
-    assert kernel.provenance == {"measured": 2}
-    (state,) = kernel.kinds.values()
-    assert state.model is not None
-    assert state.model.there is not None
-    assert state.model.there.peaks.gpu == slower.peaks.gpu
-
-
-def test_a_table_of_another_source_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    named_kernel, shapes = noted_kernel(tmp_path)
-    kernel = offline.kernel_of(named_kernel, Rows(), tmp_path)
-    path = offline.measure_all(kernel, offline.from_shapes(shapes), Rows(), made)
-    assert path is not None
-    (tmp_path / "mine.py").write_text(KERNEL_FILE.replace("2 * tl.load", "3 * tl.load"))
-    linecache.checkcache()
-    with pytest.raises(TableMismatch, match="another source"):
-        kept.read_table(path, offline.kernel_of(named_kernel, Rows(), tmp_path).of)
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(BadFile):
-        kept.read_table(path, kernel.of)
-
-
-def test_a_log_of_a_real_run_is_measured_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named_kernel, _ = noted_kernel(tmp_path)
-    monkeypatch.setenv("PIPEWAVE_TUNE_LOG", str(tmp_path / "log.jsonl"))
-    run = offline.kernel_of(named_kernel, Rows(), False)
-    for n in (100, 5000, 70_000):
-        x = torch.empty(n)
-        run.choose((x, x, n), {}, lambda meta, n=n: (triton.cdiv(n, meta["BM"]),))
-    monkeypatch.delenv("PIPEWAVE_TUNE_LOG")
-    device = Rows()
-    kernel = offline.kernel_of(named_kernel, device, tmp_path)
-    launches = offline.from_log(tmp_path / "log.jsonl", kernel)
-    path = offline.measure_all(kernel, launches, device, lambda told: torch.empty(told["shape"]))
-    assert path is not None
-    assert len(kept.launches(path.with_suffix(""), kernel.of, device.env)) == 3
-    with pytest.raises(BadFile, match="PIPEWAVE_TUNE_LOG"):
-        log.read(tmp_path / "log.jsonl", "other")
