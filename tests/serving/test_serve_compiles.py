@@ -14,7 +14,9 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.serving.limits import Limits
+from pipewave.serving.lockstep import Group
 from pipewave.serving.replica import Replica
+from pipewave.serving.together import Work
 from pipewave.serving.traffic import Traffic
 from pipewave.step import Engine, find_engine
 from pipewave.step.setting import setting_of
@@ -60,6 +62,30 @@ def test_requests_that_decode_beside_a_prompt_count() -> None:
     replica.waiting.append(1)
     second = replica.step(0.0)
     assert (second.decoding, first.seconds, second.seconds) == (1, STEP_S + COMPILE_S, STEP_S)
+
+
+class EvenRanks:
+    """Every step of all ranks takes alike."""
+
+    def together(self, ranks: Sequence[Work], /) -> float:
+        return STEP_S
+
+
+def step_of_ranks(group: Group, *prompts: int) -> float:
+    """Seconds beyond an even step of the prompts of as many ranks, and of one that decodes them to their ends."""
+    group.waiting.extend(prompts)
+    first = group.step(0.0).seconds
+    assert group.step(0.0).seconds == STEP_S
+    assert group.idle
+    return first - STEP_S
+
+
+def test_ranks_wait_together_for_what_one_compiles_and_find_what_another_did() -> None:
+    traffic = Traffic(np.zeros(6), np.array([100, 200, 200, 100, 100, 300]), np.full(6, 2))
+    group = Group(EvenRanks(), Limits(1 << 12, 8, 1 << 12, 1, mixed=False, compile_s=COMPILE_S), traffic, 2)
+    assert step_of_ranks(group, 0, 1) == COMPILE_S  # 100 and 200 tokens, each on its own cores
+    assert step_of_ranks(group, 2, 3) == 0.0
+    assert step_of_ranks(group, 4, 5) == COMPILE_S
 
 
 def test_most_engines_compile_nothing() -> None:

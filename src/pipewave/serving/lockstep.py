@@ -1,7 +1,8 @@
 """Data-parallel ranks of one engine: a scheduler, a cache and requests each, and one step for all of them.
 
 Attention and dense parts of a step wait for the fullest rank; experts and the exchange work on the tokens of all. Ranks
-without requests run along empty. New requests go to the rank with the fewest.
+without requests run along empty. New requests go to the rank with the fewest. All wait for the rank that compiles a
+kernel or loads caches; what one rank compiled, the others find on disk.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Group:
         self.jitter, self.steps = jitter, 0
         self.table, self.patience, self.held = table, 0 if ready else patience, 0
         self.recorders = [StepRecorder() for _ in range(ranks)]
-        self.ranks = [Replica(recorder, limits, traffic, ready=ready) for recorder in self.recorders]
+        compiled = set[int]()
+        self.ranks = [Replica(one, limits, traffic, ready=ready, compiled=compiled) for one in self.recorders]
         self.waiting: deque[int] = deque()
 
     @property
@@ -77,6 +79,7 @@ class Group:
         self._deal()
         kept = [self._hold(rank) for rank in self.ranks] if self._holds() else []
         whole, work = Step(now, 0.0, 0, []), list[Work]()
+        waits_s = 0.0
         for rank, recorder in zip(self.ranks, self.recorders, strict=True):
             recorder.work = NOTHING
             pages = rank.limits.pages - rank.free
@@ -84,12 +87,14 @@ class Group:
                 _add_quiet(whole, rank, pages)
                 work.append((rank.decoding, rank.cached, ()))
             else:
-                _add(whole, rank.step(now))
+                step = rank.step(now)
+                waits_s = max(waits_s, step.seconds)  # the recorder's own step takes none
+                _add(whole, step)
                 work.append(recorder.work)
         for rank, waiting in zip(self.ranks, kept, strict=False):
             rank.waiting = waiting
         if any(decoding or pieces for decoding, _, pieces in work):
-            whole.seconds = self.table.together(work) * self.jitter[self.steps % len(self.jitter)]
+            whole.seconds = self.table.together(work) * self.jitter[self.steps % len(self.jitter)] + waits_s
             self.steps += 1
         return whole
 

@@ -46,7 +46,8 @@ class Step:
 
 
 class Replica:
-    """State of one engine; `ready` requests have their cache already. `jitter`: factors of steps' times, in turn."""
+    """State of one engine; `ready` requests have their cache already. `jitter`: factors of steps' times, in turn.
+    `compiled`: numbers of tokens of steps with prompts that a kernel was compiled for, shared by ranks."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Replica:
         *,
         ready: bool = False,
         jitter: Sequence[float] = (1.0,),
+        compiled: set[int] | None = None,
     ) -> None:
         self.table, self.limits, self.ready = table, limits, ready
         self.jitter, self.steps = jitter, 0
@@ -78,7 +80,7 @@ class Replica:
         self.made: dict[int, int] = {}  # tokens a preempted request had made
         self.partial: dict[int, int] = {}  # requests in the middle of their prompts → tokens done
         self.running = self.waited = 0
-        self.compiled: set[int] = set()  # numbers of tokens of steps with prompts
+        self.compiled = set[int]() if compiled is None else compiled
         if self.cache is None:
             self._check_longest(traffic)
 

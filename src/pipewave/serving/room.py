@@ -53,7 +53,7 @@ def limits_of(runner: Runner, memory: Budget, longest: int, tokens: int | None =
         caches=_caches(engine, deployment),
         state_pages=state_pages,
         kept=kept,
-        compile_s=1e-6 * engine.compile_us if deployment.parallel.dp == 1 else 0.0,  # ranks step by another simulator
+        compile_s=1e-6 * engine.compile_us,
     )
 
 
