@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -62,6 +63,8 @@ def test_what_is_said_of_several_gpus_is_said_once() -> None:
     ("by_name", "by_order"),
     [
         ("gemm k=4096 m=64 n=512 --dtype fp8", "gemm 64 512 4096 --dtype fp8"),
+        ("gemm M=64 n=512 k=4096 dtype=fp8 gpu=H100", "gemm 64 512 4096 --dtype fp8 --gpu H100"),
+        ("gemm 64 512 4096 dtype=fp8", "gemm 64 512 4096 --dtype fp8"),
         ("attention q_lens=1*4 kv_lens=900*4 heads=32 kv_heads=8 head_dim=128", "attention 1*4 900*4 32 8 128"),
     ],
 )
@@ -74,6 +77,24 @@ def test_sizes_may_be_given_by_name(by_name: str, by_order: str) -> None:
 def test_a_size_without_its_name_among_named_ones_is_refused_by_its_field() -> None:
     found = CliRunner().invoke(build(), ["predict", "gemm", "m=64", "512", "4096"])
     assert isinstance(found.exception, BadInput) and found.exception.field == "m"
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "told"),
+    [
+        ("m=64 n=512 kk=4096", "kk", "did you mean k?"),
+        ("kk=4096", "kk", "did you mean k?"),
+        ("m=64 n=512 k=4096 dtyp=fp8", "dtyp", "did you mean dtype?"),
+        ("m=64 n=512", "k", "k is not given"),
+        ("m=64 n=512 m=65 k=1", "m", "twice"),
+        ("m=64 n=512 k=-1", "k", "must be an integer"),
+        ("m=64 n=512 k=1 quantize=true", "quantize", "--quantize"),
+    ],
+)
+def test_a_field_by_a_wrong_name_is_refused_by_that_name(words: str, field: str, told: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(told)) as refused:
+        CliRunner().invoke(build(), ["predict", "gemm", *words.split()], catch_exceptions=False)
+    assert refused.value.field == field
 
 
 def test_an_unknown_kernel_is_told_the_nearest_one() -> None:

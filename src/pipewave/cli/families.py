@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 from pipewave.calls.base import Call
 from pipewave.calls.fields import Rule, defaults, required, rules
 from pipewave.calls.lists import integers
+from pipewave.cli.sizes import in_order
 from pipewave.kernels import Family, family_of
 
 GPU_HELP = "GPU name or spec file; several separated by commas are compared."
@@ -23,18 +24,10 @@ class Kernel(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words of the command line."""
-        ctx.ignore_unknown_options = any(word[:1] == "-" and word[1:2].isdigit() for word in args)
-        return super().parse_args(
-            ctx, _in_order(args, [each.name for each in self.params if each.param_type_name == "argument"])
-        )
-
-
-def _in_order(words: list[str], names: list[str]) -> list[str]:
-    """The words with fields that are all given by name in the place of the ones given by order."""
-    given = {name: value for name, equals, value in (word.partition("=") for word in words) if equals and name in names}
-    if len(given) < len(names):
-        return words
-    return [*(given[name] for name in names), *(word for word in words if word.partition("=")[0] not in given)]
+        asks_help = any(word in ctx.help_option_names for word in args)
+        words = args if asks_help else in_order(args, self.params)
+        ctx.ignore_unknown_options = any(word[:1] == "-" and word[1:2].isdigit() for word in words)
+        return super().parse_args(ctx, words)
 
 
 def command(name: str) -> Any:
