@@ -10,7 +10,8 @@ Stages, each reading what the one before wrote under `--runs`:
   software  corpus → the record of which software was trained on alone, put into the cards that ship
   versions  RUNS/<net>/rows.npz and the weights that ship → RUNS/weights/<split>: trained further on every version
   unseen  RUNS/<net>/rows.npz → members without a GPU or an architecture, their tables and intervals
-  intervals  RUNS/<net> → the intervals alone, put into the cards that ship (then `python -m train.cold`)
+  heldout  RUNS/<net> → train/heldout/<net>.npz, a sample of what members said of rows that they never saw
+  intervals  train/heldout → the intervals of GPUs never seen alone, put into the cards that ship
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Any
 
 from train.ceilings import main as ceilings
 from train.evaluate import main as evaluate
+from train.kept import FOLDER, nets
+from train.predictions import load_predictions
 from train.rows import load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,7 +90,7 @@ def unseen(net: str, options: argparse.Namespace) -> None:
     plan.write_text(json.dumps(planned(net, rows, card), indent=1) + "\n", encoding="utf-8")
     device = ["--device", options.device] if options.device else []
     train(["--in", str(folder / "rows.npz"), "--plan", str(plan), "--out", str(run), *device])
-    print(replace_unseen(card, rows, run), flush=True)
+    print(replace_unseen(card, rows, load_predictions(run)), flush=True)
     _tables(net, folder / "rows.npz", run, options.tables, "--add")
 
 
@@ -130,12 +133,22 @@ def ceiling(net: str, options: argparse.Namespace) -> None:
     ceilings(["--in", str(given), "--run", str(run), "--json", str(options.tables / f"{net}.ceiling.json")])
 
 
-def intervals(net: str, options: argparse.Namespace) -> None:
-    """Put the run's intervals into the card that ships."""
-    from train.export import replace_intervals
+def heldout(net: str, options: argparse.Namespace) -> None:
+    """Keep a sample of what members of the net's runs said of rows that they never saw."""
+    from train.kept import save, thinned
 
-    folder = options.runs / net
-    print(replace_intervals(options.weights / f"{net}.json", load(folder / "rows.npz"), folder / "net"), flush=True)
+    folder, found = options.runs / net, {}
+    for run in (folder / name for name in ("net", "unseen")):
+        found |= load_predictions(run) if (run / "predictions.npz").exists() else {}
+    print(save(net, *thinned(load(folder / "rows.npz"), found), options.heldout), flush=True)
+
+
+def intervals(net: str, options: argparse.Namespace) -> None:
+    """Settle the intervals of GPUs never seen anew and put them into the card that ships."""
+    from train.export import replace_unseen
+    from train.kept import load as sampled
+
+    print(replace_unseen(options.weights / f"{net}.json", *sampled(net, options.heldout)), flush=True)
 
 
 def software(net: str, options: argparse.Namespace) -> None:
@@ -174,6 +187,7 @@ STAGES: dict[str, Callable[[str, argparse.Namespace], None]] = {
 }
 ALONE: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "ceiling": ceiling,
+    "heldout": heldout,
     "intervals": intervals,
     "software": software,
     "unseen": unseen,
@@ -191,20 +205,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=RUNS)
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
     parser.add_argument("--tables", type=Path, default=TABLES)
+    parser.add_argument("--heldout", type=Path, default=FOLDER, help="samples of held-out rows")
     parser.add_argument(
         "--start", type=Path, help="versions: weights of newest versions to start from (those that ship)"
     )
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
     options = parser.parse_args(argv)
-    nets = options.net or _default_nets(options)
+    named = options.net or _default_nets(options)
     for stage in STAGES if options.stage == "all" else [options.stage]:
-        for net in nets:
+        for net in named:
             (STAGES | ALONE)[stage](net, options)
     return 0
 
 
 def _default_nets(options: argparse.Namespace) -> list[str]:
-    """All nets, or after the first stage those that have rows."""
+    """All nets, or after the first stage those that have rows, for intervals those with a sample."""
+    if options.stage == "intervals":
+        return list(nets(options.heldout))
     if options.stage in ("rows", "ceiling", "software", "all"):
         from train.registry import names
 

@@ -28,7 +28,7 @@ from pipewave.software.stacks import framework, version
 from train.ceilings import shipped_shifts
 from train.evaluate import held_out
 from train.intervals import calibrated, informative
-from train.predictions import load_predictions
+from train.predictions import Predictions, load_predictions
 from train.record import of_run
 from train.rows import Ints, Rows
 from train.rows import load as load_rows
@@ -166,21 +166,12 @@ def replace_ceiling(card_path: Path, ceiling: Path, ceiling_rows: Rows) -> Path:
     return card_path
 
 
-def replace_intervals(card_path: Path, rows: Rows, run: Path) -> Path:
-    """Give shipped weights the intervals of the run that they come from, the rest as it was."""
-    card = json.loads(card_path.read_text(encoding="utf-8"))
-    card["intervals"] = intervals(rows, run)
-    card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    return card_path
-
-
-def replace_unseen(card_path: Path, rows: Rows, run: Path) -> Path:
-    """Give shipped weights the intervals of GPUs never seen from a run of members without them, the rest as it was."""
+def replace_unseen(card_path: Path, rows: Rows, predictions: Predictions) -> Path:
+    """Give shipped weights the intervals of GPUs never seen from what members without them say, the rest as it was."""
     card = json.loads(card_path.read_text(encoding="utf-8"))
     familiar = {name: one for name, one in card["intervals"].items() if name.partition("|")[0] not in BASES[1:]}
     measured = {name: Interval(**one) for name, one in familiar.items() if name.partition("|")[0] == BASES[0]}
-    parts = held_out(rows, load_predictions(run))
-    found = calibrated(informative(parts), familiar=measured)
+    found = calibrated(informative(held_out(rows, predictions)), familiar=measured)
     card["intervals"] = familiar | {name: one.given() for name, one in found.items() if name not in measured}
     card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return card_path

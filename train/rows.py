@@ -79,11 +79,11 @@ class Rows:
         if not (np.isfinite(self.residual).all() and (self.weight >= 0).all()):
             raise ValueError("base_us and latency_us must be positive and finite, weights not negative")
 
-    def save(self, path: Path) -> None:
-        """Write one compressed .npz."""
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What `from_arrays` takes, as an .npz holds it."""
         arrays: dict[str, np.ndarray] = {
             "features": self.features,
-            "names": np.asarray(self.names),
+            "names": np.asarray(self.names, dtype=str),
             "base_us": self.base_us,
             "latency_us": self.latency_us,
             "weight": self.weight.astype(np.float32),
@@ -93,24 +93,32 @@ class Rows:
         for name, column in self.columns.items():
             arrays[f"codes:{name}"] = column.codes.astype(np.int16)
             arrays[f"values:{name}"] = np.asarray(column.values)
-        np.savez_compressed(path, allow_pickle=False, **arrays)
+        return arrays
+
+    def save(self, path: Path) -> None:
+        """Write one compressed .npz."""
+        np.savez_compressed(path, allow_pickle=False, **self.arrays())
 
 
 def load(path: Path) -> Rows:
     """Read what `Rows.save` wrote."""
     with np.load(path, allow_pickle=False) as file:
-        named = [key.removeprefix("codes:") for key in file.files if key.startswith("codes:")]
-        columns = {
-            name: Column(file[f"codes:{name}"].astype(np.int64), tuple(map(str, file[f"values:{name}"])))
-            for name in named
-        }
-        return Rows(
-            features=file["features"],
-            names=tuple(map(str, file["names"])),
-            base_us=file["base_us"],
-            latency_us=file["latency_us"],
-            weight=file["weight"].astype(np.float64),
-            group=file["group"].astype(np.int64),
-            fold=file["fold"].astype(np.int64),
-            columns=columns,
-        )
+        return from_arrays(file)
+
+
+def from_arrays(file: Mapping[str, np.ndarray]) -> Rows:
+    """Rows of what `Rows.arrays` gave."""
+    named = [key.removeprefix("codes:") for key in file if key.startswith("codes:")]
+    columns = {
+        name: Column(file[f"codes:{name}"].astype(np.int64), tuple(map(str, file[f"values:{name}"]))) for name in named
+    }
+    return Rows(
+        features=file["features"],
+        names=tuple(map(str, file["names"])),
+        base_us=file["base_us"],
+        latency_us=file["latency_us"],
+        weight=file["weight"].astype(np.float64),
+        group=file["group"].astype(np.int64),
+        fold=file["fold"].astype(np.int64),
+        columns=columns,
+    )

@@ -152,11 +152,10 @@ def test_the_card_says_where_it_was_trained_and_what_stands_in(tmp_path: Path) -
 def test_members_without_a_gpu_renew_what_is_said_of_gpus_never_seen_alone(tmp_path: Path) -> None:
     from train.export import replace_unseen
 
-    save_predictions(tmp_path, guesses("logo:*", 0.1) | guesses("lofo:*", 0.3))
     known = {"measured_gpu": {"multiple": 1.5, "power": 0.0}, "nearest_version": {"multiple": 2.0, "power": 0.0}}
     card = tmp_path / "card.json"
     card.write_text(json.dumps({"intervals": known | {"new_architecture": {"multiple": 9.0, "power": 0.0}}}))
-    replace_unseen(card, DATA, tmp_path)
+    replace_unseen(card, DATA, guesses("logo:*", 0.1) | guesses("lofo:*", 0.3))
     found = json.loads(card.read_text(encoding="utf-8"))["intervals"]
     assert {name: found[name] for name in known} == known
     assert found["new_architecture"]["multiple"] != 9.0

@@ -1,0 +1,158 @@
+"""`python -m bench.coverage [NET ...] [--outside]`: shares of rows inside their intervals, net by net, never seen.
+
+From the samples of `train/heldout`, so neither corpus nor training is needed. Every share is nested: the card, the
+architecture or the shapes that are scored had no part in settling the interval. A GPU, stack and type count alike.
+
+Chance: a unit (a group of shapes, a card, an architecture) is held well or badly as a whole, and there are few. `±` is
+what 90 % of such means are off by, from how far units of the cell and of all cells of this kind differ. A cell that
+is outside 85 to 95 % by less cannot be told from one inside (`chance`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.prediction.batch import WIDEST
+from train.evaluate import held_out
+from train.intervals import Held, widths
+from train.kept import ALIKE, FOLDER, load, nets
+from train.rows import Rows
+
+KINDS = {"fold": "unseen shapes", "logo": "unseen GPU", "lofo": "unseen family"}
+LOW, HIGH = 85.0, 95.0
+WORTH = 3  # units that the spread of all cells of a kind counts as, beside a cell's own
+NINETY = 1.645  # standard deviations that hold 90 %
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Shares inside (%) of a net's rows under a protocol: of each unit, with its weight; full widths in % (median)."""
+
+    net: str
+    protocol: str
+    kind: str
+    units: tuple[str, ...]
+    inside: Floats
+    weight: Floats
+    width: float
+
+    @property
+    def mean(self) -> float:
+        """Share inside, %."""
+        return float(np.average(self.inside, weights=self.weight))
+
+    def chance(self, usual: float) -> float:
+        """What nine in ten means of so many units are off by at most; `usual` is how far units of such cells differ."""
+        own = ((self.inside - self.mean) ** 2).sum()
+        spread = np.sqrt((own + WORTH * usual**2) / (len(self.inside) - 1 + WORTH))
+        return float(NINETY * spread * np.sqrt((self.weight**2).sum()) / self.weight.sum())
+
+    def outside(self) -> float:
+        """Points beyond the band, below zero where the share is too low."""
+        return min(self.mean - LOW, 0.0) + max(self.mean - HIGH, 0.0)
+
+
+def cells_of(net: str, folder: Path = FOLDER) -> Iterator[Cell]:
+    """Every cell of a net whose sample is there."""
+    rows, predictions = load(net, folder)
+    parts = held_out(rows, predictions)
+    for kind in KINDS:
+        names = [name for name in parts if name.partition(":")[0] == kind]
+        half = {name: widths(name, parts) for name in names}
+        for protocol in sorted({str(one) for name in names for one in np.unique(parts[name].protocol)}):
+            yield from _cell(net, protocol, kind, rows, [(parts[name], half[name]) for name in names])
+
+
+def _cell(net: str, protocol: str, kind: str, rows: Rows, parts: Sequence[tuple[Held, Floats]]) -> Iterator[Cell]:
+    """The cell of a protocol where any of its rows were held out and have an interval."""
+    kept = [(part.protocol == protocol) & np.isfinite(half) for part, half in parts]
+    index = np.concatenate([part.index[at] for (part, _), at in zip(parts, kept, strict=True)])
+    half = np.concatenate([half[at] for (_, half), at in zip(parts, kept, strict=True)])
+    error = np.concatenate([part.error[at] for (part, _), at in zip(parts, kept, strict=True)])
+    if len(index):
+        alike = _alike(rows, index)
+        unit = _units(kind, rows, index)
+        names, code = np.unique(unit, return_inverse=True)
+        weight = np.bincount(code, alike)
+        inside = 100.0 * np.bincount(code, alike * (error <= half)) / weight
+        width = 100.0 * 2.0 * np.sinh(np.minimum(half, WIDEST))
+        yield Cell(net, protocol, kind, tuple(map(str, names)), inside, weight, _median(width, alike))
+
+
+def _alike(rows: Rows, index: NDArray[np.int64]) -> Floats:
+    """Weights under which every GPU, stack and type counts alike."""
+    codes = np.stack([rows.columns[name].codes[index] for name in ALIKE])
+    kind = np.unique(codes, axis=1, return_inverse=True)[1].reshape(-1)
+    return np.asarray(1.0 / np.bincount(kind)[kind])
+
+
+def _units(kind: str, rows: Rows, index: NDArray[np.int64]) -> NDArray[np.str_]:
+    """What a row is new by: its shapes, its card, its architecture."""
+    if kind == "fold":
+        return rows.group[index].astype(str)
+    return rows.columns["gpu" if kind == "logo" else "family"].text()[index]
+
+
+def _median(values: Floats, weight: Floats) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weight[order])
+    return float(values[order][np.searchsorted(reached, 0.5 * reached[-1])])
+
+
+def usual(cells: Sequence[Cell]) -> float:
+    """How far units of a cell differ, root mean square over the cells with more than one."""
+    told = [cell for cell in cells if len(cell.inside) > 1]
+    squares = sum(float(((cell.inside - cell.mean) ** 2).sum()) for cell in told)
+    return float(np.sqrt(squares / max(1, sum(len(cell.inside) - 1 for cell in told))))
+
+
+def table(cells: Sequence[Cell], *, outside: bool = False) -> str:
+    """Every cell, or those outside the band; then all cells of a kind together."""
+    lines = [f"{'net':24} {'protocol':14} {'basis':14} units inside     ± width %"]
+    for kind, title in KINDS.items():
+        mine = [cell for cell in cells if cell.kind == kind]
+        spread = usual(mine)
+        for cell in mine:
+            if cell.outside() or not outside:
+                lines.append(_line(cell, title, cell.chance(spread)))
+        if mine:
+            lines.append(_summary(title, mine, spread))
+    return "\n".join(lines)
+
+
+def _line(cell: Cell, title: str, chance: float) -> str:
+    flag = "" if not cell.outside() else "  chance" if abs(cell.outside()) < chance else "  OUTSIDE"
+    name = f"{cell.net:24} {cell.protocol:14} {title:14}"
+    return f"{name} {len(cell.units):5} {cell.mean:6.1f} {chance:5.1f} {cell.width:7.1f}{flag}"
+
+
+def _summary(title: str, cells: Sequence[Cell], spread: float) -> str:
+    shares = np.array([cell.mean for cell in cells])
+    away = np.array([abs(cell.outside()) for cell in cells])
+    told = sum(bool(off > cell.chance(spread)) for off, cell in zip(away, cells, strict=True))
+    return (
+        f"-- {title}: {len(cells)} cells, mean {shares.mean():.1f} %, {int((away > 0).sum())} outside {LOW:.0f} to "
+        f"{HIGH:.0f} %, {told} of them by more than chance; median width {np.median([c.width for c in cells]):.1f} %"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.coverage", description=__doc__)
+    parser.add_argument("net", nargs="*", help="these nets (default: all with a sample)")
+    parser.add_argument("--outside", action="store_true", help="only cells outside 85 to 95 %%")
+    options = parser.parse_args(argv)
+    cells = [cell for net in options.net or nets() for cell in cells_of(net)]
+    print(table(cells, outside=options.outside))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
