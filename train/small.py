@@ -25,10 +25,12 @@ HALVES = ("bf16", "fp16")
 class Small:
     """A net that shares its module with others: `module` offers rows, features, weight and card, given the net's name.
 
-    Its plans are `train/plans/<net>.net.json` and `<net>.ceiling.json`.
+    Its plans are `train/plans/<net>.net.json` and `<net>.ceiling.json`. `one_width`: all nets that say so share one
+    half-width where other software answers (`train.software`).
     """
 
     module: str
+    one_width: bool = False
 
 
 def nets() -> dict[str, Small]:

@@ -7,8 +7,7 @@ of the width that known software would have, chosen and covered as `train.interv
 No member lacks a whole framework. How far another one's kernels are from those asked for, two frameworks on one GPU
 show: rows of each are asked as the other's newest version there (`--crossed`), and settle `other_framework`.
 
-A version of NCCL changes all its operations, by what the scale of a net does not foretell: collectives get one
-half-width, from the rows of all operations.
+Nets that one library answers as a whole (`one_width` of `train.small.Small`) get one half-width, from the rows of all.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from pipewave.software.known import LEVELS
 from pipewave.software.stacks import framework, version
 from train.__main__ import RUNS, WEIGHTS
 from train.intervals import LEVEL, POWERS, TOLERANCE, Floats, balance
-from train.nets.collective import NETS as COLLECTIVES
 from train.outcomes import KNOWN, TABLES, Outcome, by_default, by_weights, rows
+from train.small import nets as small_nets
 from train.splits import FOLDS, HELD_OUT
 from train.two_levels import weighted_quantile
 
@@ -214,12 +213,13 @@ def main(argv: list[str] | None = None) -> int:
     by_net = defaultdict(list)
     for one in (one for found in left_out(options.runs, options.table or TABLES).values() for one in found):
         by_net[one.net].append(one)
-    shared = together([one for net in COLLECTIVES for one in by_net.get(net, ())])
+    alike = {net for net, small in small_nets().items() if small.one_width}
+    shared = together([one for net in sorted(alike) for one in by_net.get(net, ())])
     for net, outcomes in sorted(by_net.items()):
         members = sorted((options.runs / "weights").glob(f"ver:*/{net}.json"))
         card = options.weights / f"{net}.json"
         known = json.loads(card.read_text(encoding="utf-8"))["intervals"]
-        found = shared if net in COLLECTIVES else intervals_of(outcomes, known)
+        found = shared if net in alike else intervals_of(outcomes, known)
         print(update([card, *members], outcomes, found))
     return 0
 
