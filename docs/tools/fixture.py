@@ -1,6 +1,6 @@
-"""Make docs/fixtures/my-gpu.rows: a store as `pipewave measure` leaves it, with few of our H200 rows.
+"""Make docs/fixtures/my-gpu.rows: a store as `pipewave measure` leaves it, with few rows of an H200 that never rested.
 
-`python -m docs.tools.fixture` takes every k-th FP8 product that was timed by graph replay.
+`python -m docs.tools.fixture` takes every k-th FP8 product with block scales of that run, whose clock was low.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from docs.tools.session import ROOT
 from pipewave.files.store import Store
 from pipewave.measure import environments, rows
 
-SOURCE = ROOT / "data" / "measured" / "h200" / "gemm.json.gz"
+SOURCE = ROOT / "data" / "measured" / "h200" / "loaded" / "gemm.json.gz"
 TARGET = ROOT / "docs" / "fixtures" / "my-gpu.rows"
-EVERY = 5
+EVERY = 10
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _wanted(row: dict[str, Any]) -> bool:
-    return (row["protocol"], row["impl"], row["case"].get("dtype")) == ("graph", "cutlass", "fp8")
+    return (row["protocol"], row["impl"], row["case"].get("dtype")) == ("cold", "cutlass", "fp8_block")
 
 
 if __name__ == "__main__":
