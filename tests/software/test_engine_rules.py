@@ -11,6 +11,7 @@ from pipewave.gpus import all_gpus, find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
+from pipewave.serving.interval import names_version
 from pipewave.software import rules
 from pipewave.software.engines import Engine, numbered, resolve
 from pipewave.software.engines import find as find_engine
@@ -32,6 +33,28 @@ LLAMA = {
 
 def on(name: str, gpu: str, tp: int = 1, model: str = "Llama-3.1-8B") -> Engine:
     return find_engine(name).on(setting_of(Deployment(load(model), Parallel(tp)), find(gpu)))
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "version"),
+    [
+        ("vllm:0.19.0", "vllm", "0.19.0"),
+        ("vllm-0.19.0", "vllm", "0.19.0"),
+        ("vLLM==0.19.0", "vllm", "0.19.0"),
+        ("TensorRT-LLM 1.3.0rc10", "trtllm", "1.3.0rc10"),
+        ("sglang:0.5.8.post1", "sglang", "0.5.8.post1"),
+        ("vllm:99", "vllm", "99"),
+    ],
+)
+def test_an_engine_is_read_as_people_write_it(written: str, name: str, version: str) -> None:
+    assert (find_engine(written).name, find_engine(written).version) == (name, version)
+    assert names_version(written) and not names_version(name)
+
+
+@pytest.mark.parametrize("written", ["vllm:x", "vlm", "vlm:0.19.0", ""])
+def test_a_version_that_cannot_be_read_is_refused_as_an_unknown_engine_is(written: str) -> None:
+    with pytest.raises(BadInput, match=r"alone or with its version \(vllm:"):
+        find_engine(written)
 
 
 @pytest.mark.parametrize("name", NAMES)

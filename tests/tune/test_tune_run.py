@@ -157,6 +157,11 @@ def test_commands_answer_without_a_gpu(tmp_path: Path) -> None:
     runner = CliRunner()
     assert '"candidates"' in runner.invoke(app, ["tune", "explain", "gemm", "m=300,n=4096,k=4096", "--json"]).output
     assert runner.invoke(app, ["tune", "reachable", "gemm", "m=1:64,n=4096,k=4096"]).exit_code == 0
+    spaced = runner.invoke(app, ["tune", "explain", "gemm", "m=300", "n=4096", "k=4096"]).output
+    assert spaced == runner.invoke(app, ["tune", "explain", "gemm", "m=300,n=4096,k=4096"]).output
+    for empty in ("m=9:1", "m=1:9999999", "m=1:9:0"):
+        refused = runner.invoke(app, ["tune", "reachable", "gemm", f"{empty},n=4096,k=4096"])
+        assert isinstance(refused.exception, BadInput) and refused.exception.field == "m"
     made = runner.invoke(
         app,
         [

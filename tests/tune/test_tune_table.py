@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownKernel
+from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownKernel
 from pipewave.tune import cells, load_table, machine
 from pipewave.tune.check import check, judge
 from pipewave.tune.choosing import Lookup
@@ -107,8 +107,12 @@ def test_bad_shapes_are_refused() -> None:
         load_table("gemm").select(m=0, n=1, k=1)
     with pytest.raises(BadInput, match="kv_len"):
         load_table("prefill_causal_64").select(batch=1, q_len=10, kv_len=5, heads=8, kv_heads=8)
-    with pytest.raises(MissingField, match="k"):
+    with pytest.raises(MissingField, match="needs 'k'"):
         explain(load_table("gemm"), {"m": 1, "n": 64})
+    with pytest.raises(MissingField, match="needs 'k'"):
+        reachable(load_table("gemm"), "m", range(1, 9), n=64)
+    with pytest.raises(UnknownField, match="did you mean k"):  # by its own name, not by that of the one it stands for
+        explain(load_table("gemm"), {"m": 1, "n": 64, "kk": 64})
 
 
 def test_a_file_survives_a_round_trip_and_a_flipped_byte_is_found(tmp_path: Path) -> None:

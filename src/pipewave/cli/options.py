@@ -35,7 +35,7 @@ Osl = Annotated[
 Images = Annotated[
     int, typer.Option(help="Images of each prompt, of the size that its tower is made for; tokens on top.")
 ]
-EngineName = Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm; a version: sglang:0.5.9.")]
+EngineName = Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm; with a version: sglang:0.5.9.")]
 KvDtype = Annotated[str | None, typer.Option("--kv-cache-dtype", help="fp8 or the model's own type.")]
 Backend = Annotated[str | None, typer.Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
 Speculation = Annotated[

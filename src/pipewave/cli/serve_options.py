@@ -51,8 +51,9 @@ class Pasted:
     def deployed(self, engine: str) -> Deployed | None:
         """The deployment of the server's line; its version as `--engine name:version` says it."""
         from pipewave.serving.server_command import read
+        from pipewave.software.engines import parts
 
-        return read(self.from_command, engine.partition(":")[2] or None) if self.from_command else None
+        return read(self.from_command, parts(engine)[1] or None) if self.from_command else None
 
     def load(self) -> ClientLoad | None:
         """The traffic of the client's line."""

@@ -117,7 +117,7 @@ def table(
 
 def explain(
     kernel: Kernel,
-    shape: Annotated[str, typer.Argument(help="Shape fields, such as m=300,n=4096,k=4096.", show_default=False)],
+    shape: Annotated[list[str], typer.Argument(help="Shape fields, such as m=300,n=4096,k=4096.", show_default=False)],
     gpu: Gpu = "H200",
     file: File = None,
     rows: Annotated[int, typer.Option(help="Candidates to show.")] = 8,
@@ -129,12 +129,13 @@ def explain(
     from pipewave.tune import load_table
     from pipewave.tune.explain import explain as explained
 
-    answer = explained(load_table(kernel, gpu=gpu, path=file, env={}), fields_of(shape), rows)
+    fields = ",".join(shape)
+    answer = explained(load_table(kernel, gpu=gpu, path=file, env={}), fields_of(fields), rows)
     if as_json:
         print(json.dumps({"schema_version": 1, **answer}))
         return
     names = tuple(answer["chosen"])
-    show(candidate_rows(answer["candidates"], names), "table", title=f"{kernel} {shape}: {answer['provenance']}")
+    show(candidate_rows(answer["candidates"], names), "table", title=f"{kernel} {fields}: {answer['provenance']}")
     print(f"configuration: {' · '.join(names)}")
     print(
         f"regret at most {answer['regret_bound']:.1%} (two sigma); speed-up over the default {answer['speed_up']:.2f}×"

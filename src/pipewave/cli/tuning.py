@@ -12,6 +12,8 @@ from pipewave.errors import BadInput, MissingExtra
 from pipewave.tune.explain import PARTS
 from pipewave.tune.reachable import reachable, trade_off
 
+MOST_POINTS = 1_000_000  # of a range: each is a choice of some microseconds
+
 
 def need_gpu() -> None:
     """Say what is missing where nothing can be timed.
@@ -53,7 +55,7 @@ def range_of(text: str) -> tuple[str, range, dict[str, int]]:
     """Parse fixed fields and one range `name=LOW:HIGH[:STEP]`; HIGH belongs to it.
 
     Raises:
-        BadInput: no range, several, or something that is not a number.
+        BadInput: no range, several, one of no values or too many, or something that is not a number.
     """
     parts = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
     ranges = {name: value for name, value in parts.items() if ":" in value}
@@ -63,9 +65,12 @@ def range_of(text: str) -> tuple[str, range, dict[str, int]]:
     fixed = fields_of(",".join(f"{n}={v}" for n, v in parts.items() if n != name)) if len(parts) > 1 else {}
     try:
         low, high, *step = (int(number) for number in value.split(":"))
-        return name, range(low, high + 1, *step), fixed
+        points = range(low, high + 1, *step)
     except (ValueError, TypeError):
         raise BadInput(f"{name} = {value!r}: write LOW:HIGH or LOW:HIGH:STEP", field=name) from None
+    if not 0 < len(points) <= MOST_POINTS:
+        raise BadInput(f"{name} = {value!r}: holds {len(points):,} values, not 1 to {MOST_POINTS:,}", field=name)
+    return name, points, fixed
 
 
 def reach_rows(

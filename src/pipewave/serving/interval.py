@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.files import packaged
-from pipewave.software.engines import Engine, numbered
+from pipewave.software.engines import Engine, parts
 from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("interval.json")
@@ -116,7 +116,7 @@ def _percent(half: float) -> str:
 
 def names_version(engine: str | Engine) -> bool:
     """Whether an engine is named with its version, as `vllm:0.22.1` is."""
-    return isinstance(engine, Engine) or bool(numbered(str(engine).partition(":")[2]))
+    return isinstance(engine, Engine) or bool(parts(str(engine))[1])
 
 
 def hull(intervals: Mapping[str, float], *ends: Mapping[str, float]) -> dict[str, float]:

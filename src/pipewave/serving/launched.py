@@ -42,7 +42,7 @@ def launched(
     lengths = float(traffic.input_len.mean()), float(traffic.output_len.mean())
     flight = traffic.concurrency or len(traffic)
     facts = setting_of(Deployment(spec, ALONE), find_gpu(gpu))
-    engine = str(setup.engine).partition(":")[0]
+    engine = find_engine(setup.engine).name
     drafts = setup.speculative is not None
     setup = routed(setup)
     wanted = Wanted(facts, experts_of(spec), engine, version, lengths, flight, gpus_given, drafts)

@@ -320,17 +320,25 @@ def _frozen(value: Any) -> Any:
 
 
 def find(engine: str | Engine) -> Engine:
-    """The engine of a name, `vllm` or `vllm:0.11.0`, on a large GPU; or the Engine itself; BadInput otherwise."""
+    """The engine of a name on a large GPU, with or without its version (`parts`); or the Engine itself; BadInput
+    otherwise."""
     if isinstance(engine, Engine):
         return engine
-    name, _, version = str(engine).partition(":")
+    name, version = parts(str(engine))
     known = rules.names()
     if name not in known:
         raise BadInput(
-            f"engine = {name!r}: must be one of {', '.join(known)};{did_you_mean(name, known)}".rstrip(";"),
+            f"engine = {str(engine)!r}: must be one of {', '.join(known)}, alone or with its version "
+            f"({known[0]}:{rules.read(known[0])['version']});{did_you_mean(name, known)}".rstrip(";"),
             field="engine",
         )
-    return resolve(name, numbered(version) or rules.read(name)["version"])
+    return resolve(name, version or rules.read(name)["version"])
+
+
+def parts(engine: str) -> tuple[str, str]:
+    """Name and version of an engine as people write it: `vllm:0.11.0`, `vLLM==0.11.0`, `vllm-0.11.0`; no version where
+    none is named."""
+    return stacks.framework(engine), numbered(engine) or stacks.version_text(engine)
 
 
 def numbered(version: str | None) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from pipewave.files import packaged
+from pipewave.software.stacks import framework
 
 FILE = Path(__file__).with_name("front.json")
 
@@ -51,4 +52,4 @@ def _fronts() -> dict[str, Front]:
 def of(engine: str) -> Front:
     """The front end of an engine by name; one that is not known has that of vLLM."""
     known = _fronts()
-    return known.get(engine.split(":", 1)[0], known["vllm"])
+    return known.get(framework(engine), known["vllm"])

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.errors import UnknownField, did_you_mean
 from pipewave.tune import wave
-from pipewave.tune.mapping import KIND_FIELDS, check_shape, mapper
+from pipewave.tune.mapping import check_shape, mapper
 from pipewave.tune.shapes import family
 from pipewave.tune.space import space
 
-LOAD = {"decode": ("longest",)}  # what may be said of a launch beyond its shape
 WAVES = sum((wave.GROUPS[name] for name in ("wave", "first", "busiest", "ragged")), ())
 PARTS = {"launch": wave.GROUPS["launch"], "waves": WAVES,
          "work": wave.GROUPS["work"], "bytes": wave.GROUPS["bytes"]}  # fmt: skip
@@ -35,12 +33,6 @@ def explain(table: Any, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
     """
     kernel, fitted = table.kernel, table.table.fitted
     check_shape(kernel, shape)
-    known = KIND_FIELDS[family(kernel)] + LOAD.get(family(kernel), ())
-    for name in shape:
-        if name not in known:
-            raise UnknownField(
-                f"{kernel} has no field {name!r};{did_you_mean(name, known)} fields: {', '.join(known)}", field=name
-            )
     columns = {name: np.array([[value]]) for name, value in shape.items()}
     us = fitted.us(columns)[0]
     config = table.select(**shape)

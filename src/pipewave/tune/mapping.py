@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.errors import MissingField
+from pipewave.errors import MissingField, UnknownField, did_you_mean
 from pipewave.tune.shapes import family, is_up
 
 
@@ -41,6 +41,7 @@ KIND_FIELDS: dict[str, tuple[str, ...]] = {
     "prefill": ("batch", "q_len", "kv_len", "heads", "kv_heads"),
     "decode": ("batch", "kv_len", "heads", "kv_heads"),
 }
+LOAD = {"decode": ("longest",)}  # what may be said of a launch beyond its shape
 
 
 def gemm(shape: Values, c: Values, bytes_each: int) -> Work:
@@ -219,13 +220,19 @@ def mapper(kernel: str) -> Callable[[Values, Values], Work]:
     return lambda shape, c: decode(shape, c, dim)
 
 
-def check_shape(kernel: str, shape: Values) -> None:
-    """Refuse a shape that lacks a field.
+def check_shape(kernel: str, names: Iterable[str]) -> None:
+    """Refuse a shape by the first of its field names that the kernel has not, or by the first that is missing.
 
     Raises:
-        MissingField: named in the error.
+        UnknownField, MissingField: named in the error.
     """
-    for name in KIND_FIELDS[family(kernel)]:
-        if name not in shape:
-            raise MissingField(f"{kernel} needs {name!r}; its shape is {', '.join(KIND_FIELDS[family(kernel)])}",
-                               field=name)  # fmt: skip
+    given, needed = list(names), KIND_FIELDS[family(kernel)]
+    known = needed + LOAD.get(family(kernel), ())
+    for name in given:
+        if name not in known:
+            raise UnknownField(
+                f"{kernel} has no field {name!r};{did_you_mean(name, known)} fields: {', '.join(known)}", field=name
+            )
+    for name in needed:
+        if name not in given:
+            raise MissingField(f"{kernel} needs {name!r}; its shape is {', '.join(needed)}", field=name)

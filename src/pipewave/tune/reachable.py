@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.tune.mapping import check_shape
+
 Floats = NDArray[np.float64]
 Config = Mapping[str, int]
 
@@ -33,7 +35,11 @@ def reachable(
         vary: the field that varies, such as `m` or `kv_len`.
         points: its values; all are tried, so a wide range of attention lengths wants a step.
         fixed: the other fields.
+
+    Raises:
+        MissingField, UnknownField: together they are not the kernel's shape.
     """
+    check_shape(table.kernel, (vary, *fixed))
     out: dict[tuple[tuple[str, int], ...], list[tuple[int, int]]] = {}
     for first, last, config in runs(lambda value: table.select(**fixed, **{vary: value}), list(points)):
         out.setdefault(tuple(config.items()), []).append((first, last))
