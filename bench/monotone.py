@@ -3,7 +3,8 @@
 One of each pair is larger (a size doubled: rows, columns, depth, lengths, tokens, bytes) or runs on a GPU with less
 (bandwidth or clock divided by 1.5). The table counts how often the prediction of the larger one is below that of the
 smaller, by family and by what was changed, and by how much at worst. Where the GPU was measured, rows decide: a library
-may run a wider product by a faster kernel, and its rows say so; those pairs are counted beside the others.
+may run a wider product by a faster kernel, and its rows say so; those pairs are counted beside the others. So are those
+that rows of a kindred GPU put as far out of order, whose kernels these are.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bench.snapshot import FAMILIES, PROTOCOLS, WEIGHTS
 from pipewave.calls.families import from_dict
 from pipewave.errors import PipewaveError
 from pipewave.gpus import find, names
+from pipewave.prediction.api import answer_one, as_case
 
 SIZES = ("m", "n", "k", "rows", "dim", "bytes", "bytes_read", "tokens", "heads", "lengths")
 LESS = ("dram_gbps", "boost_clock_mhz")
@@ -55,7 +57,7 @@ def pairs(seed: int) -> Iterator[tuple[str, str, dict[str, Any], Any, dict[str, 
 
 
 class Pair(NamedTuple):
-    """Large over small predicted latency, and whether rows of the GPU decide both."""
+    """Large over small predicted latency, and whether rows decide both: of the GPU, or of a kindred one."""
 
     ratio: float
     measured: bool
@@ -69,7 +71,22 @@ def compared(small: dict[str, Any], gpu: Any, large: dict[str, Any], other: Any)
         )
     except PipewaveError:
         return None
-    return Pair(second.latency_us / first.latency_us, first.basis == second.basis == "measured_gpu")
+    ratio, measured = second.latency_us / first.latency_us, first.basis == second.basis == "measured_gpu"
+    return Pair(ratio, measured or (ratio < 1 - TOLERANCE and gpu is other and _alike_on_kin(small, large, gpu, ratio)))
+
+
+def _alike_on_kin(small: dict[str, Any], large: dict[str, Any], gpu: Any, ratio: float) -> bool:
+    """Whether the same kernels on the nearest measured GPU of the generation are as far out of order."""
+    protocol = small["protocol"]
+    try:
+        found = answer_one(as_case(from_dict(small), None, None), gpu, protocol)
+        run = {"stack": found.ctx.stack, "impl": found.ctx.impl, "protocol": protocol}
+        if not found.source.kin:
+            return False
+        first, second = pw.predict([small | run, large | run], found.source.kin).latency_us
+    except PipewaveError:
+        return False
+    return bool(second / first <= ratio * (1 + TOLERANCE))
 
 
 COUNTS = ("pairs", "out_of_order", "beyond_20_percent", "out_of_order_measured", "beyond_20_percent_measured")

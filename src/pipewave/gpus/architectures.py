@@ -132,3 +132,8 @@ def required() -> tuple[str, ...]:
     """Traits that a new architecture must name."""
     given = (trait for trait in fields(Architecture) if trait.default is MISSING and trait.default_factory is MISSING)
     return tuple(trait.name for trait in given)
+
+
+def generation(capability: int) -> int:
+    """Parts that run the same kernels: before Hopper one generation, then one a major capability."""
+    return min(capability // 10, 8) if capability < 90 else capability // 10

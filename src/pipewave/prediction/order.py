@@ -60,8 +60,7 @@ def _by_size(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protoc
     latency = found.seconds[0]
     asked = _beyond(family, cols) if _rows_decide(family, found) else np.ones(len(latency), np.bool_)
     if asked.any():
-        least = _least(family, cols, key, gpu, protocol, np.where(asked, latency, np.inf))
-        latency = np.minimum(np.maximum(latency, least), _next(family, cols, key, gpu, protocol, asked))
+        latency = _between(family, cols, key, gpu, protocol, found, asked)
     if not _measured(found.source) and (made_of := _made_of(gpu)) is not None:
         original, side = made_of
         latency = _beside(latency, _by_size(family, cols, key, original, protocol).seconds[0], side, ARRAY)
@@ -92,10 +91,7 @@ def _by_size_scalar(
         return None
     latency = found.seconds[0]
     if not _rows_decide(family, found) or _is_beyond(family, case):
-        cols = columns(family, [case])
-        least = _least(family, cols, key, gpu, protocol, np.array([latency]))
-        above = _next(family, cols, key, gpu, protocol, np.ones(1, np.bool_))
-        latency = min(max(latency, float(least[0])), float(above[0]))
+        latency = float(_between(family, columns(family, [case]), key, gpu, protocol, found, np.ones(1, np.bool_))[0])
     if not _measured(found.source) and (made_of := _made_of(gpu)) is not None:
         original, side = made_of
         other = _by_size_scalar(family, case, key, original, protocol)
@@ -117,6 +113,23 @@ def _calibrated(found: Answers) -> bool:
     """Whether the user's own rows correct the answers."""
     correction = corrections.of(found.ctx, found.analysis.net)
     return correction is not None and not correction.origin
+
+
+def _between(
+    family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, found: Answers | ScalarAnswer,
+    asked: NDArray[np.bool_],
+) -> Array:  # fmt: skip
+    """Seconds of calls, those asked for no less than their smaller ones and no more than the next of the usual kernel,
+    or as much less and more as on a kindred GPU that was measured."""
+    latency = np.atleast_1d(found.seconds[0])
+    apart = np.where(asked, latency, np.inf)
+    least, most = (_least(family, cols, key, gpu, protocol, apart), _next(family, cols, key, gpu, protocol, asked))
+    if found.source.kin and ((least > latency) | (most < latency)).any():
+        like, there = (*key[:1], found.ctx.stack, found.ctx.impl, *key[3:]), find(found.source.kin)
+        same = batch.answer(family, cols, like, there, protocol).seconds[0]
+        least = least / np.maximum(_least(family, cols, like, there, protocol, apart) / same, 1.0)
+        most = most * np.maximum(same / _next(family, cols, like, there, protocol, asked), 1.0)
+    return np.asarray(np.minimum(np.maximum(latency, least), most))
 
 
 def _measured(source: Source) -> bool:

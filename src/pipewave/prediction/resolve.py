@@ -8,13 +8,24 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pipewave.errors import UnsupportedDtype
-from pipewave.gpus import GPU
+from pipewave.gpus import GPU, find
+from pipewave.gpus.architectures import generation
 from pipewave.kernels.base import Context, Family
 from pipewave.physics.cache import SERVING
 from pipewave.residual.card import Card
 from pipewave.residual.nets import trained
 from pipewave.software import stacks
-from pipewave.software.known import FOUR_BIT, LEVELS, SIXTEEN_BIT, Choice, Query, alike, choose, furthest, kind_of
+from pipewave.software.known import (
+    FOUR_BIT,
+    LEVELS,
+    SIXTEEN_BIT,
+    Choice,
+    Query,
+    alike,
+    choose,
+    furthest,
+    kind_of,
+)
 from pipewave.software.stack_rules import constant
 
 # What the corpus's tables of collectives call the contract's implementations.
@@ -29,6 +40,7 @@ class Source:
     """What a batch of answers rests on. `software`: one of `pipewave.software.known.LEVELS`.
 
     `near`: rows of the GPU were measured, or of the one it is a copy of, in this type or in the other 16-bit one.
+    `kin`: where they were not, the nearest GPU of its generation of which such rows were.
     """
 
     basis: str
@@ -37,6 +49,7 @@ class Source:
     software: str
     notes: tuple[str, ...] = ()
     near: bool = False
+    kin: str = ""
 
 
 @lru_cache(maxsize=4096)
@@ -71,10 +84,24 @@ def resolve(
     basis = card.basis(gpu.name, gpu.compute_capability, dtype, seen)
     near = any((gpu.base_gpu, kind, seen) in card.trained for kind in alike(dtype))
     elsewhere = _rows_elsewhere(card, gpu, dtype, protocol) if basis != "measured_gpu" else ""
+    kin = "" if near else _kin(card, gpu, dtype, seen)
     notes = tuple(filter(None, (guessed, choice.note, ran.note, elsewhere)))
-    source = Source(basis, ran.impl, choice.stack, ran.level, notes, near)
+    source = Source(basis, ran.impl, choice.stack, ran.level, notes, near, kin)
     used = choice.measured_as
     return Context(gpu, dtype, protocol, used, ran.impl, options, _other_version(stack, used)), source
+
+
+def _kin(card: Card, gpu: GPU, dtype: str, protocol: str) -> str:
+    """The GPU of the same generation nearest to this one of which rows of a type under a protocol were trained on."""
+    found = [find(name) for name, kind, under in card.trained if under == protocol and kind in alike(dtype)]
+    same = [one for one in found if generation(one.compute_capability) == generation(gpu.compute_capability)]
+    return min(same, key=lambda one: (*_unlike(one, gpu), one.name)).name if same else ""
+
+
+def _unlike(one: GPU, other: GPU) -> tuple[float, ...]:
+    """How far two GPUs of a generation are apart: in capability, then in bandwidth."""
+    rates = one.dram_peak_gbps, other.dram_peak_gbps
+    return abs(one.compute_capability - other.compute_capability), max(rates) / min(rates)
 
 
 def _rows_elsewhere(card: Card, gpu: GPU, dtype: str, protocol: str) -> str:

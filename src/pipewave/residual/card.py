@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import reduce
 from typing import Any
 
+from pipewave.gpus.architectures import generation
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.software import stacks
 from pipewave.software.known import LEVELS, SIXTEEN_BIT, Known, changes, from_nested
@@ -127,17 +128,12 @@ class Card:
         known = [
             (name, int(cc))
             for name, cc, *kind in found
-            if cc.isdigit() and _generation(int(cc)) == _generation(capability) and (not kinds or kind[0] in kinds)
+            if cc.isdigit() and generation(int(cc)) == generation(capability) and (not kinds or kind[0] in kinds)
         ]
         changed = changes(stack, kinds[0], net, capability) if kinds else ()
         version = stacks.nearest(stack, [name for name, _ in known], changed)
         ccs = [cc for name, cc in known if name == version]
         return f"{version}|{min(ccs, key=lambda cc: (abs(cc - capability), cc))}" if ccs else ""
-
-
-def _generation(capability: int) -> int:
-    """Parts that run the same kernels: before Hopper one generation, then one a major capability."""
-    return min(capability // 10, 8) if capability < 90 else capability // 10
 
 
 def card_of(card: Mapping[str, Any]) -> Card:

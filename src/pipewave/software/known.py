@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pipewave.gpus import find
+from pipewave.gpus.architectures import generation
 from pipewave.software import stacks
 from pipewave.software.stack_rules import constant
 
@@ -64,6 +66,12 @@ class Known:
             r for r in self.rows if (not protocols or r.protocol in protocols) and (kinds is None or r.kind in kinds)
         )
         return Known(frozenset(kept))
+
+    def of_generation(self, capability: int) -> Known:
+        """The rows of GPUs that run the same kernels as those of a compute capability."""
+        wanted = generation(capability)
+        gpus = {name for name in {row.gpu for row in self.rows} if generation(find(name).compute_capability) == wanted}
+        return Known(frozenset(row for row in self.rows if row.gpu in gpus))
 
     def elsewhere(self, dtype: str, protocol: str) -> frozenset[str]:
         """Stacks with rows of the type, and with rows under the protocol, if not both at once."""
@@ -154,10 +162,12 @@ def _own_of_other_types(known: Known, of_type: Sequence[str], query: Query) -> C
 
 
 def _substituted(pool: Known, known: Sequence[str], query: Query, usual: str | None) -> Choice:
-    """The nearest version, on this GPU if any is measured there; else another framework."""
+    """The nearest version, on this GPU or else on one of its generation if any is measured there; else another
+    framework."""
     here, name = pool.stacks(query.gpu), str(query.stack)
     changed = changes(name, query.dtype, query.net, query.capability)
-    near = stacks.nearest(name, here, changed) or stacks.nearest(name, known, changed)
+    tried = (here, pool.of_generation(query.capability).stacks(), known)
+    near = next(filter(None, (stacks.nearest(name, some, changed) for some in tried)), None)
     used = near or (usual if usual in known else None) or (here or known)[-1]
     text = used if query.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
     return Choice(used, used, LEVELS[2] if near else LEVELS[3], _note(query, text))
