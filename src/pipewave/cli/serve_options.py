@@ -70,7 +70,9 @@ class Requests:
     osl: Osl = 128
     images: Images = 0
     requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None
-    rate: Annotated[float | None, typer.Option("--request-rate", help="Requests a second; inf: all at once.")] = None
+    rate: Annotated[
+        float | None, typer.Option("--request-rate", "--rate", "--qps", help="Requests a second; inf: all at once.")
+    ] = None
     concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None
     burstiness: Annotated[float, typer.Option(help="1 = Poisson; smaller is burstier.")] = 1.0
     spread: Annotated[float, typer.Option("--spread", help="Lengths are uniform within ± this share.")] = 0.0
