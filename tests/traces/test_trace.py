@@ -52,6 +52,18 @@ def test_most_time_is_predicted_within_a_tenth(step: str) -> None:
     assert explained(step).close_share >= 0.80
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_no_call_of_the_right_model_is_said_to_be_too_fast(step: str) -> None:
+    assert not any("faster than" in note for note in explained(step).notes)
+
+
+@pytest.mark.parametrize(("gpu", "told"), [("H200", False), ("L40S", True)])
+def test_a_gpu_that_cannot_have_run_it_is_doubted(gpu: str, told: bool) -> None:
+    step = "Llama-3.1-8B-tp1-graph-decode"
+    notes = explain_trace(path_of(step), gpu=gpu, workload=workload(step)).notes
+    assert any(f"faster than {gpu} can be" in note and "gate_up_proj" in note for note in notes) == told
+
+
 def test_families_of_a_trace_hold_all_its_calls() -> None:
     report = explained("Qwen3-30B-A3B-tp1-graph-decode")
     rows = e2e_kernels.families("any", report)

@@ -23,6 +23,7 @@ from pipewave.traces.pace import paced
 from pipewave.traces.trace import Dims, Trace
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
+IMPOSSIBLE, NOTED = 0.9, 0.02  # of its floor a call cannot take less; such calls' share of the GPU's time that is told
 CAVEATS = {
     "sample": "sampling is predicted as a copy of its size: no such kernel was measured",
     "argmax": "argmax follows PyTorch's reduction kernel, fitted to 48 sizes on an H100",
@@ -166,7 +167,17 @@ def report(
         (shape.call.kernel, note) for (shape, _), one in zip(alike.values(), found, strict=True) for note in one.notes
     )
     whole = _totals(trace, gpu.name, protocol, entries, _unpredicted(bare))
-    return replace(whole, idle=idle(trace), ran=ran, notes=notes)
+    return replace(whole, idle=idle(trace), ran=ran, notes=(*_impossible(whole), *notes))
+
+
+def _impossible(found: Report) -> tuple[str, ...]:
+    """What is said where calls as they are understood are faster than any kernel can be."""
+    below = [entry for entry in found.entries if entry.measured_us < IMPOSSIBLE * entry.floor_us]
+    share = sum(entry.total_measured_us for entry in below) / (found.gpu_us or 1.0)
+    if share < NOTED:
+        return ()
+    names = ", ".join(dict.fromkeys(entry.name for entry in below))
+    return (f"{names}: {share:.0%} of the time, faster than {found.gpu} can be; another model, split or GPU was run",)
 
 
 def _ran(trace: Trace, one: Group, layer: int | None, entry: Entry | None) -> Ran:
