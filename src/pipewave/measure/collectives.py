@@ -20,6 +20,7 @@ from pipewave.files import store as records
 from pipewave.measure.brackets import Bracket, Timing
 from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, gpus, reason_of
 from pipewave.measure.job import Job
+from pipewave.measure.plan import from_file
 from pipewave.measure.plans import collectives as plan
 from pipewave.measure.protocol import Attempt, Flusher, bracketed, recoverable
 from pipewave.measure.writer import RowWriter
@@ -204,14 +205,14 @@ def measure_batch(group: Group, flusher: Flusher, jobs: Sequence[Job], nvml: Nvm
     return [outcome_of([rank[index] for rank in everyone], health) for index in range(len(jobs))]
 
 
-def rank_main(rank: int, world: int, port: int, path: str, budget_s: float) -> None:
-    """One rank of a world: the whole plan, or as much as the budget allows. Rank 0 writes."""
+def rank_main(rank: int, world: int, port: int, path: str, budget_s: float, wanted: Sequence[Job]) -> None:
+    """One rank of a world: all jobs, or as many as the budget allows. Rank 0 writes."""
     started = time.monotonic()
     group = Group(rank, world, port)
     group.load_custom()
     flusher, nvml = Flusher(), Nvml()
     contents = records.read(path)
-    todo = [job for job in plan.jobs(world) if job.key not in records.done_keys(contents)]
+    todo = [job for job in wanted if job.key not in records.done_keys(contents)]
     environment = CudaDevice.describe(nvml) | {"gpus": world}
     group.agree(None)
     writer = RowWriter(path, contents, environment) if rank == 0 else None
@@ -233,7 +234,7 @@ def rank_main(rank: int, world: int, port: int, path: str, budget_s: float) -> N
     os._exit(0)
 
 
-def run_world(world: int, path: str, budget_s: float) -> bool:
+def run_world(world: int, path: str, budget_s: float, wanted: Sequence[Job]) -> bool:
     """Start one process a GPU and wait; on a failure or past the budget end those still running."""
     import multiprocessing
 
@@ -241,7 +242,7 @@ def run_world(world: int, path: str, budget_s: float) -> bool:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    arguments = [(rank, world, port, path, budget_s) for rank in range(world)]
+    arguments = [(rank, world, port, path, budget_s, wanted) for rank in range(world)]
     processes = [context.Process(target=rank_main, args=each) for each in arguments]
     for process in processes:
         process.start()
@@ -257,11 +258,19 @@ def run_world(world: int, path: str, budget_s: float) -> bool:
     return all(process.exitcode == 0 for process in processes)
 
 
+def jobs_of(path: str, world: int) -> list[Job]:
+    """The jobs of a world: those of a cases file, or of the built-in plan where `path` is empty."""
+    if not path:
+        return plan.jobs(world)
+    return [job for job in from_file(path) if job.case.get("world") == world]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure each world that the GPUs at hand allow; status 1 when one did not end cleanly, 2 when none was."""
     parser = argparse.ArgumentParser(prog="python -m pipewave.measure.collectives")
     parser.add_argument("--world", default="2,4", help="comma-separated numbers of GPUs")
     parser.add_argument("--store", required=True)
+    parser.add_argument("--plan", default="", help="contract cases file; default: nccl-tests' sizes of every family")
     parser.add_argument("--budget-s", type=float, default=120.0, help="for each world")
     options = parser.parse_args(argv)
     for name, value in ENVIRONMENT.items():
@@ -270,7 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     allowed = [world for world in worlds if world <= at_hand]
     for world in (world for world in worlds if world > at_hand):
         sys.stderr.write(f"world {world}: left out, torch sees {at_hand} GPUs\n")
-    clean = [run_world(world, options.store, options.budget_s) for world in allowed]
+    clean = [run_world(world, options.store, options.budget_s, jobs_of(options.plan, world)) for world in allowed]
     return (0 if all(clean) else 1) if allowed else 2
 
 

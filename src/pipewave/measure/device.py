@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -246,13 +247,15 @@ class Nvml:
             return None
 
     def constants(self) -> dict[str, Any]:
-        """Driver version, power limit and highest SM clock."""
+        """Driver version, power limit, highest SM clock, and a hash of the card's number, which tells cards apart."""
         if self._nvml is None:
             return {}
+        number = self._nvml_value("nvmlDeviceGetUUID")
         limit = self._nvml_value("nvmlDeviceGetEnforcedPowerLimit")
         return {
             "driver": str(self._nvml.nvmlSystemGetDriverVersion()),
             "power_limit_w": limit / 1e3 if limit else None,
+            "card": hashlib.sha256(str(number).encode()).hexdigest()[:8] if number else None,
             "max_sm_clock_mhz": self._nvml_value("nvmlDeviceGetMaxClockInfo", self._nvml.NVML_CLOCK_SM),
         }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Case = Mapping[str, Any]
+RANDOM = "random"  # where the pages of a cache lie unless said
 FAKE_GPU = "fake"  # what the environment of the replaying device calls its GPU
 
 
@@ -25,7 +26,7 @@ class Job:
     protocol: str = "cold"
     repeat: int = 0
     flush: str = "write"
-    pages: str = "random"
+    pages: str = RANDOM
 
     @property
     def family(self) -> str:
@@ -36,7 +37,7 @@ class Job:
     def key(self) -> str:
         """Sixteen hex digits that identify the job across runs and machines."""
         identity = [dict(self.case), self.impl, self.protocol, self.repeat, self.flush]
-        identity += [self.pages] if self.pages != "random" else []  # keys of rows from before there was a choice hold
+        identity += [self.pages] if self.pages != RANDOM else []  # keys of rows from before there was a choice hold
         canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -47,6 +48,6 @@ class Job:
             out["repeat"] = self.repeat
         if self.flush != "write":
             out["flush"] = self.flush
-        if self.pages != "random":
+        if self.pages != RANDOM:
             out["pages"] = self.pages
         return out

@@ -14,7 +14,7 @@ import numpy as np
 from pipewave.errors import BadFile, BadInput
 from pipewave.kernels import rows_of
 from pipewave.kernels.faces import Plan
-from pipewave.measure.job import Job
+from pipewave.measure.job import RANDOM, Job
 from pipewave.measure.plans import moe, ragged
 from pipewave.measure.plans.size import SIZES, Size
 
@@ -86,7 +86,10 @@ def _variants(jobs: Sequence[Job], size: Size) -> list[Job]:
 
 
 def from_file(path: str | Path, protocol: str = "cold") -> list[Job]:
-    """Jobs of a contract cases file (JSON lines): `protocol` and `impl` of a case win over the defaults."""
+    """Jobs of a contract cases file (JSON lines): `protocol` and `impl` of a case win over the defaults.
+
+    `pages` of a case says where the pages of its cache lie, as in `Job`.
+    """
     if not Path(path).is_file():
         raise BadFile(f"plan: {str(path)!r} is none of {', '.join(NAMES)}, and no file of cases", field="plan")
     jobs = []
@@ -106,7 +109,10 @@ def _job_of_line(line: str, where: str, protocol: str) -> Job:
     for outside in ("id", "gpu", "stack"):
         fields.pop(outside, None)
     impl = fields.pop("impl", None) or _default_impl(fields)
-    return Job(fields, impl, fields.pop("protocol", None) or protocol)
+    pages = str(fields.pop("pages", RANDOM))
+    if pages not in ragged.ORDERS:
+        raise BadInput(f"{where}: pages {pages!r} are none of {', '.join(ragged.ORDERS)}", field="pages")
+    return Job(fields, impl, fields.pop("protocol", None) or protocol, pages=pages)
 
 
 def _default_impl(case: dict[str, object]) -> str:

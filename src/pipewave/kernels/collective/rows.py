@@ -16,4 +16,4 @@ def _case(row: Case) -> dict[str, Any]:
 
 def rows_of(op: str) -> dict[str, Rows]:
     """What is known of measured rows of one collective."""
-    return {op: Rows(runners=RUNNERS, group=("bytes",), table="collectives", case=_case)}
+    return {op: Rows(runners=RUNNERS, usual={"": "nccl"}, group=("bytes",), table="collectives", case=_case)}

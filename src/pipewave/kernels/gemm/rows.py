@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipewave.kernels.faces import Case, Plan, Rows, Runner, table_case
 
-OPERAND_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1}
+OPERAND_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1}
 
 
 def _work(case: Case) -> tuple[float, float]:
@@ -23,7 +23,7 @@ ROWS = {
             "cutlass": Runner("pipewave.measure.impls.vllm_gemm", "cutlass", "vllm"),
             "triton": Runner("pipewave.measure.impls.own_triton", "matmul", "triton"),
         },
-        usual={"": "cublas", "fp8": "cutlass", "fp8_block": "cutlass"},
+        usual={"": "cublas", "fp8": "cutlass", "fp8_block": "cutlass", "int8": "cutlass"},
         plans=(Plan("pipewave.measure.plans.gemm", "jobs", varied=True),),
         stream=2,
         work=_work,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipewave.kernels import rows_of
 from pipewave.measure.job import Case
 
-FLOPS = {"bf16": 500e12, "fp16": 500e12, "fp8": 900e12, "fp8_block": 700e12}
+FLOPS = {"bf16": 500e12, "fp16": 500e12, "fp8": 900e12, "fp8_block": 700e12, "int8": 900e12}
 DRAM_BYTES_PER_S = 2.5e12
 LAUNCH_S = 3e-6
 

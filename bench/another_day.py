@@ -1,0 +1,162 @@
+"""Calls of shapes without rows, answered first and measured then: `bench.another_day_cases` draws them.
+
+`python -m bench.another_day answer DIR` writes data/measured/CARD/another_day/answers.json for every cases file of DIR,
+before anything is measured. `python -m bench.another_day keep CARD STORE...` packs the rows beside the answers.
+`python -m bench.another_day score` compares both and writes bench/results/another_day.json: errors, bias and the share
+inside the 90 % interval of what was answered before, and of what today's weights answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pipewave as pw
+from bench.card_blind import DATA, RESULTS, phase, weights
+from bench.card_rows import is_first, select
+from pipewave.calls.families import from_dict
+from pipewave.measure.job import Job
+from pipewave.measure.pack import environments, rows
+from pipewave.measure.plan import from_file
+from pipewave.measure.writer import stack_version
+from pipewave.prediction.answers import Predictions
+
+PLACE = "another_day"
+OUT = RESULTS / f"{PLACE}.json"
+PLANS = ("", "ragged", "mixed", "experts")
+WIDTHS = (64, 128)  # of heads, that attention has other rows of
+MIB = 1 << 20
+Row = dict[str, Any]
+
+
+def answered(card: str, some: Sequence[Row], protocol: str) -> Predictions:
+    """Predictions for rows or jobs of one protocol, without SM clock and Triton configuration."""
+    calls = [from_dict(row["case"] | {"stack": row["stack"], "impl": row["impl"]}) for row in some]
+    return pw.predict(calls, card, protocol=protocol)
+
+
+def answers(card: str, jobs: Iterable[Job]) -> dict[str, Any]:
+    """Columns of answers by key, and the weights that gave them."""
+    environment = next(iter(environments(DATA / card.lower()).values()))
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for job in jobs:
+        groups[job.protocol].append(job.fields() | {"stack": stack_version(job, environment)})
+    columns: dict[str, list[Any]] = defaultdict(list)
+    for protocol, some in groups.items():
+        found = answered(card, some, protocol)
+        columns["key"] += [row["key"] for row in some]
+        for name in ("latency_us", "low_us", "high_us", "floor_us"):
+            columns[name] += [float(f"{value:.5g}") for value in getattr(found, name)]
+    return {"weights": weights(), **columns}
+
+
+def known(card: str) -> dict[str, Row]:
+    """Rows of the card by key, from other days."""
+    return {row["key"]: row for plan in PLANS for row in rows(DATA / card.lower() / plan)}
+
+
+def family(case: Mapping[str, Any]) -> str:
+    """Family with type; of attention the phase, and whether its heads are of a width without other rows."""
+    kernel = str(case["kernel"])
+    if kernel == "attention":
+        return f"attention {phase(case)}" + ("" if case["head_dim"] in WIDTHS else ", other head widths")
+    if "bytes" in case:
+        return f"{kernel} {'from' if case['bytes'] >= 4 * MIB else 'below'} 4 MiB"
+    return kernel if "dim" in case else f"{kernel} {case.get('dtype', 'bf16')}"
+
+
+def score(measured: np.ndarray[Any, Any], told: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
+    """Rows, mean absolute and median error, bias and the share inside the interval, in %."""
+    error = told["latency_us"] / measured - 1.0
+    inside = (told["low_us"] <= measured) & (measured <= told["high_us"])
+    means = {"mape": np.abs(error).mean(), "median": np.median(np.abs(error)), "bias": error.mean()}
+    shares = means | {"inside": inside.mean()}
+    return {"rows": len(measured)} | {name: round(100 * float(value), 2) for name, value in shares.items()}
+
+
+def tables(card: str) -> list[dict[str, Any]]:
+    """One line a family, protocol and kind of call, of answers given before and of today's."""
+    folder = DATA / card.lower() / PLACE
+    before = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
+    place, old = {key: i for i, key in enumerate(before["key"])}, known(card)
+    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in rows(folder):
+        if row["key"] in place:
+            kind = "known" if row["key"] in old else "new"
+            groups[family(row["case"]), row["protocol"], kind].append(row)
+    lines = []
+    for (name, protocol, kind), some in sorted(groups.items()):
+        at = [place[row["key"]] for row in some]
+        measured = np.array([row["latency_us"] for row in some])
+        line: dict[str, Any] = {"card": card, "family": name, "protocol": protocol, "calls": kind}
+        line["before"] = score(
+            measured, {column: np.array(before[column])[at] for column in before if column[-3:] == "_us"}
+        )
+        now = answered(card, some, protocol)
+        line["now"] = score(measured, {column: getattr(now, column) for column in ("latency_us", "low_us", "high_us")})
+        if kind == "known":
+            shifts = measured / np.array([old[row["key"]]["latency_us"] for row in some]) - 1.0
+            line["repeat"] = {
+                "mape": round(100 * float(np.abs(shifts).mean()), 2),
+                "bias": round(100 * float(shifts.mean()), 2),
+            }
+        lines.append(line)
+    return lines
+
+
+def answer(folder: Path) -> None:
+    """Answer every cases file of a folder, before it is measured."""
+    found: dict[str, list[Job]] = defaultdict(list)
+    for file in sorted(folder.glob("*.jsonl")):
+        found[file.name.split(".")[0]] += from_file(file)
+    for card, jobs in found.items():
+        target = DATA / card / PLACE / "answers.json"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(answers(card.upper(), jobs)) + "\n", encoding="utf-8")
+        print(f"{target}: {len(jobs)} calls")
+
+
+def keep(card: str, stores: Sequence[Path]) -> None:
+    """Pack the rows of stores beside the answers."""
+    print(select(stores, is_first, DATA / card.lower() / PLACE))
+
+
+def show(lines: Iterable[Mapping[str, Any]]) -> None:
+    """Print a line each."""
+    for line in lines:
+        before, now = line["before"], line["now"]
+        print(f"{line['card']} {line['protocol']:5} {line['calls']:5} {line['family']:40} {before['rows']:4d}"
+              f" before {before['mape']:6.2f} {before['bias']:+7.2f} {before['inside']:6.1f}"
+              f" now {now['mape']:6.2f} {now['bias']:+7.2f} {now['inside']:6.1f} {line.get('repeat', '')}")  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.another_day", description=__doc__)
+    do = parser.add_subparsers(dest="do", required=True)
+    do.add_parser("answer").add_argument("folder", type=Path)
+    keeping = do.add_parser("keep")
+    keeping.add_argument("card")
+    keeping.add_argument("stores", type=Path, nargs="+")
+    do.add_parser("score")
+    options = parser.parse_args(argv)
+    if options.do == "answer":
+        answer(options.folder)
+    elif options.do == "keep":
+        keep(options.card, options.stores)
+    else:
+        cards = [card for card in ("H100", "H200") if (DATA / card.lower() / PLACE).is_dir()]
+        lines = [line for card in cards for line in tables(card)]
+        OUT.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+        show(lines)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
