@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import pipewave as pw
+from bench.another_day_cases import CARDS, PLANS
 from bench.card_blind import DATA, RESULTS, phase, weights
 from bench.card_rows import is_first, select
 from pipewave.calls.families import from_dict
@@ -30,10 +32,13 @@ from pipewave.prediction.answers import Predictions
 
 PLACE = "another_day"
 OUT = RESULTS / f"{PLACE}.json"
-PLANS = ("", "ragged", "mixed", "experts")
 WIDTHS = (64, 128)  # of heads, that attention has other rows of
 MIB = 1 << 20
+SECOND = {"H200": ("", "second")}  # folders of rows of a card; the second is another machine's
+LATENCIES = ("latency_us", "low_us", "high_us")
 Row = dict[str, Any]
+Floats = NDArray[np.float64]
+Columns = Mapping[str, Floats]
 
 
 def answered(card: str, some: Sequence[Row], protocol: str) -> Predictions:
@@ -52,7 +57,7 @@ def answers(card: str, jobs: Iterable[Job]) -> dict[str, Any]:
     for protocol, some in groups.items():
         found = answered(card, some, protocol)
         columns["key"] += [row["key"] for row in some]
-        for name in ("latency_us", "low_us", "high_us", "floor_us"):
+        for name in (*LATENCIES, "floor_us"):
             columns[name] += [float(f"{value:.5g}") for value in getattr(found, name)]
     return {"weights": weights(), **columns}
 
@@ -72,7 +77,7 @@ def family(case: Mapping[str, Any]) -> str:
     return kernel if "dim" in case else f"{kernel} {case.get('dtype', 'bf16')}"
 
 
-def score(measured: np.ndarray[Any, Any], told: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
+def score(measured: Floats, told: Columns) -> dict[str, float]:
     """Rows, mean absolute and median error, bias and the share inside the interval, in %."""
     error = told["latency_us"] / measured - 1.0
     inside = (told["low_us"] <= measured) & (measured <= told["high_us"])
@@ -81,34 +86,36 @@ def score(measured: np.ndarray[Any, Any], told: Mapping[str, np.ndarray[Any, Any
     return {"rows": len(measured)} | {name: round(100 * float(value), 2) for name, value in shares.items()}
 
 
-def tables(card: str) -> list[dict[str, Any]]:
-    """One line a family, protocol and kind of call, of answers given before and of today's."""
+def tables(card: str, second: str = "") -> list[dict[str, Any]]:
+    """One line a family, protocol and kind of call, of answers given before and of today's; `second` another card."""
     folder = DATA / card.lower() / PLACE
-    before = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
-    place, old = {key: i for i, key in enumerate(before["key"])}, known(card)
+    told = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
+    told = {name: values if name == "key" else np.array(values) for name, values in told.items()}
+    place, old = {key: i for i, key in enumerate(told["key"])}, known(card)
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in rows(folder):
-        if row["key"] in place:
-            kind = "known" if row["key"] in old else "new"
-            groups[family(row["case"]), row["protocol"], kind].append(row)
+    for row in rows(folder / second):
+        kind = "known" if row["key"] in old else "new"
+        groups[family(row["case"]), row["protocol"], kind].append(row)
     lines = []
     for (name, protocol, kind), some in sorted(groups.items()):
         at = [place[row["key"]] for row in some]
-        measured = np.array([row["latency_us"] for row in some])
-        line: dict[str, Any] = {"card": card, "family": name, "protocol": protocol, "calls": kind}
-        line["before"] = score(
-            measured, {column: np.array(before[column])[at] for column in before if column[-3:] == "_us"}
-        )
-        now = answered(card, some, protocol)
-        line["now"] = score(measured, {column: getattr(now, column) for column in ("latency_us", "low_us", "high_us")})
-        if kind == "known":
-            shifts = measured / np.array([old[row["key"]]["latency_us"] for row in some]) - 1.0
-            line["repeat"] = {
-                "mape": round(100 * float(np.abs(shifts).mean()), 2),
-                "bias": round(100 * float(shifts.mean()), 2),
-            }
-        lines.append(line)
+        line = {"card": f"{card} {second}".strip(), "family": name, "protocol": protocol, "calls": kind}
+        lines.append(line | _compared(card, some, {column: told[column][at] for column in LATENCIES}, old))
     return lines
+
+
+def _compared(card: str, some: Sequence[Row], told: Columns, old: Mapping[str, Row]) -> dict[str, Any]:
+    """Both scores of rows of one protocol, and of rows that the card has twice how far apart they are."""
+    measured = np.array([row["latency_us"] for row in some])
+    now = answered(card, some, some[0]["protocol"])
+    found = {"before": score(measured, told), "now": score(measured, {name: getattr(now, name) for name in LATENCIES})}
+    earlier = [old[row["key"]]["latency_us"] for row in some if row["key"] in old]
+    return found | ({"repeat": _apart(measured, np.array(earlier))} if earlier else {})
+
+
+def _apart(measured: Floats, earlier: Floats) -> dict[str, float]:
+    off = measured / earlier - 1.0
+    return {"mape": round(100 * float(np.abs(off).mean()), 2), "bias": round(100 * float(off.mean()), 2)}
 
 
 def answer(folder: Path) -> None:
@@ -123,16 +130,16 @@ def answer(folder: Path) -> None:
         print(f"{target}: {len(jobs)} calls")
 
 
-def keep(card: str, stores: Sequence[Path]) -> None:
-    """Pack the rows of stores beside the answers."""
-    print(select(stores, is_first, DATA / card.lower() / PLACE))
+def keep(card: str, stores: Sequence[Path], name: str) -> None:
+    """Pack the rows of stores beside the answers, those of a second card into a folder of their own."""
+    print(select(stores, is_first, DATA / card.lower() / PLACE / name))
 
 
 def show(lines: Iterable[Mapping[str, Any]]) -> None:
     """Print a line each."""
     for line in lines:
         before, now = line["before"], line["now"]
-        print(f"{line['card']} {line['protocol']:5} {line['calls']:5} {line['family']:40} {before['rows']:4d}"
+        print(f"{line['card']:11} {line['protocol']:5} {line['calls']:5} {line['family']:40} {before['rows']:4d}"
               f" before {before['mape']:6.2f} {before['bias']:+7.2f} {before['inside']:6.1f}"
               f" now {now['mape']:6.2f} {now['bias']:+7.2f} {now['inside']:6.1f} {line.get('repeat', '')}")  # fmt: skip
 
@@ -144,15 +151,15 @@ def main(argv: list[str] | None = None) -> int:
     keeping = do.add_parser("keep")
     keeping.add_argument("card")
     keeping.add_argument("stores", type=Path, nargs="+")
+    keeping.add_argument("--as", dest="name", default="", help="subfolder, of a second card")
     do.add_parser("score")
     options = parser.parse_args(argv)
     if options.do == "answer":
         answer(options.folder)
     elif options.do == "keep":
-        keep(options.card, options.stores)
+        keep(options.card, options.stores, options.name)
     else:
-        cards = [card for card in ("H100", "H200") if (DATA / card.lower() / PLACE).is_dir()]
-        lines = [line for card in cards for line in tables(card)]
+        lines = [line for card in CARDS for second in SECOND.get(card, ("",)) for line in tables(card, second)]
         OUT.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
         show(lines)
     return 0

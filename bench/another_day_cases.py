@@ -92,7 +92,7 @@ PHASES: tuple[tuple[Callable[[Rng], Lens], int, int, int], ...] = (
 )
 LAYERS, PER_LAYER = {"bf16": 12, "fp8": 10, "fp8_block": 12}, 6
 NORMS, ACTIVATIONS, COLLECTIVE_SIZES = 80, 60, 26
-KNOWN, GRAPH = 20, 160
+KNOWN, KNOWN_LAYERS, GRAPH = 20, 6, 160
 ODD_SHARE = 0.4
 
 
@@ -211,8 +211,8 @@ def again(rng: Rng, card: str) -> Iterator[Job]:
             kind = row["case"]["kernel"]
             if kind not in collectives.FAMILIES:
                 groups.setdefault((kind, row["case"].get("dtype", "bf16")), []).append(row)
-        for _, members in sorted(groups.items()):
-            for number in rng.permutation(len(members))[:KNOWN]:
+        for (kind, _), members in sorted(groups.items()):
+            for number in rng.permutation(len(members))[: KNOWN_LAYERS if kind == "fused_moe" else KNOWN]:
                 row = members[number]
                 yield Job(row["case"], row["impl"], pages=row.get("pages", "random"))
 

@@ -234,7 +234,7 @@ class Nvml:
             return
         try:
             pynvml.nvmlInit()
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            self._handle = _handle(pynvml)
         except pynvml.NVMLError:
             self._nvml = None
             return
@@ -271,6 +271,14 @@ class Nvml:
             temp_c=self._nvml_value("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
             slowdown=bool(int(reasons) & SLOWDOWN_BITS),
         )
+
+
+def _handle(pynvml: Any) -> Any:
+    """NVML's handle of the GPU that torch uses, which need not be the first that NVML sees."""
+    import torch
+
+    number = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{number}") if number else pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
 class FakeDevice:
