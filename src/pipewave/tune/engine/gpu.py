@@ -1,8 +1,4 @@
-"""An engine's own kernels on the current GPU, called as the engine calls them. Needs that engine, torch and a GPU.
-
-A configuration is put where the engine would have found a file's: `override_config` for routed experts, the function
-that reads the file for block-scaled products. So all that an engine runs around its kernel is timed as it runs it.
-"""
+"""An engine's own kernels on the current GPU, called as the engine calls them. Needs that engine, torch and a GPU."""
 
 from __future__ import annotations
 
@@ -17,20 +13,10 @@ from typing import Any
 
 from pipewave.errors import MissingExtra
 from pipewave.tune import machine
+from pipewave.tune.engine.installed import INSTALLED, KEYS
 from pipewave.tune.engine.lookups import BLOCK, Lookup
 from pipewave.tune.own.gpu import Gpu
 from pipewave.tune.own.peaks import peaks_of
-
-KEYS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages")
-USUAL = {"num_warps": 4, "num_stages": 3, "GROUP_SIZE_M": 1}  # where an engine's rule leaves them to Triton
-MODULES = {
-    ("vllm", "moe"): "vllm.model_executor.layers.fused_moe.fused_moe",
-    ("vllm", "block_fp8"): "vllm.model_executor.layers.quantization.utils.fp8_utils",
-    ("sglang", "moe"): "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe",
-    ("sglang", "block_fp8"): "sglang.srt.layers.quantization.fp8_kernel",
-}
-OVERRIDES = {"vllm": "vllm.model_executor.layers.fused_moe", "sglang": "sglang.srt.layers.moe.moe_runner.triton_utils"}
-MATMULS = {"vllm": "w8a8_triton_block_scaled_mm", "sglang": "w8a8_block_fp8_matmul_triton"}
 
 
 class GpuTimer:
@@ -47,10 +33,9 @@ class GpuTimer:
                                field="engine") from None  # fmt: skip
         from pipewave.tune.timing import FEW, ColdTimer
 
-        self._torch, self._engine = torch, engine
+        self._torch, self._engine = torch, INSTALLED[engine]
         torch.cuda.init()
-        if engine == "sglang":
-            _as_served()
+        self._engine.prepare()
         self.env: Mapping[str, Any] = machine.current()
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.peaks = peaks_of(properties.name, properties.multi_processor_count)
@@ -63,38 +48,7 @@ class GpuTimer:
 
     def default(self, of: Lookup, m: int) -> dict[str, int]:
         """What the engine runs as it is installed: of the file that it ships, else by its rule."""
-        shipped = self._shipped(of)
-        if shipped:
-            found = shipped[min(shipped, key=lambda key: abs(key - m))]
-        elif of.kind == "block_fp8":
-            stages = 2 if of.engine == "vllm" else 3
-            found = dict(zip(KEYS, (64, BLOCK, BLOCK, 32, 4, stages), strict=True))
-        else:
-            found = self._rule(of, m)
-        return {key: int({**USUAL, **found}[key]) for key in KEYS}
-
-    def _shipped(self, of: Lookup) -> Mapping[int, Mapping[str, int]]:
-        """The file that the engine brings for this GPU, by number of tokens; empty without one."""
-        name = "fp8_w8a8" if of.dtype.startswith("fp8") else None
-        blocks = (BLOCK, BLOCK) if of.blocks else (0, 0) if of.engine == "vllm" else (None, None)
-        if of.kind == "block_fp8":
-            found = import_module(MODULES[of.engine, of.kind]).get_w8a8_block_fp8_configs(of.n, of.k, BLOCK, BLOCK)
-        elif of.engine == "vllm":
-            found = import_module(MODULES["vllm", "moe"]).get_moe_configs(of.e, of.n, name, *blocks)
-        else:
-            rules = import_module(f"{OVERRIDES['sglang']}.fused_moe_triton_config")
-            found = rules.get_moe_configs(of.e, of.n, name, *blocks)
-        return found or {}
-
-    @staticmethod
-    def _rule(of: Lookup, m: int) -> Mapping[str, int]:
-        name = "fp8_w8a8" if of.dtype.startswith("fp8") else None
-        blocks = [BLOCK, BLOCK] if of.blocks else None
-        if of.engine == "vllm":
-            moe = import_module(MODULES["vllm", "moe"])
-            return dict(moe.get_default_config(m, of.e, of.n, of.k, of.top_k, name, blocks))
-        rules = import_module(f"{OVERRIDES['sglang']}.fused_moe_triton_config")
-        return dict(rules.get_default_config(m, of.e, of.n, of.k, of.top_k, name, False, blocks))
+        return self._engine.default(of, m)
 
     def time(self, of: Lookup, m: int, configs: Sequence[Mapping[str, int]]) -> list[tuple[float, ...]]:
         """µs of each configuration in this order, NaN where it does not run."""
@@ -129,14 +83,7 @@ class GpuTimer:
         return replay
 
     def _launch(self, of: Lookup, m: int, config: dict[str, int], call: Callable[[], Any]) -> Callable[[], Any]:
-        return partial(_under, self._override(of, m, config), call)
-
-    def _override(self, of: Lookup, m: int, config: dict[str, int]) -> Callable[[], AbstractContextManager[Any]]:
-        """What puts a configuration where the engine would have found a file's."""
-        if of.kind == "moe":
-            return partial(import_module(OVERRIDES[of.engine]).override_config, config)
-        module = import_module(MODULES[of.engine, of.kind])
-        return partial(_Replaced, module, "get_w8a8_block_fp8_configs", lambda *_: {m: config})
+        return partial(_under, self._engine.override(of, m, config), call)
 
     def _call(self, of: Lookup, m: int) -> Callable[[], Any]:
         """The engine's call for m tokens, on random values."""
@@ -146,7 +93,7 @@ class GpuTimer:
         return self._made[of, m]
 
     def _matmul(self, of: Lookup, m: int) -> Callable[[], Any]:
-        torch, run = self._torch, getattr(import_module(MODULES[of.engine, of.kind]), MATMULS[of.engine])
+        torch, run = self._torch, self._engine.product()
         a, b = self._fp8(m, of.k), self._kept(of, lambda: self._fp8(of.n, of.k))
         scales = [torch.ones(*size, device="cuda") for size in ((m, -(-of.k // BLOCK)), _scales(of.n, of.k))]
         return partial(run, a, b, *scales, [BLOCK, BLOCK], torch.bfloat16)
@@ -159,18 +106,7 @@ class GpuTimer:
         ids, x = routing(shape, "cuda").to(torch.int32), self._drawn(m, of.k)
         weights = torch.rand(m, of.top_k, device="cuda", generator=self._random)
         w13, w2, scales = self._kept(of, lambda: self._expert_weights(of))
-        run = import_module(MODULES[of.engine, "moe"])
-        if of.engine == "vllm":
-            quantised = {"quant_config": _vllm_quantised(of, *scales)} if scales else {}
-            return partial(run.fused_experts, x, w13, w2, weights, ids, **quantised)
-        blocks = [BLOCK, BLOCK] if of.blocks else None
-        more = (
-            {"use_fp8_w8a8": True, "w1_scale": scales[0], "w2_scale": scales[1], "block_shape": blocks}
-            if scales
-            else {}
-        )
-        # Experts are filtered only where a GPU holds some of them.
-        return partial(run.outplace_fused_experts, x, w13, w2, weights, ids, filter_expert=False, **more)
+        return self._engine.experts(of, (x, w13, w2, weights, ids), scales)
 
     def _expert_weights(self, of: Lookup) -> tuple[Any, Any, tuple[Any, ...]]:
         torch, sizes = self._torch, ((of.e, 2 * of.n, of.k), (of.e, of.k, of.n))
@@ -197,12 +133,6 @@ class GpuTimer:
     def _drawn(self, *size: int) -> Any:
         torch = self._torch
         return torch.randn(*size, dtype=torch.bfloat16, device="cuda", generator=self._random)
-
-
-def _as_served() -> None:
-    """SGLang's kernels ask for the settings of a server: those of one that was started without any."""
-    settings = import_module("sglang.srt.server_args")
-    settings.set_global_server_args_for_scheduler(settings.ServerArgs(model_path="dummy"))
 
 
 def compile_ahead(launches: Sequence[Callable[[], Any]]) -> None:
@@ -248,25 +178,6 @@ def _scales(n: int, k: int) -> tuple[int, int]:
     return -(-n // BLOCK), -(-k // BLOCK)
 
 
-def _vllm_quantised(of: Lookup, w13: Any, w2: Any) -> Any:
-    make = import_module("vllm.model_executor.layers.fused_moe.config").fp8_w8a8_moe_quant_config
-    return make(w1_scale=w13, w2_scale=w2, block_shape=[BLOCK, BLOCK] if of.blocks else None)
-
-
 def _under(context: Callable[[], AbstractContextManager[Any]], call: Callable[[], Any]) -> Any:
     with context():
         return call()
-
-
-class _Replaced:
-    """A function of a module, replaced for a while."""
-
-    def __init__(self, module: Any, name: str, by: Any) -> None:
-        self._module, self._name, self._by = module, name, by
-
-    def __enter__(self) -> None:
-        self._old = getattr(self._module, self._name)
-        setattr(self._module, self._name, self._by)
-
-    def __exit__(self, *_: object) -> None:
-        setattr(self._module, self._name, self._old)

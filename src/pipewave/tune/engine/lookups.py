@@ -67,6 +67,11 @@ def file_name(of: Lookup, device: str, *, down: bool = False) -> str:
                                    blocks=f",block_shape={blocks}" if blocks else ""))  # fmt: skip
 
 
+def second_file(of: Lookup) -> bool:
+    """Whether the second product of routed experts may have a file of its own."""
+    return "{down}" in rules()[of.engine][of.kind]["name"]
+
+
 def device_name(device: str, rule: Mapping[str, Any]) -> str:
     """A GPU as the engine spells it in file names."""
     spelled = device.replace(" ", "_")
@@ -102,7 +107,7 @@ def _lookups(engine: str, model_type: str, name: str, call: Any) -> Iterator[Loo
         yield Lookup(engine, "block_fp8", call.n, call.k, call.dtype, used_by=(name,))
     rule = rules()[engine]["moe"]
     if isinstance(call, FusedMoe) and call.dtype in rule["dtypes"]:
-        n = call.inter // (call.tp if call.ep == 1 else 1) * (2 if call.dtype == "int4" and engine == "vllm" else 1)
+        n = call.inter // (call.tp if call.ep == 1 else 1) * rule.get("named_width", {}).get(call.dtype, 1)
         experts = call.experts // call.ep
         yield Lookup(engine, "moe", n, call.hidden, call.dtype, experts, call.topk, (name,))
         if model_type in rule.get("fuses_shared_experts", ()):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.tune import mapping
-from pipewave.tune.engine.lookups import Lookup, rules
+from pipewave.tune.engine.lookups import Lookup, rules, second_file
 from pipewave.tune.export import entries, steady, tokens
 from pipewave.tune.measured import HICCUP
 from pipewave.tune.own.anchors import Anchors, Floats, columns
@@ -157,7 +157,7 @@ def _bodies(of: Lookup, products: Sequence[Floats], configs: Sequence[Config], m
             default: NDArray[np.int64], anchors: Sequence[int]) -> Bodies:  # fmt: skip
     """File contents; where a choice would be slower than the default at a launch measured, it is taken out there."""
     block = columns(configs)["BLOCK_SIZE_M"]
-    separate = of.engine == "sglang" and of.kind == "moe" and len(products) > 1
+    separate = second_file(of) and len(products) > 1
     partner = np.arange(len(configs))[None].repeat(len(m), axis=0)
     total = np.sum(products, axis=0)
     if separate:  # the second product may have a configuration of its own, with the same rows
