@@ -24,11 +24,12 @@ from pipewave.physics.demand import Array
 from pipewave.serving import drafted_batch, queued
 from pipewave.serving.drafting import with_drafter
 from pipewave.serving.interval import Uncertainty, names_version, server_of
+from pipewave.serving.setup import Setup
 from pipewave.serving.speculative import Speculative
 from pipewave.serving.speculative import of as speculative_of
 from pipewave.serving.uniform import Plan, Uniform, sample
 from pipewave.software.host import Host, host_of
-from pipewave.step import Engine, Runner, find_engine
+from pipewave.step import Engine, Runner
 from pipewave.step.memory import GIB, Budget, budget, held_bytes, requests_in
 
 TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
@@ -189,17 +190,14 @@ def estimate(
     """
     _check(batch=(batch, 1), input_len=(input_len, 1), output_len=(output_len, 0), images=(images, 0),
            max_num_batched_tokens=(max_num_batched_tokens, 1))  # fmt: skip
-    spec, program, parallel = for_output(load(model), output_len), find_engine(engine), Parallel(tp, pp, ep, dp)
-    program = program.what_if(moe_backend=moe_backend) if moe_backend else program
-    program = program.what_if(drafts=True) if speculative else program
-    prompt = input_len + image_tokens(spec, images)
+    spec, parallel = for_output(load(model), output_len), Parallel(tp, pp, ep, dp)
     parallel.check(spec)
     how = speculative_of(speculative).by(spec) if speculative else None
-    program = program.drafting() if how else program
+    program = Setup(engine=engine, moe_backend=moe_backend, speculative=how).program()
     runner = Runner.of(Deployment(spec, parallel, kv_dtype), find_gpu(gpu), program)
     runner = runner.hosted(host_of(host)) if host else runner
     # The fullest rank: the others have as many requests or one less.
-    rank = queued.Batch(-(-batch // dp), prompt, output_len, max_num_batched_tokens)
+    rank = queued.Batch(-(-batch // dp), input_len + image_tokens(spec, images), output_len, max_num_batched_tokens)
     found, uncertain = _of_rank(runner, rank, batch, how, named=names_version(engine))
     return found.with_images(runner, rank.requests, images, uncertain)
 
