@@ -135,12 +135,15 @@ def ceiling(net: str, options: argparse.Namespace) -> None:
 
 def heldout(net: str, options: argparse.Namespace) -> None:
     """Keep a sample of what members of the net's runs said of rows that they never saw."""
-    from train.kept import save, thinned
+    from train.kept import UNSEEN, as_shipped, save, thinned
 
     folder, found = options.runs / net, {}
+    rows = load(folder / "rows.npz")
     for run in (folder / name for name in ("net", "unseen")):
         found |= load_predictions(run) if (run / "predictions.npz").exists() else {}
-    print(save(net, *thinned(load(folder / "rows.npz"), found), options.heldout), flush=True)
+    if UNSEEN not in found:
+        found[UNSEEN] = as_shipped(options.weights / f"{net}.json", rows)
+    print(save(net, *thinned(rows, found), options.heldout), flush=True)
 
 
 def intervals(net: str, options: argparse.Namespace) -> None:

@@ -208,7 +208,11 @@ def informative(parts: Mapping[str, Held]) -> list[Held]:
 
 def widths(name: str, parts: Mapping[str, Held]) -> Floats:
     """Half-widths in log time for the rows of a split, from its other_splits; NaN where it has none."""
-    part, intervals = parts[name], calibrated(other_splits(name, parts))
+    return given(parts[name], calibrated(other_splits(name, parts)))
+
+
+def given(part: Held, intervals: Mapping[str, Interval]) -> Floats:
+    """Half-widths in log time that these intervals give the rows of a split; NaN without any."""
     out = np.full(len(part.index), np.nan)
     for code, basis in enumerate(BASES if intervals else ()):
         for protocol in np.unique(part.protocol):

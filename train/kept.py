@@ -1,6 +1,6 @@
 """`train/heldout/<net>.npz`: what members said of rows they never saw, so that intervals need no training anew.
 
-A sample of a run's rows without their features: of each GPU, stack, type and protocol equally many, evenly spread. A
+A sample of a run's rows without their features: of each GPU, stack, type and protocol alike, evenly spread. A
 split holds out of the sample what it holds out of all rows, so that what reads runs reads samples too
 (`train.evaluate.held_out`). Members of single rows of a new GPU (`few:`) are left out: their draws are of all rows.
 """
@@ -12,23 +12,34 @@ from pathlib import Path
 
 import numpy as np
 
-from train.predictions import Predictions, from_arrays, to_arrays
+from pipewave.residual.nets import load as weights
+from train.intervals import ENOUGH_ROWS
+from train.predictions import Floats, Predictions, from_arrays, to_arrays
 from train.rows import Ints, Rows
 from train.rows import from_arrays as rows_from
-from train.splits import by_name
+from train.splits import HELD_OUT, by_name
 
 FOLDER = Path(__file__).with_name("heldout")
 KINDS = ("fold", "logo", "lofo")
+UNSEEN = f"fold:{HELD_OUT}"  # of weights that ship
 EACH = 60  # rows of a GPU, stack, type and protocol
+PROTOCOL = 3 * ENOUGH_ROWS  # rows of a protocol at least, where there are: what settles an interval of its own
 ALIKE = ("gpu", "stack", "dtype", "protocol")
 COLUMNS = (*ALIKE, "family", "capability", "impl")
 
 
 def sample(rows: Rows, each: int = EACH) -> Ints:
-    """Indices of the rows that are kept, in order."""
-    codes = np.stack([rows.columns[name].codes for name in ALIKE])
+    """Indices of the rows that are kept, in order: more of each where that many of a protocol are few."""
+    protocol = rows.columns["protocol"].codes
+    kept = [_of_protocol(rows, np.flatnonzero(protocol == one), each) for one in np.unique(protocol)]
+    return np.sort(np.concatenate(kept))
+
+
+def _of_protocol(rows: Rows, index: Ints, each: int) -> Ints:
+    codes = np.stack([rows.columns[name].codes[index] for name in ALIKE])
     kind = np.unique(codes, axis=1, return_inverse=True)[1].reshape(-1)
-    return np.sort(np.concatenate([_spread(np.flatnonzero(kind == one), each) for one in np.unique(kind)]))
+    most = max(each, PROTOCOL // (kind.max() + 1))
+    return np.concatenate([_spread(index[kind == one], most) for one in np.unique(kind)])
 
 
 def _spread(index: Ints, most: int) -> Ints:
@@ -53,6 +64,20 @@ def _plain(rows: Rows) -> Rows:
     columns = {name: rows.columns[name] for name in COLUMNS}
     residual = np.exp(rows.residual).astype(np.float32).astype(np.float64)
     return Rows(np.zeros((len(rows), 0), np.float32), (), one, residual, one, rows.group, rows.fold, columns)
+
+
+def as_shipped(card: Path, rows: Rows) -> tuple[Floats, Floats]:
+    """What the weights of a card say of the rows that they never saw, in the order of `UNSEEN`."""
+    net, index = weights(card).net, by_name(UNSEEN, rows).score
+    text = {name: rows.columns[name].text()[index] for name in net.categories}
+    keys = np.array(["|".join(key) for key in zip(*text.values(), strict=True)])
+    mean, scale = np.empty(len(index)), np.empty(len(index))
+    for key in np.unique(keys):
+        at = np.flatnonzero(keys == key)
+        features = {name: rows.features[index[at], place].astype(float) for place, name in enumerate(rows.names)}
+        found = net(features, {name: str(values[at[0]]) for name, values in text.items()})
+        mean[at], scale[at] = found.mean, found.scale
+    return mean, scale
 
 
 def save(net: str, rows: Rows, predictions: Predictions, folder: Path = FOLDER) -> Path:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from pipewave.gpus import find
-from pipewave.kernels.base import Context
+from pipewave.kernels.base import Context, Family
 from pipewave.kernels.streaming.norm import RMSNORM, SILU, blocks
 from pipewave.residual.nets import trained
 
@@ -107,3 +107,24 @@ def test_widths_of_our_rows_held_out_of_training(kernel: str) -> None:
     measured = np.array([row["latency_us"] for row in held])
     assert np.abs(predicted / measured - 1).mean() < 0.05
     assert (measured >= pw.predict([from_dict(row["case"]) for row in held], "H200").floor_us).all()
+
+
+@pytest.mark.parametrize("gpu", ["A100", "A40", "H100"])
+@pytest.mark.parametrize(("family", "impl"), [(RMSNORM, "sarathi_rms_norm"), (SILU, "sarathi_silu_and_mul")])
+def test_one_element_a_thread_waits_in_every_loop(gpu: str, family: Family, impl: str) -> None:
+    """Such a kernel is never faster than one with 16-byte loads, and takes as long a loop whatever the columns."""
+
+    def took(rows: int, dim: int, name: str) -> float:
+        ctx = Context(find(gpu), protocol="profiler_warm", impl=name)
+        return float(family.analyse(_columns(rows=rows, dim=dim), ctx).base_s[0])
+
+    for rows in (1, 200, 20_000):
+        assert took(rows, 8192, impl) > took(rows, 8192, "")
+    assert took(20_000, 8192, impl) == pytest.approx(2.0 * took(20_000, 4096, impl), rel=0.05)
+
+
+def test_blocks_that_share_an_sm_issue_in_turn() -> None:
+    """An A40 holds one block an SM, an A100 two, which wait together: a loop of both takes less than two of one."""
+    loop = Context(find("A40"), impl="sarathi_rms_norm").rule("norm_scalar")
+    alone, both = loop["l2"] + loop["issues"], loop["l2"] + 2.0 * loop["issues"]
+    assert alone < both < 2.0 * alone

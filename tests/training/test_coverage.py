@@ -45,9 +45,9 @@ def test_a_sample_holds_out_what_the_run_held_out(tmp_path: Path) -> None:
 
 
 def test_every_gpu_and_stack_has_as_many_rows_in_a_sample() -> None:
-    rows = DATA.take(kept.sample(DATA, 20))
+    rows = DATA.take(kept.sample(DATA, 50))
     pairs = rows.columns["gpu"].codes * 100 + rows.columns["stack"].codes
-    assert set(np.bincount(pairs)[np.unique(pairs)]) == {20}
+    assert set(np.bincount(pairs)[np.unique(pairs)]) == {50}
 
 
 @pytest.mark.parametrize("unit", ["logo:A100", "logo:H200", "lofo:hopper", "fold:2"])

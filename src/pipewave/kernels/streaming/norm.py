@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from pipewave.kernels.streaming.stream import (
     StreamTimes,
     describe,
     done,
+    dram_bytes,
     generated,
     least_bytes,
     times,
@@ -51,9 +53,9 @@ class Blocks:
     fill: Array
 
 
-def blocks(gpu: GPU, rows: Array, dim: Array, smaller: bool) -> Blocks:
-    """One block a row, one 16-byte vector a thread and loop; `smaller` blocks from MANY_ROWS rows on."""
-    vectors = np.ceil(dim / VECTOR)
+def blocks(gpu: GPU, rows: Array, dim: Array, smaller: bool, vector: float = VECTOR) -> Blocks:
+    """One block a row, one vector of so many elements a thread and loop; `smaller` blocks from MANY_ROWS rows on."""
+    vectors = np.ceil(dim / vector)
     largest = np.where((rows >= MANY_ROWS) & smaller, SMALL_BLOCK, LARGEST_BLOCK)
     threads = WARP * np.ceil(np.minimum(vectors, largest) / WARP)
     per_sm = np.clip(np.floor(gpu.max_threads_per_sm / threads), 1.0, gpu.max_ctas_per_sm)
@@ -68,11 +70,28 @@ def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: StreamTimes) -> Arr
     return np.asarray(moving.start + overlapped(3, moving.base - moving.start, shape.rounds * shape.fill * life))
 
 
+def scalar_s(
+    gpu: GPU, shape: Blocks, rows: Array, loop: Mapping[str, float], moving: StreamTimes, missing: Array
+) -> Array:
+    """The same of a kernel with one element a thread and loop: blocks wait for memory in each, and the start covers
+    none of them; those that share an SM issue one after another (`norm_scalar` of the stack rules)."""
+    beside = np.clip(np.ceil(rows / gpu.sms), 1.0, shape.per_sm)
+    cycles = loop["l2"] + loop["dram"] * missing + loop["issues"] * beside
+    rounds = np.maximum(rows / (shape.per_sm * gpu.sms), 1.0)
+    life = rounds * shape.loops * cycles / (gpu.sustained_clock_mhz * 1e6)
+    return np.asarray(moving.start + overlapped(3, moving.base - moving.start, life))
+
+
 def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu: float) -> Analysis:
     """Analysis of a row-wise kernel with so many operations per output element."""
     rows, dim, gpu = cols["rows"], cols["dim"], ctx.gpu
-    shape, moving = blocks(gpu, rows, dim, net == "rmsnorm"), times(ctx, work, L2_SHARE)
-    base, elements = rowwise_s(gpu, shape, ROW_S[net], moving), rows * dim
+    loop, moving, elements = ctx.rule("norm_scalar"), times(ctx, work, L2_SHARE), rows * dim
+    shape = blocks(gpu, rows, dim, False, 1.0) if loop else blocks(gpu, rows, dim, net == "rmsnorm")
+    base = (
+        scalar_s(gpu, shape, rows, loop, moving, dram_bytes(gpu, ctx.protocol, work) / work.moved)
+        if loop
+        else rowwise_s(gpu, shape, ROW_S[net], moving)
+    )
     least = demand(
         len(rows),
         dram=least_bytes(gpu, ctx.protocol, work),
