@@ -53,17 +53,23 @@ def launched(
             then = Server.of(served, gpu, _decode(setup, launch, spec, flight), traffic.longest)
         except (DoesNotFit, CannotShard):
             continue  # a launch of a smaller model, or one that is cut otherwise
-        workers = launch.prefill.workers, launch.decode.workers
         maps = ", attention's output maps in NVFP4" if served is not spec else ""
-        way = _way(launch, gpu)
-        handing: dict[str, Any] = {
-            "way": way,
-            "handover_s": 1e-3 * handover_ms(engine),
-            "send_s": 1e-3 * send_ms(engine, *way),
-        }
-        handing |= {"late": late(engine, first.setup.exchange or "")}
-        return Disaggregated(first, then, workers, **handing), _note(launch) + maps
+        return _pools(launch, gpu, engine, first, then), _note(launch) + maps
     return None
+
+
+def _pools(launch: Launch, gpu: str, engine: str, first: Server, then: Server) -> Disaggregated:
+    """Prefill and decode engines as a launch joins them."""
+    way = _way(launch, gpu)
+    return Disaggregated(
+        first,
+        then,
+        (launch.prefill.workers, launch.decode.workers),
+        way=way,
+        handover_s=1e-3 * handover_ms(engine),
+        send_s=1e-3 * send_ms(engine, *way),
+        late=late(engine, first.setup.exchange or ""),
+    )
 
 
 def _way(launch: Launch, gpu: str) -> tuple[str, str]:

@@ -37,13 +37,9 @@ def explain(table: Any, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
     us = fitted.us(columns)[0]
     config = table.select(**shape)
     number = {tuple(c.items()): i for i, c in enumerate(table.configs)}
-    chosen = number[tuple(config.items())]
-    constant = {"head_dim": int(kernel.rsplit("_", 1)[1])} if family(kernel) in ("prefill", "decode") else {}
-    of = space(kernel)
-    default = of.configs.index(of.default(shape | constant))
+    chosen, default = number[tuple(config.items())], _default(kernel, shape)
     order = [chosen, *(i for i in np.argsort(us, kind="stable").tolist() if i != chosen)][:rows]
-    if default not in order:
-        order.append(default)
+    order += [default] if default not in order else []
     design = wave.design(mapper(kernel)(columns, fitted.config), fitted.sms, fitted.resident)[0] * fitted.law
     candidates = [
         _row(table, i, us, design, "chosen" if i == chosen else "default" if i == default else "") for i in order
@@ -53,6 +49,13 @@ def explain(table: Any, shape: dict[str, int], rows: int = 8) -> dict[str, Any]:
             "regret_bound": bound(us, fitted.sigma, chosen), "speed_up": float(us[default] / us[chosen]),
             "provenance": f"{'profiled domain' if inside else 'extrapolated'}, table {table.table.sha256[:12]}, "
                           f"{table.table.meta['env']['gpu']}"}  # fmt: skip
+
+
+def _default(kernel: str, shape: dict[str, int]) -> int:
+    """Which configuration runs without a table."""
+    constant = {"head_dim": int(kernel.rsplit("_", 1)[1])} if family(kernel) in ("prefill", "decode") else {}
+    of = space(kernel)
+    return of.configs.index(of.default(shape | constant))
 
 
 def bound(us: Any, sigma: Any, chosen: int) -> float:
