@@ -140,6 +140,11 @@ def meant_or_known(word: str, known: Iterable[str]) -> str:
     return did_you_mean(word, words) or " known: " + ", ".join(sorted(words))
 
 
+def cause(problem: Exception) -> str:
+    """Why a file could not be read or written, without its name, which the message begins with."""
+    return getattr(problem, "strerror", None) or str(problem)
+
+
 def close_to(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """As `did_you_mean` at another likeness, from 0 (any word) to 1 (the word itself)."""
     lowered = {name.lower(): name for name in known}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from pipewave.cli import build
 from pipewave.errors import BadInput, UnknownGPU, UnknownKernel, UnsupportedDtype
-from pipewave.gpus import find
+from pipewave.gpus import find, names
 from pipewave.prediction.said import compared
 
 GEMM = ["predict", "gemm", "64", "4096", "4096", "--gpu"]
@@ -95,6 +98,19 @@ def test_a_field_by_a_wrong_name_is_refused_by_that_name(words: str, field: str,
     with pytest.raises(BadInput, match=re.escape(told)) as refused:
         CliRunner().invoke(build(), ["predict", "gemm", *words.split()], catch_exceptions=False)
     assert refused.value.field == field
+
+
+def test_all_gpus_are_compared_in_the_order_of_their_list() -> None:
+    found = CliRunner().invoke(build(), ["predict", "gemm", "64", "64", "64", "--gpu", "all", "--format", "json"])
+    assert [row["gpu"] for row in json.loads(found.stdout)["predictions"]] == [find(name).name for name in names()]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_table_is_shown_where_letters_are_few(encoding: str) -> None:
+    words = [sys.executable, "-m", "pipewave", "predict", "gemm", "64", "64", "64"]
+    found = subprocess.run(words, capture_output=True, env=os.environ | {"PYTHONIOENCODING": encoding})
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert "H200" in found.stdout.decode(encoding)
 
 
 def test_an_unknown_kernel_is_told_the_nearest_one() -> None:

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -80,6 +81,8 @@ def main() -> None:
     if sys.stdout is None:
         raise SystemExit("error: standard output is closed" if sys.stderr else 2)
     gc.set_threshold(COLLECTED_AFTER)
+    if isinstance(sys.stdout, TextIOWrapper):  # µ and bars where a file or a terminal knows other letters
+        sys.stdout.reconfigure(errors="replace")
     try:
         build()(args=spelled(build(), sys.argv[1:]))
     except PipewaveError as error:

@@ -15,7 +15,7 @@ from pipewave.calls.lists import integers
 from pipewave.cli.sizes import in_order
 from pipewave.kernels import Family, family_of
 
-GPU_HELP = "GPU name or spec file; several separated by commas are compared."
+GPU_HELP = "GPU name or spec file; several separated by commas, or all, are compared."
 
 
 class Kernel(TyperCommand):

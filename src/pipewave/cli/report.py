@@ -69,7 +69,7 @@ def _only(what: str, rest: Sequence[str]) -> Path:
 
 
 def _put(text: str, out: str) -> None:
-    from pipewave.errors import BadFile
+    from pipewave.errors import BadFile, cause
 
     if out == "-":
         sys.stdout.write(text)
@@ -77,4 +77,4 @@ def _put(text: str, out: str) -> None:
     try:
         Path(out).write_text(text, encoding="utf-8")
     except (OSError, ValueError) as problem:
-        raise BadFile(f"{out}: cannot be written ({problem})", field="out") from problem
+        raise BadFile(f"{out}: cannot be written ({cause(problem)})", field="out") from problem

@@ -11,7 +11,7 @@ from pipewave.calls.fields import defaults
 from pipewave.cli.render import bar, check_format, ends, show
 from pipewave.cli.streams import print_notes
 from pipewave.errors import BadInput, UnsupportedDtype
-from pipewave.gpus import GPU, find
+from pipewave.gpus import GPU, find, names
 from pipewave.prediction.api import Explanation, explain
 from pipewave.prediction.said import compared
 from pipewave.software.known import LEVELS
@@ -31,7 +31,8 @@ def compare(call: Call, gpus: str, protocol: str, form: str) -> int:
         UnknownGPU, BadInput: a name, the protocol or the form is none.
     """
     check_format(form)
-    asked = [find(word.strip()) for word in gpus.split(",") if word.strip()]
+    words = names() if gpus.strip().lower() == "all" else gpus.split(",")
+    asked = [find(word.strip()) for word in words if word.strip()]
     if not asked:
         raise BadInput(f"gpu = {gpus!r}: name one, or several separated by commas", field="gpu")
     found = [(gpu, _answer(call, gpu, protocol)) for gpu in asked]

@@ -47,11 +47,11 @@ def query(
 
 
 def _text(question: str) -> str:
-    from pipewave.errors import BadFile
+    from pipewave.errors import BadFile, cause
 
     if not question.startswith("@"):
         return question
     try:
         return Path(question[1:]).read_text("utf-8")
     except (OSError, ValueError) as problem:
-        raise BadFile(f"{question[1:]}: cannot be read ({problem})", field="question") from problem
+        raise BadFile(f"{question[1:]}: cannot be read ({cause(problem)})", field="question") from problem

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pipewave.errors import BadFile
+from pipewave.errors import BadFile, cause
 from pipewave.traces import chrome, jsonstream, ncu, nsys, nsys_csv
 from pipewave.traces.trace import Trace
 
@@ -36,7 +36,7 @@ def read(path: str | Path) -> Trace:
                 return nsys.from_file(path)
         data = Path(path).read_bytes()
     except (OSError, ValueError) as problem:
-        raise BadFile(f"{path}: cannot be read ({problem})", field="file") from problem
+        raise BadFile(f"{path}: cannot be read ({cause(problem)})", field="file") from problem
     return parse(data, str(path))
 
 
