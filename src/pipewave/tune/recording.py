@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.errors import BadFile
+from pipewave.errors import BadFile, cause
 from pipewave.files.sealed import replace
 
 TEST, ANCHOR, WAVE = 0, 1, 2  # roles of a shape: scored only, fitted (random), fitted (placed on waves)
@@ -60,7 +60,7 @@ class Recording:
                 meta = json.loads(data["meta"].tobytes())
                 return Recording(meta, *(data[name] for name in Recording.__slots__ if name != "meta"))
         except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise BadFile(f"{path} is not a readable recording: {error}", field="path") from error
+            raise BadFile(f"{path} is not a readable recording: {cause(error)}", field="path") from error
 
 
 @dataclass(slots=True)
