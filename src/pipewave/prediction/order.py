@@ -4,10 +4,12 @@ A net that answers beyond its rows may say otherwise, so there an answer is held
 with its sizes halved (`Family.grows`), answered by the same kernel, is a least; the GPU that a what-if was made of is a
 least or a most where all its changed rates point one way. Everywhere, a call that leaves a kernel out (`Family.extra`:
 a product of operands that come quantised) takes no longer than the call with it: rows mostly hold one of both only.
-Below a size at which libraries run another kernel, often a
-slow one, a call is no least for others, and the next size is a most for it. Where the GPU was measured, calls of usual
+Below a size at which libraries run another kernel, often a slow one, a call is no least for others, and the next size
+is a most for it. Where the GPU was measured, calls of usual
 sizes are not compared: rows decide there (a library may well run a wider product by a faster kernel), and a call costs
-no more than before. Nor are they on a copy of such a GPU: with nothing changed that matters it is the GPU.
+no more than before. Nor are they on a copy of such a GPU: with nothing changed that matters it is the GPU. Measured
+products are now and then faster than smaller ones, the same ones on kindred GPUs: where a GPU of the generation was
+measured, a call may be as far out of order as there.
 """
 
 from __future__ import annotations
