@@ -280,3 +280,28 @@ def test_sixteen_bit_types_take_the_same_time(case: dict[str, Any], gpu: str, pr
         for dtype in ("bf16", "fp16")
     )
     assert other == pytest.approx(one, rel=0.1)
+
+
+HEADS = ({"heads": 32, "kv_heads": 8}, {"heads": 64, "kv_heads": 8, "head_dim": 64, "window": 128, "sinks": True})
+LENGTHS = {"decode": ([1] * 32, [8192] * 32), "prefill": ([2048] * 4, [2048] * 4)}
+
+
+@pytest.mark.parametrize(("gpu", "twin"), [("B300", "B200"), ("GB300", "GB200"), ("H20", "H200"), ("L4", "L40S")])
+@pytest.mark.parametrize("stack", ["sglang-0.5.8", "sglang-0.5.10", "sglang-0.5.14", "vllm-0.20.0", "vllm-0.22.1"])
+@pytest.mark.parametrize("lengths", sorted(LENGTHS))
+def test_a_gpu_without_rows_runs_what_its_generation_was_measured_with(
+    gpu: str, twin: str, stack: str, lengths: str
+) -> None:
+    """Rows of a version on a GPU of the generation come before a rule of what its code takes by default."""
+    for heads in HEADS:
+        call = pw.attention(*LENGTHS[lengths], **heads)
+        own, measured = (pw.predict(call, name, protocol="graph", stack=stack) for name in (gpu, twin))
+        assert (own.stack, own.impl) == (measured.stack, measured.impl)
+
+
+@pytest.mark.parametrize(("named", "newest"), [("vllm-0.25.0", "vllm-0.24.0"), ("sglang-0.5.15", "sglang-0.5.14")])
+def test_a_version_after_the_newest_is_answered_as_the_newest(named: str, newest: str) -> None:
+    """On a GPU that was measured with older ones only, too."""
+    after, last = (pw.predict(pw.gemm(64, 4096, 4096), "A100", protocol="graph", stack=s) for s in (named, newest))
+    assert (after.stack, after.software) == (newest, "nearest_version")
+    assert after.latency_us == pytest.approx(last.latency_us, rel=0.02)

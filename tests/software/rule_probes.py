@@ -98,7 +98,7 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *(("L40S", "graph", case | {"stack": "vllm-0.22.0", "impl": "vllm_flash_attn"}) for case in (DECODE, PROMPT)),
         *(("A100", protocol, DECODE | {"stack": stack})
           for protocol, stack in (("cold", "sglang-0.5.10"), ("graph", "sglang-0.5.14"))),
-        ("A40", "graph", DECODE | {"stack": "sglang-0.5.9"}),
+        ("A40", "graph", DECODE | {"stack": "sglang-0.5.10.post1"}),
         *(("H200", "graph", DECODE | {"stack": "sglang-0.5.14", "impl": impl, "kv_lens": [32768] * 64, "window": 8192})
           for impl in ("flash_attention", "triton")),
         *((gpu, "graph", case | {"stack": "trtllm-1.3.0rc20", "impl": "torch_flow", "dtype": "fp8"})

@@ -20,6 +20,7 @@ from pipewave.software.known import (
     LEVELS,
     SIXTEEN_BIT,
     Choice,
+    Known,
     Query,
     alike,
     choose,
@@ -151,7 +152,7 @@ def _runs(
 ) -> Runs:
     """The implementation asked for, or the one the stack runs; types are crossed where none is known, with a note."""
     stack, note = choice.measured_as, _unknown_impl(net, impl)
-    found = impl or _by_rule(net, query, choice, gpu, selectors)
+    found = impl or _by_rule(net, query, choice, gpu, selectors, card.known)
     found = found or card.impl(stack, gpu.compute_capability, query.dtype, selectors, net)
     if not found and (found := card.impl_of_other_types(stack, gpu.compute_capability)):
         note = f"no kernel of {query.dtype} is known of {stack}; answered as {found}, measured on other types"
@@ -164,9 +165,11 @@ def _runs(
     return Runs(found, level, note)
 
 
-def _by_rule(net: str, query: Query, choice: Choice, gpu: GPU, selectors: tuple[str, ...]) -> str:
-    """What the code of a version takes by default, where no row of that version on the GPU says it."""
-    if not query.stack or choice.level == LEVELS[0]:
+def _by_rule(net: str, query: Query, choice: Choice, gpu: GPU, selectors: tuple[str, ...], known: Known) -> str:
+    """What the code of a version takes by default, where no row of that version on the GPU's generation says it."""
+    named = choice.measured_as == query.stack
+    rows = known.exactly(query.kind, query.protocol, choice.measured_as).of_generation(gpu.compute_capability)
+    if not query.stack or choice.level == LEVELS[0] or (named and rows.gpus(choice.measured_as)):
         return ""
     return default_impl(net, query.stack, gpu, query.dtype, query.protocol, causal="False" not in selectors)
 

@@ -162,12 +162,11 @@ def _own_of_other_types(known: Known, of_type: Sequence[str], query: Query) -> C
 
 
 def _substituted(pool: Known, known: Sequence[str], query: Query, usual: str | None) -> Choice:
-    """The nearest version, on this GPU or else on one of its generation if any is measured there; else another
-    framework."""
+    """The nearest version, on GPUs of this generation if any is measured there; else another framework."""
     here, name = pool.stacks(query.gpu), str(query.stack)
     changed = changes(name, query.dtype, query.net, query.capability)
-    tried = (here, pool.of_generation(query.capability).stacks(), known)
-    near = next(filter(None, (stacks.nearest(name, some, changed) for some in tried)), None)
+    tried = ({*here, *pool.of_generation(query.capability).stacks()}, known)
+    near = next(filter(None, (stacks.nearest(name, sorted(some), changed) for some in tried)), None)
     used = near or (usual if usual in known else None) or (here or known)[-1]
     text = used if query.gpu in pool.gpus(used) else f"{used}: {_where(pool, used)}"
     return Choice(used, used, LEVELS[2] if near else LEVELS[3], _note(query, text))
