@@ -27,7 +27,7 @@ from pipewave.software.known import Ran, kind_of, nested
 from pipewave.software.stacks import framework, version
 from train.ceilings import shipped_shifts
 from train.evaluate import held_out
-from train.intervals import calibrated, informative
+from train.intervals import Held, calibrated, informative
 from train.predictions import Predictions, load_predictions
 from train.record import of_run
 from train.rows import Ints, Rows
@@ -171,10 +171,15 @@ def replace_unseen(card_path: Path, rows: Rows, predictions: Predictions) -> Pat
     card = json.loads(card_path.read_text(encoding="utf-8"))
     familiar = {name: one for name, one in card["intervals"].items() if name.partition("|")[0] not in BASES[1:]}
     measured = {name: Interval(**one) for name, one in familiar.items() if name.partition("|")[0] == BASES[0]}
-    found = calibrated(informative(held_out(rows, predictions)), familiar=measured)
+    found = calibrated(informative(_whole(held_out(rows, predictions))), familiar=measured)
     card["intervals"] = familiar | {name: one.given() for name, one in found.items() if name not in measured}
     card_path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return card_path
+
+
+def _whole(parts: Mapping[str, Held]) -> dict[str, Held]:
+    """Parts that nothing is known of: not those of which a few rows are."""
+    return {name: part for name, part in parts.items() if name.partition(":")[0] in KINDS}
 
 
 def held_to(rows: Rows, ceiling: Path, ceiling_rows: Rows | None) -> dict[str, Any]:
@@ -192,7 +197,7 @@ def defaults(rows: Rows) -> dict[str, Any]:
 def intervals(rows: Rows, run: Path) -> dict[str, dict[str, float]]:
     """What cards carry: intervals of held-out rows, but for the fold that shipped weights are scored on."""
     parts = held_out(rows, load_predictions(run))
-    others = {name: part for name, part in parts.items() if name.partition(":")[0] in KINDS and name != UNSEEN}
+    others = {name: part for name, part in _whole(parts).items() if name != UNSEEN}
     found = calibrated(informative(others))
     return {basis: interval.given() for basis, interval in found.items()}
 

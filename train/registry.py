@@ -135,9 +135,10 @@ def further(net: str, rows: Rows, card: Path) -> dict[str, Any]:
 
 
 def unseen(net: str, rows: Rows, card: Path) -> dict[str, Any]:
-    """The plan of members that see what the weights of a card see, but not a GPU or an architecture at a time."""
+    """The plan of members that see what the weights of a card see, but not a GPU or an architecture at a time, or but a
+    few rows of one."""
     whole = plan(net, "net", rows)
-    without = [name for name in whole["splits"] if name.startswith(("logo:", "lofo:"))]
+    without = [name for name in whole["splits"] if name.startswith(("logo:", "lofo:", "few:"))]
     return whole | {"splits": without, "features": list(load(card).net.features)}
 
 

@@ -5,7 +5,8 @@ for these as a user asks, on shapes that are not held out of the weights that sh
 of the width that known software would have, chosen and covered as `train.intervals` does, every GPU and version alike.
 
 No member lacks a whole framework. How far another one's kernels are from those asked for, two frameworks on one GPU
-show: rows of each are asked as the other's newest version there (`--crossed`), and settle `other_framework`.
+show: rows of each are asked as the other's newest version there (`--crossed`), and settle `other_framework`. A type
+that one framework alone has rows of gets the widest that any net of those tables needs: its kernels are its own.
 
 Nets that one library answers as a whole (`one_width` of `train.small.Small`) get one half-width, from the rows of all.
 """
@@ -25,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from pipewave.residual.card import Interval, half_width
-from pipewave.software.known import LEVELS
+from pipewave.software.known import LEVELS, Known, from_nested
 from pipewave.software.stacks import framework, version
 from train.__main__ import RUNS, WEIGHTS
 from train.intervals import LEVEL, POWERS, TOLERANCE, Floats, balance
@@ -85,6 +86,26 @@ def crossed(frames: Mapping[str, pd.DataFrame]) -> dict[str, list[Outcome]]:
 def one_width_of(outcomes: Sequence[Outcome]) -> Interval:
     """The half-width that holds answers for a framework from another's rows, GPUs and frameworks asked for alike."""
     return one_width(np.array([abs(one.off) for one in outcomes]), [_cell(one) for one in outcomes])
+
+
+def of_one_framework(rows: Known) -> tuple[str, ...]:
+    """Types of which a single framework has rows: nothing shows how far another's kernels are from them."""
+    frameworks: dict[str, set[str]] = defaultdict(set)
+    for row in rows.rows:
+        frameworks[row.kind.partition(",")[0]].add(framework(row.stack))
+    return tuple(sorted(dtype for dtype, known in frameworks.items() if len(known) == 1))
+
+
+def settle_crossed(weights: Path, tables: Sequence[str]) -> Iterator[str]:
+    """Put what answers from another framework are off by into the cards; a line for each net."""
+    found = crossed(_frames(tables))
+    width = {net: one_width_of(outcomes) for net, outcomes in found.items()}
+    widest = max(width.values(), key=lambda one: one.multiple)
+    for net, outcomes in found.items():
+        card = weights / f"{net}.json"
+        alone = of_one_framework(from_nested(json.loads(card.read_text(encoding="utf-8"))["software"]))
+        told = put(card, {FURTHEST: width[net]} | {f"{FURTHEST}|{dtype}": widest for dtype in alone})
+        yield f"{told}; a GPU left out: {inside_on_others(outcomes):.1f} % inside"
 
 
 def inside_on_others(outcomes: Sequence[Outcome]) -> float:
@@ -205,10 +226,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--crossed", action="store_true", help="settle answers from another framework alone")
     options = parser.parse_args(argv)
     if options.crossed:
-        for net, outcomes in crossed(_frames(options.table or TABLES)).items():
-            inside = inside_on_others(outcomes)
-            told = put(options.weights / f"{net}.json", {FURTHEST: one_width_of(outcomes)})
-            print(f"{told}; a GPU left out: {inside:.1f} % inside")
+        for line in settle_crossed(options.weights, options.table or TABLES):
+            print(line)
         return 0
     by_net = defaultdict(list)
     for one in (one for found in left_out(options.runs, options.table or TABLES).values() for one in found):

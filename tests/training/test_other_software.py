@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
+import pipewave as pw
+from pipewave.software.known import Known, Ran
 from train.outcomes import Outcome
-from train.software import CELLS, asked_as_others, inside_on_others, one_width, together
+from train.software import CELLS, asked_as_others, inside_on_others, of_one_framework, one_width, together
 
 
 def outcome(net: str, stack: str, off: float, software: str = "nearest_version") -> Outcome:
@@ -49,3 +52,26 @@ def test_a_gpu_is_held_by_what_the_others_say() -> None:
     calm = [outcome("gemm", stack, 0.1) for stack in ("vllm-0.24.0", "sglang-0.5.14") for _ in range(10)]
     far = [Outcome("gemm", "gemm", "bf16", "L40S", "vllm-0.24.0", "measured", "measured_gpu", 0.9, 0.05)] * 10
     assert round(inside_on_others([*calm, *far]), 1) == 66.7
+
+
+def test_types_of_one_framework_are_told_from_those_of_several() -> None:
+    rows = [
+        ("vllm-0.24.0", "bf16"),
+        ("trtllm-1.0.0", "bf16"),
+        ("trtllm-1.0.0", "int4"),
+        ("trtllm-1.2.0rc5", "int4,fp8"),
+    ]
+    known = Known(frozenset(Ran("graph", stack, kind, "H200", "default") for stack, kind in rows))
+    assert of_one_framework(known) == ("int4",)
+
+
+@pytest.mark.parametrize("gpu", ["H200", "A100", "B200"])
+def test_another_frameworks_four_bit_weights_are_as_uncertain_as_its_other_kernels(gpu: str) -> None:
+    """One framework's kernels of INT4 weights are known; those of another are not theirs, as cuBLAS is everyone's."""
+    asked = {"kernel": "gemm", "m": [1, 16, 64, 1024], "n": 4096, "k": 4096}
+    known, other = (pw.predict(asked | {"dtype": "int4"}, gpu, protocol="graph", stack=stack)
+                    for stack in ("trtllm-1.2.0rc5", "vllm-0.24.0"))  # fmt: skip
+    assert np.allclose(known.latency_us, other.latency_us, rtol=0.01)  # another version of the same kernels
+    assert np.all(other.high_us / other.latency_us >= 2.0)
+    bf16 = pw.predict(asked, "B200", protocol="graph", stack="vllm-0.24.0")
+    assert np.all(bf16.high_us / bf16.latency_us < 1.5)
