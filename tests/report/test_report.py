@@ -135,6 +135,15 @@ def test_plan_report_holds_the_front_and_the_launch_command() -> None:
     assert all(f"{row['tpot_ms']:.4g}" in page for row in answer["front"])
 
 
+def test_a_plan_report_marks_designs_whose_interval_straddles_a_limit() -> None:
+    answer = plan()
+    first, *others = answer["front"]
+    doubted = report(answer | {"front": [first | {"sure": "perhaps"}, *others]})
+    assert "straddles its limit" in doubted and "perhaps" in doubted
+    certain = report(answer | {"front": [row | {"sure": "yes"} for row in answer["front"]]})
+    assert "straddles" not in certain and "perhaps" not in certain
+
+
 def test_a_plan_without_a_winner_is_a_report_too() -> None:
     query = PlanQuery(model="Llama-3.1-8B", gpus=["L4"], input_len=256, output_len=32, tpot_ms=0.001, tp=[1], max_num_seqs=[1],
                   max_num_batched_tokens=[2048])  # fmt: skip

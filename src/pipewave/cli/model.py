@@ -50,7 +50,8 @@ def model_command(
     from pipewave.cli.render import facts, table
 
     title = f"{spec.name} ({spec.model_type}): {found.pattern}"
-    table(rows(spec, parallel) if matrices else list(_lines(found)), title=title, droppable=("what", "precision"))
+    lines = rows(spec, parallel) if matrices else list(_lines(found))
+    table(lines, title=title, droppable=("precision", "parameters M", "what"))
     facts({k: v for k, v in totals.items() if k not in ("model", "model_type")})
 
 

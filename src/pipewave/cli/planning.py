@@ -56,7 +56,6 @@ SAME_HIDDEN = (
 )  # shown where the designs differ in them
 INTERVALS = {"ttft_ms": "TTFT 90 %", "tpot_ms": "TPOT 90 %"}
 MOST_REFUSED = 8  # lines of what is not possible
-PERHAPS = "perhaps"  # in the column `sure`
 DROPPABLE = tuple(INTERVALS.values())
 HIDDEN = ("e2e_ms", *(f"{name}_{side}" for name in INTERVALS for side in ("low", "high")))
 
@@ -183,6 +182,8 @@ def _front(designs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _doubtful(name: str, designs: list[dict[str, Any]]) -> bool:
     """Whether a column says of any design that it may miss a limit, which no reader must miss."""
+    from pipewave.planning.search import PERHAPS
+
     return name == "sure" and any(row[name] == PERHAPS for row in designs)
 
 
@@ -200,6 +201,7 @@ def _named(name: str, value: Any, ends: dict[str, str]) -> tuple[tuple[str, Any]
 
 def _show(answer: dict[str, Any]) -> None:
     from pipewave.cli.render import table
+    from pipewave.planning.search import PERHAPS, STRADDLES
 
     designs, met = answer["designs"], answer["meet_the_limits"]
     print(f"{designs:,} design{'s'[: designs != 1]} of {answer['model']}, {met:,} meet{'s'[: met == 1]} the limits")
@@ -209,7 +211,7 @@ def _show(answer: dict[str, Any]) -> None:
             title = "best of each GPU, by tokens a second and GPU"
             table(_front(answer["best_by_gpu"]), title=title, droppable=DROPPABLE)
         if _doubtful("sure", [*answer["front"], *answer["best_by_gpu"]]):
-            print(f"{PERHAPS}: the 90 % interval of TTFT or TPOT straddles its limit")
+            print(f"{PERHAPS}: {STRADDLES}")
         changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
         if changes:
             table(changes, title="what would move the winner: change in %")

@@ -147,7 +147,12 @@ def kind_of(mixer: Mixer) -> str:
 
 
 def shape_of(mixer: Mixer) -> str:
-    """Heads and widths."""
+    """Heads, widths, and how many keys a query sees where not all."""
+    window = getattr(mixer, "window", None)
+    return _widths(mixer) + (f", window {window}" if window else "")
+
+
+def _widths(mixer: Mixer) -> str:
     if isinstance(mixer, Gqa):
         wide = f"{mixer.head_dim}" + (f" and {mixer.v_dim}" if mixer.value_dim else "")
         return f"{mixer.heads} heads, {mixer.kv_heads} kv, {wide} wide"
@@ -161,8 +166,7 @@ def shape_of(mixer: Mixer) -> str:
 
 def facts_of(mixer: Mixer) -> list[str]:
     """What else a mixer is known by."""
-    window, indexer = getattr(mixer, "window", None), getattr(mixer, "indexer", None)
-    facts = [f"window {window}"] if window else []
+    facts, indexer = list[str](), getattr(mixer, "indexer", None)
     if isinstance(mixer, Gqa):
         facts += [f"chunks of {mixer.chunk}"] if mixer.chunk else []
         facts += ["sinks"] if mixer.sinks else []

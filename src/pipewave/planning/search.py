@@ -35,6 +35,7 @@ ELASTIC = {
     "power": "tdp_w",
     "memory size": "dram_gib",
 }
+PERHAPS, STRADDLES = "perhaps", "the 90 % interval of TTFT or TPOT straddles its limit"  # of a design's `sure`
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class Plan:
         row = self.designs.row(index)
         limits = {name: limit for name in TIMES if (limit := getattr(self.question, name)) is not None}
         straddles = any(row[f"{name}_low"] <= limit < row[f"{name}_high"] for name, limit in limits.items())
-        return row | {"sure": "perhaps" if straddles else "yes"}
+        return row | {"sure": PERHAPS if straddles else "yes"}
 
     def notes(self) -> list[str]:
         """What the model, the kernels of the designs shown and the winner's interval rest on, each once."""

@@ -13,7 +13,7 @@ FRONT = {
     "gpu": "GPU", "gpus": "GPUs", "tp": "TP", "pp": "PP", "ep": "EP", "engine": "engine", "kv_dtype": "KV cache",
     "max_num_seqs": "batch", "max_num_batched_tokens": "step tokens", "ttft_ms": "TTFT ms", "tpot_ms": "TPOT ms",
     "range": "90 %", "tokens_per_s_per_gpu": "tokens/s/GPU",
-    "tokens_per_s_per_user": "tokens/s/user", "usd_per_million_tokens": "USD / M tokens",
+    "tokens_per_s_per_user": "tokens/s/user", "usd_per_million_tokens": "USD / M tokens", "sure": "sure",
 }  # fmt: skip
 USUAL = ("pp", "ep", "engine", "kv_dtype", "max_num_batched_tokens")
 COST, RATE, SPEED = "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user"
@@ -46,11 +46,16 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
 
 def _table(front: Sequence[Mapping[str, Any]]) -> Table:
     """The front without columns that say the same in every row."""
-    rows = [{**row, "range": f"{number(row['tpot_ms_low'])} – {number(row['tpot_ms_high'])}"} for row in front]
+    from pipewave.planning.search import PERHAPS, STRADDLES
+
+    doubt = any(row.get("sure") == PERHAPS for row in front)
+    rows = [{**row, "range": f"{number(row['tpot_ms_low'])} – {number(row['tpot_ms_high'])}",
+             "sure": row.get("sure") if doubt else None} for row in front]  # fmt: skip
     alike = [name for name in USUAL if len({row[name] for row in rows}) == 1]
     columns = {name: head for name, head in FRONT.items() if name not in alike}
     same = ", ".join(f"{FRONT[name]} {rows[0][name]}" for name in alike)
-    return table_of("Pareto front, cheapest first", rows, columns, f"All with {same}." if same else "")
+    told = [f"All with {same}."] * bool(same) + [f"{PERHAPS}: {STRADDLES}."] * doubt
+    return table_of("Pareto front, cheapest first", rows, columns, " ".join(told))
 
 
 def _winner(row: Mapping[str, Any]) -> Facts:
