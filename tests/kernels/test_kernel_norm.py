@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
+from bench import norm_lines
 from pipewave.gpus import find
 from pipewave.kernels.base import Context, Family
-from pipewave.kernels.streaming.norm import RMSNORM, SILU, blocks
+from pipewave.kernels.streaming.norm import RMSNORM, SILU, blocks, row_start
 from pipewave.residual.nets import trained
+from pipewave.software.stack_rules import constant
 
 OWN = Path(__file__).parents[2] / "data" / "measured" / "h200"
 SIZES = st.integers(1, 1 << 17), st.integers(1, 1 << 15)
@@ -128,3 +130,21 @@ def test_blocks_that_share_an_sm_issue_in_turn() -> None:
     loop = Context(find("A40"), impl="sarathi_rms_norm").rule("norm_scalar")
     alone, both = loop["l2"] + loop["issues"], loop["l2"] + 2.0 * loop["issues"]
     assert alone < both < 2.0 * alone
+
+
+def test_only_norms_in_place_lose_time_to_rows_inside_a_line() -> None:
+    many, dims = np.array([1024.0, 1024.0, 8.0]), np.array([8192.0, 8200.0, 8200.0])
+    in_place, elsewhere = (row_start(many, dims, fused, "cold") for fused in (True, False))
+    assert in_place[0] == in_place[2] == 1.0
+    assert in_place[1] > 1.1
+    assert (elsewhere == 1.0).all()
+    assert (row_start(many, dims, True, "graph") == 1.0).all()
+
+
+def test_the_rule_of_row_starts_is_the_mean_of_its_committed_fits() -> None:
+    fits = []
+    for card, second in norm_lines.CARDS[:2]:
+        cases, off = norm_lines.below(card, second)
+        at = [norm_lines.concerned(case) for case in cases]
+        fits.append(float(np.median(off[at])))
+    assert constant("norm_row_start", protocol="cold", in_place=True) == pytest.approx(np.mean(fits), abs=0.03)

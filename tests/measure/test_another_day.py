@@ -11,6 +11,9 @@ import pytest
 from bench import another_day, another_day_cases
 from bench.card_blind import DATA
 from pipewave.errors import BadInput
+from pipewave.gpus import find
+from pipewave.kernels.attention.engine import Case
+from pipewave.kernels.attention.tilings import fa3
 from pipewave.measure import collectives, plan
 from pipewave.measure.pack import rows
 
@@ -68,3 +71,16 @@ def test_both_h200s_are_different_cards() -> None:
     assert not {e["card"] for e in first.values() if "gpus" not in e} & {
         e["card"] for e in other.values() if "gpus" not in e
     }
+
+
+def test_heads_of_96_are_decoded_by_the_tiles_that_their_kernels_name() -> None:
+    found = rows(DATA / "h100" / another_day.PLACE / "attention.json.gz")
+    names = {
+        kernel["name"]
+        for row in found
+        if row["case"]["head_dim"] == 96 and max(row["case"]["q_lens"]) == 1
+        for kernel in row.get("kernels", ())
+    }
+    facts = {"causal": True, "fp8": False, "paged": True, "latent": False, "framework": "vllm", "version": (0, 22, 1)}
+    tile = fa3(Case(find("H100"), 96, **facts)).decode
+    assert any(f"cute::C<{tile.rows}>, cute::C<{tile.keys}>, cute::C<96>" in name for name in names)

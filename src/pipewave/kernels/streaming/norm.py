@@ -29,6 +29,7 @@ from pipewave.physics.demand import Array, demand
 from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import wave_efficiency, waves
+from pipewave.software.stack_rules import constant
 
 if TYPE_CHECKING:
     from pipewave.kernels.faces import Faces
@@ -40,6 +41,7 @@ MANY_ROWS, SMALL_BLOCK = 256.0, 256.0  # vLLM's norms use smaller blocks where r
 ROW_S = {"rmsnorm": 2.4e-6, "silu_and_mul": 1.0e-6}
 L2_SHARE = 0.3  # less than plain copies draw
 LOOP_CYCLES = 40.0  # each further vector of a thread
+LINE, START_ROWS = 128.0, 100.0  # bytes of a cache line; fewer rows wait for other things
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,17 @@ def scalar_s(
     return np.asarray(moving.start + overlapped(3, moving.base - moving.start, life))
 
 
+def row_start(rows: Array, dim: Array, in_place: bool, protocol: str) -> Array:
+    """Factor on the time of norms in place whose rows start inside a cache line.
+
+    Each load and store of a warp then touches a line more, and neighbours write parts of one line
+    (`python -m bench.norm_lines`). Norms that write elsewhere show nothing of it.
+    """
+    lost = constant("norm_row_start", protocol=protocol, in_place=in_place)
+    inside = (ACTIVATION_BYTES * dim % LINE > 0) & (rows >= START_ROWS)
+    return np.asarray(np.exp(lost * inside))
+
+
 def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu: float) -> Analysis:
     """Analysis of a row-wise kernel with so many operations per output element."""
     rows, dim, gpu = cols["rows"], cols["dim"], ctx.gpu
@@ -113,7 +126,8 @@ def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu
         "ragged": (dim % VECTOR > 0).astype(float),
         "fused": np.full(len(rows), float(work.in_place)),
     }
-    return Analysis(least, base, features, net, done(ctx, work))
+    slower = row_start(rows, dim, work.in_place, ctx.protocol) if net == "rmsnorm" else 1.0
+    return Analysis(least, base * slower, features, net, done(ctx, work))
 
 
 def rmsnorm(cols: Columns, ctx: Context) -> Analysis:
