@@ -14,14 +14,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.kernels.collective.algorithms import CUSTOM_BELOW
 from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE
 from train.nets.collective import OPS
 from train.predictions import load_predictions
-from train.rows import load
+from train.rows import Rows, load
 from train.splits import by_name, meet
 
 MIB = 20  # log2 of bytes
 Floats = NDArray[np.float64]
+
+
+def answered(net: str, rows: Rows) -> NDArray[np.bool_]:
+    """Rows that a net answers: that of small all-reduces learns from larger ones, which another net answers."""
+    below = rows.features[:, rows.names.index("log_bytes")] < np.log2(CUSTOM_BELOW)
+    return np.asarray(below | (net != SMALL_ALL_REDUCE))
 
 
 def held_out(folder: Path) -> Iterator[tuple[str, str, Floats, Floats]]:

@@ -3,7 +3,7 @@
 DIR is where `python -m train fit` left its runs. Sizes are held out, or whole versions. Rows are of the graph protocol
 and of versions that the tables of newest versions do not count. A cell is a GPU and version; means are over cells.
 Intervals of a version left out
-are those of known software, and at least the half-width that the other thirds of versions of all operations call for.
+are those of known software, and at least the half-width that the other thirds of versions of operations alike call for.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.collective_sizes import show
+from bench.collective_sizes import answered, show
 from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE
 from pipewave.residual.card import BASES, Interval, half_width, intervals_of
 from train.evaluate import Errors, held_out, macro, scored, table
 from train.intervals import calibrated, informative
+from train.nets.collective import NETS as SMALL
 from train.nets.collective import OPS
 from train.predictions import Predictions, load_predictions
 from train.rows import Rows, load
@@ -50,8 +51,9 @@ class Run:
         return [name for name in self.predictions if name.startswith("ver:")]
 
     def scored(self, name: str) -> NDArray[np.int64]:
-        """Which rows a split scores that count here, as places in its predictions."""
-        return np.flatnonzero(meet(self.rows, CONDITIONS)[by_name(name, self.rows).score])
+        """Which rows a split scores that count here, as places in its predictions: none that another net answers."""
+        counted = meet(self.rows, CONDITIONS) & answered(self.net, self.rows)
+        return np.flatnonzero(counted[by_name(name, self.rows).score])
 
     def errors(self, name: str) -> tuple[NDArray[np.float64], list[str]]:
         """Absolute log errors of a split's rows, and the operation, GPU and version of each."""
@@ -69,9 +71,15 @@ class Run:
 
 
 def others(name: str, runs: Sequence[Run]) -> Interval:
-    """The half-width that the thirds of versions other than `name` call for, of all operations."""
+    """The half-width that the thirds of versions other than `name` call for, of these operations."""
     found = [run.errors(third) for run in runs for third in run.thirds() if third != name]
     return one_width(np.concatenate([error for error, _ in found]), [cell for _, cells in found for cell in cells])
+
+
+def least_of(run: Run, runs: Sequence[Run]) -> dict[str, Interval]:
+    """The least interval of each third of a run's versions."""
+    alike = [one for one in runs if SMALL[one.net].one_width == SMALL[run.net].one_width]
+    return {name: others(name, alike) for name in run.thirds()}
 
 
 def left_out(run: Run, least: Mapping[str, Interval]) -> Iterator[Scored]:
@@ -85,7 +93,7 @@ def left_out(run: Run, least: Mapping[str, Interval]) -> Iterator[Scored]:
 
 def figures(run: Run, least: Mapping[str, Interval]) -> dict[str, Errors]:
     """Means over GPUs and versions: sizes held out, versions left out."""
-    kept = meet(run.rows, CONDITIONS)
+    kept = meet(run.rows, CONDITIONS) & answered(run.net, run.rows)
     parts = {"sizes": scored("fold", run.rows, run.predictions, kept), "versions": [*left_out(run, least)]}
     return {name: macro(table(found, run.rows, ["gpu", "stack"])) for name, found in parts.items()}
 
@@ -96,11 +104,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     runs = [Run.read(options.runs / net) for net in NETS]
-    least = {name: others(name, runs) for name in {third for run in runs for third in run.thirds()}}
     lines = [
         {"net": run.net, "left out": kind, "rows": one.rows, "mape": one.mape, "inside": one.coverage}
         for run in runs
-        for kind, one in figures(run, least).items()
+        for kind, one in figures(run, least_of(run, runs)).items()
     ]
     show(lines, options.json)
 

@@ -25,12 +25,12 @@ HALVES = ("bf16", "fp16")
 class Small:
     """A net that shares its module with others: `module` offers rows, features, weight and card, given the net's name.
 
-    Its plans are `train/plans/<net>.net.json` and `<net>.ceiling.json`. `one_width`: all nets that say so share one
+    Its plans are `train/plans/<net>.net.json` and `<net>.ceiling.json`. Nets of one `one_width` share a
     half-width where other software answers (`train.software`).
     """
 
     module: str
-    one_width: bool = False
+    one_width: str = ""
 
 
 def nets() -> dict[str, Small]:

@@ -8,7 +8,8 @@ No member lacks a whole framework. How far another one's kernels are from those 
 show: rows of each are asked as the other's newest version there (`--crossed`), and settle `other_framework`. A type
 that one framework alone has rows of gets the widest that any net of those tables needs: its kernels are its own.
 
-Nets that one library answers as a whole (`one_width` of `train.small.Small`) get one half-width, from the rows of all.
+Nets that one library answers as a whole (those of one `one_width` of `train.small.Small`) get one half-width, from the
+rows of all.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def intervals_of(outcomes: Sequence[Outcome], known: Mapping[str, Mapping[str, f
 
 
 def together(outcomes: Sequence[Outcome]) -> dict[str, Interval]:
-    """One half-width for all operations of these outcomes, and for all levels that they are of: a neighbour known here
+    """One half-width for the operations of these outcomes, and for all levels that they are of: a neighbour known here
     and the version itself known elsewhere tell as much."""
     found = [one for one in outcomes if one.software in CALIBRATED]
     cells = [f"{one.net}|{_cell(one)}" for one in found]
@@ -71,6 +72,15 @@ def together(outcomes: Sequence[Outcome]) -> dict[str, Interval]:
     return dict.fromkeys(
         sorted({one.software for one in found}), one_width(np.array([abs(one.off) for one in found]), cells)
     )
+
+
+def of_nets_alike(by_net: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[str, Interval]]:
+    """By net that shares its half-width, this, for every level that outcomes of any such net are of."""
+    kind = {net: small.one_width for net, small in small_nets().items() if small.one_width}
+    alike = {name: sorted(net for net in kind if kind[net] == name) for name in sorted(set(kind.values()))}
+    found = {name: together([one for net in nets for one in by_net.get(net, ())]) for name, nets in alike.items()}
+    levels = sorted({level for each in found.values() for level in each})
+    return {net: dict.fromkeys(levels, next(iter(found[name].values()))) for net, name in kind.items() if found[name]}
 
 
 def crossed(frames: Mapping[str, pd.DataFrame]) -> dict[str, list[Outcome]]:
@@ -232,13 +242,12 @@ def main(argv: list[str] | None = None) -> int:
     by_net = defaultdict(list)
     for one in (one for found in left_out(options.runs, options.table or TABLES).values() for one in found):
         by_net[one.net].append(one)
-    alike = {net for net, small in small_nets().items() if small.one_width}
-    shared = together([one for net in sorted(alike) for one in by_net.get(net, ())])
+    shared = of_nets_alike(by_net)
     for net, outcomes in sorted(by_net.items()):
         members = sorted((options.runs / "weights").glob(f"ver:*/{net}.json"))
         card = options.weights / f"{net}.json"
         known = json.loads(card.read_text(encoding="utf-8"))["intervals"]
-        found = shared if net in alike else intervals_of(outcomes, known)
+        found = shared[net] if net in shared else intervals_of(outcomes, known)
         print(update([card, *members], outcomes, found))
     return 0
 

@@ -14,9 +14,10 @@ import pipewave as pw
 from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.kernels.base import Context, family_of
-from pipewave.kernels.collective.algorithms import CUSTOM_BELOW, custom_runs, custom_s, nccl, one_shot, ring
+from pipewave.kernels.collective.algorithms import nccl, reachable, ring
 from pipewave.kernels.collective.analyse import NETWORK, regime
 from pipewave.kernels.collective.links import bridged, link
+from pipewave.kernels.collective.ways import chosen, own
 from pipewave.physics.demand import floor_s
 from pipewave.prediction.jsonl import answer_stream
 from pipewave.residual.nets import trained
@@ -71,26 +72,69 @@ def test_small_messages_take_the_low_latency_protocol_and_large_ones_fill_the_li
     assert large.simple < large.low_latency
 
 
+def _ways(gpu: str, stack: str, world: int, *sizes: float, protocol: str = "graph") -> list[str]:
+    """The ways in which a stack's kernels sum messages of these sizes."""
+    ctx, size = Context(find(gpu), "bf16", protocol, stack, "custom"), np.array(sizes)
+    ranks = np.full(len(size), float(world))
+    found: list[str] = own(ctx, size, ranks, link(ctx.gpu, ranks, np.ones(len(size)))).way.tolist()
+    return found
+
+
+MIB = 1 << 20
+
+
 def test_vllm_reads_whole_buffers_of_two_ranks_and_of_small_messages() -> None:
-    sizes = np.array([1e3, 3e5, 6e5])
-    assert one_shot(sizes, np.full(3, 2.0)).all()
-    assert one_shot(sizes, np.full(3, 4.0)).tolist() == [True, True, False]
-    assert one_shot(sizes, np.full(3, 8.0)).tolist() == [True, False, False]
+    sizes = (1e3, 3e5, 6e5)
+    assert _ways("A100", "vllm-0.14.0", 2, *sizes) == ["one_shot"] * 3
+    assert _ways("A100", "vllm-0.14.0", 4, *sizes) == ["one_shot", "one_shot", "two_shot"]
+    assert _ways("A100", "vllm-0.14.0", 8, *sizes) == ["one_shot", "two_shot", "two_shot"]
 
 
-def test_custom_kernels_run_over_nvlink_or_in_pairs_below_their_limit() -> None:
-    nvlink, pcie = (lambda world, gpu=gpu: link(find(gpu), world * ONE, ONE) for gpu in ("H200", "L40S"))
-    assert custom_runs(1e4 * ONE, 8 * ONE, ONE, nvlink(8))[0]
-    assert custom_runs(1e4 * ONE, 2 * ONE, ONE, pcie(2))[0]
-    assert not custom_runs(1e4 * ONE, 4 * ONE, ONE, pcie(4))[0]
-    assert not custom_runs(CUSTOM_BELOW * ONE, 8 * ONE, ONE, nvlink(8))[0]
-    assert not custom_runs(1e4 * ONE, 3 * ONE, ONE, nvlink(3))[0]
+def test_frameworks_hand_messages_over_where_their_sources_say() -> None:
+    assert _ways("H200", "vllm-0.14.0", 8, 8 * MIB - 16, 8 * MIB) == ["two_shot", ""]
+    assert _ways("H200", "sglang-0.5.10", 8, 8 * MIB, 8 * MIB + 16) == ["two_shot", ""]
+    assert _ways("H100", "vllm-0.19.0", 8, MIB // 4 - 16, MIB // 4, 64 * MIB) == ["one_shot", "switched", ""]
+    assert _ways("H100", "vllm-0.24.0", 8, 64 * MIB, 64 * MIB + 4) == ["switched", ""]
+    assert _ways("B200", "vllm-0.24.0", 2, MIB, 2 * MIB, 16 * MIB) == ["one_shot", "symmetric", ""]
+    assert _ways("B300", "vllm-0.24.0", 2, 2 * MIB, 4 * MIB) == ["one_shot", ""]
+    assert _ways("B200", "sglang-0.5.14", 4, 2 * MIB, 4 * MIB, 32 * MIB) == ["pushed", "two_shot", ""]
+    assert _ways("H100", "trtllm-1.3.0rc20", 4, MIB, 4 * MIB, 8 * MIB) == ["pushed", "two_shot", ""]
+    assert _ways("L40S", "trtllm-1.0.0", 2, 1e4) == [""]
+    assert _ways("H200", "vllm-0.22.1", 2, 32 * MIB, protocol="cold") == ["one_shot"]
 
 
+def _chosen(gpu: str, world: int, size: float, *, in_switch: bool = True) -> str:
+    ranks, card = world * ONE, find(gpu)
+    found = chosen(card, size * ONE, ranks, ONE, link(card, ranks, ONE), in_switch=in_switch)
+    return next((name for name in ("ll128", "simple", "switched") if getattr(found, name)[0]), "ll")
+
+
+@pytest.mark.parametrize(("gpu", "turn"), [("A100", MIB), ("H100", 2 * MIB), ("H200", 2 * MIB), ("B200", 4 * MIB)])
+def test_nccl_turns_to_simple_where_measured_times_of_two_cards_jump(gpu: str, turn: int) -> None:
+    """Rows of nccl-tests: 19 to 41 us, 14 to 28, 14 to 27 and 19 to 37 from one power of two to the next."""
+    assert (_chosen(gpu, 2, turn // 2), _chosen(gpu, 2, turn)) == ("ll", "simple")
+
+
+def test_the_switch_sums_large_messages_of_types_that_it_can_add() -> None:
+    assert [_chosen("B200", 8, size) for size in (2 * MIB, 4 * MIB)] == ["ll", "switched"]
+    assert _chosen("B200", 8, 64 * MIB, in_switch=False) != "switched"
+    assert _chosen("A100", 8, 64 * MIB) == _chosen("L40S", 4, 64 * MIB) == "simple"
+
+
+def test_kernels_of_frameworks_run_over_nvlink_or_in_pairs() -> None:
+    def runs(gpu: str, world: float, nodes: float = 1.0) -> bool:
+        return bool(reachable(world * ONE, nodes * ONE, link(find(gpu), world * ONE, nodes * ONE))[0])
+
+    assert runs("H200", 8) and runs("L40S", 2)
+    assert not (runs("L40S", 4) or runs("H200", 3) or runs("H200", 8, 2))
+
+
+@pytest.mark.parametrize("stack", ["vllm-0.24.0", "sglang-0.5.14", "trtllm-1.3.0rc20"])
 @pytest.mark.parametrize("world", [2, 4, 8])
-def test_a_custom_kernel_beats_nccl_on_decode_messages(world: int) -> None:
-    over, size = link(find("H200"), world * ONE, ONE), 65536 * ONE
-    assert custom_s(size, world * ONE, over) < nccl(ring("all_reduce", size, world * ONE), over).best
+def test_a_custom_kernel_beats_nccl_on_decode_messages(world: int, stack: str) -> None:
+    over, size, ranks = link(find("H200"), world * ONE, ONE), 65536 * ONE, world * ONE
+    ours = own(Context(find("H200"), "bf16", "graph", stack, "custom"), size, ranks, over)
+    assert 0.0 < ours.seconds < nccl(ring("all_reduce", size, ranks), over).best
 
 
 def test_bridged_cards_meet_over_pcie_beyond_a_pair() -> None:

@@ -109,9 +109,21 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         for stack, impl in (("sglang-0.5.14", "triton"), ("sglang-0.5.14", "trtllm_mla"), ("vllm-0.24.0", None))
     ],
 }  # fmt: skip
+_SUM = {"kernel": "all_reduce", "bytes": 1 << 20, "world": 8, "impl": "custom"}
 VERSIONS["collective"] = [
-    ("H200", "graph", {"kernel": "all_reduce", "bytes": 1 << 16, "world": 8, "impl": "custom", "stack": "sglang-0.5.9"})
-]
+    ("H200", "graph", _SUM | {"bytes": 1 << 16, "stack": "sglang-0.5.9"}),
+    ("H200", "cold", _SUM | {"bytes": 16 << 20, "world": 4, "stack": "vllm-0.22.1"}),
+    ("L40S", "graph", _SUM | {"world": 2, "stack": "trtllm-1.0.0"}),
+    ("A100", "graph", _SUM | {"bytes": 1 << 21, "stack": "trtllm-1.0.0"}),
+    *((gpu, "graph", _SUM | {"stack": stack}) for gpu in ("H100", "B200")
+      for stack in ("vllm-0.24.0", "sglang-0.5.14", "trtllm-1.3.0rc20")),
+    ("A100", "graph", _SUM | {"bytes": 8 << 20, "stack": "sglang-0.5.10"}),
+    ("H100", "graph", _SUM | {"bytes": 1 << 17, "stack": "sglang-0.5.14"}),
+    ("B300", "graph", _SUM | {"bytes": 3 << 20, "world": 2, "stack": "vllm-0.24.0"}),
+    *(("H100", "graph", _SUM | {"bytes": 64 << 20, "stack": f"vllm-0.{minor}.0"}) for minor in (19, 24)),
+    *((gpu, "graph", _SUM | {"bytes": size << 20, "world": 2, "impl": "nccl", "stack": "nccl-2.29.2"})
+      for gpu in ("A100", "H100", "B200") for size in (1, 2, 3, 4)),
+]  # fmt: skip
 _PROMPTS = {"kernel": "attention_module", "q_lens": [1024] * 4, "kv_lens": [1024] * 4, "phase": "context"}
 _STEP = {"q_lens": [1] * 4, "phase": "generation"}
 _VLLM, _SGLANG = {"stack": "vllm-0.24.0"}, {"stack": "sglang-0.5.14"}

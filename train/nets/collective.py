@@ -21,6 +21,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 KEY = ["op", "impl", "bytes", "world", "source"]
 ON_TIME = (0.85, 0.92, 0.97)  # fastest over slowest rank where all start on time: below 1 MiB, below 8 MiB, above
 PROFILED = 60  # the profiler's grid steps by kilobytes: sizes a factor of two, of thousands
+BEYOND = 64 << 20  # bytes that the net of small all-reduces still looks at
 EACH = 500  # rows of a version on a GPU: all of them
 # Pairs of PCIe cards under an SXM part's name; the A100's copies of send_recv are faster than its links.
 OTHER_CARDS = ("pairwise_nvlink",)
@@ -35,9 +36,17 @@ def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     op = "all_reduce" if net == SMALL_ALL_REDUCE else net
     frame = frame[(frame["op"] == op) & ~(frame["fabric"].isin(OTHER_CARDS) & (frame["gpu"] != "A40"))]
     if net == SMALL_ALL_REDUCE:
-        cases: list[Any] = frame[["bytes", "world", "nodes"]].to_dict("records")
-        frame = frame[[regime(case) == net for case in cases]]
+        frame = _small(frame)
     return both_halves(_thinned(frame).reset_index(drop=True))
+
+
+def _small(frame: pd.DataFrame) -> pd.DataFrame:
+    """Messages that the net answers, and the next larger ones for the shape beyond, which no table counts."""
+    cases: list[Any] = frame[["bytes", "world", "nodes"]].to_dict("records")
+    own = np.array([regime(case) == SMALL_ALL_REDUCE for case in cases])
+    custom = np.array([regime({**case, "bytes": 1}) == SMALL_ALL_REDUCE for case in cases])
+    beyond = custom & ~own & (frame["protocol"] == "graph") & (frame["bytes"] <= BEYOND)
+    return frame.assign(counted=frame["counted"] & own)[own | beyond]
 
 
 def _every_version(frame: pd.DataFrame) -> pd.DataFrame:
@@ -119,5 +128,10 @@ def _newest(stack: str, known: Iterable[str]) -> str:
     return max((name for name in known if framework(name) == framework(stack)), key=version)
 
 
+def _alike(net: str) -> str:
+    """Whose software changes as one: what sums is known by rule, what else a version of NCCL changes is not."""
+    return "sums" if net in ("all_reduce", SMALL_ALL_REDUCE) else "moves"
+
+
 # A version of NCCL changes all its operations, by what the scale of one net does not foretell.
-NETS = {name: Small(__name__, one_width=True) for name in (*OPS, SMALL_ALL_REDUCE)}
+NETS = {name: Small(__name__, one_width=_alike(name)) for name in (*OPS, SMALL_ALL_REDUCE)}

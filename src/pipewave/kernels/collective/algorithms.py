@@ -19,11 +19,13 @@ Bools = NDArray[np.bool_]
 # channels; Simple synchronises each step but fills the link.
 LOW_LATENCY_SHARE = 0.28
 SIMPLE_S, SIMPLE_SHARE = 14e-6, 0.75
+SENT_S, SENT_SHARE = 3.5e-6, 0.92  # of a send by NVLink under Simple: one step, and nothing to add up
 
-KIB, MIB = 2.0**10, 2.0**20
-CUSTOM_BELOW = 8.0 * MIB  # vLLM and SGLang give larger messages to NCCL
+MIB = 2.0**20
+CUSTOM_BELOW = 8.0 * MIB  # the net of small messages answers below: most kernels of frameworks end here
 CUSTOM_WORLDS = (2.0, 4.0, 6.0, 8.0)
-CUSTOM_START_S, CUSTOM_SHARE, TWO_SHOT_S = 2.6e-6, 0.62, 1.5e-6
+OWN_SHARE = 0.62  # of a link's rate that kernels of frameworks fill
+START_S, PUSHED_START_S, TWO_SHOT_S = 2.6e-6, 1.2e-6, 1.5e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +59,37 @@ def ring(op: str, size: Array, world: Array) -> Ring:
     return Ring(share * size, 1.0 + 0.25 * (world - 2.0) if op == "all_to_all" else world - 1.0)
 
 
-def nccl(path: Ring, over: Link) -> Nccl:
+def nccl(path: Ring, over: Link, *, sends: bool = False) -> Nccl:
     """Both regimes of NCCL on a link."""
     start = over.start_s + path.steps * over.step_s
+    lone = over.direct * float(sends)
+    fills = SIMPLE_SHARE + (SENT_SHARE - SIMPLE_SHARE) * lone
     return Nccl(
         start + path.sent / (LOW_LATENCY_SHARE * over.rate),
-        start + SIMPLE_S + path.sent / (SIMPLE_SHARE * over.rate),
+        start + SIMPLE_S + (SENT_S - SIMPLE_S) * lone + path.sent / (fills * over.rate),
     )
 
 
-def one_shot(size: Array, world: Array) -> Bools:
-    """Whether a custom all-reduce lets every rank read all others' buffers whole (vLLM's rule), not in two shots."""
-    return np.asarray((world == 2.0) | (size < np.where(world <= 4.0, 512.0 * KIB, 256.0 * KIB)))
+def reachable(world: Array, nodes: Array, over: Link) -> Bools:
+    """Where kernels of frameworks can run: 2, 4, 6 or 8 ranks of a host, by NVLink or in pairs."""
+    return np.asarray(np.isin(world, CUSTOM_WORLDS) & (nodes == 1.0) & ((over.direct > 0.0) | (world == 2.0)))
 
 
-def custom_s(size: Array, world: Array, over: Link) -> Array:
-    """Peer-to-peer all-reduce: read everything at once, or reduce a part each and gather the parts."""
-    once = one_shot(size, world)
-    received = np.where(once, (world - 1.0) * size, 2.0 * (world - 1.0) / world * size)
-    return np.asarray(CUSTOM_START_S + TWO_SHOT_S * (1.0 - once) + received / (CUSTOM_SHARE * over.rate))
+def one_shot_s(size: Array, world: Array, over: Link) -> Array:
+    """Every rank reads all others' buffers whole, between two barriers."""
+    return START_S + (world - 1.0) * size / (OWN_SHARE * over.rate)
 
 
-def custom_runs(size: Array, world: Array, nodes: Array, over: Link) -> Bools:
-    """Where frameworks use their own kernel: small messages of 2, 4, 6 or 8 ranks of a node, by NVLink or in pairs."""
-    reachable = (nodes == 1.0) & ((over.direct > 0.0) | (world == 2.0))
-    return np.asarray((size < CUSTOM_BELOW) & np.isin(world, CUSTOM_WORLDS) & reachable)
+def pushed_s(size: Array, world: Array, over: Link) -> Array:
+    """Every rank writes its buffer to all others, who wait for the data itself: no barrier before."""
+    return one_shot_s(size, world, over) - START_S + PUSHED_START_S
+
+
+def two_shot_s(size: Array, world: Array, over: Link) -> Array:
+    """Every rank reduces a part, and reads the parts of the others."""
+    return START_S + TWO_SHOT_S + 2.0 * (world - 1.0) / world * size / (OWN_SHARE * over.rate)
+
+
+def switched_s(size: Array, _: Array, over: Link) -> Array:
+    """The switch reduces a part for each rank and hands its sum to all: a message up and a message down."""
+    return START_S + TWO_SHOT_S + size / (OWN_SHARE * over.rate)

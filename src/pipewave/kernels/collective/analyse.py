@@ -14,15 +14,15 @@ from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
 from pipewave.kernels.collective.algorithms import (
     CUSTOM_BELOW,
     CUSTOM_WORLDS,
+    Bools,
     Nccl,
     Ring,
-    custom_runs,
-    custom_s,
     nccl,
-    one_shot,
+    reachable,
     ring,
 )
 from pipewave.kernels.collective.links import Link, check_reach, islands, joined, link, network_gbps
+from pipewave.kernels.collective.ways import NO_WAY, Chosen, Own, chosen, own
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import log2
@@ -40,6 +40,8 @@ CUSTOM_STACKS = ("vllm", "sglang", "trtllm")
 
 
 NETWORK = "network"
+LARGE = "all_reduce"  # the net of all other all-reduces of a host
+ONE_BYTE = ("int8", "fp8")
 
 
 def reach(case: Mapping[str, Any]) -> str:
@@ -60,7 +62,7 @@ def regime(case: Mapping[str, Any]) -> str:
     if reach(case):
         return NETWORK
     small = case["bytes"] < CUSTOM_BELOW and case["world"] in CUSTOM_WORLDS and case.get("nodes", 1) == 1
-    return SMALL_ALL_REDUCE if small else "all_reduce"
+    return SMALL_ALL_REDUCE if small else LARGE
 
 
 def least_sent(gpu: GPU, op: str, path: Ring, size: Array) -> Array:
@@ -74,19 +76,47 @@ def _analyse(op: str) -> Callable[[Columns, Context], Analysis]:
         size, world, hosts = cols["bytes"], cols["world"], cols["nodes"]
         nodes = islands(ctx.gpu, world, hosts)
         over, path = link(ctx.gpu, world, nodes), ring(op, size, world)
-        ways = nccl(path, over)
-        custom = op == "all_reduce" and ctx.impl == "custom"
-        own = custom_runs(size, world, hosts, over) & np.bool_(custom)
-        base = np.where(own, custom_s(size, world, over), ways.best)
+        ways = nccl(path, over, sends=op == "send_recv")
+        mine = own(ctx, size, world, over) if op == "all_reduce" else None
+        runs = np.zeros(len(size), bool) if mine is None else _runs(ctx, mine, reachable(world, hosts, over))
+        base = ways.best if mine is None else np.where(runs, mine.seconds, ways.best)
         least = demand(len(size), link=least_sent(ctx.gpu, op, path, size), launch=1.0)
         known = np.minimum(world, SENDERS) if op == "send_recv" else world
         features = _shape(ctx, size, known, nodes) | _times(path, over, ways, base)
         if op == "send_recv":
             features["direct"] = np.full(len(size), float(ctx.rule("sends_directly")))
-        features |= _software(ctx, own.astype(float), one_shot(size, world).astype(float))
+        features |= _software(ctx, runs.astype(float))
+        if mine is not None:
+            by_nccl = chosen(ctx.gpu, size, world, nodes, over, in_switch=ctx.dtype not in ONE_BYTE)
+            features |= _which(mine, runs.astype(float), by_nccl, ways)
         return Analysis(least, base, features, _net(ctx, op), _done(path))
 
     return analyse
+
+
+def _of_framework(ctx: Context) -> bool:
+    """Whether a framework's own all-reduce is asked for: from `CUSTOM_BELOW` on, its rule alone hands over to NCCL.
+
+    Cold calls are of the kernel that is named.
+    """
+    large = ctx.option("variant") == LARGE and ctx.framework in CUSTOM_STACKS and ctx.protocol != "cold"
+    return ctx.impl == "custom" or large
+
+
+def _runs(ctx: Context, mine: Own, within_reach: Bools) -> Bools:
+    """Where a kernel of the framework runs."""
+    return np.asarray(within_reach & (mine.way != NO_WAY) & _of_framework(ctx))
+
+
+def _which(mine: Own, runs: Array, by_nccl: Chosen, ways: Nccl) -> dict[str, Array]:
+    """Which kernel sums: the framework's, or NCCL's protocol, and what a turn to Simple costs that came early."""
+    nccl_runs = 1.0 - runs
+    flags = {"one_shot": ("one_shot", "pushed"), "pushed": ("pushed",), "switched": ("switched",)}
+    flags |= {"symmetric": ("symmetric",)}
+    found = {name: runs * mine.named(*of) for name, of in flags.items()}
+    found |= {f"nccl_{name}": nccl_runs * getattr(by_nccl, name) for name in ("ll128", "simple", "switched")}
+    early = np.clip(log2(ways.simple / ways.best), 0.0, 2.0) * by_nccl.simple
+    return found | {"nccl_margin": nccl_runs * by_nccl.margin, "nccl_early": nccl_runs * early}
 
 
 def _done(path: Ring) -> Work:
@@ -105,7 +135,7 @@ def _shape(ctx: Context, size: Array, world: Array, nodes: Array) -> dict[str, A
         "log_world": np.minimum(log2(world), WORLD),
         "log_nodes": np.minimum(log2(nodes), NODES),
         "ragged": (size % 16.0 > 0.0).astype(float),
-        "one_byte": np.full(len(size), float(ctx.dtype in ("int8", "fp8"))),
+        "one_byte": np.full(len(size), float(ctx.dtype in ONE_BYTE)),
     }
 
 
@@ -119,13 +149,13 @@ def _times(path: Ring, over: Link, ways: Nccl, base: Array) -> dict[str, Array]:
     }
 
 
-def _software(ctx: Context, own: Array, once: Array) -> dict[str, Array]:
-    """Which algorithm runs; a framework's all-reduce keeps its own ways even where its kernel does not run."""
+def _software(ctx: Context, own: Array) -> dict[str, Array]:
+    """Whose all-reduce it is; a framework's keeps its own ways even where its kernel does not run."""
     zero = 0.0 * own
-    custom = float(ctx.impl == "custom")
+    custom = float(_of_framework(ctx))
     kernels = ctx.rule("all_reduce_kernels") or ctx.framework
     flags = {f"{name}_all_reduce": zero + custom * (kernels == name) for name in CUSTOM_STACKS}
-    return flags | {"custom": own, "one_shot": own * once, "sarathi": zero + (ctx.framework == "sarathi")}
+    return flags | {"custom": own, "one_shot": zero, "sarathi": zero + (ctx.framework == "sarathi")}
 
 
 def faces(op: str) -> Faces:
@@ -149,7 +179,7 @@ def _family(call: type[Collective], **own: Any) -> Family:
 ALL_REDUCE = _family(
     AllReduce,
     variant=regime,
-    nets=("all_reduce", SMALL_ALL_REDUCE),
+    nets=(LARGE, SMALL_ALL_REDUCE),
     example="pipewave predict all_reduce 16777216 4 --gpu A100",
 )
 ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECV = map(_family, (AllGather, ReduceScatter, AllToAll, SendRecv))

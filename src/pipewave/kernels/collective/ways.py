@@ -1,0 +1,108 @@
+"""Which kernel sums a message inside a host, and how long it takes: a framework's own, by size and ranks, or NCCL's.
+
+Limits of frameworks are rules of their versions (`all_reduce_ways`). NCCL takes the algorithm and protocol of least
+cost by a model of its own, whose numbers are a rule as well (`nccl_cost`, `nccl_caps`); inside a host trees never win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.gpus import GPU
+from pipewave.kernels.base import Context
+from pipewave.kernels.collective.algorithms import one_shot_s, pushed_s, switched_s, two_shot_s
+from pipewave.kernels.collective.links import Link
+from pipewave.physics.demand import Array
+from pipewave.software.stack_rules import constant
+
+Limits = Mapping[str, Sequence[tuple[str, float]]]  # by world: ways and the bytes each ends below, in rising order
+NO_WAY = ""
+SECONDS: Mapping[str, Callable[[Array, Array, Link], Array]] = {
+    "one_shot": one_shot_s,
+    "pushed": pushed_s,
+    "two_shot": two_shot_s,
+    "symmetric": two_shot_s,
+    "switched": switched_s,
+}
+COPIED = ("symmetric", "switched")  # into a buffer that all ranks see, and out of it
+MARGIN = -3.0, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Kernels of a framework, per call: the name of the one that runs (empty: none), and its seconds."""
+
+    way: NDArray[np.str_]
+    seconds: Array
+
+    def named(self, *ways: str) -> Array:
+        """1 where one of these runs."""
+        return np.isin(self.way, ways).astype(float)
+
+
+def own(ctx: Context, size: Array, world: Array, over: Link) -> Own:
+    """What the framework runs by its rule, whether ranks reach one another or not."""
+    way = np.full(len(size), NO_WAY, dtype="U9")
+    ends = ctx.rule("all_reduce_ends") * 1.0
+    for ranks, limits in _limits(ctx).items():
+        for name, below in reversed(limits):
+            end = below + ends * (name in COPIED)
+            way[(world == float(ranks)) & (size < end)] = name
+    return Own(way, _seconds(way, size, world, over, ctx.gpu))
+
+
+def _limits(ctx: Context) -> Limits:
+    found: Limits = ctx.rule("all_reduce_ways", link=ctx.gpu.link)
+    return found
+
+
+def _seconds(way: NDArray[np.str_], size: Array, world: Array, over: Link, gpu: GPU) -> Array:
+    """Seconds of each call's way; 0 where none runs. A copy reads and writes memory."""
+    copies = 4.0 * size / (1e9 * gpu.dram_gbps) * np.isin(way, COPIED)
+    times = [law(size, world, over) for law in SECONDS.values()]
+    return np.asarray(copies + np.select([way == name for name in SECONDS], times, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What NCCL takes, per call, 1 where it does; nothing for low-latency rings. `margin`: log2 of the low-latency
+    ring's cost over the best other's."""
+
+    ll128: Array
+    simple: Array
+    switched: Array
+    margin: Array
+
+
+def chosen(gpu: GPU, size: Array, world: Array, nodes: Array, over: Link, *, in_switch: bool) -> Chosen:
+    """The protocol of an all-reduce in one host by NCCL's model; `in_switch`: the switch can sum this type."""
+    low, *others = _costs_us(gpu, size, world, over, in_switch=in_switch)
+    best = np.argmin([low, *others], axis=0) * (nodes == 1.0)
+    ll128, simple, switched = ((best == place).astype(float) for place in (1, 2, 3))
+    margin = np.clip(np.log2(low / np.minimum.reduce(others)), *MARGIN)
+    return Chosen(ll128, simple, switched, np.where(nodes == 1.0, margin, 0.0))
+
+
+def _costs_us(gpu: GPU, size: Array, world: Array, over: Link, *, in_switch: bool) -> tuple[Array, ...]:
+    """What NCCL takes LL, LL128 and Simple rings and sums in the switch for; infinite where it does not offer one."""
+    caps = constant("nccl_caps", mma=gpu.traits.mma)
+    linked = over.direct > 0.0
+    models = [constant("nccl_cost", over=name) for name in ("nvlink", "pcie")]
+
+    def of(name: str) -> Array:
+        return np.asarray(np.where(linked, *(model[name] for model in models)))
+
+    gbps = np.where(linked, gpu.link_gbps, gpu.pcie_gbps) * of("share") * np.where(world > of("beside"), 0.5, 1.0)
+    bus_us = 2.0 * (world - 1.0) / world * size / (1e3 * gbps)  # a ring's traffic at the full rate
+    steps = 2.0 * (world - 1.0)
+    low = of("ll_us") + steps * of("ll_step_us") + bus_us * np.maximum(2.0, gbps / caps["ll_gbps"])
+    middle = of("ll128_us") + steps * of("ll128_step_us") + bus_us / of("ll128_share")
+    simple = of("simple_us") + steps * of("simple_step_us") + bus_us
+    switch = np.full(len(size), np.inf)
+    if in_switch and caps["switch_share"]:
+        switch = caps["switch_us"] + size / (1e3 * gbps * caps["switch_share"])
+    return low, np.where(linked, middle, np.inf), simple, np.where(linked & (world > 2.0), switch, np.inf)
