@@ -215,6 +215,8 @@ def test_all_promised_parts_are_there() -> None:
     ("word", "meant"),
     [
         ("H201", "H200"),
+        ("H10", "H100"),
+        ("B20", "B200"),
         ("h20O", "H200"),
         ("RTX 4080", "RTX 4090"),
         ("L400S", "L40S"),

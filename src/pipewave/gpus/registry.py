@@ -83,7 +83,8 @@ def _from_file(given: str | Path) -> GPU:
 def _unknown(word: str) -> str:
     key = key_of(word)
     close = difflib.get_close_matches(key, spellings(), n=5)
-    close.sort(key=lambda other: abs(len(other) - len(key)))  # a wrong digit is likelier than a missing one
+    # What is left unfinished comes first (H10: H100); else a wrong digit is likelier than a missing one.
+    close.sort(key=lambda other: (not other.startswith(key), abs(len(other) - len(key))))
     if "," in word:
         return f"unknown GPU {_short(word)}: one is asked for here, only kernels and plans take several"
     hint = f"did you mean {shipped(spellings()[close[0]]).name}?" if close else "see `pipewave gpus`"
