@@ -48,7 +48,7 @@ def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
     ctas, clock_mhz = call["ctas"] if ctx.option("tile") else none, call.get("sm_clock_mhz", none)
     at, net = machine(ctx), NET_OF[ctx.dtype]
     moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
-    base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, k, at.operand_bytes, ctx, xp)
+    base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, n, k, at, ctx, xp)
     base = base + unfused_s(m, k, at, xp) if at.unfused_s or at.unfused_element_s else base
     return Sketch(least(m, n, k, moved, at), base, named, net, work(m, n, k, moved, at))
 
