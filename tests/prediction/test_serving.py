@@ -95,3 +95,21 @@ def test_replays_of_an_engines_own_kernel_come_before_cold_calls_of_another(call
 def test_products_of_libraries_keep_their_cold_rows() -> None:
     call = pw.gemm(64, 8192, 8192, stack="trtllm-1.3.0rc20")
     assert OWN_REPLAYED not in pw.predict(call, "H200", protocol="serving").notes
+
+
+LINKS_APART = (
+    pw.gemm(64, 4096, 4096),
+    pw.gemm(4096, 4096, 4096, dtype="fp8"),
+    pw.attention([1] * 32, [4096] * 32, 32, 8),
+    pw.attention([2048] * 4, [2048] * 4, 32, 8),
+    pw.fused_moe(64, 128, 8, 2048, 768, dtype="fp8"),
+)
+
+
+@pytest.mark.parametrize("call", LINKS_APART, ids=lambda call: f"{call.kernel}-{call.dtype}")
+@pytest.mark.parametrize("stack", [None, "vllm-0.24.0", "sglang-0.5.14"])
+def test_a_gpu_that_differs_in_its_links_alone_takes_as_long_in_a_step(call: pw.Call, stack: str | None) -> None:
+    """An H800, of which neither cold calls nor replays were measured, is answered as an H100 is."""
+    own, twin = (pw.predict(call, gpu, protocol="serving", stack=stack) for gpu in ("H800", "H100"))
+    assert own.impl == twin.impl
+    assert own.latency_us == pytest.approx(twin.latency_us, rel=0.15)

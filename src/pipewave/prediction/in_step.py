@@ -29,7 +29,8 @@ from pipewave.software.stack_rules import constant
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 LATENCY, FLOOR, CEILING = 0, 3, 4
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
-OWN_REPLAYED = "cold rows of this GPU are of another framework's kernel: answered as graph replays of its own"
+OWN_REPLAYED = "cold rows are of another framework's kernel: answered as graph replays of its own"
+ALIKE = "same_architecture"  # cold rows are of GPUs of its compute capability
 LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer, whoever calls them
 
 
@@ -58,15 +59,22 @@ def replay_key(key: Sequence[Any]) -> tuple[Any, ...]:
 def stand_in(family: Family, key: Sequence[Any], gpu: GPU, cold: Source) -> str:
     """What to say of graph replays that answer in the place of cold calls; empty where cold rows answer.
 
-    A framework's own kernels, of which there are replays on the GPU, come before another framework's cold ones.
+    A framework's own kernels, of which there are replays on the GPU, come before another framework's cold ones. A GPU
+    of which neither was measured is answered as the GPUs of its compute capability are.
     """
-    if not cold.near:
+    own = resolve(family, gpu, *_replayed(family, key))[1] if family.nets else cold
+    if not cold.near and (own.near or cold.basis != ALIKE):
         return REPLAYED
-    dtype, stack, impl = replay_key(key)[:3]
-    if cold.software != LEVELS[-1] or dtype in LIBRARY.get(family.name, ()):
+    if cold.software != LEVELS[-1] or key[0] in LIBRARY.get(family.name, ()):
         return ""
-    own = resolve(family, gpu, dtype, "graph", stack, impl, options_of(family, key))[1]
-    return OWN_REPLAYED if own.software == LEVELS[0] and own.impl != cold.impl else ""
+    known = own.software in (LEVELS[:1] if cold.near else LEVELS[:2])
+    return OWN_REPLAYED if known and own.impl != cold.impl else ""
+
+
+def _replayed(family: Family, key: Sequence[Any]) -> tuple[Any, ...]:
+    """What graph replays of a group are resolved by."""
+    dtype, stack, impl = replay_key(key)[:3]
+    return dtype, "graph", stack, impl, options_of(family, key)
 
 
 def in_step(
