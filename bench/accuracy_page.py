@@ -19,6 +19,7 @@ import numpy as np
 from bench import accuracy_plots as plots
 from bench import accuracy_tables as tables
 from bench import accuracy_versions_tables as versions
+from bench import another_day
 from pipewave.evaluate.figures import Cells, read, write
 from pipewave.evaluate.rows import cases, shipped, shipped_folder
 from pipewave.evaluate.score import Key, score
@@ -109,6 +110,7 @@ def text() -> str:
         "collectives": tables.markdown(_collectives()),
         "collective_versions": tables.markdown(_collective_versions()),
         "norms": _norms(),
+        "another_day": tables.markdown(another_day.page_rows()),
         "versions": tables.markdown(versions.bars()),
         "by_version": tables.markdown(versions.by_version()),
         "dropped": tables.markdown(versions.dropped()),

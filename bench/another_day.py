@@ -118,6 +118,19 @@ def _apart(measured: Floats, earlier: Floats) -> dict[str, float]:
     return {"mape": round(100 * float(np.abs(off).mean()), 2), "bias": round(100 * float(off.mean()), 2)}
 
 
+def page_rows() -> list[dict[str, str]]:
+    """For reading: a line a family of new cold calls, for each card the error before, now, and the share inside now."""
+    found: dict[str, dict[str, str]] = {}
+    lines = [line for line in json.loads(OUT.read_text(encoding="utf-8")) if line["protocol"] == "cold"]
+    lines = [line for line in lines if line["calls"] == "new"]
+    cards = dict.fromkeys(line["card"] for line in lines)
+    for line in lines:
+        empty = {"family": line["family"], **dict.fromkeys(cards, "–")}
+        cells, before, now = found.setdefault(line["family"], empty), line["before"], line["now"]
+        cells[line["card"]] = f"{before['mape']:.1f}; {now['mape']:.1f}; {now['inside']:.0f} % of {now['rows']}"
+    return list(found.values())
+
+
 def answer(folder: Path) -> None:
     """Answer every cases file of a folder, before it is measured."""
     found: dict[str, list[Job]] = defaultdict(list)
