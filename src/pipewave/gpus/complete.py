@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipewave.errors import MissingField, UnknownField, did_you_mean
+from pipewave.errors import MissingField, UnknownField, meant_or_known
 from pipewave.gpus.architectures import Architecture, architecture_of
 from pipewave.gpus.limits import checked
 from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Source, Sources
@@ -68,7 +68,7 @@ def complete(name: str, values: Mapping[str, Any], sources: Mapping[str, Source]
 def _require(values: Mapping[str, Any]) -> None:
     for key in values:
         if key not in NUMBER_FIELDS:
-            raise UnknownField(f"unknown GPU field {key!r}:{did_you_mean(key, NUMBER_FIELDS)}", field=key)
+            raise UnknownField(f"unknown GPU field {key!r}:{meant_or_known(key, NUMBER_FIELDS)}", field=key)
     for key in REQUIRED:
         if values.get(key) is None:
             needed = ", ".join(REQUIRED) + " and bf16_tflops or fp16_tflops"

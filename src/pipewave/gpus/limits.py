@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from pipewave.errors import BadInput, UnknownField, did_you_mean
+from pipewave.errors import BadInput, UnknownField, meant_or_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def checked(field: str, value: Any) -> Any:
         return _checked_link(value)
     limit = LIMITS.get(field)
     if limit is None:
-        raise UnknownField(f"unknown GPU field {field!r}:{did_you_mean(field, [*LIMITS, 'link'])}", field=field)
+        raise UnknownField(f"unknown GPU field {field!r}:{meant_or_known(field, [*LIMITS, 'link'])}", field=field)
     if value is None and limit.optional:
         return None
     if not _is_inside(value, limit):
