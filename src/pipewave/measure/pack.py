@@ -50,7 +50,7 @@ def environments(path: str | Path) -> dict[str, Row]:
 def _files(path: str | Path) -> list[Path]:
     path = Path(path)
     if not path.exists():
-        raise BadFile(f"{path}: no such file of rows", field="store")
+        raise BadFile(f"no rows at {path}", field="store")
     return sorted(path.glob("*.json.gz")) if path.is_dir() else [path]
 
 
