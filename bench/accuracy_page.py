@@ -38,6 +38,7 @@ SIZES, CURVES, PAPER = (
 )
 COLLECTIVES = RESULTS / "collective_sizes.json"
 COLLECTIVE_VERSIONS = RESULTS / "collective_versions.json"
+COVERAGE = RESULTS / "coverage.json"
 COLLECTIVE_BARS = {"below 1 MiB": 12.0, "from 1 MiB": 5.0}
 NORMS, NORM_BAR = {"rmsnorm": "RMSNorm", "silu_and_mul": "SiLU-and-multiply"}, 4.0
 PLOTTED = ("gemm", "attention prefill", "attention decode", "fused_moe", "rmsnorm", "silu_and_mul", "all_reduce")
@@ -99,7 +100,8 @@ def text() -> str:
         "own_bars": tables.markdown(tables.own_bars(given, own)),
         "baselines": tables.markdown(_baselines(given)),
         "paper": tables.markdown(_paper()),
-        "intervals": tables.markdown(list(tables.intervals(tables.nets(), "graph"))),
+        "intervals": tables.markdown(list(tables.coverage(json.loads(COVERAGE.read_text(encoding="utf-8"))))),
+        "corrected": tables.markdown(list(tables.corrected(tables.nets(), "graph"))),
         "ceilings": tables.markdown(list(tables.ceilings())),
         "own": tables.markdown(tables.cells_by_family(own, ("cold", "graph"))),
         "public": tables.markdown(tables.cells_by_family(public, ("graph", "profiler_warm"))),

@@ -139,17 +139,28 @@ def _split_row(name: str, found: Mapping[str, Mapping[str, Cell]]) -> Row:
     return row
 
 
-def intervals(nets: Iterable[str], protocol: str) -> Iterator[Row]:
-    """Coverage and median width over the prediction per kind of split, means over GPUs, their types by rows."""
+COVERED = ("unseen shapes", "unseen GPU", "unseen family")
+
+
+def coverage(found: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Of every net and protocol the share inside with what chance allows, units and the median width, by basis."""
+    cells = {(one["net"], one["protocol"], one["basis"]): one for one in found if one["basis"] in COVERED}
+    for net, protocol in dict.fromkeys((net, protocol) for net, protocol, _ in cells):
+        row: Row = {"net": net, "protocol": protocol}
+        for basis in COVERED:
+            one = cells.get((net, protocol, basis))
+            row[f"{basis}: inside %"] = f"{one['inside']:.0f} ± {one['chance']:.0f} ({one['units']})" if one else None
+            row[f"{basis}: width %"] = float(one["width"]) if one else None
+        yield row
+
+
+def corrected(nets: Iterable[str], protocol: str) -> Iterator[Row]:
+    """Coverage and median width of an unseen family corrected by 100 rows, means over GPUs, their types by rows."""
     for net in nets:
         reduced = _read(TABLES / f"{net}.{protocol}.reduced.json")
-        found = reduced or _read(TABLES / f"{net}.{protocol}.json")
-        row: Row = {"net": net}
-        for kind in ("fold", "logo", "lofo", "corrected"):
-            for figure, title in (("coverage", "inside"), ("width", "width")):
-                row[f"{KINDS[kind]}: {title} %"] = _over_gpus(found.get(kind, {}), figure)
-        if any(isinstance(value, float) for value in row.values()):
-            yield row
+        cells = (reduced or _read(TABLES / f"{net}.{protocol}.json")).get("corrected", {})
+        if cells:
+            yield {"net": net, "inside %": _over_gpus(cells, "coverage"), "width %": _over_gpus(cells, "width")}
 
 
 def _over_gpus(cells: Mapping[str, Cell], figure: str) -> float | None:

@@ -1,4 +1,4 @@
-"""`python -m bench.coverage [NET ...] [--outside]`: shares of rows inside their intervals, net by net, never seen.
+"""`python -m bench.coverage [NET ...] [--outside] [--json FILE]`: shares of rows inside their intervals, never seen.
 
 From the samples of `train/heldout`, so neither corpus nor training is needed. Every share is nested: the card, the
 architecture or the shapes that are scored had no part in settling the interval. A GPU, stack and type count alike.
@@ -6,6 +6,9 @@ architecture or the shapes that are scored had no part in settling the interval.
 Chance: a unit (a group of shapes, a card, an architecture) is held well or badly as a whole, and there are few. `±` is
 what 90 % of such means are off by, from how far units of the cell and of all cells of this kind differ. A cell that
 is outside 85 to 95 % by less cannot be told from one inside (`chance`).
+
+Versions are counted by `bench.accuracy_versions`, on shapes that settled nothing; a version and GPU are a unit. All of
+them settle one multiple a level and type, the one that is counted among them: of dozens, so this part is nearly nested.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +34,9 @@ from train.kept import ALIKE, FOLDER, load, nets
 from train.rows import Rows
 
 KINDS = {"fold": "unseen shapes", "logo": "unseen GPU", "lofo": "unseen family"}
+SOFTWARE = {"nearest_version": "unseen version", "other_gpu": "version elsewhere", "other_framework": "other framework"}
+TITLES = KINDS | SOFTWARE
+VERSIONS = Path(__file__).with_name("results") / "accuracy_versions.json"
 LOW, HIGH = 85.0, 95.0
 WORTH = 3  # units that the spread of all cells of a kind counts as, beside a cell's own
 NINETY = 1.645  # standard deviations that hold 90 %
@@ -45,7 +53,7 @@ class Cell:
     units: tuple[str, ...]
     inside: Floats
     weight: Floats
-    width: float
+    width: float  # NaN where it was not counted
 
     @property
     def mean(self) -> float:
@@ -117,6 +125,16 @@ def _median(values: Floats, weight: Floats) -> float:
     return float(values[order][np.searchsorted(reached, 0.5 * reached[-1])])
 
 
+def of_versions() -> Iterator[Cell]:
+    """Cells of versions that members knew nothing of, or from other GPUs, or from another framework only."""
+    found = defaultdict(list)
+    for one in json.loads(VERSIONS.read_text(encoding="utf-8"))["left out"]:
+        found[one["software"], one["evaluation"]].append((f"{one['gpu']} {one['stack']}", one["inside"]))
+    for (software, evaluation), units in sorted(found.items()):
+        names, inside = zip(*units, strict=True)
+        yield Cell(evaluation, "graph", software, names, np.array(inside), np.ones(len(names)), np.nan)
+
+
 def usual(cells: Sequence[Cell]) -> float:
     """How far units of a cell differ, root mean square over the cells with more than one."""
     told = [cell for cell in cells if len(cell.inside) > 1]
@@ -124,33 +142,41 @@ def usual(cells: Sequence[Cell]) -> float:
     return float(np.sqrt(squares / max(1, sum(len(cell.inside) - 1 for cell in told))))
 
 
+def shown(cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """What is said of every cell: `beyond` is what it is outside the band by, `told` whether chance allows no such."""
+    spread = {kind: usual([cell for cell in cells if cell.kind == kind]) for kind in TITLES}
+    for cell in cells:
+        chance, beyond = cell.chance(spread[cell.kind]), cell.outside()
+        row = {"net": cell.net, "protocol": cell.protocol, "basis": TITLES[cell.kind], "units": len(cell.units)}
+        row |= {"inside": round(cell.mean, 1), "chance": round(chance, 1)}
+        row |= {"width": round(cell.width, 1) if np.isfinite(cell.width) else None}
+        yield row | {"beyond": round(beyond, 1), "told": bool(abs(beyond) > chance)}
+
+
 def table(cells: Sequence[Cell], *, outside: bool = False) -> str:
     """Every cell, or those outside the band; then all cells of a kind together."""
-    lines = [f"{'net':24} {'protocol':14} {'basis':14} units inside     ± width %"]
-    for kind, title in KINDS.items():
-        mine = [cell for cell in cells if cell.kind == kind]
-        spread = usual(mine)
-        for cell in mine:
-            if cell.outside() or not outside:
-                lines.append(_line(cell, title, cell.chance(spread)))
-        if mine:
-            lines.append(_summary(title, mine, spread))
+    lines, rows = [f"{'net':24} {'protocol':14} {'basis':17} units inside     ± width %"], list(shown(cells))
+    for title in TITLES.values():
+        mine = [row for row in rows if row["basis"] == title]
+        lines += [_line(row) for row in mine if row["beyond"] or not outside]
+        lines += [_summary(title, mine)] if mine else []
     return "\n".join(lines)
 
 
-def _line(cell: Cell, title: str, chance: float) -> str:
-    flag = "" if not cell.outside() else "  chance" if abs(cell.outside()) < chance else "  OUTSIDE"
-    name = f"{cell.net:24} {cell.protocol:14} {title:14}"
-    return f"{name} {len(cell.units):5} {cell.mean:6.1f} {chance:5.1f} {cell.width:7.1f}{flag}"
+def _line(row: Mapping[str, Any]) -> str:
+    flag = "" if not row["beyond"] else "  OUTSIDE" if row["told"] else "  chance"
+    width = "–" if row["width"] is None else f"{row['width']:.1f}"
+    name = f"{row['net']:24} {row['protocol']:14} {row['basis']:17}"
+    return f"{name} {row['units']:5} {row['inside']:6.1f} {row['chance']:5.1f} {width:>7}{flag}"
 
 
-def _summary(title: str, cells: Sequence[Cell], spread: float) -> str:
-    shares = np.array([cell.mean for cell in cells])
-    away = np.array([abs(cell.outside()) for cell in cells])
-    told = sum(bool(off > cell.chance(spread)) for off, cell in zip(away, cells, strict=True))
+def _summary(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    mean, out = np.mean([row["inside"] for row in rows]), sum(bool(row["beyond"]) for row in rows)
+    widths = [row["width"] for row in rows if row["width"] is not None]
+    wide = f"; median width {np.median(widths):.1f} %" if widths else ""
     return (
-        f"-- {title}: {len(cells)} cells, mean {shares.mean():.1f} %, {int((away > 0).sum())} outside {LOW:.0f} to "
-        f"{HIGH:.0f} %, {told} of them by more than chance; median width {np.median([c.width for c in cells]):.1f} %"
+        f"-- {title}: {len(rows)} cells, mean {mean:.1f} %, {out} outside {LOW:.0f} to {HIGH:.0f} %, "
+        f"{sum(row['told'] for row in rows)} of them by more than chance{wide}"
     )
 
 
@@ -158,9 +184,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.coverage", description=__doc__)
     parser.add_argument("net", nargs="*", help="these nets (default: all with a sample)")
     parser.add_argument("--outside", action="store_true", help="only cells outside 85 to 95 %%")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args(argv)
     cells = [cell for net in options.net or nets() for cell in cells_of(net)]
+    cells += [] if options.net else of_versions()
     print(table(cells, outside=options.outside))
+    if options.json:
+        options.json.write_text(json.dumps(list(shown(cells)), indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -26,7 +26,6 @@ Flags = NDArray[np.bool_]
 LEVEL = 0.9
 POWERS = (1.0, 0.75, 0.5, 0.25, 0.0)
 NEW = BASES.index("new_architecture")
-ALIKE = (0.0,)  # how far an architecture is off does not follow what a net that never saw it makes of its own error
 TOLERANCE = 1.03  # a score this close to the best is as good: the higher power is kept
 MAX_ROWS = 40_000  # under one protocol, of every split alike and evenly spread: enough for a tail of a tenth
 ENOUGH_ROWS = 300  # of a protocol for an interval of its own
@@ -131,8 +130,7 @@ def _interval(mine: Held, protocol: str, code: int, known: Mapping[str, Interval
     if code and protocol:
         alone = len(np.unique(mine.unit[own])) == 1 < len(np.unique(mine.unit))
         pools = [(mine, own)] if alone else [*pools, (mine, own)]
-    powers = ALIKE if code == NEW else POWERS
-    tried = [_tried(Pool.of(pool, familiar, power, at), level, bool(code)) for pool, at in pools for power in powers]
+    tried = [_tried(Pool.of(pool, familiar, power, at), level, bool(code)) for pool, at in pools for power in POWERS]
     enough = TOLERANCE * min(score for score, _ in tried)
     return next(interval for score, interval in tried if score <= enough)
 

@@ -1,8 +1,9 @@
 """What covers the next unit, of which nobody has rows: a card, an architecture, a version of a software on a GPU.
 
 Rows are no sample of units. Each unit needs a multiple of its own; these are taken as log-normal, and rows about a
-unit's own multiple as alike in all. The law of the next unit's is Student's t, since few units tell little of how far
-they differ (Hahn & Meeker 1991, chapter 4). So the result may lie beyond the worst unit, as no quantile of rows could.
+unit's own multiple as alike in all. Few units tell little of how far they differ: what they tell is weighed with what
+the units of all nets tell (a scaled inverse chi-squared prior of the variance), and the law of the next unit's is then
+Student's t (Gelman et al. 2013, section 3.3). The result may lie beyond the worst unit, as no quantile of rows could.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from scipy.stats import t as student
 
 Floats = NDArray[np.float64]
 DRAWS = 200  # quantiles of the next unit's multiple
-FEWEST = 3  # units that tell how far they differ
-SPREAD, FREEDOM = 0.25, 4.0  # how far log multiples differ in other nets, with its degrees of freedom: for fewer
+SPREAD, FREEDOM = 0.18, 2.0  # how far log multiples differ, and the units that this counts as (`bench.unit_spread`)
 LEAST = 1e-6  # of what a unit needs, so that it has a logarithm
 
 
@@ -40,8 +40,8 @@ def for_next_unit(needed: Floats, unit: NDArray[np.int64], weight: Floats, level
 
 def _ahead(own: Floats) -> Floats:
     """Quantiles of how far the next unit's log multiple is from the mean of these."""
-    told = len(own) >= FEWEST
-    spread, freedom = (own.std(ddof=1), len(own) - 1.0) if told else (SPREAD, FREEDOM)
+    freedom = FREEDOM + len(own) - 1.0
+    spread = np.sqrt((FREEDOM * SPREAD**2 + ((own - own.mean()) ** 2).sum()) / freedom)
     scale = spread * np.sqrt(1.0 + 1.0 / len(own))
     return np.asarray(student.ppf((np.arange(DRAWS) + 0.5) / DRAWS, freedom) * scale)
 

@@ -5,8 +5,7 @@ Triton's elsewhere. Its own net cannot foretell how wrong it is then; other oper
 can. The half-width of such answers is a quantile of those errors: kernels of an operator and card count alike, and the
 level is raised until kernels of an operator that are left out of the quantile are covered too (`train.intervals`).
 
-`--kept`: nets without a run keep their figures, and the half-width stands as it is; those with one are scored with it,
-which their own kernels may have helped to settle.
+Members' answers are those of the samples in `train/heldout`.
 
 Writes `train/tables/unseen_kernels.json`, and the interval into the cards that ship as that of `other_framework`: the
 level of an answer whose kernel has no rows anywhere.
@@ -20,19 +19,17 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.software.known import LEVELS
 from pipewave.software.stacks import framework
-from train.__main__ import RUNS, TABLES, WEIGHTS
+from train.__main__ import TABLES, WEIGHTS
 from train.evaluate import scored
 from train.intervals import LEVEL, Floats
-from train.predictions import load_predictions
+from train.kept import FOLDER, load
 from train.rows import Rows
-from train.rows import load as load_rows
 from train.splits import by_name
 from train.two_levels import weighted_quantile
 
@@ -57,12 +54,12 @@ class Kernel:
     cell: NDArray[np.str_]
 
 
-def kernels(net: str, folder: Path) -> Iterator[Kernel]:
-    """Every kernel of every GPU left out of a net's run."""
-    rows = load_rows(folder / "rows.npz")
+def kernels(net: str, folder: Path = FOLDER) -> Iterator[Kernel]:
+    """Every kernel of every GPU left out of a net's members."""
+    rows, predictions = load(net, folder)
     names, gpus, types = _names(rows), rows.columns["gpu"].text(), rows.columns["dtype"].text()
     cells = np.char.add(np.char.add(gpus, "|"), types)
-    for part in scored("logo", rows, load_predictions(folder / "net")):
+    for part in scored("logo", rows, predictions):
         split = by_name(part.name, rows)
         seen = set(names[split.train])
         error = part.mean - rows.residual[part.index]
@@ -117,12 +114,6 @@ def table(found: Mapping[str, Sequence[Kernel]]) -> dict[str, object]:
     return {"half_width": round(half_width(unseen), 4), "covered": round(100.0 * covered, 1), "nets": nets}
 
 
-def renewed(known: Mapping[str, Any], found: Mapping[str, Sequence[Kernel]]) -> dict[str, object]:
-    """The same table with the figures of these nets anew, at the half-width that stands."""
-    anew = {net: _of_net(each, float(known["half_width"])) for net, each in found.items()}
-    return {**known, "nets": {**known["nets"], **anew}}
-
-
 def _of_net(each: Sequence[Kernel], wide: float) -> dict[str, dict[str, float]]:
     named = (
         ("known", 0.0, [one for one in each if one.known]),
@@ -161,13 +152,11 @@ def put(card: Path, half: float) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m train.unseen_kernels", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=RUNS)
-    parser.add_argument("--kept", action="store_true", help="nets without a run keep their figures")
     parser.add_argument("--write", action="store_true", help="renew the table and the cards that ship")
     options = parser.parse_args(argv)
-    nets = sorted(path.parent.name for path in options.runs.glob("*/rows.npz"))
-    found = {net: each for net in nets if (each := list(kernels(net, options.runs / net)))}
-    report = renewed(json.loads((TABLES / FILE).read_text(encoding="utf-8")), found) if options.kept else table(found)
+    operators = json.loads((TABLES / FILE).read_text(encoding="utf-8"))["nets"]
+    found = {net: list(kernels(net)) for net in operators}
+    report = table(found)
     print(json.dumps(report, indent=1))
     if options.write:
         (TABLES / FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

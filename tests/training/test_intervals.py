@@ -85,16 +85,21 @@ def test_a_card_that_nobody_saw_is_covered_though_cards_differ() -> None:
     assert 0.87 < np.mean(inside) < 0.93
 
 
-def test_an_architecture_is_one_unit_and_gets_one_half_width() -> None:
-    """Its second card is no second witness, and what it is off by does not follow the scale of the rows."""
+def test_an_architecture_is_one_unit() -> None:
+    """Its second card is no second witness."""
     split = by_name("lofo:hopper", DATA)
     part = held_of("lofo:hopper", np.zeros(len(split.score)), np.ones(len(split.score)), DATA)
     assert len(np.unique(part.gpu)) == 3 and len(np.unique(part.unit)) == 1
+
+
+@pytest.mark.parametrize(("true_power", "least", "most"), [(0.0, 0.0, 0.25), (0.5, 0.5, 0.75), (1.0, 0.75, 1.0)])
+def test_new_architectures_follow_the_scale_as_far_as_others_did(true_power: float, least: float, most: float) -> None:
+    """Where errors of architectures that were left out follow no scale, all calls get about the same width."""
     rng = np.random.default_rng(6)
     scale = np.exp(rng.normal(-3, 1, 400))
-    errors = 0.3 * np.exp(rng.normal(0, 0.3, 4))[:, None] * rng.standard_normal((4, 400))
-    found = calibrated([held(error, scale, 2, unit) for unit, error in enumerate(errors)])
-    assert found["new_architecture"].power == 0.0
+    errors = scale**true_power * np.exp(rng.normal(0, 0.3, 4))[:, None] * rng.standard_normal((4, 400))
+    found = calibrated([held(0.3 * error, scale, 2, unit) for unit, error in enumerate(errors)])
+    assert least <= found["new_architecture"].power <= most
 
 
 @pytest.mark.parametrize("units", [1, 2, 4, 8])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import pipewave as pw
 from train.__main__ import TABLES
-from train.unseen_kernels import FILE, Kernel, half_width, renewed, table
+from train.unseen_kernels import FILE, Kernel, half_width, table
 
 
 def kernel(net: str, error: float, *, rows: int = 10, known: bool = False, half: float = 0.0) -> Kernel:
@@ -65,14 +65,3 @@ def test_an_implementation_without_rows_is_answered_as_widely_as_such_kernels_we
     half = json.loads((TABLES / FILE).read_text("utf-8"))["half_width"]
     assert strange.high_us / strange.latency_us == pytest.approx(np.exp(half), rel=0.01)
     assert known.high_us / known.latency_us < 1.5
-
-
-def test_nets_without_a_run_keep_their_figures() -> None:
-    """The half-width stands, and nets that are there are scored with it."""
-    known = table({f"net{i}": [kernel(f"net{i}", 0.2)] for i in range(4)})
-    found = renewed(known, {"net1": [kernel("net1", 0.1), kernel("net1", 0.5)]})
-    assert {name: found["nets"][name] for name in ("net0", "net2")} == {
-        name: known["nets"][name] for name in ("net0", "net2")
-    }
-    assert found["half_width"] == known["half_width"]
-    assert found["nets"]["net1"]["unseen"]["covered"] == 50.0
