@@ -129,7 +129,7 @@ def _between(
     if found.source.kin and ((least > latency) | (most < latency)).any():
         like, there = (*key[:1], found.ctx.stack, found.ctx.impl, *key[3:]), find(found.source.kin)
         same = batch.answer(family, cols, like, there, protocol).seconds[0]
-        least = least / np.maximum(_least(family, cols, like, there, protocol, apart) / same, 1.0)
+        least = _least(family, cols, key, gpu, protocol, apart, Kin(like, there, same))
         most = most * np.maximum(same / _next(family, cols, like, there, protocol, asked), 1.0)
     return np.asarray(np.minimum(np.maximum(latency, least), most))
 
@@ -182,8 +182,19 @@ def _ways(family: Family) -> Ways:
     return Ways(halvings, below_s / 2.0 ** halvings.sum(axis=1))
 
 
-def _least(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, latency: Array) -> Array:
-    """Seconds of the slowest of the smaller calls that each call is held against, 0 where there is none."""
+class Kin(NamedTuple):
+    """The same calls on a kindred GPU: their group key, the GPU, and their seconds."""
+
+    key: Sequence[Any]
+    gpu: GPU
+    seconds: Array
+
+
+def _least(
+    family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str, latency: Array, kin: Kin | None = None
+) -> Array:
+    """Seconds of the slowest of the smaller calls that each call is held against, 0 where there is none; each as much
+    less as it is slower than the call on a kindred GPU."""
     least, grows, (halvings, below_s) = np.zeros(len(latency)), family.grows, _ways(family)
     counted = any(isinstance(option, tuple | list) for option in key)  # a list counts the sizes: tokens of each expert
     if counted or not len(below_s):
@@ -194,7 +205,11 @@ def _least(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol
         less = taken(cols, rows[some])
         for (name, size), times in zip(grows.items(), halvings[which[some]].T, strict=True):
             less[name] = _halved(size, less[name], times, less)
-        np.maximum.at(least, rows[some], batch.answer(family, less, key, gpu, protocol).seconds[0])
+        seconds = batch.answer(family, less, key, gpu, protocol).seconds[0]
+        if kin:
+            there = batch.answer(family, less, kin.key, kin.gpu, protocol).seconds[0]
+            seconds = seconds * np.minimum(kin.seconds[rows[some]] / there, 1.0)
+        np.maximum.at(least, rows[some], seconds)
     return least
 
 
