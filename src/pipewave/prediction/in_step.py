@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.gpus import GPU
+from pipewave.gpus import GPU, find
 from pipewave.kernels.base import Context, Family
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, SERVING
@@ -30,7 +30,6 @@ Rows = Sequence[float] | Array  # of one call, or [row, call]
 LATENCY, FLOOR, CEILING = 0, 3, 4
 REPLAYED = "no cold rows of this GPU: answered as graph replays, not below the floor of serving"
 OWN_REPLAYED = "cold rows are of another framework's kernel: answered as graph replays of its own"
-ALIKE = "same_architecture"  # cold rows are of GPUs of its compute capability
 LIBRARY = {"gemm": ("bf16", "fp16", "fp8", "int8")}  # cuBLAS and CUTLASS answer, whoever calls them
 
 
@@ -63,7 +62,8 @@ def stand_in(family: Family, key: Sequence[Any], gpu: GPU, cold: Source) -> str:
     of which neither was measured is answered as the GPUs of its compute capability are.
     """
     own = resolve(family, gpu, *_replayed(family, key))[1] if family.nets else cold
-    if not cold.near and (own.near or cold.basis != ALIKE):
+    alike = cold.kin and find(cold.kin).compute_capability == gpu.compute_capability
+    if not cold.near and (own.near or not alike):
         return REPLAYED
     if cold.software != LEVELS[-1] or key[0] in LIBRARY.get(family.name, ()):
         return ""
