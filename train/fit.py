@@ -45,6 +45,8 @@ class Plan:
 
     `mask_gpu`: share of an epoch's rows whose GPU is hidden from the net; `keep_family`: share of these that still show
     their architecture.
+    `trust`: share of the residual that is learned of rows whose GPU and architecture are hidden: a new architecture
+    lacks in part what others lack of the physical estimate.
     `tie` is the price of what a version of a stack adds to the one before it, squared (`train.start`).
     `rows` bounds the rows a member trains on, drawn at random; those of a `few:` split are `few_share` of its epochs.
     `by_kind` holds other values for the splits of a kind or for one split (`{"lofo": {"rows": 100000}, "logo:H100":
@@ -66,6 +68,7 @@ class Plan:
     category_dropout: float = 0.05
     mask_gpu: float = 0.0
     keep_family: float = 0.5
+    trust: float = 1.0
     ema: float = 0.998
     members_at_once: int = 64
     seed: int = 0
@@ -170,7 +173,8 @@ def _train(
     loss, curve = Loss(plan.loss, plan.quantile), []
     for step, batch in zip(range(steps), _batches(index, plan.batch), strict=False):
         features, codes, target, weight = data.at(batch)
-        each = loss(net(features, _hidden_at_random(codes, plan)), target, weight)
+        shown = _hidden_at_random(codes, plan)
+        each = loss(net(features, shown), _trusted(shown, target, plan), weight)
         strain = tension(net.tables[data.stack], tied).sum() if plan.tie and data.stack is not None else 0.0
         descent.step(each.sum() + plan.tie * strain, _clip)
         if step % max(1, steps // PRINTED) == 0:
@@ -231,6 +235,15 @@ def _hidden_at_random(codes: Tensor, plan: Plan) -> Tensor:
                 hidden = masked & (torch.rand(masked.shape, device=codes.device) < share)
                 seen[..., plan.categories.index(name)] &= ~hidden
     return codes * seen
+
+
+def _trusted(shown: Tensor, target: Tensor, plan: Plan) -> Tensor:
+    """What a net should say: of rows that show neither GPU nor architecture, a share of their residual."""
+    where = [plan.categories.index(name) for name in ("gpu", *WITHIN) if name in plan.categories]
+    if plan.trust == 1.0 or not where:
+        return target
+    strangers = (shown[..., where] == 0).all(-1)
+    return torch.where(strangers, plan.trust * target, target)
 
 
 def _clip(net: Ensemble, most: float = 5.0) -> None:

@@ -210,8 +210,83 @@ def test_sixteen_columns_a_block_read_tokens_over_and_over() -> None:
 
 def test_mxfp4_that_is_widened_on_loading_is_read_as_16_bits() -> None:
     impl, stack = "sglang_fused_moe_triton", "sglang-0.5.14"
-    widened, narrow = (machine(context(gpu, "mxfp4", stack=stack, impl=impl)).weight for gpu in ("L40S", "H100"))
-    assert (widened, narrow) == (2.0, 0.53125)
+    weights = {
+        machine(context(gpu, "mxfp4", stack=stack, impl=impl)).weight for gpu in ("L40S", "H100", "RTX PRO 6000 Server")
+    }
+    assert weights == {2.0}
+    assert machine(context("H100", "mxfp4", stack=stack, impl="sglang_marlin_moe")).weight == 0.53125
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "impl", "widens"),
+    [
+        ("H100", "int4", "sglang_marlin_moe", True),
+        ("B200", "mxfp4", "sglang_flashinfer_trtllm_moe", True),
+        ("B200", "mxfp4", "sglang_flashinfer_trtllm_moe:mxfp8", False),
+        ("H100", "mxfp4", "sglang_flashinfer_trtllm_moe:mxfp8", True),
+        ("L40S", "int4", "moe_torch_flow:w4afp8", True),
+        ("L40S", "mxfp4", "sglang_fused_moe_triton", False),
+        ("B200", "nvfp4", "sglang_flashinfer_trtllm_moe", False),
+        ("RTX PRO 6000 Server", "fp8_block", "moe_torch_flow_triton_fp8_block", True),
+    ],
+)
+def test_weights_are_widened_where_no_tensor_instruction_takes_them(
+    gpu: str, dtype: str, impl: str, widens: bool
+) -> None:
+    ctx = context(gpu, dtype, stack="sglang-0.5.14", impl=impl)
+    assert (machine(ctx).widen_s > 0) is widens
+    assert analyse(columns(), ctx).features["widens"][0] == widens
+
+
+def test_four_bit_weights_take_as_long_on_a_card_of_more_bandwidth() -> None:
+    """Few tokens of many experts: bf16 weights are read at DRAM's speed, widened ones at that of the SMs."""
+
+    def ratio(dtype: str, impl: str) -> float:
+        small, large = (
+            analyse(columns(tokens=32), context(gpu, dtype, impl=impl)).base_s[0] for gpu in ("H100", "H200")
+        )
+        return float(small / large)
+
+    assert ratio("int4", "sglang_marlin_moe") < 1.15 < ratio("bf16", "moe_torch_flow_cutlass")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "impl", "lanes"),
+    [("H100", "triton", 2), ("B200", "triton", 3), ("H100", "deepgemm", 2), ("B200", "deepgemm", 0)],
+)
+def test_block_scales_cost_operations_unless_the_tensor_instruction_applies_them(
+    gpu: str, impl: str, lanes: int
+) -> None:
+    at = machine(context(gpu, "fp8_block", impl=impl))
+    assert at.scale_s == pytest.approx(lanes * at.cycle_s / (128 * 128))
+    assert machine(context(gpu, "fp8", impl=impl)).scale_s == 0.0
+
+
+def test_block_scales_weigh_more_where_tensor_cores_are_faster() -> None:
+    def longer(gpu: str) -> float:
+        scaled, plain = (
+            analyse(columns(tokens=65536), context(gpu, dtype, impl="moe_torch_flow_cutlass")).base_s[0]
+            for dtype in ("fp8_block", "fp8")
+        )
+        return float(scaled / plain)
+
+    assert 1.0 < longer("L40S") < longer("H100") < longer("B200") < 3.0
+
+
+def test_block_scaled_experts_of_workstation_blackwell_multiply_16_bits() -> None:
+    ctx = context("RTX PRO 6000 Server", "fp8_block", stack="trtllm-1.3.0rc20", impl="moe_torch_flow_triton_fp8_block")
+    at = machine(ctx)
+    assert at.weight < 1.01 < at.operand
+    assert at.flops_per_sm == machine(context("RTX PRO 6000 Server", "bf16", impl="triton")).flops_per_sm
+    assert blocks(columns(), ctx).rows[0] == 16
+
+
+def test_kernels_for_4_bit_floats_start_more_often() -> None:
+    impl = "moe_torch_flow_cutlass"
+    fp8, fp4 = (
+        analyse(columns(tokens=1, topk=1, experts=8), context("B200", dtype, impl=impl)) for dtype in ("fp8", "nvfp4")
+    )
+    assert fp4.base_s[0] - fp8.base_s[0] > 10e-6
 
 
 def test_a_floor_is_of_the_calls_own_type_whatever_the_software_keeps() -> None:

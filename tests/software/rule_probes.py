@@ -73,6 +73,7 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
           for gpu in ("H100", "B200", "RTX PRO 6000 Server") for dtype in ("bf16", "nvfp4") if (gpu, dtype) != ("H100", "nvfp4")),
         ("L40S", "graph", EXPERTS | {"dtype": "mxfp4", "stack": "sglang-0.5.14", "impl": "sglang_fused_moe_triton"}),
         ("B200", "graph", EXPERTS | {"dtype": "mxfp4", "stack": "trtllm-1.3.0rc20", "impl": "moe_torch_flow:mxfp8"}),
+        ("B200", "graph", EXPERTS | {"tokens": 16384, "dtype": "fp8_block", "stack": "trtllm-1.3.0rc20", "impl": "deepgemm"}),
     ],
     "attention": [
         ("H200", "graph", DECODE | {"stack": "sglang-0.5.6", "impl": "flash_attention"}),

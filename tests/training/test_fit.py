@@ -70,6 +70,23 @@ def test_hidden_codes_follow_the_plan() -> None:
     assert impl[gpu].mean() == pytest.approx(0.5, abs=0.01)
 
 
+def test_a_share_of_the_residual_is_learned_of_rows_without_gpu_and_architecture() -> None:
+    plan = replace(SMALL, categories=("stack", "gpu", "family"), trust=0.25)
+    shown = torch.tensor([[[1, 1, 1], [1, 0, 1], [0, 0, 0], [3, 0, 0]]])
+    assert fit._trusted(shown, torch.full((1, 4), 8.0), plan).tolist() == [[8.0, 8.0, 2.0, 2.0]]
+    assert fit._trusted(shown, torch.full((1, 4), 8.0), replace(plan, categories=("stack",))).tolist() == [[8.0] * 4]
+
+
+def test_a_new_architecture_is_answered_from_the_physical_estimate_in_part() -> None:
+    """Every row takes e times its estimate: of an architecture left out, the members say so in part."""
+    data = synthetic()
+    slow = replace(data, latency_us=data.base_us * np.e)
+    plan = replace(SMALL, categories=("gpu", "family"), mask_gpu=0.5, keep_family=0.0, splits=("lofo:ada",), epochs=20)
+    whole, part = (fit.fit(slow, replace(plan, trust=trust)).predictions["lofo:ada"][0].mean() for trust in (1.0, 0.5))
+    assert whole == pytest.approx(1.0, abs=0.1)
+    assert part == pytest.approx(0.5, abs=0.15)
+
+
 def test_held_out_rows_touch_neither_training_nor_scaling() -> None:
     data, plan = synthetic(size=800), replace(SMALL, epochs=3, splits=("fold:0",))
     score = by_name("fold:0", data).score

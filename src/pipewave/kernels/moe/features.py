@@ -148,6 +148,6 @@ def _software(work: Layer, at: MoeMachine) -> dict[str, Array]:
     flags = {name: float(at.engine == name) for name in ENGINES}
     ungated = work.up < 2.0
     constant: dict[str, Array] = {name: np.full_like(work.inter, flag) for name, flag in flags.items()}
-    kinds = {"warp_mma": at.warp_mma, "untuned": at.untuned}
+    kinds = {"warp_mma": at.warp_mma, "untuned": at.untuned, "widens": at.widen_s > 0, "scales": at.scale_s > 0}
     constant |= {name: np.full_like(work.inter, float(flag)) for name, flag in kinds.items()}
     return constant | {"ungated": np.asarray(1.0 * ungated, np.float64)}

@@ -19,6 +19,10 @@ TILE_CYCLES = 1500.0  # filling the pipeline of a tile and draining it
 # 16-bit operations a cycle and SM of the instructions that warps issue themselves; Hopper and Blackwell reach their
 # peak only with asynchronous ones.
 WARP_FLOPS = 2048.0
+# Weights that an SM widens a clock where tensor cores multiply wider ones, Marlin, Triton and CUTLASS alike: few tokens
+# take as long on H200 as on H100, which has 0.7 of its bandwidth. Rounded from rows of these two.
+WIDENED = 42.0
+SCALES_K = 128.0  # inner dimension that one block scale covers
 SORT_CYCLES = 1.2  # a pair, counted and sorted by expert by a few blocks (our H200 rows: 0.6 ns)
 # Weights stored in fewer bits than the product runs in: weight type → type of the product, by the activations' type.
 _WEIGHT_ONLY = {"int4": "bf16", "mxfp4": "bf16"}
@@ -67,6 +71,8 @@ class MoeMachine:
     serial: bool  # a tile's operands are staged and multiplied in turn, not at once
     warp_mma: bool  # tensor instructions are issued by warps, and a product waits for them
     untuned: bool  # products take the first configuration of their library: one block for all sizes, no cluster
+    widen_s: float  # an SM's time to widen a weight; 0: the tensor cores multiply it as it is
+    scale_s: float  # an SM's time to scale the sums of an output by block scales, for each step of the inner dimension
 
 
 def product_dtype(ctx: Context) -> str:
@@ -74,6 +80,8 @@ def product_dtype(ctx: Context) -> str:
 
     Raises UnsupportedDtype where the GPU lacks the type of the activations.
     """
+    if ran := ctx.rule("moe_multiplies"):
+        return str(ran)
     if ctx.dtype not in _WEIGHT_ONLY:
         return ctx.dtype
     if not narrow_activations(ctx):
@@ -111,12 +119,22 @@ def machine(ctx: Context) -> MoeMachine:
         weight=OPERAND_BYTES[ctx.rule("moe_kept_as") or ctx.dtype],
         operand=OPERAND_BYTES[dtype],
         engine=kind,
-        costs=Costs(**constant("moe_costs", engine=kind)),
+        costs=Costs(**constant("moe_costs", engine=kind, dtype=ctx.dtype)),
         carries=ctx.rule("moe_carries", engine=kind),
         serial=kind == "triton",
         warp_mma=kind == "marlin" or not gpu.traits.asynchronous,
         untuned=untuned,
+        widen_s=cycle / WIDENED if widens(ctx) else 0.0,
+        scale_s=ctx.rule("moe_scales") * cycle / (gpu.traits.fma_per_clk_per_sm * SCALES_K),
     )
+
+
+def widens(ctx: Context) -> bool:
+    """Do kernels widen the weights that they read? Tensor cores of newer GPUs multiply 4-bit floats by 8-bit ones."""
+    if ctx.rule("moe_multiplies"):
+        return True
+    native = narrow_activations(ctx) and ctx.gpu.fp4_tflops and ctx.dtype in ctx.gpu.traits.fp4_types
+    return ctx.dtype in _WEIGHT_ONLY and not ctx.rule("moe_kept_as") and not native
 
 
 def _flops_per_sm(ctx: Context, kind: str, dtype: str, cycle: float) -> float:

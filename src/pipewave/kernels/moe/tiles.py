@@ -14,6 +14,7 @@ from pipewave.kernels.moe.config import Blocks
 from pipewave.kernels.moe.layer import Layer, Product
 from pipewave.kernels.moe.machine import MoeMachine
 from pipewave.physics.demand import Array
+from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import waves
 
 # tokens × output features
@@ -68,11 +69,12 @@ def _tile(work: Layer, rows: Array, columns: Array | float, at: MoeMachine) -> M
 def _waves_s(product: Product, blocks: Array, rows: Array, columns: Array | float, at: MoeMachine) -> Array:
     """The longest of a tile's tensor work and its operand reads from L2 and from shared memory (or the sum of the two
     on the SM), and a fixed fill and drain, for whole waves. Small tiles starve the tensor cores of newer GPUs: shared
-    memory is no faster there."""
+    memory is no faster there. Block scales follow each partial product; widening weights overlaps with it in part."""
     height = np.maximum(rows, LEAST_MMA_ROWS)
     tensor = 2.0 * height * columns / at.flops_per_sm
     fetched = (rows * at.operand + columns * at.weight) / at.l2_per_sm
     fed = (height + columns) * at.operand / at.smem_per_sm
     on_sm = SERIAL_TENSOR * tensor + SERIAL_PASSES * fed if at.serial else np.maximum(tensor, fed)
+    on_sm = overlapped(2, on_sm + height * columns * at.scale_s, columns * at.widen_s)
     rounds = waves(blocks * np.ceil(product.n / columns) / at.sms)
     return np.asarray(rounds * (product.k * np.maximum(on_sm, fetched) + at.tile_s))
