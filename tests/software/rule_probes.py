@@ -60,6 +60,7 @@ VERSIONS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *((gpu, "graph", PRODUCT | {"dtype": "fp8_block", "stack": stack})
           for gpu, stack in (("H200", "sglang-0.5.10"), ("B200", "sglang-0.5.9"), ("B200", "trtllm-1.3.0rc10"))),
         ("RTX PRO 6000 Server", "graph", PRODUCT | {"dtype": "fp8", "stack": "vllm-0.19.0"}),
+        ("H200", "cold", {"kernel": "gemm", "m": 4096, "n": 4096, "k": 4112, "dtype": "fp8", "stack": "torch-2.11"}),
     ],
     "fused_moe": [
         ("H200", "graph", SKEWED | {"stack": "vllm-0.14.0", "impl": "vllm_fused_moe"}),
@@ -155,7 +156,8 @@ VERSIONS["attention_module"] = [
 _SCAN = {"kernel": "delta_net", "q_lens": [4096], "k_heads": 16, "v_heads": 16, "kind": "kda"}
 VERSIONS["delta_net"] = [("H100", "graph", _SCAN | {"impl": impl}) for impl in ("chunk_kda", "flashkda_fwd")]
 FAMILY = {"default": "attention", "gemm": "gemm", "sm": "gemm", "attention": "attention", "moe": "fused_moe", "step": "steps",
-          "module": "attention_module", "mla": "mla", "delta": "delta_net", "conv": "causal_conv1d"}  # fmt: skip
+          "module": "attention_module", "mla": "mla", "delta": "delta_net", "conv": "causal_conv1d",
+          "norm": "rmsnorm"}  # fmt: skip
 _CONV = {"kernel": "causal_conv1d", "q_lens": [100] * 16, "channels": 4096, "width": 4, "impl": "causal_conv1d_fn"}
 VERSIONS["causal_conv1d"] = [
     (gpu, "graph", _CONV | {"stack": stack})
@@ -240,7 +242,17 @@ def _conv(pick: random.Random) -> dict[str, Any]:
     return {"kernel": "causal_conv1d", "q_lens": lens, "channels": pick.choice((1024, 6144)), "width": 4}
 
 
+def _norm(pick: random.Random) -> dict[str, Any]:
+    return {
+        "kernel": "rmsnorm",
+        "rows": pick.choice((16, 4096)),
+        "dim": pick.choice((4096, 4104)),
+        "fused_add": pick.random() < 0.5,
+    }
+
+
 SIZES = {
+    "rmsnorm": _norm,
     "causal_conv1d": _conv,
     "delta_net": _delta, "gemm": _gemm, "attention": _attention, "fused_moe": _moe, "collective": _collective, "attention_module": _module,
     "mla": _attention, "steps": lambda pick: pick.choice((_gemm, _attention, _moe))(pick),
