@@ -163,6 +163,13 @@ VERSIONS["causal_conv1d"] = [
     (gpu, "graph", _CONV | {"stack": stack})
     for gpu, stack in (("A100", "sglang-0.5.10"), ("H100", "trtllm-1.3.0rc20"), ("H100", "vllm-0.24.0"))
 ]
+VERSIONS["rmsnorm"] = [
+    ("A100", "profiler_warm", case | {"stack": "sarathi-2024.11"})
+    for case in (
+        {"kernel": "rmsnorm", "rows": 4096, "dim": 8192},
+        {"kernel": "silu_and_mul", "rows": 4096, "dim": 8192},
+    )
+]
 BRIDGED = ("A40", "A100 PCIe")
 COLLECTIVES = ("all_reduce", "send_recv", "all_gather")
 

@@ -43,16 +43,18 @@ RATES = frozenset((
 ))  # fmt: skip
 MORE, LESS = 1, -1  # a what-if is nowhere slower, nowhere faster than its original
 ENTRIES = 1 << 19  # of lists at a time
+PLAIN_ROWS = ("cold", "serving")  # most of their products come quantised (data/measured): a kernel at a time was timed
 HALVINGS = 6  # of all sizes of a call together: a net's bumps are narrower
 
 
 def answer(family: Family, cols: Columns, key: Sequence[Any], gpu: GPU, protocol: str) -> Answers:
     """As `batch.answer`, in order."""
-    found, more = _by_size(family, cols, key, gpu, protocol), _with_extra(family, tuple(key))
-    if more is None or _calibrated(found):
+    found = _by_size(family, cols, key, gpu, protocol)
+    held = _held_by_extra(family, tuple(key), _measured(found.source) and protocol in PLAIN_ROWS)
+    if held is None or _calibrated(found):
         return found
-    most = _by_size(family, cols, more, gpu, protocol).seconds[0]
-    moved = _at(np.minimum(found.seconds[0], most), found.seconds, ARRAY)
+    other = _by_size(family, cols, held.key, gpu, protocol).seconds[0]
+    moved = _at(_beside(found.seconds[0], other, held.side, ARRAY), found.seconds, ARRAY)
     return replace(found, seconds=np.array(moved))
 
 
@@ -75,13 +77,17 @@ def answer_scalar(
     family: Family, case: Mapping[str, Any], key: tuple[Any, ...], gpu: GPU, protocol: str
 ) -> ScalarAnswer | None:
     """As `scalar.answer_scalar`, in order."""
-    found, more = _by_size_scalar(family, case, key, gpu, protocol), _with_extra(family, key)
-    if found is None or more is None:
+    found = _by_size_scalar(family, case, key, gpu, protocol)
+    if found is None:
+        return None
+    held = _held_by_extra(family, key, _measured(found.source) and protocol in PLAIN_ROWS)
+    if held is None:
         return found
-    most = _by_size_scalar(family, case, more, gpu, protocol)
-    if most is None or most.seconds[0] >= found.seconds[0]:
-        return most and found
-    return found._replace(seconds=_at(most.seconds[0], found.seconds, SCALAR))
+    other = _by_size_scalar(family, case, held.key, gpu, protocol)
+    if other is None:
+        return None
+    latency = _beside(found.seconds[0], other.seconds[0], held.side, SCALAR)
+    return found if latency == found.seconds[0] else found._replace(seconds=_at(latency, found.seconds, SCALAR))
 
 
 def _by_size_scalar(
@@ -103,12 +109,22 @@ def _by_size_scalar(
     return found if latency == found.seconds[0] else found._replace(seconds=_at(latency, found.seconds, SCALAR))
 
 
+class Held(NamedTuple):
+    """The group key of calls that others are held against, and on which side of these they are."""
+
+    key: tuple[Any, ...]
+    side: int
+
+
 @lru_cache(maxsize=4096)
-def _with_extra(family: Family, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The group key of the same calls with the kernel that they leave out; None where they leave none out."""
+def _held_by_extra(family: Family, key: tuple[Any, ...], plain_rows: bool) -> Held | None:
+    """The same calls with the kernel that they leave out, a most for them; where rows are of calls that leave it out,
+    these are a least for calls with it. None where nothing holds them."""
     option = family.extra.get(key[0])
     at = len(SHARED) + family.options.index(option) if option else 0
-    return None if not option or key[at] else (*key[:at], True, *key[at + 1 :])
+    if not option or bool(key[at]) != plain_rows:
+        return None
+    return Held((*key[:at], not key[at], *key[at + 1 :]), LESS if plain_rows else MORE)
 
 
 def _calibrated(found: Answers) -> bool:
