@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.gpus import GPU, find
+from pipewave.gpus.kindred import of_one_capability
 from pipewave.kernels.base import Context, Family
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, SERVING
@@ -62,7 +63,7 @@ def stand_in(family: Family, key: Sequence[Any], gpu: GPU, cold: Source) -> str:
     of which neither was measured is answered as the GPUs of its compute capability are.
     """
     own = resolve(family, gpu, *_replayed(family, key))[1] if family.nets else cold
-    alike = cold.kin and find(cold.kin).compute_capability == gpu.compute_capability
+    alike = cold.kin and of_one_capability(find(cold.kin), gpu)
     if not cold.near and (own.near or not alike):
         return REPLAYED
     if cold.software != LEVELS[-1] or key[0] in LIBRARY.get(family.name, ()):

@@ -144,7 +144,7 @@ def _between(
     least, most = (_least(family, cols, key, gpu, protocol, apart), _next(family, cols, key, gpu, protocol, asked))
     if found.source.kin and ((least > latency) | (most < latency)).any():
         like, there = (*key[:1], found.ctx.stack, found.ctx.impl, *key[3:]), find(found.source.kin)
-        same = batch.answer(family, cols, like, there, protocol).seconds[0]
+        same = _by_size(family, cols, like, there, protocol).seconds[0]  # beyond its rows it keeps order as well
         least = _least(family, cols, key, gpu, protocol, apart, Kin(like, there, same))
         most = most * np.maximum(same / _next(family, cols, like, there, protocol, asked), 1.0)
     return np.asarray(np.minimum(np.maximum(latency, least), most))
@@ -223,7 +223,7 @@ def _least(
             less[name] = _halved(size, less[name], times, less)
         seconds = batch.answer(family, less, key, gpu, protocol).seconds[0]
         if kin:
-            there = batch.answer(family, less, kin.key, kin.gpu, protocol).seconds[0]
+            there = _by_size(family, less, kin.key, kin.gpu, protocol).seconds[0]
             seconds = seconds * np.minimum(kin.seconds[rows[some]] / there, 1.0)
         np.maximum.at(least, rows[some], seconds)
     return least

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import GPU, find
-from pipewave.gpus.architectures import generation
+from pipewave.gpus.kindred import of_generation
 from pipewave.kernels.base import Context, Family
 from pipewave.physics.cache import SERVING
 from pipewave.residual.card import Card
@@ -94,9 +94,10 @@ def resolve(
 
 def _kin(card: Card, gpu: GPU, dtype: str, protocol: str) -> str:
     """The GPU of the same generation nearest to this one of which rows of a type under a protocol were trained on."""
-    found = [find(name) for name, kind, under in card.trained if under == protocol and kind in alike(dtype)]
-    same = [one for one in found if generation(one.compute_capability) == generation(gpu.compute_capability)]
-    return min(same, key=lambda one: (*_unlike(one, gpu), one.name)).name if same else ""
+    found = {name for name, kind, under in card.trained if under == protocol and kind in alike(dtype)}
+    same = map(find, of_generation(found, gpu.compute_capability))
+    near = min(same, key=lambda one: (*_unlike(one, gpu), one.name), default=None)
+    return near.name if near else ""
 
 
 def _unlike(one: GPU, other: GPU) -> tuple[float, ...]:

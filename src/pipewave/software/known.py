@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipewave.gpus import find
-from pipewave.gpus.architectures import generation
+from pipewave.gpus.kindred import of_generation
 from pipewave.software import stacks
 from pipewave.software.stack_rules import constant
 
@@ -69,8 +68,7 @@ class Known:
 
     def of_generation(self, capability: int) -> Known:
         """The rows of GPUs that run the same kernels as those of a compute capability."""
-        wanted = generation(capability)
-        gpus = {name for name in {row.gpu for row in self.rows} if generation(find(name).compute_capability) == wanted}
+        gpus = of_generation({row.gpu for row in self.rows}, capability)
         return Known(frozenset(row for row in self.rows if row.gpu in gpus))
 
     def elsewhere(self, dtype: str, protocol: str) -> frozenset[str]:

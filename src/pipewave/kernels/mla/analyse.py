@@ -20,6 +20,7 @@ CONTEXT, GENERATION = "mla_context", "mla_generation"
 NOPE_DIM = 128.0
 VALUE_DIM = 128.0
 MOST_HEADS = 128.0  # of any row
+LONG_S = 16e-3  # before Hopper a step of long caches takes milliseconds
 
 
 def expanded(heads: Amount, ctx: Context) -> Heads:
@@ -75,5 +76,8 @@ FAMILY = Family(
     example="pipewave predict mla 1*16 4096*16 128 generation --gpu H200",
     faces=faces,
     reads="operands",
-    grows={"heads": Grows(6, usual=(0.0, MOST_HEADS)), "kv_lens": Grows(4, step=PAGE_TOKENS, over="q_lens")},
+    grows={
+        "heads": Grows(6, usual=(0.0, MOST_HEADS), below_s=LONG_S),
+        "kv_lens": Grows(4, step=PAGE_TOKENS, over="q_lens", below_s=LONG_S),
+    },
 )
