@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,10 +20,11 @@ from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.evaluate.folds import held_out
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.cache_lines import LINE, octaves, unaligned
+from pipewave.kernels.gemm.cache_lines import octaves, unaligned
 from pipewave.kernels.gemm.machine import machine
 from pipewave.measure.pack import rows
 from pipewave.physics.arith import ARRAY
+from pipewave.physics.cache import LINE
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured"
 CARDS = ("H100", "H200")
@@ -39,7 +41,12 @@ def table() -> pd.DataFrame:
         part = found.loc[at]
         found.loc[at, ["predicted", "factor", "octaves", "library"]] = _answered(card, part)
     size = (found["k"] * found["dtype"].map(OPERAND_BYTES)).astype(int)
-    return found.assign(unit=np.minimum(size & -size, LINE), dtype=found["dtype"].replace(ALIKE))
+    return found.assign(unit=unit(size), dtype=found["dtype"].replace(ALIKE))
+
+
+def unit(row_bytes: Any) -> Any:
+    """The largest power of two, up to a line, that divides the bytes of a row."""
+    return np.minimum(row_bytes & -row_bytes, LINE)
 
 
 def _of(card: str, day: str) -> pd.DataFrame:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from bench.another_day import PLACE, answered
 from bench.card_blind import DATA
+from bench.gemm_lines import unit
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.gemm.cache_lines import LINE
 from pipewave.kernels.streaming.norm import START_ROWS, row_start
 from pipewave.measure.pack import rows
+from pipewave.physics.cache import LINE
 
 CARDS = (("H100", ""), ("H200", ""), ("H200", "second"))
 Floats = NDArray[np.float64]
@@ -26,14 +27,8 @@ def below(card: str, second: str) -> tuple[list[dict[str, object]], Floats]:
     found = [row for row in rows(DATA / card.lower() / PLACE / second / "rmsnorm.json.gz") if row["protocol"] == "cold"]
     told = answered(card, found, "cold").latency_us
     alone = told / np.array([factor(row["case"]) for row in found])
-    cases = [row["case"] | {"unit": unit(row["case"]["dim"])} for row in found]
+    cases = [row["case"] | {"unit": int(unit(int(ACTIVATION_BYTES * row["case"]["dim"])))} for row in found]
     return cases, np.log([row["latency_us"] for row in found] / alone)
-
-
-def unit(dim: int) -> int:
-    """The largest power of two, up to a line, that divides a row's bytes."""
-    size = int(ACTIVATION_BYTES * dim)
-    return min(size & -size, LINE)
 
 
 def factor(case: dict[str, object]) -> float:

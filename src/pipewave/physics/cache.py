@@ -15,6 +15,7 @@ from pipewave.gpus import GPU
 from pipewave.physics.arith import ARRAY, Arith
 
 COLD, SERVING, PROFILER_WARM = "cold", "serving", "profiler_warm"
+LINE = 128  # bytes of a cache line
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from pipewave.kernels.base import Context
 from pipewave.kernels.gemm.machine import GemmMachine
 from pipewave.physics.arith import ARRAY, Arith
+from pipewave.physics.cache import LINE
 from pipewave.software.stack_rules import constant
 
-LINE = 128
 UNITS = (64, 32, 16)  # bytes that a row's start may be a multiple of, short of a line
 TILE = 128.0 * 128.0  # elements of the result
 FEWEST, MOST = 1.0 / 16.0, 16.0  # tiles of an SM between which the cost grows

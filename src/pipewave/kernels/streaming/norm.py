@@ -24,7 +24,7 @@ from pipewave.kernels.streaming.stream import (
     least_bytes,
     times,
 )
-from pipewave.physics.cache import SERVING
+from pipewave.physics.cache import LINE, SERVING
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
@@ -41,7 +41,7 @@ MANY_ROWS, SMALL_BLOCK = 256.0, 256.0  # vLLM's norms use smaller blocks where r
 ROW_S = {"rmsnorm": 2.4e-6, "silu_and_mul": 1.0e-6}
 L2_SHARE = 0.3  # less than plain copies draw
 LOOP_CYCLES = 40.0  # each further vector of a thread
-LINE, START_ROWS = 128.0, 100.0  # bytes of a cache line; fewer rows wait for other things
+START_ROWS = 100.0  # fewer rows wait for other things
 
 
 @dataclass(frozen=True, slots=True)
