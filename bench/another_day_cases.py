@@ -30,7 +30,7 @@ from pipewave.measure.plans.shapes import TENSOR_PARALLEL, Dense, Moe, projectio
 
 SEED = 20261123
 CARDS = ("H100", "H200")
-TWO = ("H200",)  # cards that a machine of two is lent of
+TWO = ("H200",)  # cards that were measured in pairs
 PLANS = ("", "ragged", "mixed", "experts")
 Case = dict[str, Any]
 Rng = np.random.Generator

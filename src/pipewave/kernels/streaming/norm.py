@@ -95,16 +95,21 @@ def row_start(rows: Array, dim: Array, in_place: bool, protocol: str) -> Array:
     return np.asarray(np.exp(lost * inside))
 
 
+def _timed(cols: Columns, ctx: Context, net: str, work: Stream, moving: StreamTimes) -> tuple[Blocks, Array]:
+    """The blocks of a kernel, and its seconds: with a vector or with one element a thread and loop."""
+    rows, dim, gpu = cols["rows"], cols["dim"], ctx.gpu
+    if loop := ctx.rule("norm_scalar"):
+        shape = blocks(gpu, rows, dim, False, 1.0)
+        return shape, scalar_s(gpu, shape, rows, loop, moving, dram_bytes(gpu, ctx.protocol, work) / work.moved)
+    shape = blocks(gpu, rows, dim, net == "rmsnorm")
+    return shape, rowwise_s(gpu, shape, ROW_S[net], moving)
+
+
 def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu: float) -> Analysis:
     """Analysis of a row-wise kernel with so many operations per output element."""
     rows, dim, gpu = cols["rows"], cols["dim"], ctx.gpu
-    loop, moving, elements = ctx.rule("norm_scalar"), times(ctx, work, L2_SHARE), rows * dim
-    shape = blocks(gpu, rows, dim, False, 1.0) if loop else blocks(gpu, rows, dim, net == "rmsnorm")
-    base = (
-        scalar_s(gpu, shape, rows, loop, moving, dram_bytes(gpu, ctx.protocol, work) / work.moved)
-        if loop
-        else rowwise_s(gpu, shape, ROW_S[net], moving)
-    )
+    moving, elements = times(ctx, work, L2_SHARE), rows * dim
+    shape, base = _timed(cols, ctx, net, work, moving)
     least = demand(
         len(rows),
         dram=least_bytes(gpu, ctx.protocol, work),
@@ -126,7 +131,7 @@ def _analyse(cols: Columns, ctx: Context, net: str, work: Stream, fma: float, xu
         "ragged": (dim % VECTOR > 0).astype(float),
         "fused": np.full(len(rows), float(work.in_place)),
     }
-    slower = row_start(rows, dim, work.in_place, ctx.protocol) if net == "rmsnorm" else 1.0
+    slower = row_start(rows, dim, work.in_place, ctx.protocol)
     return Analysis(least, base * slower, features, net, done(ctx, work))
 
 
