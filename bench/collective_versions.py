@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bench.collective_sizes import answered, show
 from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE
-from pipewave.residual.card import BASES, Interval, half_width, intervals_of
+from pipewave.nets.card import BASES, Interval, half_width, intervals_of
 from train.evaluate import Errors, held_out, macro, scored, table
 from train.intervals import calibrated, informative
 from train.nets.collective import NETS as SMALL

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.nets.card import Interval
 from pipewave.prediction.batch import WIDEST
-from pipewave.residual.card import Interval
 from train.__main__ import WEIGHTS
 from train.evaluate import held_out
 from train.intervals import Held, given, widths

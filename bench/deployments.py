@@ -15,10 +15,10 @@ import numpy as np
 
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
-from pipewave.serving.run import Server
-from pipewave.serving.setup import Setup
-from pipewave.serving.speculative import of
-from pipewave.serving.traffic import Traffic
+from pipewave.simulate.run import Server
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import of
+from pipewave.simulate.traffic import Traffic
 
 GPUS = ("H200", "B200", "GB200", "MI355X")
 BARS = {"serve_s": 1.0, "plan_s": 20.0}

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.prediction.api import predict
-from pipewave.serving.replay import Workload, read_workload, replay
+from pipewave.simulate.replay import Workload, read_workload, replay
 from pipewave.step import Runner, find_engine
 
 Errors = NDArray[np.float64]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bench.e2e_fit import constants, fit, leave_one_model_out
 from bench.e2e_steps import GPU, PHASES, Point, engines, measure_loads, points, runner_of
 from bench.e2e_traces import traced
-from pipewave.serving.estimate import estimate
+from pipewave.simulate.estimate import estimate
 from pipewave.step import find_engine
 from pipewave.step.memory import budget
 

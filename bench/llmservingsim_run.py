@@ -21,7 +21,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.prediction.api import predict
-from pipewave.serving import llmservingsim as profile
+from pipewave.simulate import llmservingsim as profile
 
 MODEL, GPU = "Llama-3.1-8B", "H200"
 CONFIG = Path(__file__).resolve().parents[1] / "src" / "pipewave" / "data" / "models" / f"{MODEL}.json"

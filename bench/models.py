@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pipewave.errors import CannotShard, DoesNotFit, PipewaveError, UnsupportedDtype
 from pipewave.models import ModelSpec, load
-from pipewave.serving import estimate
-from pipewave.serving.run import Server
-from pipewave.serving.setup import Setup
-from pipewave.serving.traffic import synthetic
+from pipewave.simulate import estimate
+from pipewave.simulate.run import Server
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.traffic import synthetic
 
 ENGINES = ("vllm", "sglang", "trtllm")
 # (GPU, tensor ranks, pipeline stages), the cheapest first.

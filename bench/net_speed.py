@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.residual.nets import Net, layers_under, trained
+from pipewave.nets.nets import Net, layers_under, trained
 
 ROWS = 16_384
 CHUNKS = (128, 256, 512, 1024, 2048)

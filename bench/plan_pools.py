@@ -14,9 +14,9 @@ from bench.steady_load import TIMES, held_in_flight, middle_ms, percent_off, pri
 from pipewave.models import load as model_of
 from pipewave.planning import Question, Space, Split
 from pipewave.planning.disaggregated import designs
-from pipewave.serving.disaggregated import Disaggregated, Side
-from pipewave.serving.setup import Setup
-from pipewave.serving.speculative import of
+from pipewave.simulate.disaggregated import Disaggregated, Side
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import of
 
 ROUNDS, BUDGET = 8, 8192
 DRAFTS = "method=mtp,tokens=3,acceptance=0.62"

@@ -15,9 +15,9 @@ from bench.steady_load import TIMES, held_in_flight, middle_ms, percent_off, pri
 from pipewave.models import load as model_of
 from pipewave.planning import Question, Split
 from pipewave.planning.steady import evaluate
-from pipewave.serving.run import Server
-from pipewave.serving.setup import Setup
-from pipewave.serving.speculative import of
+from pipewave.simulate.run import Server
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import of
 
 ROUNDS = 6  # requests of each lane
 

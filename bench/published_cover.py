@@ -1,6 +1,6 @@
 """What published deployments leave open, as half-widths of intervals: `python -m bench.published_cover ANSWERS`.
 
-ANSWERS are those of `bench.published --answers`. Four parts of `pipewave.serving.interval`:
+ANSWERS are those of `bench.published --answers`. Four parts of `pipewave.simulate.interval`:
 
 * `servers`: for each engine and mean, the half-width beside what kernels (and an assumed version) leave open that holds
   nine rows in ten of groups that it was not read off, each group counting alike. It is a quantile of rows whose version
@@ -11,7 +11,7 @@ ANSWERS are those of `bench.published --answers`. Four parts of `pipewave.servin
   servers is (`--ranks`, with ANSWERS of `bench.published --needs --only "attention DP"`).
 * `version`: how far answers move when the version is left out of the case (`--versions`), nine in ten of them.
 
-`--write` puts the half-widths of all groups into `serving/interval.json`.
+`--write` puts the half-widths of all groups into `simulate/interval.json`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ import numpy as np
 from bench.published_rows import OLD, Group, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.files import manifest
-from pipewave.serving import interval
-from pipewave.serving.answers import answer, setup_of, version_given
-from pipewave.serving.cases import from_dict
-from pipewave.serving.interval import Uncertainty, server_of
+from pipewave.simulate import interval
+from pipewave.simulate.answers import answer, setup_of, version_given
+from pipewave.simulate.cases import from_dict
+from pipewave.simulate.interval import Uncertainty, server_of
 from pipewave.step import find_engine
 
 HELD = 0.9

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from pipewave.serving.answers import answer
-from pipewave.serving.cases import from_dict
-from pipewave.serving.speculative import of
+from pipewave.simulate.answers import answer
+from pipewave.simulate.cases import from_dict
+from pipewave.simulate.speculative import of
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "data" / "published" / "drafts.yaml"

@@ -25,7 +25,7 @@ from statistics import mean, median
 from typing import Any
 
 from bench.published_rows import Row, corpus, read
-from pipewave.serving.speculative import of
+from pipewave.simulate.speculative import of
 from pipewave.software.pools import handover_ms
 
 MOST_FLIGHT, MOST_MS = 64, 1200.0  # light load: requests in flight, and a predicted first token without a queue

@@ -22,9 +22,9 @@ from typing import Any
 
 from bench.published_rows import Row, corpus, read
 from bench.published_slices import resumed
-from pipewave.serving.answers import client, setup_of
-from pipewave.serving.cases import from_dict
-from pipewave.serving.launched import launched
+from pipewave.simulate.answers import client, setup_of
+from pipewave.simulate.cases import from_dict
+from pipewave.simulate.launched import launched
 from pipewave.software.pools import send_ms
 
 GRID_MS = (0, 8, 15, 30, 45, 60, 90, 120, 150, 180)

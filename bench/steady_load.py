@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from pipewave.serving.simulate import Record
-from pipewave.serving.traffic import Traffic, synthetic
+from pipewave.simulate.simulate import Record
+from pipewave.simulate.traffic import Traffic, synthetic
 
 TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.files import manifest
-from pipewave.serving.datasets import FILE
+from pipewave.simulate.datasets import FILE
 
 FEWEST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
 EDGES = (

@@ -31,9 +31,9 @@ import numpy as np
 from pipewave.measure.engine.launch import config_of
 from pipewave.models.quant import ONLINE
 from pipewave.physics.demand import Array
-from pipewave.serving.answers import answer, setup_of
-from pipewave.serving.cases import Case, from_dict
-from pipewave.serving.run import Server
+from pipewave.simulate.answers import answer, setup_of
+from pipewave.simulate.cases import Case, from_dict
+from pipewave.simulate.run import Server
 from pipewave.software import front
 
 MEASURED = Path(__file__).resolve().parents[1] / "data" / "measured"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import pipewave as pw
-from pipewave.serving.run import Server
-from pipewave.serving.setup import Setup
-from pipewave.serving.traffic import synthetic
+from pipewave.simulate.run import Server
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.traffic import synthetic
 
 MODEL, GPU = "Llama-3.1-8B", "H200"
 TRACE = Path(__file__).parents[1] / "docs" / "fixtures" / "step.json.gz"

@@ -20,9 +20,9 @@ import pandas as pd
 from pipewave.calibrate.fit import FEWEST_ROWS, Fit, Sample, fit, thinned
 from pipewave.calibrate.samples import Key, Row, samples
 from pipewave.gpus import GPU, find
-from pipewave.residual.calibration import corrections
-from pipewave.residual.calibration.correction import Correction
-from pipewave.residual.calibration.file import Saved, save
+from pipewave.nets.calibration import corrections
+from pipewave.nets.calibration.correction import Correction
+from pipewave.nets.calibration.file import Saved, save
 from train.corpus import aiter
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,8 +26,8 @@ from pipewave.calls.families import CLASSES
 from pipewave.kernels.attention.analyse import DECODE, PREFILL
 from pipewave.kernels.gemm.analyse import NET_OF
 from pipewave.measure.pack import rows
-from pipewave.residual.calibration.corrections import suspended
-from pipewave.residual.card import BASES
+from pipewave.nets.calibration.corrections import suspended
+from pipewave.nets.card import BASES
 from train.__main__ import WEIGHTS
 from train.intervals import LEVEL
 from train.two_levels import weighted_quantile

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.residual.nets import Ceiling
+from pipewave.nets.nets import Ceiling
 from train.intervals import balance
 from train.predictions import Floats, Predictions, load_predictions
 from train.rows import Ints, Rows

@@ -24,7 +24,7 @@ from pipewave.calls.families import from_dict
 from pipewave.evaluate.folds import held_out
 from pipewave.kernels.gemm.analyse import NET_OF
 from pipewave.measure.pack import rows as measured_rows
-from pipewave.residual.calibration.corrections import suspended
+from pipewave.nets.calibration.corrections import suspended
 from train.ceilings import QUANTILE
 from train.intervals import LEVEL
 from train.predictions import load_predictions

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.calibrate.fit import Fit, Sample, fit, log_factors
-from pipewave.residual.calibration.correction import CODES
+from pipewave.nets.calibration.correction import CODES
 from train.intervals import Held, held, widths
 from train.members import Members
 from train.predictions import Floats, Predictions

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipewave.residual.nets import Net, load
+from pipewave.nets.nets import Net, load
 from train.descent import orders
 from train.descent import taught as descend
 from train.ensemble import Ensemble, Shape

@@ -1,6 +1,6 @@
 """`python -m train.export --name gemm --in rows.npz --run DIR --out DIR`: a run's shipped members as weights and card.
 
-The card is what `pipewave.residual.nets` reads: features and categories by name, where the net was trained, interval
+The card is what `pipewave.nets.nets` reads: features and categories by name, where the net was trained, interval
 multiples per basis from held-out rows, and the software that stands in when a call names none.
 """
 
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse
 from safetensors.numpy import save as to_safetensors
 
-from pipewave.residual.card import BASES, Interval
-from pipewave.residual.nets import SCHEMA
+from pipewave.nets.card import BASES, Interval
+from pipewave.nets.nets import SCHEMA
 from pipewave.software.known import Ran, kind_of, nested
 from pipewave.software.stacks import framework, version
 from train.ceilings import shipped_shifts

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipewave.residual.nets import load as weights
+from pipewave.nets.nets import load as weights
 from train.intervals import ENOUGH_ROWS
 from train.predictions import Floats, Predictions, from_arrays, to_arrays
 from train.rows import Ints, Rows

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.residual.layers import ACTIVATIONS
+from pipewave.nets.layers import ACTIVATIONS
 from train.rows import Ints, Rows
 
 Tensors = Mapping[str, NDArray[np.float32]]

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from pipewave.gpus import find
+from pipewave.nets.card import Card, card_of
+from pipewave.nets.nets import load
 from pipewave.physics.demand import Array
-from pipewave.residual.card import Card, card_of
-from pipewave.residual.nets import load
 from pipewave.software.stacks import framework
 from train.export import defaults, trained_software
 from train.pack import balanced, pack

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipewave.residual.nets import Net, load
+from pipewave.nets.nets import Net, load
 from train.descent import orders, taught
 from train.distil import answers, codes_of, hidden_at_random, teacher_of
 from train.ensemble import Ensemble

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.residual.card import Interval, half_width
+from pipewave.nets.card import Interval, half_width
 from pipewave.software.known import LEVELS, Known, from_nested
 from pipewave.software.stacks import framework, version
 from train.__main__ import RUNS, WEIGHTS

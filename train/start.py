@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipewave.residual.nets import Net, load
+from pipewave.nets.nets import Net, load
 from pipewave.software.stacks import framework, nearest, version
 from train.ensemble import Ensemble
 from train.rows import UNKNOWN

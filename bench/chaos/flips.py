@@ -33,12 +33,12 @@ def readers() -> dict[str, Read]:
     from pipewave.gpus import architectures, shipped
     from pipewave.measure import pack
     from pipewave.models.load import load
+    from pipewave.nets import nets
+    from pipewave.nets.calibration import file as calibration
     from pipewave.paper import collectives, estimator, hardware
     from pipewave.planning import launch
     from pipewave.planning.prices import table as prices
-    from pipewave.residual import nets
-    from pipewave.residual.calibration import file as calibration
-    from pipewave.serving import interval
+    from pipewave.simulate import interval
     from pipewave.software import engines, front, recipes, rules, stack_rules
     from pipewave.tune import table
 
@@ -56,7 +56,7 @@ def readers() -> dict[str, Read]:
         "gpus/architectures.json": lambda _: architectures.shipped(),
         "gpus/data/*.json": lambda _: shipped.raw_specs(),
         "planning/repositories.yaml": lambda _: launch._repositories(),
-        "serving/interval.json": lambda _: interval._table(),
+        "simulate/interval.json": lambda _: interval._table(),
         "software/deployments/recipes.yaml": lambda _: recipes._recipes(),
         "software/deployments/*.yaml": packaged.yaml,
         "tune/engine/lookups.json": packaged.document,
@@ -90,7 +90,7 @@ def written(folder: Path) -> dict[Path, Read]:
     """Files as pipewave writes them for a user, with their readers."""
     from bench.chaos import made
     from pipewave.files import store
-    from pipewave.residual.calibration import file as calibration
+    from pipewave.nets.calibration import file as calibration
     from pipewave.tune import table
 
     made.calibration(folder / "h200.safetensors")

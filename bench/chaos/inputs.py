@@ -92,7 +92,7 @@ def _named(query: dict[str, Any]) -> dict[str, Any]:
 
 def served(pick: random.Random, folder: Path) -> Iterator[Question]:
     """Deployments under requests."""
-    from pipewave.serving.stream import answer_lines
+    from pipewave.simulate.stream import answer_lines
 
     while True:
         line = said(SERVE, pick).decode("utf-8", "replace").replace("\n", " ")
@@ -101,7 +101,7 @@ def served(pick: random.Random, folder: Path) -> Iterator[Question]:
 
 def replays(pick: random.Random, folder: Path) -> Iterator[Question]:
     """Recorded iterations."""
-    from pipewave.serving.replay import read_workload, replay
+    from pipewave.simulate.replay import read_workload, replay
 
     path = folder / "workload.json"
     while True:
@@ -157,7 +157,7 @@ def gpu_files(pick: random.Random, folder: Path) -> Iterator[Question]:
 
 def calibrations(pick: random.Random, folder: Path) -> Iterator[Question]:
     """Bytes of a calibration."""
-    from pipewave.residual.calibration.file import load
+    from pipewave.nets.calibration.file import load
 
     whole = made.calibration(folder / "h200.safetensors").read_bytes()
     path = folder / "changed.safetensors"

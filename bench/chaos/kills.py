@@ -68,7 +68,7 @@ def profiling(folder: Path) -> Victim:
 def calibrating(folder: Path) -> Victim:
     """`pipewave calibrate` over a calibration that is in use."""
     from pipewave.calibrate.run import calibrate
-    from pipewave.residual.calibration.file import load
+    from pipewave.nets.calibration.file import load
 
     rows, out = made.measurements(folder / "rows", factor=1.2), made.calibration(folder / "h200.safetensors")
     return Victim(
@@ -80,7 +80,7 @@ def calibrating(folder: Path) -> Victim:
 
 def serving(folder: Path) -> Victim:
     """`pipewave serve --cases FILE --out FILE`: the lines of a file that goes on growing."""
-    from pipewave.serving import stream
+    from pipewave.simulate import stream
 
     out = folder / "answers.jsonl"
     list(stream.answer_lines([json.dumps(SERVE)]))  # weights read before the first kill

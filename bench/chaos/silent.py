@@ -70,10 +70,10 @@ def calibrated() -> Iterator[tuple[str, bool, bool]]:
     import os
 
     import pipewave as pw
-    from pipewave.residual.calibration.corrections import VARIABLE
-    from pipewave.serving.run import Server, with_interval
-    from pipewave.serving.setup import Setup
-    from pipewave.serving.traffic import synthetic
+    from pipewave.nets.calibration.corrections import VARIABLE
+    from pipewave.simulate.run import Server, with_interval
+    from pipewave.simulate.setup import Setup
+    from pipewave.simulate.traffic import synthetic
 
     traffic = synthetic(8, input_len=512, output_len=8, concurrency=4)
     runner = Server.of("Llama-3.1-8B", made.GPU, Setup(), traffic.longest).runner

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipewave.gpus import GPU, find
 from pipewave.models import ModelSpec, load
-from pipewave.serving.estimate import estimate
-from pipewave.serving.step_time import step_time
+from pipewave.simulate.estimate import estimate
+from pipewave.simulate.step_time import step_time
 
 if TYPE_CHECKING:
     from pipewave.planning import Plan
@@ -60,8 +60,8 @@ def serve(model: str | Path, gpu: str, **case: Any) -> dict[str, Any]:
 
     Source: the engine's scheduler, step by step; time of a step as in docs/how-it-works.md.
     """
-    from pipewave.serving.answers import answer
-    from pipewave.serving.cases import from_dict
+    from pipewave.simulate.answers import answer
+    from pipewave.simulate.cases import from_dict
 
     return answer(from_dict({"model": str(model), "gpu": gpu, **case}))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.published_drafts import Gain, acceptance, read, table
-from pipewave.serving.speculative import of
+from pipewave.simulate.speculative import of
 
 
 @pytest.mark.parametrize("drafted", [1, 2, 3, 7])

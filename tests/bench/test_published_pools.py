@@ -6,7 +6,7 @@ import pytest
 
 from bench.published_pools import accepted, best_ms, by_group, error, implied, tokens_made
 from bench.published_rows import Group, Row
-from pipewave.serving.speculative import of
+from pipewave.simulate.speculative import of
 
 
 def _row(name: str, tpot: float) -> Row:

@@ -19,11 +19,11 @@ from pipewave.calibrate.run import calibrate
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput
 from pipewave.files.store import Store
-from pipewave.residual.calibration import corrections
-from pipewave.residual.calibration.file import load
-from pipewave.residual.calibration.process import left_out, likeliest
-from pipewave.serving.estimate import estimate
-from pipewave.serving.stream import answer_lines
+from pipewave.nets.calibration import corrections
+from pipewave.nets.calibration.file import load
+from pipewave.nets.calibration.process import left_out, likeliest
+from pipewave.simulate.estimate import estimate
+from pipewave.simulate.stream import answer_lines
 
 GPU = "H200"
 CALL = pw.gemm(2048, 4096, 4096)

@@ -16,7 +16,7 @@ from bench.chaos import made
 from bench.chaos.launcher import Formula
 from pipewave.errors import BadFile
 from pipewave.files import store
-from pipewave.residual.calibration.file import load
+from pipewave.nets.calibration.file import load
 from pipewave.tune import record
 from pipewave.tune.profile import profile
 from pipewave.tune.space import space

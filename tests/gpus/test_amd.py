@@ -8,8 +8,8 @@ import pytest
 import pipewave as pw
 from pipewave.gpus import find
 from pipewave.kernels.collective.links import link
-from pipewave.residual.calibration import corrections
-from pipewave.residual.calibration.file import load
+from pipewave.nets.calibration import corrections
+from pipewave.nets.calibration.file import load
 
 CARDS = ("MI300X", "MI325X", "MI350X", "MI355X")
 LARGE = 1 << 30

@@ -18,9 +18,9 @@ from pipewave.kernels.collective.algorithms import nccl, reachable, ring
 from pipewave.kernels.collective.analyse import NETWORK, regime
 from pipewave.kernels.collective.links import bridged, link
 from pipewave.kernels.collective.ways import chosen, own
+from pipewave.nets.nets import trained
 from pipewave.physics.demand import floor_s
 from pipewave.prediction.jsonl import answer_stream
-from pipewave.residual.nets import trained
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 WORLDS = st.sampled_from((2, 3, 4, 6, 8, 16))

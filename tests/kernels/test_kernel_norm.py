@@ -15,7 +15,7 @@ from bench import norm_lines
 from pipewave.gpus import find
 from pipewave.kernels.base import Context, Family
 from pipewave.kernels.streaming.norm import RMSNORM, SILU, blocks, row_start
-from pipewave.residual.nets import trained
+from pipewave.nets.nets import trained
 from pipewave.software.stack_rules import constant
 
 OWN = Path(__file__).parents[2] / "data" / "measured" / "h200"

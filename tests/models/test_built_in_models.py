@@ -15,7 +15,7 @@ from pipewave.models.config import parse
 from pipewave.models.load import OTHER_NAMES, read_json
 from pipewave.models.shard import parameters
 from pipewave.models.spec import ModelSpec
-from pipewave.serving.estimate import for_output
+from pipewave.simulate.estimate import for_output
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "shared/data")) / "models"
 OTHER = read_json(OTHER_NAMES)

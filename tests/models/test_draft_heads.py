@@ -9,7 +9,7 @@ import pytest
 
 from pipewave.models import load
 from pipewave.models.shard import parameters, weight_bytes
-from pipewave.serving import estimate
+from pipewave.simulate import estimate
 
 LLAMA = {
     "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,

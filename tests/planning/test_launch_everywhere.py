@@ -162,9 +162,9 @@ def test_disaggregated_designs_stand_beside_the_others() -> None:
 
 def test_a_disaggregated_design_is_what_serve_simulates() -> None:
     from pipewave.planning.disaggregated import designs
-    from pipewave.serving.disaggregated import Disaggregated, Side
-    from pipewave.serving.setup import Setup
-    from pipewave.serving.traffic import synthetic
+    from pipewave.simulate.disaggregated import Disaggregated, Side
+    from pipewave.simulate.setup import Setup
+    from pipewave.simulate.traffic import synthetic
 
     question = Question(2000, 200)
     space = Space(("H200",), (1,), budgets=(8192,), batches=(64,), disaggregated=True)

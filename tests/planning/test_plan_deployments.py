@@ -11,10 +11,10 @@ from bench.plan_steady import Load, compare
 from pipewave.models import load
 from pipewave.planning import Question, Space, Split, plan
 from pipewave.planning.steady import Evaluated, evaluate
-from pipewave.serving.run import Server
-from pipewave.serving.setup import Setup
-from pipewave.serving.speculative import of
-from pipewave.serving.traffic import synthetic
+from pipewave.simulate.run import Server
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import of
+from pipewave.simulate.traffic import synthetic
 
 MOE, DENSE = load("Qwen3-30B-A3B"), load("Llama-3.1-8B")
 

@@ -17,10 +17,10 @@ from pipewave.planning.executors import executor
 from pipewave.planning.launch import command
 from pipewave.planning.search import TIMES
 from pipewave.planning.steady import evaluate
-from pipewave.serving import estimate
-from pipewave.serving.run import Server
-from pipewave.serving.setup import Setup
-from pipewave.serving.traffic import synthetic
+from pipewave.simulate import estimate
+from pipewave.simulate.run import Server
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.traffic import synthetic
 
 MODEL = load("Llama-3.1-8B")
 SPACE = Space(("H100", "L40S", "T4"), tps=(1, 2, 3), budgets=(2048, 8192), batches=(1, 8, 64, 512))

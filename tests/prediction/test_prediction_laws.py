@@ -17,13 +17,13 @@ from pipewave.calls.families import Gemm
 from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Analysis, Columns, Context, Family, register, withdraw
+from pipewave.nets.card import Interval
+from pipewave.nets.nets import Residual
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import demand
 from pipewave.prediction.batch import ceiling_s, combined
 from pipewave.prediction.in_step import replayed, write_back_s
 from pipewave.prediction.jsonl import answer_stream
-from pipewave.residual.card import Interval
-from pipewave.residual.nets import Residual
 
 TIMES = st.floats(1e-6, 1e-2)
 

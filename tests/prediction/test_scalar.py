@@ -15,13 +15,13 @@ from pipewave.calls.families import Call
 from pipewave.errors import BadFile
 from pipewave.gpus import find
 from pipewave.kernels import family_of
+from pipewave.nets.nets import trained
+from pipewave.nets.scalar import alike, scalar_net
 from pipewave.prediction import order
 from pipewave.prediction.api import as_case
 from pipewave.prediction.batch import US, answer
 from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.scalar import WRITTEN_OUT_AT, _scalar_context, answer_scalar
-from pipewave.residual.nets import trained
-from pipewave.residual.scalar import alike, scalar_net
 
 SIZES = st.integers(1, 1 << 16)
 LENS = st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 8192)), min_size=1, max_size=80)

@@ -11,7 +11,7 @@ from pipewave.gpus import all_gpus, find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.serving.interval import names_version
+from pipewave.simulate.interval import names_version
 from pipewave.software import rules
 from pipewave.software.engines import Engine, numbered, resolve
 from pipewave.software.engines import find as find_engine

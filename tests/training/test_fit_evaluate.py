@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from pipewave.residual.card import BASES, Interval, half_width, intervals_of
+from pipewave.nets.card import BASES, Interval, half_width, intervals_of
 from train import evaluate
 from train.predictions import save_predictions
 from train.splits import by_name, expand
@@ -106,7 +106,7 @@ def test_the_command_prints_and_writes_the_same_figures(tmp_path: Path, capsys: 
 
 def test_exported_weights_answer_as_the_trainer_did(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from pipewave.residual.nets import load
+    from pipewave.nets.nets import load
     from train import fit
     from train.export import export
 

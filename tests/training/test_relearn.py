@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from synthetic import synthetic  # noqa: E402
 
-from pipewave.residual.nets import load  # noqa: E402
+from pipewave.nets.nets import load  # noqa: E402
 from train import fit, relearn  # noqa: E402
 from train.export import export, replace_members  # noqa: E402
 

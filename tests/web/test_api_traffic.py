@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pipewave.cli import build
-from pipewave.serving.disaggregated import Disaggregated, Side
-from pipewave.serving.run import Server, with_interval
-from pipewave.serving.setup import Setup
-from pipewave.serving.speculative import of
-from pipewave.serving.traffic import synthetic
+from pipewave.simulate.disaggregated import Disaggregated, Side
+from pipewave.simulate.run import Server, with_interval
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import of
+from pipewave.simulate.traffic import synthetic
 from pipewave.web import limits
 
 DEPLOYED = {"model": "Llama-3.1-8B", "gpu": "H200"}

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import pipewave as pw
 from pipewave.cli import build
-from pipewave.serving import estimate
+from pipewave.simulate import estimate
 from pipewave.web.wording import worded
 
 TRACES = Path(__file__).parent.parent.parent / "data" / "measured" / "h200" / "traces"

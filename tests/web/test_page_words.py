@@ -10,7 +10,7 @@ from typing import Any
 import pipewave
 from pipewave.web.wording import page_words, worded
 
-ROOMS = ("calls", "gpus", "kernels", "models", "prediction", "serving", "step", "software", "traces")
+ROOMS = ("calls", "gpus", "kernels", "models", "prediction", "simulate", "step", "software", "traces")
 # Files whose messages only a command or another program's user can meet.
 ELSEWHERE = ("server_command.py", "client_command.py", "notation.py", "gaps.py", "matched.py", "hub.py")
 OURS = re.compile(r"(?<![\w-])--[a-z][a-z-]+|`pipewave [a-z]+")

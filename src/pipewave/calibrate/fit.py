@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.nets.calibration.correction import FARTHEST, Correction, Frame, SoftwareRan
+from pipewave.nets.calibration.process import left_out, likeliest
 from pipewave.physics.demand import Array
-from pipewave.residual.calibration.correction import FARTHEST, Correction, Frame, SoftwareRan
-from pipewave.residual.calibration.process import left_out, likeliest
 
 MAX_ROWS = 1000
 FEWEST_ROWS = 3

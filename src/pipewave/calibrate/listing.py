@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.residual.calibration.file import load
+from pipewave.nets.calibration.file import load
 
 
 def rows(paths: Sequence[Path]) -> list[dict[str, Any]]:

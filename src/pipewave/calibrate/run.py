@@ -14,8 +14,8 @@ from pipewave.gpus import GPU, find
 from pipewave.measure.job import FAKE_GPU
 from pipewave.measure.pack import environments, started_together
 from pipewave.measure.pack import rows as measured_rows
-from pipewave.residual.calibration import corrections
-from pipewave.residual.calibration.file import Saved, save
+from pipewave.nets.calibration import corrections
+from pipewave.nets.calibration.file import Saved, save
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from pipewave.errors import PipewaveError
 from pipewave.evaluate.folds import group_of
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
+from pipewave.nets.calibration.correction import CODES
+from pipewave.nets.calibration.corrections import suspended
 from pipewave.physics.demand import Array
 from pipewave.prediction.batch import US, answer, coordinates
 from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.resolve import codes_of
-from pipewave.residual.calibration.correction import CODES
-from pipewave.residual.calibration.corrections import suspended
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]  # net and protocol

@@ -65,7 +65,7 @@ def list_(format: Format = "table") -> None:
     """Calibrations that predictions use, one row a net and protocol; damaged files are named as such."""
     from pipewave.calibrate.listing import rows
     from pipewave.cli.render import check_format, show
-    from pipewave.residual.calibration import corrections
+    from pipewave.nets.calibration import corrections
 
     form = check_format(format)
     found = rows(corrections.saved())
@@ -80,7 +80,7 @@ def remove(
 ) -> None:
     """Delete the calibration of a GPU: its predictions are the shipped model's again."""
     from pipewave.gpus import find
-    from pipewave.residual.calibration import corrections
+    from pipewave.nets.calibration import corrections
 
     path = Path(gpu) if gpu.endswith(corrections.SUFFIX) else corrections.target(find(gpu).name)
     if path not in corrections.saved():

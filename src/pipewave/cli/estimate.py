@@ -57,7 +57,7 @@ def estimate_command(
 ) -> None:
     """Time to first token, time per token, total and memory of a static batch."""
     from pipewave.models import load
-    from pipewave.serving import estimate
+    from pipewave.simulate import estimate
 
     answer = estimate(
         load(model, ignore=tuple(ignore)),
@@ -88,7 +88,7 @@ def replay_command(
 ) -> None:
     """What recorded engine iterations would take on a GPU."""
     from pipewave.models import load
-    from pipewave.serving import replay
+    from pipewave.simulate import replay
 
     answer = replay(workload, gpu, engine, model=load(model) if model else None).to_dict()
     _print(answer, as_json, f"{workload} on {answer['gpu']}, {engine}")

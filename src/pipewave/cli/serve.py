@@ -17,11 +17,11 @@ from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
-    from pipewave.serving.client_command import ClientLoad
-    from pipewave.serving.disaggregated import Disaggregated
-    from pipewave.serving.run import Served, Server
-    from pipewave.serving.server_command import Deployed
-    from pipewave.serving.setup import Setup
+    from pipewave.simulate.client_command import ClientLoad
+    from pipewave.simulate.disaggregated import Disaggregated
+    from pipewave.simulate.run import Served, Server
+    from pipewave.simulate.server_command import Deployed
+    from pipewave.simulate.setup import Setup
 
 INTERVAL = "90 %"
 
@@ -74,7 +74,7 @@ def serve_command(
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
         served = _run(_server(spec, gpu, setup, fleet, traffic.longest), traffic, limits.sla(load), interval=interval)
     if trace_out:
-        from pipewave.serving.perfetto import write
+        from pipewave.simulate.perfetto import write
 
         write(trace_out, served.record, served.traffic)
     _print(_with_notes(served, deployed, load), as_json)
@@ -90,22 +90,22 @@ def _named(option: str, value: str | None) -> str:
 def _model(model: str | ModelSpec, output: int, ignore: list[str]) -> ModelSpec:
     """The model as it runs for so many output tokens."""
     from pipewave.models import load
-    from pipewave.serving.estimate import for_output
+    from pipewave.simulate.estimate import for_output
 
     return for_output(load(model, ignore=tuple(ignore)), output)
 
 
 def _server(spec: ModelSpec, gpu: str, setup: Setup, fleet: Fleet, longest: int) -> Server | Disaggregated:
     """One engine, or `prefill` and `decode` pools as the options say them."""
-    from pipewave.serving.disaggregated import Disaggregated
-    from pipewave.serving.run import Server
+    from pipewave.simulate.disaggregated import Disaggregated
+    from pipewave.simulate.run import Server
 
     pools = fleet.pools()
     return Disaggregated.of(spec, gpu, setup, pools, longest) if pools else Server.of(spec, gpu, setup, longest)
 
 
 def _run(server: Server | Disaggregated, traffic: Any, sla: Any, *, interval: bool) -> Served:
-    from pipewave.serving.run import with_interval
+    from pipewave.simulate.run import with_interval
 
     return with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
 

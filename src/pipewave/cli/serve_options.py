@@ -26,12 +26,12 @@ from pipewave.cli.options import (
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
-    from pipewave.serving.client_command import ClientLoad
-    from pipewave.serving.disaggregated import Side
-    from pipewave.serving.report import Sla
-    from pipewave.serving.server_command import Deployed
-    from pipewave.serving.setup import Setup
-    from pipewave.serving.traffic import Traffic
+    from pipewave.simulate.client_command import ClientLoad
+    from pipewave.simulate.disaggregated import Side
+    from pipewave.simulate.report import Sla
+    from pipewave.simulate.server_command import Deployed
+    from pipewave.simulate.setup import Setup
+    from pipewave.simulate.traffic import Traffic
 
 REQUESTS = 1000  # when nothing says how many
 NO_HOST = "none"  # nothing stands before the engine
@@ -50,14 +50,14 @@ class Pasted:
 
     def deployed(self, engine: str) -> Deployed | None:
         """The deployment of the server's line; its version as `--engine name:version` says it."""
-        from pipewave.serving.server_command import read
+        from pipewave.simulate.server_command import read
         from pipewave.software.engines import parts
 
         return read(self.from_command, parts(engine)[1] or None) if self.from_command else None
 
     def load(self) -> ClientLoad | None:
         """The traffic of the client's line."""
-        from pipewave.serving.client_command import read
+        from pipewave.simulate.client_command import read
 
         return read(self.client) if self.client else None
 
@@ -91,8 +91,8 @@ class Requests:
 
     def traffic(self, spec: ModelSpec) -> Traffic:
         """Requests of a trace file, or as many as asked for, drawn with a dataset's lengths or with given ones."""
-        from pipewave.serving import datasets
-        from pipewave.serving.traffic import read_trace, synthetic
+        from pipewave.simulate import datasets
+        from pipewave.simulate.traffic import read_trace, synthetic
 
         lengths = self._lengths(spec)
         pace: dict[str, Any] = {
@@ -107,8 +107,8 @@ class Requests:
 
     def _lengths(self, spec: ModelSpec) -> dict[str, Any]:
         """Mean tokens in and out, those of images among them, and their spread."""
-        from pipewave.serving.client_command import below
-        from pipewave.serving.estimate import image_tokens
+        from pipewave.simulate.client_command import below
+        from pipewave.simulate.estimate import image_tokens
 
         prompt, output = self.isl + image_tokens(spec, self.images), max(self.osl, 1)
         if self.ratio is None:
@@ -160,7 +160,7 @@ class EngineOptions:
         """The fields of `Setup` that these options set."""
         from pipewave.models.adapters import lora_of
         from pipewave.models.balance import balance_of
-        from pipewave.serving.speculative import of as speculative_of
+        from pipewave.simulate.speculative import of as speculative_of
 
         return {
             "engine": self.engine,
@@ -200,7 +200,7 @@ class Fleet:
 
     def setup(self, split: Split, engine: EngineOptions, images: int) -> Setup:
         """How the model is served."""
-        from pipewave.serving.setup import Setup
+        from pipewave.simulate.setup import Setup
 
         given = asdict(split) | engine.given()
         return Setup(replicas=self.replicas, prefill=self.prefill, decode=self.decode, images=images, **given)
@@ -224,7 +224,7 @@ class Fleet:
 
     def pools(self) -> tuple[Side, Side] | None:
         """The `prefill` and `decode` pools, where an option names one."""
-        from pipewave.serving.disaggregated import side_of
+        from pipewave.simulate.disaggregated import side_of
 
         if not (self.prefill_pool or self.decode_pool):
             return None
@@ -241,7 +241,7 @@ class Limits:
 
     def sla(self, load: ClientLoad | None) -> Sla:
         """The limits as given, or those of a pasted client where none are."""
-        from pipewave.serving.report import Sla
+        from pipewave.simulate.report import Sla
 
         given = Sla(self.ttft, self.tpot, self.request_latency)
         return load.sla if load and given == Sla() else given

@@ -32,8 +32,8 @@ def workload_command(
     from pathlib import Path
 
     from pipewave.errors import BadFile
-    from pipewave.serving.traffic import read_trace
-    from pipewave.serving.workload import workload
+    from pipewave.simulate.traffic import read_trace
+    from pipewave.simulate.workload import workload
 
     traffic = read_trace(requests, requests=limit)
     if traffic.arrival_s[-1] > 0:

@@ -12,10 +12,10 @@ import numpy as np
 from pipewave.calls.families import Call, from_dict
 from pipewave.errors import PipewaveError
 from pipewave.kernels import rows_of
+from pipewave.nets.calibration.corrections import suspended
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
-from pipewave.residual.calibration.corrections import suspended
 
 Row = Mapping[str, Any]
 

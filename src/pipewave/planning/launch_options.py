@@ -9,8 +9,8 @@ import json
 import shlex
 
 from pipewave.planning.space import Split
-from pipewave.serving.speculative import Speculative
-from pipewave.serving.speculative import of as speculative_of
+from pipewave.simulate.speculative import Speculative
+from pipewave.simulate.speculative import of as speculative_of
 
 PREFILL, DECODE = "prefill", "decode"
 WITH_FILE = ("trtllm",)  # engines that take options from a file

@@ -11,8 +11,8 @@ from pipewave.models.exchange import is_shared
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.demand import Array
 from pipewave.planning.space import Question
-from pipewave.serving.drafting import Drafter
-from pipewave.serving.speculative import Speculative
+from pipewave.simulate.drafting import Drafter
+from pipewave.simulate.speculative import Speculative
 from pipewave.step import Load, Runner
 
 

@@ -21,8 +21,8 @@ from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
 from pipewave.planning.sweep import Progress, sweep
 from pipewave.prediction.said import by_gpu
-from pipewave.serving.interval import Uncertainty, names_version, server_of
-from pipewave.serving.speculative import of as speculative_of
+from pipewave.simulate.interval import Uncertainty, names_version, server_of
+from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import Runner, find_engine
 
 TIMES = ("ttft_ms", "tpot_ms")

@@ -25,9 +25,9 @@ from pipewave.planning.entrance import Entrance
 from pipewave.planning.launch import check_blocks
 from pipewave.planning.parts import Parts
 from pipewave.planning.space import Question, Split
-from pipewave.serving.drafting import with_drafter
-from pipewave.serving.setup import Setup
-from pipewave.serving.speculative import of as speculative_of
+from pipewave.simulate.drafting import with_drafter
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import Budget, budget, requests_in
 

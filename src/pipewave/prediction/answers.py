@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import MissingExtra
+from pipewave.nets.card import BASES
 from pipewave.physics.demand import PIPES, Array
 from pipewave.prediction.resolve import Source
-from pipewave.residual.card import BASES
 from pipewave.software.known import furthest
 
 SHOWN = 8  # answers of many that are printed

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Columns, Context, Family
+from pipewave.nets.calibration import corrections
+from pipewave.nets.card import Interval, half_width, intervals_of
+from pipewave.nets.nets import UNTRAINED_SCALE, Residual, trained
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD
 from pipewave.physics.demand import PIPES, Array, busiest, floor_s
@@ -21,9 +24,6 @@ from pipewave.physics.energy import joules
 from pipewave.prediction import in_step as serving
 from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, codes_of, measured_protocol, plain_context, resolve, with_note
-from pipewave.residual.calibration import corrections
-from pipewave.residual.card import Interval, half_width, intervals_of
-from pipewave.residual.nets import UNTRAINED_SCALE, Residual, trained
 
 US = 1e6
 FLOOR = 3  # row of an answer's seconds

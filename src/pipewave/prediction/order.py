@@ -27,6 +27,7 @@ from pipewave.errors import UnknownGPU
 from pipewave.gpus import GPU, find
 from pipewave.gpus.spec import VALUE_FIELDS
 from pipewave.kernels.base import ALL_SIZES, Columns, Family, Grows, Ragged
+from pipewave.nets.calibration import corrections
 from pipewave.physics.arith import ARRAY, SCALAR, Arith
 from pipewave.physics.demand import Array
 from pipewave.prediction import batch, scalar
@@ -34,7 +35,6 @@ from pipewave.prediction.batch import FLOOR, Answers
 from pipewave.prediction.columns import SHARED, columns, taken
 from pipewave.prediction.resolve import Source
 from pipewave.prediction.scalar import ScalarAnswer
-from pipewave.residual.calibration import corrections
 
 RATES = frozenset((
     "boost_clock_mhz", "sustained_clock_mhz", "fp32_tflops", "tf32_tflops", "fp16_tflops", "bf16_tflops", "fp8_tflops",

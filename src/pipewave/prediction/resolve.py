@@ -11,9 +11,9 @@ from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import GPU, find
 from pipewave.gpus.kindred import of_generation
 from pipewave.kernels.base import Context, Family
+from pipewave.nets.card import Card
+from pipewave.nets.nets import trained
 from pipewave.physics.cache import SERVING
-from pipewave.residual.card import Card
-from pipewave.residual.nets import trained
 from pipewave.software import stacks
 from pipewave.software.known import (
     FOUR_BIT,

@@ -15,6 +15,10 @@ import numpy as np
 
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context, Family, Sketch
+from pipewave.nets.calibration import corrections
+from pipewave.nets.card import Interval, intervals_of
+from pipewave.nets.nets import merged, trained
+from pipewave.nets.scalar import ScalarNet, alike, scalar_net
 from pipewave.physics import energy
 from pipewave.physics.arith import SCALAR, Arith
 from pipewave.physics.demand import PIPES, pipe_rates
@@ -31,10 +35,6 @@ from pipewave.prediction.resolve import (
     resolve,
     with_note,
 )
-from pipewave.residual.calibration import corrections
-from pipewave.residual.card import Interval, intervals_of
-from pipewave.residual.nets import merged, trained
-from pipewave.residual.scalar import ScalarNet, alike, scalar_net
 
 WRITTEN_OUT_AT = 16  # calls of one context: writing its formulas out takes as long as a hundred
 

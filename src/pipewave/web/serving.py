@@ -14,8 +14,8 @@ from pipewave.models import ModelSpec
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import Parallel
 from pipewave.prediction.answers import Prediction
-from pipewave.serving import estimate
-from pipewave.serving.uniform import Uniform
+from pipewave.simulate import estimate
+from pipewave.simulate.uniform import Uniform
 from pipewave.step import Runner, Steps, find_engine
 from pipewave.step.inside import inside
 from pipewave.web import limits

@@ -10,18 +10,18 @@ from pydantic import Field
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.models import ModelSpec
-from pipewave.serving.disaggregated import Disaggregated, Side
-from pipewave.serving.interval import interval_ends
-from pipewave.serving.over_time import over_time
-from pipewave.serving.report import Sla
-from pipewave.serving.run import Server
-from pipewave.serving.setup import Setup
-from pipewave.serving.simulate import Record
-from pipewave.serving.speculative import Speculative
-from pipewave.serving.speculative import of as speculative_of
-from pipewave.serving.steady import middle, summary_of
-from pipewave.serving.traffic import Traffic, parse_trace, synthetic
-from pipewave.serving.where import where
+from pipewave.simulate.disaggregated import Disaggregated, Side
+from pipewave.simulate.interval import interval_ends
+from pipewave.simulate.over_time import over_time
+from pipewave.simulate.report import Sla
+from pipewave.simulate.run import Server
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.simulate import Record
+from pipewave.simulate.speculative import Speculative
+from pipewave.simulate.speculative import of as speculative_of
+from pipewave.simulate.steady import middle, summary_of
+from pipewave.simulate.traffic import Traffic, parse_trace, synthetic
+from pipewave.simulate.where import where
 from pipewave.web import limits
 from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, name_of, query_command
 

@@ -1,0 +1,222 @@
+"""Learned residuals over the physical estimate: small MLP ensembles, evaluated in numpy from safetensors.
+
+A net answers, per call, the logarithm of measured over base time, and the logarithm of the scale of its own error. A
+second net of the same format, the ceiling, sees neither stack nor implementation and answers a low quantile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.errors import BadFile
+from pipewave.files import packaged
+from pipewave.nets.card import Card, card_of
+from pipewave.nets.inputs import Inputs, Named, inputs_of
+from pipewave.nets.layers import Floats, Layers
+from pipewave.physics.arith import ARRAY, Arith
+
+Members = Sequence[float] | NDArray[np.float64]  # of one call, or [member, call]
+
+SCHEMA = 1
+UNKNOWN = "?"  # the category of stacks, implementations and types never seen in training
+UNTRAINED_SCALE = 0.35  # interval half-width in log time before any training, divided by the default quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Log residual and log-time scale of its error: arrays over calls, or floats of one."""
+
+    mean: Any
+    scale: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Net:
+    """An ensemble of MLPs with shared inputs. Weights lead with the member axis; biases hold the standardisation."""
+
+    features: tuple[str, ...]
+    categories: Mapping[str, Mapping[str, int]]
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+    tables: Mapping[str, Floats]  # category → [member, code, first hidden layer]
+    activation: str
+
+    def __call__(self, features: Named | Inputs, codes: Mapping[str, str]) -> Residual:
+        """Evaluate a batch; `features` must hold every name of `self.features`, `codes` are constant over it."""
+        wide = self._outputs(features, codes).astype(np.float64)
+        return merged(wide[..., 0], wide[..., 1], ARRAY)
+
+    def mean(self, features: Named | Inputs, codes: Mapping[str, str]) -> NDArray[np.float64]:
+        """The mean alone, of a net whose scale means nothing."""
+        out = self._outputs(features, codes)[..., 0]
+        return np.asarray(np.add.reduce(out, dtype=np.float64) * (1.0 / len(out)))
+
+    def codes(self, codes: Mapping[str, str]) -> tuple[str, ...]:
+        """The categories that it looks at, in its order."""
+        return tuple(codes.get(name, UNKNOWN) for name in self.tables)
+
+    def inputs(self, features: Named) -> Inputs:
+        """The features of many calls as it takes them. BadFile where one is lacking."""
+        return inputs_of(features, self.features)
+
+    def units(self, features: Named, codes: Mapping[str, str]) -> dict[str, Floats]:
+        """What the last hidden layers make of each call, by name: calls that a net takes for alike are near."""
+        inputs = self.inputs(features)
+        found = self._under(codes, inputs).units(inputs.varying)
+        return {f"unit{i}": unit for i, unit in enumerate(np.moveaxis(found, 1, 2).reshape(-1, found.shape[1]))}
+
+    def _outputs(self, features: Named | Inputs, codes: Mapping[str, str]) -> Floats:
+        inputs = features if isinstance(features, Inputs) else self.inputs(features)
+        return self._under(codes, inputs).outputs(inputs.varying)
+
+    def _under(self, codes: Mapping[str, str], inputs: Inputs) -> Layers:
+        return layers_under(self, self.codes(codes), inputs.places, inputs.constant)
+
+
+@lru_cache(maxsize=4096)
+def first_bias(net: Net, codes: tuple[str, ...]) -> Floats:
+    """The first layer's biases with what the categories add, [member, 1, hidden]."""
+    bias = net.biases[0]
+    for (name, table), value in zip(net.tables.items(), codes, strict=True):
+        code = net.categories[name].get(value, 0)
+        bias = bias + table[:, code : code + 1]
+    return bias
+
+
+@lru_cache(maxsize=256)  # a copy of the first layer each
+def layers_under(
+    net: Net, codes: tuple[str, ...], places: tuple[int, ...], constant: tuple[tuple[int, float], ...]
+) -> Layers:
+    """The layers of the net for calls of constant categories, with features at `places` and others of one value."""
+    weight, bias = net.weights[0], first_bias(net, codes).astype(np.float64)
+    for place, value in constant:
+        bias += value * weight[:, place : place + 1]
+    return Layers((_with_bias(weight[:, places], bias.astype(np.float32)), *_further(net)), net.activation)
+
+
+@lru_cache(maxsize=128)
+def _further(net: Net) -> tuple[Floats, ...]:
+    return tuple(_with_bias(*layer) for layer in zip(net.weights[1:], net.biases[1:], strict=True))
+
+
+def _with_bias(weight: Floats, bias: Floats) -> Floats:
+    return np.concatenate((weight, bias), axis=1)
+
+
+def merged(means: Members, logs: Members, xp: Arith) -> Residual:
+    """Members to one answer: mean of means; their disagreement widens the scale. Members of arrays or of floats."""
+    share = 1.0 / len(means)
+    mean, variance = sum(means) * share, 0.0
+    for each, log in zip(means, logs, strict=True):
+        off, width = each - mean, xp.minimum(xp.maximum(log, -8.0), 3.0)
+        variance = variance + (xp.exp(2.0 * width) + off * off)
+    return Residual(mean, xp.sqrt(variance * share))
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The net of a low quantile, and what its held-out answers must be moved by to be one (log time).
+
+    `shifts` are keyed by protocol, or `protocol|gpu` where that GPU has enough rows. `plain` names the default software
+    whose features it was trained on, whatever ran, so that nothing in them tells implementations apart.
+    """
+
+    net: Net
+    shifts: Mapping[str, float]
+    plain: Card | None
+
+    def __call__(self, features: Named | Inputs, codes: Mapping[str, str]) -> NDArray[np.float64]:
+        """Log of the ceiling over the base time of those features."""
+        return np.asarray(self.net.mean(features, codes) + self.shift(codes))
+
+    def shift(self, codes: Mapping[str, str]) -> float:
+        """What answers for those categories are moved by."""
+        return self.most_specific(self.shifts, codes["protocol"], codes["gpu"])
+
+    @staticmethod
+    def most_specific(shifts: Mapping[str, float], protocol: str, gpu: str) -> float:
+        """The shift for that GPU and protocol, else for the protocol, else for all."""
+        return next((shifts[key] for key in (f"{protocol}|{gpu}", protocol, "") if key in shifts), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A net with its ceiling and its card."""
+
+    net: Net
+    ceiling: Ceiling | None
+    card: Card
+    sha256: str = ""  # of the weights
+
+
+def weights_dir() -> Path:
+    """Folder of the shipped weights, or the one that PIPEWAVE_WEIGHTS names: of weights of one's own training."""
+    if named := os.environ.get("PIPEWAVE_WEIGHTS"):
+        return Path(named)
+    return Path(str(resources.files("pipewave") / "data" / "weights"))
+
+
+@cache
+def trained(name: str, folder: Path | None = None) -> Trained | None:
+    """Load the net of that name, or None where none was trained. BadFile when it is corrupted."""
+    path = (folder or weights_dir()) / f"{name}.json"
+    return load(path) if path.exists() else None
+
+
+def load(path: Path) -> Trained:
+    """Read a card and the weights beside it, checking schema and checksum."""
+    card = _json(path)
+    tensors = _tensors(path.with_suffix(".safetensors"), card["sha256"])
+    ceiling = _ceiling(card, tensors) if card.get("ceiling") else None
+    return Trained(_net(card["net"], tensors, "net/"), ceiling, card_of(card), card["sha256"])
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        card: dict[str, Any] = json.loads(packaged.content(path))
+        known = card["schema"] == SCHEMA
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{path.name}: not a weights card ({error}); reinstall pipewave", field="weights") from error
+    if not known:
+        raise BadFile(f"{path.name}: schema {card['schema']}, this version reads {SCHEMA}", field="weights")
+    return card
+
+
+def _tensors(path: Path, sha256: str) -> dict[str, Floats]:
+    from safetensors.numpy import load as parse
+
+    raw, found = packaged.hashed(path)
+    if found != sha256:
+        raise BadFile(f"{path.name}: checksum differs from its card; reinstall pipewave", field="weights")
+    return {name: np.asarray(tensor, np.float32) for name, tensor in parse(raw).items()}
+
+
+def _net(spec: Mapping[str, Any], tensors: Mapping[str, Floats], prefix: str) -> Net:
+    depth = int(spec["layers"])
+    categories = {name: {code: i for i, code in enumerate(known)} for name, known in spec["categories"].items()}
+    return Net(
+        features=tuple(spec["features"]),
+        categories=categories,
+        weights=tuple(tensors[f"{prefix}w{i}"] for i in range(depth)),
+        biases=tuple(tensors[f"{prefix}b{i}"][:, None, :] for i in range(depth)),
+        tables={name: tensors[f"{prefix}table_{name}"] for name in categories},
+        activation=str(spec["activation"]),
+    )
+
+
+def _ceiling(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Ceiling:
+    """`plain` is the software by default, or true where that is the card's own."""
+    spec = card["ceiling"]
+    given = spec.get("plain")
+    plain = card_of(card if given is True else given) if given else None
+    return Ceiling(_net(spec, tensors, "ceiling/"), dict(spec.get("shifts", {})), plain)

@@ -1,0 +1,190 @@
+"""One line of `serve --cases`: a deployment, its requests, and how they were sent; checked field by field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.fields import Rule, check_names, of, rules
+from pipewave.errors import BadInput, MissingField
+from pipewave.physics.demand import Array
+from pipewave.prediction.jsonl import check_id, json_object
+from pipewave.simulate.disaggregated import Side, side_of
+from pipewave.simulate.setup import MOST
+from pipewave.simulate.speculative import NONE, Speculative
+from pipewave.simulate.speculative import of as speculative_of
+from pipewave.simulate.traffic import LONGEST, Traffic, synthetic
+
+MODES = ("serve", "estimate", "offline")
+LONGEST_LINE = 64_000_000  # characters; a list of a million arrivals fits
+DEGREE: dict[str, Any] = {"low": 1, "high": 4096}
+COUNT: dict[str, Any] = {"low": 1, "high": 10_000_000}
+TURNS = 10  # requests for each one in flight, when their number is not said
+ECHOED = frozenset({"id"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrivals:
+    """The rule of a list of [seconds, prompt tokens, output tokens]."""
+
+    def check(self, name: str, value: Any) -> tuple[tuple[float, int, int], ...]:
+        """Rows in order of arrival; BadInput names the first that is none."""
+        if not isinstance(value, list) or not value:
+            raise BadInput(f"{name}: must be a list of [seconds, prompt tokens, output tokens]", field=name)
+        return tuple(sorted(_arrival(f"{name}[{i}]", row) for i, row in enumerate(value)))
+
+
+def _arrival(where: str, row: Any) -> tuple[float, int, int]:
+    if not isinstance(row, list) or len(row) != len(ARRIVAL):
+        raise BadInput(f"{where} = {str(row)[:60]}: must be [seconds, prompt tokens, output tokens]", field=where)
+    seconds, prompt, output = (rule.check(where, item) for rule, item in zip(ARRIVAL, row, strict=True))
+    return seconds, prompt, output
+
+
+RATE = Rule("float", low=1e-6, high=1e9)
+ARRIVAL = (Rule("float", low=0, high=1e9), Rule("int", high=LONGEST), Rule("int", high=LONGEST))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """The rule of requests a second: a number, or `inf`: all at once, as clients of benchmarks write it."""
+
+    def check(self, name: str, value: Any) -> float:
+        """Read it; BadInput where it is neither."""
+        if value == math.inf or (isinstance(value, str) and value.lower() in ("inf", "infinity")):
+            return math.inf
+        try:
+            return float(RATE.check(name, value))
+        except BadInput as wrong:
+            raise BadInput(f"{wrong.message}, or inf", field=name) from wrong
+
+
+@dataclass(frozen=True, slots=True)
+class _Speculative:
+    """The rule of drafted tokens: {method, tokens, acceptance}, or the same as text; method none: certainly none."""
+
+    def check(self, name: str, value: Any) -> Speculative:
+        """Read it; BadInput or MissingField where it cannot be."""
+        if value in (NONE.method, {"method": NONE.method}):
+            return NONE
+        try:
+            return speculative_of(value)
+        except BadInput as wrong:
+            raise type(wrong)(f"{wrong.message}; or {NONE.method}: nothing is drafted", field=wrong.field) from wrong
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The rule of a pool of disaggregated engines: {workers, tp, pp, ep, dp, ...}, or the same as text."""
+
+    def check(self, name: str, value: Any) -> Side:
+        """Read it; UnknownField or BadInput where it cannot be."""
+        return side_of(value, name)
+
+
+def _ruled(rule: Any) -> Any:
+    return field(default=None, metadata={"rule": rule}, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A deployment under requests, as the contract names the fields; None = the engine's own default.
+
+    isl, osl: mean tokens; spread: lengths are uniform within ± this share. arrivals: rows of (seconds, prompt tokens,
+    output tokens) instead. rate: requests a second, or inf: all at once, or as many as `concurrency`. prefix_share:
+    of a prompt, found in the cache. gpus: of a replica, where tables leave open what they count twice. prefill,
+    decode: pools of a disaggregated deployment; disaggregated: it is one whose pools nothing says.
+    """
+
+    model: str = of("str")
+    gpu: str = of("str")
+    engine: str = of("str", "vllm")
+    version: str | None = of("str", None)
+    tp: int = of("int", 1, **DEGREE)
+    pp: int = of("int", 1, **DEGREE)
+    ep: int = of("int", 1, **DEGREE)
+    dp: int = of("int", 1, **DEGREE)
+    gpus: int | None = of("int", None, **DEGREE)
+    mode: str = of("str", "serve", choices=MODES)
+    isl: float | None = of("float", None, low=1, high=LONGEST)
+    osl: float | None = of("float", None, low=1, high=LONGEST)
+    spread: float = of("float", 0.0, low=0, high=0.999)
+    concurrency: int | None = of("int", None, low=1, high=1 << 20)
+    requests: int | None = of("int", None, **COUNT)
+    rate: float | None = field(default=None, metadata={"rule": _Rate()}, kw_only=True)
+    max_num_seqs: int | None = of("int", None, low=1, high=MOST["max_num_seqs"])
+    max_num_batched_tokens: int | None = of("int", None, low=1, high=1 << 20)
+    memory_fraction: float | None = of("float", None, low=0.01, high=1)
+    kv_dtype: str | None = of("str", None)
+    prefix_share: float = of("float", 0.0, low=0, high=1)
+    arrivals: tuple[tuple[float, int, int], ...] | None = _ruled(_Arrivals())
+    disaggregated: bool | None = of("bool", None)
+    prefill: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
+    decode: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
+    speculative: Speculative | None = field(default=None, metadata={"rule": _Speculative()}, kw_only=True)
+
+    @property
+    def deployment(self) -> tuple[Any, ...]:
+        """What cases must share to share their step times."""
+        split = (self.tp, self.pp, self.ep, self.dp, self.gpus)
+        program = (self.engine, self.version, self.kv_dtype, self.max_num_batched_tokens, self.speculative)
+        pools = (self.disaggregated, self.prefill, self.decode)
+        return (self.model, self.gpu, *split, *program, *pools)
+
+    def traffic(self, seed: int = 0) -> Traffic:
+        """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""
+        requests = self._drawn(seed) if self.arrivals is None else _listed(self.arrivals, timed=self.mode == "serve")
+        return requests.with_prefix(self.prefix_share) if self.prefix_share else requests
+
+    def _drawn(self, seed: int) -> Traffic:
+        isl, osl = self._said("isl", "mean prompt tokens"), self._said("osl", "mean output tokens")
+        sizes = {"input_len": max(round(isl), 1), "output_len": max(round(osl), 1)}
+        if self.mode == "estimate":
+            count, pace = int(self._said("concurrency", "requests of the batch")), {}
+        else:
+            count = self.requests or TURNS * int(self._said("concurrency", "requests in flight"))
+            pace = self._pace()
+        return synthetic(count, **sizes, **pace, spread=self.spread, seed=seed)
+
+    def _pace(self) -> dict[str, Any]:
+        """How requests are sent; with nothing said, or offline, all at once; a finite rate before a concurrency."""
+        if self.mode == "offline":
+            return {}
+        return {"concurrency": self.concurrency} if self.rate in (None, math.inf) else {"rate": self.rate}
+
+    def _said(self, name: str, what: str) -> float:
+        value: float | None = getattr(self, name)
+        if value is None:
+            raise MissingField(f"missing field {name!r}: {what}", field=name)
+        return value
+
+
+def _listed(arrivals: tuple[tuple[float, int, int], ...], *, timed: bool) -> Traffic:
+    """Requests as listed; where their times do not count, all at once."""
+    table = np.array(arrivals, float)
+    times: Array = (table[:, 0] - table[0, 0]) * timed
+    return Traffic(times, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
+
+
+def parse(line: str) -> tuple[Any, Case | BadInput]:
+    """(id, case) of a line, or (id, what is wrong with it); id is None where the line cannot be read at all."""
+    try:
+        given = json_object(line, LONGEST_LINE)
+        check_id(given)
+    except BadInput as problem:
+        return None, problem
+    try:
+        return given.get("id"), from_dict(given)
+    except BadInput as problem:
+        return given.get("id"), problem
+
+
+def from_dict(given: Mapping[str, Any]) -> Case:
+    """A case from its decoded line; null counts as missing. Raises UnknownField, MissingField or BadInput."""
+    said = {name: value for name, value in given.items() if value is not None}
+    check_names(Case, list(said), ECHOED)
+    return Case(**{name: rule.check(name, said[name]) for name, rule in rules(Case).items() if name in said})

@@ -1,0 +1,154 @@
+"""A benchmark client's own command line (`vllm bench serve …`, `sglang.bench_serving …`) as traffic and limits.
+
+The same words mean different lengths: `--random-range-ratio R` is L × (1 ± R) for `vllm bench serve`, and R × L to L
+for SGLang's client and for `benchmark_serving.py`, the fork that InferenceX runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pipewave.calls.fields import Rule
+from pipewave.errors import BadInput
+from pipewave.simulate import datasets
+from pipewave.simulate.report import Sla
+from pipewave.simulate.server_command import Words, options, split
+from pipewave.simulate.traffic import LONGEST, Traffic, synthetic
+
+NAMES: Mapping[str, str] = {
+    "--random-input-len": "input",
+    "--random-input": "input",
+    "--input-len": "input",
+    "--isl": "input",
+    "--random-output-len": "output",
+    "--random-output": "output",
+    "--output-len": "output",
+    "--osl": "output",
+    "--random-range-ratio": "ratio",
+    "--random-prefix-len": "prefix",
+    "--num-prompts": "requests",
+    "--num-prompt": "requests",
+    "--max-concurrency": "concurrency",
+    "--concurrency": "concurrency",
+    "--request-rate": "rate",
+    "--burstiness": "burstiness",
+    "--seed": "seed",
+    "--dataset-name": "dataset",
+    "--sharegpt-output-len": "answer",
+}
+AROUND, BELOW = "around", "below"
+
+
+class Client(NamedTuple):
+    """A client and what it does without further words: meaning of the ratio, prompts, tokens of each and of its answer.
+
+    `ratio`: lengths are drawn where no ratio is given, too: from one token up.
+    """
+
+    program: str
+    meaning: str
+    prompts: int
+    input_len: int
+    output_len: int
+    ratio: float | None = None
+
+
+CLIENTS = (
+    Client("vllm bench serve", AROUND, 1000, 1024, 128),
+    Client("sglang.bench_serving", BELOW, 1000, 1024, 1024, ratio=0.0),
+    Client("benchmark_serving", BELOW, 1000, 1024, 128),
+)
+MADE = ("random", "random-ids", "synthetic")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLoad:
+    """What a client asks: requests, limits that count as good, and what was left out."""
+
+    traffic: Traffic
+    sla: Sla
+    notes: tuple[str, ...] = ()
+
+
+def read(command: str) -> ClientLoad:
+    """The traffic of a command line, as pasted. Raises BadInput."""
+    words = split(command)
+    text = " ".join(word.rpartition("/")[2].removesuffix(".py") for word in words)
+    client = next((one for one in CLIENTS if one.program in text), None)
+    if client is None:
+        raise BadInput(
+            f"client: no benchmark in {command[:80]!r}; known: {', '.join(c.program for c in CLIENTS)}", field="client"
+        )
+    goals, words = _goodput(words)
+    taken = options(words, NAMES)
+    return ClientLoad(_traffic(client, taken), Sla(**goals), _notes(taken))
+
+
+def below(nominal: float, ratio: float) -> tuple[float, float]:
+    """(mean, spread) of lengths uniform from ratio × nominal to nominal."""
+    if not 0 <= ratio <= 1:
+        raise BadInput(f"random_range_ratio = {ratio}: must be from 0 to 1", field="random_range_ratio")
+    return nominal * (1 + ratio) / 2, (1 - ratio) / (1 + ratio)
+
+
+def _traffic(client: Client, taken: Words) -> Traffic:
+    said = {name: _number(name, word) for name, word in taken.said.items() if name != "dataset"}
+    count = int(said.get("requests", client.prompts))
+    sizes = (said.get("input", client.input_len), said.get("output", client.output_len))
+    ratio, spread = said.get("ratio", client.ratio), said.get("ratio", 0.0)
+    if client.meaning == BELOW and ratio is not None:
+        (mean, spread), (answer, _) = (below(size, ratio) for size in sizes)
+        sizes = (mean, answer)
+    rate, flight = said.get("rate", math.inf), said.get("concurrency")
+    pace: dict[str, Any] = {"concurrency": int(flight)} if flight else {"rate": rate if math.isfinite(rate) else None}
+    seed, chosen = int(said.get("seed", 0)), taken.said.get("dataset", "random")
+    if chosen in datasets.names():
+        answers = int(said["answer"]) if "answer" in said else None
+        return datasets.drawn(chosen, count, seed=seed, output_len=answers, **pace)
+    traffic = synthetic(
+        count, input_len=max(round(sizes[0]), 1), output_len=max(round(sizes[1]), 1),
+        burstiness=said.get("burstiness", 1.0), spread=min(spread, 0.999), seed=seed, **pace,
+    )  # fmt: skip
+    shared = int(Rule("int", low=0, high=LONGEST).check("random_prefix_len", int(said.get("prefix", 0))))
+    return traffic.with_prefix_tokens(shared) if shared else traffic
+
+
+def _goodput(words: list[str]) -> tuple[dict[str, float], list[str]]:
+    """Limits of `--goodput ttft:500 tpot:30`, and the other words."""
+    if "--goodput" not in words:
+        return {}, words
+    at = words.index("--goodput")
+    pairs = [word for word in words[at + 1 : at + 4] if ":" in word]
+    limits = {}
+    for pair in pairs:
+        name, _, value = pair.partition(":")
+        if name not in ("ttft", "tpot", "e2el"):
+            raise BadInput(f"goodput = {pair!r}: must name ttft, tpot or e2el", field="goodput")
+        limits[{"e2el": "e2e"}.get(name, name) + "_ms"] = _number("goodput", value)
+    return limits, words[:at] + words[at + 1 + len(pairs) :]
+
+
+def _notes(taken: Words) -> tuple[str, ...]:
+    notes = []
+    if taken.said.get("dataset", "random") not in (*MADE, *datasets.names()):
+        notes.append(f"dataset {taken.said['dataset']}: its lengths are not known here; those of the options are taken")
+    finite = math.isfinite(_number("rate", taken.said.get("rate", "inf")))
+    if finite and "concurrency" in taken.said:
+        notes.append(
+            "request-rate beside max-concurrency: the concurrency is kept, requests come as soon as one is done"
+        )
+    return tuple(notes)
+
+
+def _number(name: str, word: str) -> float:
+    """A finite number; the rate alone may be `inf`."""
+    try:
+        value = float(word)
+    except ValueError as problem:
+        raise BadInput(f"client: {name} = {word!r}: must be a number", field="client") from problem
+    if math.isfinite(value) or (name == "rate" and value > 0):
+        return value
+    raise BadInput(f"client: {name} = {word!r}: must be a finite number", field="client")

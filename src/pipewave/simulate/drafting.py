@@ -1,0 +1,143 @@
+"""Steps that draft and verify: what they take, and how many tokens they make.
+
+A step verifies the drafts of the step before (each request brings tokens + 1 of them), then drafts anew: the drafting
+layers see the verified tokens once, and one token a request for every further draft. It makes `mean` tokens a request
+on average; the simulator counts in tokens, so a step's time is spread over them, and prompts that ride along cost what
+they add to a step. The spread of single requests around the mean is left out: it averages out over their outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pipewave.errors import DoesNotFit
+from pipewave.models import load
+from pipewave.models.drafts import draft_bytes, drafter
+from pipewave.models.kernels import Batch
+from pipewave.models.mixers import Recurrent
+from pipewave.models.shard import kv_bytes_per_token, weight_bytes
+from pipewave.models.spec import ModelSpec
+from pipewave.simulate.grids import at_every_count, between
+from pipewave.simulate.speculative import Speculative
+from pipewave.simulate.table import CACHE_GRID, StepTable
+from pipewave.simulate.together import Pieces, Work
+from pipewave.step import Runner
+from pipewave.step.memory import GIB, Budget
+
+COUNTS = tuple(1 << i for i in range(13))
+
+
+def draft_model(model: ModelSpec, how: Speculative) -> ModelSpec | None:
+    """The model that drafts, where one does."""
+    return load(how.model) if how.model else drafter(model, how.method)
+
+
+class Drafter:
+    """Seconds it takes to draft, read between points of (requests, mean cache)."""
+
+    def __init__(self, runner: Runner, how: Speculative, requests: int, longest: int) -> None:
+        model = draft_model(runner.deployment.model, how)
+        self.counts = [n for n in COUNTS if n < requests] + [requests]
+        self.caches = [c for c in CACHE_GRID if c < 2 * longest] or [CACHE_GRID[0]]
+        self.table: list[list[float]] = []  # by requests, then by cache
+        if model is not None:
+            parallel = replace(runner.deployment.parallel, pp=1)
+            parts = replace(runner, deployment=replace(runner.deployment, model=model, parallel=parallel))
+            self.table = self._predict(parts, how)
+
+    def _predict(self, runner: Runner, how: Speculative) -> list[list[float]]:
+        points = [(n, int(c)) for n in self.counts for c in self.caches]
+        verified = how.verified
+        first = [Batch((verified,) * n, (c + verified,) * n, verify=verified) for n, c in points]
+        later = [Batch((1,) * n, (c + verified,) * n) for n, c in points]
+        priced = runner.price([runner.deployment.kernels(batch) for batch in (*first, *later)])
+        us = priced.us + priced.nodes * runner.engine.node_us
+        size = len(points)
+        return at_every_count(self.counts, self.caches, 1e-6 * (us[:size] + (how.tokens - 1) * us[size:]))
+
+    def seconds(self, decoding: int, cached: float) -> float:
+        """Of drafting for so many requests that hold `cached` tokens together."""
+        if not (decoding and self.table):
+            return 0.0
+        return between(self.caches, self.table[min(decoding, self.counts[-1])], cached / decoding)
+
+
+class Drafted:
+    """A step table under speculative decoding: seconds for one more token of every request that decodes."""
+
+    def __init__(self, verifying: StepTable, drafts: Drafter, mean: float) -> None:
+        self.verifying, self.drafts, self.mean = verifying, drafts, mean
+
+    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
+        """Of a token of `decoding` requests that hold `cached` tokens together, beside prompt pieces."""
+        if not decoding:
+            return self.verifying.seconds(0, cached, pieces)
+        alone = self.step_s(decoding, cached)
+        if not pieces:
+            return alone / self.mean
+        both = self.verifying.seconds(decoding, cached, pieces) + self._draft_s(decoding, cached)
+        return both - alone + alone / self.mean
+
+    def decoder(self, decoding: int) -> Callable[[float], float]:
+        """Of a token of so many requests that decode while nothing else runs, by the tokens they hold together."""
+        verified = self.verifying.decoder(decoding)
+        return lambda cached: (verified(cached) + self._draft_s(decoding, cached)) / self.mean
+
+    def together(self, ranks: Sequence[Work]) -> float:
+        """The same of data-parallel ranks in lock step; the fullest one's drafts count."""
+        drafts = max(self._draft_s(decoding, cached) for decoding, cached, _ in ranks)
+        whole = self.verifying.together(ranks) + drafts
+        if not any(decoding for decoding, _, _ in ranks):
+            return whole
+        if not any(pieces for _, _, pieces in ranks):
+            return whole / self.mean
+        alone = self.verifying.together([(decoding, cached, ()) for decoding, cached, _ in ranks]) + drafts
+        return whole - alone + alone / self.mean
+
+    def step_s(self, decoding: int, cached: int) -> float:
+        """A whole step: verification and drafts."""
+        return self.verifying.seconds(decoding, cached, ()) + self._draft_s(decoding, cached)
+
+    def scaled(self, factor: float) -> Drafted:
+        """The same with every step `factor` times as long."""
+        return Drafted(self.verifying.scaled(factor), self.drafts, self.mean)
+
+    def _draft_s(self, decoding: int, cached: float) -> float:
+        return 1e6 * self.verifying.factor * self.drafts.seconds(decoding, cached)
+
+
+def pays_until(plain: StepTable, drafted: Drafted, cache: int) -> int:
+    """Most requests with which a token comes sooner drafted than not, each holding `cache` tokens; 0: never."""
+    counts = range(1, min(plain.most_requests, drafted.verifying.most_requests) + 1)
+    pays = [n for n in counts if drafted.seconds(n, n * cache, ()) < plain.seconds(n, n * cache, ())]
+    return max(pays, default=0)
+
+
+def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Budget:
+    """What is left for the cache beside the drafting layers' weights and their own part of it. Raises DoesNotFit.
+
+    Engines keep a recurrent state after every token that a step verifies, for the accepted one to be taken on.
+    """
+    if how is None:
+        return memory
+    if runner.deployment.model.has(Recurrent):
+        memory = replace(memory, states=memory.states + how.tokens + runner.engine.states.drafted)
+    model = draft_model(runner.deployment.model, how)
+    if model is None:
+        return memory
+    split = runner.deployment.parallel
+    weights = (
+        weight_bytes(model, replace(split, pp=1)) if how.model else draft_bytes(model, split.tp, split.group)
+    ) / GIB
+    if weights >= memory.kv:
+        raise DoesNotFit(
+            f"{weights:.1f} GiB of drafting layers leave no KV cache in {memory.kv:.1f} GiB", field="speculative"
+        )
+    own = kv_bytes_per_token(runner.deployment.model, split, runner.deployment.kv_dtype)
+    more = kv_bytes_per_token(model, replace(split, pp=1), runner.deployment.kv_dtype)
+    share = own / (own + more) if own else 1.0
+    kv = (memory.kv - weights) * share
+    tokens = int(memory.kv_tokens * kv / memory.kv) // runner.engine.page_size * runner.engine.page_size
+    pool = memory.state_pool * kv / memory.kv
+    return replace(memory, weights=memory.weights + weights, kv=kv, kv_tokens=tokens, state_pool=pool)

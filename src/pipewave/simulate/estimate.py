@@ -1,0 +1,345 @@
+"""`estimate`: B equal requests that arrive together, from first token to last, and the memory they need.
+
+A step passes pipeline stages one after the other. Overlap needs batches of different requests in flight; the static
+batches measured under vLLM with two stages took what stages in series take, and a few ms a step more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipewave.errors import BadInput, DoesNotFit
+from pipewave.gpus import GPU
+from pipewave.gpus import find as find_gpu
+from pipewave.models import ModelSpec, load
+from pipewave.models.drafts import notes as draft_notes
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.physics.demand import Array
+from pipewave.simulate import drafted_batch, queued
+from pipewave.simulate.drafting import with_drafter
+from pipewave.simulate.interval import Uncertainty, names_version, server_of
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import Speculative
+from pipewave.simulate.speculative import of as speculative_of
+from pipewave.simulate.uniform import Plan, Uniform, sample
+from pipewave.software.host import Host, host_of
+from pipewave.step import Engine, Runner
+from pipewave.step.memory import GIB, Budget, budget, held_bytes, requests_in
+
+TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
+PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
+LARGEST = 1 << 22
+INSIDE_NOTE = "times are inside the engine: `serve` and `plan` add a server's front end and host"
+MOST_QUEUED = 100_000  # requests of a batch of which only a part fits at once
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Times in ms with a 90 % interval, memory in GiB, where the time goes by kernel family,
+    and on what evidence it rests.
+
+    `prefill_ms`: until every request has its first token, or its embedding where nothing is generated; images are
+    encoded before. `tpot_ms`: mean time between later tokens at full batch, 0 where there are none.
+    """
+
+    model: str
+    gpu: str
+    engine: str
+    gpus: int
+    prefill_ms: float
+    prefill_ms_low: float
+    prefill_ms_high: float
+    tpot_ms: float
+    tpot_ms_low: float
+    tpot_ms_high: float
+    e2e_ms: float
+    e2e_ms_low: float
+    e2e_ms_high: float
+    output_tokens_per_s: float
+    memory_gib: Mapping[str, float]
+    breakdown: Mapping[str, Mapping[str, float]]
+    basis: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        spans = zip(("first tokens", "token", "end to end"), TIMES, strict=True)
+        ms = ", ".join(f"{name} {getattr(self, key):,.4g} ms ({_ends(self, key)})" for name, key in spans)
+        return f"{self.model} on {self.gpus} × {self.gpu}, {self.engine}: {ms}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer of the contract."""
+        return {name: _plain(getattr(self, name)) for name in self.__slots__}
+
+    def queued(
+        self,
+        runner: Runner,
+        memory: Budget,
+        share: queued.Batch,
+        batch: int,
+        uncertain: Uncertainty,
+        how: Speculative | None = None,
+    ) -> Estimate:
+        """The same with the times of all of `batch` requests, of which the cache holds a part at once."""
+        times = bounded(queued.times(runner, memory, share, how), uncertain)
+        fits = room(runner.deployment, memory, share.requests, share.input_len + share.output_len, share.budget)
+        note = (
+            f"{fits} of {share.requests} requests a rank fit the KV cache at once: the others wait their turn; "
+            "breakdown and memory are those of a full cache"
+        )
+        rate = 1e3 * batch * share.output_len / times["e2e_ms"] if self.output_tokens_per_s else 0.0
+        return replace(self, **times, output_tokens_per_s=rate, notes=(*self.notes, note))
+
+    def drafted(self, runner: Runner, how: Speculative, run: Uniform, uncertain: Uncertainty) -> Estimate:
+        """The same batch with `how` drafting; nothing changes where at most one token is generated."""
+        later = run.output_len - 1
+        if later < 1 or runner.deployment.model.pooled:
+            return self
+        tpot = drafted_batch.tpot_ms(runner, how, run)
+        changed = bounded({"tpot_ms": tpot, "e2e_ms": self.prefill_ms + later * tpot}, uncertain)
+        rate = self.output_tokens_per_s * self.e2e_ms / changed["e2e_ms"]
+        note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
+        assumed = draft_notes(runner.deployment.model, how.method)
+        return replace(self, **changed, output_tokens_per_s=rate, notes=(*self.notes, *assumed, note))
+
+    def with_images(self, runner: Runner, batch: int, images: int, uncertain: Uncertainty) -> Estimate:
+        """The same with the images of each prompt encoded before it, one prompt after the other."""
+        if not images:
+            return self
+        priced = runner.price([runner.deployment.images(images)])
+        each = float(priced.us[0]) * batch * 1e-3
+        times = bounded({name: getattr(self, name) + each for name in ("prefill_ms", "e2e_ms")}, uncertain)
+        parts = {**self.breakdown, "prefill_ms": {**self.breakdown["prefill_ms"], "vision_tower": each}}
+        rate = self.output_tokens_per_s * self.e2e_ms / times["e2e_ms"]
+        return replace(self, **times, breakdown=parts, output_tokens_per_s=rate)
+
+
+def _ends(answer: Estimate, key: str) -> str:
+    low, high = getattr(answer, f"{key}_low"), getattr(answer, f"{key}_high")
+    return f"{low:,.4g} to {high:,.4g}"
+
+
+def bounded(times: Mapping[str, float], uncertain: Uncertainty) -> dict[str, Any]:
+    """Times with both ends of their intervals, as fields of `Estimate`."""
+    ends = {name: {"": ms, **uncertain.ends(name, ms)} for name, ms in times.items()}
+    return {name + side: ms for name, each in ends.items() for side, ms in each.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def estimate(
+    model: str | Path | Mapping[str, Any] | ModelSpec,
+    gpu: str | GPU,
+    *,
+    batch: int,
+    input_len: int,
+    output_len: int,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dp: int = 1,
+    engine: str | Engine = "vllm",
+    max_num_batched_tokens: int = 8192,
+    kv_dtype: str | None = None,
+    moe_backend: str | None = None,
+    images: int = 0,
+    speculative: Any = None,
+    host: str | Host | None = None,
+) -> Estimate:
+    """Time and memory of a static batch: all prompts, then all output tokens.
+
+    Args:
+        model: as in `load_model`.
+        gpu: name, spec file or `GPU`.
+        batch: requests that run together.
+        input_len: prompt tokens of a request.
+        output_len: output tokens of a request; 0 asks for an embedding or a score.
+        tp: ranks that share each matrix.
+        pp: stages that share the layers.
+        ep: ranks that share the experts.
+        dp: ranks of attention data parallelism, which share the requests of the batch.
+        engine: `vllm`, `sglang`, `trtllm`, with or without version.
+        max_num_batched_tokens: tokens of a step at most; longer prompts are cut.
+        kv_dtype: type of the cache; the model's by default.
+        moe_backend: what runs the experts, in the engine's own words, such as `marlin`.
+        images: images of a request, each of the size that the model's tower is made for; their tokens come on top of
+            `input_len`.
+        speculative: how tokens are drafted, such as `method=mtp,tokens=3,acceptance=0.8`.
+        host: whose cores run the engine, such as `cores=16,speed=0.8`; by default, those its times were measured on.
+
+    Returns:
+        Times in ms with a 90 % interval, memory in GiB, time by kernel family.
+
+    Raises:
+        CannotShard: heads, experts or layers do not divide.
+        DoesNotFit: weights, cache and workspace exceed the memory.
+        UnknownGPU, UnknownModel, BadInput: an argument that cannot be.
+
+    Source: kernels as by `predict` under `serving`, gaps by engine (docs/how-it-works.md).
+    """
+    _check(batch=(batch, 1), input_len=(input_len, 1), output_len=(output_len, 0), images=(images, 0),
+           max_num_batched_tokens=(max_num_batched_tokens, 1))  # fmt: skip
+    spec, parallel = for_output(load(model), output_len), Parallel(tp, pp, ep, dp)
+    parallel.check(spec)
+    how = speculative_of(speculative).by(spec) if speculative else None
+    program = Setup(engine=engine, moe_backend=moe_backend, speculative=how).program()
+    runner = Runner.of(Deployment(spec, parallel, kv_dtype), find_gpu(gpu), program)
+    runner = runner.hosted(host_of(host)) if host else runner
+    # The fullest rank: the others have as many requests or one less.
+    rank = queued.Batch(-(-batch // dp), input_len + image_tokens(spec, images), output_len, max_num_batched_tokens)
+    found, uncertain = _of_rank(runner, rank, batch, how, named=names_version(engine))
+    return found.with_images(runner, rank.requests, images, uncertain)
+
+
+def _check(**sizes: tuple[Any, int]) -> None:
+    """BadInput for a size that is no integer from its least to `LARGEST`."""
+    for name, (value, least) in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+            raise BadInput(f"{name} = {value!r}: must be an integer from {least} to {LARGEST}", field=name)
+
+
+def _of_rank(
+    runner: Runner, rank: queued.Batch, batch: int, how: Speculative | None, *, named: bool
+) -> tuple[Estimate, Uncertainty]:
+    """What `batch` requests take when `rank` are those of the fullest rank, at once or as the cache holds them, and
+    what is open about it; `named`: the engine's version was."""
+    memory = budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=rank.budget)
+    memory = with_drafter(memory, runner, how)
+    together = room(runner.deployment, memory, rank.requests, rank.input_len + rank.output_len, rank.budget)
+    rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
+    run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.mixes_phases)
+    ranks = runner.deployment.parallel.dp > 1
+    drafts = how.spread if how else 0.0
+    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, ranks, drafts=drafts)
+    found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
+    found = found.drafted(runner, how, run, uncertain) if how else found
+    if together < rank.requests:
+        found = found.queued(runner, memory, rank, batch, uncertain, how)
+    return found, uncertain
+
+
+def for_output(model: ModelSpec, output_len: int) -> ModelSpec:
+    """The model as it runs for so many output tokens: without its head for none. Encoders generate nothing."""
+    if model.encoder and output_len:
+        raise BadInput(f"output_len = {output_len}: {model.name} is an encoder; it must be 0", field="output_len")
+    return replace(model, pooled=output_len == 0)
+
+
+def image_tokens(model: ModelSpec, images: int) -> int:
+    """Tokens that the images of one prompt take in the language model. Raises BadInput where it has no tower."""
+    if images and model.tower is None:
+        raise BadInput(f"images = {images}: {model.name} has no vision tower", field="images")
+    return images * model.tower.tokens if model.tower else 0
+
+
+def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> int:
+    """Requests of `length` tokens that the KV cache holds together, up to `batch`.
+
+    Raises DoesNotFit for not one, and for more waiting ones than can be walked through.
+    """
+    fits = int(min(max(requests_in(deployment, memory, length, chunk), 0.0), batch))
+    if not fits or (fits < batch and batch > MOST_QUEUED):
+        check_cache(deployment, memory, batch if fits else 1, length, chunk)
+    return fits
+
+
+def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> None:
+    """Raise DoesNotFit unless `batch` requests of `length` tokens fit the KV cache together."""
+    needed = held_bytes(deployment, memory, batch, length, chunk)
+    fits = requests_in(deployment, memory, length, chunk)
+    if batch > fits:
+        most = max(int(fits), 0)
+        raise DoesNotFit(
+            f"batch = {batch}: the KV cache of {batch} requests of {length} tokens takes {needed / GIB:.1f} GiB "
+            f"a GPU, {memory.kv:.1f} GiB are free; at most {most} such requests fit",
+            field="batch",
+        )
+
+
+class _Timeline:
+    """Sampled steps of a plan, predicted at once, and every other step read between them."""
+
+    def __init__(self, runner: Runner, plan: Plan, batch: int) -> None:
+        self.runner, self.plan, self.total, self.requests = runner, plan, plan.total_steps, batch
+        first, last = plan.full_range()
+        spans = ((first, max(last, first)), (max(last, first), self.total))
+        parts = [sample(0, plan.prompt_steps, PROMPT_SAMPLES), *(sample(*span, DECODE_SAMPLES) for span in spans)]
+        self.points = np.unique(np.concatenate(parts))
+        batches = [runner.batch(*plan.lengths(int(step))) for step in self.points]
+        # One more step: everybody decoding together, for the rate at full batch when the run never gets there.
+        run = plan.run
+        batches.append(runner.batch([1] * run.batch, [run.input_len + (run.output_len + 1) // 2] * run.batch))
+        self.steps = runner.steps(batches)
+
+    def between(self, values: Array) -> Array:
+        """A value of every step of the run, linear between the sampled ones."""
+        return np.interp(np.arange(self.total), self.points, values[:-1])
+
+    def estimate(self, memory: Budget, uncertain: Uncertainty) -> Estimate:
+        """Put the answer together."""
+        middle = dict(zip(TIMES, self._times(self.steps.total_us), strict=True))
+        times = bounded(middle, uncertain)
+        spec, run = self.runner.deployment.model, self.plan.run
+        return Estimate(
+            model=spec.name,
+            gpu=self.runner.gpu.name,
+            engine=self.runner.engine.name,
+            gpus=self.runner.deployment.parallel.world,
+            **times,
+            output_tokens_per_s=0.0 if spec.pooled else 1e3 * self.requests * run.output_len / times["e2e_ms"],
+            memory_gib=self._memory(memory),
+            breakdown=self._breakdown(),
+            basis=self._basis(),
+            notes=(
+                *spec.notes,
+                *spec.length_notes(run.input_len + run.output_len),
+                *self.steps.notes,
+                INSIDE_NOTE,
+                uncertain.note(),
+            ),
+        )
+
+    def _times(self, step_us: Array) -> tuple[float, float, float]:
+        """(prefill, tpot, e2e) in ms when each sampled step takes `step_us`."""
+        done = np.cumsum(self.between(step_us)) * 1e-3
+        first, last = self.plan.full_range()
+        if self.runner.deployment.model.pooled:
+            return float(done[self.plan.prompt_steps - 1]), 0.0, float(done[-1])
+        tpot = (done[last - 1] - done[first - 1]) / (last - first) if last > first + 1 else step_us[-1] * 1e-3
+        return float(done[self.plan.prompt_steps - 1]), float(tpot), float(done[-1])
+
+    def _memory(self, memory: Budget) -> dict[str, float]:
+        run, deployment = self.plan.run, self.runner.deployment
+        length = run.input_len + run.output_len
+        used = held_bytes(deployment, memory, run.batch, length, run.budget) / GIB
+        return memory.to_dict() | {"kv_used": round(used, 3)}
+
+    def _breakdown(self) -> dict[str, dict[str, float]]:
+        """ms by family and gap: of the whole prefill, and of one decode step at full batch."""
+        parts = self.steps.families | self.steps.gaps
+        prompts = self.plan.prompt_steps
+        middle = len(self.points) if self.plan.full_range()[1] <= self.plan.prompt_steps else self._middle()
+        return {
+            "prefill_ms": {name: float(self.between(row)[:prompts].sum()) * 1e-3 for name, row in parts.items()},
+            "decode_step_ms": {name: float(row[middle]) * 1e-3 for name, row in parts.items()},
+        }
+
+    def _basis(self) -> dict[str, float]:
+        """Share of the run's time that rests on each kind of evidence."""
+        weight = self.between(self.steps.total_us)
+        return {n: float(self.between(share) @ weight / weight.sum()) for n, share in self.steps.basis.items()}
+
+    def _middle(self) -> int:
+        first, last = self.plan.full_range()
+        return int(np.searchsorted(self.points, (first + last) // 2).clip(0, len(self.points) - 1))

@@ -1,0 +1,147 @@
+"""Data-parallel ranks of one engine: a scheduler, a cache and requests each, and one step for all of them.
+
+Attention and dense parts of a step wait for the fullest rank; experts and the exchange work on the tokens of all. Ranks
+without requests run along empty. New requests go to the rank with the fewest. All wait for the rank that compiles a
+kernel or loads caches; what one rank compiled, the others find on disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from pipewave.simulate.limits import Limits
+from pipewave.simulate.replica import Replica, Step
+from pipewave.simulate.together import Pieces, Work
+from pipewave.simulate.traffic import Traffic
+
+NOTHING: Work = (0, 0, ())
+
+
+class Timed(Protocol):
+    """What tells how long a step of all ranks takes."""
+
+    def together(self, ranks: Sequence[Work], /) -> float:
+        """Seconds."""
+        ...
+
+
+class StepRecorder:
+    """Stands in for a table: keeps what a rank's step would hold, for the group to price."""
+
+    def __init__(self) -> None:
+        self.work = NOTHING
+
+    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
+        """Remember the step; it takes no time of its own."""
+        self.work = (decoding, cached, pieces)
+        return 0.0
+
+
+class Group:
+    """`ranks` replicas in lock step, with the face of one replica.
+
+    patience: steps that prompts are held back until every rank has one (0: none), where ranks are decoding: what
+    TensorRT-LLM's `attention_dp_config` calls enable_balance and timeout_iters. `jitter`: as Replica's, of all ranks.
+    """
+
+    def __init__(
+        self,
+        table: Timed,
+        limits: Limits,
+        traffic: Traffic,
+        ranks: int,
+        *,
+        ready: bool = False,
+        patience: int = 0,
+        jitter: Sequence[float] = (1.0,),
+    ) -> None:
+        self.jitter, self.steps = jitter, 0
+        self.table, self.patience, self.held = table, 0 if ready else patience, 0
+        self.recorders = [StepRecorder() for _ in range(ranks)]
+        compiled = set[int]()
+        self.ranks = [Replica(one, limits, traffic, ready=ready, compiled=compiled) for one in self.recorders]
+        self.waiting: deque[int] = deque()
+
+    @property
+    def idle(self) -> bool:
+        """True when there is nothing to do."""
+        return not self.waiting and all(rank.idle for rank in self.ranks)
+
+    @property
+    def load(self) -> int:
+        """Requests that run or wait."""
+        return len(self.waiting) + sum(rank.load for rank in self.ranks)
+
+    def step(self, now: float) -> Step:
+        """Schedule and run one step of every rank."""
+        self._deal()
+        kept = [self._hold(rank) for rank in self.ranks] if self._holds() else []
+        whole, work = Step(now, 0.0, 0, []), list[Work]()
+        waits_s = 0.0
+        for rank, recorder in zip(self.ranks, self.recorders, strict=True):
+            recorder.work = NOTHING
+            pages = rank.limits.pages - rank.free
+            if rank.glide():
+                _add_quiet(whole, rank, pages)
+                work.append((rank.decoding, rank.cached, ()))
+            else:
+                step = rank.step(now)
+                waits_s = max(waits_s, step.seconds)  # the recorder's own step takes none
+                _add(whole, step)
+                work.append(recorder.work)
+        for rank, waiting in zip(self.ranks, kept, strict=False):
+            rank.waiting = waiting
+        if any(decoding or pieces for decoding, _, pieces in work):
+            whole.seconds = self.table.together(work) * self.jitter[self.steps % len(self.jitter)] + waits_s
+            self.steps += 1
+        return whole
+
+    def _deal(self) -> None:
+        """Give each new request to the rank with the fewest."""
+        while self.waiting:
+            min(self.ranks, key=_load).waiting.append(self.waiting.popleft())
+
+    def _holds(self) -> bool:
+        """Whether prompts wait for ranks that have none."""
+        if not self.patience or not any(rank.waiting for rank in self.ranks):
+            return False
+        if all(rank.waiting for rank in self.ranks) or not all(rank.decoding for rank in self.ranks):
+            self.held = 0
+            return False
+        self.held += 1
+        if self.held < self.patience:
+            return True
+        self.held = 0
+        return False
+
+    @staticmethod
+    def _hold(rank: Replica) -> deque[int]:
+        """Take the waiting requests off a rank for one step."""
+        waiting, rank.waiting = rank.waiting, deque()
+        return waiting
+
+
+def _add(whole: Step, step: Step) -> None:
+    """One rank's step as part of the group's."""
+    whole.decoding += step.decoding
+    whole.pieces += step.pieces
+    whole.first += step.first
+    whole.done += step.done
+    whole.preempted += step.preempted
+    whole.cached += step.cached
+    whole.waiting += step.waiting
+    whole.pages += step.pages
+
+
+def _add_quiet(whole: Step, rank: Replica, pages: int) -> None:
+    """The same of a rank whose requests each made a token, and nothing else; `pages` were in use."""
+    whole.decoding += rank.decoding
+    whole.cached += rank.cached
+    whole.waiting += len(rank.waiting)
+    whole.pages += pages
+
+
+def _load(rank: Replica) -> int:
+    return rank.load

@@ -1,0 +1,153 @@
+"""Pools of a disaggregated deployment that is only known to be one: decode engines, and prefill engines at their rate.
+
+A decode engine has the GPUs that are given (or the fewest that hold the model), split the way that makes a token of the
+requests in flight soonest: tensor parallel, or data-parallel attention over shared experts. Between the fewest that
+hold all requests in flight (nobody sends more than that) and one for each lies every pool that somebody could run: few
+engines make cheap tokens, many make fast ones. Nothing said, the middle is taken: the pool with the most tokens a
+second and GPU times tokens a second and user, prefill GPUs counted, from which one per cent of either costs one per
+cent of the other. Prefill engines are as many as keep up, and both pools no more GPUs than nearly every public launch
+(`software/deployments/pools.yaml`) has. The whole range is in the interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipewave.errors import BadInput, CannotShard, DoesNotFit
+from pipewave.models import ModelSpec, load
+from pipewave.simulate.disaggregated import Disaggregated, Side, routed
+from pipewave.simulate.run import Server
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.traffic import Traffic
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+HEADROOM = 1.15  # prefill capacity over the rate of decoding
+MOST_WORKERS = 64
+MOST_GPUS = 72  # an NVLink rack; 8 of the 501 launches of pools.yaml have more
+
+
+def matched(model: str, gpu: str, setup: Setup, gpus_given: int, traffic: Traffic) -> tuple[Disaggregated, str]:
+    """The pools for some traffic, and a note on them. `gpus_given`: GPUs that a table gives for the deployment.
+
+    Raises DoesNotFit when no size holds the model.
+    """
+    setup, flight = routed(setup), traffic.concurrency or len(traffic)
+    decode, side = _decode(load(model), gpu, setup, gpus_given, flight, traffic)
+    prefill, first = _prefill(load(model), gpu, setup, traffic)
+    choices = _choices(prefill, decode, flight, traffic)
+    choice = min(choices, key=lambda one: one.gpus / flight * one.token_s**2)
+    open_ = max(abs(math.log(one.token_s / choice.token_s)) for one in choices)
+    return Disaggregated(prefill, decode, choice.workers, pools_open=open_), (
+        f"disaggregated, pools not given: {choice.prefill} prefill engines of {first.gpus} GPUs match the rate of "
+        f"{choice.decode} decode engines of tp {side.tp}, dp {side.dp}; {choices[0].decode} hold all requests, and of "
+        f"{choices[0].decode} to {choices[-1].decode} these make most of tokens a GPU × tokens a user"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Numbers of engines of two pools, GPUs of both, and seconds from token to token."""
+
+    prefill: int
+    decode: int
+    gpus: int
+    token_s: float
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """As `Disaggregated` has them."""
+        return self.prefill, self.decode
+
+
+def _choices(prefill: Server, decode: Server, flight: int, traffic: Traffic) -> list[Choice]:
+    """Pools from the fewest decode engines that hold all requests on, while nobody would run more GPUs."""
+    fewest = min(math.ceil(flight / _room(decode, traffic)), MOST_WORKERS)
+    found = [_choice(prefill, decode, fewest, flight, traffic)]
+    for engines in range(fewest + 1, min(flight, MOST_WORKERS) + 1):
+        larger = _choice(prefill, decode, engines, flight, traffic)
+        if larger.gpus > MOST_GPUS:
+            break
+        found.append(larger)
+    return found
+
+
+def _choice(prefill: Server, decode: Server, engines: int, flight: int, traffic: Traffic) -> Choice:
+    """So many decode engines, and the prefill engines that keep up."""
+    token_s = _token_s(decode, math.ceil(flight / engines), traffic)
+    rate = flight / (float(traffic.output_len.mean()) * token_s)
+    workers = min(max(math.ceil(HEADROOM * rate * _prompt_s(prefill, traffic)), 1), MOST_WORKERS)
+    first, then = (server.runner.deployment.parallel.world for server in (prefill, decode))
+    return Choice(workers, engines, workers * first + engines * then, token_s)
+
+
+def _splits(model: ModelSpec, size: int) -> Iterator[Side]:
+    """Ways to cut a model over so many GPUs."""
+    yield Side(tp=size, ep=size if model.is_moe and size > 1 else 1)
+    if model.is_moe and size > 1:
+        yield Side(dp=size, ep=size)
+
+
+def _servers(model: ModelSpec, gpu: str, setup: Setup, size: int, longest: int) -> Iterator[tuple[Server, Side]]:
+    """Those that can be."""
+    for side in _splits(model, size):
+        try:
+            yield Server.of(model, gpu, side.of(setup), longest), side
+        except (CannotShard, DoesNotFit, BadInput):
+            continue
+
+
+def _decode(
+    model: ModelSpec, gpu: str, setup: Setup, gpus_given: int, flight: int, traffic: Traffic
+) -> tuple[Server, Side]:
+    """The engine that makes a token soonest, on the GPUs given or the fewest beyond them."""
+    start = 1 << (gpus_given.bit_length() - 1)
+    for size in (size for size in SIZES if size >= start):
+        found = list(_servers(model, gpu, setup, size, traffic.longest))
+        if found:
+            return min(found, key=lambda one: _token_s(one[0], flight, traffic))
+    raise DoesNotFit(f"{model.name} fits no engine of up to {SIZES[-1]} × {gpu}", field="gpu")
+
+
+def _prefill(model: ModelSpec, gpu: str, setup: Setup, traffic: Traffic) -> tuple[Server, Side]:
+    """The fewest GPUs that hold the model, tensor parallel."""
+    for size in SIZES:
+        for server, side in _servers(model, gpu, setup, size, traffic.longest):
+            return server, side
+    raise DoesNotFit(f"{model.name} fits no engine of up to {SIZES[-1]} × {gpu}", field="gpu")
+
+
+def _room(server: Server, traffic: Traffic) -> int:
+    """Requests that an engine decodes at once, by its cache and its limit."""
+    return _fits(server, traffic) * server.runner.deployment.parallel.dp
+
+
+def _fits(server: Server, traffic: Traffic) -> int:
+    """The same of a rank."""
+    return max(min(server.memory.kv_tokens // max(_each(traffic), 1), server.limits.requests), 1)
+
+
+def _each(traffic: Traffic) -> int:
+    """Tokens that a request holds on average."""
+    return int(traffic.input_len.mean() + traffic.output_len.mean() / 2)
+
+
+def _token_s(server: Server, flight: int, traffic: Traffic) -> float:
+    """Seconds from token to token with so many requests in flight, or with those that the cache holds and the wait."""
+    ranks = server.runner.deployment.parallel.dp
+    alone = -(-flight // ranks)
+    fits = max(min(alone, _fits(server, traffic)), 1)
+    table = server.drafted or server.table
+    work = (fits, fits * _each(traffic), ())
+    step = table.together([work] * ranks) if ranks > 1 else table.seconds(*work)
+    return step * max(alone / fits, 1.0)
+
+
+def _prompt_s(server: Server, traffic: Traffic) -> float:
+    """Seconds of a prefill engine for one prompt, in steps as full as the budget allows; a longer prompt is cut."""
+    length, budget = int(traffic.input_len.mean()), server.limits.tokens
+    if length <= budget:
+        together = budget // length
+        return server.table.seconds(0, 0, [(length, 0)] * together) / together
+    return sum(server.table.seconds(0, 0, [(min(length - done, budget), done)]) for done in range(0, length, budget))

@@ -1,0 +1,108 @@
+"""What a simulated run amounts to: latency percentiles, throughput, goodput under a service level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipewave.errors import BadInput
+from pipewave.physics.demand import Array
+from pipewave.simulate.simulate import Record
+from pipewave.simulate.traffic import Traffic
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Sla:
+    """Limits in ms that a request must meet to count; None = any. TPOT leaves out the first token."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise BadInput(f"{name} = {limit!r}: must be a positive number of ms", field=name)
+
+
+ANY = Sla()
+
+
+def summary(record: Record, traffic: Traffic, gpus: int, sla: Sla = ANY) -> dict[str, Any]:
+    """Percentiles in ms and rates per second over all requests."""
+    ttft = 1e3 * (record.first_s - record.arrival_s)
+    e2e = 1e3 * (record.done_s - record.arrival_s)
+    later = traffic.output_len - 1
+    tpot = 1e3 * (record.done_s - record.first_s) / np.maximum(later, 1)
+    span = float(record.done_s.max() - record.arrival_s.min())
+    good = _meets(ttft, sla.ttft_ms) & _meets(np.where(later > 0, tpot, 0.0), sla.tpot_ms) & _meets(e2e, sla.e2e_ms)
+    rates = {
+        "requests_per_s": len(traffic) / span,
+        "output_tokens_per_s": float(traffic.output_len.sum()) / span,
+        "total_tokens_per_s": float((traffic.output_len + traffic.input_len).sum()) / span,
+        "output_tokens_per_s_per_gpu": float(traffic.output_len.sum()) / span / gpus,
+        "goodput_per_s": float(good.sum()) / span,
+        "good_share": float(good.mean()),
+    }
+    return {
+        "requests": len(traffic),
+        "duration_s": span,
+        **spread("ttft_ms", ttft),
+        **spread("tpot_ms", tpot[later > 0]),
+        **_itl(record),
+        **spread("e2e_ms", e2e),
+        **rates,
+        "preemptions": record.preemptions,
+        "steps": len(record.steps),
+        **_found(record, traffic),
+        "busy_share": _busy(record, span),
+    }
+
+
+def _meets(values: Array, limit: float | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.ones(len(values), bool) if limit is None else values <= limit
+
+
+def spread(name: str, values: Array) -> dict[str, float]:
+    """Mean and percentiles under names such as `ttft_p99_ms`."""
+    stem, unit = name.rsplit("_", 1)
+    if not len(values):
+        return {}
+    points = np.percentile(values, PERCENTILES)
+    out = {f"{stem}_mean_{unit}": float(values.mean())}
+    return out | {f"{stem}_p{p}_{unit}": float(v) for p, v in zip(PERCENTILES, points, strict=True)}
+
+
+def _itl(record: Record) -> dict[str, float]:
+    """Gaps between tokens of a request: the duration of a step, once for each request that decoded in it."""
+    steps = [step for _, step in record.steps if step.decoding]
+    if not steps:
+        return {}
+    seconds = np.array([step.seconds for step in steps])
+    weight = np.array([step.decoding for step in steps], float)
+    order = np.argsort(seconds)
+    reached = np.cumsum(weight[order]) / weight.sum()
+    points = {f"itl_p{p}_ms": 1e3 * float(seconds[order][np.searchsorted(reached, p / 100)]) for p in PERCENTILES}
+    return {"itl_mean_ms": 1e3 * float(seconds @ weight / weight.sum())} | points
+
+
+def _found(record: Record, traffic: Traffic) -> dict[str, float]:
+    """Share of the prompts' tokens that a cache of prefixes held when each first ran."""
+    if traffic.blocks is None and traffic.found_len is None:
+        return {}
+    first: dict[int, int] = {}
+    for _, step in record.steps:
+        for request, _, before in step.pieces:
+            first.setdefault(request, before)
+    return {"prefix_found_share": sum(first.values()) / float(traffic.input_len.sum())}
+
+
+def _busy(record: Record, span: float) -> float:
+    """Share of the time engines were running a step."""
+    engines = len({which for which, _ in record.steps}) or 1
+    return sum(step.seconds for _, step in record.steps) / (span * engines)

@@ -1,0 +1,295 @@
+"""`serve`: a deployment under traffic, with the engine's own defaults where nothing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipewave.gpus import GPU
+from pipewave.gpus import find as find_gpu
+from pipewave.kernels.collective.links import joined, network_gbps
+from pipewave.models import ModelSpec, load
+from pipewave.models.balance import report
+from pipewave.models.drafts import notes as draft_notes
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import Parallel
+from pipewave.nets.calibration import corrections
+from pipewave.simulate.beside import offloaded, with_adapters
+from pipewave.simulate.drafting import Drafted, Drafter, pays_until, with_drafter
+from pipewave.simulate.interval import Uncertainty, interval_ends, names_version, server_of
+from pipewave.simulate.limits import Limits
+from pipewave.simulate.report import ANY, Sla, summary
+from pipewave.simulate.room import limits_of, traffic_notes
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.simulate import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
+from pipewave.simulate.speculative import Speculative
+from pipewave.simulate.table import StepTable
+from pipewave.simulate.traffic import Traffic
+from pipewave.step import Runner, find_engine
+from pipewave.step.memory import Budget, budget, cache_bytes
+
+TABLES = 64  # kept
+# Step times are worked out up to at least so many requests of so many tokens, for deployments to share them.
+FEWEST, SHORTEST = 256, 16384
+TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A simulated run: its summary, the memory it had, the traffic and what happened."""
+
+    answer: Mapping[str, Any]
+    memory: Budget
+    traffic: Traffic
+    record: Record
+
+    def __repr__(self) -> str:
+        """What was served, on one line; `answer` has everything."""
+        answer = self.answer
+        return f"<{len(self.traffic):,} requests to {answer['model']} on {answer['gpus']} × {answer['gpu']}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary, floats rounded."""
+        return {k: round(v, 4) if isinstance(v, float) else v for k, v in self.answer.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A deployment ready to serve: its step table and limits."""
+
+    runner: Runner
+    setup: Setup
+    memory: Budget
+    table: StepTable
+    limits: Limits
+    drafted: Drafted | None = None
+
+    def __repr__(self) -> str:
+        """What serves, on one line."""
+        runner = self.runner
+        return f"<server of {runner.deployment.model.name} on {self.gpus} × {runner.gpu.name}, {runner.engine.name}>"
+
+    @classmethod
+    def of(
+        cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
+    ) -> Server:
+        """Work out memory and step times for requests of up to `longest` tokens."""
+        spec = load(model)
+        spec, setup = _placed(spec, setup), _drafts(_beside(setup, spec), spec)
+        program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
+        parallel.check(spec)
+        runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
+        memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
+        memory = with_adapters(memory, runner)
+        limits = offloaded(limits_of(runner, memory, longest), runner, setup.kv_offload_gib)
+        limits = replace(limits, wait_steps=setup.wait_steps, wait_share=setup.wait_share)
+        plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
+        sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
+        state = corrections.state(runner.gpu.name)
+        table = _table(plain, *sizes, 1, state).under(setup.hosted(runner.engine))
+        table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
+        return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
+
+    def record(
+        self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
+    ) -> Record:
+        """What happens to each request of `traffic`, and on request in each step; every step takes `scale` times its
+        predicted time. Raises BadInput beyond the work of `most_steps`, DoesNotFit for a request no cache holds."""
+        setup = self.setup
+        pool = self.pool(setup.prefill or setup.replicas, scale)
+        decode = self.pool(setup.decode, scale) if setup.decode else None
+        more: dict[str, Any] = {"decode": decode, "transfer_s": self.transfer_s, "front": setup.streaming(traffic.sent)}
+        return Simulation(traffic, pool, keep_steps=keep_steps, most_steps=most_steps, **more).run()
+
+    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
+        """Serve `traffic`; every step takes `scale` times its predicted time."""
+        record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
+        answer = {**self.names(), **self._speculation(traffic), **self._skews()}
+        answer |= summary(record, traffic, self.gpus, sla)
+        answer |= {"notes": [*self.notes, *traffic_notes(self.runner, self.limits, traffic)]}
+        return Served(answer, self.memory, traffic, record)
+
+    def names(self) -> dict[str, Any]:
+        """What serves, as answers name it."""
+        return {
+            "model": self.runner.deployment.model.name,
+            "gpu": self.runner.gpu.name,
+            "engine": self.runner.engine.name,
+            "gpus": self.gpus,
+            "kv_tokens": self.memory.kv_tokens,
+        }
+
+    @property
+    def sides(self) -> tuple[Server, Server]:
+        """What takes prompts and what makes later tokens."""
+        return self, self
+
+    @property
+    def decoders(self) -> int:
+        """Engines that make later tokens."""
+        return self.setup.decode or self.setup.replicas
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether caches move from one engine to another."""
+        return bool(self.setup.decode)
+
+    @property
+    def basis(self) -> Mapping[str, float]:
+        """Shares of step time by what it rests on."""
+        return self.table.basis
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all engines."""
+        return self.setup.engines * self.runner.deployment.parallel.world
+
+    @property
+    def pages(self) -> int:
+        """Cache pages of all engines together."""
+        return self.limits.pages * self.setup.dp * self.setup.engines * self.runner.deployment.parallel.pp
+
+    def pool(self, engines: int, scale: float = 1.0) -> Pool:
+        """So many engines side by side; every step takes `scale` times its predicted time."""
+        table = (self.drafted or self.table).scaled(scale * self._pipeline_factor())
+        return Pool(table, self.limits, engines * self.runner.deployment.parallel.pp, **self._looks())
+
+    @property
+    def spread(self) -> float:
+        """Half the 90 % interval of a step's logarithm."""
+        return self.table.spread
+
+    @property
+    def uncertain(self) -> Uncertainty:
+        """What is open about the deployment."""
+        named, ranks = names_version(self.setup.engine), self.runner.deployment.parallel.dp > 1
+        drafts = self.setup.speculative.spread if self.setup.speculative else 0.0
+        return Uncertainty(self.spread, server_of(self.runner.engine), named, ranks, drafts=drafts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed of the model, and what its kernels' times rest on."""
+        model, how = self.runner.deployment.model, self.setup.speculative
+        return (*model.notes, *(draft_notes(model, how.method) if how else ()), *self.limits.notes, *self.table.notes)
+
+    def _speculation(self, traffic: Traffic) -> dict[str, float]:
+        """Tokens a step makes for a request, and with how many requests of this traffic drafting stops paying."""
+        if self.drafted is None:
+            return {}
+        cache = int(traffic.input_len.mean() + traffic.output_len.mean() / 2)
+        return {"tokens_per_step": self.drafted.mean, "drafts_pay_until": pays_until(self.table, self.drafted, cache)}
+
+    def _skews(self) -> dict[str, float]:
+        """Tokens of the fullest rank over the mean, where something says how experts are loaded."""
+        layers, setup = self.runner.deployment.model.layers, self.setup
+        if setup.balance is None:
+            return {}
+        copies = setup.balance.redundant or 0
+        experts = next((moe.experts - copies for layer in layers for moe in layer.moes), 0)
+        return report(setup.balance, experts, setup.ep)
+
+    def _looks(self) -> dict[str, Any]:
+        """When the scheduler looks at new requests, and over how many ranks it spreads them."""
+        setup, made = self.setup, self.drafted.mean if self.drafted else 1.0  # tokens of a request in a step
+        looks = {"overlaps": self.runner.engine.overlaps, "interval": round(setup.recv_interval * made)}
+        return {**looks, "ranks": setup.dp, "patience": setup.patience}
+
+    def _pipeline_factor(self) -> float:
+        """A full pipeline moves at the pace of its slowest stage."""
+        return max(self.table.shares) * len(self.table.shares)
+
+    def transfer_s(self, tokens: int) -> float:
+        """Seconds to move a prompt's cache between engines, each rank its own part over its own link."""
+        size = cache_bytes(self.runner.deployment, tokens)
+        gpu = self.runner.gpu
+        near = self.setup.engines * self.runner.deployment.parallel.world <= joined(gpu)
+        link = gpu.link_gbps if near else network_gbps(gpu)
+        return TRANSFER_S + size / (1e9 * min(link, gpu.link_gbps))
+
+
+class Serves(Protocol):
+    """What serves traffic, and what is open about it."""
+
+    @property
+    def uncertain(self) -> Uncertainty:
+        """What is open about the deployment."""
+        ...
+
+    def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
+        """Serve `traffic`; every step takes `scale` times its predicted time."""
+        ...
+
+
+def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
+    """Serve with an interval for each time, by the law of `pipewave.simulate.interval`.
+
+    Requests that come whether or not others are done queue behind slow steps: they are served twice more, with steps at
+    both ends of TPOT's interval, and the times' intervals hold what then happens.
+    """
+    middle, uncertain = server.run(traffic, sla), server.uncertain
+    ends = [server.run(traffic, sla, scale=scale).answer for scale in uncertain.tried(traffic.concurrency)]
+    notes = {"notes": [*middle.answer["notes"], uncertain.note()]}
+    return replace(middle, answer={**middle.answer, **interval_ends(middle.answer, uncertain, *ends), **notes})
+
+
+def _images_us(runner: Runner, images: int) -> float:
+    """What encoding the images of one prompt takes. Raises BadInput where the model has no tower."""
+    return float(runner.price([runner.deployment.images(images)]).us[0])
+
+
+def _placed(model: ModelSpec, setup: Setup) -> ModelSpec:
+    """The model with its experts loaded and copied as the set-up says."""
+    return setup.balance.placed(model, setup.ep) if setup.balance else model
+
+
+def _beside(setup: Setup, model: ModelSpec) -> Setup:
+    """Data-parallel ranks of a model without experts share nothing: they are replicas."""
+    return setup if model.is_moe else replace(setup, replicas=setup.replicas * setup.dp, dp=1)
+
+
+def _drafts(setup: Setup, model: ModelSpec) -> Setup:
+    """The set-up with drafts accepted as the model's are where nothing says it."""
+    return replace(setup, speculative=setup.speculative.by(model)) if setup.speculative else setup
+
+
+@lru_cache(maxsize=TABLES)
+def _table(
+    runner: Runner, budget: int, requests: int, longest: int, verify: int, calibrated: tuple[str, int]
+) -> StepTable:
+    """Step times of a deployment, kept for the next server that differs in its limits only; `calibrated` tells the
+    calibration apart that they rest on."""
+    return StepTable(runner, budget=budget, requests=requests, longest=longest, verify=verify)
+
+
+@lru_cache(maxsize=TABLES)
+def _drafter(runner: Runner, how: Speculative, requests: int, longest: int, calibrated: tuple[str, int]) -> Drafter:
+    """What drafting takes, kept like the tables."""
+    return Drafter(runner, how, requests, longest)
+
+
+def _drafted(
+    plain: Runner,
+    table: StepTable,
+    how: Speculative | None,
+    sizes: tuple[int, int, int],
+    calibrated: tuple[str, int],
+) -> Drafted | None:
+    """The step table under speculative decoding."""
+    if how is None:
+        return None
+    verifying = _table(plain, *sizes, how.verified, calibrated).under(table.engine).encoding(table.prompt_us)
+    return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
+
+
+def table_of(runner: Runner, budget: int, requests: int, longest: int) -> StepTable:
+    """Step times of a deployment for up to so many tokens a step, requests, and tokens of a request; kept."""
+    sizes = _power(budget), _power(max(requests, FEWEST)), _power(max(longest, SHORTEST))
+    return _table(runner, *sizes, 1, corrections.state(runner.gpu.name))
+
+
+def _power(size: int) -> int:
+    """The next power of two: tables of like sizes are one."""
+    return 1 << (size - 1).bit_length()

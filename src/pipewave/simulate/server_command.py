@@ -1,0 +1,248 @@
+"""A server's own command line (`vllm serve …`, `sglang.launch_server …`, `trtllm-serve …`) as a deployment.
+
+Options that do not move times (ports, names, logs) are passed over; those that do and are not modelled come back as
+notes, and misspelt ones are refused. Values are the engine's own words: `--data-parallel-size` is attention data
+parallelism for a model with experts, `--enable-dp-attention` divides SGLang's tensor group by `--dp-size`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipewave.calls.dtypes import cache_type
+from pipewave.calls.fields import Rule
+from pipewave.errors import BadInput, MissingField, close_to
+from pipewave.files import packaged
+from pipewave.models import ModelSpec, load
+from pipewave.models.balance import Balance
+from pipewave.models.quant import ONLINE
+from pipewave.simulate.server_options import DEGREES, IMAGE, NAMES, PROGRAMS, SWITCHES, UNMODELLED
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import Speculative
+from pipewave.simulate.speculative import of as speculative_of
+
+SWITCH = "on"
+MISSPELT = 0.85  # likeness of a word to the one that was meant
+FLAGS = Path(__file__).parent.parent / "software" / "flags"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What a command line deploys: the engine, the model by name and as it is served, the set-up, and what was left
+    out."""
+
+    engine: str
+    model: str
+    spec: ModelSpec
+    setup: Setup
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Words:
+    """A command line taken apart: options by our names, the first word that is none, options not understood."""
+
+    said: dict[str, str] = field(default_factory=dict)
+    alone: list[str] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+
+
+def read(command: str, version: str | None = None) -> Deployed:
+    """The deployment of a command line, as pasted. Raises BadInput or MissingField, and what `load` raises."""
+    words = split(command)
+    engine, rest, tag = _engine(words)
+    taken = options(rest, NAMES)
+    _refuse_misspelt(engine, taken.other)
+    version = version or tag
+    model = taken.said.get("model") or next(iter(taken.alone), None)
+    if model is None:
+        raise MissingField(f"from_command: no model in {command[:80]!r}", field="from_command")
+    spec, loaded = _loaded(model, taken.said.get("weights"))
+    name = f"{engine}:{version}" if version else engine
+    setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
+    left_out = (f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED)
+    return Deployed(engine, model, spec, setup, (*loaded, *left_out))
+
+
+def split(command: str) -> list[str]:
+    """Words of a command line, continued lines joined."""
+    try:
+        return shlex.split(command.replace("\\\n", " "))
+    except ValueError as problem:
+        raise BadInput(f"from_command: cannot be read as a command line ({problem})", field="from_command") from problem
+
+
+def options(words: Sequence[str], names: Mapping[str, str]) -> Words:
+    """Options with their values, `--name value` or `--name=value`; a name without one is a switch."""
+    taken, rest = Words(), list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            taken.alone.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if not equals and name.replace("_", "-").startswith(SWITCHES):
+            value = SWITCH
+        elif not equals:
+            value = rest.pop(0) if rest and not _is_option(rest[0]) else SWITCH
+        key = names.get(name) or names.get(name.replace("_", "-"))
+        if key is None:
+            taken.other.append(name)
+        else:
+            taken.said[key] = value
+    return taken
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("--") or (word.startswith("-") and not word[1:2].isdigit())
+
+
+def _refuse_misspelt(engine: str, others: Sequence[str]) -> None:
+    """Raise BadInput for an option that no recorded version of the engine has and that looks like one that counts."""
+    known = {line for path in FLAGS.glob(f"{engine}-*.txt") for line in packaged.content(path).decode().splitlines()}
+    for option in others:
+        plain = option.replace("_", "-")
+        if not {option, plain, plain.replace("--no-", "--", 1)} & known and (near := close_to(option, NAMES, MISSPELT)):
+            raise BadInput(
+                f"from_command: {option} is no option that is known of {engine};{near}", field="from_command"
+            )
+
+
+def _engine(words: Sequence[str]) -> tuple[str, Sequence[str], str | None]:
+    """The engine, the words after its program, and its version where an image names it."""
+    for index, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        rest = words[index + 1 :]
+        serves = rest[:1] == ["serve"]
+        if (program := PROGRAMS.get(name)) and (serves or not program.needs_serve):
+            return program.engine, rest[1:] if serves else rest, None
+        if name.startswith(("sglang.launch_server", "vllm.entrypoints")):
+            return name.partition(".")[0], rest, None
+    for index, word in enumerate(words):
+        if word.startswith(IMAGE):
+            return "vllm", words[index + 1 :], _release(word.partition(":")[2])
+    known = "vllm serve, python -m sglang.launch_server, trtllm-serve"
+    raise BadInput(f"from_command: no server in {shlex.join(words)[:80]!r}; known: {known}", field="from_command")
+
+
+def _release(tag: str) -> str | None:
+    """`0.11.0` of `v0.11.0-x86_64`; None of `latest` and other names."""
+    found = re.match(r"v?(\d+\.\d+\.\d+)", tag)
+    return found[1] if found else None
+
+
+def _parallel(engine: str, said: Mapping[str, str], spec: ModelSpec) -> dict[str, Any]:
+    """Degrees as the engine means them."""
+    tp, pp, dp, ep = (_whole(said.get(name, "1"), name, least=1) for name in ("tp", "pp", "dp", "ep"))
+    means = DEGREES[engine]
+    if means.dp_within_tp:
+        if "dp_attention" not in said:
+            return {"tp": tp, "pp": pp, "ep": ep, "replicas": dp}
+        if tp % dp:
+            raise BadInput(f"dp-size = {dp}: must divide tp-size = {tp}", field="dp")
+        return {"tp": tp // dp, "pp": pp, "ep": ep, "dp": dp}
+    if means.experts_everywhere:
+        ep = tp * dp if "experts" in said and spec.is_moe else 1
+    return {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
+
+
+def _loaded(model: str, word: str | None) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model as the engine loads it under `--quantization WORD`, and what is to be said of that.
+
+    A quantised checkpoint is what its config says, whatever the word.
+    """
+    spec = load(model)
+    if word is None:
+        return spec, ()
+    loaded = load(model, online=word if word in ONLINE else next(iter(ONLINE)))
+    if loaded == spec:
+        return spec, ()
+    if word not in ONLINE:
+        return spec, (f"--quantization {word}: not modelled for 16-bit weights; answered as without it",)
+    return loaded, (f"--quantization {word}: 16-bit weights are quantised while they are loaded",)
+
+
+def _limits(said: Mapping[str, str]) -> dict[str, Any]:
+    """Limits of the scheduler, the cache and what drafts."""
+    readers: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "requests": ("max_num_seqs", lambda word: _whole(word, "max_num_seqs")),
+        "tokens": ("max_num_batched_tokens", lambda word: _whole(word, "max_num_batched_tokens")),
+        "memory": ("gpu_memory_utilization", lambda word: _number(word, "gpu_memory_utilization")),
+        "kv": ("kv_dtype", lambda word: None if word == "auto" else cache_type(word)),
+        "moe": ("moe_backend", lambda word: None if word == "auto" else word),
+        "delta": ("delta_backend", lambda word: word if word == "triton" else None),
+        "looks": ("recv_interval", lambda word: _whole(word, "recv_interval")),
+        "stream": ("stream_interval", lambda word: _whole(word, "stream_interval")),
+        "mixed": ("mixes_phases", lambda word: word == SWITCH),
+        "prefix": ("prefix_cache", lambda word: word == SWITCH),
+        "no_prefix": ("prefix_cache", lambda word: word != SWITCH),
+    }
+    found = {named: reader(said[key]) for key, (named, reader) in readers.items() if key in said}
+    drafts = _drafts(said)
+    return found | _experts(said) | ({"speculative": drafts} if drafts else {})
+
+
+def _experts(said: Mapping[str, str]) -> dict[str, Any]:
+    """How tokens reach experts, and how experts are balanced."""
+    found: dict[str, Any] = {"exchange": _exchange(said)} if "exchange" in said else {}
+    found |= {"two_batch": True} if "two_batch" in said else {}
+    return found | ({"balance": Balance(_redundant(said))} if "eplb" in said else {})
+
+
+def _exchange(said: Mapping[str, str]) -> str:
+    """DeepEP's mode is an option of its own in SGLang."""
+    modes = {"normal": "deepep_high_throughput", "low_latency": "deepep_low_latency"}
+    word = said["exchange"]
+    return modes.get(said.get("deepep_mode", "auto"), word) if word == "deepep" else word
+
+
+def _redundant(said: Mapping[str, str]) -> int:
+    """Copies of experts: a number, or in vLLM's JSON."""
+    if "eplb_config" not in said:
+        return _whole(said.get("redundant", "0"), "redundant")
+    try:
+        return int(dict(json.loads(said["eplb_config"])).get("num_redundant_experts", 0))
+    except (ValueError, TypeError, OverflowError) as problem:
+        raise BadInput(f"eplb-config: not a JSON object ({problem})", field="eplb") from problem
+
+
+def _drafts(said: Mapping[str, str]) -> Speculative | None:
+    """vLLM's JSON, or SGLang's algorithm and steps."""
+    if "drafts" in said:
+        try:
+            given = dict(json.loads(said["drafts"]))
+        except (ValueError, TypeError) as problem:
+            raise BadInput(f"speculative-config: not a JSON object ({problem})", field="speculative") from problem
+        method = given.get("method") or ("draft" if given.get("model") else "ngram")
+        return _speculative(str(method), given.get("num_speculative_tokens"), given.get("model"))
+    if "algorithm" in said:
+        return _speculative(said["algorithm"], said.get("steps") or said.get("draft_tokens"), said.get("draft_model"))
+    return None
+
+
+def _speculative(method: str, tokens: Any, model: Any) -> Speculative:
+    known = {"method": method.lower()} | ({"tokens": tokens} if tokens is not None else {})
+    if known["method"] in ("draft_model", "standalone", "draft") and model:
+        known["model"] = model
+    return speculative_of(known)
+
+
+def _whole(word: str, name: str, least: int = 0) -> int:
+    try:
+        value = int(word)
+    except ValueError as problem:
+        raise BadInput(f"{name} = {word[:60]!r}: must be an integer", field=name) from problem
+    return int(Rule("int", low=least).check(name, value))
+
+
+def _number(word: str, name: str) -> float:
+    try:
+        return float(word)
+    except ValueError as problem:
+        raise BadInput(f"{name} = {word!r}: must be a number", field=name) from problem

@@ -1,0 +1,143 @@
+"""How a model is served: split, limits, kernels, front end, and what stands beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipewave.errors import BadInput
+from pipewave.models.adapters import Lora
+from pipewave.models.balance import Balance
+from pipewave.models.exchange import exchange_of
+from pipewave.simulate.speculative import Speculative
+from pipewave.software.front import Front
+from pipewave.software.front import of as front_of
+from pipewave.step import Engine, find_engine
+
+# Of requests at once: a table of steps is made for as many, and a call takes no longer list than 65,536.
+MOST = {"replicas": 1 << 20, "max_num_batched_tokens": 1 << 20, "max_num_seqs": 1 << 15}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
+
+    front: what stands between clients and engine; None: the engine's own server, `INSIDE`: nothing, it is called from
+    its own process.
+    recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once, the first
+    ones too; message_tokens: tokens of a request that go out in one message after its first. mixes_phases: decode
+    tokens ride along with prompts (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of
+    those names; graph_step: sizes of decode graphs are multiples of it.
+    wait_steps, wait_share: prompts wait so many decode steps for company, or until a step holds this share
+    of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
+    and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
+    drafted. exchange: how tokens reach experts of other ranks, in the engine's words; two_batch: it overlaps.
+    balance: how experts are loaded; alike: requests that are copies of one another, whose tokens choose the same
+    experts (0: none are). images: of each prompt. lora: adapters. kv_offload_gib: host memory a GPU for idle
+    blocks of prompts. prefix_cache: the engine caches prefixes of prompts (None: where it does by itself).
+    """
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    engine: str | Engine = "vllm"
+    replicas: int = 1
+    dp: int = 1
+    prefill: int = 0
+    decode: int = 0
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_dtype: str | None = None
+    moe_backend: str | None = None
+    gemm_backend: str | None = None
+    delta_backend: str | None = None
+    exchange: str | None = None
+    two_batch: bool = False
+    balance: Balance | None = None
+    alike: int = 0
+    front: Front | None = None
+    recv_interval: int = 1
+    stream_interval: int = 1
+    mixes_phases: bool | None = None
+    message_tokens: int = 1
+    overlaps: bool | None = None
+    graph_limit: int | None = None
+    graph_step: int | None = None
+    fused_norm_mib: float | None = None
+    wait_steps: int = 0
+    wait_share: float = 0.0
+    patience: int = 0
+    speculative: Speculative | None = None
+    images: int = 0
+    lora: Lora | None = None
+    kv_offload_gib: float = 0.0
+    prefix_cache: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in MOST.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
+                raise BadInput(f"{name} = {value!r}: must be an integer from 1 to {most}", field=name)
+        if (self.prefill > 0) != (self.decode > 0) or min(self.prefill, self.decode) < 0:
+            raise BadInput("disaggregation needs at least one prefill and one decode engine", field="prefill")
+        share = self.gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
+            raise BadInput(
+                f"gpu_memory_utilization = {share!r}: must be above 0 and at most 1", field="gpu_memory_utilization"
+            )
+
+    @property
+    def engines(self) -> int:
+        """Engines in all."""
+        return self.prefill + self.decode or self.replicas
+
+    @property
+    def front_end(self) -> Front:
+        """What stands between clients and engine."""
+        return front_of(find_engine(self.engine).name) if self.front is None else self.front
+
+    @property
+    def together(self) -> int:
+        """Tokens of a request that go out in one message."""
+        return max(self.message_tokens, self.stream_interval)
+
+    def streaming(self, sent: float) -> Front:
+        """The front end, with its time a token shared by those that go out in one message, after `sent` others."""
+        front = self.front_end
+        return replace(front, stream_us=(front.stream_us + front.copied_us * sent / 1000) / self.together)
+
+    def hosted(self, engine: Engine) -> Engine:
+        """The engine on the host behind this front end."""
+        front = self.front_end
+        return engine.hosted(front.host, front.launch, front.message_us / self.together)
+
+    def program(self) -> Engine:
+        """The engine with this set-up's limits in place of its defaults."""
+        named = find_engine(self.engine)
+        engine = named.drafting() if self.speculative else named
+        chosen = {
+            "max_batched_tokens": self.max_num_batched_tokens,
+            "max_requests": self.max_num_seqs,
+            "memory_share": self.gpu_memory_utilization,
+            "mixes_phases": self.mixes_phases,
+            "overlaps": self.overlaps,
+            "graph_limit": self.graph_limit,
+            "prefix_cache": self.prefix_cache,
+            "drafts": True if self.speculative and self.speculative.tokens else None,
+            "graph_stride": ((1, self.graph_step),) if self.graph_step else None,
+        }
+        return engine.what_if(**_said(chosen), **self.kernels())
+
+    def kernels(self) -> dict[str, Any]:
+        """Choices that change which kernels run."""
+        exchange = exchange_of(self.exchange) if self.exchange else None
+        names = ("moe_backend", "gemm_backend", "delta_backend", "fused_norm_mib")
+        chosen = {name: getattr(self, name) for name in names}
+        routing = f"alike_{self.alike}" if self.alike else None
+        return _said(chosen | {"exchange": exchange, "two_batch": self.two_batch or None, "routing": routing})
+
+
+def _said(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in chosen.items() if value is not None}

@@ -1,0 +1,106 @@
+"""`serve --cases`: JSON cases in, JSON answers out, in order and in bounded memory, spread over processes.
+
+Cases of one deployment go to one worker together, which works out its step times once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TextIO
+
+from pipewave.errors import BadInput, PipewaveError
+from pipewave.simulate.answers import answer
+from pipewave.simulate.cases import Case, parse
+
+CHUNK_LINES = 8192
+TASK_CASES = 48  # of one deployment, that a worker answers in one go
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many lines were answered and how many were in error."""
+
+    answered: int = 0
+    failed: int = 0
+
+
+def answer_stream(
+    lines: Iterable[str],
+    out: TextIO,
+    *,
+    executor: Executor | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Counts:
+    """Answer every line of `lines` into `out`, in order; bad lines answer with their error, blank ones are skipped.
+
+    `executor`: where cases are answered, this process without one. `progress` hears how many lines are done.
+    """
+    counts = Counts()
+    stream = (line for line in lines if line.strip())
+    while chunk := list(islice(stream, CHUNK_LINES)):
+        for found in answer_lines(chunk, executor, progress):
+            out.write(json.dumps(found) + "\n")
+            counts.failed += "error" in found
+            counts.answered += "error" not in found
+        out.flush()
+    return counts
+
+
+def answer_lines(
+    lines: Sequence[str], executor: Executor | None = None, progress: Callable[[int], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The answers to some lines, in order."""
+    parsed = [parse(line) for line in lines]
+    cases = {i: case for i, (_, case) in enumerate(parsed) if isinstance(case, Case)}
+    found = {i: error(case) for i, (_, case) in enumerate(parsed) if isinstance(case, BadInput)}
+    tell = progress or (lambda done: None)
+    tell(len(found))
+    tasks = _tasks(cases)
+    for task, answers in _run(tasks, cases, executor, tell):
+        found.update(zip(task, answers, strict=True))
+    for i, (name, _) in enumerate(parsed):
+        yield {"id": name, **found[i]}
+
+
+def _tasks(cases: dict[int, Case]) -> list[list[int]]:
+    """Line numbers by deployment, at most `TASK_CASES` together, the largest first."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, case in cases.items():
+        groups.setdefault(case.deployment, []).append(i)
+    parts = [group[k : k + TASK_CASES] for group in groups.values() for k in range(0, len(group), TASK_CASES)]
+    return sorted(parts, key=len, reverse=True)
+
+
+def _run(
+    tasks: Sequence[list[int]], cases: dict[int, Case], executor: Executor | None, tell: Callable[[int], None]
+) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
+    asked: list[tuple[list[int], Future[list[dict[str, Any]]] | None]] = [
+        (task, executor.submit(answer_all, [cases[i] for i in task]) if executor else None) for task in tasks
+    ]
+    for task, future in asked:
+        answers = future.result() if future else answer_all([cases[i] for i in task])
+        tell(len(task))
+        yield task, answers
+
+
+def answer_all(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """The unit of work of an executor: answers, or errors in their place."""
+    return [_answer_or_error(case) for case in cases]
+
+
+def _answer_or_error(case: Case) -> dict[str, Any]:
+    try:
+        return answer(case)
+    except PipewaveError as problem:
+        return error(problem)
+    except Exception as problem:  # noqa: BLE001 one case must not cost the others their answers
+        return {"error": {"code": "internal", "field": None, "message": f"{type(problem).__name__}: {problem}"}}
+
+
+def error(problem: PipewaveError) -> dict[str, Any]:
+    """An error as the contract writes it."""
+    return {"error": problem.to_dict()}

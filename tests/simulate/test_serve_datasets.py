@@ -1,0 +1,55 @@
+"""Lengths of recorded conversations: the shipped counts, what is drawn from them, and clients' words for them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipewave.errors import BadInput
+from pipewave.simulate.client_command import read
+from pipewave.simulate.datasets import FILE, drawn, names
+
+CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "/absent")) / "serving" / "rows.csv"
+
+
+def test_what_is_drawn_has_the_means_and_the_limits_of_the_rows() -> None:
+    traffic = drawn("sharegpt", 50_000)
+    prompt, output = traffic.input_len, traffic.output_len
+    means = json.loads(FILE.read_text("utf-8"))["sharegpt"]["mean_tokens"]
+    assert [prompt.mean(), output.mean()] == pytest.approx(means, rel=0.03)
+    assert min(prompt.min(), output.min()) >= 4 and prompt.max() <= 1024 and output.max() <= 2048
+    assert np.corrcoef(np.log(prompt), np.log(output))[0, 1] < -0.2  # short questions get long answers
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="needs the corpus")
+def test_published_runs_count_as_many_tokens() -> None:
+    """Servers that others measured with this dataset saw 214 to 233 and 194 to 221 tokens, by tokeniser; longer ones were of
+    chat templates."""
+    rows = [row for row in csv.DictReader(CORPUS.open(encoding="utf-8")) if row["mode"] == "sharegpt"]
+    published = [np.median([float(row[name]) for row in rows if float(row["isl"]) < 300]) for name in ("isl", "osl")]
+    traffic = drawn("sharegpt", 50_000)
+    assert [traffic.input_len.mean(), traffic.output_len.mean()] == pytest.approx(published, rel=0.06)
+
+
+def test_seeded_and_paced() -> None:
+    first, again, other = (drawn("sharegpt", 100, seed=seed, rate=10.0) for seed in (1, 1, 2))
+    assert (first.input_len == again.input_len).all() and (first.input_len != other.input_len).any()
+    assert 5 < first.arrival_s[-1] < 20 and drawn("sharegpt", 10, concurrency=4).concurrency == 4
+
+
+def test_clients_name_it() -> None:
+    command = "vllm bench serve --dataset-name sharegpt --num-prompts 300 --max-concurrency 64"
+    asked = read(command)
+    assert len(asked.traffic) == 300 and len(set(asked.traffic.input_len.tolist())) > 100 and not asked.notes
+    assert set(read(command + " --sharegpt-output-len 99").traffic.output_len.tolist()) == {99}
+
+
+def test_unknown_names_are_refused() -> None:
+    assert names() == ("sharegpt",)
+    with pytest.raises(BadInput, match="did you mean sharegpt"):
+        drawn("share-gpt", 10)

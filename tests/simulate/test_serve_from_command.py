@@ -1,0 +1,227 @@
+"""Command lines of servers and clients as people paste them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pipewave.cli import build
+from pipewave.errors import BadInput, MissingField
+from pipewave.models import load
+from pipewave.models.precision import FP8
+from pipewave.simulate import client_command, server_command, server_options
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import of
+
+VLLM = """vllm serve meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 8000 \\
+  --tensor-parallel-size 4 --max-num-seqs=64 --max-num-batched-tokens 4096 --gpu-memory-utilization 0.9 \\
+  --kv-cache-dtype fp8 --no-enable-prefix-caching --disable-log-requests"""
+
+
+@pytest.mark.parametrize(
+    ("command", "engine", "changes"),
+    [
+        (VLLM, "vllm", {"tp": 4, "max_num_seqs": 64, "max_num_batched_tokens": 4096, "gpu_memory_utilization": 0.9, "kv_dtype": "fp8",
+            "prefix_cache": False}),
+        ("vllm serve DeepSeek-V3 -dp 8 --enable-expert-parallel", "vllm", {"dp": 8, "ep": 8}),
+        ("vllm serve Llama-3.1-8B -dp 4 --enable-expert-parallel", "vllm", {"dp": 4}),
+        (
+            """vllm serve DeepSeek-V3 -tp 8 --speculative-config '{"method": "deepseek_mtp", "num_speculative_tokens": 2}'""",
+            "vllm",
+            {"tp": 8, "speculative": of("mtp,tokens=2")},
+        ),
+        (
+            "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp-size 8 --enable-dp-attention "
+            "--mem-fraction-static 0.82 --chunked-prefill-size 8192 --trust-remote-code",
+            "sglang",
+            {"tp": 1, "dp": 8, "gpu_memory_utilization": 0.82, "max_num_batched_tokens": 8192},
+        ),
+        ("python -m sglang.launch_server --model-path Llama-3.1-8B --dp-size 2", "sglang", {"replicas": 2}),
+        (
+            "python -m sglang.launch_server --model Llama-3.1-8B --speculative-algorithm EAGLE3 --speculative-num-steps 3",
+            "sglang",
+            {"speculative": of("eagle3,tokens=3")},
+        ),
+        ("trtllm-serve serve Llama-3.1-8B --tp_size 2 --max_batch_size 32", "trtllm", {"tp": 2, "max_num_seqs": 32}),
+        ("docker run --gpus all vllm/vllm-openai vllm serve Qwen3-0.6B", "vllm", {}),
+    ],
+)  # fmt: skip
+def test_servers_as_pasted(command: str, engine: str, changes: dict[str, Any]) -> None:
+    found = server_command.read(command)
+    assert found.engine == engine
+    assert found.setup == Setup(engine=engine, **changes)
+
+
+def test_what_is_left_out_is_said() -> None:
+    found = server_command.read("vllm serve Qwen3-0.6B --enable-lora --served-model-name x")
+    assert found.notes == ("--enable-lora: not modelled; answered as without it",)
+    sglang = server_command.read(
+        "sglang serve Qwen3-Next-80B-A3B --mamba-scheduler-strategy extra_buffer --disable-radix-cache"
+    )
+    assert [note.partition(":")[0] for note in sglang.notes] == ["--mamba-scheduler-strategy"]
+    assert sglang.setup.prefix_cache is False
+    assert server_command.read("vllm serve Qwen3-0.6B", "0.12.0").setup.engine == "vllm:0.12.0"
+
+
+@pytest.mark.parametrize("command", ["vllm serve Llama-3.1-8B -q fp8", "sglang serve Llama-3.1-8B --quantization fp8"])
+def test_sixteen_bits_are_quantised_while_they_are_loaded(command: str) -> None:
+    """Each map of a layer becomes FP8 with inputs quantised beside it; the head stays, as in a checkpoint in FP8."""
+    found, plain = server_command.read(command), load("Llama-3.1-8B")
+    assert {linear.precision for layer in found.spec.layers for linear in layer.linears()} == {FP8}
+    assert found.spec.lm_head == plain.lm_head
+    assert found.notes == ("--quantization fp8: 16-bit weights are quantised while they are loaded",)
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "DeepSeek-V3", "Kimi-K2"])
+def test_a_quantised_checkpoint_stays_as_it_is(model: str) -> None:
+    for word in ("fp8", "mxfp4", "gptq_marlin"):
+        found = server_command.read(f"vllm serve {model} --quantization {word}")
+        assert (found.spec, found.notes) == (load(model), ())
+
+
+def test_other_words_on_sixteen_bits_are_said_to_be_left_out() -> None:
+    found = server_command.read("vllm serve Qwen3-0.6B --quantization bitsandbytes")
+    assert found.spec == load("Qwen3-0.6B")
+    assert [note.partition(":")[0] for note in found.notes] == ["--quantization bitsandbytes"]
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("vllm serve -tp 4", MissingField),
+        ("tgi --model-id x", BadInput),
+        ("vllm serve 'x", BadInput),
+        ("vllm serve Qwen3-0.6B -tp four", BadInput),
+        ("vllm serve Qwen3-0.6B --gpu-memory-utilization much", BadInput),
+        ("vllm serve Qwen3-0.6B --speculative-config x", BadInput),
+        ("python -m sglang.launch_server --model DeepSeek-V3 --tp 4 --dp 3 --enable-dp-attention", BadInput),
+    ],
+)
+def test_lines_that_cannot_be_read_are_named(command: str, error: type[BadInput]) -> None:
+    with pytest.raises(error):
+        server_command.read(command)
+
+
+def test_each_client_means_its_own_range() -> None:
+    """0.8 is 0.2 to 1.8 of the length for vLLM, and 0.8 to 1.0 for SGLang and InferenceX."""
+    words = (
+        "--random-input-len 1000 --random-output-len 100 --random-range-ratio 0.8 --num-prompts 4000 --request-rate inf"
+    )
+    around = client_command.read(f"vllm bench serve {words} --max-concurrency 64").traffic
+    assert (around.input_len.min(), around.input_len.max()) == (pytest.approx(200, abs=1), pytest.approx(1800, abs=1))
+    assert around.concurrency == 64
+    for program in ("python3 -m sglang.bench_serving", "python3 bench_serving/benchmark_serving.py"):
+        below = client_command.read(f"{program} {words}").traffic
+        assert (below.input_len.min(), below.input_len.max()) == (pytest.approx(800, abs=1), pytest.approx(1000, abs=1))
+        assert below.input_len.mean() == pytest.approx(900, rel=0.01)
+        assert below.concurrency is None
+        assert not below.arrival_s.any()
+
+
+def test_rates_goals_and_prefixes() -> None:
+    asked = client_command.read(
+        "vllm bench serve --random-input-len 100 --random-output-len 10 --random-prefix-len 50 --num-prompts 2000 "
+        "--request-rate 20 --goodput ttft:300 tpot:20 --seed 5"
+    )
+    assert (asked.sla.ttft_ms, asked.sla.tpot_ms) == (300, 20)
+    assert 2000 / asked.traffic.arrival_s[-1] == pytest.approx(20, rel=0.1)
+    assert set(asked.traffic.input_len.tolist()) == {150}
+    assert asked.traffic.found_len is not None
+    assert asked.traffic.found_len.tolist()[:3] == [0, 50, 50]
+    assert client_command.read("vllm bench serve --dataset-name sonnet").notes
+    for wrong in ("ab -n 5", "vllm bench serve --num-prompts x", "vllm bench serve --goodput speed:3"):
+        with pytest.raises(BadInput):
+            client_command.read(wrong)
+
+
+def _served(*words: str) -> dict[str, Any]:
+    found = CliRunner().invoke(build(), ["serve", *words, "--json", "--no-interval"], catch_exceptions=False)
+    return dict(json.loads(found.output))
+
+
+def test_pasted_lines_are_the_options_they_stand_for() -> None:
+    pasted = _served(
+        "--gpu", "H200", "--from-command", "vllm serve Llama-3.1-8B -tp 2 --max-num-seqs 32",
+        "--client", "vllm bench serve --random-input-len 256 --random-output-len 32 --num-prompts 50 --max-concurrency 16",
+    )  # fmt: skip
+    options = _served(
+        "--model", "Llama-3.1-8B", "--gpu", "H200", "--tp", "2", "--max-num-seqs", "32", "--isl", "256", "--osl", "32",
+        "--requests", "50", "--concurrency", "16",
+    )  # fmt: skip
+    assert pasted == options
+    assert np.isfinite(pasted["ttft_mean_ms"])
+
+
+def test_all_at_once_and_inference_x_lengths() -> None:
+    found = _served(
+        "--model", "Qwen3-0.6B", "--gpu", "H200", "--isl", "100", "--osl", "10", "--num-prompts", "30",
+        "--request-rate", "inf", "--random-range-ratio", "0.8",
+    )  # fmt: skip
+    tokens = found["output_tokens_per_s"] * found["duration_s"]
+    assert 30 * 8 <= round(tokens) <= 30 * 10
+
+
+@pytest.mark.parametrize(
+    ("command", "changes"),
+    [
+        ("docker run -d --gpus all -p 1:1 vllm/vllm-openai:v0.12.0 --model Qwen3-0.6B -tp 2 --host 0.0.0.0",
+         {"engine": "vllm:0.12.0", "tp": 2}),
+        ("docker run vllm/vllm-openai:latest --trust-remote-code --model Qwen3-0.6B", {"engine": "vllm"}),
+        ("vllm serve --trust-remote-code --enable-expert-parallel DeepSeek-V3 -tp 8", {"engine": "vllm", "tp": 8, "ep": 8}),
+        ("""vllm serve Qwen3-30B-A3B --speculative-config '{"method": "qwen3_next_mtp", "num_speculative_tokens": 2}'""",
+         {"engine": "vllm", "speculative": of("mtp,tokens=2")}),
+        ("FOO=1 nohup mpirun -n 8 trtllm-llmapi-launch trtllm-serve DeepSeek-R1 --tp_size 8 --trust_remote_code > log 2>&1 &",
+         {"engine": "trtllm", "tp": 8}),
+    ],
+)  # fmt: skip
+def test_images_switches_and_launchers(command: str, changes: dict[str, Any]) -> None:
+    assert server_command.read(command).setup == Setup(**changes)
+
+
+@pytest.mark.parametrize(
+    "option", ["--tensor-paralell-size 8", "--enable-expert-paralel", "--max-num-batch-tokens=1024"]
+)
+def test_a_misspelt_option_is_refused_and_the_right_one_named(option: str) -> None:
+    with pytest.raises(BadInput, match="did you mean --"):
+        server_command.read(f"vllm serve Qwen3-0.6B {option}")
+
+
+def test_options_of_an_engine_that_only_look_alike_pass() -> None:
+    """Every recorded option of every engine, and what its front end takes."""
+    for path in sorted(server_command.FLAGS.glob("*.txt")):
+        engine, program = path.name.partition("-")[0], {"vllm": "vllm serve", "trtllm": "trtllm-serve"}
+        command = program.get(engine, "python -m sglang.launch_server --model-path")
+        for option in (line for line in path.read_text().splitlines() if line.startswith("--")):
+            taken = server_command.options([option], server_options.NAMES)
+            server_command._refuse_misspelt(engine, taken.other)
+        assert server_command.read(f"{command} Qwen3-0.6B --host 0.0.0.0 --port 80 --api-key x").setup.tp == 1
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["-tp 0", "-dp -1", "-pp 1e9", "--stream-interval " + "9" * 400, "--max-num-seqs -1",
+     """--eplb-config '{"num_redundant_experts": 1e400}'"""],
+)  # fmt: skip
+def test_impossible_numbers_of_a_server_are_refused(option: str) -> None:
+    with pytest.raises(BadInput):
+        server_command.read(f"vllm serve Qwen3-30B-A3B --enable-expert-parallel --enable-eplb {option}")
+
+
+@pytest.mark.parametrize("word", ["nan", "-inf", "1e300"])
+@pytest.mark.parametrize(
+    "option", ["--random-input-len", "--num-prompts", "--request-rate", "--random-prefix-len", "--max-concurrency"]
+)
+def test_impossible_numbers_of_a_client_are_refused(option: str, word: str) -> None:
+    with pytest.raises(BadInput):
+        client_command.read(f"vllm bench serve --num-prompts 3 {option} {word}")
+
+
+def test_more_requests_at_once_than_a_table_holds_are_refused() -> None:
+    """They were, after seconds, with a list of tokens that nobody gave."""
+    with pytest.raises(BadInput, match="max_num_seqs = 32769: must be an integer from 1 to 32768"):
+        Setup(max_num_seqs=32_769)
+    assert Setup(max_num_seqs=32_768).max_num_seqs == 32_768

@@ -1,0 +1,139 @@
+"""A run over time, its middle, and what its means are made of."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from pipewave.errors import BadInput, DoesNotFit
+from pipewave.simulate.over_time import over_time
+from pipewave.simulate.run import Server, with_interval
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.simulate import Record, Simulation
+from pipewave.simulate.steady import middle, summary_of
+from pipewave.simulate.traffic import Traffic, synthetic
+from pipewave.simulate.where import WAITING, where
+
+CLOSED = synthetic(120, input_len=600, output_len=60, concurrency=16, spread=0.5)
+OPEN = synthetic(120, input_len=600, output_len=60, rate=30.0, spread=0.5)
+
+
+@cache
+def server(**setup: int) -> Server:
+    return Server.of("Llama-3.1-8B", "H200", Setup(**setup), 2048)  # type: ignore[arg-type]
+
+
+def record(traffic: Traffic, **setup: int) -> Record:
+    return server(**setup).record(traffic, keep_steps=True)
+
+
+@pytest.mark.parametrize("traffic", [CLOSED, OPEN])
+@pytest.mark.parametrize("setup", [{}, {"replicas": 2}, {"max_num_seqs": 4}, {"tp": 2}])
+def test_stretches_add_up_to_the_run(traffic: Traffic, setup: dict[str, int]) -> None:
+    """Requests and tokens times seconds do not depend on how finely the run is cut."""
+    found = record(traffic, **setup)
+    whole, fine = (over_time(found, traffic, server(**setup).pages, points) for points in (1, 200))
+    width = np.diff([0.0, *fine["time_s"]])
+    for name in ("running", "waiting", "kv_share", "output_tokens_per_s"):
+        mean = float(width @ np.array(fine[name])) / width.sum()
+        assert mean == pytest.approx(whole[name][0], rel=2e-3, abs=1e-3)
+    busy = sum(step.seconds * step.waiting for _, step in found.steps)
+    assert whole["waiting"][0] * whole["time_s"][0] == pytest.approx(busy, rel=1e-3, abs=1e-2)
+
+
+def test_pages_are_those_of_the_tokens_held() -> None:
+    """A step holds pages for its requests' tokens, at most one page a request more."""
+    found = record(CLOSED)
+    size = server().limits.page_size
+    for _, step in found.steps:
+        if step.decoding and not step.pieces:
+            assert step.cached / size - step.decoding <= step.pages <= step.cached / size + step.decoding
+
+
+def test_middle_leaves_out_the_first_rounds_and_the_last() -> None:
+    found = record(CLOSED)
+    kept = middle(found, CLOSED)
+    assert kept.sum() == 120 - 3 * 16
+    assert found.arrival_s[kept].min() >= np.sort(found.arrival_s)[2 * 16]
+    everything, settled = (summary_of(found, CLOSED, 1, kept=one)["ttft_mean_ms"] for one in (None, kept))
+    assert settled < everything  # the crowd of the start is gone
+    with pytest.raises(BadInput, match="at least 49"):
+        middle(record(synthetic(48, input_len=64, output_len=8, concurrency=16)), CLOSED_SMALL)
+
+
+CLOSED_SMALL = synthetic(48, input_len=64, output_len=8, concurrency=16)
+
+
+@pytest.mark.parametrize("traffic", [CLOSED, OPEN])
+def test_parts_are_the_means(traffic: Traffic) -> None:
+    found = record(traffic, max_num_seqs=8)
+    parts = where(server(max_num_seqs=8), found, traffic)
+    summary = summary_of(found, traffic, 1)
+    for name in ("ttft", "tpot"):
+        assert sum(parts[f"{name}_ms"].values()) == pytest.approx(summary[f"{name}_mean_ms"], rel=1e-3)
+    alone = where(server(), record(synthetic(3, input_len=64, output_len=8, concurrency=1)), CLOSED_FEW)
+    assert WAITING not in alone["ttft_ms"]  # nobody before it
+
+
+CLOSED_FEW = synthetic(3, input_len=64, output_len=8, concurrency=1)
+
+
+def test_interval_holds_the_figure() -> None:
+    """Also where other requests meet and a slow tail becomes shorter in slower steps."""
+    answer = with_interval(server(), OPEN).answer
+    for name in (name for name in answer if name.endswith("_ms")):
+        assert answer[f"{name}_low"] <= answer[name] <= answer[f"{name}_high"]
+
+
+def test_too_many_steps_are_refused() -> None:
+    with pytest.raises(BadInput, match="fewer requests"):
+        server().record(CLOSED, keep_steps=True, most_steps=100)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_work_of_a_run_is_counted_before_it_begins_and_while_it_lasts(keep: bool) -> None:
+    whole = Simulation(CLOSED, server().pool(1), keep_steps=keep)
+    whole.run()
+    assert len(CLOSED) < whole.spent
+    with pytest.raises(BadInput, match="engine steps") as found:
+        server().record(CLOSED, keep_steps=keep, most_steps=int(whole.spent) - 1)
+    assert found.value.field == "requests"
+    with pytest.raises(BadInput, match="engine steps"):
+        Simulation(CLOSED, server().pool(1), most_steps=len(CLOSED) - 1)
+
+
+@pytest.mark.parametrize("name", ["requests", "output_len"])
+def test_traffic_of_more_requests_than_a_run_may_have_is_refused_before_it_is_drawn(name: str) -> None:
+    with pytest.raises(BadInput, match="must be an integer") as found:
+        synthetic(**({"requests": 1, "input_len": 1, "output_len": 1} | {name: 1 << 25}))
+    assert found.value.field == name
+
+
+def test_a_request_that_fits_no_cache_is_refused_before_a_step_is_run() -> None:
+    one = server()
+    room = one.limits.pages * one.limits.page_size
+    fits, too_long = (synthetic(1, input_len=room - 10, output_len=size) for size in (11, 12))
+    one.record(fits)
+    pool = one.pool(1)
+    with pytest.raises(DoesNotFit, match=f"{room + 1} tokens"):
+        Simulation(too_long, pool)
+
+
+def test_a_cache_on_its_way_keeps_the_first_token_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine that takes a cache sends the first token: a slower link moves TTFT and no later token."""
+    traffic, apart = synthetic(40, input_len=1000, output_len=100, concurrency=8), server(prefill=1, decode=1)
+    real, found = Server.transfer_s, []
+    for more in (0.0, 0.05):
+        monkeypatch.setattr(Server, "transfer_s", lambda self, tokens, more=more: real(self, tokens) + more)
+        seen = record(traffic, prefill=1, decode=1)
+        found.append((seen, where(apart, seen, traffic)))
+    (before, parts), (after, later) = found
+    assert later["ttft_ms"]["cache_transfer"] - parts["ttft_ms"]["cache_transfer"] == pytest.approx(50, abs=0.1)
+    assert (after.first_s - after.arrival_s).mean() > (before.first_s - before.arrival_s).mean() + 0.03
+    assert (after.done_s - after.first_s).mean() <= 1.05 * (before.done_s - before.first_s).mean()
+    assert "cache_transfer" not in later["tpot_ms"]
+    for seen, each in found:
+        ttft = 1e3 * float((seen.first_s - seen.arrival_s).mean())
+        assert sum(each["ttft_ms"].values()) == pytest.approx(ttft, rel=1e-3)
