@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from bench.published_rows import corpus
 from pipewave.gpus import find
 from pipewave.models import load
+from pipewave.models.attention_kernels import after, before, lengths
 from pipewave.models.kernels import Batch, Deployment
-from pipewave.models.mixing import after, before, lengths
 from pipewave.models.shard import Parallel
 from pipewave.step import Runner, find_engine
 from pipewave.step.inside import inside

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.measure.engine.launch import config_of
-from pipewave.models.quant import ONLINE
+from pipewave.models.quantization_config import ONLINE
 from pipewave.physics.demand import Array
 from pipewave.simulate.answers import answer, setup_of
 from pipewave.simulate.cases import Case, from_dict

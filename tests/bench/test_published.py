@@ -15,7 +15,7 @@ from bench import published, published_cover, published_fit, published_rows, str
 from bench.published_rows import PARTS, Group, Row, corpus, of_peak, of_reading, read
 from bench.published_series import PLACE, drafting, series
 from pipewave.models import load
-from pipewave.models.mixers import Gqa, Recurrent
+from pipewave.models.attention_spec import Gqa, Recurrent
 from pipewave.software import front
 
 GROUPS = [Group("s", "vllm", gpu, "m", "fp8") for gpu in ("H100", "H200", "B200", "L40S")]

@@ -6,9 +6,9 @@ import pytest
 from model_families import FAMILIES, expand
 
 from pipewave.models import load
-from pipewave.models.blocks import blocks, pattern
 from pipewave.models.config import parse
 from pipewave.models.shard import Parallel, front_params, kv_bytes_per_token, layer_bytes, parameters, state_bytes
+from pipewave.models.summary import blocks, pattern
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from model_families import FAMILIES, expand
 
 from pipewave.errors import PipewaveError
-from pipewave.models.blocks import blocks
 from pipewave.models.config import parse
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import parameters, weight_bytes
+from pipewave.models.summary import blocks
 
 CONFIGS = {name: expand(case["config"]) for name, case in FAMILIES.items()}
 NAMES = sorted({field for config in CONFIGS.values() for field in config} | {

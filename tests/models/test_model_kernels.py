@@ -8,11 +8,11 @@ from model_families import FAMILIES, expand
 from pipewave.calls.families import Attention, Collective, FusedMoe, Gemm
 from pipewave.errors import BadInput, CannotShard
 from pipewave.models import load
+from pipewave.models.attention_kernels import is_module
+from pipewave.models.attention_spec import Gqa
 from pipewave.models.config import parse
 from pipewave.models.kernels import Batch, Deployment, Use
-from pipewave.models.modules import is_module
 from pipewave.models.shard import Parallel, active_parameters, kv_bytes_per_token, padded_vocab
-from pipewave.models.spec import Gqa
 
 DECODE = Batch((1,) * 8, (1000,) * 8)
 PROMPT = Batch((300, 200), (300, 500))

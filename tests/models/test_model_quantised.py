@@ -10,7 +10,8 @@ from model_families import LLAMA, PUBLISHED, expand
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models import load
 from pipewave.models.config import parse
-from pipewave.models.quant import matches, read
+from pipewave.models.precision import matches
+from pipewave.models.quantization_config import read_quantization
 
 FP8_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 COMPRESSED = {
@@ -66,7 +67,7 @@ def test_ignore_patterns() -> None:
 
 def test_mixed_quantisation_names_modules() -> None:
     with pytest.raises(UnsupportedModel, match="quant_algo"):
-        read({"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {}}})
+        read_quantization({"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {}}})
     mixed = {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"layers.1.mlp": {"quant_algo": "FP8"}}}
     assert dtypes(mixed, 0) == ["bf16"] * 5
     assert dtypes(mixed, 1) == ["bf16", "bf16", "fp8", "fp8", "bf16"]

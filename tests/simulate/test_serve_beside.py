@@ -8,8 +8,8 @@ import pytest
 from pipewave.errors import BadInput, DoesNotFit
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.models.adapters import Lora, adapter_bytes, lora_of
 from pipewave.models.kernels import Batch, Deployment
+from pipewave.models.lora_and_drafts import Lora, adapter_bytes, lora_of
 from pipewave.models.shard import Parallel
 from pipewave.simulate.beside import LOAD_SHARE
 from pipewave.simulate.prefix import PrefixCache

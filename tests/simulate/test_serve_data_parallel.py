@@ -11,7 +11,7 @@ import pytest
 from pipewave.errors import CannotShard
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.models.exchange import is_shared
+from pipewave.models.expert_parallel import is_shared
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel, kv_bytes_per_token, weight_bytes
 from pipewave.physics.arith import SCALAR

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipewave.errors import BadInput
-from pipewave.models.balance import Balance, balance_of
+from pipewave.models.expert_parallel import Balance, balance_of
 from pipewave.models.kernels import Batch
 from pipewave.simulate.run import Server
 from pipewave.simulate.server_command import read

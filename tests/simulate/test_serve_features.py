@@ -11,8 +11,8 @@ import pytest
 
 from pipewave.errors import BadInput
 from pipewave.models import load
-from pipewave.models.adapters import Lora
-from pipewave.models.balance import Balance
+from pipewave.models.expert_parallel import Balance
+from pipewave.models.lora_and_drafts import Lora
 from pipewave.planning import Split
 from pipewave.planning.launch import pools
 from pipewave.simulate import estimate

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipewave.gpus import find as find_gpu
 from pipewave.models import load
-from pipewave.models.exchange import exchange_of
+from pipewave.models.expert_parallel import exchange_of
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.simulate.answers import answer

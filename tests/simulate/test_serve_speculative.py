@@ -10,8 +10,8 @@ import pytest
 from pipewave.errors import BadInput, MissingField, PipewaveError
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.models.drafts import draft_bytes, drafter
 from pipewave.models.kernels import Batch, Deployment
+from pipewave.models.lora_and_drafts import draft_bytes, drafter
 from pipewave.simulate.answers import answer, setup_of
 from pipewave.simulate.cases import from_dict
 from pipewave.simulate.drafting import Drafted, Drafter, pays_until
@@ -94,9 +94,9 @@ def test_a_batch_verifies_all_its_drafts() -> None:
 
 
 def test_states_are_kept_for_every_draft() -> None:
-    from pipewave.models.mixers import Recurrent
+    from pipewave.models.attention_kernels import recurrence
+    from pipewave.models.attention_spec import Recurrent
     from pipewave.models.precision import Linear
-    from pipewave.models.recurrence import recurrence
 
     spec = Recurrent(
         "gdn", heads=32, key_heads=16, key_dim=128, value_dim=128, kernel=4, channels=8192, inputs=(), outputs=()

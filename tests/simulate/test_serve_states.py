@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
 from pipewave.models import load
-from pipewave.models.mixers import Recurrent
+from pipewave.models.attention_spec import Recurrent
 from pipewave.models.shard import state_bytes
 from pipewave.simulate.limits import Limits
 from pipewave.simulate.replica import Replica

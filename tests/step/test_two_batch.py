@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.models.exchange import DEEPEP, FEW_TOKENS
+from pipewave.models.expert_parallel import DEEPEP, FEW_TOKENS
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import Runner, find_engine

@@ -12,7 +12,7 @@ import typer
 from pipewave.cli.options import AsJson, Ep, Ignore, Pp, Tp
 
 if TYPE_CHECKING:
-    from pipewave.models.blocks import Blocks
+    from pipewave.models.summary import Blocks
 
 GIB = 2**30
 
@@ -35,9 +35,8 @@ def model_command(
 ) -> None:
     """Blocks, parameters, work and memory of a model; without a name, the built-in ones."""
     from pipewave.models import load, names
-    from pipewave.models.blocks import blocks
     from pipewave.models.shard import Parallel
-    from pipewave.models.view import rows, summary
+    from pipewave.models.summary import blocks, rows, summary
 
     if not model:
         print(json.dumps(list(names())) if as_json else "\n".join(names()))

@@ -158,8 +158,8 @@ class EngineOptions:
 
     def given(self) -> dict[str, Any]:
         """The fields of `Setup` that these options set."""
-        from pipewave.models.adapters import lora_of
-        from pipewave.models.balance import balance_of
+        from pipewave.models.expert_parallel import balance_of
+        from pipewave.models.lora_and_drafts import lora_of
         from pipewave.simulate.speculative import of as speculative_of
 
         return {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pipewave.models.attention_spec import Gqa, Mla
 from pipewave.models.load import load, names
-from pipewave.models.spec import Gqa, Layer, Linear, Mla, Mlp, ModelSpec, Moe, Precision
+from pipewave.models.precision import Linear, Precision
+from pipewave.models.spec import Layer, Mlp, ModelSpec, Moe
 
 __all__ = ["Gqa", "Layer", "Linear", "Mla", "Mlp", "ModelSpec", "Moe", "Precision", "load", "names"]

@@ -8,21 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
-from pipewave.models import quant
+from pipewave.models.attention_spec import Mixer
+from pipewave.models.config_fields import Fields, canonical
+from pipewave.models.config_sections import in_hub_words, unwrap
 from pipewave.models.families import ARCHITECTURES, STANDARD, Family, row
-from pipewave.models.fields import Fields, canonical
-from pipewave.models.kind import Kind
-from pipewave.models.layer_reader import LayerReader
-from pipewave.models.mixers import Mixer
-from pipewave.models.native import in_hub_words
-from pipewave.models.plan import kinds, layer_count
-from pipewave.models.precision import BF16, FP16, Linear, Precision
-from pipewave.models.read_attention import attention
-from pipewave.models.read_beside import beside, front_maps, tables
-from pipewave.models.read_ffn import bypass, dense, moe
-from pipewave.models.read_recurrent import recurrent
+from pipewave.models.layer_plan import kinds, layer_count
+from pipewave.models.layer_reader import LayerReader, beside, bypass, dense, front_maps, moe, tables
+from pipewave.models.layer_types import Kind
+from pipewave.models.precision import BF16, FP16, Linear, Precision, Quantisation
+from pipewave.models.quantization_config import EXPERT_DTYPES, ONLINE, read_hf_quant, read_quantization
+from pipewave.models.read_attention import attention, recurrent
 from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
-from pipewave.models.wrapper import unwrap
 
 MAX_LAYERS = 4096
 # What a config names and engines leave out, or does not say how large it is.
@@ -45,7 +41,7 @@ def parse(
     """Turn a decoded config.json, or Mistral's own params.json, into a ModelSpec.
 
     `ignore`: fields the caller vouches for; `hf_quant`: a decoded hf_quant_config.json; `online`: what 16-bit weights
-    become while they are loaded (`quant.ONLINE`). Raises MissingField, BadInput, or UnsupportedModel naming the field
+    become while they are loaded (`ONLINE`). Raises MissingField, BadInput, or UnsupportedModel naming the field
     that stands in the way.
     """
     raw = in_hub_words(raw)
@@ -103,13 +99,13 @@ def _base(fields: Fields) -> Precision:
     return DTYPES[dtype]
 
 
-def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | None) -> quant.Quantisation:
+def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | None) -> Quantisation:
     section = fields.section("quantization_config") or outer.section("quantization_config")
     section = section or fields.section("compression_config") or fields.section("quantization")
     if online and not hf_quant:
-        section = section or quant.ONLINE[online]
-    found = quant.read_hf_quant(hf_quant) if hf_quant and not section else quant.read(section)
-    experts = quant.EXPERT_DTYPES.get(str(fields.get("expert_dtype")))
+        section = section or ONLINE[online]
+    found = read_hf_quant(hf_quant) if hf_quant and not section else read_quantization(section)
+    experts = EXPERT_DTYPES.get(str(fields.get("expert_dtype")))
     return replace(found, experts=experts) if experts and not found.precision.full else found
 
 

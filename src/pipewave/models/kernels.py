@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from pipewave.calls.families import Call, all_gather, send_recv
+from pipewave.calls.families import Attention, Call, FusedMoe, Gemm, SiluAndMul, all_gather, all_reduce, send_recv
 from pipewave.calls.operators import HyperConnection
-from pipewave.models.adapters import Lora, beside
-from pipewave.models.feeding import feed
-from pipewave.models.mixing import after, before, lengths
-from pipewave.models.seeing import see
+from pipewave.errors import BadInput
+from pipewave.models.attention_kernels import after, before, lengths
+from pipewave.models.expert_parallel import combine, dispatch
+from pipewave.models.lora_and_drafts import Lora, beside
 from pipewave.models.shard import ALONE, Parallel, padded_vocab, state_bytes
-from pipewave.models.spec import Layer, ModelSpec
-from pipewave.models.stage import ACT, COMPILED, Batch, Stage, Use
+from pipewave.models.spec import Bypass, Ffn, Layer, Mlp, ModelSpec, Moe
+from pipewave.models.stage import ACT, Batch, Stage, Use
+from pipewave.models.vision import Tower
 
-__all__ = ["ACT", "COMPILED", "Batch", "Deployment", "Use", "merge"]
+__all__ = ["ACT", "Batch", "Deployment", "Use", "merge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Deployment:
 
     def images(self, count: int) -> list[Use]:
         """Kernels that turn `count` images, each of the tower's own size, into tokens. Raises BadInput without one."""
-        return merge(see(self.stage(Batch.of([1], [1])), count))
+        return merge(tower_kernels(self.stage(Batch.of([1], [1])), count))
 
     def stage(self, batch: Batch) -> Stage:
         """One rank's view of a batch."""
@@ -132,7 +133,7 @@ def _layer(stage: Stage, layer: Layer, *, lengthy: bool) -> Iterator[Use]:
         if first and (norms != "parallel" or not layer.mixers):
             yield stage.norm("ffn_norm", hidden, fused_add=True)
         for part in layer.ffns:
-            yield from feed(stage, part)
+            yield from ffn_kernels(stage, part)
         if stage.parallel.dp == 1 or not layer.moes:  # else the exchange adds up
             yield from stage.reduce("ffn_all_reduce")
         yield from _streams(stage, "post")
@@ -188,3 +189,107 @@ def merge(uses: Iterable[Use]) -> list[Use]:
         key = (use.name, use.call)
         counts[key] = counts.get(key, 0) + use.count
     return [Use(name, call, count) for (name, call), count in counts.items()]
+
+
+def ffn_kernels(stage: Stage, part: Ffn) -> Iterator[Use]:
+    """The kernels of one part, the collective apart."""
+    if isinstance(part, Moe):
+        return _moe(stage, part)
+    return _mlp(stage, part) if isinstance(part, Mlp) else _bypass(stage, part)
+
+
+def _mlp(stage: Stage, spec: Mlp) -> Iterator[Use]:
+    yield stage.linear(spec.up)
+    inter = spec.inter // stage.tp
+    if spec.gated:
+        call = SiluAndMul(stage.rows, inter, dtype=stage.dtype, impl=stage.impl)
+        yield Use(spec.up.name.replace("gate_up_proj", "silu_and_mul"), call)
+    else:
+        size = stage.rows * inter * ACT
+        yield stage.streaming("activation", size, size)
+    yield stage.linear(spec.down)
+
+
+def _bypass(stage: Stage, spec: Bypass) -> Iterator[Use]:
+    for matrix in spec.maps:
+        yield stage.linear(matrix)
+    if len(spec.maps) > 1:
+        size = stage.rows * spec.maps[0].out * ACT
+        yield stage.streaming("activation", 2 * size, size)
+
+
+def _moe(stage: Stage, spec: Moe) -> Iterator[Use]:
+    yield stage.linear(spec.router)
+    yield stage.streaming("topk", stage.rows * spec.router.out * ACT, stage.rows * spec.topk * 8, rounds=spec.topk)
+    if spec.into:
+        yield stage.linear(spec.into)
+    yield from dispatch(stage, spec)
+    call = FusedMoe(
+        round(stage.met * spec.skew) if stage.parallel.ep > 1 else stage.met,
+        spec.experts,
+        spec.topk,
+        spec.hidden,
+        spec.inter,
+        gated=spec.gated,
+        tp=stage.parallel.moe_tp,
+        ep=stage.parallel.ep,
+        dtype=spec.precision.dtype,
+    )
+    yield Use("fused_moe", call)
+    yield from combine(stage, spec)
+    if spec.back:
+        yield stage.linear(spec.back)
+    if spec.shared:
+        yield from _mlp(stage, spec.shared)
+        hidden = stage.rows * stage.model.hidden * ACT
+        if spec.shared_gate:
+            yield stage.linear(spec.shared_gate)
+        yield stage.streaming("shared_add", 2 * hidden, hidden)
+
+
+def tower_kernels(stage: Stage, images: int) -> Iterator[Use]:
+    """All kernels for `images` images; layers are cut over the tensor group where its heads and widths divide."""
+    tower = stage.model.tower
+    if tower is None:
+        raise BadInput(f"images = {images}: {stage.model.name} has no vision tower", field="images")
+    tp = stage.tp if tower.heads % stage.tp == 0 and tower.inter % stage.tp == 0 else 1
+    rows, hidden = images * tower.patches, stage.model.hidden
+    yield _tower_product(stage, "patch_embedding", rows, tower.hidden, 3 * tower.patch**2)
+    for use in _tower_layer(stage, tower, images, tp):
+        yield Use(use.name, use.call, use.count * tower.layers)
+    tokens, merged = images * tower.tokens, tower.hidden * tower.merge**2
+    yield stage.norm("tower_norm", tower.hidden, rows)
+    yield _tower_product(stage, "merger_in", tokens, merged, merged)
+    yield _tower_product(stage, "merger_out", tokens, hidden, merged)
+
+
+def _tower_product(stage: Stage, name: str, rows: int, out: int, inp: int) -> Use:
+    return Use(name, Gemm(rows, max(out, 1), max(inp, 1), dtype=stage.dtype))
+
+
+def _tower_layer(stage: Stage, tower: Tower, images: int, tp: int) -> Iterator[Use]:
+    """One block: attention within each image, then a plain or gated feed-forward block."""
+    rows, width, heads = images * tower.patches, tower.hidden, tower.heads // tp
+    inter, size = tower.inter // tp, rows * tower.hidden * ACT
+    yield stage.norm("tower_norm", width, rows)
+    yield _tower_product(stage, "tower_qkv", rows, 3 * width // tp, width)
+    yield stage.streaming("tower_rope", 2 * size / tp, 2 * size / tp)
+    lens = (tower.patches,) * images
+    yield Use(
+        "tower_attention", Attention(lens, lens, heads, heads, width // tower.heads, causal=False, dtype=stage.dtype)
+    )
+    yield _tower_product(stage, "tower_out", rows, width, width // tp)
+    yield from _tower_reduce(stage, size, tp)
+    yield stage.norm("tower_norm", width, rows, fused_add=True)
+    yield _tower_product(stage, "tower_up", rows, inter * (2 if tower.gated else 1), width)
+    if tower.gated:
+        yield Use("tower_activation", SiluAndMul(rows, inter, dtype=stage.dtype))
+    else:
+        yield stage.streaming("tower_activation", rows * inter * ACT, rows * inter * ACT)
+    yield _tower_product(stage, "tower_down", rows, width, inter)
+    yield from _tower_reduce(stage, size, tp)
+
+
+def _tower_reduce(stage: Stage, size: int, tp: int) -> Iterator[Use]:
+    if tp > 1:
+        yield Use("tower_all_reduce", all_reduce(size, tp, nodes=stage.nodes, dtype=stage.dtype))

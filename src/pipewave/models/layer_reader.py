@@ -1,16 +1,17 @@
-"""What all readers of one layer share: its fields, its family, and the precision its modules ask for."""
+"""Reads one layer: what all readers share, then dense blocks, routed experts and the small parts beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipewave.errors import BadInput, UnsupportedModel
+from pipewave.models.config_fields import Fields
 from pipewave.models.families import Family, FlagOrField
-from pipewave.models.fields import Fields
-from pipewave.models.kind import Kind
-from pipewave.models.precision import Linear, Precision
-from pipewave.models.quant import Quantisation
+from pipewave.models.layer_types import Kind
+from pipewave.models.precision import Linear, Precision, Quantisation
+from pipewave.models.spec import Bypass, Mlp, Moe
 
 # Names that checkpoints give the block a part lives in, the most common first.
 ATTENTION = ("self_attn", "attn", "attention", "mixer")
@@ -63,3 +64,221 @@ class LayerReader:
     ) -> Linear:  # fmt: skip
         """A matrix with the precision its checkpoint name asks for."""
         return Linear(name, out, inp, split, precision=self.precision(places, module), **more)
+
+
+GATED = frozenset(
+    {"silu", "swish", "swiglu", "swigluoai", "situ", "gelu", "gelu_fast", "gelu_tanh", "gelu_pytorch_tanh", "geglu"}
+)
+PLAIN = frozenset({"relu2", "gelu_new", "quick_gelu", "relu", "squared_relu", "relu_squared", "xielu", "gelu_10"})
+
+
+def gated(reader: LayerReader) -> bool:
+    """Whether blocks multiply two maps: the family says, else the activation."""
+    activation = reader.fields.get("hidden_act", "silu")
+    if not isinstance(activation, str) or activation not in GATED | PLAIN:
+        raise UnsupportedModel(
+            f"{reader.fields.named('hidden_act')} = {activation!r}: not modelled",
+            field=reader.fields.named("hidden_act"),
+        )
+    return activation in GATED if reader.family.gated is None else reader.family.gated
+
+
+def dense(reader: LayerReader) -> Mlp:
+    """The dense block of one layer."""
+    return mlp(reader, _inter(reader), FFN)
+
+
+def _inter(reader: LayerReader) -> int:
+    """Width of a dense block: its own field, else four times the hidden size; some configs double it where shared."""
+    fields = reader.fields
+    times = fields.integer("expansion_ratio", 4)  # MPT
+    fallback = fields.get("shared_inter") or fields.get("moe_inter") or times * reader.hidden
+    inter = fields.integer("intermediate_size", fallback) // (2 if reader.family.halved else 1)
+    if fields.flag("borrowed") and fields.flag("use_double_wide_mlp"):
+        return 2 * inter
+    if fields.has("block_auto_adjust_ff_dim"):  # LFM2: two thirds, a multiplier, rounded up
+        inter = int(2 * inter / 3 * (fields.number("block_ffn_dim_multiplier") or 1.0))
+        step = fields.integer("block_multiple_of", 256)
+        return -(-inter // step) * step
+    return inter
+
+
+def mlp(reader: LayerReader, inter: int, places: Sequence[str], label: str = "", inp: int = 0) -> Mlp:
+    """A dense block `inter` wide; `label` prefixes the names of its matrices, `inp` is its width if not hidden."""
+    width, biased, two = inp or reader.hidden, reader.setting(reader.family.mlp_bias), gated(reader)
+    up = reader.linear(
+        label + ("gate_up_proj" if two else "up_proj"), inter * (2 if two else 1), width,
+        "gate_proj" if two else "up_proj", "out", places=places, bias=biased,
+    )  # fmt: skip
+    down = reader.linear(label + "down_proj", width, inter, "down_proj", "in", places=places, bias=biased)
+    return Mlp(inter, two, up, down)
+
+
+def moe(reader: LayerReader) -> Moe:
+    """The routed block of one layer."""
+    fields, family = reader.fields, reader.family
+    experts, topk = fields.integer("experts", high=65_536), fields.integer("topk", high=1024)
+    if topk > experts:
+        raise BadInput(
+            f"{fields.named('topk')} = {topk}: must be at most {fields.named('experts')} = {experts}",
+            field=fields.named("topk"),
+        )
+    inter = _expert_inter(reader)
+    idle, latent = fields.integer("idle_experts", 0, low=0), fields.optional("moe_latent")
+    shared, width = _shared(reader, inter), latent or reader.hidden
+    router = Linear("router", experts + idle, reader.hidden, bias=family.router_bias)
+    biased = reader.setting(family.mlp_bias) and latent is not None
+    return Moe(
+        experts, topk, width, inter, router,
+        precision=reader.precision(("", "moe") if family.beside else FFN, "experts.0.gate_proj"),
+        gated=gated(reader),
+        expert_bias=family.expert_bias,
+        router_correction=reader.setting(family.correction),
+        shared=shared,
+        shared_gate=Linear("shared_gate", 1, reader.hidden) if shared and family.shared_gate else None,
+        into=reader.linear("latent_in", latent, reader.hidden, "fc1_latent_proj", places=FFN, bias=biased)
+        if latent else None,
+        back=reader.linear("latent_out", reader.hidden, latent, "fc2_latent_proj", places=FFN, bias=biased)
+        if latent else None,
+        small=(latent if latent and fields.flag("latent_moe_use_norm") else 0)
+        + (reader.hidden + experts if family.router_scales else 0),
+        idle=idle,
+    )  # fmt: skip
+
+
+def _expert_inter(reader: LayerReader) -> int:
+    """Width of one expert; `intermediate_size` where no field speaks of experts alone."""
+    raw = reader.fields.raw.get("intermediate_size", reader.fields.raw.get("ffn_hidden_size"))
+    return reader.fields.integer("moe_inter", *([raw] if raw is not None else []))
+
+
+def _shared(reader: LayerReader, inter: int) -> Mlp | None:
+    """The shared expert: its own width, or so many of a routed one."""
+    fields = reader.fields
+    count = fields.get("shared_count", reader.family.shared_default)
+    count = (
+        fields.integer("shared_count", reader.family.shared_default, low=0)
+        if not isinstance(count, bool)
+        else int(count)
+    )
+    width = fields.get("shared_inter")
+    wide = fields.integer("shared_inter", low=0) if width is not None else count * inter
+    places = [f"{place}.{name}" for place in FFN for name in SHARED]
+    return mlp(reader, wide, places, "shared_") if wide else None
+
+
+def bypass(reader: LayerReader, places: Sequence[str]) -> Bypass:
+    """One matrix in place of a block."""
+    return Bypass("linear", (reader.linear("linear", reader.hidden, reader.hidden, "linear", places=places),))
+
+
+TAPPED = 3  # layers of the target whose hidden states an EAGLE-3 head reads
+
+
+def beside(reader: LayerReader) -> Iterator[Bypass]:
+    """Parts that run beside a layer's blocks, where fields name them."""
+    for name, read in _PARTS.items():
+        if size := reader.fields.integer(name, 0, low=0):
+            yield read(reader, size)
+
+
+def _per_layer_input(reader: LayerReader, width: int) -> Bypass:
+    """Gemma 3n and 4: a vector a token and layer, gated by the hidden state."""
+    gate = reader.linear("per_layer_gate", width, reader.hidden, "per_layer_input_gate", places=("",))
+    back = reader.linear("per_layer_projection", reader.hidden, width, "per_layer_projection", places=("",))
+    return Bypass("per_layer_input", (gate, back), norms=1)
+
+
+def _laurel(reader: LayerReader, rank: int) -> Bypass:
+    """Gemma 3n: a residual of low rank."""
+    left = reader.linear("laurel_left", rank, reader.hidden, "linear_left", places=("laurel",))
+    right = reader.linear("laurel_right", reader.hidden, rank, "linear_right", places=("laurel",))
+    return Bypass("laurel", (left, right), norms=1)
+
+
+def _altup(reader: LayerReader, streams: int) -> Bypass:
+    """Gemma 3n: several residual streams, predicted and corrected."""
+    router = reader.linear("altup_router", streams, reader.hidden, "modality_router", places=("altup",))
+    return Bypass("altup", (router,), params=streams**3 + streams**2 + reader.hidden, norms=1)
+
+
+def _relative(reader: LayerReader, width: int) -> Bypass:
+    """Inkling: relative positions from the hidden state, short convolutions of keys, values and both blocks."""
+    fields, hidden = reader.fields, reader.hidden
+    keys = fields.integer("num_key_value_heads") * fields.integer("head_dim")
+    relative = reader.linear("relative_proj", fields.integer("num_attention_heads") * width, hidden, "r_proj")
+    extent = reader.kind.window or fields.integer("rel_extent", 1024)
+    convolutions = 2 * fields.integer("mamba_conv", 4) * (keys + hidden)
+    return Bypass("relative", (relative,), params=width * extent + convolutions)
+
+
+def _norm_gates(reader: LayerReader, rank: int) -> Bypass:
+    """A.X-K2: gates of both norms, of the first alone in layers without experts."""
+    count = 2 if "moe" in (reader.kind.ffns or ()) else 1
+    down = reader.linear("norm_gate_down", rank, reader.hidden, "fc1", places=("",))
+    up = reader.linear("norm_gate_up", reader.hidden, rank, "fc2", places=("",))
+    return Bypass("norm_gates", (down, up) * count)
+
+
+def _convolutions(reader: LayerReader, kernel: int) -> Bypass:
+    """Zaya: queries and keys pass a convolution a channel, then one a head."""
+    fields = reader.fields
+    dim, count = fields.integer("head_dim"), fields.integer("num_attention_heads")
+    wide = (count + fields.integer("num_key_value_heads", count)) * dim
+    return Bypass("convolutions", (), params=wide * (kernel + fields.integer("cca_time1", kernel) * dim + 2))
+
+
+def _router_mlp(reader: LayerReader, width: int) -> Bypass:
+    """Zaya: layers of the router before its last one."""
+    down = reader.linear("router_down", width, reader.hidden, "gate.down_proj", bias=True)
+    inner = reader.linear("router_inner", width, width, "gate.router_mlp.fc1", bias=True)
+    return Bypass("router_mlp", (down, inner, inner), params=2 * width)
+
+
+def _ngrams(reader: LayerReader, _: int) -> Bypass:
+    """Qwen4: hashed embeddings of n-grams become a value and a key a stream; a dilated convolution follows."""
+    fields, hidden = reader.fields, reader.hidden
+    width, streams = fields.integer("ple_embed_dim", hidden), fields.integer("hc_mult", 1) * hidden
+    key = reader.linear("ngram_key", streams, width, "ple.key_proj", places=("",))
+    value = reader.linear("ngram_value", hidden, width, "ple.value_proj", places=("",))
+    return Bypass("ngrams", (key, value), params=streams * (3 + fields.integer("ple_conv_kernel_size", 4)))
+
+
+# The field that says a layer has a part, and how large it is.
+_PARTS: dict[str, Callable[[LayerReader, int], Bypass]] = {
+    "hidden_size_per_layer_input": _per_layer_input,
+    "laurel_rank": _laurel,
+    "altup_num_inputs": _altup,
+    "d_rel": _relative,
+    "gated_norm_rank": _norm_gates,
+    "cca_time0": _convolutions,
+    "router_hidden_size": _router_mlp,
+    "ngrams": _ngrams,
+}
+
+
+def tables(fields: Fields, hidden: int) -> tuple[tuple[int, int], ...]:
+    """Embedding tables beside the first: token types, and a short vector a layer for every token."""
+    found = []
+    if types := fields.integer("type_vocab_size", 0, low=0):
+        found.append((types, hidden))
+    if width := fields.integer("hidden_size_per_layer_input", 0, low=0):
+        rows = fields.integer("vocab_size_per_layer_input", fields.integer("vocab_size"))
+        found.append((rows, width * fields.integer("num_hidden_layers")))
+    if layers := len(fields.ints("ple_layer_ids")):
+        found.append((layers * fields.integer("ngram_vocab_size_base", 20_000_000), fields.integer("ple_embed_dim")))
+    return tuple(found)
+
+
+def front_maps(fields: Fields, hidden: int, *, drafts: bool = False) -> tuple[tuple[Linear, ...], int]:
+    """Maps that run once a token outside the layers, and the parameters beside them."""
+    maps, streams = (
+        [Linear("fc", hidden, TAPPED * fields.integer("target_hidden_size", hidden))] if drafts else [],
+        fields.integer("altup_num_inputs", 0, low=0),
+    )
+    width = fields.integer("hidden_size_per_layer_input", 0, low=0)
+    if width:
+        maps.append(Linear("per_layer_model_projection", width * fields.integer("num_hidden_layers"), hidden))
+    if streams:
+        maps += [Linear("altup_projection", hidden, hidden)] * (2 * (streams - 1))
+    return tuple(maps), width

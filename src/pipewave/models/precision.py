@@ -1,8 +1,15 @@
-"""Operand types of linear maps, with the bytes one weight takes together with its scales."""
+"""Linear maps and their operand types, and which modules of a checkpoint are quantised to which type."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+from pipewave.errors import BadInput, UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +90,148 @@ class Linear:
         """Bytes of weights, scales and biases on one of `tp` ranks."""
         out, inp = self.shape(tp)
         return out * inp // self.groups * self.precision.bytes_per_weight + (2 * out if self.bias else 0)
+
+
+_LAYER = re.compile(r"^(?:[\w*]+\.)*?layers\.(\d+)(?=[.*]|$)")
+_OTHER_EXPERT = re.compile(r"\.experts\.[1-9]")
+_PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|transformer|decoder|text_model|llm|thinker)\.)+")
+
+
+def short_name(module: str) -> str:
+    """A module or a pattern without the prefixes of its wrapper."""
+    return _PREFIX.sub("", module)
+
+
+def matches(module: str, pattern: str) -> bool:
+    """True when an entry names the module: `re:` expressions, globs, or whole dotted parts."""
+    if pattern.startswith("re:"):
+        expression = _expression(pattern[3:])
+        return any(expression.match(prefix + short_name(module)) for prefix in ("", "model.", "language_model.model."))
+    module, pattern = short_name(module), short_name(pattern)
+    if "*" in pattern:
+        return fnmatchcase(module, pattern) or fnmatchcase(module, pattern.rstrip(".") + ".*")
+    return f".{pattern}." in f".{module}."
+
+
+@lru_cache(maxsize=256)
+def _expression(text: str) -> re.Pattern[str]:
+    # A repeated group can take exponential time on hostile input; no real list of modules needs one.
+    if len(text) > 2000 or re.search(r"\)[*+{]", text) or len(re.findall(r"[*+{]", text)) > 12:
+        raise BadInput(f"quantization ignore pattern {text[:40]!r}: too complex", field="ignore")
+    try:
+        return re.compile(text)
+    except re.error as problem:
+        raise BadInput(f"quantization ignore pattern {text[:40]!r}: {problem}", field="ignore") from problem
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A list of module patterns, split into those of one layer and those of any."""
+
+    general: tuple[str, ...] = ()
+    by_layer: dict[int, frozenset[str]] = field(default_factory=dict)
+    indexed: bool = False  # an expression speaks of layer numbers, so every layer may differ
+
+    @classmethod
+    def of(cls, patterns: Iterable[str]) -> Names:
+        """Sort patterns by the layer they name."""
+        general: dict[str, None] = {}
+        layers: dict[int, set[str]] = {}
+        for pattern in patterns:
+            if ".experts." in pattern and _OTHER_EXPERT.search(pattern):
+                continue  # lists that name every expert say the same of each
+            found = None if pattern.startswith("re:") else _LAYER.match(short_name(pattern))
+            if found:
+                layers.setdefault(int(found[1]), set()).add(short_name(pattern).replace(found[1], "#", 1))
+            else:
+                general[pattern] = None
+        indexed = any(
+            p.startswith("re:") and "layers" in p and re.search(r"\d", p.partition("layers")[2]) for p in general
+        )
+        return cls(tuple(general), {index: frozenset(found) for index, found in layers.items()}, indexed)
+
+    def key(self, index: int) -> object:
+        """Equal for layers that the list treats alike."""
+        return index if self.indexed else self.by_layer.get(index, frozenset())
+
+    def name(self, module: str) -> bool:
+        """Whether any pattern names the module."""
+        if any(matches(module, pattern) for pattern in self.general):
+            return True
+        parts = short_name(module).split(".")
+        own = self.by_layer.get(int(parts[1])) if parts[0] == "layers" and parts[1:] and parts[1].isdigit() else None
+        if not own:
+            return False
+        parts[1] = "#"
+        heads = {".".join(parts[:size]) for size in range(2, len(parts) + 1)}
+        return not heads.isdisjoint(own) or any(matches(".".join(parts), each) for each in own if "*" in each)
+
+
+ROUTER_PARTS = ("gate", "router", "shared_expert_gate", "weights_proj")
+FIELD = "quantization_config"
+CACHES = {"FP8": "fp8", "FP8_E4M3": "fp8", "NVFP4": "fp8", "FP4": "fp8"}  # what engines' kernels read at most
+WIDER_CACHE = "a 4-bit KV cache: answered as FP8, twice its bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """The quantised precision, the modules left in 16 bits, and the type of the KV cache (None = the model's).
+
+    `groups`: precisions of the modules that a list names, before the common one. `experts`: that of routed experts.
+    """
+
+    precision: Precision = BF16
+    ignore: Names = field(default_factory=Names)
+    lm_head: bool = False
+    kv_dtype: str | None = None
+    experts_only: bool = False
+    notes: tuple[str, ...] = ()
+    groups: tuple[tuple[Names, Precision], ...] = ()
+    experts: Precision | None = None
+
+    def of(self, modules: Sequence[str], base: Precision) -> Precision:
+        """Precision of a module by the names checkpoints give it, such as `layers.0.self_attn.q_proj`."""
+        routed = any(".experts" in module for module in modules)
+        if modules[0].rsplit(".", 1)[-1] in ROUTER_PARTS:
+            return base
+        for names, precision in self.groups:
+            if any(names.name(module) for module in modules):
+                return precision
+        if self.precision.full and not (routed and self.experts):
+            return base
+        if (self.experts_only and not routed) or (modules[0] == "lm_head" and not self.lm_head):
+            return base
+        ignored = any(self.ignore.name(module) for module in modules)
+        return base if ignored else (self.experts if routed and self.experts else self.precision)
+
+    def key(self, index: int) -> object:
+        """Equal for layers that are quantised alike."""
+        return (self.ignore.key(index), *(names.key(index) for names, _ in self.groups))
+
+
+def ignored(section: Mapping[str, Any], *names: str) -> Names:
+    """The modules that lists of a section leave in 16 bits."""
+    found: list[str] = []
+    for name in names:
+        entries = section.get(name) or []
+        if not isinstance(entries, Sequence) or isinstance(entries, str):
+            raise BadInput(f"quantization_config.{name}: must be a list of module names", field=name)
+        found += [str(entry) for entry in entries]
+    return Names.of(found)
+
+
+def kv_type(algorithm: Any) -> str | None:
+    """Type of the KV cache that a section names; None: the model's."""
+    if algorithm in (None, "none", "auto"):
+        return None
+    named = str(algorithm).upper()
+    if named not in CACHES:
+        raise UnsupportedModel(
+            f"kv_cache_quant_algo = {algorithm!r}: must be one of {', '.join(CACHES)}", field="kv_cache_quant_algo"
+        )
+    return CACHES[named]
+
+
+def cache_notes(section: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to tell of a cache that is narrower than what is answered."""
+    return (WIDER_CACHE,) if "FP4" in str(section.get("kv_cache_quant_algo")).upper() else ()

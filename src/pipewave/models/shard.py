@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from pipewave.calls.dtypes import kv_bytes
 from pipewave.errors import BadInput, CannotShard
-from pipewave.models.mixers import Gqa, Mixer, Recurrent
+from pipewave.models.attention_spec import Gqa, Mixer, Recurrent
 from pipewave.models.spec import Layer, ModelSpec
 
 VOCAB_BLOCK = 64  # engines pad the vocabulary to a multiple of this before they cut it

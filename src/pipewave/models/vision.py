@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from pipewave.models.fields import Fields
+from pipewave.models.config_fields import Fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipewave.errors import CannotShard
 from pipewave.files import packaged
 from pipewave.models import ModelSpec
-from pipewave.models.ffns import Mlp
+from pipewave.models.spec import Mlp
 from pipewave.planning import platforms
 from pipewave.planning.launch_options import DECODE, PREFILL, file_lines, in_place, options
 from pipewave.planning.manifests import Pool

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.models.exchange import is_shared
+from pipewave.models.expert_parallel import is_shared
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.demand import Array
 from pipewave.planning.space import Question

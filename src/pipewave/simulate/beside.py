@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipewave.errors import BadInput, DoesNotFit
-from pipewave.models.adapters import adapter_bytes
+from pipewave.models.lora_and_drafts import adapter_bytes
 from pipewave.simulate.limits import Limits
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget, cache_bytes

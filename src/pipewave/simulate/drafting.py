@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from pipewave.errors import DoesNotFit
 from pipewave.models import load
-from pipewave.models.drafts import draft_bytes, drafter
+from pipewave.models.attention_spec import Recurrent
 from pipewave.models.kernels import Batch
-from pipewave.models.mixers import Recurrent
+from pipewave.models.lora_and_drafts import draft_bytes, drafter
 from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
 from pipewave.simulate.grids import at_every_count, between

@@ -17,8 +17,8 @@ from pipewave.errors import BadInput, DoesNotFit
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec, load
-from pipewave.models.drafts import notes as draft_notes
 from pipewave.models.kernels import Deployment
+from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
 from pipewave.simulate import drafted_batch, queued

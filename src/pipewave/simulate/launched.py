@@ -9,9 +9,9 @@ from pipewave.errors import CannotShard, DoesNotFit
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.links import joined
 from pipewave.models import ModelSpec, load
-from pipewave.models.balance import Balance
+from pipewave.models.attention_spec import Mixer, Mla
+from pipewave.models.expert_parallel import Balance
 from pipewave.models.kernels import Deployment
-from pipewave.models.mixers import Mixer, Mla
 from pipewave.models.precision import NVFP4
 from pipewave.models.shard import ALONE
 from pipewave.models.spec import Layer

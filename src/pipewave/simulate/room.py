@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from pipewave.errors import BadInput
+from pipewave.models.attention_spec import Mixer, Mla, Recurrent
 from pipewave.models.kernels import Deployment
-from pipewave.models.mixers import Mixer, Mla, Recurrent
 from pipewave.models.shard import element_bytes
 from pipewave.simulate.limits import Limits
 from pipewave.simulate.states import Kept

@@ -12,9 +12,9 @@ from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec, load
-from pipewave.models.balance import report
-from pipewave.models.drafts import notes as draft_notes
+from pipewave.models.expert_parallel import report
 from pipewave.models.kernels import Deployment
+from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
 from pipewave.nets.calibration import corrections
 from pipewave.simulate.beside import offloaded, with_adapters

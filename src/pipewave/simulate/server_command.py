@@ -20,8 +20,8 @@ from pipewave.calls.fields import Rule
 from pipewave.errors import BadInput, MissingField, close_to
 from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
-from pipewave.models.balance import Balance
-from pipewave.models.quant import ONLINE
+from pipewave.models.expert_parallel import Balance
+from pipewave.models.quantization_config import ONLINE
 from pipewave.simulate.server_options import DEGREES, IMAGE, NAMES, PROGRAMS, SWITCHES, UNMODELLED
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipewave.errors import BadInput
-from pipewave.models.adapters import Lora
-from pipewave.models.balance import Balance
-from pipewave.models.exchange import exchange_of
+from pipewave.models.expert_parallel import Balance, exchange_of
+from pipewave.models.lora_and_drafts import Lora
 from pipewave.simulate.speculative import Speculative
 from pipewave.software.front import Front
 from pipewave.software.front import of as front_of

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipewave.models.exchange import is_moved, is_shared
+from pipewave.models.expert_parallel import is_moved, is_shared
 from pipewave.models.kernels import Batch, Use
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.demand import Array

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pipewave.models.exchange import DEEPEP
+from pipewave.models.expert_parallel import DEEPEP
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
 from pipewave.step import Engine, Regime

@@ -40,7 +40,7 @@ import numpy as np
 from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.calls.families import Call, FusedMoe, Gemm, Mla
 from pipewave.gpus import GPU
-from pipewave.models.exchange import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY, NARROW
+from pipewave.models.expert_parallel import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY, NARROW
 from pipewave.prediction.answers import Predictions
 from pipewave.software.engines import Engine
 from pipewave.software.rules import KernelRule

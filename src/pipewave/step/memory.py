@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pipewave.errors import DoesNotFit
 from pipewave.gpus import GPU
+from pipewave.models.attention_spec import Recurrent
 from pipewave.models.kernels import ACT, Deployment
-from pipewave.models.mixers import Recurrent
 from pipewave.models.shard import cache_bytes as tokens_bytes
 from pipewave.models.shard import kv_bytes_per_token, padded_vocab, stage_bytes
 from pipewave.models.spec import Layer, Moe

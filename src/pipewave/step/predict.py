@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipewave.calls.families import Call
 from pipewave.gpus import GPU
-from pipewave.models.exchange import MOVED
+from pipewave.models.expert_parallel import MOVED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from pipewave.gpus import GPU
+from pipewave.models.attention_spec import Mla, Recurrent
 from pipewave.models.kernels import Deployment
-from pipewave.models.mixers import Mla, Recurrent
 from pipewave.models.spec import ModelSpec
 from pipewave.software.rules import DeploymentFacts
 

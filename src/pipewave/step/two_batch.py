@@ -16,7 +16,7 @@ import numpy as np
 
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
-from pipewave.models.exchange import DEEPEP, FEW_TOKENS, LOW_LATENCY, NARROW
+from pipewave.models.expert_parallel import DEEPEP, FEW_TOKENS, LOW_LATENCY, NARROW
 from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
 from pipewave.software.engines import Engine

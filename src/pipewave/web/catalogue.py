@@ -11,7 +11,7 @@ from pipewave.gpus.limits import LIMITS
 from pipewave.gpus.registry import all_gpus
 from pipewave.kernels import Family, registered
 from pipewave.models import load, names
-from pipewave.models.view import summary
+from pipewave.models.summary import summary
 from pipewave.planning.prices import prices
 from pipewave.software import rules as engine_rules
 from pipewave.software import stacks

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipewave.models.blocks import blocks
 from pipewave.models.shard import Parallel
-from pipewave.models.view import summary
+from pipewave.models.summary import blocks, summary
 from pipewave.web.forms import Form, Model, model_of, query_command
 
 Degree = Annotated[int, Field(ge=1, le=4096)]

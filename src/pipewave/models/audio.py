@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipewave.models.fields import Fields
+from pipewave.models.config_fields import Fields
 
 
 def audio_params(section: Mapping[str, Any], hidden: int) -> int:

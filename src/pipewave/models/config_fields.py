@@ -1,8 +1,13 @@
-"""Field names of config.json files: which mean the same, which change no shape, and which look as if they did."""
+"""Typed access to the fields of a config.json, which remembers what was read so that nothing is dropped unseen."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipewave.errors import BadInput, MissingField, UnsupportedModel
 
 # canonical name → names that configs use for it, the first that is present decides
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -139,3 +144,162 @@ SHAPELY = re.compile(
     r"conv|chunk|latent|hidden|inter|ffn|mlp|stride|ratio|pattern|topk|top_k|freq|interval|memory|adapter|lora|"
     r"config$|vocab|embed|expan|bottleneck)"
 )
+
+
+LARGEST = 2**31 - 1
+_MISSING: Any = object()
+
+
+def is_off(value: Any) -> bool:
+    """True for values by which configs say "not used": null, false, zero, empty."""
+    return value is None or value is False or value in (0, 0.0, "", [], {}, "none")
+
+
+class Fields:
+    """Typed, checked access to a config; every field is in the end either read, harmless, off, noted, or an error.
+
+    Names are canonical: `get("experts")` reads the first of the names that configs use for it. `defaults`: what the
+    family's config class supplies where files leave a field out.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+        self.raw = raw
+        self.defaults = defaults or {}
+        self.seen: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The raw value; null counts as absent."""
+        found = self._found(name)[1]
+        return default if found is None else found
+
+    def _found(self, name: str) -> tuple[str, Any]:
+        """The name that a config uses for a field, and its value (None where absent)."""
+        names = ALIASES.get(name)
+        if names is None:
+            self.seen.add(name)
+            value = self.raw.get(name)
+            return name, self.defaults.get(name) if value is None else value
+        self.seen.update(names)
+        for each in names:
+            if (value := self.raw.get(each)) is not None:
+                return each, value
+        return names[0], self.defaults.get(name)
+
+    def named(self, name: str) -> str:
+        """How the config calls a field."""
+        return self._found(name)[0]
+
+    def has(self, name: str) -> bool:
+        """Whether a field is there and not off."""
+        return not is_off(self.get(name))
+
+    def integer(self, name: str, default: Any = _MISSING, *, low: int = 1, high: int = LARGEST) -> int:
+        """A whole number in [low, high]."""
+        value = self.need(name, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise BadInput(
+                f"{self.named(name)} = {short(value)}: must be an integer from {low} to {high}", field=self.named(name)
+            )
+        return value
+
+    def optional(self, name: str) -> int | None:
+        """A positive whole number, or None when absent, null, zero or -1."""
+        return None if self.get(name) in (None, 0, -1) else self.integer(name)
+
+    def at(self, name: str, index: int, default: Any = _MISSING, *, low: int = 0, high: int = LARGEST) -> int:
+        """A whole number of one layer: a field may hold one for all, or a list with one a layer."""
+        value = self.get(name)
+        if not isinstance(value, list):
+            return self.integer(name, default, low=low, high=high)
+        chosen = value[index] if index < len(value) else None
+        return Fields({canonical(name): chosen}).integer(name, low=low, high=high)
+
+    def number(self, name: str) -> float | None:
+        """A finite positive number, or None when absent or null."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise BadInput(f"{self.named(name)} = {short(value)}: must be a positive number", field=self.named(name))
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.get(name, default)
+        if not isinstance(value, bool):
+            raise BadInput(f"{self.named(name)} = {short(value)}: must be true or false", field=self.named(name))
+        return value
+
+    def text(self, name: str, default: str = "") -> str:
+        """A word."""
+        value = self.get(name, default)
+        if not isinstance(value, str):
+            raise BadInput(f"{self.named(name)} = {short(value)}: must be a text", field=self.named(name))
+        return value
+
+    def ints(self, name: str) -> list[int]:
+        """A list of whole numbers, empty when absent."""
+        value = self.get(name, [])
+        if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
+            raise BadInput(f"{self.named(name)} = {short(value)}: must be a list of integers", field=self.named(name))
+        return value
+
+    def listed(self, name: str, count: int) -> list[Any] | None:
+        """A list with one entry a layer (more, for draft layers, are cut off), or None when absent."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, (list, str)) or len(value) < count:
+            raise BadInput(f"{self.named(name)}: must list all {count} layers", field=self.named(name))
+        return list(value)[:count]
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A nested object, empty when absent."""
+        value = self.get(name, {})
+        if not isinstance(value, Mapping):
+            raise BadInput(f"{name} = {short(value)}: must be an object", field=name)
+        return value
+
+    def need(self, name: str, default: Any = _MISSING) -> Any:
+        """The raw value, or MissingField when it is absent and has no default."""
+        value = self.get(name, default)
+        if value is _MISSING:
+            names = ALIASES.get(name, (name,))
+            usual = name if name in names else names[0]
+            raise MissingField(f"config has no {usual!r}: it is needed to know the model's shape", field=usual)
+        return value
+
+    def leftovers(self, ignore: frozenset[str] = frozenset()) -> Iterator[str]:
+        """Fields that were neither read nor are known to be harmless. Raises UnsupportedModel for one with a shape."""
+        for name, value in self.raw.items():
+            known = name in self.seen or name in HARMLESS or name in ignore or name.startswith("_")
+            if known or is_off(value) or HARMLESS_PATTERN.search(name):
+                continue
+            if _has_shape(name, value):
+                raise UnsupportedModel(
+                    f"{name} = {short(value)}: no part that is modelled explains this field, and it may change the "
+                    f"computation; ignore it explicitly if it does not",
+                    field=name,
+                )
+            yield name
+
+
+def _has_shape(name: str, value: Any) -> bool:
+    """Whether an unexplained field may change work or memory: a count, a list or an object that speaks of a shape."""
+    if isinstance(value, Mapping) and any(_has_shape(str(inner), each) for inner, each in value.items()):
+        return True
+    counts = isinstance(value, (int, list, Mapping)) and not isinstance(value, bool)
+    return counts and SHAPELY.search(name) is not None and not (value == 1 and UNIT.search(name))
+
+
+def short(value: Any) -> str:
+    """A value as an error shows it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def canonical(name: str) -> str:
+    """The name that decides a field where a config holds several for it."""
+    return ALIASES.get(name, (name,))[0]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
 from pipewave.models import load
-from pipewave.models.balance import Balance, balance_of, copied, drawn, packed, report
+from pipewave.models.expert_parallel import Balance, balance_of, copied, drawn, packed, report
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel, weight_bytes
 

@@ -1,21 +1,57 @@
-"""LoRA beside a model's maps: two thin products a map, for whichever adapters a batch holds.
-
-y += B·(A·x): `shrink` reads the inputs and the A of every adapter in the batch and writes `rank` numbers a row,
-`expand` reads them and the B and adds to the outputs. Both only move bytes at the ranks in use (8 to 64). Routed
-experts and the router have none, as vLLM and SGLang serve them.
-"""
+"""Small weights beside a model: LoRA adapters, and the layers that draft tokens (MTP, EAGLE-3)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipewave.errors import BadInput
-from pipewave.models.ffns import Moe
 from pipewave.models.precision import Linear
 from pipewave.models.shard import Parallel
-from pipewave.models.spec import Layer, ModelSpec
+from pipewave.models.spec import Layer, Mlp, ModelSpec, Moe
 from pipewave.models.stage import ACT, Stage, Use
+
+EAGLE_WIDENING = 4  # width of EAGLE's block over the hidden size, where the model has no dense one
+
+
+def drafter(model: ModelSpec, method: str) -> ModelSpec | None:
+    """The layers that draft for `model`; None where drafts are looked up (`ngram`) or another model's (`draft`)."""
+    if method not in ("mtp", "eagle3"):
+        return None
+    layer = model.layers[-1] if method == "mtp" else _dense(model)
+    joined = Linear("draft_in_proj", model.hidden, 2 * model.hidden)
+    return replace(
+        model, name=f"{model.name} ({method})", layers=(layer,), front=(joined,), front_params=0, tables=(), tower=None,
+        learned_positions=0,
+    )  # fmt: skip
+
+
+def notes(model: ModelSpec, method: str) -> tuple[str, ...]:
+    """What is assumed of the layers that draft."""
+    if method != "mtp" or model.mtp_heads:
+        return ()
+    return (f"the card of {model.name} counts no MTP heads: one like its last layer is assumed",)
+
+
+def _dense(model: ModelSpec) -> Layer:
+    """A layer of the model's attention and a gated dense block: its own, or one of four times the hidden width."""
+    last = next((layer for layer in reversed(model.layers) if layer.mixers), model.layers[-1])
+    own = next((part for layer in reversed(model.layers) for part in layer.ffns if isinstance(part, Mlp)), None)
+    return replace(last, ffns=(own or _block(model.hidden),))
+
+
+def _block(hidden: int) -> Mlp:
+    inter = EAGLE_WIDENING * hidden
+    up = Linear("gate_up_proj", 2 * inter, hidden, "out")
+    return Mlp(inter, True, up, Linear("down_proj", hidden, inter, "in"))
+
+
+def draft_bytes(draft: ModelSpec, tp: int, experts_over: int) -> float:
+    """Weight bytes of the drafting layers on one rank; embedding and head are the model's own."""
+    layers = sum(linear.weight_bytes(tp) for layer in draft.layers for linear in layer.linears())
+    experts = sum(moe.expert_bytes(experts_over) for layer in draft.layers for moe in layer.moes)
+    return layers + experts + sum(linear.weight_bytes(1) for linear in draft.front)
+
 
 WIDE = 4  # bytes of the numbers between the two products
 

@@ -1,8 +1,4 @@
-"""Parts of a layer that mix tokens: attention over a cache, and recurrences over a state.
-
-A mixer states its weight matrices, the parameters outside them, what it leaves in memory for each token (cache) and
-for each sequence (state), and which widths tensor parallelism must divide.
-"""
+"""Attention and recurrent layers as data: weights, KV cache a token, state a sequence, and what TP must divide."""
 
 from __future__ import annotations
 
