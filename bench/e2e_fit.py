@@ -3,7 +3,7 @@
     python -m bench.e2e_fit [--write] [--starts]
 
 fits vLLM's to the committed H200 rows and prints them, with `--write` into software/times.json. Every constant is a
-time with a meaning (see `pipewave.software.engines`), kept inside the range that traces and common sense allow.
+time with a meaning (see `pipewave.software.engine_parts`), kept inside the range that traces and common sense allow.
 `--starts` shows how well the rows tell constants apart: where the fit ends from each start with each model held out,
 and how far that model's prompts are then off.
 """
@@ -19,15 +19,15 @@ import numpy as np
 
 from bench.e2e_steps import Measured, measure_loads, points
 from pipewave.files import manifest
-from pipewave.software.engines import FILE
+from pipewave.software.engine import FILE
 from pipewave.step import Engine, find_engine
 
 # µs. Traces: 0.4 between the kernels of a graph, of which there are a third more than modelled (split-K and split-KV
 # reductions); 1 to 3 in streams; 100 to 140 of copies and sampling a decode step. A launch: what prompts of nine other
 # models on another card and host allow (`python -m bench.kind_launches`). The rest: what Python can take.
 RANGES = {
-    "node_us": (0.4, 0.8),
-    "stream_us": (1.0, 3.0),
+    "graph_gap_us": (0.4, 0.8),
+    "stream_gap_us": (1.0, 3.0),
     "step_us": (500.0, 6000.0),
     "launch_us": (55.0, 71.0),
     "layer_us": (20.0, 600.0),
@@ -39,8 +39,8 @@ RANGES = {
 # Results are copied on a stream of their own, and kernels of its graphs start before the last one ends. Its measured
 # steps all replay graphs, so that kernels launched one by one (before 0.5.10) keep an assumed time.
 SGLANG = RANGES | {
-    "node_us": (0.2, 0.8),
-    "stream_us": (1.8, 1.8),
+    "graph_gap_us": (0.2, 0.8),
+    "stream_gap_us": (1.8, 1.8),
     "step_us": (500.0, 1300.0),
     "launch_us": (20.0, 20.0),
     "decode_host_us": (10.0, 200.0),
@@ -78,7 +78,7 @@ def _descended(measured: Measured, engine: Engine, ranges: Mapping[str, tuple[fl
             improved = False
             for name, (low, high) in ranges.items():
                 for factor in (ratio, 1.0 / ratio):
-                    value = float(np.clip(getattr(engine, name) * factor, low, high))
+                    value = float(np.clip(getattr(engine.host, name) * factor, low, high))
                     tried = engine.what_if(**{name: value})
                     found = loss(measured, tried)
                     if found < best - 1e-7:
@@ -116,13 +116,13 @@ def print_starts(measured: Measured, start: Engine) -> None:
         real = np.array([point.measured_ms for point in own.points])
         for end in _ends(others, start):
             wrong = np.abs(own.predict_ms(end) / real - 1.0)[prompts].mean()
-            launch = f"{end.launch_us:5.1f} µs a launch"
+            launch = f"{end.host.launch_us:5.1f} µs a launch"
             print(f"{model:16} loss {100 * loss(others, end):.3f}, {launch}, prompts {100 * wrong:.1f} % off")
 
 
 def constants(engine: Engine) -> dict[str, float]:
     """The fitted fields, rounded."""
-    return {name: float(f"{asdict(engine)[name]:.3g}") for name in RANGES}
+    return {name: float(f"{asdict(engine.host)[name]:.3g}") for name in RANGES}
 
 
 def write(name: str, values: Mapping[str, float]) -> None:

@@ -59,8 +59,8 @@ class Told(Measured):
         """Time of every point under an engine, with the server's own host where it launches prompts."""
         prompt = np.array([point.phase == "prefill" for point in self.points])[self.owner]
         pace: Any = np.where(prompt, self.pace[self.owner], 1.0)
-        times = {name: pace * getattr(engine, name) for name in ("layer_us", "prefill_host_us")}
-        return Measured.predict_ms(self, replace(engine, **times))
+        times = {name: pace * getattr(engine.host, name) for name in ("layer_us", "prefill_host_us")}
+        return Measured.predict_ms(self, engine.what_if(**times))
 
     def only(self, keep: NDArray[np.bool_]) -> Told:
         """The points a mask keeps."""

@@ -16,7 +16,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
-from pipewave.step import Engine, Load, Runner, find_engine
+from pipewave.step import Engine, Runner, StepLoad, find_engine
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200"
 GPU = "H200"
@@ -111,7 +111,7 @@ class Measured:
     """Points with everything engine constants are fitted to: loads of all their steps, and whose step each is."""
 
     points: Sequence[Point]
-    loads: Load
+    loads: StepLoad
     owner: NDArray[np.intp]
 
     def predict_ms(self, engine: Engine) -> NDArray[np.float64]:
@@ -148,9 +148,9 @@ def joined(parts: Sequence[Measured]) -> Measured:
     return Measured([point for part in parts for point in part.points], _joined([part.loads for part in parts]), owner)
 
 
-def _joined(loads: Sequence[Load]) -> Load:
-    return Load(*(np.concatenate([getattr(load, name) for load in loads]) for name in Load.__slots__))
+def _joined(loads: Sequence[StepLoad]) -> StepLoad:
+    return StepLoad(*(np.concatenate([getattr(load, name) for load in loads]) for name in StepLoad.__slots__))
 
 
-def _select(load: Load, mask: NDArray[np.bool_]) -> Load:
-    return Load(*(getattr(load, name)[mask] for name in Load.__slots__))
+def _select(load: StepLoad, mask: NDArray[np.bool_]) -> StepLoad:
+    return StepLoad(*(getattr(load, name)[mask] for name in StepLoad.__slots__))

@@ -19,7 +19,7 @@ import numpy as np
 from pipewave.gpus import find
 from pipewave.gpus import names as gpu_names
 from pipewave.models.load import names as builtins
-from pipewave.software.rules import names as engines
+from pipewave.software.engine_rules import names as engines
 
 LONG = 25  # lines of a function
 CHECKOUT = Path(__file__).resolve().parents[1]

@@ -37,7 +37,7 @@ def main() -> None:
     engine = as_measured()
     real = np.array([point.measured_ms for point in chosen])
     loads = measure_loads(chosen, runner_of)
-    errors = np.array([100 * (loads.predict_ms(engine.hosted(f, f)) / real - 1) for f in FACTORS])
+    errors = np.array([100 * (loads.predict_ms(engine.on_host(f, f)) / real - 1) for f in FACTORS])
     waits = host_bound(loads, engine)
     owners = [f"{point.model} {point.phase}" for point in chosen]
     usual = 100 * (loads.predict_ms(engine) / real - 1)

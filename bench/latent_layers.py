@@ -63,8 +63,8 @@ def layer_ms(runner: Runner, row: Row) -> float:
 
 def latent(runner: Runner) -> Runner:
     """The same with attention from the engine's own rows of the kernel."""
-    kept = tuple(rule for rule in runner.engine.kernels if rule.family != "mla")
-    return replace(runner, engine=replace(runner.engine, kernels=kept))
+    kept = tuple(rule for rule in runner.engine.kernels.kernel_rules if rule.family != "mla")
+    return replace(runner, engine=runner.engine.what_if(kernel_rules=kept))
 
 
 def off(runner: Runner, measured: Sequence[Row]) -> tuple[float, float]:

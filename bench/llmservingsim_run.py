@@ -17,11 +17,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pipewave.export import llmservingsim as profile
+
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.prediction.api import predict
-from pipewave.simulate import llmservingsim as profile
 
 MODEL, GPU = "Llama-3.1-8B", "H200"
 CONFIG = Path(__file__).resolve().parents[1] / "src" / "pipewave" / "data" / "models" / f"{MODEL}.json"

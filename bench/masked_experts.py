@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from bench.published_rows import corpus
 from pipewave.calls.families import FusedMoe
 from pipewave.gpus import find
-from pipewave.software.engines import find as engine
-from pipewave.software.rules import DeploymentFacts
+from pipewave.software.engine import find as engine
+from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.step.kernel_rules import masked_parts
 
 GPUS = {"h100_sxm": "H100", "h200_sxm": "H200", "b200_sxm": "B200", "gb200": "GB200"}

@@ -33,7 +33,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, active_parameters
-from pipewave.software.engines import numbered
+from pipewave.software.engine import numbered
 from pipewave.software.recipes import releases
 from pipewave.step.setting import setting_of
 

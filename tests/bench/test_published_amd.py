@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench import published_amd
-from pipewave.software import rules
-from pipewave.software.rules import DeploymentFacts
+from pipewave.software import engine_rules
+from pipewave.software.engine_parts import DeploymentFacts
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,10 @@ def test_every_source_and_row_is_read(runs: list[published_amd.Run]) -> None:
 def test_the_shipped_ratio_is_the_fitted_one() -> None:
     fitted = json.loads(published_amd.RESULTS.read_text())["ratio"]
     for engine in ("vllm", "sglang"):
-        assert rules.fields(engine, "0.11.0", DeploymentFacts(vendor="amd")).get("best_kernel_ratio", 1.0) == fitted
-        assert "best_kernel_ratio" not in rules.fields(engine, "0.11.0", DeploymentFacts())
+        assert (
+            engine_rules.fields(engine, "0.11.0", DeploymentFacts(vendor="amd")).get("best_kernel_ratio", 1.0) == fitted
+        )
+        assert "best_kernel_ratio" not in engine_rules.fields(engine, "0.11.0", DeploymentFacts())
 
 
 def test_a_group_does_not_choose_its_own_ratio() -> None:

@@ -12,7 +12,7 @@ from pipewave.errors import CannotShard
 from pipewave.models import load, names
 from pipewave.planning import Question, Space, Split, plan
 from pipewave.planning.launch import check_blocks, command, repository
-from pipewave.software import rules
+from pipewave.software import engine_rules
 
 FLAGS = Path(pipewave.software.__file__).with_name("flags")
 RECORDED = sorted(FLAGS.glob("*.txt"))
@@ -37,7 +37,7 @@ def test_every_printed_option_is_one_the_engine_has(path: Path, split: Split) ->
 
 
 def test_every_engine_has_a_recorded_list() -> None:
-    assert {path.stem.partition("-")[0] for path in RECORDED} == set(rules.names())
+    assert {path.stem.partition("-")[0] for path in RECORDED} == set(engine_rules.names())
     assert min(len(options(path)) for path in RECORDED) > 15
 
 
@@ -49,7 +49,7 @@ def test_every_built_in_model_has_a_repository() -> None:
     assert repository("/models/mine") == "/models/mine"
 
 
-@pytest.mark.parametrize("engine", rules.names())
+@pytest.mark.parametrize("engine", engine_rules.names())
 def test_a_plan_prints_a_command_whose_lengths_fit_the_cache(engine: str) -> None:
     found = plan(load("Llama-3.1-8B"), Question(1000, 200), Space(("H100",), (1,), engines=(engine,), batches=(8, 64)))
     assert found.winner is not None

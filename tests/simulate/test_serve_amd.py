@@ -64,7 +64,7 @@ def test_small_kernels_come_with_block_scaled_work_alone() -> None:
     for model, split, more in (("Llama-3.1-8B", 1, 0), ("DeepSeek-R1", 8, 1)):
         took = []
         for clocks in (0.0, 30_000.0):
-            engine = find_engine("sglang").what_if(beside_clk=clocks)
+            engine = find_engine("sglang").what_if(extra_kernel_clk=clocks)
             runner = Runner.of(Deployment(load(model), Parallel(split)), find("MI300X"), engine)
             took.append(float(runner.steps([runner.batch([1] * 4, [1000] * 4)]).total_us[0]))
         assert (took[1] > 1.2 * took[0]) == bool(more)
@@ -75,7 +75,7 @@ def small_kernels(engine: str, gpu: str) -> float:
     """How many small kernels no row holds in a decode step of DeepSeek-R1 over eight GPUs."""
     took = []
     for clocks in (0.0, 1000.0):
-        chosen = find_engine(engine).what_if(beside_clk=clocks)
+        chosen = find_engine(engine).what_if(extra_kernel_clk=clocks)
         runner = Runner.of(Deployment(load("DeepSeek-R1"), Parallel(8)), find(gpu), chosen)
         took.append(sum(float(us[0]) for us in runner.steps([runner.batch([1] * 4, [1000] * 4)]).families.values()))
     return (took[1] - took[0]) * find(gpu).sustained_clock_mhz / 1000.0

@@ -82,7 +82,7 @@ def test_steps_that_only_decode_read_the_same_table(table: StepTable) -> None:
     """The short way of such steps, beside the sums that every step adds up: a rank's kernels, the group's, the gaps."""
     for ranks in ([(16, 16 * 700, ()), (9, 4000, ()), (0, 0, ()), (3, 100, ())], [(60, 60 * 3000, ())] * 4):
         engine, most = table.engine, max(decoding for decoding, _, _ in ranks)
-        rows = engine.padded(most)
+        rows = engine.graphs.padded(most)
         parts = [
             max(sums.at(rows, decoding, decoding, cached, ()) for decoding, cached, _ in ranks)
             + sums.group[rows]

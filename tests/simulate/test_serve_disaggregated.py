@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pipewave.published import answers
 
 from pipewave.errors import BadInput, MissingField, UnknownField
 from pipewave.gpus import find
 from pipewave.kernels.collective.links import network_gbps
-from pipewave.simulate import answers
 from pipewave.simulate.answers import answer
 from pipewave.simulate.cases import from_dict
 from pipewave.simulate.disaggregated import HANDOVER_S, Disaggregated, Sender, Side, link_gbps, side_of

@@ -18,9 +18,9 @@ from pipewave.simulate.limits import Limits
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulate import Pool, Record, Simulation
 from pipewave.simulate.traffic import Traffic, synthetic
+from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.recipes import Recipe, Requests, assumed_version, find, release_after, releases
-from pipewave.software.rules import DeploymentFacts
 
 SLOW = Front(request_us=50_000.0, stream_us=0.0, variation=0.0)
 
@@ -304,5 +304,5 @@ def test_tokens_sent_together_share_what_a_message_costs() -> None:
     assert one.streaming(500.0).stream_us == pytest.approx(50.0)
     assert ten.streaming(500.0).stream_us == pytest.approx(5.0)
     engine = one.program()
-    each = [setup.hosted(engine).request_host_us - 2.0 * engine.request_host_us for setup in (one, ten)]
+    each = [setup.hosted(engine).host.request_host_us - 2.0 * engine.host.request_host_us for setup in (one, ten)]
     assert each == pytest.approx([16.0, 1.6])

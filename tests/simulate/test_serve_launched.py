@@ -17,8 +17,8 @@ from pipewave.simulate.cases import from_dict
 from pipewave.simulate.launched import _decode, _prefill, _way, _weights
 from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
+from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.pools import Wanted, _launches, near, send_ms
-from pipewave.software.rules import DeploymentFacts
 from pipewave.step import Engine, Runner, find_engine
 
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*self_attn*"]}

@@ -12,17 +12,17 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.simulate.interval import names_version
-from pipewave.software import rules
-from pipewave.software.engines import Engine, numbered, resolve
-from pipewave.software.engines import find as find_engine
-from pipewave.software.rules import DeploymentFacts
+from pipewave.software import engine_rules
+from pipewave.software.engine import Engine, numbered, resolve
+from pipewave.software.engine import find as find_engine
+from pipewave.software.engine_parts import PART_OF, DeploymentFacts
 from pipewave.software.stacks import version_of
 from pipewave.step import Runner
 from pipewave.step.fusion import fused_us
 from pipewave.step.memory import DRIVER_GIB, budget
 from pipewave.step.setting import setting_of
 
-NAMES = rules.names()
+NAMES = engine_rules.names()
 
 
 LLAMA = {
@@ -59,11 +59,11 @@ def test_a_version_that_cannot_be_read_is_refused_as_an_unknown_engine_is(writte
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rule_names_its_source_and_sets_fields_that_exist(name: str) -> None:
-    known = {field.name for field in dataclasses.fields(Engine)}
-    for rule in rules.read(name)["rules"]:
+    known = {"stack", *PART_OF}
+    for rule in engine_rules.read(name)["rules"]:
         assert rule["source"]
         assert set(rule["set"]) <= known
-    for rule in rules.read(name)["kernels"]:
+    for rule in engine_rules.read(name)["kernels"]:
         assert rule["source"]
 
 
@@ -72,9 +72,9 @@ def test_every_rule_names_its_source_and_sets_fields_that_exist(name: str) -> No
 def test_every_engine_resolves_on_every_card(name: str, gpu: str) -> None:
     for tp in (1, 8):
         engine = on(name, gpu, tp)
-        assert 0.3 < engine.memory_share < 1
-        assert engine.padded(engine.graph_limit) == engine.graph_limit
-        assert engine.max_batched_tokens <= engine.prompt_tokens
+        assert 0.3 < engine.memory.memory_share < 1
+        assert engine.graphs.padded(engine.graphs.graph_limit) == engine.graphs.graph_limit
+        assert engine.scheduler.max_batched_tokens <= engine.scheduler.prompt_tokens
 
 
 @pytest.mark.parametrize(
@@ -93,26 +93,26 @@ def test_sglang_works_out_its_memory_share(
     version: str, gpu: str, tp: int, share: float, chunk: int, graphs: int
 ) -> None:
     engine = on(f"sglang:{version}", gpu, tp)
-    assert engine.memory_share == pytest.approx(share, abs=0.002)
-    assert (engine.max_batched_tokens, engine.graph_limit) == (chunk, graphs)
+    assert engine.memory.memory_share == pytest.approx(share, abs=0.002)
+    assert (engine.scheduler.max_batched_tokens, engine.graphs.graph_limit) == (chunk, graphs)
 
 
 def test_vllm_changes_its_defaults_with_the_card_and_the_version() -> None:
     large, small = on("vllm", "H100"), on("vllm", "L40S")
-    assert (large.max_batched_tokens, large.max_requests) == (8192, 1024)
-    assert (small.max_batched_tokens, small.max_requests) == (2048, 256)
-    assert on("vllm", "A100").max_batched_tokens == 2048  # 80 GB, but slowed down by more
-    assert (on("vllm:0.19.0", "H100").memory_share, large.memory_share) == (0.9, 0.92)
-    assert not on("vllm:0.12.0", "H100").overlaps
+    assert (large.scheduler.max_batched_tokens, large.scheduler.max_requests) == (8192, 1024)
+    assert (small.scheduler.max_batched_tokens, small.scheduler.max_requests) == (2048, 256)
+    assert on("vllm", "A100").scheduler.max_batched_tokens == 2048  # 80 GB, but slowed down by more
+    assert (on("vllm:0.19.0", "H100").memory.memory_share, large.memory.memory_share) == (0.9, 0.92)
+    assert not on("vllm:0.12.0", "H100").scheduler.overlaps
 
 
 def test_a_choice_by_hand_outlives_every_rule() -> None:
     chosen = find_engine("sglang").what_if(memory_share=0.7, max_batched_tokens=1000)
     engine = chosen.on(DeploymentFacts(gib=45.0, mma="mma"))
-    assert (engine.memory_share, engine.max_batched_tokens) == (0.7, 1000)
-    assert engine.graph_limit == 32
+    assert (engine.memory.memory_share, engine.scheduler.max_batched_tokens) == (0.7, 1000)
+    assert engine.graphs.graph_limit == 32
     few = find_engine("vllm").what_if(max_requests=4).on(DeploymentFacts())
-    assert few.graph_limit == 8  # twice max_num_seqs
+    assert few.graphs.graph_limit == 8  # twice max_num_seqs
 
 
 def test_versions_are_read_as_people_write_them() -> None:
@@ -203,9 +203,9 @@ def test_weights_of_a_type_that_a_gpu_lacks_run_in_one_it_has_and_say_so(engine:
 def test_norms_are_fused_into_all_reduces_for_models_that_a_version_names(model_type: str, first: str) -> None:
     facts = DeploymentFacts(gpu="B200", mma="tcgen05", gib=178.0, tp=4, experts=True, model_type=model_type)
     versions = ("0.5.3", "0.5.4", "0.5.6", "0.5.8", "0.5.9", "0.5.10", "0.5.14")
-    fused = [bool(rules.fields("sglang", version, facts).get("fused_norm_mib")) for version in versions]
+    fused = [bool(engine_rules.fields("sglang", version, facts).get("fused_norm_mib")) for version in versions]
     assert fused == [bool(first) and version_of(version) >= version_of(first) for version in versions]
-    assert not rules.fields("sglang", "0.5.14", dataclasses.replace(facts, dp=4)).get("fused_norm_mib")
+    assert not engine_rules.fields("sglang", "0.5.14", dataclasses.replace(facts, dp=4)).get("fused_norm_mib")
 
 
 @pytest.mark.parametrize("model", ["Qwen3.5-35B-A3B", "Qwen3-32B"])
@@ -246,17 +246,19 @@ def test_a_host_that_does_not_overlap_adds_its_time() -> None:
     )
     batch = ahead.batch([1] * 64, [4000] * 64)
     added = behind.steps([batch]).total_us - ahead.steps([batch]).total_us
-    assert 0.9 * ahead.engine.step_us < float(added[0]) <= ahead.engine.step_us
+    assert 0.9 * ahead.engine.host.step_us < float(added[0]) <= ahead.engine.host.step_us
 
 
 def test_prompts_replay_graphs_in_pieces_up_to_a_limit() -> None:
     new, old = find_engine("sglang:0.5.14"), find_engine("sglang:0.5.9")
-    assert new.pieces_limit >= new.max_batched_tokens > old.pieces_limit == 0
-    assert find_engine("vllm").pieces_limit == find_engine("vllm").graph_limit
+    assert new.graphs.piecewise_limit >= new.scheduler.max_batched_tokens > old.graphs.piecewise_limit == 0
+    assert find_engine("vllm").graphs.piecewise_limit == find_engine("vllm").graphs.graph_limit
     kind = {"graph": False, "nodes": 300.0, "launches": 400.0, "layers": 32.0}
-    inside, beyond = (new.regime(rows=rows, **kind) for rows in (new.pieces_limit, new.pieces_limit + 1))
+    inside, beyond = (
+        new.gaps_of(rows=rows, **kind) for rows in (new.graphs.piecewise_limit, new.graphs.piecewise_limit + 1)
+    )
     assert inside.between_us < beyond.between_us
-    assert inside.beside_us == pytest.approx(new.step_us + 32 * new.layer_us)
+    assert inside.beside_us == pytest.approx(new.host.step_us + 32 * new.host.layer_us)
 
 
 @pytest.mark.parametrize(
@@ -288,16 +290,23 @@ def test_experts_in_python_keep_the_host_busy() -> None:
     for gpu in ("H200", "B200"):
         runner = Runner.of(deployment, find(gpu), find_engine("trtllm"))
         prompt[gpu] = float(runner.steps([runner.batch([500], [500])]).total_us[0])
-    matmuls_us = 37 * runner.engine.launch_us * 36  # in each of 36 layers
+    matmuls_us = 37 * runner.engine.host.launch_us * 36  # in each of 36 layers
     assert prompt["H200"] > matmuls_us > prompt["B200"]
 
 
 def test_a_later_rule_changes_only_the_entries_of_a_mapping_that_it_names() -> None:
     setting = DeploymentFacts(model_type="qwen3_next", states="gdn")
-    assert rules.fields("vllm", "0.14.0", setting)["states"] == {"width": 2}
-    assert rules.fields("vllm", "0.15.0", setting)["states"] == {"keeps": "steps", "asked": True, "width": 2}
+    assert engine_rules.fields("vllm", "0.14.0", setting)["states"] == {"element_bytes": 2}
+    assert engine_rules.fields("vllm", "0.15.0", setting)["states"] == {
+        "places": "steps",
+        "opt_in": True,
+        "element_bytes": 2,
+    }
     hopper, small = DeploymentFacts(gib=80.0), DeploymentFacts(gib=24.0)
-    common = {"fixed": 512, "chunk_token": 1.5, "graph_request": 2, "rank": 128}
-    assert rules.fields("sglang", "0.5.9", small)["reserve"] == common | {"dp_request": 3}
-    assert rules.fields("sglang", "0.5.9", hopper)["reserve"] == common | {"dp_request": 4.5, "least": 10240}
-    assert rules.fields("sglang", "0.5.1", hopper)["reserve"] == {"fixed": 9728, "rank": 512}
+    common = {"fixed_mib": 512, "chunk_token_mib": 1.5, "graph_request_mib": 2, "rank_mib": 128}
+    assert engine_rules.fields("sglang", "0.5.9", small)["reserve"] == common | {"dp_request_mib": 3}
+    assert engine_rules.fields("sglang", "0.5.9", hopper)["reserve"] == common | {
+        "dp_request_mib": 4.5,
+        "least_mib": 10240,
+    }
+    assert engine_rules.fields("sglang", "0.5.1", hopper)["reserve"] == {"fixed_mib": 9728, "rank_mib": 512}

@@ -9,8 +9,8 @@ import pytest
 from pipewave.errors import BadInput
 from pipewave.gpus import find as find_gpu
 from pipewave.software import pools
+from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.pools import Launch, Wanted, engine_of_dynamo, near
-from pipewave.software.rules import DeploymentFacts
 
 B200_FP4 = DeploymentFacts(gpu="B200", attention="mla", experts=True, dtype="nvfp4", model_type="deepseek_v3")
 WANTED = Wanted(B200_FP4, 256, "trtllm", "0.8.1.post1", (922.0, 922.0), 180, 8)

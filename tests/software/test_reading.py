@@ -42,4 +42,4 @@ def test_every_command_says_so_once() -> None:
         notes = answer(from_dict(CASE | {"engine": engine, "model": "GLM-4-9B"}))["notes"]
         assert sum("may not serve this model" in note for note in notes) == said
     runner = Runner.of(Deployment(load("GLM-4-9B"), Parallel()), find("H200"), find_engine("trtllm:1.2.0"))
-    assert "glm4" in runner.engine.unread
+    assert "glm4" in runner.engine.unsupported_model

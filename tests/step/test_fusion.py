@@ -15,7 +15,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.software.engines import Engine
+from pipewave.software.engine import Engine
 from pipewave.step import Runner, find_engine
 from pipewave.step.fusion import MIB, arranged, fused_us, overlapped_us, with_fused_norms
 from pipewave.step.inside import launches_of
@@ -25,7 +25,7 @@ EACH = 0.06  # mean error of the law on either GPU
 
 def engine_of(tp: int = 8, mib: float = 1.0) -> Engine:
     runner = Runner.of(Deployment(load("Llama-3.1-70B"), Parallel(tp)), find("H200"), find_engine("vllm"))
-    return runner.engine.what_if(fused_norm_mib=mib).on(runner.engine.setting)
+    return runner.engine.what_if(fused_norm_mib=mib).on(runner.engine.facts)
 
 
 def test_the_law_agrees_with_measured_rows(corpus: Path) -> None:
@@ -128,7 +128,7 @@ def test_experts_of_triton_kernels_hold_the_host_longer_on_hopper() -> None:
 
     def step_us(version: str, tokens: int) -> float:
         runner = Runner.of(Deployment(load("gpt-oss-20b")), find("H100"), find_engine(f"vllm:{version}"))
-        assert runner.engine.graph_limit == 1024
+        assert runner.engine.graphs.graph_limit == 1024
         named = find_engine(f"vllm:{version}").what_if(moe_backend="triton")
         chosen = Runner.of(Deployment(load("gpt-oss-20b")), find("H100"), named)
         batch = runner.batch([tokens], [tokens])

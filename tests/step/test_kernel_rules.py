@@ -19,7 +19,7 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
-from pipewave.software.rules import DeploymentFacts
+from pipewave.software.engine_parts import DeploymentFacts, GroupedGemmTime
 from pipewave.step import Runner, find_engine
 from pipewave.step.inside import UNSAID, inside, launches_of
 from pipewave.step.kernel_rules import every_block_us, masked_us, slow_latent_us, slow_product_us
@@ -88,7 +88,7 @@ def test_a_backend_of_products_is_chosen_by_name_or_refused() -> None:
 
 
 LAYER = {"experts": 256, "topk": 8, "hidden": 7168, "inter": 2048, "dtype": "fp8_block"}
-LAW = (20.0, 1.5, 2.0)
+LAW = GroupedGemmTime(20.0, 1.5, 2.0)
 
 
 def test_masked_rows_by_hand() -> None:
@@ -118,11 +118,13 @@ def test_the_law_of_masked_rows_is_that_of_deepep_alone() -> None:
     ).kernel("fused_moe", "fp8_block")  # fmt: skip
     assert rule is not None
     call = FusedMoe(32 * 32, ep=32, **LAYER)  # type: ignore[arg-type]
-    assert experts_us("deepep_narrow", 32) == pytest.approx(58 * masked_us(call, rule.masked, find("GB200")), rel=0.05)
+    assert experts_us("deepep_narrow", 32) == pytest.approx(
+        58 * masked_us(call, rule.masked_gemm, find("GB200")), rel=0.05
+    )
     assert experts_us("allgather", 32) != pytest.approx(experts_us("deepep_narrow", 32), rel=0.05)
     # A launch in low-latency mode stays masked however many tokens; one that goes by their number does not.
     many = FusedMoe(256 * 32, ep=32, **LAYER)  # type: ignore[arg-type]
-    masked = 58 * masked_us(many, rule.masked, find("GB200"))
+    masked = 58 * masked_us(many, rule.masked_gemm, find("GB200"))
     assert experts_us("deepep_ll_narrow", 256) == pytest.approx(masked, rel=0.05)
     assert experts_us("deepep_narrow", 256) > 1.5 * masked
     assert experts_us("deepep_ht_narrow", 32) > experts_us("deepep_ll_narrow", 32)
@@ -181,7 +183,7 @@ def test_an_engine_routes_what_does_not_say_how_it_is_routed_and_nothing_else() 
     calls = [FusedMoe(256, experts=64, topk=6, hidden=2048, inter=1408, routing=routing) for routing in routings]
     unsaid, skewed, balanced = inside(calls, find("H200"), engine).found.latency_us
     assert unsaid == skewed != balanced
-    alone = inside(calls, find("H200"), replace(engine, routing="")).found.latency_us
+    alone = inside(calls, find("H200"), engine.what_if(routing="")).found.latency_us
     assert [skewed, balanced] == pytest.approx(alone[1:])
     assert alone[0] != skewed
 
@@ -238,7 +240,7 @@ def test_expanded_prompts_on_hopper_take_no_rows_of_latent_ones() -> None:
     """SGLang's rows of FlashAttention 3 are of 3.4 times the products."""
     runner, gpu = latent("0.5.9", "H200"), find("H200")
     call = Mla((8192,), (8192,), 128, "context")
-    rows = replace(runner.engine, kernels=())
+    rows = runner.engine.what_if(kernel_rules=())
     expanded, own = (float(inside([call], gpu, engine).found.latency_us[0]) for engine in (runner.engine, rows))
     flops = 2 * 128 * (192 + 128) * 8192**2 / 2
     assert 400e6 < flops / expanded < 900e6  # FLOP/µs
@@ -258,7 +260,7 @@ def test_latent_prompts_run_at_the_rate_of_the_older_kernel() -> None:
     assert slow_latent_us(chunk, 965.0, gpu) == pytest.approx(least)
     assert inside([chunk], gpu, runner.engine).found.latency_us[0] == pytest.approx(least)
     step = Mla((1,) * 64, (4096,) * 64, 128, "generation")
-    plain = replace(runner.engine, kernels=())
+    plain = runner.engine.what_if(kernel_rules=())
     assert inside([step], gpu, runner.engine).found.latency_us == pytest.approx(
         inside([step], gpu, plain).found.latency_us
     )

@@ -64,7 +64,7 @@ def test_what_is_left_for_the_cache_under_each_law(law: str) -> None:
     assert (found.activations, found.engine) == (pytest.approx(peak), pytest.approx(4.0))
     assert found.kv == pytest.approx(left, rel=1e-3)
     assert found.kv_tokens == pytest.approx(left * GIB / (2 * 8 * 128 * 2 * 32), rel=1e-3)  # K and V of 32 layers
-    assert found.kv_tokens % engine.page_size == 0
+    assert found.kv_tokens % engine.memory.page_size == 0
 
 
 def test_what_does_not_fit_is_named_with_its_sizes() -> None:

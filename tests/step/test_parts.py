@@ -122,7 +122,7 @@ def test_a_fused_shared_expert_is_one_more_routed_one_for_every_token() -> None:
     assert any(use.name.startswith("shared_") for use in plain)
     assert not any(use.name.startswith("shared_") for use in fused)
     assert arranged(plain, run.engine.what_if(shared_experts="alone")) == [
-        use for use in plain if not (run.engine.fused_rope and use.name == "rope")
+        use for use in plain if not (run.engine.kernels.fused_rope and use.name == "rope")
     ]
 
 

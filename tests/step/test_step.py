@@ -15,9 +15,9 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import ALONE, Parallel
 from pipewave.physics.energy import limited_us
 from pipewave.prediction.api import predict
-from pipewave.software.engines import Engine
+from pipewave.software.engine import Engine
 from pipewave.software.stack_rules import constant
-from pipewave.step import Load, Runner, find_engine
+from pipewave.step import Runner, StepLoad, find_engine
 from pipewave.step.detail import detail
 from pipewave.step.inside import inside
 from pipewave.step.memory import GIB, budget, cache_bytes
@@ -107,9 +107,9 @@ def test_padding_never_shrinks_a_batch(requests: int) -> None:
         assert find_engine(name).padded(requests) >= requests
 
 
-def load_of(kernel_us: float, *, graph: bool, rows: float = 4096.0, heat_us: float = 0.0) -> Load:
+def load_of(kernel_us: float, *, graph: bool, rows: float = 4096.0, heat_us: float = 0.0) -> StepLoad:
     columns = (np.array([value]) for value in (kernel_us, heat_us, 300.0, 340.0, 8.0, rows))
-    return Load(*columns, graph=np.array([graph]), layers=np.array([32.0]))
+    return StepLoad(*columns, graph=np.array([graph]), layers=np.array([32.0]))
 
 
 def test_the_host_matters_only_when_the_gpu_waits_for_it() -> None:
@@ -128,7 +128,7 @@ def test_the_host_matters_only_when_the_gpu_waits_for_it() -> None:
 def test_a_regime_is_the_sum_of_the_named_gaps(name: str, graph: bool, rows: float, kernel_us: float) -> None:
     engine, load = find_engine(name), load_of(kernel_us, graph=graph, rows=rows)
     gaps = sum(float(values[0]) for values in engine.gaps_us(load).values())
-    regime = engine.regime(graph=graph, rows=rows, nodes=300.0, launches=340.0, layers=32.0)
+    regime = engine.gaps_of(graph=graph, rows=rows, nodes=300.0, launches=340.0, layers=32.0)
     busy = max(kernel_us + regime.between_us, regime.beside_us)
     assert busy + regime.after_us + 8 * engine.each_request_us == pytest.approx(kernel_us + gaps)
 
@@ -175,9 +175,9 @@ def test_memory_parts_add_up() -> None:
     memory = budget(run.deployment, run.gpu, run.engine)
     parts = memory.weights + memory.activations + memory.engine + memory.kv + memory.free
     assert parts == pytest.approx(memory.total)
-    assert memory.kv_tokens % run.engine.page_size == 0
+    assert memory.kv_tokens % run.engine.memory.page_size == 0
     assert cache_bytes(run.deployment, memory.kv_tokens) <= memory.kv * GIB
-    assert cache_bytes(run.deployment, memory.kv_tokens + run.engine.page_size) > memory.kv * GIB
+    assert cache_bytes(run.deployment, memory.kv_tokens + run.engine.memory.page_size) > memory.kv * GIB
 
 
 def test_windows_cap_the_cache() -> None:
@@ -222,11 +222,11 @@ def test_prompts_and_decodes_are_one_attention_kernel_but_where_the_engine_runs_
 
 def test_what_a_request_costs_without_overlap_is_gone_with_it() -> None:
     engine = find_engine("vllm:0.11.0")
-    assert not engine.overlaps and engine.alone_us > 0
+    assert not engine.scheduler.overlaps and engine.host.serial_request_us > 0
     beside = engine.what_if(overlaps=True)
-    assert engine.each_request_us - beside.each_request_us == pytest.approx(engine.alone_us)
+    assert engine.each_request_us - beside.each_request_us == pytest.approx(engine.host.serial_request_us)
     kind = {"graph": True, "rows": 8.0, "nodes": 100.0, "launches": 0.0, "layers": 32.0}
-    assert (engine.regime(**kind).beside_us, beside.regime(**kind).beside_us) == (0.0, engine.step_us)
+    assert (engine.gaps_of(**kind).beside_us, beside.gaps_of(**kind).beside_us) == (0.0, engine.host.step_us)
 
 
 @pytest.mark.parametrize("gpu", ["V100", "T4"])

@@ -51,7 +51,7 @@ class Pasted:
     def deployed(self, engine: str) -> Deployed | None:
         """The deployment of the server's line; its version as `--engine name:version` says it."""
         from pipewave.simulate.server_command import read
-        from pipewave.software.engines import parts
+        from pipewave.software.engine import parts
 
         return read(self.from_command, parts(engine)[1] or None) if self.from_command else None
 

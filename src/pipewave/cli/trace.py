@@ -101,7 +101,9 @@ def _workload(
         return Workload(None, given, engine)
     spec, parallel = load(model), Parallel(tp, 1, ep)
     parallel.check(spec)
-    return Workload(Deployment(spec, parallel, cache_word(kv_dtype), find_engine(engine).page_size), given, engine)
+    return Workload(
+        Deployment(spec, parallel, cache_word(kv_dtype), find_engine(engine).memory.page_size), given, engine
+    )
 
 
 def _text(found: Report | Comparison, form: str, top: int, by: str) -> str:

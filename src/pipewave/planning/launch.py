@@ -102,7 +102,7 @@ def _vllm(model: str, split: Split, batch: int, budget: int, engine: Engine) -> 
     words += ["--enable-expert-parallel"] if split.ep > 1 else []
     seqs = -(-batch // split.dp)  # of a data-parallel rank
     words += ["--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(budget)]
-    words += ["--gpu-memory-utilization", f"{engine.memory_share:g}"]
+    words += ["--gpu-memory-utilization", f"{engine.memory.memory_share:g}"]
     return words + (["--kv-cache-dtype", split.kv_dtype] if split.kv_dtype else [])
 
 
@@ -111,7 +111,7 @@ def _sglang(model: str, split: Split, batch: int, budget: int, engine: Engine) -
     words += ["--pp-size", str(split.pp)] if split.pp > 1 else []
     words += ["--ep-size", str(split.ep)] if split.ep > 1 else []
     words += ["--max-running-requests", str(batch), "--chunked-prefill-size", str(budget)]
-    words += ["--mem-fraction-static", f"{engine.memory_share:g}"]
+    words += ["--mem-fraction-static", f"{engine.memory.memory_share:g}"]
     return words + (["--kv-cache-dtype", "fp8_e4m3"] if split.kv_dtype == "fp8" else [])
 
 
@@ -120,7 +120,7 @@ def _trtllm(model: str, split: Split, batch: int, budget: int, engine: Engine) -
     words += ["--pp_size", str(split.pp)] if split.pp > 1 else []
     words += ["--ep_size", str(split.ep)] if split.ep > 1 else []
     words += ["--max_batch_size", str(-(-batch // split.dp)), "--max_num_tokens", str(budget)]
-    return [*words, "--kv_cache_free_gpu_memory_fraction", f"{engine.memory_share:g}"]
+    return [*words, "--kv_cache_free_gpu_memory_fraction", f"{engine.memory.memory_share:g}"]
 
 
 _WORDS = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}

@@ -13,7 +13,7 @@ from pipewave.physics.demand import Array
 from pipewave.planning.space import Question
 from pipewave.simulate.drafting import Drafter
 from pipewave.simulate.speculative import Speculative
-from pipewave.step import Load, Runner
+from pipewave.step import Runner, StepLoad
 
 
 class Parts:
@@ -64,14 +64,14 @@ class Parts:
 
     def decode_s(self, requests: Array) -> Array:
         """A decode step: replayed from a graph where one was captured, launched one by one beyond."""
-        padded = np.array([self.engine.padded(int(np.ceil(n))) for n in requests], float) * self.verify
+        padded = np.array([self.engine.graphs.padded(int(np.ceil(n))) for n in requests], float) * self.verify
         kernels, heat = (
             np.interp(padded, self.rows, table.body)
             + self._met(table, padded)
             + np.interp(requests, self.counts, table.head + table.attend)
             for table in (self.time, self.heat)
         )
-        whole = self._with_gaps(kernels, heat, requests, padded, requests <= self.engine.graph_limit)
+        whole = self._with_gaps(kernels, heat, requests, padded, requests <= self.engine.graphs.graph_limit)
         return whole if self.drafts is None else (whole + self._draft_s(requests)) / self.drafts.mean
 
     def prompt_s(self, chunk: Array, decoding: Array, even: Array | float = 1.0) -> Array:
@@ -107,7 +107,7 @@ class Parts:
     def _with_gaps(self, kernels: Array, heat: Array, requests: Array, rows: Array, graph: NDArray[np.bool_]) -> Array:
         nodes, launches = np.full_like(kernels, self.nodes), np.full_like(kernels, self.launches)
         layers = np.full_like(kernels, len(self.runner.deployment.model.layers))
-        gaps = self.engine.gaps_us(Load(kernels, heat, nodes, launches, requests, rows, graph, layers))
+        gaps = self.engine.gaps_us(StepLoad(kernels, heat, nodes, launches, requests, rows, graph, layers))
         return np.asarray(1e-6 * (kernels + sum(gaps.values())))
 
 

@@ -161,14 +161,14 @@ class Steady:
             return np.asarray(alone * what(decode) + share * (steps * what(each)).mean(axis=0))
 
         rest = over_steps(lambda s: rest_s(s, late_s)) / over_steps(lambda s: come(s, late_s))
-        return np.asarray(rest + over_steps(np.asarray) / (alone + meeting) * self.engine.overlaps)
+        return np.asarray(rest + over_steps(np.asarray) / (alone + meeting) * self.engine.scheduler.overlaps)
 
     def _pace(self, tokens: Array, lane: Array) -> _Pace:
         """How requests move through settings of `tokens` a step and `lane` requests."""
         prompt, later = self.question.input_len, self.question.output_len - 1
-        if not self.engine.mixes_phases and later:
+        if not self.engine.scheduler.mixes_phases and later:
             return _Pace(lane / later, lane, tokens, np.zeros_like(lane), later, mixes=False)
-        mixes = self.engine.mixes_phases
+        mixes = self.engine.scheduler.mixes_phases
         own = np.maximum(prompt / (tokens - lane), 1.0) if mixes else 1.0  # steps a prompt takes
         # Prompts cannot come faster than the budget lets them in; the rest of the batch waits in the queue.
         rate = np.minimum(lane / (later + own), tokens / (prompt + later))

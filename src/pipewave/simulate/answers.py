@@ -26,7 +26,7 @@ from pipewave.simulate.simulate import MOST_STEPS, Record
 from pipewave.simulate.speculative import NONE, Speculative
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic
-from pipewave.software.engines import numbered
+from pipewave.software.engine import numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.software.pools import engine_of_dynamo
 from pipewave.software.recipes import Recipe, Requests, assumed_version, release_after
@@ -135,7 +135,7 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
     if how := _drafting(case, recipe):
         chosen[METHOD] = how.drafting(recipe.settings[DRAFTS]) if DRAFTS in recipe.settings else how
         if setup.max_num_seqs is None:  # launches that draft raise an engine's limit for it
-            chosen = {"max_num_seqs": find_engine(setup.engine).max_requests} | chosen
+            chosen = {"max_num_seqs": find_engine(setup.engine).scheduler.max_requests} | chosen
     notes = [degrees.note] if degrees.note else []
     return replace(setup, **chosen), [*notes, *dict.fromkeys(recipe.notes.values()), *unknown]
 
@@ -174,7 +174,11 @@ def _recipe(case: Case, setup: Setup, traffic: Traffic) -> Recipe:
     except CannotShard:
         parallel = ALONE
     setting = setting_of(Deployment(spec, parallel), find_gpu(case.gpu))
-    sizes = int(traffic.input_len.max()), traffic.concurrency or engine.max_requests, int(traffic.output_len.max())
+    sizes = (
+        int(traffic.input_len.max()),
+        traffic.concurrency or engine.scheduler.max_requests,
+        int(traffic.output_len.max()),
+    )
     drafting = case.speculative not in (None, NONE)
     requests = Requests(case.mode, *sizes, version_given=version_given(case), drafting=drafting)
     found = recipe_of(engine.name, engine.version, setting, requests)
@@ -199,7 +203,7 @@ def _disaggregated(case: Case) -> bool:
 
 def _together(setup: Setup, server: Server) -> int:
     """Tokens that clients see at once, the first ones too."""
-    each = server.drafted.mean if server.drafted and server.runner.engine.streams_steps else 1.0
+    each = server.drafted.mean if server.drafted and server.runner.engine.scheduler.stream_interval_in_steps else 1.0
     return 1 + round((setup.stream_interval - 1) * each)
 
 

@@ -22,7 +22,7 @@ def with_adapters(memory: Budget, runner: Runner) -> Budget:
     taken = adapter_bytes(deployment.model, deployment.parallel, deployment.lora) / GIB
     if taken >= memory.kv:
         raise DoesNotFit(f"{taken:.1f} GiB of adapters leave no KV cache in {memory.kv:.1f} GiB", field="lora")
-    share, page = 1.0 - taken / memory.kv, runner.engine.page_size
+    share, page = 1.0 - taken / memory.kv, runner.engine.memory.page_size
     tokens = int(memory.kv_tokens * share) // page * page
     pool, weights = memory.state_pool * share, memory.weights + taken
     return replace(memory, weights=weights, kv=memory.kv - taken, kv_tokens=tokens, state_pool=pool)

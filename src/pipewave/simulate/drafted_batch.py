@@ -29,7 +29,9 @@ def _steps_ms(runner: Runner, how: Speculative, run: Uniform) -> Array:
     caches = [run.input_len + 1 + int(at) for at in sample(0, run.output_len - 1, SAMPLES)]
     verified, count = how.verified, run.batch
     batches = [
-        Batch((verified,) * count, (cache + how.tokens,) * count, runner.engine.padded(count) * verified, verified)
+        Batch(
+            (verified,) * count, (cache + how.tokens,) * count, runner.engine.graphs.padded(count) * verified, verified
+        )
         for cache in caches
     ]
     steps = runner.steps(batches)

@@ -52,7 +52,7 @@ class Drafter:
         first = [Batch((verified,) * n, (c + verified,) * n, verify=verified) for n, c in points]
         later = [Batch((1,) * n, (c + verified,) * n) for n, c in points]
         priced = runner.price([runner.deployment.kernels(batch) for batch in (*first, *later)])
-        us = priced.us + priced.nodes * runner.engine.node_us
+        us = priced.us + priced.nodes * runner.engine.host.graph_gap_us
         size = len(points)
         return at_every_count(self.counts, self.caches, 1e-6 * (us[:size] + (how.tokens - 1) * us[size:]))
 
@@ -122,7 +122,7 @@ def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Bud
     if how is None:
         return memory
     if runner.deployment.model.has(Recurrent):
-        memory = replace(memory, states=memory.states + how.tokens + runner.engine.states.drafted)
+        memory = replace(memory, states=memory.states + how.tokens + runner.engine.memory.states.drafting)
     model = draft_model(runner.deployment.model, how)
     if model is None:
         return memory
@@ -138,6 +138,6 @@ def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Bud
     more = kv_bytes_per_token(model, replace(split, pp=1), runner.deployment.kv_dtype)
     share = own / (own + more) if own else 1.0
     kv = (memory.kv - weights) * share
-    tokens = int(memory.kv_tokens * kv / memory.kv) // runner.engine.page_size * runner.engine.page_size
+    tokens = int(memory.kv_tokens * kv / memory.kv) // runner.engine.memory.page_size * runner.engine.memory.page_size
     pool = memory.state_pool * kv / memory.kv
     return replace(memory, weights=memory.weights + weights, kv=kv, kv_tokens=tokens, state_pool=pool)

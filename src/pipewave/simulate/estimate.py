@@ -218,7 +218,7 @@ def _of_rank(
     memory = with_drafter(memory, runner, how)
     together = room(runner.deployment, memory, rank.requests, rank.input_len + rank.output_len, rank.budget)
     rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
-    run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.mixes_phases)
+    run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.scheduler.mixes_phases)
     ranks = runner.deployment.parallel.dp > 1
     drafts = how.spread if how else 0.0
     uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, ranks, drafts=drafts)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.files import packaged
-from pipewave.software.engines import Engine, parts
+from pipewave.software.engine import Engine, parts
 from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("interval.json")

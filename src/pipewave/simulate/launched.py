@@ -118,7 +118,7 @@ def _decode(setup: Setup, launch: Launch, model: ModelSpec, flight: int) -> Setu
     if launch.drafts and drafting is None:
         drafting = speculative_of({"method": "mtp", "tokens": launch.drafts})
     graphs = launch.of.get("only_graph", setup.graph_limit)
-    own = find_engine(setup.engine).max_requests if drafting else None
+    own = find_engine(setup.engine).scheduler.max_requests if drafting else None
     most = min(filter(None, (setup.max_num_seqs, launch.requests(flight))), default=own)
     return replace(
         _cut(setup, launch, launch.decode, model, launch.of.get("exchange")),

@@ -34,7 +34,7 @@ def times(runner: Runner, memory: Budget, batch: Batch, how: Speculative | None 
     included; `how`: what drafts. Raises DoesNotFit when not even one request fits.
     """
     traffic = synthetic(batch.requests, input_len=batch.input_len, output_len=batch.output_len)
-    sizes = batch.budget, min(batch.requests, runner.engine.max_requests), traffic.longest
+    sizes = batch.budget, min(batch.requests, runner.engine.scheduler.max_requests), traffic.longest
     table = table_of(runner, *sizes)
     pool = Pool(
         drafted_batch.table(runner, how, *sizes) if how else table,

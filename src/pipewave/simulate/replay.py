@@ -144,7 +144,7 @@ def replay(
 
 
 def _padded(runner: Runner, batch: Batch) -> Batch:
-    return replace(batch, padded=runner.engine.padded(batch.requests)) if batch.is_decode else batch
+    return replace(batch, padded=runner.engine.graphs.padded(batch.requests)) if batch.is_decode else batch
 
 
 def _summary(work: Workload, steps: Steps, gpu: str, engine: str) -> Replay:

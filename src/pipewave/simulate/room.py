@@ -11,8 +11,15 @@ from pipewave.models.shard import element_bytes
 from pipewave.simulate.limits import Limits
 from pipewave.simulate.states import Kept
 from pipewave.simulate.traffic import Traffic
-from pipewave.software.engines import Engine
-from pipewave.software.states import BLOCKS, BRANCHES, ENDS, NONE, PLACES, STEPS
+from pipewave.software.engine import Engine
+from pipewave.software.engine_parts import (
+    BRANCHES,
+    CHECKPOINT_PLACES,
+    EVERY_BLOCK,
+    NOT_CACHED,
+    STEP_ENDS,
+    STEP_ENDS_ON_BLOCK,
+)
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget, caches_in, held_bytes, states_in
 
@@ -26,11 +33,11 @@ def limits_of(runner: Runner, memory: Budget, longest: int, tokens: int | None =
     Windows and latents are counted through the cache a request of the longest length takes.
     """
     engine, deployment = runner.engine, runner.deployment
-    lanes, budget = deployment.parallel.pp, tokens or engine.max_batched_tokens
-    pages, state_pages = _pages(deployment, memory, engine.page_size, longest, budget)
+    lanes, budget = deployment.parallel.pp, tokens or engine.scheduler.max_batched_tokens
+    pages, state_pages = _pages(deployment, memory, engine.memory.page_size, longest, budget)
     pages //= lanes
     kept = _kept(deployment, engine, memory, state_pages) if deployment.model.has(Recurrent) else None
-    if kept and kept.keeps == STEPS and kept.tokens > budget:
+    if kept and kept.keeps == STEP_ENDS_ON_BLOCK and kept.tokens > budget:
         raise BadInput(
             f"max_num_batched_tokens = {budget}: {engine.name} keeps states of whole blocks of {kept.tokens} tokens; a "
             "step must take as many",
@@ -42,24 +49,28 @@ def limits_of(runner: Runner, memory: Budget, longest: int, tokens: int | None =
         most, state_pages = min(most, int(states_in(deployment, memory)) // memory.states // lanes), 0
     return Limits(
         budget,
-        min(engine.max_requests, most),
+        min(engine.scheduler.max_requests, most),
         pages,
-        engine.page_size,
-        engine.mixes_phases,
-        chunks=engine.chunks,
-        prompt_tokens=0 if tokens else engine.max_prefill_tokens,
-        reserve=engine.output_reserve,
-        reserve_least=engine.output_reserve_least,
+        engine.memory.page_size,
+        engine.scheduler.mixes_phases,
+        chunks=engine.scheduler.chunks,
+        prompt_tokens=0 if tokens else engine.scheduler.max_prefill_tokens,
+        reserve=engine.scheduler.output_reserve,
+        reserve_least=engine.scheduler.output_reserve_least,
         caches=_caches(engine, deployment),
         state_pages=state_pages,
         kept=kept,
-        compile_s=1e-6 * engine.compile_us,
+        compile_s=1e-6 * engine.host.compile_us,
     )
 
 
 def _caches(engine: Engine, deployment: Deployment) -> bool:
     """Whether prefixes of prompts are found again: those of a model with states, only where these are kept."""
-    return engine.states.keeps != NONE if deployment.model.has(Recurrent) else engine.prefix_cache is not False
+    return (
+        engine.memory.states.places != NOT_CACHED
+        if deployment.model.has(Recurrent)
+        else engine.scheduler.prefix_cache is not False
+    )
 
 
 def traffic_notes(runner: Runner, limits: Limits, traffic: Traffic) -> tuple[str, ...]:
@@ -74,9 +85,11 @@ def _prefix_notes(runner: Runner, limits: Limits, traffic: Traffic) -> tuple[str
         return ()
     name = f"{runner.engine.name} {runner.engine.version}"
     if limits.kept is None:
-        unless = " unless prefix caching is asked for" if runner.engine.states.asked else ""
+        unless = " unless prefix caching is asked for" if runner.engine.memory.states.opt_in else ""
         return (f"prompts are computed whole: {name} keeps no recurrent states for later ones{unless}",)
-    return (f"prefixes are used up to the last recurrent state that {name} keeps ({PLACES[limits.kept.keeps]})",)
+    return (
+        f"prefixes are used up to the last recurrent state that {name} keeps ({CHECKPOINT_PLACES[limits.kept.keeps]})",
+    )
 
 
 def _pages(deployment: Deployment, memory: Budget, page_size: int, longest: int, chunk: int) -> tuple[int, int]:
@@ -91,15 +104,17 @@ def _pages(deployment: Deployment, memory: Budget, page_size: int, longest: int,
 
 def _kept(deployment: Deployment, engine: Engine, memory: Budget, state_pages: int) -> Kept | None:
     """How states are kept for other requests, where they are."""
-    rule, lanes = engine.states, deployment.parallel.pp
-    if rule.keeps == NONE:
+    rule, lanes = engine.memory.states, deployment.parallel.pp
+    if rule.places == NOT_CACHED:
         return None
-    tokens = rule.tokens or (1 if rule.keeps == ENDS else _block_tokens(deployment, rule.keeps == BLOCKS))
-    tokens = max(tokens, _recurrences(deployment)[0].chunk) if rule.keeps == BRANCHES else tokens
+    tokens = rule.every_tokens or (
+        1 if rule.places == STEP_ENDS else _block_tokens(deployment, rule.places == EVERY_BLOCK)
+    )
+    tokens = max(tokens, _recurrences(deployment)[0].chunk) if rule.places == BRANCHES else tokens
     if not memory.state_pool:
-        return Kept(rule.keeps, tokens, pages=-(-state_pages // memory.states))
-    slots = int(states_in(deployment, memory) * rule.room / memory.states) // lanes
-    return Kept(rule.keeps, tokens, slots=slots, each=rule.each)
+        return Kept(rule.places, tokens, pages=-(-state_pages // memory.states))
+    slots = int(states_in(deployment, memory) * rule.free_to_admit / memory.states) // lanes
+    return Kept(rule.places, tokens, slots=slots, each=rule.per_request)
 
 
 def _block_tokens(deployment: Deployment, whole_chunks: bool) -> int:

@@ -194,7 +194,7 @@ class Server:
     def _looks(self) -> dict[str, Any]:
         """When the scheduler looks at new requests, and over how many ranks it spreads them."""
         setup, made = self.setup, self.drafted.mean if self.drafted else 1.0  # tokens of a request in a step
-        looks = {"overlaps": self.runner.engine.overlaps, "interval": round(setup.recv_interval * made)}
+        looks = {"overlaps": self.runner.engine.scheduler.overlaps, "interval": round(setup.recv_interval * made)}
         return {**looks, "ranks": setup.dp, "patience": setup.patience}
 
     def _pipeline_factor(self) -> float:

@@ -110,7 +110,7 @@ class Setup:
     def hosted(self, engine: Engine) -> Engine:
         """The engine on the host behind this front end."""
         front = self.front_end
-        return engine.hosted(front.host, front.launch, front.message_us / self.together)
+        return engine.on_host(front.host, front.launch, front.message_us / self.together)
 
     def program(self) -> Engine:
         """The engine with this set-up's limits in place of its defaults."""

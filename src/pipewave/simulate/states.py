@@ -1,8 +1,8 @@
 """Recurrent states in a cache of prefixes: at which tokens they are kept, and how far a new prompt can use them.
 
 A prompt whose blocks of keys and values are all there still has to compute what lies behind the last kept state
-(`pipewave.software.states`). Traces tell prompts apart by whole blocks only: a prompt that goes on from an earlier one
-need not share that one's last block. A state in there is found by the blocks before it, and used by longer prompts as
+(`pipewave.software.engine_parts`). Traces tell prompts apart by whole blocks only: one that goes on from an earlier
+one need not share that one's last block. A state in there is found by the blocks before it, and used by longer prompts as
 far as blocks are shared; one in any other block, only by prompts that share the block.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipewave.simulate.traffic import Ints
-from pipewave.software.states import BLOCKS, BRANCHES, ENDS, STEPS
+from pipewave.software.engine_parts import BRANCHES, EVERY_BLOCK, STEP_ENDS, STEP_ENDS_ON_BLOCK
 
 NOBODY = 1 << 62  # longer than any prompt
 
@@ -32,9 +32,9 @@ class Kept:
     def reached(self, found: Ints, step: int = 0) -> Ints:
         """Tokens up to the last state within so many cached ones. `step`: where prompts part behind them, so that no
         piece of an earlier one ended there: tokens of a step, whose ends are all that is kept then (0: they do not)."""
-        if self.keeps == ENDS:
+        if self.keeps == STEP_ENDS:
             return found // step * step if step else found
-        if self.keeps == STEPS and step:
+        if self.keeps == STEP_ENDS_ON_BLOCK and step:
             whole = max(step // self.tokens, 1) * self.tokens
             return found // whole * whole
         return found // self.tokens * self.tokens
@@ -42,7 +42,7 @@ class Kept:
     def cut(self, done: int, take: int, total: int) -> int:
         """Tokens of a prompt's next piece, `take` at most: where states are kept at steps, pieces end on multiples and
         one ends on the prompt's last (0: none fits)."""
-        if self.keeps != STEPS:
+        if self.keeps != STEP_ENDS_ON_BLOCK:
             return take
         last = total - total % self.tokens
         if done + take < last:
@@ -51,9 +51,9 @@ class Kept:
 
     def places(self, before: int, after: int, branch: int) -> list[int]:
         """Tokens at which states are kept of a piece from `before` to `after`; `branch`: where others know no state."""
-        if self.keeps == BLOCKS:
+        if self.keeps == EVERY_BLOCK:
             return list(range(before // self.tokens * self.tokens + self.tokens, after + 1, self.tokens))
-        if self.keeps == STEPS:
+        if self.keeps == STEP_ENDS_ON_BLOCK:
             return [] if after % self.tokens else [after]
         if self.keeps == BRANCHES:
             last = before + (after - before) // self.tokens * self.tokens

@@ -95,5 +95,5 @@ def step_time(
     spec, parallel = load(model), Parallel(tp, pp, ep)
     parallel.check(spec)
     known = find_engine(engine)
-    deployment = Deployment(spec, parallel, cache_type(kv_dtype), known.page_size)
+    deployment = Deployment(spec, parallel, cache_type(kv_dtype), known.memory.page_size)
     return StepTime(Runner.of(deployment, find(gpu), known), quantum)

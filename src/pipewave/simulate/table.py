@@ -31,7 +31,7 @@ from pipewave.simulate.grids import (
     row_grid,
 )
 from pipewave.simulate.together import Pieces, Work, fresh, group_seconds
-from pipewave.step import Engine, Priced, Regime, Runner
+from pipewave.step import Engine, Priced, Runner, StepGaps
 
 CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
 PIECES = (1, 2, 4, 8, 16, 32, 64)
@@ -90,12 +90,12 @@ class StepTable:
         experts, exchange = _only(by_rows, lambda use: is_shared(use) and not is_moved(use)), _only(by_rows, is_moved)
         return [(experts, batches), (exchange, batches)]
 
-    def _regimes(self) -> list[Regime]:
+    def _regimes(self) -> list[StepGaps]:
         """A decode step that replays a graph, a small step with prompts, a large one."""
-        layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.pieces_limit
+        layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.graphs.piecewise_limit
         kinds = ((True, limit), (False, limit), (False, limit + 1))
         return [
-            self.engine.regime(graph=graph, rows=rows, layers=layers, **self.counts[graph]) for graph, rows in kinds
+            self.engine.gaps_of(graph=graph, rows=rows, layers=layers, **self.counts[graph]) for graph, rows in kinds
         ]
 
     def _price(self, uses: UsesOf, batches: Sequence[Batch]) -> Priced:
@@ -141,11 +141,11 @@ class StepTable:
         return self._whole(decoding, cached, pieces) if pieces else self.decoder(decoding)(cached)
 
     def _whole(self, decoding: int, cached: float, pieces: Pieces) -> float:
-        if not pieces and decoding <= self.engine.graph_limit:
-            rows, regime = self.engine.padded(decoding) * self.verify, self.graph
+        if not pieces and decoding <= self.engine.graphs.graph_limit:
+            rows, regime = self.engine.graphs.padded(decoding) * self.verify, self.graph
         else:
             rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
-            regime = self.pieces if rows <= self.engine.pieces_limit else self.eager
+            regime = self.pieces if rows <= self.engine.graphs.piecewise_limit else self.eager
         requests = decoding + len(pieces)
         heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
         kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
@@ -262,7 +262,7 @@ class Sums:
 
 def _one_attention(engine: Engine) -> bool:
     """Whether prompts and decodes of a step meet in one attention kernel."""
-    return engine.mixes_phases and not engine.separate_attention
+    return engine.scheduler.mixes_phases and not engine.kernels.separate_attention
 
 
 def _only(uses: UsesOf, wanted: Callable[[Use], bool]) -> UsesOf:

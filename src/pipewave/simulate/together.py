@@ -8,7 +8,7 @@ from typing import Protocol
 from pipewave.models.expert_parallel import DEEPEP
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
-from pipewave.step import Engine, Regime
+from pipewave.step import Engine, StepGaps
 from pipewave.step.two_batch import TwoBatch
 
 Pieces = Sequence[tuple[int, int]]  # (tokens, tokens before them) of each prompt
@@ -42,9 +42,9 @@ class Grids(Protocol):
     most_requests: int
     prompt_us: float
     two_batch: TwoBatch | None
-    graph: Regime
-    pieces: Regime
-    eager: Regime
+    graph: StepGaps
+    pieces: StepGaps
+    eager: StepGaps
 
     @property
     def time(self) -> Sums:
@@ -73,8 +73,8 @@ def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
     prompts = any(pieces for _, _, pieces in ranks)
     if not prompts and table.two_batch is None:
         return _decode_seconds(table, ranks, most)
-    if graph := most <= engine.graph_limit and not prompts:
-        rows = [engine.padded(max(most, 1)) * verify] * len(ranks)
+    if graph := most <= engine.graphs.graph_limit and not prompts:
+        rows = [engine.graphs.padded(max(most, 1)) * verify] * len(ranks)
     else:
         rows = [_tokens(rank, verify) for rank in ranks]
     overlap = table.two_batch
@@ -90,8 +90,8 @@ def group_seconds(table: Grids, ranks: Sequence[Work]) -> float:
 def _decode_seconds(table: Grids, ranks: Sequence[Work], most: int) -> float:
     """The same where all ranks decode and nothing else, which most steps do."""
     engine, verify = table.engine, table.verify
-    if graph := most <= engine.graph_limit:
-        padded = engine.padded(max(most, 1)) * verify
+    if graph := most <= engine.graphs.graph_limit:
+        padded = engine.graphs.padded(max(most, 1)) * verify
         mean = _sent(engine, ranks, verify) or padded
         own = [table.own(padded, decoding, cached) for decoding, cached, _ in ranks]
     else:
@@ -105,15 +105,15 @@ def _decode_seconds(table: Grids, ranks: Sequence[Work], most: int) -> float:
     return _with_gaps(table, _regime(table, padded, graph=graph), (kernels, heat), most)
 
 
-def _regime(table: Grids, rows: int, *, graph: bool) -> Regime:
+def _regime(table: Grids, rows: int, *, graph: bool) -> StepGaps:
     """How a step is launched whose fullest rank has so many rows."""
     if graph:
         return table.graph
-    return table.pieces if rows <= table.engine.pieces_limit else table.eager
+    return table.pieces if rows <= table.engine.graphs.piecewise_limit else table.eager
 
 
 def _with_gaps(
-    table: Grids, regime: Regime, kernels: tuple[float, float], requests: int, images_us: float = 0.0
+    table: Grids, regime: StepGaps, kernels: tuple[float, float], requests: int, images_us: float = 0.0
 ) -> float:
     """Seconds of a step of these kernels (µs, and µs at the power limit), the fullest rank having so many requests."""
     busy = max(kernels[0] + regime.between_us, regime.beside_us)
@@ -123,7 +123,7 @@ def _with_gaps(
 
 def _sent(engine: Engine, ranks: Sequence[Work], verify: int) -> int:
     """Tokens of a mean rank that experts see where what only fills a graph is not sent; 0 where all is."""
-    if not (engine.masks_padding and engine.exchange.startswith(DEEPEP)):
+    if not (engine.expert_parallel.masks_padding and engine.expert_parallel.exchange.startswith(DEEPEP)):
         return 0
     return max(-(-sum(decoding for decoding, _, _ in ranks) * verify // len(ranks)), 1)
 

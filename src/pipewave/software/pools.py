@@ -17,7 +17,7 @@ from typing import Any
 
 from pipewave.errors import BadInput
 from pipewave.files import packaged
-from pipewave.software.rules import DeploymentFacts
+from pipewave.software.engine_parts import DeploymentFacts
 
 FILE = Path(__file__).parent / "deployments" / "pools.yaml"
 DYNAMO, HANDOVER = FILE.with_name("dynamo.yaml"), FILE.with_name("handover.yaml")

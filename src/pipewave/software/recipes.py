@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.files import packaged
-from pipewave.software.rules import DeploymentFacts, holds
+from pipewave.software.engine_parts import DeploymentFacts
+from pipewave.software.engine_rules import holds
 
 FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
 UNVERSIONED = FILE.with_name("unversioned.yaml")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pipewave.software.engines import Engine
-from pipewave.software.engines import find as find_engine
-from pipewave.software.loads import Load, Regime
+from pipewave.software.engine import Engine, StepGaps, StepLoad
+from pipewave.software.engine import find as find_engine
 from pipewave.step.predict import Priced, Runner, Steps
 
-__all__ = ["Engine", "Load", "Priced", "Regime", "Runner", "Steps", "find_engine"]
+__all__ = ["Engine", "Priced", "Runner", "StepGaps", "StepLoad", "Steps", "find_engine"]

@@ -25,7 +25,7 @@ from pipewave.kernels.streaming.float_product import OP, VALUE_BYTES
 from pipewave.models.kernels import Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
-from pipewave.software.engines import Engine
+from pipewave.software.engine import Engine
 
 START_US = {"wgmma": 2.5, "tcgen05": 4.7}  # of the fused kernel, by the GPU's tensor instruction
 RANK_US = 0.08  # more for each further rank
@@ -45,8 +45,8 @@ def fused_us(size: float, world: int, gpu: GPU) -> float:
 def with_fused_norms(calls: Sequence[Call], found: Predictions, gpu: GPU, engine: Engine) -> tuple[Predictions, Array]:
     """Predictions with norms inside the all-reduces before them, and which calls are launched no more."""
     gone = np.zeros(len(calls), bool)
-    most = engine.fused_norm_mib * MIB
-    if engine.setting.tp == 1 or not most:
+    most = engine.kernels.fused_norm_mib * MIB
+    if engine.facts.tp == 1 or not most:
         return found, gone
     factor = np.ones(len(calls))
     normed = {2 * call.rows * call.dim for call in calls if isinstance(call, RmsNorm) and call.fused_add}
@@ -73,8 +73,8 @@ TINY_US = 1e-6  # a kernel that runs inside another
 
 def lanes(uses: Sequence[Use], engine: Engine) -> list[int]:
     """The lane of each use: experts apart where the engine runs shared ones beside routed ones."""
-    few = all(use.call.tokens <= engine.shared_tokens for use in uses if isinstance(use.call, FusedMoe))
-    if engine.shared_experts != "overlapped" or not few:
+    few = all(use.call.tokens <= engine.kernels.shared_tokens for use in uses if isinstance(use.call, FusedMoe))
+    if engine.kernels.shared_experts != "overlapped" or not few:
         return [SIDE] * len(uses)
     return [_lane(use) for use in uses]
 
@@ -88,10 +88,10 @@ def _lane(use: Use) -> int:
 def arranged(uses: Sequence[Use], engine: Engine) -> Sequence[Use]:
     """The uses as the engine launches them: RoPE with the cache's write, a shared expert as one more routed, routers
     in its type; less those that the rows of others hold."""
-    left_out = {*engine.within_rows, *(["rope"] if engine.fused_rope else [])}
+    left_out = {*engine.kernels.included_kernels, *(["rope"] if engine.kernels.fused_rope else [])}
     uses = [use for use in uses if use.name not in left_out] if left_out else uses
-    uses = [_floating(use) for use in uses] if engine.float_routers else uses
-    if engine.shared_experts != "fused" or engine.setting.ep > 1:
+    uses = [_floating(use) for use in uses] if engine.kernels.float_routers else uses
+    if engine.kernels.shared_experts != "fused" or engine.facts.ep > 1:
         return uses
     if not any(use.name.startswith("shared_") for use in uses):
         return uses

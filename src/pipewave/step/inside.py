@@ -16,8 +16,8 @@ from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
 from pipewave.prediction.said import said_of
-from pipewave.software.engines import Engine
-from pipewave.software.rules import KernelRule
+from pipewave.software.engine import Engine
+from pipewave.software.engine_parts import KernelRule
 from pipewave.step.fusion import MIB, with_fused_norms
 from pipewave.step.kernel_rules import within_rules
 from pipewave.step.power import heat_us
@@ -61,7 +61,9 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     found, gone = with_fused_norms(calls, within_rules(calls, rules, found, gpu, engine), gpu, engine)
     launches = np.array([launches_of(call, rule) for call, rule in zip(calls, rules, strict=True)], float)
     nodes = np.ones(len(calls))  # gaps between a call's own kernels are in its measured time
-    notes = tuple(filter(None, (engine.unread, engine.substituted, fallen_back, *_notes(calls, found, rules))))
+    notes = tuple(
+        filter(None, (engine.unsupported_model, engine.substituted, fallen_back, *_notes(calls, found, rules)))
+    )
     return Kernels(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
 
 
@@ -93,18 +95,18 @@ def _rule(call: Call, engine: Engine) -> KernelRule | None:
 def _as_run(call: Call, rule: KernelRule | None, gpu: GPU, engine: Engine) -> Call:
     """The call as the engine runs it: by another implementation than its rows say, or from another stack's rows."""
     if isinstance(call, FusedMoe) and call.routing == UNSAID and not call.stack and not call.impl:
-        call = replace(call, routing=engine.routing or UNSAID)
+        call = replace(call, routing=engine.kernels.routing or UNSAID)
     if rule is None or not isinstance(call, CHOSEN):
         return call
-    call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=rule.runs or call.dtype)
-    if isinstance(call, Attention | Mla) and rule.cache and call.kv_dtype:
-        call = replace(call, kv_dtype=rule.cache)
+    call = replace(call, stack=rule.stack or None, impl=rule.impl or None, dtype=rule.runs_as_dtype or call.dtype)
+    if isinstance(call, Attention | Mla) and rule.cache_dtype and call.kv_dtype:
+        call = replace(call, kv_dtype=rule.cache_dtype)
     return replace(call, quantize=call.quantize and _pays(call, rule, gpu)) if isinstance(call, Gemm) else call
 
 
 def _pays(call: Gemm, rule: KernelRule, gpu: GPU) -> bool:
     """Whether a product pays for quantising its rows, which come in 16 bits."""
-    return rule.quantize or (rule.rescans and ACTIVATION_BYTES * call.m * call.k > MIB * gpu.l2_mb)
+    return rule.quantize_kernel or (rule.norm_reads_twice and ACTIVATION_BYTES * call.m * call.k > MIB * gpu.l2_mb)
 
 
 def _notes(calls: Sequence[Call], found: Predictions, rules: Sequence[KernelRule | None]) -> tuple[str, ...]:
@@ -130,8 +132,8 @@ def nodes_of(call: Call) -> int:
 
 def launches_of(call: Call, rule: KernelRule | None) -> int:
     """Launches whose host time equals that of a call launched kernel by kernel; a MoE layer runs much Python."""
-    if rule and rule.launches:
-        return rule.launches
+    if rule and rule.host_launches:
+        return rule.host_launches
     if isinstance(call, DeltaNet | Mamba2) and call.phase == "context":
         return SCAN_LAUNCHES if isinstance(call, DeltaNet) else MAMBA_LAUNCHES
     return MOE_LAUNCHES if isinstance(call, FusedMoe) else nodes_of(call)

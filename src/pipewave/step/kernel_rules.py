@@ -42,8 +42,8 @@ from pipewave.calls.families import Call, FusedMoe, Gemm, Mla
 from pipewave.gpus import GPU
 from pipewave.models.expert_parallel import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY, NARROW
 from pipewave.prediction.answers import Predictions
-from pipewave.software.engines import Engine
-from pipewave.software.rules import KernelRule
+from pipewave.software.engine import Engine
+from pipewave.software.engine_parts import GroupedGemmTime, KernelRule
 from pipewave.software.stack_rules import constant
 
 TILE = 128  # columns of a block
@@ -77,12 +77,11 @@ def _prompts_stay_latent(call: Call) -> TypeGuard[Mla]:
     return isinstance(call, Mla) and call.phase == "generation" and max(call.q_lens) > MOST_VERIFIED
 
 
-def masked_us(call: FusedMoe, law: Sequence[float], gpu: GPU) -> float:
-    """µs of an expert layer behind DeepEP, by (start in µs, a, b) of the law above; experts chosen at random."""
-    start_us, reading, multiplying = law
+def masked_us(call: FusedMoe, law: GroupedGemmTime, gpu: GPU) -> float:
+    """µs of an expert layer behind DeepEP, by the law of `GroupedGemmTime`; experts chosen at random."""
     active = call.experts / call.ep * (1.0 - (1.0 - call.topk / call.experts) ** call.tokens)
     read_us, multiplied_us = masked_parts(call, active, gpu)
-    return start_us + math.hypot(reading * read_us, multiplying * multiplied_us)
+    return law.start_us + math.hypot(law.read_factor * read_us, law.math_factor * multiplied_us)
 
 
 def masked_parts(call: FusedMoe, active: float, gpu: GPU) -> tuple[float, float]:
@@ -92,22 +91,22 @@ def masked_parts(call: FusedMoe, active: float, gpu: GPU) -> tuple[float, float]
     return read_us, 2e6 * each * call.tokens * call.topk / call.ep / gpu.peak_flops(call.dtype)
 
 
-def law_of(call: FusedMoe, rule: KernelRule, exchange: str) -> tuple[float, ...]:
-    """The constants of the law that answers a call; empty where none does. What a low-latency exchange sends comes
+def law_of(call: FusedMoe, rule: KernelRule, exchange: str) -> GroupedGemmTime | None:
+    """The law that answers a call; None where none does. What a low-latency exchange sends comes
     masked, as do few tokens of each rank where the exchange goes by their number."""
     fixed = {LOW_LATENCY: True, HIGH_THROUGHPUT: False}.get(exchange.removesuffix(NARROW))
     few = call.tokens <= FEW_TOKENS * call.ep if fixed is None else fixed
-    return rule.masked if few else rule.laid_out
+    return rule.masked_gemm if few else rule.contiguous_gemm
 
 
 def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
     """µs that the engine's rule for a call says it cannot do without; 0 where it says nothing."""
-    if isinstance(call, FusedMoe) and rule.blocks:
-        return every_block_us(call, rule.blocks, gpu)
-    if isinstance(call, Gemm) and rule.flops_per_clk:
-        return slow_product_us(call, rule.flops_per_clk, gpu)
-    if _prompts_stay_latent(call) and rule.flops_per_clk:
-        return slow_latent_us(call, rule.flops_per_clk, gpu)
+    if isinstance(call, FusedMoe) and rule.rows_per_expert:
+        return every_block_us(call, rule.rows_per_expert, gpu)
+    if isinstance(call, Gemm) and rule.max_flops_per_clk:
+        return slow_product_us(call, rule.max_flops_per_clk, gpu)
+    if _prompts_stay_latent(call) and rule.max_flops_per_clk:
+        return slow_latent_us(call, rule.max_flops_per_clk, gpu)
     return 0.0
 
 
@@ -116,7 +115,7 @@ def within_rules(
 ) -> Predictions:
     """Predictions as the engine's rules say its kernels run: so many times as long as the fastest that are known, never
     below what they cannot do without, and with the small kernels that come with them."""
-    factor = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.best_kernel_ratio, 1.0)
+    factor = np.where([isinstance(call, Gemm | FusedMoe) for call in calls], engine.kernels.best_kernel_ratio, 1.0)
     for i, (call, rule) in enumerate(zip(calls, rules, strict=True)):
         if rule:
             factor[i] = _ruled(call, rule, float(factor[i]), float(found.latency_us[i]), engine, gpu)
@@ -126,6 +125,6 @@ def within_rules(
 def _ruled(call: Call, rule: KernelRule, ratio: float, us: float, engine: Engine, gpu: GPU) -> float:
     """How many times its prediction of so many µs a call takes under its rule; `ratio`: without one."""
     factor = max(ratio, least_us(call, rule, gpu) / us)
-    if isinstance(call, FusedMoe) and (law := law_of(call, rule, engine.exchange)):
+    if isinstance(call, FusedMoe) and (law := law_of(call, rule, engine.expert_parallel.exchange)):
         factor = masked_us(call, law, gpu) / us
-    return factor + rule.beside * engine.beside_clk / gpu.sustained_clock_mhz / us
+    return factor + rule.extra_kernels * engine.kernels.extra_kernel_clk / gpu.sustained_clock_mhz / us

@@ -12,7 +12,7 @@ from pipewave.models.kernels import ACT, Deployment
 from pipewave.models.shard import cache_bytes as tokens_bytes
 from pipewave.models.shard import kv_bytes_per_token, padded_vocab, stage_bytes
 from pipewave.models.spec import Layer, Moe
-from pipewave.software.engines import Engine
+from pipewave.software.engine import Engine
 from pipewave.step.setting import setting_of
 
 GIB = 2**30
@@ -107,7 +107,9 @@ def _padding(moe: Moe, engine: Engine, ranks: int) -> float:
     if rule is None:
         return 0.0
     sizes = (moe.hidden, moe.inter / ranks)
-    hidden, inter = (math.ceil(size / unit) * unit / size for size, unit in zip(sizes, rule.pads, strict=True))
+    hidden, inter = (
+        math.ceil(size / unit) * unit / size for size, unit in zip(sizes, rule.weight_multiples, strict=True)
+    )
     return hidden * inter - 1.0
 
 
@@ -115,19 +117,30 @@ def budget(deployment: Deployment, gpu: GPU, engine: Engine, *, max_batched_toke
     """Memory of the fullest rank. Raises DoesNotFit when no room is left for the cache."""
     engine = engine.on(setting_of(deployment, gpu))
     parallel, total = deployment.parallel, gpu.dram_gib - DRIVER_GIB
-    tokens = max_batched_tokens or engine.max_batched_tokens
+    tokens = max_batched_tokens or engine.scheduler.max_batched_tokens
     weights = max(_stage_bytes(deployment, engine, stage) for stage in range(parallel.pp)) / GIB
-    activations = activation_bytes(deployment, tokens, min(engine.max_requests, tokens)) / GIB
-    fixed = engine.runtime_gib + engine.graph_gib
-    left, free = _LEFT[engine.memory_of](total, engine.memory_share, weights, activations, fixed)
+    activations = activation_bytes(deployment, tokens, min(engine.scheduler.max_requests, tokens)) / GIB
+    fixed = engine.memory.runtime_gib + engine.memory.graph_gib
+    left, free = _LEFT[engine.memory.memory_of](total, engine.memory.memory_share, weights, activations, fixed)
     if left <= 0:
         raise DoesNotFit(_too_large(deployment, gpu, weights, activations + fixed, total - free), field="gpu")
-    rule = engine.states
-    pool = left * rule.share if deployment.model.has(Recurrent) else 0.0
+    rule = engine.memory.states
+    pool = left * rule.pool_share if deployment.model.has(Recurrent) else 0.0
     per_token = kv_bytes_per_token(deployment.model, parallel, deployment.kv_dtype)
     per_token = per_token or deployment.state_bytes / (deployment.model.max_length or UNBOUNDED) or ACT
-    tokens = int((left - pool) * GIB / (per_token * engine.page_size)) * engine.page_size
-    return Budget(total, weights, activations, fixed, left, free, tokens, engine.windows_once, pool, rule.room)
+    tokens = int((left - pool) * GIB / (per_token * engine.memory.page_size)) * engine.memory.page_size
+    return Budget(
+        total,
+        weights,
+        activations,
+        fixed,
+        left,
+        free,
+        tokens,
+        engine.memory.frees_window_pages,
+        pool,
+        rule.free_to_admit,
+    )
 
 
 def _of_whole(total: float, share: float, weights: float, activations: float, fixed: float) -> tuple[float, float]:

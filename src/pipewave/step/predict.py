@@ -15,9 +15,8 @@ from pipewave.models.expert_parallel import MOVED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
-from pipewave.software.engines import Engine
+from pipewave.software.engine import Engine, StepLoad
 from pipewave.software.host import Host
-from pipewave.software.loads import Load
 from pipewave.step.fusion import EXCHANGED, arranged, lanes, overlapped_us
 from pipewave.step.inside import Kernels, inside
 from pipewave.step.setting import setting_of
@@ -39,7 +38,7 @@ class Steps:
     families: dict[str, Array]
     gaps: dict[str, Array]
     basis: dict[str, Array]  # share of the kernels' time that rests on each kind of evidence
-    load: Load
+    load: StepLoad
     notes: tuple[str, ...] = ()  # what predictions say of their kernels: substitutions, calibrations
 
 
@@ -73,27 +72,27 @@ class Runner:
         split = deployment.parallel
         set_up = replace(
             deployment,
-            page_size=engine.page_size,
+            page_size=engine.memory.page_size,
             nodes=_hosts(split.tp, gpu),
             group_nodes=_hosts(split.group, gpu),
-            compiled=engine.compiled,
-            separate_attention=engine.separate_attention,
-            one_head_norm=engine.one_head_norm,
-            expands_from=engine.expands_from,
-            exchange=engine.exchange,
-            state_width=engine.states.width,
+            compiled=engine.graphs.compiled,
+            separate_attention=engine.kernels.separate_attention,
+            one_head_norm=engine.kernels.one_head_norm,
+            expands_from=engine.kernels.expands_from,
+            exchange=engine.expert_parallel.exchange,
+            state_width=engine.memory.states.element_bytes,
         )
         return cls(set_up, gpu, engine)
 
     def hosted(self, host: Host) -> Runner:
         """The same behind another host: what the engine does on one takes as much longer as that one is slower."""
         factor = host.slower(min(self.deployment.parallel.world, self.gpu.gpus_per_node), 1)
-        return replace(self, engine=self.engine.hosted(factor, factor))
+        return replace(self, engine=self.engine.on_host(factor, factor))
 
     def batch(self, q_lens: Sequence[int], kv_lens: Sequence[int]) -> Batch:
         """A batch as the engine runs it: decode padded to a captured graph size."""
         batch = Batch.of(q_lens, kv_lens)
-        return replace(batch, padded=self.engine.padded(batch.requests)) if batch.is_decode else batch
+        return replace(batch, padded=self.engine.graphs.padded(batch.requests)) if batch.is_decode else batch
 
     def steps(self, batches: Sequence[Batch]) -> Steps:
         """Predict many iterations at once."""
@@ -190,13 +189,13 @@ class Runner:
         busy = overlap.busy(computing, exchanging, tokens)
         return np.asarray(np.where(exchanging > 0.0, computing + exchanging - busy, 0.0))
 
-    def _load(self, batches: Sequence[Batch], sums: Sequence[Array]) -> Load:
+    def _load(self, batches: Sequence[Batch], sums: Sequence[Array]) -> StepLoad:
         requests = np.array([batch.requests for batch in batches], float)
         rows = np.array([batch.rows for batch in batches], float)
-        graph = np.array([batch.is_decode and batch.requests <= self.engine.graph_limit for batch in batches])
+        graph = np.array([batch.is_decode and batch.requests <= self.engine.graphs.graph_limit for batch in batches])
         kernels, heat, nodes, launches = sums
         layers = np.full_like(rows, len(self.deployment.model.layers))
-        return Load(kernels, heat, nodes, launches, requests, rows, graph, layers)
+        return StepLoad(kernels, heat, nodes, launches, requests, rows, graph, layers)
 
 
 def _hosts(ranks: int, gpu: GPU) -> int:

@@ -8,7 +8,7 @@ from pipewave.gpus import GPU
 from pipewave.models.attention_spec import Mla, Recurrent
 from pipewave.models.kernels import Deployment
 from pipewave.models.spec import ModelSpec
-from pipewave.software.rules import DeploymentFacts
+from pipewave.software.engine_parts import DeploymentFacts
 
 
 def setting_of(deployment: Deployment, gpu: GPU) -> DeploymentFacts:

@@ -19,7 +19,7 @@ from pipewave.gpus import GPU
 from pipewave.models.expert_parallel import DEEPEP, FEW_TOKENS, LOW_LATENCY, NARROW
 from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
-from pipewave.software.engines import Engine
+from pipewave.software.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,23 @@ class TwoBatch:
 
 def two_batch(engine: Engine, gpu: GPU, layers: int) -> TwoBatch | None:
     """The overlap of an engine on a GPU, None where steps are not cut. Raises BadInput where nothing could overlap."""
-    if not engine.two_batch:
+    if not engine.expert_parallel.two_batch:
         return None
-    if engine.setting.dp > 1 and not engine.two_batch_prompt:
+    if engine.facts.dp > 1 and not engine.expert_parallel.two_batch_prompt:
         raise BadInput(f"two_batch_overlap: {engine.name} {engine.version} has none", field="two_batch_overlap")
-    way = engine.exchange.removesuffix(NARROW)
-    if engine.setting.dp == 1 or not way.startswith(DEEPEP):
+    way = engine.expert_parallel.exchange.removesuffix(NARROW)
+    if engine.facts.dp == 1 or not way.startswith(DEEPEP):
         raise BadInput(
             "two_batch_overlap: engines overlap DeepEP's exchange alone; give dp, ep and one of its backends",
             field="two_batch_overlap",
         )
-    return TwoBatch(engine.two_batch_prompt, engine.two_batch_decode, layers, way, engine.exchange_sms / gpu.sms)
+    return TwoBatch(
+        engine.expert_parallel.two_batch_prompt,
+        engine.expert_parallel.two_batch_decode,
+        layers,
+        way,
+        engine.expert_parallel.exchange_sms / gpu.sms,
+    )
 
 
 def halved(batch: Batch) -> Batch:

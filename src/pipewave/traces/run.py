@@ -16,8 +16,8 @@ from pipewave.kernels.streaming.argmax import OP as ARGMAX
 from pipewave.kernels.streaming.sampling_profile import as_run
 from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.kernels import Batch, Deployment, Use
-from pipewave.software.engines import Engine
-from pipewave.software.engines import find as find_engine
+from pipewave.software.engine import Engine
+from pipewave.software.engine import find as find_engine
 from pipewave.traces import operators
 from pipewave.traces.align import align
 from pipewave.traces.cached import Where, cached_tokens, in_a_row, with_cached
@@ -194,7 +194,7 @@ def _batch(found: Lengths, members: Sequence[Group], engine: Engine) -> Batch:
     """A decode step inside a CUDA graph is padded to a captured size; kernels of a graph have no operators."""
     batch = Batch.of(found.q_lens, found.kv_lens)
     in_graph = any(one.kind.role == "attention" and not one.head.ops for one in members)
-    return replace(batch, padded=engine.padded(batch.requests)) if batch.is_decode and in_graph else batch
+    return replace(batch, padded=engine.graphs.padded(batch.requests)) if batch.is_decode and in_graph else batch
 
 
 def _noted(one: Shaped | None, found: Lengths) -> Shaped | None:

@@ -13,8 +13,7 @@ from pipewave.kernels import Family, registered
 from pipewave.models import load, names
 from pipewave.models.summary import summary
 from pipewave.planning.prices import prices
-from pipewave.software import rules as engine_rules
-from pipewave.software import stacks
+from pipewave.software import engine_rules, stacks
 from pipewave.web import limits, tuner
 from pipewave.web.gpu import numbers
 from pipewave.web.kernel import sweepable

@@ -75,7 +75,9 @@ def _phases(query: ServeQuery) -> tuple[Runner, dict[str, Batch]]:
     parallel = Parallel(query.tp, query.pp, query.ep)
     deployment = Deployment(model_of(query.model), parallel, cache_dtype(query.kv_cache_dtype))
     runner = Runner.of(deployment, gpu_of(query.gpu, query.what_if), engine)
-    run = Uniform(query.batch, query.input_len, query.output_len, query.max_num_batched_tokens, engine.mixes_phases)
+    run = Uniform(
+        query.batch, query.input_len, query.output_len, query.max_num_batched_tokens, engine.scheduler.mixes_phases
+    )
     half = query.input_len + (query.output_len + 1) // 2
     decode = runner.batch([1] * query.batch, [half] * query.batch)
     return runner, {"prefill": runner.batch(*run.plan().lengths(0)), "decode": decode}

@@ -81,7 +81,9 @@ def _workload(query: TraceQuery) -> Workload:
         return Workload(None, given, engine)
     spec, parallel = model_of(query.model), Parallel(query.tp, 1, query.ep)
     parallel.check(spec)
-    return Workload(Deployment(spec, parallel, cache_dtype(query.kv_cache_dtype), engine.page_size), given, engine)
+    return Workload(
+        Deployment(spec, parallel, cache_dtype(query.kv_cache_dtype), engine.memory.page_size), given, engine
+    )
 
 
 def _lens(name: str, text: str) -> tuple[int, ...]:
