@@ -1,0 +1,395 @@
+"""Watts, joules and clocks of one kernel at a time, by the board's counter: `python -m lab.board_energy --out FILE`.
+
+Each call runs back to back from a CUDA graph: 1 s until it is steady, then 1.5 s that count. The same rows say how far
+a card and a day differ: time of the first 30 ms after a rest (`burst_us`) beside the steady time. Needs torch and an
+NVIDIA GPU; NVML is asked through ctypes. Nothing of the card is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SETTLE_S, COUNT_S, REST_S, BURST_S = 1.0, 1.5, 0.4, 0.03
+MIB = 1 << 20
+Case = dict[str, Any]
+Launch = Callable[[], object]
+
+
+class Board:
+    """What NVML says of the first GPU."""
+
+    CLOCK_SM, CLOCK_MEM = 1, 2
+
+    def __init__(self) -> None:
+        self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        self._nvml.nvmlInit_v2()
+        self._handle = ctypes.c_void_p()
+        self._ask("nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(self._handle), handle=False)
+
+    def _ask(self, name: str, *args: Any, handle: bool = True) -> None:
+        status = getattr(self._nvml, name)(*((self._handle,) if handle else ()), *args)
+        if status:
+            raise OSError(f"{name}: NVML status {status}")
+
+    def _number(self, name: str, *args: Any, kind: Any = ctypes.c_uint) -> int:
+        value = kind()
+        self._ask(name, *args, ctypes.byref(value))
+        return int(value.value)
+
+    def joules(self) -> float:
+        """Since the driver was loaded; whole board."""
+        return self._number("nvmlDeviceGetTotalEnergyConsumption", kind=ctypes.c_ulonglong) / 1e3
+
+    def state(self) -> dict[str, float]:
+        """Clocks, power (a mean over the last second), temperature and why clocks are held back."""
+        return {
+            "sm_mhz": self._number("nvmlDeviceGetClockInfo", self.CLOCK_SM),
+            "mem_mhz": self._number("nvmlDeviceGetClockInfo", self.CLOCK_MEM),
+            "power_w": self._number("nvmlDeviceGetPowerUsage") / 1e3,
+            "temp_c": self._number("nvmlDeviceGetTemperature", 0),
+            "reasons": self._number("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong),
+        }
+
+    def card(self) -> dict[str, Any]:
+        """Name, power limit and a short hash that tells cards of one model apart."""
+        text = ctypes.create_string_buffer(96)
+        self._ask("nvmlDeviceGetUUID", text, 96)
+        tag = hashlib.sha256(text.value).hexdigest()[:8]
+        self._ask("nvmlDeviceGetName", text, 96)
+        name = text.value.decode()
+        limit = self._number("nvmlDeviceGetEnforcedPowerLimit") / 1e3
+        return {"gpu": name, "card": tag, "power_limit_w": limit}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A call as the contract writes it, what its operands hold, and a function that launches it `copies` times."""
+
+    case: Case
+    launch: Launch
+    copies: int = 1  # of operands that take turns, so that weights come from DRAM
+    data: str = "random"
+
+
+def filled(data: str, *shape: int, dtype: Any = None) -> Any:
+    """A tensor of normal numbers, of zeros, or of one constant."""
+    import torch
+
+    dtype = dtype or torch.bfloat16
+    if data == "zeros":
+        return torch.zeros(shape, device="cuda", dtype=torch.bfloat16).to(dtype)
+    if data == "constant":
+        return torch.full(shape, 0.01, device="cuda", dtype=torch.bfloat16).to(dtype)
+    return torch.randn(shape, device="cuda", dtype=torch.bfloat16).to(dtype)
+
+
+def turns(bytes_each: float) -> int:
+    """Sets of weights that together exceed the L2 several times; one where a single set does."""
+    return max(1, min(32, int(256 * MIB // max(bytes_each, 1.0)))) if bytes_each < 128 * MIB else 1
+
+
+def gemm(m: int, n: int, k: int, dtype: str = "bf16", data: str = "random") -> Subject:
+    """A product as vLLM calls it: cuBLAS for 16-bit types, `_scaled_mm` with a scale a row for fp8."""
+    import torch
+
+    case: Case = {"kernel": "gemm", "m": m, "n": n, "k": k, "dtype": dtype}
+    size = 1 if dtype in ("fp8", "int8") else 2
+    copies = turns(float(n * k * size))
+    if dtype == "fp8":
+        x = filled(data, m, k, dtype=torch.float8_e4m3fn)
+        ws = [filled(data, n, k, dtype=torch.float8_e4m3fn) for _ in range(copies)]
+        sx, sw = torch.ones(m, 1, device="cuda"), torch.ones(1, n, device="cuda")
+
+        def run() -> None:
+            for w in ws:
+                torch._scaled_mm(x, w.t(), scale_a=sx, scale_b=sw, out_dtype=torch.bfloat16, use_fast_accum=True)
+    elif dtype == "int8":
+        x8 = torch.randint(-127, 127, (m, k), device="cuda", dtype=torch.int8)
+        ws = [torch.randint(-127, 127, (n, k), device="cuda", dtype=torch.int8) for _ in range(copies)]
+
+        def run() -> None:
+            for w in ws:
+                torch._int_mm(x8, w.t())
+    else:
+        kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+        x, out = filled(data, m, k, dtype=kind), filled("zeros", m, n, dtype=kind)
+        ws = [filled(data, n, k, dtype=kind) for _ in range(copies)]
+
+        def run() -> None:
+            for w in ws:
+                torch.mm(x, w.t(), out=out)
+
+    return Subject(case, run, copies, data)
+
+
+def attention(batch: int, q: int, kv: int, heads: int, kv_heads: int, backend: str = "cudnn") -> Subject:
+    """Prefill (q = kv) or decode (q = 1), causal, head width 128."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kind = SDPBackend.CUDNN_ATTENTION if backend == "cudnn" else SDPBackend.FLASH_ATTENTION
+    queries = filled("random", batch, heads, q, 128)
+    copies = turns(float(batch * kv_heads * kv * 128 * 4)) if q == 1 else 1
+    caches = [[filled("random", batch, kv_heads, kv, 128) for _ in range(2)] for _ in range(copies)]
+
+    def run() -> None:
+        with sdpa_kernel(kind):
+            for k, v in caches:
+                torch.nn.functional.scaled_dot_product_attention(
+                    queries, k, v, is_causal=q > 1, enable_gqa=heads != kv_heads
+                )
+
+    case = {"kernel": "attention", "q_lens": [q] * batch, "kv_lens": [kv] * batch, "heads": heads}
+    return Subject(case | {"kv_heads": kv_heads, "head_dim": 128, "dtype": "bf16", "impl": backend}, run, copies)
+
+
+def experts(tokens: int, count: int, topk: int, hidden: int, inter: int) -> Subject:
+    """Both grouped products of a mixture of experts, tokens spread evenly."""
+    import torch
+
+    rows = tokens * topk
+    each = torch.full((count,), rows // count, device="cuda", dtype=torch.int32)
+    each[: rows % count] += 1
+    ends = each.cumsum(0).to(torch.int32)
+    x, y = filled("random", rows, hidden), filled("random", rows, inter)
+    up = filled("random", count, 2 * inter, hidden).transpose(1, 2)
+    down = filled("random", count, hidden, inter).transpose(1, 2)
+
+    def run() -> None:
+        torch._grouped_mm(x, up, offs=ends)
+        torch._grouped_mm(y, down, offs=ends)
+
+    case = {"kernel": "fused_moe", "tokens": tokens, "experts": count, "topk": topk, "hidden": hidden}
+    return Subject(case | {"inter": inter, "routing": "balanced", "dtype": "bf16", "impl": "grouped_mm"}, run)
+
+
+def norm(rows: int, dim: int) -> Subject:
+    """RMSNorm."""
+    import torch
+
+    weight = filled("random", dim)
+    copies = turns(float(rows * dim * 4))
+    xs = [filled("random", rows, dim) for _ in range(copies)]
+
+    def run() -> None:
+        for x in xs:
+            torch.nn.functional.rms_norm(x, (dim,), weight, 1e-6)
+
+    return Subject({"kernel": "rmsnorm", "rows": rows, "dim": dim, "dtype": "bf16"}, run, copies)
+
+
+def stream(read: int, written: int) -> Subject:
+    """A copy, a sum or a fill of so many bytes."""
+    import torch
+
+    source = torch.randn(max(read, written) // 4, device="cuda")
+    target, total = torch.empty_like(source), torch.empty((), device="cuda")
+    run: Launch
+    if not read:
+        run = target.zero_
+    elif not written:
+        run = lambda: torch.sum(source, dim=0, out=total)  # noqa: E731
+    else:
+        run = lambda: target.copy_(source)  # noqa: E731
+    return Subject({"kernel": "elementwise", "bytes_read": read, "bytes_written": written}, run)
+
+
+def subjects() -> Iterator[Callable[[], Subject]]:
+    """Makers of all calls, short ones and long ones in turn, so that a card neither heats nor cools on the whole."""
+    shapes = [
+        (8192, 8192, 8192), (64, 14336, 4096), (4096, 4096, 4096), (1, 14336, 4096), (1024, 4096, 4096),
+        (16, 14336, 4096), (2048, 28672, 8192), (256, 4096, 4096), (128, 128256, 4096), (64, 4096, 4096),
+        (512, 512, 512), (8192, 1024, 8192),
+    ]  # fmt: skip
+    yield from (lambda s=s: gemm(*s) for s in shapes)
+    yield from (lambda s=s: gemm(*s, "fp8") for s in (shapes[0], shapes[1], shapes[4], shapes[3], shapes[6]))
+    yield lambda: gemm(8192, 8192, 8192, "fp16")
+    yield lambda: gemm(8192, 8192, 8192, "int8")
+    yield from (lambda d=d: gemm(8192, 8192, 8192, "bf16", d) for d in ("zeros", "constant"))
+    yield lambda: gemm(64, 14336, 4096, "bf16", "zeros")
+    yield lambda: gemm(8192, 8192, 8192, "fp8", "constant")
+    for batch, length in ((4, 4096), (1, 16384), (16, 1024), (64, 256)):
+        yield lambda b=batch, n=length: attention(b, n, n, 32, 8)
+    yield lambda: attention(4, 4096, 4096, 32, 32, "flash")
+    for batch, length in ((64, 4096), (256, 1024), (8, 16384), (1, 65536)):
+        yield lambda b=batch, n=length: attention(b, 1, n, 32, 8, "flash")
+    for tokens in (8192, 512, 64, 8):
+        yield lambda t=tokens: experts(t, 128, 8, 2048, 768)
+    yield lambda: experts(2048, 8, 2, 4096, 14336)
+    yield from (lambda s=s: norm(*s) for s in ((8192, 8192), (512, 4096), (64, 4096), (1, 4096)))
+    for read, written in (
+        (1 << 30, 1 << 30),
+        (1 << 30, 0),
+        (0, 1 << 30),
+        (16 * MIB, 16 * MIB),
+        (MIB, MIB),
+        (4096, 4096),
+    ):
+        yield lambda r=read, w=written: stream(r, w)
+
+
+def captured(launch: Launch, least_s: float = 0.004) -> tuple[Any, int]:
+    """A CUDA graph of as many launches as fill `least_s`, and their number."""
+    import torch
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            launch()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    launch()
+    torch.cuda.synchronize()
+    number = max(1, min(500, int(least_s / max(time.perf_counter() - began, 2e-6))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(number):
+            launch()
+    return graph, number
+
+
+def tick(graph: Any, board: Board, each_s: float) -> tuple[float, float]:
+    """Seconds and joules at the moment at which the counter moves (ten times a second). The GPU stays busy meanwhile:
+    replays are queued first, since the counter is slow to read and a launch would wait for it."""
+    for _ in range(max(4, int(0.25 / each_s))):
+        graph.replay()
+    first = board.joules()
+    while (now := board.joules()) == first:
+        pass
+    return time.perf_counter(), now
+
+
+def replayed(graph: Any, seconds: float, board: Board | None = None) -> tuple[int, float, list[dict[str, float]]]:
+    """Replays for so long, two always queued: their number, seconds, and the board's states."""
+    import torch
+
+    events = [torch.cuda.Event() for _ in range(2)]
+    states, count, began = [], 0, time.perf_counter()
+    next_state = began + 0.1
+    while time.perf_counter() - began < seconds:
+        event = events[count % 2]
+        if count >= 2:
+            event.synchronize()
+        graph.replay()
+        event.record()
+        count += 1
+        if board and time.perf_counter() > next_state:
+            states.append(board.state())
+            next_state += 0.1
+    torch.cuda.synchronize()
+    return count, time.perf_counter() - began, states
+
+
+def median(values: list[float]) -> float:
+    """The middle one; 0 of none."""
+    return sorted(values)[len(values) // 2] if values else 0.0
+
+
+def row(subject: Subject, board: Board) -> dict[str, Any]:
+    """One call measured."""
+    import torch
+
+    graph, number = captured(subject.launch)
+    calls = number * subject.copies
+    time.sleep(REST_S)
+    replays, seconds, _ = replayed(graph, BURST_S)
+    burst = seconds / replays / calls
+    replayed(graph, SETTLE_S)
+    replay_s = burst * calls
+    begin, before = tick(graph, board, replay_s)
+    replays, seconds, states = replayed(graph, COUNT_S, board)
+    end, after = tick(graph, board, replay_s)
+    torch.cuda.synchronize()
+    replays, seconds, _ = replayed(graph, 0.3)
+    each, watts = seconds / replays / calls, (after - before) / (end - begin)
+    return {
+        "case": subject.case, "data": subject.data, "copies": subject.copies,
+        "burst_us": round(1e6 * burst, 3), "latency_us": round(1e6 * each, 3),
+        "power_w": round(watts, 1), "joules_per_call": watts * each,
+        **{name: median([s[name] for s in states]) for name in ("sm_mhz", "mem_mhz", "temp_c", "reasons")},
+    }  # fmt: skip
+
+
+def duty(board: Board, busy_s: float, idle_s: float) -> dict[str, Any]:
+    """Products with rests between them: what a gap draws."""
+    subject = gemm(4096, 4096, 4096)
+    graph, _ = captured(subject.launch, busy_s)
+    count, begin, before = 0, 0.0, 0.0
+    start = time.perf_counter()
+    import torch
+
+    while time.perf_counter() - start < SETTLE_S + 3.0:
+        if not begin and time.perf_counter() - start > SETTLE_S:
+            begin, before = time.perf_counter(), board.joules()
+        graph.replay()
+        torch.cuda.synchronize()
+        time.sleep(idle_s)
+        count += bool(begin)
+    elapsed, spent = time.perf_counter() - begin, board.joules() - before
+    replays, seconds, _ = replayed(graph, 0.2)
+    share = count * seconds / replays / elapsed
+    return {"busy_s": busy_s, "idle_s": idle_s, "busy_share": round(share, 4), "power_w": round(spent / elapsed, 1)}
+
+
+def series(board: Board, launch: Launch | None, seconds: float, step_s: float = 0.05) -> list[dict[str, float]]:
+    """Time of a call, clocks and joules each `step_s`, from a rested card; without a call, of an idle one."""
+    graph, number = captured(launch) if launch else (None, 1)
+    if launch:
+        time.sleep(4.0)
+    began, found = time.perf_counter(), []
+    while time.perf_counter() - began < seconds:
+        first, at = board.joules(), time.perf_counter()
+        if graph:
+            replays, elapsed, _ = replayed(graph, step_s)
+            each = 1e6 * elapsed / replays / number
+        else:
+            time.sleep(step_s)
+            each = 0.0
+        spent = time.perf_counter() - at
+        found.append({"s": round(at - began, 3), "us": round(each, 2), "joules": round(board.joules() - first, 3),
+                      "over_s": round(spent, 4), **board.state()})  # fmt: skip
+    return found
+
+
+def main() -> None:
+    """Measure all of it; a call that this torch cannot run says why in its row."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=10_000, help="only the first calls")
+    options = parser.parse_args()
+    board = Board()
+    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), **board.card(), "torch": torch.__version__}
+    found["idle"] = series(board, None, 3.0, 0.5)
+    torch.zeros(1, device="cuda")
+    found["idle_with_context"] = series(board, None, 3.0, 0.5)
+    found["rows"] = []
+    for make in list(subjects())[: options.limit]:
+        try:
+            found["rows"].append(row(make(), board))
+        except (RuntimeError, AttributeError, TypeError) as problem:
+            found["rows"].append({"error": f"{type(problem).__name__}: {str(problem)[:200]}"})
+        torch.cuda.empty_cache()
+        options.out.write_text(json.dumps(found))
+    found["duty"] = [duty(board, *each) for each in ((0.01, 0.01), (0.005, 0.02), (0.002, 0.05))]
+    long = attention(1, 16384, 16384, 32, 8)
+    found["series"] = {
+        "gemm_bf16": series(board, gemm(8192, 8192, 8192).launch, 8.0),
+        "gemm_fp8": series(board, gemm(8192, 8192, 8192, "fp8").launch, 6.0),
+        "prefill": series(board, long.launch, 6.0),
+        "after_load": series(board, None, 20.0, 0.5),
+    }
+    options.out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
