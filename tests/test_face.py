@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import pipewave as pw
 from pipewave.cli import build
-from pipewave.cli.spelling import spelled
+from pipewave.cli.command import first_line, read
 
 TRACE = Path(__file__).parents[1] / "data/measured/h200/traces/trace-Llama-3.1-8B-tp1-4layers-eager-decode.json.gz"
 
@@ -57,16 +56,14 @@ def test_every_public_method_says_what_it_takes_and_gives(method: Any) -> None:
     assert [name for name in taken if not re.search(rf"^    \**{name}: \S", told, re.MULTILINE)] == []
 
 
-@pytest.mark.parametrize("command", sorted(typer.main.get_command(build()).commands))  # type: ignore[attr-defined]
+@pytest.mark.parametrize("command", sorted(build().commands))
 def test_every_command_says_what_it_does_and_what_its_options_take(command: str) -> None:
     """Commands of a group too; the kernels of `predict` take the fields of calls, which the contract describes."""
-    found = [typer.main.get_command(build()).commands[command]]  # type: ignore[attr-defined]
+    found = [build().command(command)]
     while found:
         one = found.pop()
         assert one.help, f"{one.name}: no description"
-        silent = [
-            each.name for each in one.params if not getattr(each, "help", "-") and not getattr(each, "hidden", False)
-        ]
+        silent = [each.name for each in one.params if not (each.help or each.hidden)]
         assert silent == [], f"{one.name}: options without help"
         found += list(getattr(one, "commands", {}).values()) if command != "predict" else []
 
@@ -104,10 +101,15 @@ def test_json_is_asked_for_in_one_way(words: list[str]) -> None:
 
 
 def test_commands_that_only_know_json_take_the_format_too() -> None:
-    words = ["estimate", "--model", "x", "--format", "json"]
-    assert spelled(build(), words) == ["estimate", "--model", "x", "--json"]
-    assert spelled(build(), ["estimate", "--format=json"]) == ["estimate", "--json"]
-    assert spelled(build(), ["trace", "a.json", "--json"]) == ["trace", "a.json", "--format", "json"]
+    params = {name: build().command(name).params for name in ("plan", "trace")}
+    needed = ["--model", "x", "--gpus", "H200", "--isl", "1", "--osl", "1"]
+    for words in (["--format", "json"], ["--format=json"], ["--json"]):
+        assert read([*needed, *words], params["plan"])["as_json"] is True
+    assert read(["a.json", "--json"], params["trace"])["form"] == "json"
+
+
+def test_the_list_of_commands_says_of_each_what_it_says_of_itself() -> None:
+    assert {name: first_line(one.help) for name, one in build().commands.items()} == build().lines()
 
 
 def test_the_version_is_told() -> None:

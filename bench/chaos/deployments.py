@@ -5,9 +5,11 @@ Areas of `bench.chaos.inputs`, which asks them.
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -123,20 +125,14 @@ def configs(pick: random.Random, folder: Path) -> Iterator[Question]:
 
 
 def run(words: list[str]) -> Any:
-    """What a command prints as JSON; raises what it raises, and PipewaveError where it ends with a usage error."""
-    from typer.testing import CliRunner
-
+    """What a command prints as JSON; raises what it raises."""
     from pipewave.cli import build
-    from pipewave.cli.spelling import spelled
-    from pipewave.errors import BadInput
 
-    done = CliRunner().invoke(build(), spelled(build(), words))
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    if done.exit_code:
-        assert done.exit_code == 2, f"exit code {done.exit_code}: {done.output[-200:]}"
-        raise BadInput(done.output[-200:], field=None)
-    return json.loads(done.stdout, parse_constant=_no_number)
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        status = build().run(words)
+    assert status == 0, f"exit code {status}: {printed.getvalue()[-200:]}"
+    return json.loads(printed.getvalue(), parse_constant=_no_number)
 
 
 def _words(given: Options) -> list[str]:

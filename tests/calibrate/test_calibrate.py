@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import pipewave as pw
 from bench.chaos import silent
@@ -24,6 +23,7 @@ from pipewave.nets.calibration.file import load
 from pipewave.nets.calibration.process import left_out, likeliest
 from pipewave.simulate.estimate import estimate
 from pipewave.simulate.stream import answer_lines
+from tests.command_line import CliRunner
 
 GPU = "H200"
 CALL = pw.gemm(2048, 4096, 4096)

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import pipewave as pw
 from pipewave.calls import families as calls
@@ -36,6 +35,7 @@ from pipewave.prediction.jsonl import answer_stream
 from pipewave.traces.group import group
 from pipewave.traces.names import kind_of
 from pipewave.traces.operators import read
+from tests.command_line import CliRunner
 
 NAME = "void toy::prefix_scan_kernel<float>(float*)"
 
@@ -161,7 +161,7 @@ def test_built_in_families_and_call_classes_agree() -> None:
 
 def test_a_command_about_a_kernel_loads_no_other_family() -> None:
     asked = ["predict", "gemm", "4096", "4096", "4096"]
-    code = f"import sys; from pipewave.cli import build; build()({asked}, standalone_mode=False); print(*sys.modules)"
+    code = f"import sys; from pipewave.cli import build; build().run({asked}); print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     loaded = {name.split(".")[2] for name in shown.split() if name.startswith("pipewave.kernels.")}
     assert "gemm" in loaded and not loaded & {"attention", "moe", "recurrent", "collective", "expert_exchange"}

@@ -6,25 +6,23 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
+from pipewave.cli import build
 from pipewave.cli import measure as command
+from pipewave.cli.command import Group
 from pipewave.errors import MissingExtra, PipewaveError
 from pipewave.measure import __main__ as room
 from pipewave.measure import collectives, microbench, rows
+from tests.command_line import CliRunner
 
 
 @pytest.fixture
-def app() -> typer.Typer:
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    command.register(app)
-    return app
+def app() -> Group:
+    return build()
 
 
 def test_a_plan_on_the_fake_device_fills_a_store_and_sums_up(
-    app: typer.Typer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    app: Group, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "rows"
     arguments = ["measure", "--store", str(store), "--families", "attention", "--limit", "12", "--device", "fake"]
@@ -39,10 +37,10 @@ def test_a_plan_on_the_fake_device_fills_a_store_and_sums_up(
     assert "nothing measured; 0 left" in told
 
 
-def test_every_argument_of_the_room_has_its_option(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_argument_of_the_room_has_its_option(app: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = {"help", "compile_only"}
     given: dict[str, object] = vars(room.arguments(["--store", "x"]))
-    parameters = {p.name for p in typer.main.get_command(app).commands["measure"].params}  # type: ignore[attr-defined]
+    parameters = {p.name for p in app.command("measure").params}
     assert set(given) - hidden == parameters - hidden
     seen: list[list[str]] = []
     monkeypatch.setattr(room, "main", lambda argv: seen.append(argv) or 3)
@@ -51,7 +49,7 @@ def test_every_argument_of_the_room_has_its_option(app: typer.Typer, monkeypatch
 
 
 def test_without_torch_or_a_gpu_the_error_says_what_to_install(
-    app: typer.Typer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    app: Group, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["measure", "--store", str(tmp_path / "rows")])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from pipewave.cli import build
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
 from pipewave.prediction.said import by_gpu
+from tests.command_line import CliRunner
 
 COMMAND = ["plan", "--model", "Qwen3-30B-A3B-FP8", "--isl", "512", "--osl", "64", "--tp", "1,2", "--max-num-seqs", "8"]
 GPUS = "T4,A10,A30,A100,RTX A6000,V100,H100,H200,B200"

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput
@@ -20,6 +19,7 @@ from pipewave.report.svg import Axis
 from pipewave.web.kernel import KernelQuery, kernel_answer
 from pipewave.web.planning import PlanQuery, plan_answer
 from pipewave.web.serving import ServeQuery, serve_answer
+from tests.command_line import CliRunner
 
 TRACE = Path(__file__).parents[2] / "data/measured/h200/traces/trace-Llama-3.1-8B-tp1-4layers-eager-decode.json.gz"
 EVIL = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"

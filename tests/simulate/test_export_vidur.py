@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import pipewave as pw
 from pipewave.cli import build
@@ -15,6 +14,7 @@ from pipewave.errors import BadInput
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.simulate.vidur import export
+from tests.command_line import CliRunner
 
 PROFILES = Path(os.environ.get("PIPEWAVE_DATA", "../shared/data")) / "vidur" / "profiling"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
 from pipewave.simulate.answers import answer
 from pipewave.simulate.cases import from_dict
 from pipewave.simulate.stream import answer_lines, answer_stream
+from tests.command_line import CliRunner
 
 BASE: dict[str, Any] = {"model": "Qwen3-0.6B", "gpu": "H100", "isl": 500, "osl": 40, "concurrency": 4}
 MEANS = ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s")

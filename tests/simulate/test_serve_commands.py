@@ -8,17 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from pipewave.cli import estimate, model, planning, serve, step, workload
+from pipewave.cli import build
 from pipewave.errors import PipewaveError
+from tests.command_line import CliRunner
 
-app = typer.Typer()
-for command in (step, estimate, workload, serve):
-    command.register(app)
-model.register(app)
-planning.register(app)
+app = build()
 
 STATIC = ["--batch", "8", "--input-len", "512", "--output-len", "32"]
 

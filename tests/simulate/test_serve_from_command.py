@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField
@@ -16,6 +15,7 @@ from pipewave.models.precision import FP8
 from pipewave.simulate import client_command, server_command, server_options
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
+from tests.command_line import CliRunner
 
 VLLM = """vllm serve meta-llama/Llama-3.1-70B-Instruct --host 0.0.0.0 --port 8000 \\
   --tensor-parallel-size 4 --max-num-seqs=64 --max-num-batched-tokens 4096 --gpu-memory-utilization 0.9 \\

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 import pipewave as pw
 from pipewave.cli import build
@@ -13,6 +12,7 @@ from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.front import INSIDE, of
+from tests.command_line import CliRunner
 
 MODEL, GPU = "Llama-3.1-8B", "H200"
 EQUAL = ["--isl", "1000", "--osl", "100", "--concurrency", "16", "--num-prompts", "160"]

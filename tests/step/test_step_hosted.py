@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from pipewave.cli import build
 from pipewave.errors import BadInput
@@ -16,6 +15,7 @@ from pipewave.prediction.said import merged
 from pipewave.simulate import estimate
 from pipewave.software.host import Host, host_of
 from pipewave.step import Runner, find_engine
+from tests.command_line import CliRunner
 
 HOST_GAPS = {"launch", "host"}
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from bench import e2e_kernels
 from bench.e2e_kernels import workload_of as workload
-from pipewave.cli import trace as command
+from pipewave.cli import build
+from pipewave.cli.command import Group
 from pipewave.errors import BadInput, MissingField
 from pipewave.kernels.attention.lengths import Lengths
 from pipewave.kernels.launched import Given
@@ -23,6 +22,7 @@ from pipewave.report import report as report_of
 from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.cached import in_a_row, with_cached
 from pipewave.traces.reader import read
+from tests.command_line import CliRunner
 
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT.parent / "data" / "measured" / "h200" / "traces"
@@ -209,17 +209,14 @@ def test_a_trace_without_any_shape_says_what_is_missing() -> None:
 
 
 @pytest.fixture(name="app")
-def _app() -> typer.Typer:
-    app = typer.Typer()
-    command.register(app)
-    app.callback()(lambda: None)
-    return app
+def _app() -> Group:
+    return build()
 
 
 FIELDS = ("measured_us", "latency_us", "low_us", "high_us", "floor_us", "ceiling_us", "recoverable_us")
 
 
-def test_json_of_the_command(app: typer.Typer) -> None:
+def test_json_of_the_command(app: Group) -> None:
     found = CliRunner().invoke(app, ["trace", str(path_of(PREFILL)), "--format", "json"])
     assert found.exit_code == 0
     answer = json.loads(found.stdout)
@@ -250,7 +247,7 @@ def test_traces_of_different_length_are_compared_step_by_step() -> None:
     assert "qkv_proj" in report_of(found.to_dict())
 
 
-def test_table_page_and_comparison_of_the_command(app: typer.Typer, tmp_path: Path) -> None:
+def test_table_page_and_comparison_of_the_command(app: Group, tmp_path: Path) -> None:
     step = "Llama-3.1-8B-tp1-graph-decode"
     options = ["--model", "Llama-3.1-8B", "--kv-lens", "1025"]
     shown = CliRunner().invoke(app, ["trace", str(path_of(step)), *options])
@@ -272,7 +269,7 @@ def test_table_page_and_comparison_of_the_command(app: typer.Typer, tmp_path: Pa
     assert {"a", "b", "changes"} <= json.loads(told.stdout).keys()
 
 
-def test_an_unknown_format_is_refused(app: typer.Typer) -> None:
+def test_an_unknown_format_is_refused(app: Group) -> None:
     found = CliRunner().invoke(app, ["trace", str(path_of(PREFILL)), "--format", "yaml"])
     assert isinstance(found.exception, BadInput)
 

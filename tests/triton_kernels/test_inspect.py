@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("triton")
 
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, PipewaveError
 from pipewave.tune.reading.inspect import arguments, grid_of, load
+from tests.command_line import CliRunner
 
 FILE = """
 import triton

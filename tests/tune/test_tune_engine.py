@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from pipewave.cli import tune as commands
+from pipewave.cli import build
 from pipewave.errors import BadInput
 from pipewave.models import load
 from pipewave.tune.engine.deploying import write_all
 from pipewave.tune.engine.lookups import Lookup, file_name, lookups, path_of
 from pipewave.tune.engine.profiling import ANCHORS, candidates, counts, profile
 from pipewave.tune.own.peaks import peaks_of
+from tests.command_line import CliRunner
 
 DENSE = {"vllm": "N={},K={},device_name={},dtype=fp8_w8a8,block_shape=[128,128].json",
          "sglang": "N={},K={},device_name={},dtype=fp8_w8a8,block_shape=[128, 128].json"}  # fmt: skip
@@ -197,8 +196,7 @@ def test_a_kernel_that_does_not_run_costs_the_others_nothing(tmp_path: Path) -> 
 
 
 def test_the_command_lists_files_without_a_gpu() -> None:
-    app = typer.Typer()
-    commands.register(app)
+    app = build()
     answer = CliRunner().invoke(
         app, ["tune", "engine", "vllm", "--model", "deepseek-v3", "--tp", "8", "--list", "--json"]
     )
@@ -216,8 +214,7 @@ def test_an_engine_that_prints_spoils_no_json(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("pipewave.cli.tuning.need_gpu", lambda: None)
     monkeypatch.setattr("pipewave.tune.engine.gpu.GpuTimer", Printing)
-    app = typer.Typer()
-    commands.register(app)
+    app = build()
     words = ["tune", "engine", "vllm", "--model", "Qwen3-30B-A3B", "--most", "64", "--out", str(tmp_path), "--json"]
     answer = CliRunner().invoke(app, words)
     assert answer.exit_code == 0, answer.output

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from pipewave.cli import tune as commands
+from pipewave.cli import build
 from pipewave.errors import BadInput
 from pipewave.tune import autotune, load_table, pairs, record
 from pipewave.tune.evaluate import evaluate_all, regrets
 from pipewave.tune.profile import profile
 from pipewave.tune.shapes import draw, lengths
 from pipewave.tune.space import space
+from tests.command_line import CliRunner
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "recordings" / "h200"
 recorded = pytest.mark.skipif(not (RECORDINGS / "gemm.npz").exists(), reason="recordings are not in this checkout")
@@ -151,9 +150,7 @@ def test_replay_prints_what_is_asked_and_orders_the_selectors() -> None:
 
 
 def test_commands_answer_without_a_gpu(tmp_path: Path) -> None:
-    app = typer.Typer()
-    commands.register(app)
-    app.command("other")(lambda: None)
+    app = build()
     runner = CliRunner()
     assert '"candidates"' in runner.invoke(app, ["tune", "explain", "gemm", "m=300,n=4096,k=4096", "--json"]).output
     assert runner.invoke(app, ["tune", "reachable", "gemm", "m=1:64,n=4096,k=4096"]).exit_code == 0

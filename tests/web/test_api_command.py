@@ -11,10 +11,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingExtra
+from tests.command_line import CliRunner
 
 QUERY = '{"model": "Llama-3.1-8B", "gpu": "H200", "batch": 2, "input_len": 64, "output_len": 8}'
 

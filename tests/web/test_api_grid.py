@@ -7,11 +7,11 @@ import shlex
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.web import limits
+from tests.command_line import CliRunner
 
 GEMM = {"kernel": "gemm", "case": {"k": 4096}, "gpu": "H200", "x": {"field": "m", "from": 1, "to": 4096, "points": 7},
         "y": {"field": "n", "from": 128, "to": 8192, "points": 5, "scale": "log"}}  # fmt: skip

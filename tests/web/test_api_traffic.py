@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from pipewave.cli import build
 from pipewave.simulate.disaggregated import Disaggregated, Side
@@ -17,6 +16,7 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import synthetic
 from pipewave.web import limits
+from tests.command_line import CliRunner
 
 DEPLOYED = {"model": "Llama-3.1-8B", "gpu": "H200"}
 LOAD = DEPLOYED | {"input_len": 1000, "output_len": 100, "requests": 200}

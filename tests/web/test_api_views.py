@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.simulate import estimate
 from pipewave.web.wording import worded
+from tests.command_line import CliRunner
 
 TRACES = Path(__file__).parent.parent.parent / "data" / "measured" / "h200" / "traces"
 SERVE = {"model": "Llama-3.1-8B", "gpu": "H200", "batch": 16, "input_len": 2048, "output_len": 128}

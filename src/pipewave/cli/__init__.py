@@ -1,17 +1,15 @@
-"""The command line: `pipewave COMMAND`. Rooms are imported when their command runs, so help stays quick."""
+"""The command line: `pipewave COMMAND`. A command's module is imported when it runs, so help stays quick."""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
-from importlib import import_module
+from collections.abc import Sequence
+from functools import cache
 from io import TextIOWrapper
-from typing import Annotated
 
-import typer
-
-from pipewave.cli.spelling import spelled
+from pipewave.cli.command import Group
 from pipewave.errors import PipewaveError
 
 # Matrices here are small: more threads hardly help, and where a quota holds fewer cores than the host shows they wait
@@ -20,60 +18,82 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", 
 
 COLLECTED_AFTER = 50_000  # new objects: looking for cycles among modules that load takes a fifteenth of a short command
 
-app = typer.Typer(
-    name="pipewave",
-    help="How long a kernel, a model or a fleet takes on a GPU, what it could reach, and how to get there.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
+ABOUT = "How long a kernel, a model or a fleet takes on a GPU, what it could reach, and how to get there."
+# Where each command is, and the first sentence of what it says of itself.
+COMMANDS = {
+    "predict": ("predict:GROUP", "Latency of a kernel, or of every case in a file."),
+    "gpus": ("gpus:gpus", "List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."),
+    "model": (
+        "model:model_command",
+        "Blocks, parameters, work and memory of a model; without a name, the built-in ones.",
+    ),
+    "step": ("step:step_command", "One engine iteration, kernel by kernel, with its gaps."),
+    "estimate": (
+        "estimate:estimate_command",
+        "Time to first token, time per token, total and memory of a static batch.",
+    ),
+    "replay": ("estimate:replay_command", "What recorded engine iterations would take on a GPU."),
+    "workload": (
+        "workload:workload_command",
+        "A replayable workload from a model and a table of requests, which all start together.",
+    ),
+    "serve": (
+        "serve:serve_command",
+        "Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file.",
+    ),
+    "plan": (
+        "planning:plan_command",
+        "The cheapest way to serve a model within limits: Pareto front, cost, what does not fit, what would help.",
+    ),
+    "trace": (
+        "trace:trace_command",
+        "Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back.",
+    ),
+    "tune": ("tune:GROUP", "Choose Triton configurations: profile, table, explain, export, …"),
+    "export": ("export:GROUP", "Write predictions in the form that other simulators read."),
+    "measure": (
+        "measure:measure",
+        "Time kernels on this machine's GPU; rows are appended as they come, and the next run resumes.",
+    ),
+    "calibrate": ("calibrate:GROUP", "Correct predictions for your GPU from as few as 30 rows of it."),
+    "accuracy": (
+        "accuracy:accuracy",
+        "Score the shipped weights on rows of shapes they never saw, without calibration.",
+    ),
+    "report": ("report:report", "One self-contained file, HTML or Markdown, of a plan, an estimate or a trace."),
+    "web": ("web:web", "Plan, serve, kernel and trace views in a browser, served to this machine only; works offline."),
+    "query": ("web:query", "One answer of the page as JSON: sweeps of a kernel, and what-if GPUs, without a server."),
+}
 
 
-def _version(asked: bool) -> None:
-    if asked:
+@cache
+def build() -> Group:
+    """The application: every command by its name."""
+    return Group(ABOUT, {name: (f"pipewave.cli.{home}", said) for name, (home, said) in COMMANDS.items()})
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a command line; its exit status. Raises what the command raises."""
+    if words and words[0] == "--version":
         from pipewave.version import VERSION
 
         print(f"pipewave {VERSION}")
-        raise typer.Exit
+        return 0
+    if words and words[0] in ("--complete", "--show-completion", "--install-completion"):
+        return _complete(words)
+    return build().run(words)
 
 
-@app.callback()
-def everywhere(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    """How long a kernel, a model or a fleet takes on a GPU, what it could reach, and how to get there."""
+def _complete(words: Sequence[str]) -> int:
+    from pathlib import Path
 
+    from pipewave.cli.help import completion, completions
 
-# One module a group of commands; each has register(app).
-GROUPS = (
-    "predict",
-    "gpus",
-    "model",
-    "step",
-    "estimate",
-    "workload",
-    "serve",
-    "planning",
-    "trace",
-    "tune",
-    "export",
-    "measure",
-    "calibrate",
-    "accuracy",
-    "report",
-    "web",
-)
-
-
-def build() -> typer.Typer:
-    """The application with every command registered."""
-    if not app.registered_commands and not app.registered_groups:
-        for name in GROUPS:
-            import_module(f"pipewave.cli.{name}").register(app)
-    return app
+    if words[0] == "--complete":
+        print("\n".join(completions(build(), os.environ.get("COMP_LINE", ""))))
+    else:
+        print(completion(os.environ, Path.home(), words))
+    return 0
 
 
 def main() -> None:
@@ -84,11 +104,13 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # µ and bars where a file or a terminal knows other letters
         sys.stdout.reconfigure(errors="replace")
     try:
-        build()(args=spelled(build(), sys.argv[1:]))
+        raise SystemExit(run(sys.argv[1:]))
     except PipewaveError as error:
         where = f" [{error.field}]" if error.field else ""
         sys.stderr.write(f"error{where}: {error.message}\n")
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     except BrokenPipeError:  # the reader of a pipe left; nothing is wrong
         sys.stderr.close()
         raise SystemExit(1) from None

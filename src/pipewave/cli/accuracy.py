@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from pipewave.cli.command import Option
+from pipewave.cli.streams import say
 
 if TYPE_CHECKING:
     from pipewave.evaluate.figures import Cells
@@ -28,19 +29,14 @@ HEADINGS = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("accuracy")(accuracy)
-
-
 def accuracy(
-    data: Annotated[Path | None, typer.Option(help="Also score this public corpus (checkout and [train]).")] = None,
-    splits: Annotated[bool, typer.Option(help="Show GPUs and families left out in training (checkout).")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit 1 when a published figure drifts.")] = False,
-    write: Annotated[bool, typer.Option("--write", help="Make these the published figures.")] = False,
-    figures: Annotated[Path | None, typer.Option(help="File of published figures; default: the package's.")] = None,
-) -> None:
+    data: Annotated[Path | None, Option(help="Also score this public corpus (checkout and [train]).")] = None,
+    splits: Annotated[bool, Option(help="Show GPUs and families left out in training (checkout).")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    check: Annotated[bool, Option("--check", help="Exit 1 when a published figure drifts.")] = False,
+    write: Annotated[bool, Option("--write", help="Make these the published figures.")] = False,
+    figures: Annotated[Path | None, Option(help="File of published figures; default: the package's.")] = None,
+) -> int:
     """Score the shipped weights on rows of shapes they never saw, without calibration."""
     from pipewave.evaluate.figures import read
     from pipewave.evaluate.rows import cases, shipped, shipped_folder
@@ -59,7 +55,8 @@ def accuracy(
 
         save(path, committed | parts)
     elif check:
-        raise typer.Exit(_checked(committed, parts))
+        return _checked(committed, parts)
+    return 0
 
 
 def _show(parts: Mapping[str, Cells], splits: bool, form: str) -> None:
@@ -90,5 +87,5 @@ def _checked(committed: Mapping[str, Cells], parts: Mapping[str, Cells]) -> int:
 
     lines = [line for part, cells in parts.items() for line in drifts(committed.get(part, {}), cells)]
     for line in lines:
-        typer.echo(line, err=True)
+        say(line)
     return 1 if lines else 0

@@ -5,30 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from pipewave.cli.command import Argument, Group, Option
+from pipewave.cli.streams import say
 from pipewave.errors import BadInput, MissingField
 
-Format = Annotated[str, typer.Option(help="table, json or csv.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command and its sub-commands."""
-    group = typer.Typer(invoke_without_command=True)
-    group.callback()(calibrate)
-    group.command("list")(list_)
-    group.command("remove")(remove)
-    app.add_typer(group, name="calibrate")
+Format = Annotated[str, Option(help="table, json or csv.")]
 
 
 def calibrate(
-    ctx: typer.Context,
     store: Annotated[
-        Path | None, typer.Option(help="Rows of `pipewave measure`: its store, a packed file or a folder.")
+        Path | None, Option(help="Rows of `pipewave measure`: its store, a packed file or a folder.")
     ] = None,
-    gpu: Annotated[str | None, typer.Option(help="The GPU they were measured on: a name, or its spec file.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to save; default: where predictions look for it.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Take rows of the fake device too.")] = False,
+    gpu: Annotated[str | None, Option(help="The GPU they were measured on: a name, or its spec file.")] = None,
+    out: Annotated[Path | None, Option(help="Where to save; default: where predictions look for it.")] = None,
+    force: Annotated[bool, Option("--force", help="Take rows of the fake device too.")] = False,
     format: Format = "table",
 ) -> None:
     """Correct predictions for your GPU from as few as 30 rows of it.
@@ -37,8 +27,6 @@ def calibrate(
     measured, use the calibration from then on and say so; `PIPEWAVE_CALIBRATION=off` turns it off, and names a file or
     folder otherwise. `pipewave calibrate list` shows what is in use, `pipewave calibrate remove GPU` takes it back.
     """
-    if ctx.invoked_subcommand is not None:
-        return
     if store is None or gpu is None:
         missing = "store" if store is None else "gpu"
         raise MissingField(f"--{missing} is missing: pipewave calibrate --store rows --gpu H200", field=missing)
@@ -49,16 +37,16 @@ def calibrate(
     report = run(store, gpu, out=out, force=force)
     show(report.table(), form, title=f"Calibration of {report.gpu}", schema="calibration")
     _say_what_was_left_out(report)
-    typer.echo(f"saved to {report.path}", err=True)
+    say(f"saved to {report.path}")
 
 
 def _say_what_was_left_out(report: Any) -> None:
     for (net, protocol), rows in sorted(report.too_few.items()):
-        typer.echo(f"{net} ({protocol}): {rows} rows are too few, left as it is", err=True)
+        say(f"{net} ({protocol}): {rows} rows are too few, left as it is")
     if report.skipped:
-        typer.echo(f"{report.skipped} rows of kernels that cannot be predicted were skipped", err=True)
+        say(f"{report.skipped} rows of kernels that cannot be predicted were skipped")
     if report.late:
-        typer.echo(f"{report.late} collectives that waited for a late rank were left out", err=True)
+        say(f"{report.late} collectives that waited for a late rank were left out")
 
 
 def list_(format: Format = "table") -> None:
@@ -70,13 +58,13 @@ def list_(format: Format = "table") -> None:
     form = check_format(format)
     found = rows(corrections.saved())
     if not found and form == "table":
-        typer.echo(f"no calibration in {corrections.folder()}")
+        print(f"no calibration in {corrections.folder()}")
         return
     show(found, form, title="Calibrations", schema="calibrations")
 
 
 def remove(
-    gpu: Annotated[str, typer.Argument(help="The GPU whose calibration goes, or its file.")],
+    gpu: Annotated[str, Argument(help="The GPU whose calibration goes, or its file.")],
 ) -> None:
     """Delete the calibration of a GPU: its predictions are the shipped model's again."""
     from pipewave.gpus import find
@@ -87,4 +75,9 @@ def remove(
         raise BadInput(f"{gpu}: has no calibration at {path}; see `pipewave calibrate list`", field="gpu")
     path.unlink()
     corrections.forget()
-    typer.echo(f"removed {path}")
+    print(f"removed {path}")
+
+
+GROUP = Group(
+    "Correct predictions for your GPU from as few as 30 rows of it.", {"list": list_, "remove": remove}, calibrate
+)

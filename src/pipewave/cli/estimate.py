@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
-
-from pipewave.cli.groups import grouped
+from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import (
     STEP_TOKENS,
     AsJson,
@@ -32,22 +30,16 @@ from pipewave.cli.streams import print_notes
 DECODE = "decode_step_ms"  # the part of a breakdown that an embedding has not
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("estimate")(grouped(estimate_command))
-    app.command("replay")(replay_command)
-
-
 def estimate_command(
     model: Model,
     gpu: Gpu,
-    batch: Annotated[int, typer.Option("--batch", "--batch-size", help="Requests that arrive together.")],
+    batch: Annotated[int, Option("--batch", "--batch-size", help="Requests that arrive together.")],
     input_len: Isl,
     output_len: Osl,
     split: Split,
     images: Images = 0,
     engine: EngineName = "vllm",
-    max_num_batched_tokens: Annotated[int, typer.Option(*STEP_TOKENS, help="Token budget of a step.")] = 8192,
+    max_num_batched_tokens: Annotated[int, Option(*STEP_TOKENS, help="Token budget of a step.")] = 8192,
     kv_cache_dtype: KvDtype = None,
     moe_backend: Backend = None,
     speculative: Speculation = None,
@@ -78,12 +70,10 @@ def estimate_command(
 
 
 def replay_command(
-    workload: Annotated[str, typer.Argument(help="JSON file of recorded iterations.")],
+    workload: Annotated[str, Argument(help="JSON file of recorded iterations.")],
     gpu: Gpu,
     engine: EngineName = "sglang",
-    model: Annotated[
-        str | None, typer.Option("--model", help="Model, where the file's own shape is not meant.")
-    ] = None,
+    model: Annotated[str | None, Option("--model", help="Model, where the file's own shape is not meant.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What recorded engine iterations would take on a GPU."""

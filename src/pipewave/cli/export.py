@@ -6,26 +6,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from pipewave.cli.bars import waiting
+from pipewave.cli.command import Group, Option
 from pipewave.cli.options import TP, Gpu, Model
 
-Degrees = Annotated[str, typer.Option(*TP, help="Tensor-parallel degrees, such as 1,2,4.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    group = typer.Typer(no_args_is_help=True, help="Write predictions in the form that other simulators read.")
-    group.callback()(_group)
-    group.command("vidur")(vidur)
-    group.command("llmservingsim")(llmservingsim)
-    group.command("aiconfigurator")(aiconfigurator)
-    app.add_typer(group, name="export")
-
-
-def _group() -> None:
-    """Write predictions in the form that other simulators read."""
+Degrees = Annotated[str, Option(*TP, help="Tensor-parallel degrees, such as 1,2,4.")]
 
 
 def _write(export: Callable[..., Iterable[Path]], model: str, gpu: str, tp: str, out: Path) -> None:
@@ -44,9 +29,9 @@ def vidur(
     model: Model,
     gpu: Gpu,
     tp: Degrees = "1",
-    out: Annotated[
-        Path, typer.Option(help="Folder for mlp.csv, attention.csv, all_reduce.csv and send_recv.csv.")
-    ] = Path("vidur-profiles"),
+    out: Annotated[Path, Option(help="Folder for mlp.csv, attention.csv, all_reduce.csv and send_recv.csv.")] = Path(
+        "vidur-profiles"
+    ),
 ) -> None:
     """Profiles of a model on a GPU as Vidur's own profiler would write them.
 
@@ -61,9 +46,7 @@ def llmservingsim(
     model: Model,
     gpu: Gpu,
     tp: Degrees = "1",
-    out: Annotated[Path, typer.Option(help="Its folder of profiles: <GPU>/<model>/<type>/ is made below.")] = Path(
-        "perf"
-    ),
+    out: Annotated[Path, Option(help="Its folder of profiles: <GPU>/<model>/<type>/ is made below.")] = Path("perf"),
 ) -> None:
     """Profiles of a model on a GPU as LLMServingSim's own profiler would write them.
 
@@ -78,7 +61,7 @@ def aiconfigurator(
     model: Model,
     gpu: Gpu,
     tp: Degrees = "1",
-    out: Annotated[Path, typer.Option(help="Its folder of systems, for --systems-paths.")] = Path("systems"),
+    out: Annotated[Path, Option(help="Its folder of systems, for --systems-paths.")] = Path("systems"),
 ) -> None:
     """Tables of a GPU for a model as AIConfigurator (AISimulate) reads them; needs pyarrow.
 
@@ -87,3 +70,9 @@ def aiconfigurator(
     from pipewave.simulate.aiconfigurator import export
 
     _write(export, model, gpu, tp, out)
+
+
+GROUP = Group(
+    "Write predictions in the form that other simulators read.",
+    {"vidur": vidur, "llmservingsim": llmservingsim, "aiconfigurator": aiconfigurator},
+)

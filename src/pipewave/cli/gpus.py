@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import typer
+from pipewave.cli.command import Argument, Option
 
 AMD_FROM = 900
 HEADING = "dense TFLOP/s by type; DRAM in GB and GB/s, L2 in MB, link in GB/s one way"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("gpus")(gpus)
-
-
 def gpus(
-    name: Annotated[str | None, typer.Argument(help="GPU name, alias or spec file.", show_default=False)] = None,
-    format: Annotated[str, typer.Option(help="table, json or csv.")] = "table",
+    name: Annotated[str | None, Argument(help="GPU name, alias or spec file.")] = None,
+    format: Annotated[str, Option(help="table, json or csv.")] = "table",
 ) -> None:
     """List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."""
     from pipewave.cli.render import check_format, show

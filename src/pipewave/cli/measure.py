@@ -7,49 +7,42 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Annotated
 
-import typer
-
-from pipewave.cli.groups import grouped
+from pipewave.cli.command import Option
 
 NEEDS = "pip install 'pipewave[gpu]' on a machine with an NVIDIA GPU"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("measure")(grouped(measure))
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
     """What is measured."""
 
-    store: Annotated[str, typer.Option(help="File to append rows to; an existing one is resumed.")]
-    plan: Annotated[str, typer.Option(help="quick, standard, full, ragged, or a cases file.")] = "quick"
-    families: Annotated[str, typer.Option(help="Comma-separated kernel families; default all.")] = ""
-    protocol: Annotated[str, typer.Option(help="Protocol of a cases file.")] = "cold"
-    select: Annotated[str, typer.Option(help="Parts of a built-in plan: cold, repeat, read, graph.")] = ""
-    shard: Annotated[str, typer.Option(help="i/n: every n-th job, starting at i.")] = ""
-    limit: Annotated[int, typer.Option(help="At most so many jobs, spread over families; 0 is all.")] = 0
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure again what failed earlier.")] = False
+    store: Annotated[str, Option(help="File to append rows to; an existing one is resumed.")]
+    plan: Annotated[str, Option(help="quick, standard, full, ragged, or a cases file.")] = "quick"
+    families: Annotated[str, Option(help="Comma-separated kernel families; default all.")] = ""
+    protocol: Annotated[str, Option(help="Protocol of a cases file.")] = "cold"
+    select: Annotated[str, Option(help="Parts of a built-in plan: cold, repeat, read, graph.")] = ""
+    shard: Annotated[str, Option(help="i/n: every n-th job, starting at i.")] = ""
+    limit: Annotated[int, Option(help="At most so many jobs, spread over families; 0 is all.")] = 0
+    retry_failed: Annotated[bool, Option("--retry-failed", help="Measure again what failed earlier.")] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """How it is measured."""
 
-    in_order: Annotated[bool, typer.Option("--in-order", help="Finish a part, then a family, before the next.")] = False
-    burst: Annotated[int | None, typer.Option(help="Cold calls timed between two rests; 0 never rests.")] = None
-    batch: Annotated[int | None, typer.Option(help="Jobs set up, profiled and stored together.")] = None
-    budget_s: Annotated[float | None, typer.Option(help="Stop starting work after so many seconds.")] = None
-    hang_s: Annotated[float | None, typer.Option(help="Seconds a job may take before it counts as hung.")] = None
-    most_failed: Annotated[float | None, typer.Option(help="Stop when more than this share of rows fails.")] = None
-    compile_workers: Annotated[int, typer.Option(help="Compile Triton kernels ahead in n processes.")] = 0
-    fsync: Annotated[bool, typer.Option("--fsync", help="Survive power loss too.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the summary only.")] = False
-    device: Annotated[str, typer.Option(hidden=True)] = "cuda"
+    in_order: Annotated[bool, Option("--in-order", help="Finish a part, then a family, before the next.")] = False
+    burst: Annotated[int | None, Option(help="Cold calls timed between two rests; 0 never rests.")] = None
+    batch: Annotated[int | None, Option(help="Jobs set up, profiled and stored together.")] = None
+    budget_s: Annotated[float | None, Option(help="Stop starting work after so many seconds.")] = None
+    hang_s: Annotated[float | None, Option(help="Seconds a job may take before it counts as hung.")] = None
+    most_failed: Annotated[float | None, Option(help="Stop when more than this share of rows fails.")] = None
+    compile_workers: Annotated[int, Option(help="Compile Triton kernels ahead in n processes.")] = 0
+    fsync: Annotated[bool, Option("--fsync", help="Survive power loss too.")] = False
+    quiet: Annotated[bool, Option("--quiet", help="No progress, the summary only.")] = False
+    device: Annotated[str, Option(hidden=True)] = "cuda"
 
 
-def measure(jobs: Jobs, run: Run) -> None:
+def measure(jobs: Jobs, run: Run) -> int:
     """Time kernels on this machine's GPU; rows are appended as they come, and the next run resumes.
 
     Example: `pipewave measure --plan quick --store my-gpu.rows`, then
@@ -59,7 +52,7 @@ def measure(jobs: Jobs, run: Run) -> None:
 
     if run.device == "cuda":
         check_gpu()
-    raise typer.Exit(main([*_words(jobs), *_words(run)]))
+    return main([*_words(jobs), *_words(run)])
 
 
 def _words(options: Jobs | Run) -> Iterator[str]:

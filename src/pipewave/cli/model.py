@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import AsJson, Ep, Ignore, Pp, Tp
 
 if TYPE_CHECKING:
@@ -17,20 +16,15 @@ if TYPE_CHECKING:
 GIB = 2**30
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("model")(model_command)
-
-
 def model_command(
     model: Annotated[
-        str, typer.Argument(help="config.json, a directory with one, a repository of the hub cache, a built-in name.")
+        str, Argument(help="config.json, a directory with one, a repository of the hub cache, a built-in name.")
     ] = "",
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
-    matrices: Annotated[bool, typer.Option("--matrices", help="Every matrix instead of blocks.")] = False,
-    ignore: Ignore = [],  # noqa: B006 typer reads the default, nothing writes it
+    matrices: Annotated[bool, Option("--matrices", help="Every matrix instead of blocks.")] = False,
+    ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
     """Blocks, parameters, work and memory of a model; without a name, the built-in ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from pipewave.cli.command import Option
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
@@ -18,39 +18,37 @@ DP = ("--dp", "--dp-size", "--data-parallel-size", "-dp")
 STEP_TOKENS = ("--max-num-batched-tokens", "--chunked-prefill-size")
 SEQUENCES = ("--max-num-seqs", "--max-running-requests")
 
-Model = Annotated[str, typer.Option("--model", "-m", help="config.json, a directory with one, or a built-in name.")]
-Gpu = Annotated[str, typer.Option("--gpu", help="GPU name or spec file.")]
-Tp = Annotated[int, typer.Option(*TP, help="Tensor parallel GPUs.")]
-Pp = Annotated[int, typer.Option(*PP, help="Pipeline stages.")]
-Ep = Annotated[int, typer.Option("--ep", "--ep-size", help="Expert parallel degree inside the tensor group.")]
-Dp = Annotated[int, typer.Option(*DP, help="Ranks of attention data parallelism.")]
-StepTokens = Annotated[int | None, typer.Option(*STEP_TOKENS, help="Token budget of a step.")]
-Isl = Annotated[int, typer.Option("--isl", "--input-len", "--random-input-len", help="Prompt tokens of a request.")]
+Model = Annotated[str, Option("--model", "-m", help="config.json, a directory with one, or a built-in name.")]
+Gpu = Annotated[str, Option("--gpu", help="GPU name or spec file.")]
+Tp = Annotated[int, Option(*TP, help="Tensor parallel GPUs.")]
+Pp = Annotated[int, Option(*PP, help="Pipeline stages.")]
+Ep = Annotated[int, Option("--ep", "--ep-size", help="Expert parallel degree inside the tensor group.")]
+Dp = Annotated[int, Option(*DP, help="Ranks of attention data parallelism.")]
+StepTokens = Annotated[int | None, Option(*STEP_TOKENS, help="Token budget of a step.")]
+Isl = Annotated[int, Option("--isl", "--input-len", "--random-input-len", help="Prompt tokens of a request.")]
 Osl = Annotated[
     int,
-    typer.Option(
+    Option(
         "--osl", "--output-len", "--random-output-len", help="Generated tokens of a request; 0: an embedding, a score."
     ),
 ]
-Images = Annotated[
-    int, typer.Option(help="Images of each prompt, of the size that its tower is made for; tokens on top.")
-]
-EngineName = Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm; with a version: sglang:0.5.9.")]
-KvDtype = Annotated[str | None, typer.Option("--kv-cache-dtype", help="fp8 or the model's own type.")]
-Backend = Annotated[str | None, typer.Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
+Images = Annotated[int, Option(help="Images of each prompt, of the size that its tower is made for; tokens on top.")]
+EngineName = Annotated[str, Option("--engine", help="vllm, sglang, trtllm; with a version: sglang:0.5.9.")]
+KvDtype = Annotated[str | None, Option("--kv-cache-dtype", help="fp8 or the model's own type.")]
+Backend = Annotated[str | None, Option("--moe-backend", "--moe-runner-backend", help="What runs the experts.")]
 Speculation = Annotated[
     str | None,
-    typer.Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft."),
+    Option("--speculative", help="Such as method=mtp,tokens=3,acceptance=0.8; or eagle3, ngram, draft."),
 ]
 HostWords = Annotated[
-    str | None, typer.Option("--host", help="Whose cores run the engine: cores=16,speed=0.8; else as measured.")
+    str | None, Option("--host", help="Whose cores run the engine: cores=16,speed=0.8; else as measured.")
 ]
-Ttft = Annotated[float | None, typer.Option(help="Limit on time to first token, ms.")]
-Tpot = Annotated[float | None, typer.Option(help="Limit on time per later token (first left out), ms.")]
-QLens = Annotated[str, typer.Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]
-KvLens = Annotated[str, typer.Option("--kv-lens", help="Cache lengths, new tokens included.")]
-Ignore = Annotated[list[str], typer.Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
+Ttft = Annotated[float | None, Option(help="Limit on time to first token, ms.")]
+Tpot = Annotated[float | None, Option(help="Limit on time per later token (first left out), ms.")]
+QLens = Annotated[str, Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]
+KvLens = Annotated[str, Option("--kv-lens", help="Cache lengths, new tokens included.")]
+Ignore = Annotated[list[str], Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
+AsJson = Annotated[bool, Option("--json", help="One JSON object instead of a table.")]
 
 
 @dataclass(frozen=True, slots=True)

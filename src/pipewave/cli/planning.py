@@ -6,10 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pipewave.cli.bars import bar
-from pipewave.cli.groups import grouped
+from pipewave.cli.command import Option
 from pipewave.cli.options import (
     DP,
     PP,
@@ -60,11 +58,6 @@ DROPPABLE = tuple(INTERVALS.values())
 HIDDEN = ("e2e_ms", *(f"{name}_{side}" for name in INTERVALS for side in ("low", "high")))
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("plan")(grouped(plan_command))
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Requests, and the limits that they are held to."""
@@ -79,18 +72,18 @@ class Asked:
 class Tried:
     """What to try: lists separated by commas."""
 
-    tp: Annotated[str, typer.Option(*TP, help="Degrees of tensor parallelism.")] = "1,2,4,8"
-    pp: Annotated[str, typer.Option(*PP, help="Pipeline stages.")] = "1"
-    dp: Annotated[str, typer.Option(*DP, help="Ranks of attention data parallelism.")] = "1"
+    tp: Annotated[str, Option(*TP, help="Degrees of tensor parallelism.")] = "1,2,4,8"
+    pp: Annotated[str, Option(*PP, help="Pipeline stages.")] = "1"
+    dp: Annotated[str, Option(*DP, help="Ranks of attention data parallelism.")] = "1"
     speculative: Annotated[
-        list[str], typer.Option("--speculative", help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
+        list[str], Option("--speculative", help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
     ] = field(default_factory=list)
-    disaggregated: Annotated[bool, typer.Option(help="Also prefill and decode engines apart, rates matched.")] = False
-    engine: Annotated[str, typer.Option("--engine", help="vllm, sglang, trtllm, or several.")] = "vllm"
-    kv_cache_dtype: Annotated[str, typer.Option("--kv-cache-dtype", help="auto, fp8 or both.")] = "auto"
-    max_num_seqs: Annotated[str | None, typer.Option(*SEQUENCES, help="Batch sizes.")] = None
-    max_num_batched_tokens: Annotated[str | None, typer.Option(*STEP_TOKENS, help="Step budgets.")] = None
-    max_gpus: Annotated[int, typer.Option("--max-gpus", help="Most GPUs of one replica.")] = 64
+    disaggregated: Annotated[bool, Option(help="Also prefill and decode engines apart, rates matched.")] = False
+    engine: Annotated[str, Option("--engine", help="vllm, sglang, trtllm, or several.")] = "vllm"
+    kv_cache_dtype: Annotated[str, Option("--kv-cache-dtype", help="auto, fp8 or both.")] = "auto"
+    max_num_seqs: Annotated[str | None, Option(*SEQUENCES, help="Batch sizes.")] = None
+    max_num_batched_tokens: Annotated[str | None, Option(*STEP_TOKENS, help="Step budgets.")] = None
+    max_gpus: Annotated[int, Option("--max-gpus", help="Most GPUs of one replica.")] = 64
 
     def space(self, gpus: tuple[str, ...]) -> Space:
         """All designs of these GPUs."""
@@ -113,15 +106,15 @@ class Tried:
 
 def plan_command(
     model: Model,
-    gpus: Annotated[str, typer.Option("--gpus", "--gpu", help="GPU names separated by commas, or all.")],
+    gpus: Annotated[str, Option("--gpus", "--gpu", help="GPU names separated by commas, or all.")],
     asked: Asked,
     tried: Tried,
-    price: Annotated[list[str], typer.Option(help="Your own price, such as H100=2.5 (USD an hour); repeatable.")] = [],  # noqa: B006
-    executor: Annotated[str | None, typer.Option(help="processes://N or dask://HOST:PORT.")] = None,
+    price: Annotated[list[str], Option(help="Your own price, such as H100=2.5 (USD an hour); repeatable.")] = [],  # noqa: B006
+    executor: Annotated[str | None, Option(help="processes://N or dask://HOST:PORT.")] = None,
     launch_as: Annotated[
-        str, typer.Option("--launch-as", help="How to print the winner: shell, docker, kubernetes or dynamo.")
+        str, Option("--launch-as", help="How to print the winner: shell, docker, kubernetes or dynamo.")
     ] = "shell",
-    rows: Annotated[int, typer.Option(help="Rows of the Pareto front to show.")] = 20,
+    rows: Annotated[int, Option(help="Rows of the Pareto front to show.")] = 20,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:

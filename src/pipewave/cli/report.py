@@ -10,23 +10,17 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from pipewave.cli.command import Argument, Option
 
 # How each command is asked for JSON.
 COMMANDS = {"estimate": ("--json",), "plan": ("--json",), "trace": ("--format", "json")}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command("report", context_settings=settings)(report)
-
-
 def report(
-    ctx: typer.Context,
-    what: Annotated[str, typer.Argument(help="estimate, plan, trace (with their own options), or a saved answer.")],
-    out: Annotated[str, typer.Option(help="Where the report goes; - is standard output.")] = "-",
-    form: Annotated[str, typer.Option("--format", help="html or md; default: by the name of --out.")] = "",
+    what: Annotated[str, Argument(help="estimate, plan, trace (with their own options), or a saved answer.")],
+    out: Annotated[str, Option(help="Where the report goes; - is standard output.")] = "-",
+    form: Annotated[str, Option("--format", help="html or md; default: by the name of --out.")] = "",
+    options: Annotated[list[str], Argument("Options of the command that answers.", rest=True)] = [],  # noqa: B006
 ) -> None:
     """One self-contained file, HTML or Markdown, of a plan, an estimate or a trace.
 
@@ -38,18 +32,17 @@ def report(
     from pipewave.report.write import report as write
 
     chosen = check_form(form or ("md" if out.endswith(".md") else "html"))
-    answer = _json_of(ctx, what, ctx.args) if what in COMMANDS else read(_only(what, ctx.args))
+    answer = _json_of(what, options) if what in COMMANDS else read(_only(what, options))
     _put(write(answer, chosen), out)
 
 
-def _json_of(ctx: typer.Context, command: str, options: Sequence[str]) -> Mapping[str, Any]:
+def _json_of(command: str, options: Sequence[str]) -> Mapping[str, Any]:
     """What a command prints as JSON, asked with the options it was given here."""
-    group: Any = ctx.find_root().command
+    from pipewave.cli import build
+
     printed = io.StringIO()
     with redirect_stdout(printed):
-        group.get_command(ctx, command).main(
-            [*options, *COMMANDS[command]], f"pipewave {command}", standalone_mode=False
-        )
+        build().command(command).run([*options, *COMMANDS[command]], f"pipewave {command}")
     answer: dict[str, Any] = json.loads(printed.getvalue())
     return answer | {"command": _again(command, options)}
 

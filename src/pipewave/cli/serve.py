@@ -6,10 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pipewave.cli.bars import waiting
-from pipewave.cli.groups import grouped
+from pipewave.cli.command import Option
 from pipewave.cli.options import AsJson, Ignore, Split
 from pipewave.cli.serve_options import EngineOptions, Fleet, Limits, Pasted, Requests
 from pipewave.cli.streams import print_notes
@@ -26,11 +24,6 @@ if TYPE_CHECKING:
 INTERVAL = "90 %"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("serve")(grouped(serve_command))
-
-
 def serve_command(
     requests: Requests,
     split: Split,
@@ -38,20 +31,18 @@ def serve_command(
     fleet: Fleet,
     limits: Limits,
     pasted: Pasted,
-    model: Annotated[str | None, typer.Option("--model", help="As of `estimate`.")] = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU name or spec file.")] = None,
-    cases: Annotated[
-        str | None, typer.Option(help="JSON-lines file of deployments instead; - is standard input.")
-    ] = None,
-    out: Annotated[str, typer.Option(help="Where answers to --cases go; - is standard output.")] = "-",
+    model: Annotated[str | None, Option("--model", help="As of `estimate`.")] = None,
+    gpu: Annotated[str | None, Option("--gpu", help="GPU name or spec file.")] = None,
+    cases: Annotated[str | None, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None,
+    out: Annotated[str, Option(help="Where answers to --cases go; - is standard output.")] = "-",
     executor: Annotated[
-        str | None, typer.Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
+        str | None, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
     ] = None,
-    trace_out: Annotated[str | None, typer.Option("--trace-out", help="Write a Perfetto trace here.")] = None,
-    interval: Annotated[bool, typer.Option(help="The 90 % interval of every time.")] = True,
+    trace_out: Annotated[str | None, Option("--trace-out", help="Write a Perfetto trace here.")] = None,
+    interval: Annotated[bool, Option(help="The 90 % interval of every time.")] = True,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file.
 
     `pipewave serve --model Llama-3.1-8B --gpu H200 --request-rate 10 --ttft 500 --tpot 30`
@@ -65,7 +56,7 @@ def serve_command(
     if cases is not None:
         from pipewave.cli.serve_cases import answer_file
 
-        raise typer.Exit(answer_file(cases, out, executor))
+        return answer_file(cases, out, executor)
     deployed = pasted.deployed(engine.engine)
     gpu, load = _named("gpu", gpu), pasted.load()
     spec = _model(deployed.spec if deployed else _named("model", model), requests.osl, ignore)
@@ -78,6 +69,7 @@ def serve_command(
 
         write(trace_out, served.record, served.traffic)
     _print(_with_notes(served, deployed, load), as_json)
+    return 0
 
 
 def _named(option: str, value: str | None) -> str:

@@ -6,8 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from pipewave.cli.command import Option
 from pipewave.cli.options import (
     SEQUENCES,
     Backend,
@@ -42,10 +41,10 @@ class Pasted:
     """Command lines of others, instead of options."""
 
     from_command: Annotated[
-        str | None, typer.Option("--from-command", help="A server's own command line, quoted, instead of its options.")
+        str | None, Option("--from-command", help="A server's own command line, quoted, instead of its options.")
     ] = None
     client: Annotated[
-        str | None, typer.Option("--client", help="A benchmark's own command line, quoted: vllm bench serve ...")
+        str | None, Option("--client", help="A benchmark's own command line, quoted: vllm bench serve ...")
     ] = None
 
     def deployed(self, engine: str) -> Deployed | None:
@@ -69,25 +68,25 @@ class Requests:
     isl: Isl = 1024
     osl: Osl = 128
     images: Images = 0
-    requests: Annotated[int | None, typer.Option("--requests", "--num-prompts", help="How many requests.")] = None
+    requests: Annotated[int | None, Option("--requests", "--num-prompts", help="How many requests.")] = None
     rate: Annotated[
-        float | None, typer.Option("--request-rate", "--rate", "--qps", help="Requests a second; inf: all at once.")
+        float | None, Option("--request-rate", "--rate", "--qps", help="Requests a second; inf: all at once.")
     ] = None
-    concurrency: Annotated[int | None, typer.Option("--concurrency", "--max-concurrency", help="In flight.")] = None
-    burstiness: Annotated[float, typer.Option(help="1 = Poisson; smaller is burstier.")] = 1.0
-    spread: Annotated[float, typer.Option("--spread", help="Lengths are uniform within ± this share.")] = 0.0
+    concurrency: Annotated[int | None, Option("--concurrency", "--max-concurrency", help="In flight.")] = None
+    burstiness: Annotated[float, Option(help="1 = Poisson; smaller is burstier.")] = 1.0
+    spread: Annotated[float, Option("--spread", help="Lengths are uniform within ± this share.")] = 0.0
     ratio: Annotated[
         float | None,
-        typer.Option(
+        Option(
             "--random-range-ratio",
             help="Lengths from this share of isl and osl up to them, as InferenceX and SGLang mean it.",
         ),
     ] = None
-    seed: Annotated[int, typer.Option(help="Of the random requests.")] = 0
+    seed: Annotated[int, Option(help="Of the random requests.")] = 0
     dataset: Annotated[
-        str | None, typer.Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
+        str | None, Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
     ] = None
-    trace: Annotated[str | None, typer.Option(help="CSV, JSON-lines or parquet trace instead.")] = None
+    trace: Annotated[str | None, Option(help="CSV, JSON-lines or parquet trace instead.")] = None
 
     def traffic(self, spec: ModelSpec) -> Traffic:
         """Requests of a trace file, or as many as asked for, drawn with a dataset's lengths or with given ones."""
@@ -123,33 +122,33 @@ class EngineOptions:
 
     engine: EngineName = "vllm"
     max_num_batched_tokens: StepTokens = None
-    max_num_seqs: Annotated[int | None, typer.Option(*SEQUENCES, help="Requests at once.")] = None
+    max_num_seqs: Annotated[int | None, Option(*SEQUENCES, help="Requests at once.")] = None
     memory: Annotated[
-        float | None, typer.Option("--gpu-memory-utilization", "--mem-fraction-static", help="Share of memory.")
+        float | None, Option("--gpu-memory-utilization", "--mem-fraction-static", help="Share of memory.")
     ] = None
     kv_cache_dtype: KvDtype = None
     moe_backend: Backend = None
     speculative: Speculation = None
-    lora: Annotated[str | None, typer.Option("--lora", help="Adapters: rank=16,adapters=4.")] = None
+    lora: Annotated[str | None, Option("--lora", help="Adapters: rank=16,adapters=4.")] = None
     all2all: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--all2all-backend", "--moe-a2a-backend", help="How tokens reach the experts of other ranks: deepep, ..."
         ),
     ] = None
     two_batch: Annotated[
-        bool, typer.Option("--enable-two-batch-overlap", "--enable-dbo", help="Its overlap with kernels.")
+        bool, Option("--enable-two-batch-overlap", "--enable-dbo", help="Its overlap with kernels.")
     ] = False
     eplb: Annotated[
         str | None,
-        typer.Option("--eplb", help="Copies of busy experts, and loads: redundant=32,loads=FILE or power_law_1.2."),
+        Option("--eplb", help="Copies of busy experts, and loads: redundant=32,loads=FILE or power_law_1.2."),
     ] = None
     offload: Annotated[
-        float, typer.Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
+        float, Option("--kv-offload-gib", help="Host memory a GPU for prompts' blocks of a trace with hashes.")
     ] = 0.0
     prefix_cache: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--enable-prefix-caching/--no-enable-prefix-caching",
             " /--disable-radix-cache",
             help="Prefixes of prompts are cached; where nothing is said, as the engine does by itself.",
@@ -183,19 +182,19 @@ class EngineOptions:
 class Fleet:
     """Engines side by side, pools and host."""
 
-    replicas: Annotated[int, typer.Option("--replicas", help="Engines side by side.")] = 1
+    replicas: Annotated[int, Option("--replicas", help="Engines side by side.")] = 1
     prefill_pool: Annotated[
-        str | None, typer.Option("--prefill", help="Disaggregated: the prompts' engines, such as workers=2,tp=4.")
+        str | None, Option("--prefill", help="Disaggregated: the prompts' engines, such as workers=2,tp=4.")
     ] = None
     decode_pool: Annotated[
         str | None,
-        typer.Option("--decode", help="Disaggregated: the later tokens' engines, such as workers=1,dp=8,ep=8."),
+        Option("--decode", help="Disaggregated: the later tokens' engines, such as workers=1,dp=8,ep=8."),
     ] = None
-    prefill: Annotated[int, typer.Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0
-    decode: Annotated[int, typer.Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0
+    prefill: Annotated[int, Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0
+    decode: Annotated[int, Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0
     host: Annotated[
         str | None,
-        typer.Option("--host", help="The server's host: cores=16,speed=0.8,api_servers=2; none: in-process."),
+        Option("--host", help="The server's host: cores=16,speed=0.8,api_servers=2; none: in-process."),
     ] = None
 
     def setup(self, split: Split, engine: EngineOptions, images: int) -> Setup:
@@ -237,7 +236,7 @@ class Limits:
 
     ttft: Ttft = None
     tpot: Tpot = None
-    request_latency: Annotated[float | None, typer.Option("--request-latency", help="Limit end to end, ms.")] = None
+    request_latency: Annotated[float | None, Option("--request-latency", help="Limit end to end, ms.")] = None
 
     def sla(self, load: ClientLoad | None) -> Sla:
         """The limits as given, or those of a pasted client where none are."""

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from pipewave.cli.command import Parameter
 from pipewave.errors import BadInput, meant_or_known
 
 
-def in_order(words: Sequence[str], parameters: Sequence[Any]) -> list[str]:
+def in_order(words: list[str], parameters: Sequence[Parameter]) -> list[str]:
     """The words of a command with sizes that are given by name in their order, and other fields that are given by name
     as the options that they are.
 
     Raises BadInput for a name that the kernel has not, one given twice, a size that is missing, and one without a name
     beside others that have one.
     """
-    sizes = [one.name for one in parameters if one.param_type_name == "argument"]
-    options = {one.name: one for one in parameters if one.param_type_name == "option"}
+    sizes = [one.name for one in parameters if not one.is_option]
+    options = {one.name: one for one in parameters if one.is_option}
     places = list(_places(words, {spelling: one for one in options.values() for spelling in one.opts}))
     named = _named([words[at] for at in places if _name(words[at])], [*sizes, *options])
     ordered = [words[at] for at in places if not _name(words[at])]
@@ -27,7 +27,7 @@ def in_order(words: Sequence[str], parameters: Sequence[Any]) -> list[str]:
     return [*ordered, *(word for at, word in enumerate(words) if at not in places), *others]
 
 
-def _places(words: Sequence[str], options: Mapping[str, Any]) -> Iterator[int]:
+def _places(words: Sequence[str], options: Mapping[str, Parameter]) -> Iterator[int]:
     """Where words are neither options nor their values; a number below zero is a size."""
     value = False
     for at, word in enumerate(words):
@@ -65,7 +65,7 @@ def _check(first: str, named: Mapping[str, str], sizes: Sequence[str], ordered: 
         raise BadInput(f"{missing[0]} is not given: {all_or_none}", field=missing[0])
 
 
-def _option(parameter: Any, value: str) -> list[str]:
+def _option(parameter: Parameter, value: str) -> list[str]:
     """A field by name as its option."""
     spelling = parameter.opts[0]
     if parameter.is_flag:

@@ -6,9 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
-from pipewave.cli.groups import grouped
 from pipewave.cli.options import (
     AsJson,
     EngineName,
@@ -23,11 +20,6 @@ from pipewave.cli.options import (
     cache_word,
 )
 from pipewave.cli.streams import print_notes
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("step")(grouped(step_command))
 
 
 def step_command(

@@ -46,3 +46,8 @@ def print_notes(notes: Iterable[str]) -> None:
     """What an answer rests on, each note once, below its tables."""
     for note in dict.fromkeys(notes):
         print(f"note: {note}")
+
+
+def say(line: str) -> None:
+    """A line for people, beside the answer."""
+    sys.stderr.write(f"{line}\n")

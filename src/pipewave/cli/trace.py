@@ -10,8 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, cache_word
 
 if TYPE_CHECKING:
@@ -23,31 +22,24 @@ SUMS = ("call", "operator", "layer")
 TOP = 25
 
 
-def register(app: typer.Typer) -> None:
-    """Add `trace`."""
-    app.command("trace")(trace_command)
-
-
 def trace_command(
-    file: Annotated[
-        str, typer.Argument(help="torch.profiler's Chrome trace, an nsys SQLite or CSV export, ncu --csv.")
-    ],
-    other: Annotated[str | None, typer.Argument(help="A second trace to compare with.", show_default=False)] = None,
-    compare: Annotated[str | None, typer.Option(help="The second trace, as an option.")] = None,
-    by: Annotated[str, typer.Option(help="call, operator or layer: what the table's rows are.")] = "call",
-    gpu: Annotated[str | None, typer.Option(help="GPU name or spec file; default: the one the trace names.")] = None,
-    model: Annotated[str | None, typer.Option(help="config.json, directory or built-in name, for CUDA graphs.")] = None,
+    file: Annotated[str, Argument(help="torch.profiler's Chrome trace, an nsys SQLite or CSV export, ncu --csv.")],
+    other: Annotated[str | None, Argument(help="A second trace to compare with.")] = None,
+    compare: Annotated[str | None, Option(help="The second trace, as an option.")] = None,
+    by: Annotated[str, Option(help="call, operator or layer: what the table's rows are.")] = "call",
+    gpu: Annotated[str | None, Option(help="GPU name or spec file; default: the one the trace names.")] = None,
+    model: Annotated[str | None, Option(help="config.json, directory or built-in name, for CUDA graphs.")] = None,
     tp: Tp = 1,
     ep: Ep = 1,
     q_lens: QLens = "",
-    kv_lens: Annotated[str, typer.Option("--kv-lens", help="Cache lengths with them; one number stands for all.")] = "",
+    kv_lens: Annotated[str, Option("--kv-lens", help="Cache lengths with them; one number stands for all.")] = "",
     kv_cache_dtype: KvDtype = None,
     engine: EngineName = "vllm",
-    stack: Annotated[str | None, typer.Option(help="Software version, such as vllm-0.22.1.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="Default: serving; cold for ncu, which flushes caches.")] = None,
-    form: Annotated[str, typer.Option("--format", help="table, json, html or md.")] = "table",
-    out: Annotated[str, typer.Option(help="Where the answer goes; - is standard output.")] = "-",
-    top: Annotated[int, typer.Option(min=0, help="Rows of the table; 0 shows all.")] = TOP,
+    stack: Annotated[str | None, Option(help="Software version, such as vllm-0.22.1.")] = None,
+    protocol: Annotated[str | None, Option(help="Default: serving; cold for ncu, which flushes caches.")] = None,
+    form: Annotated[str, Option("--format", help="table, json, html or md.")] = "table",
+    out: Annotated[str, Option(help="Where the answer goes; - is standard output.")] = "-",
+    top: Annotated[int, Option(min=0, help="Rows of the table; 0 shows all.")] = TOP,
 ) -> None:
     """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
     from pipewave.traces import compare as side_by_side

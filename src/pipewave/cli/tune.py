@@ -8,30 +8,22 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from pipewave.cli.command import Argument, Group, Option
 from pipewave.cli.options import AsJson, Ep, Model, Tp
+from pipewave.cli.streams import say
 from pipewave.errors import BadInput
 
-Kernel = Annotated[str, typer.Argument(help="Kernel name, such as gemm, moe_w13 or decode_128.", show_default=False)]
-Gpu = Annotated[str, typer.Option("--gpu", help="Whose table.")]
-File = Annotated[Path | None, typer.Option("--table", help="A table file instead of the shipped one.")]
+Kernel = Annotated[str, Argument(help="Kernel name, such as gemm, moe_w13 or decode_128.")]
+Gpu = Annotated[str, Option("--gpu", help="Whose table.")]
+File = Annotated[Path | None, Option("--table", help="A table file instead of the shipped one.")]
 RECORDINGS = Path("data/recordings/h200")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of commands."""
-    group = typer.Typer(no_args_is_help=True, help="Choose Triton configurations: profile, table, explain, export, …")
-    for command in (inspect, profile, table, explain, export, engine, check, reachable, evaluate):
-        group.command(command.__name__)(command)
-    app.add_typer(group, name="tune")
-
-
 def inspect(
-    kernel: Annotated[str, typer.Argument(help="FILE.py:function of any `triton.jit` kernel.", show_default=False)],
-    grid: Annotated[str, typer.Option(help="Blocks of a launch: `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.")],
-    args: Annotated[list[str], typer.Option("--arg", help="M=4096 or x=bf16[4096,4096]; repeatable.")] = [],  # noqa: B006
-    config: Annotated[str, typer.Option(help="BLOCK_M=128,BLOCK_N=64,num_warps=4")] = "",
+    kernel: Annotated[str, Argument(help="FILE.py:function of any `triton.jit` kernel.")],
+    grid: Annotated[str, Option(help="Blocks of a launch: `cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)`.")],
+    args: Annotated[list[str], Option("--arg", help="M=4096 or x=bf16[4096,4096]; repeatable.")] = [],  # noqa: B006
+    config: Annotated[str, Option(help="BLOCK_M=128,BLOCK_N=64,num_warps=4")] = "",
     as_json: AsJson = False,
 ) -> None:
     """What a kernel's source says of a launch: loops and their turns, bytes, FLOPs, and what it does not say.
@@ -56,10 +48,10 @@ def inspect(
 
 def profile(
     kernel: Kernel,
-    out: Annotated[Path | None, typer.Option(help="Folder of tables; default: your own.")] = None,
-    seconds: Annotated[float, typer.Option(help="Seconds of timing, earlier runs of the same store included.")] = 120.0,
-    shapes: Annotated[Path | None, typer.Option(help="Launches of a kernel of your own, as JSON.")] = None,
-    log: Annotated[Path | None, typer.Option("--from-log", help="Launches noted under PIPEWAVE_TUNE_LOG.")] = None,
+    out: Annotated[Path | None, Option(help="Folder of tables; default: your own.")] = None,
+    seconds: Annotated[float, Option(help="Seconds of timing, earlier runs of the same store included.")] = 120.0,
+    shapes: Annotated[Path | None, Option(help="Launches of a kernel of your own, as JSON.")] = None,
+    log: Annotated[Path | None, Option("--from-log", help="Launches noted under PIPEWAVE_TUNE_LOG.")] = None,
 ) -> None:
     """Measure anchors on this GPU, resumable, and make the table (needs torch, triton and a GPU).
 
@@ -79,20 +71,18 @@ def profile(
     need_gpu()
 
     def progress(done: int, planned: int, left: float) -> None:
-        typer.echo(f"\r{done}/{planned} shapes, {left:.0f} s left ", err=True, nl=False)
+        sys.stderr.write(f"\r{done}/{planned} shapes, {left:.0f} s left ")
 
     recording = profiling.run(of.kernel, folder / f"{of.kernel}.profile", profiling.Budget(seconds),
-                              lambda text: typer.echo(text, err=True), progress)  # fmt: skip
+                              say, progress)  # fmt: skip
     recording.save(folder / f"{of.kernel}.npz")
     print(f"\n{write_table(recording, folder)}")
 
 
 def table(
-    recording: Annotated[Path, typer.Argument(help="A recording (.npz).")],
-    out: Annotated[Path | None, typer.Option(help="Folder of tables; default: your own.")] = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="Show WaveTune's R² by macro and wave instead.")
-    ] = False,
+    recording: Annotated[Path, Argument(help="A recording (.npz).")],
+    out: Annotated[Path | None, Option(help="Folder of tables; default: your own.")] = None,
+    published: Annotated[bool, Option("--published", help="Show WaveTune's R² by macro and wave instead.")] = False,
 ) -> None:
     """Fit a recording and write its table, or show the published method's fit."""
     from pipewave.cli.render import show
@@ -117,10 +107,10 @@ def table(
 
 def explain(
     kernel: Kernel,
-    shape: Annotated[list[str], typer.Argument(help="Shape fields, such as m=300,n=4096,k=4096.", show_default=False)],
+    shape: Annotated[list[str], Argument(help="Shape fields, such as m=300,n=4096,k=4096.")],
     gpu: Gpu = "H200",
     file: File = None,
-    rows: Annotated[int, typer.Option(help="Candidates to show.")] = 8,
+    rows: Annotated[int, Option(help="Candidates to show.")] = 8,
     as_json: AsJson = False,
 ) -> None:
     """Rank configurations at a shape: predicted µs, waves, what the time is made of, and how sure the choice is."""
@@ -143,15 +133,15 @@ def explain(
 
 
 def export(
-    experts: Annotated[int, typer.Option("--experts", "-e", help="Experts on one GPU.")],
-    inter: Annotated[int, typer.Option("--inter", "-n", help="Intermediate size on one GPU (N of the file name).")],
-    top_k: Annotated[int, typer.Option("--top-k", help="Experts a token chooses.")],
-    hidden: Annotated[int, typer.Option("--hidden", help="Hidden size.")],
-    vllm: Annotated[bool, typer.Option("--vllm", help="Write vLLM's file.")] = False,
-    sglang: Annotated[bool, typer.Option("--sglang", help="Write SGLang's two files.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
+    experts: Annotated[int, Option("--experts", "-e", help="Experts on one GPU.")],
+    inter: Annotated[int, Option("--inter", "-n", help="Intermediate size on one GPU (N of the file name).")],
+    top_k: Annotated[int, Option("--top-k", help="Experts a token chooses.")],
+    hidden: Annotated[int, Option("--hidden", help="Hidden size.")],
+    vllm: Annotated[bool, Option("--vllm", help="Write vLLM's file.")] = False,
+    sglang: Annotated[bool, Option("--sglang", help="Write SGLang's two files.")] = False,
+    out: Annotated[Path, Option(help="Folder to write to.")] = Path(),
     gpu: Gpu = "H200",
-    most: Annotated[int, typer.Option(help="Most tokens of a step.")] = 8192,
+    most: Annotated[int, Option(help="Most tokens of a step.")] = 8192,
 ) -> None:
     """Write fused-MoE configuration files whose nearest-M look-up is right at every M."""
     from pipewave.tune import export as exporting
@@ -170,13 +160,13 @@ def export(
 
 
 def engine(
-    name: Annotated[str, typer.Argument(metavar="ENGINE", help="vllm or sglang.")],
+    name: Annotated[str, Argument(metavar="ENGINE", help="vllm or sglang.")],
     model: Model,
     tp: Tp = 1,
     ep: Ep = 1,
-    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("configs"),
-    most: Annotated[int, typer.Option(help="Most tokens of a step.")] = 8192,
-    only_list: Annotated[bool, typer.Option("--list", help="Only say which files the engine looks up.")] = False,
+    out: Annotated[Path, Option(help="Folder to write to.")] = Path("configs"),
+    most: Annotated[int, Option(help="Most tokens of a step.")] = 8192,
+    only_list: Annotated[bool, Option("--list", help="Only say which files the engine looks up.")] = False,
     gpu: Gpu = "NVIDIA H200",
     as_json: AsJson = False,
 ) -> None:
@@ -195,7 +185,7 @@ def engine(
         from pipewave.tune.engine.gpu import GpuTimer
 
         with redirect_stdout(sys.stderr):  # engines print there, too
-            rows = write_all(wanted, GpuTimer(name), out, most, lambda text: typer.echo(text, err=True))
+            rows = write_all(wanted, GpuTimer(name), out, most, say)
     if as_json:
         print(json.dumps({"schema_version": 1, "files": rows}))
         return
@@ -206,7 +196,7 @@ def check(
     kernel: Kernel,
     gpu: Gpu = "H200",
     file: File = None,
-    log: Annotated[Path | None, typer.Option("--from-log", help="Launches of a kernel of your own.")] = None,
+    log: Annotated[Path | None, Option("--from-log", help="Launches of a kernel of your own.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time ten anchors again on this GPU: valid, rescale or re-profile; also FILE.py:kernel, with --from-log."""
@@ -232,7 +222,7 @@ def check(
 
 def reachable(
     kernel: Kernel,
-    shape: Annotated[str, typer.Argument(help="Fixed fields and one range: m=1:8192,n=4096,k=4096 (LOW:HIGH[:STEP]).")],
+    shape: Annotated[str, Argument(help="Fixed fields and one range: m=1:8192,n=4096,k=4096 (LOW:HIGH[:STEP]).")],
     gpu: Gpu = "H200",
     file: File = None,
     as_json: AsJson = False,
@@ -254,12 +244,10 @@ def reachable(
 
 
 def evaluate(
-    kernels: Annotated[str, typer.Option("--kernels", help="Kernels, or all that are recorded.")] = "all",
-    selectors: Annotated[
-        str, typer.Option(help="Selectors, separated by commas; of spaces also FILE.py:CLASS.")
-    ] = "all",
-    recordings: Annotated[Path, typer.Option(help="Folder of recordings.")] = RECORDINGS,
-    spaces: Annotated[Path | None, typer.Option(help="Folder of spaces of any kernel (T4 JSON), instead.")] = None,
+    kernels: Annotated[str, Option("--kernels", help="Kernels, or all that are recorded.")] = "all",
+    selectors: Annotated[str, Option(help="Selectors, separated by commas; of spaces also FILE.py:CLASS.")] = "all",
+    recordings: Annotated[Path, Option(help="Folder of recordings.")] = RECORDINGS,
+    spaces: Annotated[Path | None, Option(help="Folder of spaces of any kernel (T4 JSON), instead.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay recorded spaces: regret of every selector against the exhaustive optimum. No GPU."""
@@ -275,7 +263,7 @@ def evaluate(
         for space, figures in board["spaces"].items():
             show([{"selector": each, **row} for each, row in figures.items()], "table", title=space)
         for each, why in board["skipped"].items():
-            typer.echo(f"skipped {each}: {why}", err=True)
+            say(f"skipped {each}: {why}")
         return
     from pipewave.cli.tuning import pairs_line, regret_rows
     from pipewave.tune.evaluate import evaluate_all, recorded
@@ -289,3 +277,9 @@ def evaluate(
         show(regret_rows(result), "table", title=f"{kernel}: regret at {result['shapes']} shapes never profiled")
         if "against_default" in result:
             print(pairs_line(result["against_default"]))
+
+
+GROUP = Group(
+    "Choose Triton configurations: profile, table, explain, export, …",
+    {one.__name__: one for one in (inspect, profile, table, explain, export, engine, check, reachable, evaluate)},
+)

@@ -7,19 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("web")(web)
-    app.command("query")(query)
+from pipewave.cli.command import Argument, Option
 
 
 def web(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8787,
-    host: Annotated[str, typer.Option(help="A loopback address; nothing else is served.")] = "127.0.0.1",
-    opens: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8787,
+    host: Annotated[str, Option(help="A loopback address; nothing else is served.")] = "127.0.0.1",
+    opens: Annotated[bool, Option("--open/--no-open", help="Open a browser.")] = True,
 ) -> None:
     """Plan, serve, kernel and trace views in a browser, served to this machine only; works offline."""
     from pipewave.errors import MissingExtra
@@ -33,8 +27,8 @@ def web(
 
 
 def query(
-    view: Annotated[str, typer.Argument(help="kernel, grid, serve, traffic, model, gpu or plan.", show_default=False)],
-    question: Annotated[str, typer.Argument(help="JSON as the page sends it; @FILE reads a file.", show_default=False)],
+    view: Annotated[str, Argument(help="kernel, grid, serve, traffic, model, gpu or plan.")],
+    question: Annotated[str, Argument(help="JSON as the page sends it; @FILE reads a file.")],
 ) -> None:
     """One answer of the page as JSON: sweeps of a kernel, and what-if GPUs, without a server.
 

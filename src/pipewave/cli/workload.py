@@ -6,24 +6,18 @@ import json
 import sys
 from typing import Annotated
 
-import typer
-
+from pipewave.cli.command import Option
 from pipewave.cli.options import Ep, Model, Pp, Tp
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("workload")(workload_command)
 
 
 def workload_command(
     model: Model,
-    requests: Annotated[str, typer.Option("--requests", help="CSV or JSON-lines table of prompt and output tokens.")],
-    out: Annotated[str, typer.Option("--out", help="Where the workload goes; - is standard output.")] = "-",
+    requests: Annotated[str, Option("--requests", help="CSV or JSON-lines table of prompt and output tokens.")],
+    out: Annotated[str, Option("--out", help="Where the workload goes; - is standard output.")] = "-",
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = 1,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Only the first so many requests.")] = None,
 ) -> None:
     """A replayable workload from a model and a table of requests, which all start together.
 

@@ -1,0 +1,301 @@
+"""Commands of typed functions: a parameter is declared once, as `Annotated[int, Option("--tp", help="...")]`.
+
+A parameter whose type is a dataclass stands for its fields, which are options under one heading of the help: the first
+line of the dataclass's docstring. Plain Python, since a command's start counts in tenths of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cached_property
+from importlib import import_module
+from inspect import Parameter as Declared
+from inspect import getdoc, signature
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pipewave.errors import BadInput, MissingField, UnknownField, close_to, meant_or_known
+
+JSON, FORMAT = "--json", "--format"
+HELP = ("--help", "-h")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A word by its place."""
+
+    help: str = ""
+    metavar: str = ""  # how the help calls it; its name in capitals by default
+    parser: Callable[[str], Any] | None = None  # from the word to the value, in place of the type's own
+    rest: bool = False  # all words from here on as they are, unknown options among them
+    hidden: bool = False
+
+
+class Option:
+    """A value by name. `--on/--off` spells both sides of a flag; without spellings it is `--name` or `--no-name`."""
+
+    def __init__(
+        self,
+        *spellings: str,
+        help: str = "",
+        metavar: str = "",
+        hidden: bool = False,
+        min: float | None = None,
+        max: float | None = None,
+        parser: Callable[[str], Any] | None = None,
+    ) -> None:
+        self.spellings, self.help, self.metavar, self.hidden = spellings, help, metavar, hidden
+        self.min, self.max, self.parser = min, max, parser
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a command."""
+
+    name: str
+    kind: type  # of one value: int, float, str, bool or Path
+    default: Any
+    declared: Option | Argument
+    required: bool = False
+    many: bool = False  # an option that may be repeated, or all further words
+    heading: str = ""
+
+    @property
+    def help(self) -> str:
+        """What it is."""
+        return self.declared.help
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the help is silent about it."""
+        return self.declared.hidden
+
+    @property
+    def is_option(self) -> bool:
+        """Whether it is given by name."""
+        return isinstance(self.declared, Option)
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether its name alone says it."""
+        return self.is_option and self.kind is bool
+
+    @property
+    def opts(self) -> list[str]:
+        """Every spelling, those of a flag that say yes."""
+        return [name for name in self._sides(0) if name]
+
+    @property
+    def off(self) -> list[str]:
+        """Spellings of a flag that say no."""
+        return [name for name in self._sides(1) if name]
+
+    def _sides(self, side: int) -> list[str]:
+        if not isinstance(self.declared, Option):
+            return []
+        plain = "--" + self.name.replace("_", "-")
+        usual = f"{plain}/--no-{plain[2:]}" if self.kind is bool else plain
+        spelled = self.declared.spellings or (usual,)
+        return [[*name.split("/"), ""][side].strip() for name in spelled]
+
+    def read(self, text: str) -> Any:
+        """The value of a word. Raises BadInput, naming the parameter."""
+        if self.declared.parser:
+            return self.declared.parser(text)
+        try:
+            value = self.kind(text)
+        except ValueError as problem:
+            wanted = {int: "an integer", float: "a number"}.get(self.kind, self.kind.__name__)
+            raise BadInput(f"{self.shown} = {text!r}: must be {wanted}", field=self.name) from problem
+        low, high = (getattr(self.declared, side, None) for side in ("min", "max"))
+        if (low is not None and value < low) or (high is not None and value > high):
+            bounds = " and ".join(
+                f"at {side} {end:g}" for side, end in (("least", low), ("most", high)) if end is not None
+            )
+            raise BadInput(f"{self.shown} = {text}: must be {bounds}", field=self.name)
+        return value
+
+    @property
+    def shown(self) -> str:
+        """Its name as it is written on a command line."""
+        return self.opts[0] if self.is_option else self.declared.metavar or self.name.upper()
+
+
+class Command:
+    """A function that a command line calls; its parameters are read when they are first needed."""
+
+    def __init__(
+        self,
+        run: Callable[..., int | None],
+        params: Sequence[Parameter] | None = None,
+        *,
+        help: str = "",
+        arrange: Callable[[list[str], Sequence[Parameter]], list[str]] | None = None,
+    ) -> None:
+        self._run, self._params, self._arrange = run, params, arrange
+        self.help = help or getdoc(run) or ""
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self._run, include_extras=True)
+
+    @cached_property
+    def _groups(self) -> dict[str, Any]:
+        return {} if self._params else {name: kind for name, kind in self._hints.items() if is_dataclass(kind)}
+
+    @cached_property
+    def params(self) -> list[Parameter]:
+        """What it takes, dataclasses as their fields."""
+        if self._params is not None:
+            return list(self._params)
+        declared = signature(self._run).parameters.values()
+        return [each for one in declared for each in _expanded(one.name, self._hints[one.name], one.default)]
+
+    def run(self, words: Sequence[str], path: str = "pipewave") -> int:
+        """Run it with the words of a command line; its exit status. Raises PipewaveError for words it does not know."""
+        if any(word in HELP for word in words):
+            from pipewave.cli.help import of_command
+
+            print(of_command(self, path))
+            return 0
+        ready = self._arrange(list(words), self.params) if self._arrange else list(words)
+        values = read(ready, self.params)
+        made = {name: kind(**{one.name: values.pop(one.name) for one in fields(kind)})
+                for name, kind in self._groups.items()}  # fmt: skip
+        return self._run(**values, **made) or 0
+
+
+class Group:
+    """Commands under one name. Each is looked up when it is asked for: `module:name`, or what is to be run."""
+
+    def __init__(
+        self,
+        help: str,
+        commands: Mapping[str, tuple[str, str] | Callable[..., int | None]],
+        alone: Callable[..., int | None] | None = None,
+    ) -> None:
+        self.help, self._commands, self.params = help, commands, list[Parameter]()
+        self.alone = Command(alone) if alone else None  # what the name alone runs
+
+    def lines(self) -> dict[str, str]:
+        """Names of the commands and what each does, in a sentence."""
+        return {name: one[1] if isinstance(one, tuple) else first_line(getdoc(one) or "")
+                for name, one in self._commands.items()}  # fmt: skip
+
+    @property
+    def commands(self) -> dict[str, Command | Group]:
+        """All commands, built."""
+        return {name: self.command(name) for name in self.lines()}
+
+    def command(self, name: str) -> Command | Group:
+        """The command of a name. Raises BadInput, with the nearest one that there is."""
+        if name not in self._commands:
+            raise BadInput(f"unknown command {name!r}:{meant_or_known(name, self._commands)}", field="command")
+        one = self._commands[name]
+        if not isinstance(one, tuple):
+            return Command(one)
+        module, _, function = one[0].partition(":")
+        found = getattr(import_module(module), function)
+        return found if isinstance(found, Group) else Command(found)
+
+    def run(self, words: Sequence[str], path: str = "pipewave") -> int:
+        """Run the command that the first word names; its exit status."""
+        named = bool(words) and words[0][:1] != "-"
+        if named:
+            return self.command(words[0]).run(words[1:], f"{path} {words[0]}")
+        if self.alone and not any(word in HELP for word in words):
+            return self.alone.run(words, path)
+        from pipewave.cli.help import of_group
+
+        print(of_group(self, path))
+        return 0 if words else 2
+
+
+def first_line(text: str) -> str:
+    """The first sentence of a docstring, on one line."""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _expanded(name: str, hint: Any, default: Any) -> Iterator[Parameter]:
+    """A declared parameter, or one for each field of its dataclass."""
+    if not is_dataclass(hint):
+        yield _parameter(name, hint, default)
+        return
+    heading, inner = (getdoc(hint) or "").split("\n")[0].rstrip("."), get_type_hints(hint, include_extras=True)
+    for one in fields(hint):
+        made = one.default_factory() if one.default_factory is not MISSING else one.default
+        yield _parameter(one.name, inner[one.name], Declared.empty if made is MISSING else made, heading)
+
+
+def _parameter(name: str, hint: Any, default: Any, heading: str = "") -> Parameter:
+    """`Annotated[kind, Option or Argument]`; kind may be optional, or a list."""
+    kind, declared = get_args(hint)[:2]
+    many = get_origin(kind) in (list, tuple)
+    inner = [one for one in get_args(kind) if one not in (type(None), ...)]
+    required = default is Declared.empty
+    return Parameter(
+        name, inner[0] if inner else kind, None if required else default, declared, required, many, heading
+    )
+
+
+def read(words: Sequence[str], params: Sequence[Parameter]) -> dict[str, Any]:
+    """Values of parameters by name from the words of a command line.
+
+    Raises UnknownField for an option that none has, MissingField for a value that is not given, BadInput for others.
+    """
+    named, placed = _sorted(_alike(list(words), params), params)
+    values = dict(named)
+    arguments = [one for one in params if not one.is_option]
+    for one in arguments:
+        taken, placed = (placed, []) if one.many else (placed[:1], placed[1:])
+        if taken:
+            values[one.name] = [one.read(word) for word in taken] if one.many else one.read(taken[0])
+    if placed:
+        raise BadInput(f"{placed[0]}: a word too many", field=None)
+    for one in params:
+        if one.name not in values and one.required:
+            what = "option" if one.is_option else "argument"
+            raise MissingField(f"missing {what} {one.shown}: {one.help}".rstrip(": "), field=one.name)
+        values.setdefault(one.name, list(one.default) if isinstance(one.default, list) else one.default)
+    return values
+
+
+def _sorted(words: list[str], params: Sequence[Parameter]) -> tuple[dict[str, Any], list[str]]:
+    """Values of options by the names of their parameters, and the words that stand by their places."""
+    on, off = {name: one for one in params for name in one.opts}, {name: one for one in params for name in one.off}
+    rest = any(isinstance(one.declared, Argument) and one.declared.rest for one in params)
+    named: dict[str, Any] = {}
+    placed: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            return named, placed + words
+        spelling, equals, value = word.partition("=") if word[:2] == "--" else (word, "", "")
+        if word[:1] != "-" or word == "-" or word[1:2].isdigit():
+            placed.append(word)
+        elif spelling not in on and spelling not in off:
+            if not rest:
+                raise UnknownField(f"no option {spelling};{close_to(spelling, on) or ' see --help'}", field=spelling)
+            placed.append(word)
+        elif (one := on.get(spelling) or off[spelling]).is_flag:
+            if equals:
+                raise BadInput(f"{word}: {spelling} takes no value", field=one.name)
+            named[one.name] = spelling in on
+        else:
+            if not equals and not words:
+                raise MissingField(f"{spelling} needs a value: {one.help}", field=one.name)
+            given = one.read(value if equals else words.pop(0))
+            named[one.name] = [*named.get(one.name, ()), given] if one.many else given
+    return named, placed
+
+
+def _alike(words: list[str], params: Sequence[Parameter]) -> list[str]:
+    """`--json` and `--format json` mean one thing wherever a command knows either: its own way to say it."""
+    known = {name for one in params for name in one.opts}
+    if JSON in words and JSON not in known and FORMAT in known:
+        at = words.index(JSON)
+        return [*words[:at], FORMAT, "json", *words[at + 1 :]]
+    if FORMAT not in known and JSON in known:
+        text = "\0".join(words).replace(f"{FORMAT}\0json", JSON).replace(f"{FORMAT}=json", JSON)
+        return text.split("\0") if words else words
+    return words
