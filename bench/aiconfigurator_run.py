@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import pipewave as pw
+from pipewave.export.aiconfigurator import BACKEND, VERSION, export
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.simulate.aiconfigurator import BACKEND, VERSION, export
 
 MODEL, GPU, BATCH, PROMPT = "Llama-3.1-8B", "L40S", 8, 1024
 CONFIG = Path(__file__).resolve().parents[1] / "src" / "pipewave" / "data" / "models" / f"{MODEL}.json"

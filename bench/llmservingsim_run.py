@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from pipewave.export import llmservingsim as profile
-
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment

@@ -26,9 +26,9 @@ from bench.published_fit import Constants, with_constants
 from bench.published_rows import METRICS, OLD, Group, Row, corpus, read
 from bench.published_slices import resumed
 from pipewave.errors import PipewaveError
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
-from pipewave.simulate.stream import answer_lines, error
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
+from pipewave.published.stream import answer_lines, error
 
 NEAR = 0.25
 RESULTS = Path(__file__).parent / "results" / "published.json"

@@ -24,8 +24,8 @@ import yaml
 
 from pipewave.files import packaged
 from pipewave.models.load import FOLDER
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
 from pipewave.software import engines, rules
 
 ROOT = Path(__file__).resolve().parents[1]

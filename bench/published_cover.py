@@ -30,9 +30,9 @@ import numpy as np
 from bench.published_rows import OLD, Group, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.files import manifest
+from pipewave.published.answers import answer, setup_of, version_given
+from pipewave.published.cases import from_dict
 from pipewave.simulate import interval
-from pipewave.simulate.answers import answer, setup_of, version_given
-from pipewave.simulate.cases import from_dict
 from pipewave.simulate.interval import Uncertainty, server_of
 from pipewave.step import find_engine
 

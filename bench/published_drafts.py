@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
 from pipewave.simulate.speculative import of
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -31,8 +31,8 @@ from bench.published_rows import OLD, PARTS, Row, corpus, read
 from pipewave.errors import PipewaveError
 from pipewave.files import manifest
 from pipewave.physics.demand import Array
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
 from pipewave.software import front
 
 GRID: dict[str, tuple[float, ...]] = {

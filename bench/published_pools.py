@@ -25,8 +25,8 @@ from statistics import mean, median
 from typing import Any
 
 from bench.published_rows import Row, corpus, read
+from pipewave.published.public_launches import handover_ms
 from pipewave.simulate.speculative import of
-from pipewave.software.pools import handover_ms
 
 MOST_FLIGHT, MOST_MS = 64, 1200.0  # light load: requests in flight, and a predicted first token without a queue
 GRID_MS = tuple(range(0, 320, 20))

@@ -33,8 +33,8 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, active_parameters
+from pipewave.published.recipes import releases
 from pipewave.software.engine import numbered
-from pipewave.software.recipes import releases
 from pipewave.step.setting import setting_of
 
 DAY = re.compile(r"20\d\d-\d\d-\d\d")

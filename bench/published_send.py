@@ -1,7 +1,7 @@
 """How long sending a prompt's cache holds up a prefill scheduler of SGLang: `python -m bench.published_send`.
 
 Published disaggregated rows of SGLang are simulated with each time of a grid in place of the shipped one
-(`software/deployments/handover.yaml`), everything else as shipped. By what joins the pools and how prefill engines are
+(`published/handover.yaml`), everything else as shipped. By what joins the pools and how prefill engines are
 cut, the time with the least mean error of groups is printed, and each group's error with the time that the other groups
 of its kind would take: errors are mean absolute errors of TTFT and TPOT, as `bench.published` has them, groups alike.
 The first waves of a run's requests are simulated (`WAVES`). `--seconds` ends the command when so many have passed; the
@@ -22,10 +22,10 @@ from typing import Any
 
 from bench.published_rows import Row, corpus, read
 from bench.published_slices import resumed
-from pipewave.simulate.answers import client, setup_of
-from pipewave.simulate.cases import from_dict
-from pipewave.simulate.launched import launched
-from pipewave.software.pools import send_ms
+from pipewave.published.answers import client, setup_of
+from pipewave.published.cases import from_dict
+from pipewave.published.public_launches import send_ms
+from pipewave.published.published_pools import launched
 
 GRID_MS = (0, 8, 15, 30, 45, 60, 90, 120, 150, 180)
 WAVES = 4  # requests simulated for each one in flight

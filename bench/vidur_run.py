@@ -16,7 +16,7 @@ from vidur.execution_time_predictor.execution_time_predictor_registry import Exe
 from vidur.simulator import Simulator
 from vidur.types import ExecutionTimePredictorType as Kind
 
-from pipewave.simulate.vidur_predictor import predictor_class
+from pipewave.export.vidur import predictor_class
 
 REQUESTS, MODEL, GPU = 64, "Llama-3.1-8B", "H100"
 APART = ("send_recv", "embedding", "kv_write")  # between stages; the others Vidur does not add up

@@ -31,8 +31,8 @@ import numpy as np
 from pipewave.measure.engine.launch import config_of
 from pipewave.models.quantization_config import ONLINE
 from pipewave.physics.demand import Array
-from pipewave.simulate.answers import answer, setup_of
-from pipewave.simulate.cases import Case, from_dict
+from pipewave.published.answers import answer, setup_of
+from pipewave.published.cases import Case, from_dict
 from pipewave.simulate.run import Server
 from pipewave.software import front
 

@@ -69,7 +69,7 @@ CLIENTS = (
 
 def lines(pick: random.Random, folder: Path) -> Iterator[Question]:
     """Experts, drafts, pools, recorded arrivals, batches and the rest of a line's fields."""
-    from pipewave.simulate.stream import answer_lines
+    from pipewave.published.stream import answer_lines
 
     while True:
         line = said(pick.choice(LINES), pick).decode("utf-8", "replace").replace("\n", " ")
@@ -87,7 +87,7 @@ def options(pick: random.Random, folder: Path) -> Iterator[Question]:
 
 def swept(pick: random.Random, folder: Path) -> Iterator[Question]:
     """One field of a line, or one option, set to one odd value: every pair once before any comes again."""
-    from pipewave.simulate.stream import answer_lines
+    from pipewave.published.stream import answer_lines
 
     whole: list[tuple[str, Options]] = [("", line) for line in LINES]
     whole += [(name, known) for name, known in (("estimate", ESTIMATE), ("serve", SERVE))]

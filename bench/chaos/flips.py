@@ -38,8 +38,9 @@ def readers() -> dict[str, Read]:
     from pipewave.paper import collectives, estimator, hardware
     from pipewave.planning import launch
     from pipewave.planning.prices import table as prices
+    from pipewave.published import recipes
     from pipewave.simulate import interval
-    from pipewave.software import engines, front, recipes, rules, stack_rules
+    from pipewave.software import engines, front, rules, stack_rules
     from pipewave.tune import table
 
     return {
@@ -57,7 +58,8 @@ def readers() -> dict[str, Read]:
         "gpus/data/*.json": lambda _: shipped.raw_specs(),
         "planning/repositories.yaml": lambda _: launch._repositories(),
         "simulate/interval.json": lambda _: interval._table(),
-        "software/deployments/recipes.yaml": lambda _: recipes._recipes(),
+        "published/recipes.yaml": lambda _: recipes._recipes(),
+        "published/*.yaml": packaged.yaml,
         "software/deployments/*.yaml": packaged.yaml,
         "tune/engine/lookups.json": packaged.document,
         "software/front.json": lambda _: front._fronts(),

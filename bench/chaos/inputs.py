@@ -92,7 +92,7 @@ def _named(query: dict[str, Any]) -> dict[str, Any]:
 
 def served(pick: random.Random, folder: Path) -> Iterator[Question]:
     """Deployments under requests."""
-    from pipewave.simulate.stream import answer_lines
+    from pipewave.published.stream import answer_lines
 
     while True:
         line = said(SERVE, pick).decode("utf-8", "replace").replace("\n", " ")

@@ -80,7 +80,7 @@ def calibrating(folder: Path) -> Victim:
 
 def serving(folder: Path) -> Victim:
     """`pipewave serve --cases FILE --out FILE`: the lines of a file that goes on growing."""
-    from pipewave.simulate import stream
+    from pipewave.published import stream
 
     out = folder / "answers.jsonl"
     list(stream.answer_lines([json.dumps(SERVE)]))  # weights read before the first kill

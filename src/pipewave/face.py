@@ -60,8 +60,8 @@ def serve(model: str | Path, gpu: str, **case: Any) -> dict[str, Any]:
 
     Source: the engine's scheduler, step by step; time of a step as in docs/how-it-works.md.
     """
-    from pipewave.simulate.answers import answer
-    from pipewave.simulate.cases import from_dict
+    from pipewave.published.answers import answer
+    from pipewave.published.cases import from_dict
 
     return answer(from_dict({"model": str(model), "gpu": gpu, **case}))
 

@@ -258,7 +258,7 @@ def test_rows_whose_card_is_made_here_fit_no_constant() -> None:
 
 @pytest.mark.skipif(not (corpus() / "serving" / "rows.csv").exists(), reason="needs the corpus")
 def test_the_corpus_reads_into_cases() -> None:
-    from pipewave.simulate.cases import from_dict
+    from pipewave.published.cases import from_dict
 
     rows = read(corpus())
     assert len(rows) > 3000

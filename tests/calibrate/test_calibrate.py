@@ -21,8 +21,8 @@ from pipewave.files.store import Store
 from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.file import load
 from pipewave.nets.calibration.process import left_out, likeliest
+from pipewave.published.stream import answer_lines
 from pipewave.simulate.estimate import estimate
-from pipewave.simulate.stream import answer_lines
 from tests.command_line import CliRunner
 
 GPU = "H200"

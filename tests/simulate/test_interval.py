@@ -8,9 +8,9 @@ import pytest
 
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
 from pipewave.simulate import estimate
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
 from pipewave.simulate.interval import METRICS, Uncertainty, hull, names_version, server_of, sides
 from pipewave.simulate.run import Server, with_interval
 from pipewave.simulate.setup import Setup

@@ -10,8 +10,8 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.simulate.answers import answer, setup_of
-from pipewave.simulate.cases import from_dict
+from pipewave.published.answers import answer, setup_of
+from pipewave.published.cases import from_dict
 from pipewave.step import Runner, find_engine
 
 CASE = {"model": "DeepSeek-R1", "engine": "sglang", "tp": 8, "isl": 922, "osl": 64, "requests": 16}

@@ -16,12 +16,12 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel, kv_bytes_per_token, weight_bytes
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
+from pipewave.published.published_parallelism import read
 from pipewave.simulate import estimate
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
 from pipewave.simulate.limits import Limits
 from pipewave.simulate.lockstep import Group
-from pipewave.simulate.notation import read
 from pipewave.simulate.replica import Replica
 from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup

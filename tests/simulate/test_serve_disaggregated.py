@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pipewave.published import answers
 
 from pipewave.errors import BadInput, MissingField, UnknownField
 from pipewave.gpus import find
 from pipewave.kernels.collective.links import network_gbps
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
+from pipewave.published import answers
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
+from pipewave.published.infer_pools import HEADROOM, MOST_GPUS, _choices, _prompt_s, matched
+from pipewave.published.published_parallelism import is_disaggregated
 from pipewave.simulate.disaggregated import HANDOVER_S, Disaggregated, Sender, Side, link_gbps, side_of
-from pipewave.simulate.matched import HEADROOM, MOST_GPUS, _choices, _prompt_s, matched
-from pipewave.simulate.notation import is_disaggregated
 from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic, synthetic

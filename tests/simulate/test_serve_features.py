@@ -15,9 +15,9 @@ from pipewave.models.expert_parallel import Balance
 from pipewave.models.lora_and_drafts import Lora
 from pipewave.planning import Split
 from pipewave.planning.launch import pools
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
 from pipewave.simulate import estimate
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
 from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic, synthetic

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipewave.simulate.answers import answer, client, setup_of
-from pipewave.simulate.cases import from_dict
+from pipewave.published.answers import answer, client, setup_of
+from pipewave.published.cases import from_dict
+from pipewave.published.recipes import Recipe, Requests, assumed_version, find, release_after, releases
 from pipewave.simulate.front import Desk
 from pipewave.simulate.inbox import Inbox
 from pipewave.simulate.limits import Limits
@@ -20,7 +21,6 @@ from pipewave.simulate.simulate import Pool, Record, Simulation
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.front import INSIDE, Front
-from pipewave.software.recipes import Recipe, Requests, assumed_version, find, release_after, releases
 
 SLOW = Front(request_us=50_000.0, stream_us=0.0, variation=0.0)
 

@@ -12,15 +12,15 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.lora_and_drafts import draft_bytes, drafter
-from pipewave.simulate.answers import answer, setup_of
-from pipewave.simulate.cases import from_dict
+from pipewave.published.answers import answer, setup_of
+from pipewave.published.cases import from_dict
 from pipewave.simulate.drafting import Drafted, Drafter, pays_until
 from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative, of
 from pipewave.simulate.table import StepTable
 from pipewave.simulate.traffic import synthetic
-from pipewave.software.recipes import acceptance_range
+from pipewave.software.acceptance import acceptance_range
 from pipewave.step import Runner, find_engine
 
 LLAMA = "Llama-3.1-8B"

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError
+from pipewave.export.perfetto import write
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
-from pipewave.simulate.perfetto import write
 from pipewave.simulate.replay import read_workload, replay
 from pipewave.simulate.report import Sla
 from pipewave.simulate.run import Server, with_interval

@@ -8,8 +8,8 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
 from pipewave.software.reading import first_version, unread
 from pipewave.step import Runner, find_engine
 

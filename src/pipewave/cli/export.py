@@ -37,7 +37,7 @@ def vidur(
 
     Example: `pipewave export vidur --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiles`.
     """
-    from pipewave.simulate.vidur import export
+    from pipewave.export.vidur import export
 
     _write(export, model, gpu, tp, out)
 
@@ -52,7 +52,7 @@ def llmservingsim(
 
     Example: `pipewave export llmservingsim --model Llama-3.1-8B --gpu H200 --tp 1,2 --out profiler/perf`.
     """
-    from pipewave.simulate.llmservingsim import export
+    from pipewave.export.llmservingsim import export
 
     _write(export, model, gpu, tp, out)
 
@@ -67,7 +67,7 @@ def aiconfigurator(
 
     Example: `pipewave export aiconfigurator --model Llama-3.1-8B --gpu L40S --tp 1,2 --out systems`.
     """
-    from pipewave.simulate.aiconfigurator import export
+    from pipewave.export.aiconfigurator import export
 
     _write(export, model, gpu, tp, out)
 

@@ -10,7 +10,6 @@ from textwrap import fill
 from pipewave.cli.command import Command, Group, Parameter
 from pipewave.errors import BadInput
 
-
 WIDEST, NARROWEST = 110, 40
 FIRST = 30  # columns of the names at most
 # Bash asks a command for the words that fit; zsh does so in bash's manner.

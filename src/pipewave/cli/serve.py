@@ -65,7 +65,7 @@ def serve_command(
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
         served = _run(_server(spec, gpu, setup, fleet, traffic.longest), traffic, limits.sla(load), interval=interval)
     if trace_out:
-        from pipewave.simulate.perfetto import write
+        from pipewave.export.perfetto import write
 
         write(trace_out, served.record, served.traffic)
     _print(_with_notes(served, deployed, load), as_json)

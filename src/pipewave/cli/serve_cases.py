@@ -12,7 +12,7 @@ from pipewave.cli.streams import ended, open_stream
 def answer_file(cases: str, out: str, executor: str | None) -> int:
     """Answer a file of cases; 0 = all answered, 1 = some in error. Raises BadFile and BadInput."""
     from pipewave.planning import executors
-    from pipewave.simulate.stream import answer_stream
+    from pipewave.published.stream import answer_stream
 
     where = executor or (f"processes://{cores}" if (cores := os.cpu_count() or 1) > 1 else None)
     with ExitStack() as stack:

@@ -13,34 +13,11 @@ from pipewave.files import packaged
 from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.engine_rules import holds
 
-FILE = Path(__file__).parent / "deployments" / "recipes.yaml"  # beside the engines it would count as one
+FILE = Path(__file__).with_name("recipes.yaml")
 UNVERSIONED = FILE.with_name("unversioned.yaml")
 RELEASES = FILE.with_name("releases.yaml")
 DAY = re.compile(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)")
 LONGEST = 1 << 30  # tokens
-
-
-ACCEPTANCE = FILE.with_name("acceptance.yaml")
-
-
-@cache
-def acceptance(method: str, model_type: str = "") -> tuple[float, ...]:
-    """Probability that a draft of a method of speculation is accepted, where nothing is said: of each position, the
-    last one for those that follow; a model's own where it has one."""
-    found = _drafts(method, model_type)["acceptance"]
-    return tuple(float(rate) for rate in (found if isinstance(found, list) else [found]))
-
-
-@cache
-def acceptance_range(method: str, model_type: str = "") -> tuple[float, float]:
-    """Between what the probability lies, by text and sampling, in nine of ten cases."""
-    low, high = _drafts(method, model_type)["range"]
-    return float(low), float(high)
-
-
-def _drafts(method: str, model_type: str) -> Mapping[str, Any]:
-    usual: Mapping[str, Any] = packaged.yaml(ACCEPTANCE)[method]
-    return next((one for one in usual.get("models", []) if model_type in one["model_type"]), usual)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Public launches of disaggregated deployments: which pools of prefill and decode engines serve how many requests.
 
-The launches are data (`deployments/pools.yaml`). A deployment that is only known to be disaggregated is answered as the
+The launches are data (`pools.yaml`). A deployment that is only known to be disaggregated is answered as the
 launch nearest to it: one for the same engine, and as far as there is one for the same model, GPU and type, lengths,
 GPUs and requests in flight.
 """
@@ -19,7 +19,7 @@ from pipewave.errors import BadInput
 from pipewave.files import packaged
 from pipewave.software.engine_parts import DeploymentFacts
 
-FILE = Path(__file__).parent / "deployments" / "pools.yaml"
+FILE = Path(__file__).with_name("pools.yaml")
 DYNAMO, HANDOVER = FILE.with_name("dynamo.yaml"), FILE.with_name("handover.yaml")
 LAUNCH = re.compile(r"(\d+) (\w+?)(\d+), (\d+) (\w+?)(\d+)(?: b(\d+|fill))?(?: mtp(\d))?(?: p(\d+))?")
 # What tells a launch from a deployment, in units of a factor e of requests in flight.

@@ -13,12 +13,15 @@ from pipewave.gpus import find as find_gpu
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import ALONE, Parallel
-from pipewave.simulate.cases import Case
+from pipewave.published.cases import Case
+from pipewave.published.infer_pools import matched
+from pipewave.published.public_launches import engine_of_dynamo
+from pipewave.published.published_parallelism import is_disaggregated, read
+from pipewave.published.published_pools import launched
+from pipewave.published.recipes import Recipe, Requests, assumed_version, release_after
+from pipewave.published.recipes import find as recipe_of
 from pipewave.simulate.disaggregated import Disaggregated
 from pipewave.simulate.interval import hull, sides
-from pipewave.simulate.launched import launched
-from pipewave.simulate.matched import matched
-from pipewave.simulate.notation import is_disaggregated, read
 from pipewave.simulate.room import traffic_notes
 from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
@@ -28,9 +31,6 @@ from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.engine import numbered
 from pipewave.software.front import INSIDE, Front
-from pipewave.software.pools import engine_of_dynamo
-from pipewave.software.recipes import Recipe, Requests, assumed_version, release_after
-from pipewave.software.recipes import find as recipe_of
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
 

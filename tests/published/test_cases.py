@@ -12,9 +12,9 @@ import pytest
 
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
-from pipewave.simulate.stream import answer_lines, answer_stream
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
+from pipewave.published.stream import answer_lines, answer_stream
 from tests.command_line import CliRunner
 
 BASE: dict[str, Any] = {"model": "Qwen3-0.6B", "gpu": "H100", "isl": 500, "osl": 40, "concurrency": 4}

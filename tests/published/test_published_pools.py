@@ -12,13 +12,13 @@ from pipewave.models import load
 from pipewave.models.expert_parallel import exchange_of
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import from_dict
-from pipewave.simulate.launched import _decode, _prefill, _way, _weights
+from pipewave.published.answers import answer
+from pipewave.published.cases import from_dict
+from pipewave.published.public_launches import Wanted, _launches, near, send_ms
+from pipewave.published.published_pools import _decode, _prefill, _way, _weights
 from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
 from pipewave.software.engine_parts import DeploymentFacts
-from pipewave.software.pools import Wanted, _launches, near, send_ms
 from pipewave.step import Engine, Runner, find_engine
 
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*self_attn*"]}

@@ -6,7 +6,7 @@ hold all requests in flight (nobody sends more than that) and one for each lies 
 engines make cheap tokens, many make fast ones. Nothing said, the middle is taken: the pool with the most tokens a
 second and GPU times tokens a second and user, prefill GPUs counted, from which one per cent of either costs one per
 cent of the other. Prefill engines are as many as keep up, and both pools no more GPUs than nearly every public launch
-(`software/deployments/pools.yaml`) has. The whole range is in the interval.
+(`published/pools.yaml`) has. The whole range is in the interval.
 """
 
 from __future__ import annotations

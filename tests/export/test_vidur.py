@@ -11,9 +11,9 @@ import pytest
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.errors import BadInput
+from pipewave.export.vidur import export
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.simulate.vidur import export
 from tests.command_line import CliRunner
 
 PROFILES = Path(os.environ.get("PIPEWAVE_DATA", "../shared/data")) / "vidur" / "profiling"

@@ -12,11 +12,11 @@ import yaml
 
 import pipewave as pw
 from pipewave.errors import BadInput, CannotShard
+from pipewave.export import aiconfigurator
+from pipewave.export.llmservingsim import UNEQUAL, export
+from pipewave.export.vidur import LayerTimes
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.simulate import aiconfigurator
-from pipewave.simulate.llmservingsim import UNEQUAL, export
-from pipewave.simulate.vidur_predictor import LayerTimes
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "../shared/data")) / "llmservingsim" / "perf"
 KEYS = {"dense": ["layer", "tokens"], "per_sequence": ["layer", "sequences"],

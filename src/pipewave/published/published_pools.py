@@ -1,4 +1,4 @@
-"""Pools of a disaggregated deployment whose launch was published: `pipewave.software.pools` finds it."""
+"""Pools of a disaggregated deployment whose launch was published: `pipewave.published.public_launches` finds it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.precision import NVFP4
 from pipewave.models.shard import ALONE
 from pipewave.models.spec import Layer
+from pipewave.published.public_launches import Engines, Launch, Wanted, handover_ms, late, near, send_ms
 from pipewave.simulate.disaggregated import Disaggregated, routed
 from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic
-from pipewave.software.pools import Engines, Launch, Wanted, handover_ms, late, near, send_ms
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
 

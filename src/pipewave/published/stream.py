@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any, TextIO
 
 from pipewave.errors import BadInput, PipewaveError
-from pipewave.simulate.answers import answer
-from pipewave.simulate.cases import Case, parse
+from pipewave.published.answers import answer
+from pipewave.published.cases import Case, parse
 
 CHUNK_LINES = 8192
 TASK_CASES = 48  # of one deployment, that a worker answers in one go

@@ -23,6 +23,7 @@ import yaml
 
 from pipewave.calls.families import Call, Elementwise, FusedMoe
 from pipewave.errors import BadInput
+from pipewave.export.vidur import written
 from pipewave.files.sealed import replace as write
 from pipewave.gpus import GPU
 from pipewave.kernels.streaming.sampling_profile import ARGMAX_KERNEL, as_run
@@ -30,7 +31,6 @@ from pipewave.models import Gqa, ModelSpec
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.prediction.api import predict
-from pipewave.simulate.vidur import written
 from pipewave.version import VERSION
 
 Row = dict[str, Any]

@@ -1,0 +1,1 @@
+"""Predictions in the forms that other simulators and viewers read."""

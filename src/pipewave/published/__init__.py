@@ -1,0 +1,1 @@
+"""What deployments leave unsaid, filled as published ones were launched; and the answers to them."""
