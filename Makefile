@@ -115,22 +115,22 @@ train: $(VENV)/.train
 # Do the tests notice a changed law? A sample of mutants of physics/, step/ and prediction/, and those that have names.
 mutate: $(VENV)/.dev
 	$(PIP) -e '.[mutate]'
-	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m bench.mutate --json bench/results/mutants.json
-	$(BIN)/python -m bench.mutate --named --json bench/results/mutants.json
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m qa.mutate --json qa/results/mutants.json
+	$(BIN)/python -m qa.mutate --named --json qa/results/mutants.json
 
 bench: $(VENV)/.core
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench
 
 # After weights change: engine constants refitted, then the tables of whole steps and whole runs.
 e2e: $(VENV)/.core
-	$(BIN)/python -m bench.e2e_fit --write
-	$(BIN)/python -m bench.e2e_vllm --baseline bench/results/e2e_aiconfigurator.json --json bench/results/e2e_vllm.json
-	$(BIN)/python -m bench.e2e_pipeweave --json bench/results/e2e_pipeweave.json
-	$(BIN)/python -m bench.e2e_kernels --json bench/results/e2e_kernels.json --markdown docs/generated/traces.md
+	$(BIN)/python -m train.step_fit --write
+	$(BIN)/python -m studies.e2e_vllm --baseline studies/results/e2e_aiconfigurator.json --json studies/results/e2e_vllm.json
+	$(BIN)/python -m studies.e2e_pipeweave --json studies/results/e2e_pipeweave.json
+	$(BIN)/python -m studies.e2e_kernels --json studies/results/e2e_kernels.json --markdown docs/generated/traces.md
 
 # An hour of what breaks it: 40,000 wrong inputs, 5,000 flipped bytes, 20,000 pairs in order, 300 kills, 200 users, a long run, every substitution.
 chaos: $(VENV)/.dev
-	$(BIN)/python -m bench.chaos --json bench/results/chaos.json
+	$(BIN)/python -m qa.chaos --json qa/results/chaos.json
 
 # After any packaged file that is not code was changed: its checksum. Reading refuses what the manifest does not know.
 manifest: $(VENV)/.core
@@ -139,7 +139,7 @@ manifest: $(VENV)/.core
 # How far every implementation of the public corpus stands above the shipped ceilings.
 comparison: $(VENV)/.train
 	$(PIP) -e '.[plot]'
-	$(BIN)/python -m bench.stack_comparison --json bench/results/stack_comparison.json --page docs/stack-comparison.md
+	$(BIN)/python -m studies.stack_comparison --json studies/results/stack_comparison.json --page docs/stack-comparison.md
 
 # After weights change: which fused MoE layers lie above their ceilings, and docs/moe-loop.md's tables and figure.
 moe-loop: $(VENV)/.dev
@@ -149,7 +149,7 @@ moe-loop: $(VENV)/.dev
 # After weights or tables change: what `pipewave accuracy` publishes, and docs/accuracy.md with its figures.
 accuracy: $(VENV)/.train
 	$(PIP) -e '.[plot]'
-	$(BIN)/python -m bench.accuracy_page --data $(PIPEWAVE_DATA) --write
+	$(BIN)/python -m docs.tools.accuracy_page --data $(PIPEWAVE_DATA) --write
 
 clean:
 	rm -rf $(VENV) $(LOWEST) .venv-3.* build dist site .pytest_cache .mypy_cache .ruff_cache

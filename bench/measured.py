@@ -11,7 +11,7 @@ import numpy as np
 import pipewave as pw
 from pipewave.calls.families import CLASSES, from_dict
 from pipewave.measure import rows as measured_rows
-from pipewave.measure.pack import clock_mhz, started_together
+from pipewave.measure.row_files import clock_mhz, started_together
 
 GPU = "H200"
 

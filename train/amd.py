@@ -26,7 +26,7 @@ from pipewave.nets.calibration.file import Saved, save
 from train.corpus import aiter
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "bench" / "results" / "amd.json"
+OUT = ROOT / "studies" / "results" / "amd.json"
 PAGE = ROOT / "docs" / "generated" / "amd.md"
 ORIGIN = "AITER's tuned kernels: attainable time"
 PROTOCOL = "cold"

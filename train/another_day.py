@@ -1,7 +1,7 @@
 """`python -m train.another_day [--write]`: cold intervals that hold shapes without rows on another card and day.
 
 Other cold intervals rest on rows that members never saw, of the cards and days that nets learned from. Rows of another
-day (`bench.another_day`) say how much wider they must be: a factor on the multiple that holds 90 % of the rows, both
+day (`studies.another_day`) say how much wider they must be: a factor on the multiple that holds 90 % of the rows, both
 GPU models counting alike; never narrower, since these are few shapes. What the factor of one model, H100 or H200, holds
 of the other's rows is printed: the other is then a card, a day and shapes that settled nothing. Rows of calls with
 other rows, and heads of widths without, are left out.
@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.another_day import PLACE, SECOND, WIDTHS, answered, known, phase
-from bench.another_day_cases import CARDS
-from bench.card_blind import DATA
+from lab.another_day_cases import CARDS
 from pipewave.calls.families import CLASSES
 from pipewave.kernels.attention.analyse import DECODE, PREFILL
 from pipewave.kernels.gemm.analyse import NET_OF
-from pipewave.measure.pack import rows
+from pipewave.measure.row_files import rows
 from pipewave.nets.calibration.corrections import suspended
 from pipewave.nets.card import BASES
+from studies.another_day import PLACE, SECOND, WIDTHS, answered, known, phase
+from studies.card_blind import DATA
 from train.__main__ import WEIGHTS
 from train.intervals import LEVEL
 from train.two_levels import weighted_quantile

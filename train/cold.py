@@ -23,7 +23,7 @@ import pipewave as pw
 from pipewave.calls.families import from_dict
 from pipewave.evaluate.folds import held_out
 from pipewave.kernels.gemm.analyse import NET_OF
-from pipewave.measure.pack import rows as measured_rows
+from pipewave.measure.row_files import rows as measured_rows
 from pipewave.nets.calibration.corrections import suspended
 from train.ceilings import QUANTILE
 from train.intervals import LEVEL

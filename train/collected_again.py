@@ -6,7 +6,7 @@ least half-width of an interval. Cold rows are of one GPU; on others, a cold col
 protocol, which times the kernels alone too, and as what the two protocols differ by here.
 
 Small messages take other times in each start of a program: calls through NCCL differ by 13 % between two starts minutes
-apart on the same two GPUs (`bench.card_noise`).
+apart on the same two GPUs (`docs.tools.card_noise`).
 Our own calls on another day and in another start settle cold intervals of the GPU: a multiple and a power of the net's
 error scale that hold messages below and from 4 MiB alike. What each start errs by in the intervals of the other is
 printed. These rows are of other days themselves, so that what collections differ by does not widen them once more.
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 import pipewave as pw
 from pipewave.calls.families import from_dict
 from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE, regime
-from pipewave.measure.pack import rows as measured
+from pipewave.measure.row_files import rows as measured
 from pipewave.nets.card import AGAIN, BASES, Interval
 from train import corpus
 from train.__main__ import ROOT, WEIGHTS

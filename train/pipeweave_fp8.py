@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from paper.training.rows import Rows as PaperRows
+from paper.training.rows import fp8_split
 from train.evaluate import formatted
 from train.fit import Plan
 from train.nets.gemm import features
 from train.pack import pack
-from train.paper.rows import Rows as PaperRows
-from train.paper.rows import fp8_split
 from train.pipeweave_moe import CORPUS, TEST, scored
 from train.rows import Column, Rows
 

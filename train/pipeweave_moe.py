@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from paper.training.experiments import moe_model_split, moe_split
+from paper.training.rows import SEEN, Split
+from paper.training.rows import Rows as PaperRows
 from train.evaluate import Errors, errors, formatted, macro
 from train.fit import Plan, fit
 from train.nets.fused_moe import features
 from train.pack import pack
-from train.paper.experiments import moe_model_split, moe_split
-from train.paper.rows import SEEN, Split
-from train.paper.rows import Rows as PaperRows
 from train.rows import Column, Rows
 
 SPLITS: dict[str, Callable[[Path], Split]] = {"shapes": moe_split, "model shapes": moe_model_split}

@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 Floats = NDArray[np.float64]
 DRAWS = 200  # quantiles of the next unit's multiple
-SPREAD, FREEDOM = 0.18, 2.0  # how far log multiples differ, and the units that this counts as (`bench.unit_spread`)
+SPREAD, FREEDOM = 0.18, 2.0  # how far log multiples differ, and the units that this counts as (`studies.unit_spread`)
 LEAST = 1e-6  # of what a unit needs, so that it has a logarithm
 
 

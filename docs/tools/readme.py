@@ -40,7 +40,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
 
 def _runs() -> Iterator[tuple[str, str, str]]:
-    found = read("bench/results/e2e_pipeweave.json")
+    found = read("studies/results/e2e_pipeweave.json")
     ours, theirs = found["pipewave, fitted on other GPUs"]["mean"], found["PipeWeave, published"]["mean"]
     roofline = found["roofline, fitted on other GPUs"]["mean"]
     what = "Whole SGLang runs: 32 published configurations on ten GPUs, error %"
@@ -48,7 +48,7 @@ def _runs() -> Iterator[tuple[str, str, str]]:
 
 
 def _steps() -> Iterator[tuple[str, str, str]]:
-    found = read("bench/results/e2e_vllm.json")["rows"]
+    found = read("studies/results/e2e_vllm.json")["rows"]
     for phase in ("prefill", "decode"):
         both = [row for row in found if row["phase"] == phase and row.get("AIConfigurator 0.12") is not None]
         ours, theirs = (sum(abs(row[name]) for row in both) / len(both) for name in ("held out", "AIConfigurator 0.12"))

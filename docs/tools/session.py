@@ -16,7 +16,7 @@ from docs.tools.blocks import RUNNABLE, Block, blocks
 from docs.tools.compare import ELISION, differences
 
 ROOT = Path(__file__).parents[2]
-SHARED = ("data", "examples", "bench", "notebooks")  # folders of the repository that pages refer to
+SHARED = ("data", "examples", "bench", "studies", "qa", "notebooks")  # folders of the repository that pages refer to
 _RAISED = re.compile(r"^\w+(\.\w+)+: ")  # the last line of a traceback
 COLUMNS = "112"  # wide enough for every table shown, narrow enough for the site
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import pipewave as pw
-from bench.chaos import silent
 from pipewave.calibrate.fit import Sample, fit, log_factors, mape
 from pipewave.calibrate.run import calibrate
 from pipewave.cli import build
@@ -23,6 +22,7 @@ from pipewave.nets.calibration.file import load
 from pipewave.nets.calibration.process import left_out, likeliest
 from pipewave.published.stream import answer_lines
 from pipewave.simulate.estimate import estimate
+from qa.chaos import silent
 from tests.command_line import CliRunner
 
 GPU = "H200"

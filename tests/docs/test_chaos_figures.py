@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-FOUND: dict[str, Any] = json.loads((ROOT / "bench" / "results" / "chaos.json").read_text())
+FOUND: dict[str, Any] = json.loads((ROOT / "qa" / "results" / "chaos.json").read_text())
 
 
 def test_every_part_of_the_last_run_holds() -> None:

@@ -43,7 +43,7 @@ def test_pages_that_a_command_writes_exist_and_so_does_the_command() -> None:
 
 def test_a_figure_without_a_source_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# One\n\nIt is 3.2 % better.\n\n# Two\n\nIt is 4 % better (`python -m bench.monotone`).\n\n"
+    page.write_text("# One\n\nIt is 3.2 % better.\n\n# Two\n\nIt is 4 % better (`python -m qa.monotone`).\n\n"
                     "# Three\n\n| a | b |\n|---|---|\n| x | 5.1 |\n\n# Four\n\nSee `python -m bench.not_there`: 7 %.\n")  # fmt: skip
     known = {"generated": {}, "figures": []}
     assert [one.line for one in pieces(page) if not source(one, known)] == [3, 11, 17]

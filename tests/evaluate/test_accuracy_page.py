@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import accuracy_tables as tables
+from docs.tools import accuracy_tables as tables
 from pipewave.errors import MissingExtra
 from pipewave.evaluate.score import Figures, Key
 from pipewave.evaluate.splits import held_out, nets, table
@@ -49,7 +49,7 @@ def test_a_gpu_s_types_weigh_by_their_rows() -> None:
 
 
 def test_missed_bars_are_bold_and_unmeasured_ones_say_so() -> None:
-    given = json.loads((ROOT / "bench" / "pages" / "accuracy.json").read_text(encoding="utf-8"))
+    given = json.loads((ROOT / "docs" / "tools" / "pages" / "accuracy.json").read_text(encoding="utf-8"))
     rows = tables.bars(given)
     assert [row["evaluation"] for row in rows] == [asked["name"] for asked in given["evaluations"]]
     for row, asked in zip(rows, given["evaluations"], strict=True):

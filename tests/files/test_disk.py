@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.chaos import made
-from bench.chaos.launcher import Formula
 from pipewave.errors import BadFile
 from pipewave.files import store
 from pipewave.nets.calibration.file import load
 from pipewave.tune import record
 from pipewave.tune.profile import profile
 from pipewave.tune.space import space
+from qa.chaos import made
+from qa.chaos.launcher import Formula
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs limits on file sizes")
 PLAN = ["--plan", "quick", "--device", "fake", "--quiet", "--limit", "300", "--batch", "8"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import pipewave as pw
-from bench.chaos import flips
 from pipewave.errors import BadFile
 from pipewave.files import manifest, packaged
+from qa.chaos import flips
 
 
 def test_the_manifest_is_of_the_files_as_they_lie_there() -> None:

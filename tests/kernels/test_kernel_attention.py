@@ -18,7 +18,7 @@ from pipewave.kernels.attention.companions import companions_of
 from pipewave.kernels.attention.engines import engine_name, engine_of
 from pipewave.kernels.attention.requests import requests_of, uniform
 from pipewave.kernels.base import Context
-from pipewave.measure.pack import rows
+from pipewave.measure.row_files import rows
 from pipewave.prediction.columns import columns, group_key, options_of
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured" / "h200" / "attention.json.gz"

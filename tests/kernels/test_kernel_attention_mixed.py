@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from bench.card_blind import DATA
 from pipewave.calls.families import Attention
 from pipewave.gpus import find
 from pipewave.kernels.attention.analyse import FAMILY, PREFILL
 from pipewave.kernels.base import Context
-from pipewave.measure.pack import rows
+from pipewave.measure.row_files import rows
 from pipewave.prediction.api import predict
+from studies.card_blind import DATA
 
 PROMPT = 1948
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.kernels.attention.split import RULES, Grid, fa3_splits, part_blocks
-from pipewave.measure.pack import rows
+from pipewave.measure.row_files import rows
 from pipewave.physics.arith import SCALAR
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured" / "h200" / "attention.json.gz"

@@ -10,7 +10,7 @@ import pytest
 pd = pytest.importorskip("pandas")
 
 import pipewave as pw  # noqa: E402
-from pipewave.measure.pack import WAITED  # noqa: E402
+from pipewave.measure.row_files import WAITED  # noqa: E402
 from train.corpus import own_files  # noqa: E402
 from train.nets.collective import _fastest, started_together  # noqa: E402
 

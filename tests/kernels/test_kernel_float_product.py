@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import pipewave as pw
-from bench import kinds
-from bench.e2e_steps import measure_loads
+from lab.vllm_engine.launch import config_of
 from pipewave.calls.streaming import Elementwise
 from pipewave.gpus import find
 from pipewave.kernels.streaming.float_product import FMA_SHARE, OP, operations
 from pipewave.kernels.streaming.stream import Stream
-from pipewave.measure.engine.launch import config_of
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.step import Runner, find_engine
+from studies import kinds
+from studies.e2e_steps import measure_loads
 
 
 def us(m: int, n: int, k: int, gpu: str = "H100") -> pw.Prediction:

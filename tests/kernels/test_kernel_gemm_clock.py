@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pipewave as pw
-from bench.gemm_clock import LOADED, cold, errors, pairs
+from studies.gemm_clock import LOADED, cold, errors, pairs
 
 LARGE, TALL = (8192, 8192, 8192), (1, 16384, 16384)
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
-from bench import norm_lines
 from pipewave.gpus import find
 from pipewave.kernels.base import Context, Family
 from pipewave.kernels.streaming.norm import RMSNORM, SILU, blocks, row_start
 from pipewave.nets.nets import trained
 from pipewave.software.stack_rules import constant
+from studies import norm_lines
 
 OWN = Path(__file__).parents[2] / "data" / "measured" / "h200"
 SIZES = st.integers(1, 1 << 17), st.integers(1, 1 << 15)
@@ -95,7 +95,7 @@ def test_features_are_finite_and_bounded(rows: int, dim: int, gpu: str) -> None:
 @pytest.mark.parametrize("kernel", ["rmsnorm", "silu_and_mul"])
 def test_widths_of_our_rows_held_out_of_training(kernel: str) -> None:
     from pipewave.calls.families import from_dict
-    from pipewave.measure.pack import rows
+    from pipewave.measure.row_files import rows
 
     if trained(kernel) is None:
         pytest.skip("no weights")

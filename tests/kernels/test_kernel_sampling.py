@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
-from bench import sampling_fit
-from bench.e2e_kernels import explained
 from pipewave.gpus import find
 from pipewave.kernels.streaming import argmax
 from pipewave.kernels.streaming.sampling import LAWS, rounds_of, seconds
 from pipewave.traces import explain_trace
+from studies.e2e_kernels import explained
+from train import sampling_fit
 
 ROOT = Path(__file__).parents[2]
-FITTED = json.loads((ROOT / "bench" / "results" / "sampling_fit.json").read_text())
+FITTED = json.loads((ROOT / "studies" / "results" / "sampling_fit.json").read_text())
 DECODE = ROOT / "data" / "measured" / "h100" / "traces" / "trace-hf-llama-2layers-decode-modules.json.gz"
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from lab import microbench
 from pipewave.cli import build
 from pipewave.cli import measure as command
 from pipewave.cli.command import Group
 from pipewave.errors import MissingExtra, PipewaveError
 from pipewave.measure import __main__ as room
-from pipewave.measure import collectives, microbench, rows
+from pipewave.measure import collectives, rows
 from tests.command_line import CliRunner
 
 

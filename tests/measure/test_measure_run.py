@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.pack import pack
 from pipewave import measure
 from pipewave.errors import BadFile, BadInput
 from pipewave.files import store
@@ -18,7 +19,6 @@ from pipewave.measure.device import FakeDevice, Health, Outcome
 from pipewave.measure.impls import runner
 from pipewave.measure.impls.vllm_attention import page_table
 from pipewave.measure.job import Job
-from pipewave.measure.pack import pack
 from pipewave.measure.protocol import DeviceLostError
 from pipewave.measure.runner import Limits, Runner
 

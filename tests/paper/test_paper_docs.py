@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from train.paper import report
+from paper.training import report
 
 RESULTS = json.loads(report.RESULTS.read_text(encoding="utf-8"))
 
 
 def test_the_tables_are_those_of_the_committed_results() -> None:
     text = report.PAGE.read_text(encoding="utf-8")
-    assert report.page(text, RESULTS) == text, "run python -m train.paper.report"
+    assert report.page(text, RESULTS) == text, "run python -m paper.training.report"
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from pipewave import paper
+import paper
+from paper import collectives, estimator
 from pipewave.errors import BadFile, BadInput, UnknownKernel
-from pipewave.paper import collectives, estimator
 
-SHIPPED = Path(str(files("pipewave").joinpath("data/paper")))
+SHIPPED = Path(paper.__file__).parent / "weights"
 NETS: list[tuple[str, estimator.Model]] = [
     *[(kernel, model) for kernel in ("gemm_fp8", "fused_moe") for model in ("mean", "p80")],
     *[(kernel, "public") for kernel in ("attention", "rmsnorm", "silu_and_mul")],

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipewave import gpus, paper
+import paper
+from pipewave import gpus
 from pipewave.errors import BadInput, MissingField, UnknownField, UnknownGPU, UnknownKernel, UnsupportedDtype
 
 GPUS = st.sampled_from(list(paper.HARDWARE))

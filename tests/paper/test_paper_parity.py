@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipewave import paper
+import paper
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipewave import paper
-from pipewave.paper import fa2, fa3
+import paper
+from paper import fa2, fa3
 
 COSTS = st.lists(st.integers(0, 40), min_size=1, max_size=120)
 SMS = st.integers(1, 9)

@@ -6,8 +6,6 @@ import math
 
 import pytest
 
-from bench import plan_pools
-from bench.plan_steady import Load, compare
 from pipewave.models import load
 from pipewave.planning import Question, Space, Split, plan
 from pipewave.planning.steady import Evaluated, evaluate
@@ -15,6 +13,8 @@ from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import synthetic
+from studies import plan_pools
+from studies.plan_steady import Load, compare
 
 MOE, DENSE = load("Qwen3-30B-A3B"), load("Llama-3.1-8B")
 

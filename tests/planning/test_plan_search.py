@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from bench.plan_steady import Load, compare
 from pipewave.errors import BadInput, UnknownGPU
 from pipewave.models import load
 from pipewave.planning import Plan, Question, Space, Split, plan, prices
@@ -21,6 +20,7 @@ from pipewave.simulate import estimate
 from pipewave.simulate.run import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
+from studies.plan_steady import Load, compare
 
 MODEL = load("Llama-3.1-8B")
 SPACE = Space(("H100", "L40S", "T4"), tps=(1, 2, 3), budgets=(2048, 8192), batches=(1, 8, 64, 512))

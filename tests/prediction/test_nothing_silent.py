@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 import pipewave as pw
-from bench.chaos import silent
 from pipewave.errors import UnknownGPU
+from qa.chaos import silent
 
-LAST = json.loads((Path(__file__).parents[2] / "bench" / "results" / "chaos.json").read_text())
+LAST = json.loads((Path(__file__).parents[2] / "qa" / "results" / "chaos.json").read_text())
 
 
 def test_calls_that_are_answered_by_other_software_say_so() -> None:

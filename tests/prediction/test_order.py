@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipewave as pw
-from bench import monotone
 from pipewave.gpus import find
 from pipewave.kernels import family_of
 from pipewave.prediction import batch, order
 from pipewave.prediction.columns import columns, group_key, taken
+from qa import monotone
 
 GPUS = ("H200", "A10", "L4", "B300", "RTX 4090", "H20")
 CASES: dict[str, dict[str, Any]] = {

@@ -8,9 +8,9 @@ from statistics import median
 
 import pytest
 
-from bench.e2e_pipeweave import VLLM_ROWS, data_dir
 from pipewave.simulate import Estimate, estimate
 from pipewave.simulate.uniform import Uniform
+from studies.e2e_pipeweave import VLLM_ROWS, data_dir
 
 RUNS = data_dir() / "pipeweave" / "e2e" / "real"
 SHAPES = {"arxiv16": (16, 2197, 403), "splitwise64": (64, 901, 169)}

@@ -23,7 +23,7 @@ from pipewave.step.setting import setting_of
 
 COMPILE_S = 0.125
 STEP_S = 0.5
-MEASURED = Path(__file__).resolve().parents[2] / "bench" / "results" / "compile_cost.json"
+MEASURED = Path(__file__).resolve().parents[2] / "studies" / "results" / "compile_cost.json"
 
 
 class Even:

@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from bench.mla_prefill import SIZES, by_hand, counted, row
 from pipewave.calls.families import (
     Attention,
     Call,
@@ -34,6 +33,7 @@ from pipewave.physics.energy import Work
 from pipewave.prediction.api import answer_one, as_case, predict
 from pipewave.step import Runner, find_engine
 from pipewave.step.inside import inside
+from studies.mla_prefill import SIZES, by_hand, counted, row
 
 TRI = 1000 * 1001 / 2  # query-key pairs of a causal prompt of 1000 tokens
 PROMPT = Attention((1000,), (1000,), 32, 8, 128)

@@ -30,7 +30,7 @@ def engine_of(tp: int = 8, mib: float = 1.0) -> Engine:
 
 def test_the_law_agrees_with_measured_rows(corpus: Path) -> None:
     pytest.importorskip("pandas")
-    from bench.fused_norm import compared
+    from studies.fused_norm import compared
 
     table = compared(corpus)
     off = (table.law_us / table.us - 1).abs()

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import masked_experts
-from bench.published_rows import corpus
 from pipewave.calls.families import FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule
 from pipewave.errors import BadInput
@@ -23,6 +21,8 @@ from pipewave.software.engine_parts import DeploymentFacts, GroupedGemmTime
 from pipewave.step import Runner, find_engine
 from pipewave.step.inside import UNSAID, inside, launches_of
 from pipewave.step.kernel_rules import every_block_us, masked_us, slow_latent_us, slow_product_us
+from studies import masked_experts
+from studies.published_rows import corpus
 
 EXPERTS = {"experts": 128, "topk": 8, "hidden": 4096, "inter": 1536, "dtype": "fp8_block"}
 

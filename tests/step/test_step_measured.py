@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.e2e_fit import fit, leave_one_model_out
-from bench.e2e_steps import Measured, measure_loads, points, runner_of, steps_of
-from bench.e2e_traces import family_of, traced
-from bench.e2e_vllm import memory, score
 from pipewave.calls.families import Attention, Gemm
 from pipewave.gpus import find
 from pipewave.step import find_engine
 from pipewave.step.inside import inside
+from studies.e2e_steps import Measured, measure_loads, points, runner_of, steps_of
+from studies.e2e_traces import family_of, traced
+from studies.e2e_vllm import memory, score
+from train.step_fit import fit, leave_one_model_out
 
 
 @pytest.fixture(scope="module")

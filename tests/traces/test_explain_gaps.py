@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipewave.calls.families import gemm
-from pipewave.measure.pack import rows as packed
+from pipewave.measure.row_files import rows as packed
 from pipewave.prediction.api import predict
 from pipewave.traces.gaps import Row, compare_stacks, main, measured_rows, ratios, worst
 

@@ -103,7 +103,7 @@ def test_an_eager_run_takes_a_models_names_without_being_told_its_lengths() -> N
 
 
 def test_layers_of_a_captured_run_come_from_the_model() -> None:
-    from bench import e2e_kernels
+    from studies import e2e_kernels
 
     rows = e2e_kernels.explained("Llama-3.1-8B-tp1-graph-decode").to_dict()["by_layer"]
     layers = [row for row in rows if row["name"].startswith("layer")]

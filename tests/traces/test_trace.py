@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import e2e_kernels
-from bench.e2e_kernels import workload_of as workload
 from pipewave.cli import build
 from pipewave.cli.command import Group
 from pipewave.errors import BadInput, MissingField
@@ -22,6 +20,8 @@ from pipewave.report import report as report_of
 from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.cached import in_a_row, with_cached
 from pipewave.traces.reader import read
+from studies import e2e_kernels
+from studies.e2e_kernels import workload_of as workload
 from tests.command_line import CliRunner
 
 ROOT = Path(__file__).parents[1]

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pandas")
 
+from lab.pack import pack
 from pipewave.files import store
-from pipewave.measure.pack import pack
 from train.corpus.frame import finish
 from train.corpus.measured import reader
 

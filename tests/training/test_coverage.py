@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from bench.coverage import Cell, cells_of, table, usual
+from qa.coverage import Cell, cells_of, table, usual
 from train import kept
 from train.evaluate import held_out
 from train.intervals import widths

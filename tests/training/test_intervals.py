@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from synthetic import synthetic
 
-from bench import card_blind
 from pipewave.calls.families import from_dict
-from pipewave.measure.pack import rows
+from pipewave.measure.row_files import rows
 from pipewave.nets.card import AGAIN, BASES, Interval, half_width, intervals_of
 from pipewave.prediction.api import predict
+from studies import card_blind
 from train import ceilings
 from train.collected_again import LARGE, Again, settled
 from train.intervals import ENOUGH_ROWS, Held, calibrated, informative

@@ -13,10 +13,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pd = pytest.importorskip("pandas")
 
-from pipewave import gpus, paper  # noqa: E402  after the skips
-from pipewave.paper import estimator  # noqa: E402
-from train.paper import baselines, collectives, export, mlp, neusight, public, score  # noqa: E402
-from train.paper.rows import Rows, split_by_shape  # noqa: E402
+import paper  # noqa: E402
+from paper import estimator  # noqa: E402
+from paper.training import baselines, collectives, export, mlp, neusight, public, score  # noqa: E402
+from paper.training.rows import Rows, split_by_shape  # noqa: E402
+from pipewave import gpus  # noqa: E402
 
 ORDER = paper.KERNELS["gemm_fp8"].order
 

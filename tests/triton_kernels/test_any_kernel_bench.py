@@ -14,13 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from bench import in_turns, vllm_block_files  # noqa: E402
 from bench.any_kernel import first_use, record  # noqa: E402
 from bench.any_kernel.__main__ import scored, table  # noqa: E402
 from bench.any_kernel.listed import subjects  # noqa: E402
 from bench.any_kernel.paper import on_paper  # noqa: E402
 from bench.any_kernel.subjects import Subject  # noqa: E402
 from bench.any_kernel.wheels import CACHE  # noqa: E402
+from lab import in_turns, vllm_block_files  # noqa: E402
 from pipewave.tune.own import spaces  # noqa: E402
 from pipewave.tune.own.described import described, jit  # noqa: E402
 from pipewave.tune.own.device import Built, Launch  # noqa: E402

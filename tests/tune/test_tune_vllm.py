@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipewave.measure.engine import moe_config
+from lab.vllm_engine import moe_config
 from pipewave.tune import export, vllm_kernel
 from pipewave.tune.export import Layer
 from pipewave.tune.fitted import fit

@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from pipewave.measure.pack import clock_mhz
-from pipewave.measure.pack import rows as measured
+from pipewave.measure.row_files import clock_mhz
+from pipewave.measure.row_files import rows as measured
 from train.corpus.frame import DEFAULTS, SHAPES, Table, gpu_name, repository
 
 FOLDER = repository() / "data" / "measured"

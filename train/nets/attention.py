@@ -17,7 +17,7 @@ from pipewave.gpus import find
 from pipewave.kernels.attention.analyse import DECODE, FAMILY, PREFILL, analyse_requests
 from pipewave.kernels.attention.requests import Requests, requests_of, uniform
 from pipewave.kernels.base import Context
-from pipewave.measure.pack import rows as measured
+from pipewave.measure.row_files import rows as measured
 from pipewave.prediction.columns import ragged
 from pipewave.software.stacks import framework, version
 from train import corpus

@@ -11,8 +11,8 @@ import pandas as pd
 
 from pipewave.kernels.base import family_of
 from pipewave.kernels.collective.analyse import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
-from pipewave.measure.pack import SPREAD_US, WAITED
-from pipewave.measure.pack import rows as measured
+from pipewave.measure.row_files import SPREAD_US, WAITED
+from pipewave.measure.row_files import rows as measured
 from pipewave.software.stacks import framework, version
 from train import corpus
 from train.small import Features, Small, analysed, both_halves

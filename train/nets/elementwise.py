@@ -11,7 +11,7 @@ import pandas as pd
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.streaming.elementwise import FAMILY
-from pipewave.measure.pack import rows as measured
+from pipewave.measure.row_files import rows as measured
 from train import corpus
 from train.small import Features, Small, analysed, both_halves
 

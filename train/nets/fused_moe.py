@@ -27,7 +27,7 @@ from pipewave.gpus import find
 from pipewave.kernels.base import Context
 from pipewave.kernels.moe.analyse import analyse
 from pipewave.kernels.moe.models import SHAPE, SHARED, WHOLE, model
-from pipewave.measure.pack import rows as measured
+from pipewave.measure.row_files import rows as measured
 from train import corpus
 from train.pack import balanced, pack
 from train.rows import Column, Rows

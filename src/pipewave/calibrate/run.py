@@ -12,8 +12,8 @@ from pipewave.calibrate.samples import Key, samples
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU, find
 from pipewave.measure.job import FAKE_GPU
-from pipewave.measure.pack import environments, started_together
-from pipewave.measure.pack import rows as measured_rows
+from pipewave.measure.row_files import environments, started_together
+from pipewave.measure.row_files import rows as measured_rows
 from pipewave.nets.calibration import corrections
 from pipewave.nets.calibration.file import Saved, save
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pipewave.calls.families import CLASSES
-from pipewave.evaluate.folds import held_out
-from pipewave.files.store import Store
-from pipewave.measure.pack import clock_mhz, environments, pack, started_together
-from pipewave.measure.pack import rows as measured_rows
+from pipewave.measure.row_files import clock_mhz
+from pipewave.measure.row_files import rows as measured_rows
 
 Row = dict[str, Any]
 GPU = "H200"
@@ -27,25 +23,6 @@ def shipped_folder() -> Path:
 def shipped() -> list[Row]:
     """The package's own held-out H200 rows."""
     return measured_rows(shipped_folder() / GPU.lower())
-
-
-def cut(source: Path, target: Path) -> int:
-    """Write the held-out rows of a data set into a folder of packed files; how many there are.
-
-    Left out: kernels that the contract does not name, rows flushed by reading, and collectives of which one rank was
-    waited for, which say nothing about ranks that start together.
-    """
-    kept = [row for row in measured_rows(source) if _counts(row)]
-    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "rows") as store:
-        store.extend({"t": "env"} | environment for environment in environments(source).values())
-        store.extend({"t": "row"} | {name: row[name] for name in KEPT if name in row} for row in kept)
-        pack(store.path, target)
-    return len(kept)
-
-
-def _counts(row: Mapping[str, Any]) -> bool:
-    known = row["case"]["kernel"] in CLASSES and row.get("flush", "write") == "write"
-    return bool(known and started_together(row) and held_out(row["case"]))
 
 
 def cases(rows: list[Row]) -> Iterator[Row]:

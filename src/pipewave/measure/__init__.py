@@ -6,6 +6,6 @@
 from __future__ import annotations
 
 from pipewave.measure.job import Job
-from pipewave.measure.pack import environments, rows
+from pipewave.measure.row_files import environments, rows
 
 __all__ = ["Job", "environments", "rows"]

@@ -2,8 +2,8 @@
 
 A prompt whose blocks of keys and values are all there still has to compute what lies behind the last kept state
 (`pipewave.software.engine_parts`). Traces tell prompts apart by whole blocks only: one that goes on from an earlier
-one need not share that one's last block. A state in there is found by the blocks before it, and used by longer prompts as
-far as blocks are shared; one in any other block, only by prompts that share the block.
+one need not share that one's last block. A state in there is found by the blocks before it, and used by longer prompts
+as far as blocks are shared; one in any other block, only by prompts that share the block.
 """
 
 from __future__ import annotations

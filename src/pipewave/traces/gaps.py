@@ -103,7 +103,7 @@ def measured_rows(found: Iterable[Mapping[str, Any]], gpu: str) -> list[Row]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print how stacks compare and the worst-served shapes of a folder of measured rows."""
-    from pipewave.measure.pack import rows as packed
+    from pipewave.measure.row_files import rows as packed
     from pipewave.traces.report import describe
     from pipewave.traces.shape_text import shape_text
 

@@ -1,0 +1,1 @@
+"""Quality checks of this repository: sizes, snapshots of answers, hostile inputs, mutants, sweeps."""

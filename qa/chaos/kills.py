@@ -1,0 +1,161 @@
+"""Processes killed while they write: `python -m qa.chaos.kills [--count 300]`.
+
+`measure` (on the replaying device), `tune profile` (on a made-up one), `calibrate` over an older calibration, and
+`serve --out` run in child processes that are sent SIGKILL at a random moment. What a reader saw before has to be
+there afterwards, whole, and the next run goes on from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qa.chaos import made
+from qa.chaos.inputs import SERVE
+
+Keys = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """`work` writes, `seen` reads what is there: the keys of whole records. `longest_s`: how late a kill comes."""
+
+    work: Callable[[], object]
+    seen: Callable[[], Keys]
+    longest_s: float
+
+
+def measuring(folder: Path) -> Victim:
+    """`pipewave measure` on the device that replays recorded rows."""
+    from pipewave.files import store
+    from pipewave.measure import __main__ as measure
+
+    path = folder / "rows"
+    options = ["--store", str(path), "--device", "fake", "--quiet", "--plan", "quick", "--batch", "8"]
+    return Victim(
+        lambda: measure.measure(measure.arguments(options)), lambda: frozenset(store.done_keys(store.read(path))), 1.2
+    )
+
+
+def profiling(folder: Path) -> Victim:
+    """`pipewave tune profile` with a launcher whose times are a formula."""
+    from pipewave.files import store
+    from pipewave.tune import record
+    from pipewave.tune.profile import profile
+    from pipewave.tune.space import space
+    from qa.chaos.launcher import Formula
+
+    of, path = space("gemm"), folder / "gemm.profile"
+    jobs = record.plan(of, range(len(of.configs)), seed=1, tests=0, anchors=4000, sms=132)
+    device = Formula(of)
+    return Victim(
+        lambda: profile(of, jobs, device, device.time, path, 1e9),
+        lambda: frozenset(str(row["job"]) for row in store.read(path).records),
+        0.3,
+    )
+
+
+def calibrating(folder: Path) -> Victim:
+    """`pipewave calibrate` over a calibration that is in use."""
+    from pipewave.calibrate.run import calibrate
+    from pipewave.nets.calibration.file import load
+
+    rows, out = made.measurements(folder / "rows", factor=1.2), made.calibration(folder / "h200.safetensors")
+    return Victim(
+        lambda: [calibrate(rows, made.GPU, out=out) for _ in range(1000)],
+        lambda: frozenset(map(str, load(out).corrections)),
+        0.3,
+    )
+
+
+def serving(folder: Path) -> Victim:
+    """`pipewave serve --cases FILE --out FILE`: the lines of a file that goes on growing."""
+    from pipewave.published import stream
+
+    out = folder / "answers.jsonl"
+    list(stream.answer_lines([json.dumps(SERVE)]))  # weights read before the first kill
+    lines = [json.dumps(SERVE | {"id": number, "isl": 100 + number}) for number in range(2000)]
+
+    def work() -> None:
+        with out.open("w") as sink:
+            for at in range(0, len(lines), 8):
+                stream.answer_stream(lines[at : at + 8], sink)
+
+    def seen() -> Keys:
+        whole = out.read_text().rpartition("\n")[0].splitlines() if out.exists() else []
+        return frozenset(str(json.loads(line)["id"]) for line in whole)
+
+    return Victim(work, seen, 0.4)
+
+
+VICTIMS = {"measure": measuring, "tune profile": profiling, "calibrate": calibrating, "serve --out": serving}
+
+
+def kill(victim: Victim, pick: random.Random) -> tuple[int, int, bool]:
+    """(records seen, of them lost, whether the child still ran) of one child that is killed."""
+    pid = os.fork()
+    if pid == 0:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        try:
+            victim.work()
+        finally:
+            os._exit(0)
+    end, before = time.monotonic() + pick.uniform(0.01, victim.longest_s), Keys()
+    while time.monotonic() < end:
+        before |= victim.seen()
+        time.sleep(pick.uniform(0, 0.02))
+    os.kill(pid, signal.SIGKILL)
+    running = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    return len(before), len(before - victim.seen()), running
+
+
+def _start_afresh(folder: Path) -> None:
+    for name in ("rows", "gemm.profile", "answers.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def run(count: int, seed: int) -> dict[str, Any]:
+    """Figures of `count` kills, shared out over the commands."""
+    pick, found = random.Random(seed), {}
+    for name, make in VICTIMS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            victim = make(Path(folder))
+            done = []
+            for _ in range(count // len(VICTIMS)):
+                done.append(kill(victim, pick))
+                if not done[-1][2] or name == "serve --out":  # all was done, or is written anew: the next starts afresh
+                    _start_afresh(Path(folder))
+        found[name] = {
+            "kills": len(done),
+            "while_running": sum(running for *_, running in done),
+            "records_seen": max(seen for seen, *_ in done),
+            "lost": sum(lost for _, lost, _ in done),
+        }
+    return found
+
+
+def main() -> int:
+    """Print the figures; 1 where anything was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=3)
+    options = parser.parse_args()
+    found = run(options.count, options.seed)
+    print(json.dumps(found, indent=1))
+    return 1 if any(one["lost"] for one in found.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Predicted and measured steps of vLLM 0.22.1 on an H200, with random weights: whole models held out.
+
+    python -m studies.e2e_vllm [--rows] [--json FILE] [--baseline FILE]
+
+"held out": engine constants fitted to the other models (`train.step_fit`). `--baseline`: answers of AIConfigurator
+for the same points (`studies/e2e_aiconfigurator.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.simulate.estimate import estimate
+from pipewave.step import find_engine
+from pipewave.step.memory import budget
+from studies.e2e_steps import GPU, PHASES, Point, engines, measure_loads, points, runner_of
+from studies.e2e_traces import traced
+from train.step_fit import constants, fit, leave_one_model_out
+
+Errors = NDArray[np.float64]
+
+
+def score(chosen: Sequence[Point], errors: Errors) -> dict[str, dict[str, float]]:
+    """Points, mean absolute error and bias in percent: by phase, and by phase and model."""
+    models = dict.fromkeys(point.model for point in chosen)
+    groups = {}
+    for phase in PHASES:
+        groups[phase] = [p.phase == phase for p in chosen]
+        groups |= {f"{phase} {m}": [p.phase == phase and p.model == m for p in chosen] for m in models}
+    masks = {name: np.array(mask) & np.isfinite(errors) for name, mask in groups.items()}
+    return {name: _figures(errors[mask]) for name, mask in masks.items() if mask.any()}
+
+
+def _figures(errors: Errors) -> dict[str, float]:
+    return {"points": len(errors), "mape": float(np.abs(errors).mean()), "bias": float(errors.mean())}
+
+
+def print_scores(tables: dict[str, dict[str, dict[str, float]]]) -> None:
+    """A line a phase and model, a column pair a method."""
+    print("| points of | n | " + " | ".join(f"{name}: MAPE | bias" for name in tables) + " |")
+    print("|---|---|" + "---|---|" * len(tables))
+    first = next(iter(tables.values()))
+    for key, figures in first.items():
+        found = [table.get(key) for table in tables.values()]
+        cells = [f"{one['mape']:.2f} | {one['bias']:+.2f}" if one else "– | –" for one in found]
+        print(f"| {key} | {figures['points']} | " + " | ".join(cells) + " |")
+
+
+def print_rows(chosen: Sequence[Point], tables: dict[str, Errors]) -> None:
+    """Every point with its errors."""
+    print("\n| model | phase | batch | prompt | context | measured ms | " + " | ".join(tables) + " |")
+    print("|---" * (6 + len(tables)) + "|")
+    for index, p in enumerate(chosen):
+        cells = " | ".join(f"{errors[index]:+.1f}" for errors in tables.values())
+        print(f"| {p.model} | {p.phase} | {p.batch} | {p.input_len} | {p.context} | {p.measured_ms:.2f} | {cells} |")
+
+
+def memory() -> list[dict[str, Any]]:
+    """Tokens of KV cache that vLLM logged and that we predict."""
+    out = []
+    for row in engines():
+        runner = runner_of(row["model"], row["tp"])
+        ours = budget(runner.deployment, runner.gpu, runner.engine).kv_tokens
+        logged = row["kv_tokens_logged"]
+        out.append({"model": row["model"], "tp": row["tp"], "logged": logged, "predicted": ours,
+                    "error_percent": 100 * (ours / logged - 1)})  # fmt: skip
+    return out
+
+
+def warm_ms(call: Callable[[], object], times: int = 15) -> float:
+    """Median processor time of a call in ms, after a first one; other programs of the machine do not count."""
+    call()
+    taken = []
+    for _ in range(times):
+        began = time.process_time()
+        call()
+        taken.append(1e3 * (time.process_time() - began))
+    return statistics.median(taken)
+
+
+def baseline_errors(chosen: Sequence[Point], path: Path) -> Errors:
+    """Signed errors in percent of another tool's answers; NaN where it gave none."""
+    table = json.loads(path.read_text())
+    known = {
+        (r["model"], r["tp"], r["phase"], r["batch"], r["input_len"], r["context"]): r["ms"] for r in table["rows"]
+    }
+    keys = [(p.model, p.tp, p.phase, p.batch, p.input_len, p.context) for p in chosen]
+    real = [p.measured_ms for p in chosen]
+    return np.array([100 * ((known.get(key) or np.nan) / ms - 1) for key, ms in zip(keys, real, strict=True)])
+
+
+def main() -> None:
+    """Print the tables; write them with `--json`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", action="store_true", help="print every point")
+    parser.add_argument("--json", type=Path, help="write the evaluation here")
+    parser.add_argument("--baseline", type=Path, help="answers of AIConfigurator")
+    given = parser.parse_args()
+    chosen, shipped = points(), find_engine("vllm")
+    measured = measure_loads(chosen)
+    real = np.array([point.measured_ms for point in chosen])
+    answers = {"shipped": measured.predict_ms(shipped), "held out": leave_one_model_out(measured, shipped)}
+    errors = {name: 100 * (ms / real - 1) for name, ms in answers.items()}
+    if given.baseline:
+        errors["AIConfigurator 0.12"] = baseline_errors(chosen, given.baseline)
+    scores = {name: score(chosen, part) for name, part in errors.items()}
+    print_scores(scores)
+    if given.rows:
+        print_rows(chosen, errors)
+    families, kv = traced(), memory()
+    print("\n| trace | family | real µs | predicted µs | error % |\n|---|---|---|---|---|")
+    for row in families:
+        cells = f"{row['real_us']:.0f} | {row['predicted_us']:.0f} | {row['error_percent']:+.1f}"
+        print(f"| {row['model']} {row['phase']} | {row['family']} | {cells} |")
+    print("\n| model | KV tokens logged | predicted | error % |\n|---|---|---|---|")
+    for row in kv:
+        print(f"| {row['model']} tp{row['tp']} | {row['logged']} | {row['predicted']} | {row['error_percent']:+.2f} |")
+    taken = warm_ms(lambda: estimate("Llama-3.1-8B", GPU, batch=32, input_len=1024, output_len=128))
+    print(f"\nestimate, warm: {taken:.1f} ms of one core")
+    if given.json:
+        rows = [vars_of(p) | {name: float(e[i]) for name, e in errors.items()} for i, p in enumerate(chosen)]
+        out = {"scores": scores, "constants": constants(fit(measured, shipped)), "families": families, "memory": kv,
+               "estimate_warm_ms": taken, "rows": rows}  # fmt: skip
+        given.json.write_text(json.dumps(_rounded(out), indent=1) + "\n")
+
+
+def vars_of(point: Point) -> dict[str, Any]:
+    """A point as a row."""
+    return {name: getattr(point, name) for name in point.__slots__ if name != "chunks"}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return None if np.isnan(value) else round(value, 3)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Measured kernels of today's kinds: every case has its row, and the kernels that ran are those the cases name."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipewave.measure.impls import vllm_mxfp4, vllm_unified
+from pipewave.measure.job import Job
+from pipewave.software.stack_rules import constant
+from studies.kind_kernels import cases, layout, measured, scores
+from train.kernel_fit import PHASES, is_gemma, loads_of, shipped
+
+
+def _jobs(impl: str) -> list[Job]:
+    found = [dict(case) for case in cases() if case["impl"] == impl]
+    return [Job({name: value for name, value in case.items() if name != "impl"}, impl) for case in found]
+
+
+def test_every_case_was_measured_once() -> None:
+    asked = {Job({k: v for k, v in case.items() if k != "impl"}, case["impl"]).key for case in cases()}
+    assert {row["key"] for row in measured()} == asked
+    assert len(measured()) == len(asked)
+
+
+def test_decode_of_few_heads_is_split_over_the_keys() -> None:
+    for row in measured():
+        if row["impl"] == "vllm_triton_attn":
+            few = len(row["case"]["q_lens"]) * row["case"]["kv_heads"] <= 128
+            names = [kernel["name"] for kernel in row["kernels"]]
+            assert ("reduce_segments" in names) == (few and layout(row).startswith("decode"))
+
+
+def test_each_kernel_is_compiled_ahead_once_by_its_cheapest_job() -> None:
+    jobs = _jobs("vllm_triton_attn")
+    ahead = vllm_unified.distinct_kernels(jobs)
+    assert len(ahead) < len(jobs) / 3
+    assert len(vllm_unified.distinct_kernels(ahead)) == len(ahead)
+    assert vllm_unified.elements(ahead)["weight"] < vllm_unified.elements(jobs)["weight"]
+
+
+def test_experts_are_compiled_ahead_for_the_smaller_model() -> None:
+    ahead = vllm_mxfp4.distinct_kernels(_jobs("triton_kernels"))
+    assert {job.case["experts"] for job in ahead} == {32}
+
+
+def test_layouts_that_no_constant_saw_are_near_their_rows() -> None:
+    unseen = {name: mape for name, _, mape, _ in scores(measured()) if is_gemma(name)}
+    assert len(unseen) == 4
+    assert max(unseen.values()) < 15.0
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_fitted_constants_are_those_that_ship(phase: str) -> None:
+    hopper = {"engine": "unified", "architecture": "hopper"}
+    prompts, decode = (constant(f"attention_alone{of}", **hopper) for of in ("", "_decode"))
+    shipping = {
+        "prefill": [*prompts["step_cycles"], prompts["masked"], *prompts["wave_cycles"]],
+        "decode": [*decode["tile_cycles"], decode["resident"], decode["merging"]],
+    }
+    known = shipping[phase]
+    assert known == pytest.approx(list(shipped(loads_of(phase), phase)), rel=0.01)

@@ -1,4 +1,0 @@
-"""The published PipeWeave estimator and its baselines, trained by our pipeline on the published rows.
-
-`python -m train.paper --data DIR --out DIR` needs torch and scikit-learn on a CPU; see docs/paper.md.
-"""
