@@ -9,6 +9,8 @@ millisecond wait for the host.
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -91,7 +93,8 @@ def shipped(name: str, gpu: str) -> Table:
     """Constants of SGLang's rule for experts behind DeepEP on a GPU."""
     setting = DeploymentFacts(gpu, find(gpu).traits.mma, dp=8, ep=8, experts=True, dtype="fp8_block")
     rule = engine("sglang").what_if(exchange="deepep").on(setting).kernel("fused_moe", "fp8_block")
-    return np.array(getattr(rule, name))
+    law = {"masked": rule.masked_gemm, "laid_out": rule.contiguous_gemm}[name] if rule else None
+    return np.array(astuple(law)) if law else np.zeros(3)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ products and experts are is one ratio (`best_kernel_ratio` of an engine's rules)
 with the least error on all other groups, each group alike. `--write` writes the results and the table of docs/amd.md.
 
 Clocks of the small kernels that come with block-scaled products, experts and latent attention, and that AITER's rows
-leave out (`beside_clk`), are tried on the groups that have them, none left out.
+leave out (`extra_kernel_clk`), are tried on the groups that have them, none left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipewave.files import packaged
 from pipewave.models.load import FOLDER
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
-from pipewave.software import engines, rules
+from pipewave.software import engine, engine_rules
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "data" / "published" / "amd.yaml"
@@ -97,16 +97,16 @@ class Score:
 def ruled(names: Sequence[str] = ("vllm", "sglang"), **fields: float) -> Iterator[None]:
     """Engines' rules with other fields on AMD's GPUs."""
     added = {"when": {"vendor": "amd"}, "set": fields}
-    lists = [rules.read(name)["rules"] for name in names]
+    lists = [engine_rules.read(name)["rules"] for name in names]
     for listed in lists:
         listed.append(added)
-    engines.resolve.cache_clear()
+    engine.resolve.cache_clear()
     try:
         yield
     finally:
         for listed in lists:
             listed.remove(added)
-        engines.resolve.cache_clear()
+        engine.resolve.cache_clear()
 
 
 def score(runs: Sequence[Run]) -> list[Score]:
@@ -168,7 +168,7 @@ def _beside(runs: Sequence[Run]) -> str:
     """Mean error of runs by the clocks of a small kernel."""
     parts = []
     for clocks in BESIDE_CLK:
-        with ruled(beside_clk=clocks):
+        with ruled(extra_kernel_clk=clocks):
             parts.append(f"{clocks} {100 * float(np.mean([abs(one.error) for one in score(runs)])):.1f}")
     return "DeepSeek, error % by clocks of a small kernel that no row holds: " + ", ".join(parts)
 

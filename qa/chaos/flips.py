@@ -39,7 +39,7 @@ def readers() -> dict[str, Read]:
     from pipewave.planning.prices import table as prices
     from pipewave.published import recipes
     from pipewave.simulate import interval
-    from pipewave.software import engines, front, rules, stack_rules
+    from pipewave.software import engine, engine_rules, front, stack_rules
     from pipewave.tune import table
 
     return {
@@ -60,8 +60,8 @@ def readers() -> dict[str, Read]:
         "tune/engine/lookups.json": packaged.document,
         "software/front.json": lambda _: front._fronts(),
         "software/stack_rules.json": lambda _: stack_rules.table(),
-        "software/times.json": lambda _: engines._times(),
-        "software/*.yaml": lambda path: rules.read(path.stem),
+        "software/times.json": lambda _: engine._times(),
+        "software/*.yaml": lambda path: engine_rules.read(path.stem),
         "*": packaged.content,  # texts: the page, styles, lists of options
     }
 

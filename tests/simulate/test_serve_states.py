@@ -214,9 +214,9 @@ def test_versions_keep_states_as_their_sources_say(
 
 def test_sglang_waits_for_each_step_while_it_keeps_ends() -> None:
     """0.5.9's mamba radix cache switches the overlap schedule off; --disable-radix-cache switches it on again."""
-    assert not _server("Qwen3-Next-80B-A3B", "sglang:0.5.9").runner.engine.overlaps
-    assert _server("Qwen3-Next-80B-A3B", "sglang:0.5.9", prefix_cache=False).runner.engine.overlaps
-    assert _server("Llama-3.1-8B", "sglang:0.5.9").runner.engine.overlaps
+    assert not _server("Qwen3-Next-80B-A3B", "sglang:0.5.9").runner.engine.scheduler.overlaps
+    assert _server("Qwen3-Next-80B-A3B", "sglang:0.5.9", prefix_cache=False).runner.engine.scheduler.overlaps
+    assert _server("Llama-3.1-8B", "sglang:0.5.9").runner.engine.scheduler.overlaps
     drafting = _server("Qwen3-Next-80B-A3B", "sglang:0.5.9", speculative=speculative_of("method=mtp,tokens=2"))
     assert drafting.limits.kept is None  # no radix cache while it drafts
 

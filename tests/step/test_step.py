@@ -96,7 +96,18 @@ def test_more_work_takes_longer() -> None:
 
 def test_decode_is_padded_to_a_captured_graph() -> None:
     vllm = find_engine("vllm")
-    assert [vllm.padded(n) for n in (1, 2, 3, 5, 9, 17, 250, 257, 512, 600)] == [1, 2, 4, 8, 16, 24, 256, 272, 512, 600]
+    assert [vllm.graphs.padded(n) for n in (1, 2, 3, 5, 9, 17, 250, 257, 512, 600)] == [
+        1,
+        2,
+        4,
+        8,
+        16,
+        24,
+        256,
+        272,
+        512,
+        600,
+    ]
     assert runner().batch([1] * 9, [64] * 9).rows == 16
     assert runner().batch([9], [64]).rows == 9
 
@@ -104,7 +115,7 @@ def test_decode_is_padded_to_a_captured_graph() -> None:
 @pytest.mark.parametrize("requests", range(1, 300))
 def test_padding_never_shrinks_a_batch(requests: int) -> None:
     for name in ("vllm", "sglang"):
-        assert find_engine(name).padded(requests) >= requests
+        assert find_engine(name).graphs.padded(requests) >= requests
 
 
 def load_of(kernel_us: float, *, graph: bool, rows: float = 4096.0, heat_us: float = 0.0) -> StepLoad:

@@ -52,8 +52,8 @@ def test_a_mixture_decodes_as_predicted_at_every_batch(measured: Measured) -> No
 def test_fitted_constants_do_not_leave_their_meaning(measured: Measured) -> None:
     few = measured.only(np.arange(len(measured.points)) % 6 == 0)
     found = fit(few, find_engine("vllm"))
-    assert 0.4 <= found.node_us <= found.stream_us <= 3.0
-    assert found.launch_us > found.node_us
+    assert 0.4 <= found.host.graph_gap_us <= found.host.stream_gap_us <= 3.0
+    assert found.host.launch_us > found.host.graph_gap_us
 
 
 def test_chunks_of_a_prompt_cover_it() -> None:
