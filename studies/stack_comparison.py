@@ -20,11 +20,11 @@ import numpy as np
 
 from docs.tools.stack_comparison_page import draw, fill
 from pipewave.calls.families import Call, from_dict
-from pipewave.evaluate import public
 from pipewave.physics.demand import Array
 from pipewave.software.stacks import framework
 from pipewave.traces.gaps import Row, compare_stacks, ratios
 from studies.e2e_pipeweave import data_dir
+from train.corpus.cases import held_out_rows
 
 # What makes rows one shape: what is left is how many tokens, and how they are spread over requests.
 SHAPE = {
@@ -70,7 +70,7 @@ class Stack:
 
 def corpus(data: Path) -> list[Row]:
     """Held-out public rows as calls of the software that ran them."""
-    return [Row(from_dict(r["case"]), r["gpu"], r["protocol"], r["latency_us"]) for r in public.rows(data)]
+    return [Row(from_dict(r["case"]), r["gpu"], r["protocol"], r["latency_us"]) for r in held_out_rows(data)]
 
 
 def above(found: Array) -> float:

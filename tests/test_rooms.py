@@ -16,8 +16,8 @@ ROOT = Path(pipewave.__file__).parent
 # From the ground up; a room may import itself and what stands before it.
 ROOMS = (
     "version", "errors", "files", "calls", "gpus", "physics", "software", "kernels", "nets", "prediction",
-    "models", "step", "simulate", "published", "planning", "export", "triton_kernels", "tune", "measure", "traces", "evaluate", "calibrate",
-    "paper", "report", "face", "web", "cli", "__main__",
+    "models", "step", "simulate", "published", "planning", "export", "triton_kernels", "tune", "measure", "traces", "calibrate",
+    "report", "face", "web", "cli", "__main__",
 )  # fmt: skip
 PUBLIC = "pipewave"  # the package itself: names its rooms for lazy import, and nothing inside imports it
 

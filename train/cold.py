@@ -21,11 +21,11 @@ import numpy as np
 
 import pipewave as pw
 from pipewave.calls.families import from_dict
-from pipewave.evaluate.folds import held_out
 from pipewave.kernels.gemm.analyse import NET_OF
 from pipewave.measure.row_files import rows as measured_rows
 from pipewave.nets.calibration.corrections import suspended
 from train.ceilings import QUANTILE
+from train.corpus.cases import held_out
 from train.intervals import LEVEL
 from train.predictions import load_predictions
 from train.registry import features_of, frame_of

@@ -107,7 +107,7 @@ def _moved(there: Collection[str], stack: str, away: int) -> str | None:
 
 
 def _cases(table: str, frame: pd.DataFrame) -> Iterator[tuple[Mapping[Any, Any], dict[str, Any]]]:
-    from pipewave.evaluate.public import case_row
+    from train.corpus.cases import case_row
 
     for given in frame.to_dict("records"):
         row = case_row(table, given)

@@ -19,13 +19,10 @@ import numpy as np
 from docs.tools import accuracy_plots as plots
 from docs.tools import accuracy_tables as tables
 from docs.tools import accuracy_versions_tables as versions
-from pipewave.evaluate.figures import Cells, read, write
-from pipewave.evaluate.rows import cases, shipped, shipped_folder
-from pipewave.evaluate.score import Key, score
-from pipewave.evaluate.splits import ALL
 from pipewave.files import manifest
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
+from qa.accuracy import ALL, FIGURES, Cells, Key, cases, left_out, own_rows, read, score, write
 from studies import another_day
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,9 +65,9 @@ def _stacked(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 def draw(data: Path | None) -> dict[str, Cells]:
     """Score and draw our own rows and, where it is given, the corpus; its sizes are kept for next time."""
-    parts = {"own": (cases(shipped()), Dots("cold"))}
+    parts = {"own": (cases(own_rows()), Dots("cold"))}
     if data is not None:
-        from pipewave.evaluate.public import rows
+        from train.corpus.cases import held_out_rows as rows
 
         parts["public"] = (rows(data), Dots("graph"))
     kept = json.loads(SIZES.read_text(encoding="utf-8")) if SIZES.exists() else {}
@@ -92,7 +89,7 @@ def draw(data: Path | None) -> dict[str, Cells]:
 def text() -> str:
     """The page, from committed files alone."""
     given = json.loads((PAGES / "accuracy.json").read_text(encoding="utf-8"))
-    committed = read(shipped_folder() / "figures.json")
+    committed = read()
     own, public = committed.get("own", {}), committed.get("public", {})
     filled = {
         "bars": tables.markdown(tables.bars(given)),
@@ -152,7 +149,7 @@ def _collectives() -> list[dict[str, Any]]:
 
 def _norms() -> str:
     """Unseen shapes of our cold rows."""
-    means = {net: tables.held_out(net, "cold")["fold"][ALL]["mape"] for net in NORMS}
+    means = {net: left_out(net, "cold")["fold"][ALL]["mape"] for net in NORMS}
     return ", ".join(f"{title} {means[net]:.2f} / {NORM_BAR:g}" for net, title in NORMS.items())
 
 
@@ -235,7 +232,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="also draw the public corpus that lies here")
     parser.add_argument("--write", action="store_true", help="also make these the figures that accuracy publishes")
     options = parser.parse_args(argv)
-    published = shipped_folder() / "figures.json"
+    published = FIGURES
     cells = draw(options.data)
     if options.write:
         write(published, read(published) | cells)

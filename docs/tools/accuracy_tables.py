@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.evaluate.figures import Cells
-from pipewave.evaluate.score import Figures, Key
-from pipewave.evaluate.splits import KINDS, TABLES, Cell, held_out
-from pipewave.evaluate.splits import read as _read
+from qa.accuracy import KINDS, TABLES, Cell, Cells, Figures, Key, left_out, read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 WEIGHTS = ROOT / "src" / "pipewave" / "data" / "weights"
@@ -67,7 +64,7 @@ def _evaluation(given: Bars, evaluation: Mapping[str, Any], only: str | None) ->
     for (name, family), bar in zip(given["families"].items(), evaluation["bars"], strict=True):
         if only and family["dtypes"]:
             continue
-        cells = held_out(family["net"], "graph").get(evaluation["kind"], {})
+        cells = left_out(family["net"], "graph").get(evaluation["kind"], {})
         found = by_gpu(cells, evaluation["gpus"] or given["gpus"], [only] if only else family["dtypes"])
         yield name, _beside(float(np.mean(list(found.values()))) if found else None, bar)
 
@@ -126,7 +123,7 @@ def _family_row(cells: Cells, protocol: str, family: str, gpu: str, dtype: str) 
 
 def splits(net: str, protocol: str) -> list[Row]:
     """MAPE of every GPU and type of a net by split, with the coverage of unseen shapes, GPUs and families."""
-    found = held_out(net, protocol)
+    found = left_out(net, protocol)
     names = sorted({name for cells in found.values() for name in cells if name != "macro mean"})
     rows = [_split_row(name, found) for name in [*names, "macro mean"] if found]
     return [row for row in rows if any(isinstance(value, float) for value in row.values())]
@@ -157,8 +154,8 @@ def coverage(found: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
 def corrected(nets: Iterable[str], protocol: str) -> Iterator[Row]:
     """Coverage and median width of an unseen family corrected by 100 rows, means over GPUs, their types by rows."""
     for net in nets:
-        reduced = _read(TABLES / f"{net}.{protocol}.reduced.json")
-        cells = (reduced or _read(TABLES / f"{net}.{protocol}.json")).get("corrected", {})
+        reduced = read_table(TABLES / f"{net}.{protocol}.reduced.json")
+        cells = (reduced or read_table(TABLES / f"{net}.{protocol}.json")).get("corrected", {})
         if cells:
             yield {"net": net, "inside %": _over_gpus(cells, "coverage"), "width %": _over_gpus(cells, "width")}
 
@@ -171,7 +168,7 @@ def _over_gpus(cells: Mapping[str, Cell], figure: str) -> float | None:
 def ceilings() -> Iterator[Row]:
     """Share of held-out rows slower than the ceiling: mean over GPUs, all rows, and the farthest GPU."""
     for path in sorted(TABLES.glob("*.ceiling.json")):
-        found = _read(path)
+        found = read_table(path)
         shares = {gpu: float(cell["slower"]) for gpu, cell in found.items()}
         weights = [cell["rows"] for cell in found.values()]
         farthest = max(shares, key=lambda gpu: abs(shares[gpu] - 80))

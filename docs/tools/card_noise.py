@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.evaluate.score import family_name
 from pipewave.measure.row_files import clock_mhz, rows
+from qa.accuracy import family_name
 
 # Kinds of second measurements: folders of the first and of the second. A data set has some of them. The H100's were
 # taken in three leases; which card each gave is not known, so that `another machine` may be the same card.

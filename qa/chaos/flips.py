@@ -28,10 +28,8 @@ HERE = Path(__file__).resolve().parents[2]
 
 def readers() -> dict[str, Read]:
     """How each kind of packaged file is read, by pattern of its name; the first that fits."""
-    from pipewave.evaluate import figures
     from pipewave.files import packaged
     from pipewave.gpus import architectures, shipped
-    from pipewave.measure import row_files
     from pipewave.models.load import load
     from pipewave.nets import nets
     from pipewave.nets.calibration import file as calibration
@@ -43,8 +41,7 @@ def readers() -> dict[str, Read]:
     from pipewave.tune import table
 
     return {
-        "data/accuracy/figures.json": figures.read,
-        "data/accuracy/*.json.gz": row_files.rows,
+        "data/accuracy/figures.json": packaged.document,
         "data/corrections/*.safetensors": calibration.load,
         "data/models/*.json": lambda path: load(path.stem),
         "data/prices.json": lambda _: prices(),

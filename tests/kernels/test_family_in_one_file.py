@@ -20,8 +20,7 @@ from pipewave.calls.families import class_of
 from pipewave.calls.fields import of
 from pipewave.cli import build
 from pipewave.errors import UnknownKernel
-from pipewave.evaluate.folds import group_of
-from pipewave.kernels import BUILT_IN, Analysis, Columns, Context, Family, base, families, family_of, register
+from pipewave.kernels import BUILT_IN, Analysis, Columns, Context, Family, base, families, family_of, group_of, register
 from pipewave.kernels.faces import Faces, KernelName, Page, Plan, Profile, Rows, Runner
 from pipewave.kernels.launched import Given, Kernel, Launched, Op
 from pipewave.measure import plan

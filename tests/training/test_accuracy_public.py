@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipewave.evaluate.figures import drifts, read
-from pipewave.evaluate.rows import shipped_folder
-from pipewave.evaluate.score import score
+from qa.accuracy import drifts, read, score
 
 pytest.importorskip("pandas")
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +18,7 @@ if not DATA.is_absolute():
 
 @pytest.mark.skipif(not (DATA / "aiconfigurator").is_dir(), reason="the public corpus is not here")
 def test_published_figures_of_the_corpus_still_hold() -> None:
-    from pipewave.evaluate.public import rows
+    from train.corpus.cases import held_out_rows
 
-    published = read(shipped_folder() / "figures.json")["public"]
-    assert drifts(published, score(rows(DATA))) == []
+    published = read()["public"]
+    assert drifts(published, score(held_out_rows(DATA))) == []

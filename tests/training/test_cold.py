@@ -9,8 +9,8 @@ import pytest
 
 import pipewave as pw
 from pipewave.calls.families import from_dict
-from pipewave.evaluate.folds import held_out
 from train.cold import BASIS, PROTOCOL, ROOT, WEIGHTS, asked, own
+from train.corpus.cases import held_out
 
 DATA = ROOT / "data" / "measured" / "h200"
 
@@ -30,9 +30,9 @@ def test_cards_hold_at_least_what_products_that_the_nets_know_ask_for(net: str) 
 
 
 def test_unseen_cold_products_are_covered_and_four_in_five_are_slower() -> None:
-    from pipewave.evaluate.rows import shipped
+    from qa.accuracy import own_rows
 
-    rows = [row for row in shipped() if row["case"]["kernel"] == "gemm" and row["protocol"] == PROTOCOL]
+    rows = [row for row in own_rows() if row["case"]["kernel"] == "gemm" and row["protocol"] == PROTOCOL]
     calls = [from_dict(row["case"] | {"stack": row["stack"], "impl": row["impl"]}) for row in rows]
     answers, measured = pw.predict(calls, "H200"), np.array([row["latency_us"] for row in rows])
     assert 0.85 < np.mean((answers.low_us <= measured) & (measured <= answers.high_us)) < 0.95

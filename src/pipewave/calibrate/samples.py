@@ -13,9 +13,8 @@ from pipewave.calibrate.fit import Sample
 from pipewave.calls.families import CLASSES, from_dict
 from pipewave.calls.fields import rules
 from pipewave.errors import PipewaveError
-from pipewave.evaluate.folds import group_of
 from pipewave.gpus import GPU
-from pipewave.kernels import family_of
+from pipewave.kernels import family_of, group_of
 from pipewave.nets.calibration.correction import CODES
 from pipewave.nets.calibration.corrections import suspended
 from pipewave.physics.demand import Array

@@ -301,3 +301,12 @@ def rows_of() -> Mapping[str, Rows]:
 @lru_cache(maxsize=1)
 def _rows_of(registry: int) -> Mapping[str, Rows]:
     return {name: rows for family in registered() for name, rows in family.rows.items()}
+
+
+def group_of(case: Mapping[str, Any]) -> str:
+    """Key of the near-duplicates that are held out together, for example `4096,14336` for a product's n and k."""
+    rows = rows_of().get(case["kernel"])
+    fields = rows.group if rows else ()
+    if not fields:  # a kernel without rows in training: its own sizes
+        fields = tuple(sorted(name for name, value in case.items() if type(value) is int))
+    return ",".join(str(int(case.get(name) or 0)) for name in fields)

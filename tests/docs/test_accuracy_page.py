@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from docs.tools import accuracy_tables as tables
-from pipewave.errors import MissingExtra
-from pipewave.evaluate.score import Figures, Key
-from pipewave.evaluate.splits import held_out, nets, table
+from qa.accuracy import Figures, Key, left_out, left_out_rows, nets
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,16 +61,14 @@ def test_a_smaller_run_fills_only_what_the_full_one_lacks(tmp_path: Path) -> Non
     (tmp_path / "toy.graph.reduced.json").write_text(
         '{"fold": {"H200 · bf16": {"rows": 1, "mape": 9}}, "lofo": {"H200 · bf16": {"rows": 1, "mape": 15}}}'
     )
-    found = held_out("toy", "graph", tmp_path)
+    found = left_out("toy", "graph", tmp_path)
     assert found["fold"]["H200 · bf16"]["mape"] == 5
     assert found["lofo"]["H200 · bf16"]["mape"] == 15
-    assert [(row["split"], row["mape"]) for row in table(tmp_path)] == [("unseen family", 15), ("unseen shapes", 5)]
+    assert [(row["split"], row["mape"]) for row in left_out_rows(tmp_path)] == [
+        ("unseen family", 15),
+        ("unseen shapes", 5),
+    ]
     assert nets(tmp_path) == ["toy"]
-
-
-def test_without_a_checkout_the_tables_are_missing_in_words(tmp_path: Path) -> None:
-    with pytest.raises(MissingExtra, match="checkout"):
-        nets(tmp_path / "nowhere")
 
 
 def test_the_page_is_filled_and_its_figures_exist() -> None:

@@ -10,21 +10,17 @@ import pytest
 
 import pipewave as pw
 from pipewave.errors import BadFile
-from pipewave.evaluate.figures import drifts, read, write
-from pipewave.evaluate.folds import fold, group_of, held_out
-from pipewave.evaluate.rows import cases, shipped, shipped_folder
-from pipewave.evaluate.score import Figures, Key, family_name, figures, score
-from pipewave.kernels import rows_of
+from pipewave.kernels import group_of, rows_of
+from qa.accuracy import FIGURES as COMMITTED
+from qa.accuracy import Figures, Key, Row, cases, drifts, family_name, figures, own_rows, read, score, write
+from train.corpus.cases import held_out
 
 KEY = Key("gemm", "H200", "bf16", "torch-2.11", "cublas", "cold")
 FIGURES = Figures(100, 5.0, 4.0, -1.0, 90.0, 80.0, 0, 1.7, 0.3)
 
 
-def test_folds_are_those_of_training() -> None:
-    pytest.importorskip("pandas")
-    splits = pytest.importorskip("train.splits")
+def test_groups_are_those_of_training() -> None:
     frame = pytest.importorskip("train.corpus.frame")
-    assert all(fold(f"{n},{n * 7}") == splits.fold(f"{n},{n * 7}") for n in range(1, 500))
     groups = {name: rows.group for name, rows in rows_of().items()}
     for family in set(frame.GROUP_KEYS) & set(groups):
         assert groups[family] == frame.GROUP_KEYS[family]
@@ -38,15 +34,20 @@ def test_a_group_holds_all_rows_of_a_weight_shape() -> None:
     assert group_of(windowless) == "32,8,128,0"
 
 
-def test_shipped_rows_are_held_out_and_ten_families_strong() -> None:
-    rows = shipped()
+@pytest.fixture(scope="module")
+def own() -> list[Row]:
+    return own_rows()
+
+
+def test_own_rows_are_held_out_and_of_many_families(own: list[Row]) -> None:
+    rows = own
     assert len(rows) > 2000
     assert all(held_out(row["case"]) for row in rows)
     assert {"gemm", "attention", "fused_moe", "rmsnorm", "all_reduce"} <= {row["case"]["kernel"] for row in rows}
 
 
-def test_a_known_configuration_is_a_case_of_its_own() -> None:
-    row = next(row for row in shipped() if row.get("config"))
+def test_a_known_configuration_is_a_case_of_its_own(own: list[Row]) -> None:
+    row = next(row for row in own if row.get("config"))
     without, known = cases([row])
     assert "config" not in without["case"]
     assert known["case"]["config"] == row["config"]
@@ -84,6 +85,5 @@ def test_drift_counts_from_three_tenths_of_a_point() -> None:
     assert len(drifts({KEY: FIGURES}, {})) == len(drifts({}, {KEY: FIGURES})) == 1
 
 
-def test_published_figures_of_shipped_rows_still_hold() -> None:
-    committed = read(shipped_folder() / "figures.json")
-    assert drifts(committed.get("own", {}), score(cases(shipped()))) == []
+def test_published_figures_of_own_rows_still_hold(own: list[Row]) -> None:
+    assert drifts(read(COMMITTED).get("own", {}), score(cases(own))) == []
