@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 export PIPEWAVE_DATA ?= ../shared/data
 
-.PHONY: accuracy demo test test-lowest test-pythons test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison chaos manifest moe-loop pictures web clean
+.PHONY: accuracy demo setup test test-all test-lowest test-pythons test-train test-triton test-web bench lint types train mutate docs test-docs docs-update e2e comparison chaos manifest moe-loop pictures web clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -28,38 +28,59 @@ $(VENV)/.docs: $(VENV)/.dev
 	$(PIP) -e '.[docs]'
 	touch $@
 
+$(VENV)/.triton: $(VENV)/.train
+	$(PIP) triton
+	touch $@
+
+$(VENV)/.web: $(VENV)/.dev
+	$(PIP) -e '.[web-test]'
+	sh tests/web/browser/chromium.sh
+	touch $@
+
+# Everything that any stage of .ci/run installs or builds, so that stages may run beside one another.
+setup: $(VENV)/.dev $(VENV)/.train $(VENV)/.triton $(VENV)/.docs $(VENV)/.web build/packages/.built
+
+build/packages/.built: pyproject.toml $(shell git ls-files src) | $(VENV)/.dev
+	rm -rf build/packages
+	$(PIP) build
+	$(BIN)/python -m build --outdir build/packages .
+	touch $@
+
 demo: $(VENV)/.core
 	$(BIN)/python -m bench.demo
 
+# What needs torch, a browser, the documentation's tools or an installed wheel has a target of its own.
+ELSEWHERE := training triton_kernels web docs notebooks packaging
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
+WORKERS ?= 2
+
+# Three minutes on two cores, for every change. For landing: every test of these folders, slow ones too.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -n 2 --ignore tests/training --ignore tests/triton_kernels --ignore tests/web --ignore tests/notebooks --ignore tests/packaging
+	$(PYTEST) tests -m "not slow" $(ELSEWHERE:%=--ignore tests/%)
+
+test-all: $(VENV)/.dev
+	$(PYTEST) tests $(ELSEWHERE:%=--ignore tests/%)
 
 test-train: $(VENV)/.train
-	$(BIN)/python -m pytest tests/training -n 2
+	$(PYTEST) tests/training
 
-test-triton: $(VENV)/.train
-	$(PIP) triton
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/triton_kernels -n 2
+test-triton: $(VENV)/.triton
+	TRITON_INTERPRET=1 $(PYTEST) tests/triton_kernels
 
 # The wheel as built from the sdist, beside the oldest dependencies that pyproject.toml admits.
 LOWEST := .venv-lowest
-test-lowest: $(VENV)/.dev
-	rm -rf build/packages $(LOWEST)
-	$(PIP) build
-	$(BIN)/python -m build --outdir build/packages .
+test-lowest: build/packages/.built
+	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
-	$(BIN)/python tests/packaging/lowest.py pyproject.toml > build/packages/lowest.txt
-	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check -c build/packages/lowest.txt build/packages/*.whl
-	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check pytest hypothesis -c build/packages/lowest.txt
+	$(BIN)/python tests/packaging/lowest.py pyproject.toml > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check -c $(LOWEST)/lowest.txt build/packages/*.whl
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check pytest hypothesis -c $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python -m pytest tests/packaging tests/calls tests/gpus tests/files tests/prediction/test_cases.py
 
 # The wheel, and the sdist on its own, beside today's dependencies on every Python that is here, of those that
 # pyproject.toml admits; the last line says which they were.
 PYTHONS ?= 3.11 3.12 3.13 3.14
-test-pythons: $(VENV)/.dev
-	rm -rf build/packages
-	$(PIP) build
-	$(BIN)/python -m build --outdir build/packages .
+test-pythons: build/packages/.built
 	set -e; ran=; for version in $(PYTHONS); do \
 	  python=$$($(BIN)/python tests/packaging/pythons.py $$version); \
 	  if [ -z "$$python" ]; then echo "Python $$version is not here: not tested"; continue; fi; \
@@ -74,9 +95,7 @@ test-pythons: $(VENV)/.dev
 
 # A browser paints when it likes: what fails there counts once it fails three times; repeats are listed.
 test-web: export PIPEWAVE_FUZZ ?= 60
-test-web: $(VENV)/.dev
-	$(PIP) -e '.[web-test]'
-	sh tests/web/browser/chromium.sh
+test-web: $(VENV)/.web
 	$(BIN)/python -m pytest tests/web --ignore tests/web/browser
 	$(BIN)/python -m pytest tests/web/browser -rsR --reruns 2
 
@@ -88,7 +107,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test-docs: $(VENV)/.docs
-	$(BIN)/python -m pytest tests/docs tests/notebooks -n 2
+	$(PYTEST) tests/docs tests/notebooks
 
 # After weights or messages change: what the pages show, their figures and the notebooks, made again. Read the diff.
 docs-update: $(VENV)/.docs

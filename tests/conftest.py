@@ -1,9 +1,14 @@
-"""Shared by all tests: where the public corpus lies, and hypothesis profiles."""
+"""Shared by all tests: BLAS on one thread, where the public corpus lies, hypothesis profiles, and what is slow."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+
+# Before numpy is imported, and inherited by pytest's workers: they are as many as cores, and BLAS threads of each
+# would fight over them.
+os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,3 +27,10 @@ def corpus() -> Path:
     if not CORPUS.is_dir():
         pytest.skip("the public corpus is not here (set PIPEWAVE_DATA)")
     return CORPUS
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """What reads the public corpus is slow: `make test` leaves it out, `make test-all` runs it."""
+    for item in items:
+        if "corpus" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)

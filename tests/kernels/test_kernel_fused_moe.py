@@ -125,6 +125,7 @@ def test_engines_by_implementation_name(impl: str, kind: str) -> None:
     assert engine(impl) == kind
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (CORPUS / "CLEAN_RULES.json").exists(), reason="needs the public corpus")
 def test_hardly_a_row_of_the_corpus_beats_its_lower_bound() -> None:
     pandas, corpus = pytest.importorskip("pandas"), pytest.importorskip("train.corpus")

@@ -21,6 +21,7 @@ from pipewave.planning import Plan, Question, Space, Split, plan
 from pipewave.planning.launch import command, pools
 from pipewave.planning.manifests import FORMS, Pool, render
 from pipewave.step import find_engine
+from tests.sampled import sampled
 
 FLAGS = Path(pipewave.software.__file__).with_name("flags")
 GPUS = ("A100", "L40S", "H100", "H200", "B200", "GB200")
@@ -53,7 +54,7 @@ def _plan(model: str, gpu: str, engine: str) -> Plan:
     return plan(load(model), Question(1000, 200), space)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", sampled(MODELS, 3))
 def test_commands_pass_the_argument_lists_and_the_arithmetic(model: str) -> None:
     """Every GPU with an engine in turn; those that no split of eight fits print no command."""
     spec, printed = load(model), 0

@@ -38,6 +38,7 @@ def kill_one(address: str, killed: list[int]) -> None:
         killed.append(pids[victim])
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_nothing(cluster: object) -> None:
     model, question = load("Llama-3.1-8B"), Question(1000, 100)
     space = Space(("H100", "H200", "A100", "L40S", "H20", "B200"), tps=(1, 2, 4, 8), pps=(1, 2), batches=(1, 16, 128))
