@@ -3,7 +3,7 @@
     python -m studies.e2e_vllm [--rows] [--json FILE] [--baseline FILE]
 
 "held out": engine constants fitted to the other models (`train.step_fit`). `--baseline`: answers of AIConfigurator
-for the same points (`studies/e2e_aiconfigurator.py`).
+for the same points (`lab/e2e_aiconfigurator.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What no source states of a server (`software/front.json`): how fast its host is beside the one that engine times were
 measured on, for whole graphs (`host`) and for what it launches kernel by kernel (`launch`); how long a request is on
 its way (`transit_us`), and what its front end takes for a request and a token. Of SGLang, what a token takes is
-measured (`studies.stream_cost`), and what its scheduler takes for a message it hands out (`message_us`) is fitted. Sets
+measured (`lab.stream_cost`), and what its scheduler takes for a message it hands out (`message_us`) is fitted. Sets
 of these answer a few rows of each group, changed one at a time from where they are; a group's constants are the set
 tried with the least error on all other groups of its engine, error being the mean over groups of that of TTFT and TPOT;
 of sets that are no worse than that by one standard error, the one whose front end is the fastest (a front end too slow

@@ -24,7 +24,7 @@ KEYS = {"dense": ["layer", "tokens"], "per_sequence": ["layer", "sequences"],
 
 
 def test_steps_add_up_to_the_estimate_of_a_static_batch() -> None:
-    """`python studies/simpy_run.py` does this inside SimPy."""
+    """`python lab/simpy_run.py` does this inside SimPy."""
     step = pw.step_time("Llama-3.1-8B", "H200")
     took = step([512] * 8, [512] * 8) + sum(step([1] * 8, [512 + token] * 8) for token in range(1, 64))
     asked = pw.estimate("Llama-3.1-8B", "H200", batch=8, input_len=512, output_len=64)
@@ -44,7 +44,7 @@ def test_a_step_that_cannot_be_is_refused(q_lens: list[int], kv_lens: list[int])
 
 
 def test_parts_of_a_layer_are_those_that_vidur_adds_up() -> None:
-    """`python studies/vidur_run.py` runs Vidur's simulator on them."""
+    """`python lab/vidur_run.py` runs Vidur's simulator on them."""
     times = LayerTimes(load("Llama-3.1-8B"), find("H100"), 2)
     mixed, prompt, decodes = times.of((64, 1, 1), (64, 900, 900)), times.of((64,), (64,)), times.of((1, 1), (900, 900))
     assert mixed["attention_prefill"] == prompt["attention_prefill"]
@@ -66,7 +66,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_profile_has_the_layout_that_is_read(profile: Path) -> None:
-    """`python studies/llmservingsim_run.py` has its own reader take it."""
+    """`python lab/llmservingsim_run.py` has its own reader take it."""
     fit = yaml.safe_load((profile / "meta.yaml").read_text())["skew_fit"]
     assert fit["enabled"]
     assert {tp: each["alpha_default"] for tp, each in fit["per_tp"].items()} == {1: UNEQUAL, 2: UNEQUAL}
@@ -117,7 +117,7 @@ def test_profiles_are_near_the_published_ones(profile: Path, name: str, most: fl
 
 
 def test_tables_of_aiconfigurator_hold_the_models_shapes(tmp_path: Path) -> None:
-    """`python studies/aiconfigurator_run.py` has its own program read them."""
+    """`python lab/aiconfigurator_run.py` has its own program read them."""
     import pyarrow.parquet as pq
 
     files = {

@@ -1,4 +1,4 @@
-"""LLMServingSim's reader on our profile: `python studies/llmservingsim_run.py CHECKOUT` (2.x, pandas beside pipewave).
+"""LLMServingSim's reader on our profile: `python lab/llmservingsim_run.py CHECKOUT` (2.x, pandas beside pipewave).
 
 CHECKOUT is its repository, of which `serving/core/trace_generator.py` and `profiler/models/llama.yaml` are used: the
 half that turns a profile into a trace of timed layers. Its C++ network simulator, which replays traces, is not needed.

@@ -1,4 +1,4 @@
-"""What a server's one Python process takes for each token it streams: `python -m studies.stream_cost --write`.
+"""What a server's one Python process takes for each token it streams: `python -m lab.stream_cost --write`.
 
 SGLang's HTTP server (0.5.3 to 0.5.9: managers/tokenizer_manager.py, entrypoints/openai/serving_chat.py) is one event
 loop. It takes a batch of new texts from a socket, keeps each request's text and tokens whole, wakes the request's
@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-RESULTS = Path(__file__).parent / "results" / "stream_cost.json"
+RESULTS = Path(__file__).parents[1] / "studies" / "results" / "stream_cost.json"
 PORT = 8765
 EVERY = 100  # tokens between two readings of the CPU's time
 SETTLE_S = 3.0  # for a process to start, for requests to connect

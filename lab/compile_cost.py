@@ -1,4 +1,4 @@
-"""What compiling a small Triton kernel once more takes: `python -m studies.compile_cost --write`.
+"""What compiling a small Triton kernel once more takes: `python -m lab.compile_cost --write`.
 
 SGLang scales the queries and keys of a delta net's prompts to unit length with a kernel that has the number of rows as
 a compile-time constant (0.5.2 to 0.5.14 srt/layers/attention/fla/l2norm.py: T and NB are `tl.constexpr`; fla/chunk.py
@@ -24,7 +24,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-RESULTS = Path(__file__).parent / "results" / "compile_cost.json"
+RESULTS = Path(__file__).parents[1] / "studies" / "results" / "compile_cost.json"
 CAPABILITIES = (90, 100)  # Hopper, data-centre Blackwell
 HEADS, WIDTH, TILE, BLOCK = 8, 128, 16, 2048
 FIRST_TOKENS = 900

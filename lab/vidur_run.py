@@ -1,4 +1,4 @@
-"""Vidur's simulator with pipewave's times in it: `python studies/vidur_run.py`, where `pip install vidur==0.0.26` and
+"""Vidur's simulator with pipewave's times in it: `python lab/vidur_run.py`, where `pip install vidur==0.0.26` and
 pipewave are installed together.
 
 64 requests arrive at a Llama-3-8B on an H100, scheduled by Vidur's own scheduler. It prints what Vidur reports, and how

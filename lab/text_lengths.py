@@ -1,4 +1,4 @@
-"""Counts of prompt and output lengths of recorded conversations: `python -m studies.text_lengths ROWS.npy --write`.
+"""Counts of prompt and output lengths of recorded conversations: `python -m lab.text_lengths ROWS.npy --write`.
 
 ROWS.npy holds (prompt, output) tokens of the first question and answer of each conversation. ShareGPT's are those of
 ShareGPT_V3_unfiltered_cleaned_split.json (the first fifth of the file, 15,491 conversations that are left), in tokens

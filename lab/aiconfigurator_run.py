@@ -1,4 +1,4 @@
-"""AIConfigurator 0.12 on our tables: `python studies/aiconfigurator_run.py AIC/bin/aiconfigurator`, in its own venv.
+"""AIConfigurator 0.12 on our tables: `python lab/aiconfigurator_run.py AIC/bin/aiconfigurator`, in its own venv.
 
 It is asked, as a black box, for a prefill and a decode step of Llama-3.1-8B on a GPU that only our folder describes,
 and again with every latency of our tables doubled: what it answers must come from them. Our own estimate stands beside.

@@ -1,4 +1,4 @@
-"""A server in SimPy on `pw.step_time`: `python studies/simpy_run.py`, where simpy and pipewave are installed together.
+"""A server in SimPy on `pw.step_time`: `python lab/simpy_run.py`, where simpy and pipewave are installed together.
 
 Requests that all arrive at once, all decoded together: the simulated total is the sum of the steps' times, and the
 estimate of the same static batch, within 2 %.

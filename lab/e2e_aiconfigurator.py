@@ -2,7 +2,7 @@
 
     python -m venv AIC && AIC/bin/pip install 'aiconfigurator==0.12.*'
     python -m studies.e2e_vllm --json studies/results/e2e_vllm.json
-    AIC/bin/python studies/e2e_aiconfigurator.py studies/results/e2e_vllm.json studies/results/e2e_aiconfigurator.json
+    AIC/bin/python lab/e2e_aiconfigurator.py studies/results/e2e_vllm.json studies/results/e2e_aiconfigurator.json
 
 It runs in an environment of its own, as a black box: H200, vLLM, its newest measured tables, static batches. A prompt
 longer than 8192 tokens is asked for chunk by chunk, as it was measured. Only the answers are kept.
