@@ -1,10 +1,9 @@
 """Costs of vLLM's Triton attention on Hopper, for the rules `attention_alone` and `attention_alone_decode`.
 
-    python -m train.kernel_fit [--elsewhere]
+    python -m train.kernel_fit
 
 Fitted to measured rows (`studies.kind_kernels`) of all layouts but Gemma 4's two, whose errors and those of each layout
-left out of a fit are printed. Least mean absolute logarithm, by steps along one constant at a time. `--elsewhere`: what
-rows of the public corpus on other GPUs, which no constant saw, take over the same cycles there.
+left out of a fit are printed. Least mean absolute logarithm, by steps along one constant at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.gpus import find
-from pipewave.kernels.attention import decode, prefill, segments
+from pipewave.kernels.attention import prefill, segments
 from pipewave.kernels.attention.engine import Alone, AloneDecode
 from pipewave.kernels.attention.requests import requests_of_one
 from pipewave.kernels.attention.setting import AttentionSetting, setting_of
@@ -133,35 +132,6 @@ def shipped(loads: Sequence[Load], phase: str) -> Constants:
     return fitted([one for one in loads if not is_gemma(one.name)], STARTS[phase])
 
 
-def elsewhere(phase: str) -> dict[str, tuple[int, float, float]]:
-    """Of the public rows by GPU and whether under a window: how many, measured over these costs' time (median), and
-    what a tenth of them is further off than (log)."""
-    from train.registry import frame_of
-
-    frame = frame_of(f"attention_{phase}", None)
-    found: dict[str, list[float]] = {}
-    for row in frame[frame["impl"] == "vllm_triton_attn"].to_dict("records"):
-        where = f"{row['gpu']}{', window' if row['window'] else ''}"
-        found.setdefault(where, []).append(row["latency_us"] * 1e-6 / _there_s(row, phase))
-    return {where: (len(each), *_spread(np.array(each))) for where, each in sorted(found.items())}
-
-
-def _spread(ratio: NDArray[np.float64]) -> tuple[float, float]:
-    return float(np.median(ratio)), float(np.quantile(np.abs(np.log(ratio)), 0.9))
-
-
-def _there_s(row: Mapping[Any, Any], phase: str) -> float:
-    """A public row's time at Hopper's costs."""
-    hopper = setting_of(Context(find(GPU), "bf16", "cold", STACK, "vllm_triton_attn"), _heads(row, 2.0)).engine
-    ctx = Context(find(row["gpu"]), row["dtype"], row["protocol"], row["stack"], row["impl"])
-    heads = _heads(row, 1.0 if row["kv_dtype"] == "fp8" else 2.0)
-    setting = setting_of(ctx, heads)
-    setting = replace(setting, engine=replace(setting.engine, alone=hopper.alone, alone_decode=hopper.alone_decode))
-    batch = int(row["batch"])
-    shape = shape_of(requests_of_one([int(row["q_len"])] * batch, [int(row["kv_len"])] * batch), heads)
-    return float((prefill if phase == "prefill" else decode).estimate(shape, setting).base_s)
-
-
 def _heads(row: Mapping[Any, Any], kv_bytes: float) -> Heads:
     dim, window = float(row["head_dim"]), float(row.get("window") or 0) or None
     return Heads(float(row["heads"]), float(row["kv_heads"]), window, dim, dim, kv_bytes, 2.0)
@@ -170,14 +140,7 @@ def _heads(row: Mapping[Any, Any], kv_bytes: float) -> Heads:
 def main(argv: list[str] | None = None) -> None:
     """Print the constants, and each layout's error with it left out."""
     parser = argparse.ArgumentParser(prog="python -m train.kernel_fit", description=__doc__)
-    parser.add_argument("--elsewhere", action="store_true", help="rows of other GPUs at these costs instead")
-    if parser.parse_args(argv).elsewhere:
-        for phase in PHASES:
-            for where, (rows, ratio, off) in elsewhere(phase).items():
-                print(
-                    f"{phase}, {where}: {rows} rows, measured over predicted {ratio:.2f}, nine in ten within {off:.2f}"
-                )
-        return
+    parser.parse_args(argv)
     for phase in PHASES:
         loads = loads_of(phase)
         known = shipped(loads, phase)
