@@ -193,7 +193,7 @@ def test_layers_that_run_several_times_are_refused() -> None:
 
 def test_a_missing_field_is_named_as_most_configs_name_it() -> None:
     config = {
-        "model_type": "qwen2",
+        "model_type": "ember",
         "hidden_size": 64,
         "num_hidden_layers": 2,
         "intermediate_size": 128,

@@ -10,8 +10,17 @@ from typing import Any
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models.attention_spec import Mixer
 from pipewave.models.config_fields import Fields, canonical
-from pipewave.models.config_sections import in_hub_words, unwrap
-from pipewave.models.families import ARCHITECTURES, STANDARD, Family, row
+from pipewave.models.config_sections import Wrapped, in_hub_words, unwrap
+from pipewave.models.families import (
+    STANDARD,
+    Family,
+    class_defaults,
+    family_of,
+    has_class,
+    read_instead,
+    section_type,
+    type_of_architecture,
+)
 from pipewave.models.layer_plan import kinds, layer_count
 from pipewave.models.layer_reader import LayerReader, beside, bypass, dense, front_maps, moe, tables
 from pipewave.models.layer_types import Kind
@@ -21,6 +30,7 @@ from pipewave.models.read_attention import attention, recurrent
 from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 
 MAX_LAYERS = 4096
+TIED = "tie_word_embeddings"
 # What a config names and engines leave out, or does not say how large it is.
 UNCOUNTED = {
     "embd_layer": "towers of images and sound: neither counted nor run",
@@ -44,12 +54,14 @@ def parse(
     become while they are loaded (`ONLINE`). Raises MissingField, BadInput, or UnsupportedModel naming the field
     that stands in the way.
     """
-    raw = in_hub_words(raw)
-    found = unwrap(raw)
+    hub = in_hub_words(raw)
+    found = unwrap(hub)
     model_type = _model_type(found.text)
-    family = row(model_type) or STANDARD
-    fields = Fields(found.text, dict(family.defaults))
-    quantisation, base = _quantisation(fields, Fields(raw), hf_quant, online), _base(fields)
+    family = family_of(model_type) or STANDARD
+    supplied = {} if hub is not raw else _class_defaults(found)
+    fields = Fields({**supplied, **found.text}, family.defaults)
+    fields.seen.update(supplied)
+    quantisation, base = _quantisation(fields, Fields(hub), hf_quant, online), _base(fields)
     _check_fixed(fields, family)
     _check_decoder(fields)
     _check_embedding(fields)
@@ -59,14 +71,36 @@ def parse(
     spec = _whole(LayerReader(fields, family, quantisation, base, 0, Kind()), name, model_type, layers)
     noted = _notes(fields, model_type, frozenset(ignore))
     spec = replace(spec, tower=found.tower(width), audio_params=found.heard(width))
-    spec = replace(spec, pooled=spec.pooled or SCORED.search(_architecture(raw)) is not None)
-    return replace(spec, notes=(*found.notes, *quantisation.notes, *noted))
+    spec = replace(spec, pooled=spec.pooled or SCORED.search(_architecture(hub)) is not None)
+    return replace(spec, notes=(*found.notes, *quantisation.notes, *_tied_notes(found, supplied), *noted))
+
+
+def _class_defaults(found: Wrapped) -> dict[str, Any]:
+    """What transformers supplies for fields that the text's config leaves out.
+
+    Whether the head is tied is said by the text's class where it has such a field: checkpoints of Mistral 3 and Kimi
+    K2.5 have a head of their own, against the default of the class around it.
+    """
+    named, outer = str(found.text.get("model_type")), str(found.outer.get("model_type"))
+    whole = class_defaults(outer, found.text)
+    tied = {name: whole[name] for name in (TIED,) if name in whole}
+    own = section_type(named, "text_config") or named
+    return tied | class_defaults(own if has_class(own) else section_type(outer, "text_config") or own, found.text)
+
+
+def _tied_notes(found: Wrapped, supplied: Mapping[str, Any]) -> tuple[str, ...]:
+    """That nothing states the head of a multimodal model, where the class around the text would tie it otherwise."""
+    outer = class_defaults(str(found.outer.get("model_type")), found.outer).get(TIED)
+    used = found.text.get(TIED, supplied.get(TIED))
+    if outer in (None, used):
+        return ()
+    return (f"{TIED} is not stated for the whole: taken as {used}, where transformers' class would take {outer}",)
 
 
 def _model_type(text: Mapping[str, Any]) -> str:
     model_type, named = text.get("model_type"), _architecture(text)
-    if named in ARCHITECTURES or (model_type is None and named):
-        return ARCHITECTURES.get(named, named)
+    if (family := type_of_architecture(named)) or (model_type is None and named):
+        return family or named
     if model_type is None:
         Fields(text).need("model_type")
     if not isinstance(model_type, str):
@@ -83,9 +117,13 @@ def _architecture(text: Mapping[str, Any]) -> str:
 def _notes(fields: Fields, model_type: str, ignore: frozenset[str]) -> tuple[str, ...]:
     """What was assumed: a type read by its fields alone, fields taken to change no shape."""
     notes = [note for name, note in UNCOUNTED.items() if fields.has(name)]
+    instead = read_instead(model_type, fields.raw).items()
+    notes += [
+        f"{name} is missing: read from {other}, which transformers' class does not know" for name, other in instead
+    ]
     unread = list(fields.leftovers(ignore))
     notes += [f"assumed to change no shape: {', '.join(unread)}"] if unread else []
-    if row(model_type) is None:
+    if family_of(model_type) is None:
         notes.insert(0, f"model_type {model_type!r} is not known: read as the sum of the parts its fields name")
     return tuple(notes)
 
@@ -111,7 +149,7 @@ def _quantisation(fields: Fields, outer: Fields, hf_quant: Any, online: str | No
 
 def _check_fixed(fields: Fields, family: Family) -> None:
     """Fields that a family's files state and of which one value is modelled."""
-    for name, wanted in family.fixed:
+    for name, wanted in (family.fixed or {}).items():
         if fields.get(name, wanted) != wanted:
             raise UnsupportedModel(f"{name} = {fields.get(name)!r}: only {wanted!r} is modelled", field=name)
 
@@ -156,11 +194,11 @@ def _layer(reader: LayerReader) -> tuple[Layer, ...]:
     """One layer of the config, which LongCat counts in pairs: experts run beside the first dense block."""
     mixers = tuple(_mixer(reader, word) for word in reader.kind.mixers)
     ffns = tuple(_ffn(reader, word) for word in reader.kind.ffns or ())
-    if reader.family.double:
+    if reader.family.two_blocks_a_layer:
         return Layer(mixers, (dense(reader), *ffns)), Layer(mixers, (dense(reader),))
     extra = tuple(beside(reader))
-    norms = sum(part.norms for part in extra) + reader.family.more_norms + _beside(reader)
-    return (Layer(mixers, (*ffns, *extra), more_norms=norms),)
+    norms = sum(part.norms for part in extra) + reader.family.extra_norms + _beside(reader)
+    return (Layer(mixers, (*ffns, *extra), extra_norms=norms),)
 
 
 def _beside(reader: LayerReader) -> int:
@@ -189,9 +227,9 @@ def _hyper(fields: Fields, hidden: int) -> HyperConnection | None:
 def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer, ...]) -> ModelSpec:
     fields, family, hidden = reader.fields, reader.family, reader.hidden
     vocab = fields.integer("vocab_size")
-    vocab = fields.integer("draft_vocab_size", vocab) if family.drafts else vocab
+    vocab = fields.integer("draft_vocab_size", vocab) if family.draft_head else vocab
     lm_head = reader.quantisation.of(("lm_head",), reader.base)
-    front, front_params = front_maps(fields, hidden, drafts=family.drafts)
+    front, front_params = front_maps(fields, hidden, drafts=family.draft_head)
     return ModelSpec(
         name=name,
         model_type=model_type,
@@ -199,11 +237,11 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         vocab=vocab,
         layers=layers,
         lm_head=Linear("lm_head", vocab, hidden, "out", reader.setting(family.head_bias), lm_head),
-        tied=fields.flag("tie_word_embeddings", family.tied) or family.drafts,
+        tied=fields.flag("tie_word_embeddings", family.tied) or family.draft_head,
         norms=family.norms,
         norm_bias=family.norm_bias,
         logit_softcap=fields.number("final_logit_softcapping"),
-        learned_positions=fields.integer(family.positions, 0, low=0) if family.positions else 0,
+        learned_positions=fields.integer(family.positions_field, 0, low=0) if family.positions_field else 0,
         max_length=fields.optional("max_position_embeddings"),
         dtype=reader.base.dtype,
         kv_dtype=reader.quantisation.kv_dtype or ("fp8" if reader.fields.has("o_groups") else None),
@@ -213,5 +251,5 @@ def _whole(reader: LayerReader, name: str, model_type: str, layers: tuple[Layer,
         tables=tables(fields, hidden),
         front=front,
         mtp_heads=fields.integer("mtp_heads", family.mtp_heads, low=0) if fields.flag("use_mtp", True) else 0,
-        front_params=front_params + (hidden * hidden + hidden if family.head_map else 0),
+        front_params=front_params + (hidden * hidden + hidden if family.pooling_map else 0),
     )

@@ -13,6 +13,7 @@ from typing import Any
 from pipewave.errors import UnsupportedModel
 from pipewave.models.audio import audio_params
 from pipewave.models.config_fields import Fields
+from pipewave.models.families import class_defaults, section_type
 from pipewave.models.vision import Tower, read_tower
 
 TELLING = ("dim", "n_layers", "n_heads")  # what such a file has, and no config.json
@@ -106,8 +107,11 @@ class Wrapped:
         """The vision tower, if there is one."""
         if not self.vision:
             return None
-        kind = self.vision.get("model_type") or self.outer.get("model_type")
-        return read_tower({**self.vision, "model_type": kind}, Fields(self.outer), hidden)
+        outer = str(self.outer.get("model_type"))
+        kind = str(self.vision.get("model_type") or outer)
+        stated = class_defaults(section_type(kind, "vision_config") or kind, self.vision) | dict(self.vision)
+        around = class_defaults(outer, self.outer) | dict(self.outer)
+        return read_tower({**stated, "model_type": kind}, Fields(around), hidden)
 
 
 def _section(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -125,6 +129,9 @@ def unwrap(raw: Mapping[str, Any]) -> Wrapped:
         return Wrapped(own, raw, vision, (IDLE,) if vision else ())
     inner = unwrap(raw[name])
     vision = next((raw[each] for each in VISION if isinstance(raw.get(each), Mapping)), inner.vision)
+    missing: tuple[str, ...] = ()
+    if vision is None and not set(VISION) & set(raw) and (kind := section_type(str(raw.get("model_type")), VISION[0])):
+        missing = (f"vision_config is missing: no tower is counted; transformers would add {kind} with its defaults",)
     handed = HANDED_DOWN + (OF_A_DRAFT if name == DRAFT else ())
     text = {k: raw[k] for k in handed if raw.get(k) is not None} | dict(inner.text)
     text.setdefault("model_type", raw.get("model_type"))
@@ -134,4 +141,4 @@ def unwrap(raw: Mapping[str, Any]) -> Wrapped:
         text["tie_word_embeddings"] = raw["tie_word_embeddings"]
     audio = raw["audio_config"] if isinstance(raw.get("audio_config"), Mapping) else inner.audio
     audio_notes = (HEARD if audio_params(audio, 1) else AUDIO,) if audio else ()
-    return Wrapped(text, raw, vision, ((IDLE,) if vision else ()) + audio_notes, audio)
+    return Wrapped(text, raw, vision, ((IDLE,) if vision else missing) + audio_notes, audio)

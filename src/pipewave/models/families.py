@@ -1,15 +1,24 @@
-"""What a `model_type` means where its config.json does not say it: one row of data a family, no code a family.
+"""What a `model_type` means where its config.json does not say it: one row of `data/model_families.json` a family.
 
-A string in a row is the name of the config field that decides; a bool or number is the family's fixed choice.
-A type that has no row is read by the row `STANDARD`: its fields alone say what it is.
+A string in a row is the name of the config field that decides; a bool or number is the family's fixed choice. `base`
+names the row that a row changes, `note` explains it. A type that has no row is read by its fields alone. What the
+config class of a type supplies for missing fields is in `data/transformers_defaults.json`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+from pipewave.files import packaged
+from pipewave.models.config_fields import synonyms_of
+
 FlagOrField = bool | str
+LENGTHS = ("max_position_embeddings", "sliding_window")
+FAMILIES = packaged.ROOT / "data" / "model_families.json"
+DEFAULTS = packaged.ROOT / "data" / "transformers_defaults.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,284 +38,105 @@ class Family:
     # feed-forward
     mlp_bias: FlagOrField = "mlp_bias"
     gated: bool | None = None  # None: the activation tells
-    halved: bool = False  # intermediate_size counts both maps of a gated block
+    intermediate_counts_both_maps: bool = False  # of a gated block
     shared_gate: bool = False
     expert_bias: bool = False
     router_bias: bool = False
     correction: FlagOrField = False  # a learned score offset for each expert
     shared_default: int = 0  # shared experts where a config names none
     router_scales: bool = False  # the router scales its input and each expert's weight
-    beside: bool = False  # the dense block runs beside the routed one, in every layer
+    dense_beside_experts: bool = False  # the dense block runs beside the routed one, in every layer
     # recurrence
     interleaved: bool = False  # a delta net's input map leaves q, k, v and z of a head side by side
-    linear: str = ""  # what "linear_attention" means where fields do not tell: gdn, kda, lightning, mamba2, mamba1
+    linear_attention: str = ""  # its kind where fields do not tell: gdn, kda, lightning, mamba2, mamba1
     mixers: tuple[str, ...] = ("attention",)  # of layers that no field describes
     ffns: tuple[str, ...] | None = None  # None: dense or sparse as fields say
+    layers_listed: bool = False  # a field must list what each layer is
     # whole
     head_bias: FlagOrField = "lm_head_bias"
     norms: str = "pre"
     norm_bias: bool = False
-    more_norms: int = 0  # norms over the hidden size beside those of `norms`, a layer
+    extra_norms: int = 0  # norms over the hidden size beside those of `norms`, a layer
     tied: bool = False  # default of tie_word_embeddings
-    positions: str = ""  # field that counts learned position embeddings
+    positions_field: str = ""  # field that counts learned position embeddings
     encoder: bool = False
-    drafts: bool = False  # a head that drafts: it reads embedding and target side by side, and borrows the embedding
+    draft_head: bool = False  # drafts tokens: reads embedding and target side by side, and borrows the embedding
     mtp_heads: int = 0  # heads for drafting that checkpoints have where their config does not count them
-    head_map: bool = False  # a map as wide as the model before what is pooled or predicted
-    double: bool = False  # one layer of the config holds two attentions and two dense blocks
-    defaults: tuple[tuple[str, Any], ...] = ()  # what the config class supplies where files leave it out
-    fixed: tuple[tuple[str, bool | float | str], ...] = ()  # fields of which only this value is modelled
+    pooling_map: bool = False  # a map as wide as the model before what is pooled or predicted
+    two_blocks_a_layer: bool = False  # one layer of the config holds two attentions and two dense blocks
+    defaults: Mapping[str, Any] | None = None  # what the config class supplies where files leave it out
+    fixed: Mapping[str, Any] | None = None  # fields of which only this value is modelled
 
 
 STANDARD = Family()
-LLAMA = STANDARD
-QWEN2 = Family(qkv_bias=True, o_bias=False, window="late")
-QWEN3 = Family(qk_norm=True, window="late")
-QWEN2_MOE = replace(QWEN2, qkv_bias="qkv_bias", shared_gate=True, defaults=(("qkv_bias", True),))
-QWEN_NEXT = Family(qk_norm=True, gate=True, shared_gate=True, linear="gdn")
-MISTRAL = Family(qkv_bias=False, o_bias=False)
-DEEPSEEK_V2 = Family(window="none")
-DEEPSEEK_V3 = Family(correction=True, window="none")
-GEMMA = Family(tied=True, window="none")
-GEMMA3 = replace(
-    GEMMA,
-    norms="sandwich",
-    window="pattern",
-    window_pattern=6,
-    qk_norm=True,
-    # Published Gemma 3 configs leave these to the config class.
-    defaults=(("vocab_size", 262208), ("num_attention_heads", 8), ("num_key_value_heads", 4), ("head_dim", 256)),
-)
-GEMMA4 = replace(
-    GEMMA, norms="sandwich", qk_norm=True, window="pattern", window_pattern=6, beside=True, router_scales=True
-)
-GLM4_MOE = Family(o_bias=False, correction=True)
-# One norm feeds attention and MLP; the layers with full attention have no RoPE, which only saves time.
-COHERE = Family(norms="parallel", tied=True, window="none")
-COHERE2_FIXED = (
-    ("use_parallel_block", True),
-    ("use_gated_activation", True),
-    ("use_parallel_embedding", True),
-    ("use_embedding_sharing", True),
-    ("position_embedding_type", "rope_gptj"),
-    ("order_of_interleaved_layers", "local_attn_first"),
-    ("rotary_pct", 1.0),
-)
-OLMO2 = Family(norms="post", qk_norm="full")
-NEMOTRON_H = Family(
-    window="none", gated=False, correction=True, linear="mamba2", defaults=(("mamba_groups", 8), ("mamba_conv", 4))
-)
-PHI = Family(qkv_bias=True, o_bias=True, mlp_bias=True, head_bias=True, norms="parallel", norm_bias=True, gated=False)
-LIGHTNING = Family(linear="lightning", window="none")
-BERT = Family(
-    qkv_bias=True, o_bias=True, mlp_bias=True, norms="post", norm_bias=True, gated=False, tied=True, encoder=True,
-    positions="max_position_embeddings", window="none", head_map=True,
-)  # fmt: skip
-GPT = Family(
-    qkv_bias=True, o_bias=True, mlp_bias=True, norm_bias=True, gated=False, tied=True, positions="n_positions",
-    window="none",
-)  # fmt: skip
-STARCODER2 = Family(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", norm_bias=True, gated=False)
-
-FAMILIES: dict[str, Family] = {
-    "llama": LLAMA,
-    "mistral": replace(MISTRAL, defaults=(("num_attention_heads", 32),)),  # Pixtral 12B leaves it to the config class
-    "mixtral": MISTRAL,
-    "qwen": Family(qkv_bias=True, halved=True),
-    "qwen2": QWEN2,
-    "qwen3": QWEN3,
-    "qwen2_moe": QWEN2_MOE,
-    "qwen3_moe": QWEN3,
-    "qwen3_next": replace(QWEN_NEXT, interleaved=True, mtp_heads=1),
-    "qwen3_5": QWEN_NEXT,
-    "deepseek_v2": DEEPSEEK_V2,
-    "deepseek_v3": DEEPSEEK_V3,
-    "deepseek_v4": DEEPSEEK_V3,
-    "kimi_linear": replace(DEEPSEEK_V3, linear="kda"),
-    "gemma": GEMMA,
-    "gemma2": replace(GEMMA, norms="sandwich", window="alternate"),
-    "gemma3_text": GEMMA3,
-    "gemma3n_text": GEMMA3,
-    "gemma4_text": GEMMA4,
-    "phi": PHI,
-    "phi3": Family(),
-    "phimoe": replace(MISTRAL, qkv_bias="attention_bias", o_bias="attention_bias", norm_bias=True),
-    "gpt_oss": Family(window="alternate", sinks=True, expert_bias=True, router_bias=True, gated=True),
-    "glm": Family(o_bias=False),
-    "glm4": Family(o_bias=False, norms="sandwich"),
-    "glm4_moe": GLM4_MOE,
-    "glm4_moe_lite": DEEPSEEK_V3,
-    "glm_moe_dsa": DEEPSEEK_V3,
-    "olmo2": OLMO2,
-    "olmo3": replace(OLMO2, window="pattern", window_pattern=4),
-    "olmoe": Family(qk_norm="full"),
-    "flex_olmo": replace(OLMO2, window="none"),
-    "cohere": replace(COHERE, norm_weights_per_head=True),
-    "cohere2": replace(COHERE, window="pattern", window_pattern=4, fixed=COHERE2_FIXED),
-    "granite": LLAMA,
-    "smollm3": replace(LLAMA, tied=True, window="late"),
-    "llama4_text": Family(
-        qk_norm="plain", shared_default=1, rope_from=4, window="none", defaults=(("moe_inter_field", "own"),)
-    ),
-    "minimax_m2": Family(qk_norm="full", correction="use_routing_bias"),
-    "minimax_m3": Family(qk_norm=True, correction="use_routing_bias", window="none", gated=True),
-    "minimax": LIGHTNING,
-    "bailing_moe": Family(qkv_bias="use_qkv_bias", o_bias="use_bias", window="none"),
-    "bailing_moe_v2": Family(
-        qkv_bias="use_qkv_bias", o_bias="use_bias", correction="moe_router_enable_expert_bias", window="none"
-    ),
-    "bailing_moe_linear": replace(LIGHTNING, qk_norm=True, correction="moe_router_enable_expert_bias"),
-    "bailing_hybrid": Family(
-        linear="kda", correction=True, window="none",
-        defaults=(("mla_use_output_gate", True), ("full_rank_decay", True), ("full_rank_gate", True)),
-    ),
-    "nemotron_h": NEMOTRON_H,
-    "nemotron": Family(gated=False, norm_bias=True),
-    "mimo_v2_flash": Family(correction=True, sinks=False, mtp_heads=3),
-    "step3p5": Family(qk_norm=True, gate="use_head_wise_attn_gate", correction="use_moe_router_bias"),
-    "exaone4": Family(norms="post", qk_norm=True, window="pattern", window_pattern=4),
-    "exaone_moe": Family(norms="pre", qk_norm=True, window="pattern", window_pattern=4, correction=True),
-    "afmoe": Family(norms="sandwich", qk_norm=True, gate=True, correction=True, window="pattern", window_pattern=4),
-    "longcat_flash": Family(double=True, correction=True, window="none", mtp_heads=1),
-    "hunyuan_v1_dense": Family(qk_norm=True),
-    "hunyuan_v1_moe": Family(qk_norm=True),
-    "hy_v3": Family(qk_norm=True, correction=True),
-    "falcon_h1": Family(linear="mamba2", mixers=("mamba", "attention"), defaults=(("mamba_rms_norm", False),)),
-    "falcon_mamba": Family(linear="mamba1", mixers=("mamba",), ffns=(), tied=True),
-    "mamba": Family(linear="mamba1", mixers=("mamba",), ffns=(), tied=True),
-    "mamba2": Family(linear="mamba2", mixers=("mamba",), ffns=()),
-    "jamba": Family(linear="mamba1", window="none"),
-    "bamba": Family(linear="mamba2", mixers=("mamba",)),
-    "granitemoehybrid": Family(linear="mamba2", window="none"),
-    "lfm2": Family(qk_norm=True, qkv_bias=False, o_bias=False, tied=True, window="none"),
-    "lfm2_moe": Family(
-        qk_norm=True, qkv_bias=False, o_bias=False, tied=True, window="none", correction="use_expert_bias"
-    ),
-    "ouro": Family(norms="sandwich", fixed=(("total_ut_steps", 1),)),
-    "PanguEmbedded": Family(qkv_bias="bias", o_bias="bias"),
-    "dots1": Family(qk_norm=True, correction=True, window="late"),
-    "apertus": Family(qk_norm=True, gated=False),
-    "arcee": Family(gated=False),
-    "seed_oss": Family(o_bias="attention_out_bias"),
-    "ernie4_5": Family(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", tied=True),
-    "ernie4_5_moe": Family(
-        qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", tied=True, correction=True
-    ),
-    "starcoder2": STARCODER2,
-    "stablelm": Family(qkv_bias="use_qkv_bias", o_bias=False, norm_bias=True),
-    "internlm": Family(qkv_bias="bias", o_bias="bias"),
-    "internlm2": Family(qkv_bias="bias", o_bias="bias"),
-    "internlm3": Family(qkv_bias="qkv_bias", o_bias="bias", mlp_bias="bias"),
-    "chatglm": Family(qkv_bias="add_qkv_bias", o_bias="add_bias_linear", mlp_bias="add_bias_linear", gated=True),
-    "falcon": replace(GPT, qkv_bias="bias", o_bias="bias", mlp_bias="bias", positions="", norms="parallel"),
-    "gpt2": GPT,
-    "ctrl": replace(GPT, positions="", head_bias=True),
-    "gptj": replace(GPT, qkv_bias=False, o_bias=False, positions="", tied=False, norms="parallel", head_bias=True),
-    "bloom": replace(GPT, positions=""),
-    "gpt_bigcode": GPT,
-    "gpt_neox": replace(GPT, positions="", tied=False),
-    "opt": replace(GPT, positions="max_position_embeddings"),
-    "mpt": replace(GPT, qkv_bias=False, o_bias=False, mlp_bias=False, positions=""),
-    "dbrx": Family(norm_bias=False, gated=True, window="none", defaults=(("num_key_value_heads", 8),)),
-    "grok": Family(norms="sandwich", window="none", gated=True),
-    "minicpm3": Family(window="none", defaults=(("v_head_dim", 64),), tied=True),
-    "bert": BERT,
-    "distilbert": replace(BERT, defaults=(("hidden_act", "gelu"),)),
-    "jina_embeddings_v3": replace(BERT, positions=""),
-    "roformer": replace(BERT, positions=""),
-    "modernbert": Family(encoder=True, tied=True, gated=True, window="pattern", window_pattern=3),
-    "modernbert-decoder": Family(tied=True, gated=True, window="pattern", window_pattern=3),
-    "bitnet": Family(gated=True, more_norms=1),
-    "axk2": replace(DEEPSEEK_V3, defaults=(("query_gates_output", True),)),
-    "hy_v4": replace(DEEPSEEK_V3, sinks=True, defaults=(("mla_use_output_gate", True),)),
-    "inkling_text": Family(qk_norm=True),
-    "inkling2_text": Family(gate=True),
-    "muse_glimmer_text": Family(norms="sandwich", gate=True),
-    # One norm before attention, two around the experts; a gate as wide as the residual after each block.
-    "muse_spark_text": Family(more_norms=3, gate=True, defaults=(("latent_moe_use_norm", True),)),
-    "qwen4_exp_text": replace(QWEN_NEXT, window="none"),
-    "eagle3": Family(drafts=True, tied=True, more_norms=1),
-    "zaya": Family(tied=True, more_norms=4),
-    "gte": replace(BERT, mlp_bias=False, gated=True, positions="", head_map=False),
-    "nomic_bert": replace(BERT, qkv_bias=False, o_bias=False, mlp_bias=False, gated=True, positions="", head_map=False),
-}  # fmt: skip
-# By the model class of a config, where its model_type is another model's or stands for several.
-ARCHITECTURES = {
-    "Grok1ForCausalLM": "grok",
-    "Grok1ModelForCausalLM": "grok",
-    "LlamaForCausalLMEagle3": "eagle3",
-    "Eagle3LlamaForCausalLM": "eagle3",
-    "Eagle3Speculator": "eagle3",
-    "Eagle3DraftModel": "eagle3",
-}
-ALIASES = {
-    "gemma3": "gemma3_text",
-    "gemma3n": "gemma3n_text",
-    "gemma4": "gemma4_text",
-    "mistral3": "mistral",
-    "ministral": "mistral",
-    "ministral3": "mistral",
-    "mistral4": "deepseek_v2",
-    "kimi_k2": "deepseek_v3",
-    "kimi_k25": "deepseek_v3",
-    "kimi_k3": "kimi_linear",
-    "deepseek_v32": "deepseek_v3",
-    "deepseek_ref": "deepseek_v4",
-    "dots1_vlm": "dots1",
-    "glm4v": "glm4",
-    "glm46v": "glm4",
-    "glm4v_text": "glm4",
-    "glm4v_moe": "glm4_moe",
-    "glm4v_moe_text": "glm4_moe",
-    "llama4": "llama4_text",
-    "mllama_text_model": "llama",
-    "nemotron-nas": "llama",
-    "minimax_m3_vl": "minimax_m3",
-    "minimax_m3_vl_text": "minimax_m3",
-    "minimax_text_01": "minimax",
-    "minimax_m1": "minimax",
-    "qwen2_vl": "qwen2",
-    "qwen2_vl_text": "qwen2",
-    "qwen2_5_vl": "qwen2",
-    "qwen2_5_vl_text": "qwen2",
-    "qwen2_5_omni_text": "qwen2",
-    "qwen3_vl": "qwen3",
-    "qwen3_vl_text": "qwen3",
-    "qwen3_vl_moe": "qwen3_moe",
-    "qwen3_vl_moe_text": "qwen3_moe",
-    "qwen3_omni_moe_text": "qwen3_moe",
-    "qwen3_5_text": "qwen3_5",
-    "qwen3_5_moe": "qwen3_5",
-    "qwen3_5_moe_text": "qwen3_5",
-    "qwen3_6": "qwen3_5",
-    "qwen3_6_moe": "qwen3_5",
-    "step3p7": "step3p5",
-    "inkling_mm_model": "inkling_text",
-    "muse_glimmer": "muse_glimmer_text",
-    "muse_spark": "muse_spark_text",
-    "qwen4_exp": "qwen4_exp_text",
-    "bailing_moe_v2_5": "bailing_moe_linear",
-    "granitemoeshared": "granitemoehybrid",
-    "granitemoe": "granitemoehybrid",
-    "roberta": "bert",
-    "xlm-roberta": "bert",
-    "xlm-roberta-xl": "bert",
-    "bert-generation": "bert",
-    "camembert": "bert",
-    "ernie": "bert",
-    "ibert": "bert",
-    "mpnet": "bert",
-    "data2vec-text": "bert",
-    "megatron-bert": "bert",
-    "roberta-prelayernorm": "bert",
-    "biogpt": "opt",
-    "openai-gpt": "gpt2",
-    "internvl_chat": "qwen2",
-    "solar_open": "glm4_moe",
-    "cwm": "llama",
-}
 
 
-def row(model_type: str) -> Family | None:
+@cache
+def _document() -> dict[str, Any]:
+    return dict(packaged.document(FAMILIES))
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    """All rows as the file holds them; one that is added here is read like the others."""
+    found: dict[str, dict[str, Any]] = _document()["families"]
+    return found
+
+
+@cache
+def _names(kind: str) -> dict[str, str]:
+    """Every other name of a family, by `aliases` (model types) or `architectures` (model classes)."""
+    return {other: name for name, others in _document()[kind].items() for other in others}
+
+
+def family_of(model_type: str) -> Family | None:
     """The row of a model type, or None where the table has none."""
-    return FAMILIES.get(ALIASES.get(model_type, model_type))
+    name = _names("aliases").get(model_type, model_type)
+    return _family(name) if name in rows() else None
+
+
+@cache
+def _family(name: str) -> Family:
+    row = {field: tuple(value) if isinstance(value, list) else value for field, value in rows()[name].items()}
+    changed: dict[str, Any] = {field: value for field, value in row.items() if field not in ("base", "note")}
+    return replace(_family(row["base"]) if "base" in row else STANDARD, **changed)
+
+
+def type_of_architecture(architecture: str) -> str | None:
+    """The family of a model class whose model_type is another model's or stands for several."""
+    return _names("architectures").get(architecture)
+
+
+@cache
+def _classes() -> dict[str, Any]:
+    return dict(packaged.document(DEFAULTS)["types"])
+
+
+def has_class(model_type: str) -> bool:
+    """Whether transformers has a config class for a type that is read here."""
+    return model_type in _classes()
+
+
+def section_type(model_type: str, section: str) -> str | None:
+    """Type that transformers gives a section of a multimodal config which does not state its own."""
+    found: str | None = _classes().get(model_type, {}).get("sections", {}).get(section)
+    return found
+
+
+def class_defaults(model_type: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """What transformers' config class supplies for fields that a config leaves out; nothing for types it has not.
+
+    A field counts as stated by any of its names, unless the class has fields of its own under two of them.
+    """
+    row = _classes().get(model_type, {})
+    own, synonyms = row.get("defaults", {}), row.get("synonyms", {})
+    given = {synonyms.get(name, name) for name in stated}
+    given |= {other for name in given - set(own) for other in synonyms_of(name)}
+    return {name: value for name, value in own.items() if name not in given and value is not None}
+
+
+def read_instead(model_type: str, stated: Mapping[str, Any]) -> dict[str, str]:
+    """Lengths that a config leaves out and states by a name which transformers' class of its type does not know."""
+    own = _classes().get(model_type, {}).get("defaults", {})
+    missing = [name for name in LENGTHS if own.get(name) is not None and name not in stated]
+    others = {name: [each for each in stated if each in synonyms_of(name) and each not in own] for name in missing}
+    return {name: found[0] for name, found in others.items() if found and stated[found[0]] != own[name]}

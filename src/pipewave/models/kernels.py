@@ -139,7 +139,7 @@ def _layer(stage: Stage, layer: Layer, *, lengthy: bool) -> Iterator[Use]:
         yield from _streams(stage, "post")
         if last:
             yield stage.norm("post_ffn_norm", hidden, fused_add=norms == "post")
-    for _ in range(layer.more_norms):
+    for _ in range(layer.extra_norms):
         yield stage.norm("more_norm", hidden)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipewave.errors import BadInput
+from pipewave.errors import BadInput, MissingField
 from pipewave.models.config_fields import Fields
 from pipewave.models.families import Family
 from pipewave.models.layer_types import DENSE, MIXING, SPARSE, Kind
@@ -15,7 +15,9 @@ Rule = Callable[[Fields, int], list[bool] | None]
 
 
 def sparse(fields: Fields, count: int) -> list[bool]:
-    """True for layers with experts: every rule that a config uses must agree."""
+    """True for layers with experts: every rule that a config uses must agree. MissingField without their count."""
+    if fields.needed_but_missing("experts", ("topk", "moe_inter")):
+        fields.need("experts")
     if not fields.has("experts") or False in (fields.get("enable_moe_block"), fields.get("is_moe")):
         return [False] * count
     rules = [made for rule in _ROUTING if (made := rule(fields, count)) is not None]
@@ -198,11 +200,15 @@ def _ngrams(fields: Fields, count: int) -> Columns:
 
 def kinds(fields: Fields, family: Family, count: int) -> list[Kind]:
     """The kind of every layer. Raises BadInput or UnsupportedModel naming the field that cannot be read."""
-    stated = (made for rule in MIXING if (made := rule(fields, count)) is not None)
-    found = next(stated, [Kind(family.mixers, family.ffns)] * count)
+    found = next((made for rule in MIXING if (made := rule(fields, count)) is not None), None)
+    if found is None and family.layers_listed:
+        raise MissingField(
+            "config has no 'layer_types': a field must list which of its layers are attention", field="layer_types"
+        )
+    found = found or [Kind(family.mixers, family.ffns)] * count
     found = _windows(fields, family, found)
     routed = sparse(fields, count)
-    both = family.beside or fields.flag("residual_moe")
+    both = family.dense_beside_experts or fields.flag("residual_moe")
     chosen = [kind if kind.ffns is not None else replace(kind, ffns=_ffns(s, both=both))
               for kind, s in zip(found, routed, strict=True)]  # fmt: skip
     return own(fields, [kind if _rope(fields, family, i) else replace(kind, rope=False)

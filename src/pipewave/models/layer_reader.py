@@ -93,7 +93,7 @@ def _inter(reader: LayerReader) -> int:
     fields = reader.fields
     times = fields.integer("expansion_ratio", 4)  # MPT
     fallback = fields.get("shared_inter") or fields.get("moe_inter") or times * reader.hidden
-    inter = fields.integer("intermediate_size", fallback) // (2 if reader.family.halved else 1)
+    inter = fields.integer("intermediate_size", fallback) // (2 if reader.family.intermediate_counts_both_maps else 1)
     if fields.flag("borrowed") and fields.flag("use_double_wide_mlp"):
         return 2 * inter
     if fields.has("block_auto_adjust_ff_dim"):  # LFM2: two thirds, a multiplier, rounded up
@@ -130,7 +130,7 @@ def moe(reader: LayerReader) -> Moe:
     biased = reader.setting(family.mlp_bias) and latent is not None
     return Moe(
         experts, topk, width, inter, router,
-        precision=reader.precision(("", "moe") if family.beside else FFN, "experts.0.gate_proj"),
+        precision=reader.precision(("", "moe") if family.dense_beside_experts else FFN, "experts.0.gate_proj"),
         gated=gated(reader),
         expert_bias=family.expert_bias,
         router_correction=reader.setting(family.correction),

@@ -14,7 +14,7 @@ from typing import Any
 from pipewave.errors import BadFile, UnknownModel, did_you_mean
 from pipewave.files import packaged
 from pipewave.models.config import parse
-from pipewave.models.families import FAMILIES
+from pipewave.models.families import family_of
 from pipewave.models.spec import ModelSpec
 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -125,7 +125,7 @@ def suggestion(name: str) -> str:
     written = get_close_matches(family, {_family(each) for each in names()}, n=1, cutoff=SAME_WORD)
     if written and (close := did_you_mean(short, [each for each in names() if _family(each) == written[0]])):
         return close
-    return f" configs of type {family} are read, none is built in;" if family in FAMILIES else ""
+    return f" configs of type {family} are read, none is built in;" if family_of(family) else ""
 
 
 def _family(name: str) -> str:

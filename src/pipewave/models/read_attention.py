@@ -34,7 +34,7 @@ def gqa(reader: LayerReader) -> Gqa:
     narrow = fields.optional("share_q_dim")  # Step 3: queries pass a bottleneck that every rank holds
     wide = (narrow or heads * head_dim) + gate + kv_heads * pair
     qkv = reader.linear(
-        "qkv_proj", wide, hidden * (1 + family.drafts), "q_proj", "none" if narrow else "qkv",
+        "qkv_proj", wide, hidden * (1 + family.draft_head), "q_proj", "none" if narrow else "qkv",
         bias=reader.setting(family.qkv_bias), cache=kv_heads * pair, pair=pair,
     )  # fmt: skip
     query = reader.linear("q_b_proj", heads * head_dim, narrow, "wq", "out") if narrow else None
@@ -208,8 +208,8 @@ def _kind(reader: LayerReader, word: str) -> str:
         return "kda"
     if fields.has("mamba_heads"):
         return "mamba2"
-    if reader.family.linear in _READERS:
-        return reader.family.linear
+    if reader.family.linear_attention in _READERS:
+        return reader.family.linear_attention
     if word == "mamba" or fields.has("mamba_state"):
         return "mamba1" if fields.has("mamba_state") else "mamba2"
     raise UnsupportedModel(

@@ -173,12 +173,12 @@ class HyperConnection:
 class Layer:
     """One decoder layer: mixers that run side by side, then feed-forward parts that do; either may be missing.
 
-    `more_norms`: norms over the hidden size beside those of the model's style.
+    `extra_norms`: norms over the hidden size beside those of the model's style.
     """
 
     mixers: tuple[Mixer, ...] = ()
     ffns: tuple[Ffn, ...] = ()
-    more_norms: int = 0
+    extra_norms: int = 0
 
     @property
     def mixer(self) -> Mixer | None:
@@ -293,7 +293,7 @@ class ModelSpec:
             How many.
         """
         own = min(layer.blocks, 1) if self.norms == "parallel" else layer.blocks * BLOCK_NORMS[self.norms]
-        return own + layer.more_norms
+        return own + layer.extra_norms
 
     def norms_of(self, first: int = 0, last: int | None = None) -> int:
         """Norms over the hidden size in some layers.
