@@ -14,6 +14,7 @@ from model_families import LLAMA
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownModel, UnsupportedModel
 from pipewave.models import Mla, Moe, load
 from pipewave.models.config import parse
+from pipewave.models.load import config_name
 from pipewave.models.shard import ALONE, parameters, weight_bytes
 
 SMALL = {
@@ -236,3 +237,12 @@ def test_embeddings_of_another_width_are_refused() -> None:
     with pytest.raises(UnsupportedModel, match="embedding_size = 128"):
         load(config)
     assert load(config | {"embedding_size": 256}).vocab == 1000
+
+
+@pytest.mark.parametrize(("file", "name"), [("config", "your model"), ("my-llama", "my-llama")])
+def test_a_config_is_never_called_config(tmp_path: Path, file: str, name: str) -> None:
+    path = tmp_path / f"{file}.json"
+    path.write_text(json.dumps(LLAMA), "utf-8")
+    expected = tmp_path.name if file == "config" else name
+    assert load(path).name == LLAMA.get("_name_or_path", expected)
+    assert config_name({}, file) == name and config_name({"_name_or_path": "a/b"}, file) == "a/b"

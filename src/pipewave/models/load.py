@@ -50,6 +50,7 @@ def _config(repository: Path) -> Path | None:
 
 
 MAX_BYTES = 16 << 20
+NAMELESS, NO_NAMES = "your model", {"", "config", "params", "model", "snapshots", "downloads", "tmp"}
 # Releases that share the shape of the model they were tuned from.
 RELEASE = re.compile(r"-(Instruct|it|Chat|hf|Base|pt|Thinking)(-(\d{4}|v[\d.]+|hf))?$", re.IGNORECASE)
 SAME_WORD = 0.75  # likeness of two spellings of a family's name: lama and llama, not mamba
@@ -99,8 +100,14 @@ def _path(text: str) -> Path | None:
 def _from_path(path: Path, ignore: tuple[str, ...], online: str | None, named: str | None) -> ModelSpec:
     side = path.with_name("hf_quant_config.json")
     raw = read_json(path, constants=True)
-    name = named or raw.get("_name_or_path") or (path.parent.name if path.name == "config.json" else path.stem)
-    return parse(raw, str(name), ignore=ignore, hf_quant=read_json(side) if side.is_file() else None, online=online)
+    name = named or config_name(raw, path.parent.resolve().name if path.name == "config.json" else path.stem)
+    return parse(raw, name, ignore=ignore, hf_quant=read_json(side) if side.is_file() else None, online=online)
+
+
+def config_name(config: Mapping[str, Any], file: str) -> str:
+    """What a model is called: by its config, else by its file or folder, unless these say nothing of it."""
+    stated = config.get("_name_or_path")
+    return str(stated or (NAMELESS if file.lower() in NO_NAMES else file))
 
 
 def _built_in(name: str, online: str | None) -> ModelSpec:

@@ -19,7 +19,7 @@ from pipewave.errors import BadFile, BadInput, UnknownField, UnknownGPU, Unknown
 from pipewave.gpus import GPU, find, userfile
 from pipewave.gpus.shipped import stem_of
 from pipewave.models import ModelSpec, load, names
-from pipewave.models.load import suggestion
+from pipewave.models.load import config_name, suggestion
 from pipewave.web.limits import GPU_CHARACTERS
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -114,7 +114,7 @@ def _config(given: dict[str, Any]) -> dict[str, Any]:
         raise BadFile(f"{name}: not valid JSON ({problem})", field="model") from problem
     if not isinstance(config, dict):
         raise BadFile(f"{name}: must hold a JSON object", field="model")
-    return config | {"_name_or_path": config.get("_name_or_path") or Path(name).stem}
+    return config | {"_name_or_path": config_name(config, Path(name).stem)}
 
 
 def _key(name: str) -> str:
