@@ -9,7 +9,7 @@ from typing import Any
 
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models.attention_spec import Mixer
-from pipewave.models.config_fields import Fields, canonical
+from pipewave.models.config_fields import Fields, canonical, synonyms_of
 from pipewave.models.config_sections import Wrapped, in_hub_words, unwrap
 from pipewave.models.families import (
     STANDARD,
@@ -31,6 +31,7 @@ from pipewave.models.spec import Ffn, HyperConnection, Layer, ModelSpec
 
 MAX_LAYERS = 4096
 TIED = "tie_word_embeddings"
+STATED = {"hidden_size", "num_hidden_layers"}  # a config without them is no model of its own
 # What a config names and engines leave out, or does not say how large it is.
 UNCOUNTED = {
     "embd_layer": "towers of images and sound: neither counted nor run",
@@ -79,13 +80,14 @@ def _class_defaults(found: Wrapped) -> dict[str, Any]:
     """What transformers supplies for fields that the text's config leaves out.
 
     Whether the head is tied is said by the text's class where it has such a field: checkpoints of Mistral 3 and Kimi
-    K2.5 have a head of their own, against the default of the class around it.
+    K2.5 have a head of their own, against the default of the class around it. Width and depth are never supplied.
     """
     named, outer = str(found.text.get("model_type")), str(found.outer.get("model_type"))
     whole = class_defaults(outer, found.text)
-    tied = {name: whole[name] for name in (TIED,) if name in whole}
     own = section_type(named, "text_config") or named
-    return tied | class_defaults(own if has_class(own) else section_type(outer, "text_config") or own, found.text)
+    supplied = class_defaults(own if has_class(own) else section_type(outer, "text_config") or own, found.text)
+    tied = {TIED: whole[TIED]} if TIED in whole else {}
+    return tied | {name: value for name, value in supplied.items() if not synonyms_of(name) & STATED}
 
 
 def _tied_notes(found: Wrapped, supplied: Mapping[str, Any]) -> tuple[str, ...]:
