@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipewave.errors import BadFile, BadInput, MissingField, PipewaveError, UnknownField, UnknownGPU
-from pipewave.gpus import find
+from pipewave.gpus import all_gpus, find
 from pipewave.gpus.complete import REQUIRED
-from pipewave.gpus.limits import LIMITS
+from pipewave.gpus.limits import LIMITS, RATIOS
 from pipewave.gpus.spec import VALUE_FIELDS
 
 MINIMAL: dict[str, Any] = {
@@ -196,3 +196,24 @@ def test_aliases_are_refused_before_they_grow(tmp_path: Path) -> None:
     path.write_text("\n".join(bomb))
     with pytest.raises(BadFile, match="aliases"):
         find(path)
+
+
+@pytest.mark.parametrize("base", ["H200", "T4", "MI300X"])
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_a_slip_of_a_thousand_is_refused_by_field(tmp_path: Path, base: str, factor: float) -> None:
+    gpu = find(base)
+    for field, limit in LIMITS.items():
+        value = getattr(gpu, field)
+        if value is None or field == "compute_capability":
+            continue
+        slipped = value * factor
+        slipped = int(slipped) if limit.whole and slipped == int(slipped) else slipped
+        with pytest.raises(BadInput, match=field):
+            find(_write(tmp_path, {"base": base, field: slipped}, f"{field}.json"))
+
+
+def test_shipped_gpus_are_plausible_with_room() -> None:
+    for gpu in all_gpus():
+        for field, beside, low, high in RATIOS:
+            value, other = getattr(gpu, field), getattr(gpu, beside)
+            assert None in (value, other) or low <= value / other <= high, (gpu.name, field)

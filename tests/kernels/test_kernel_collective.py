@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipewave as pw
-from pipewave.errors import BadInput
+from pipewave.errors import BadFile, BadInput
 from pipewave.gpus import find
 from pipewave.kernels.base import Context, family_of
 from pipewave.kernels.collective.algorithms import nccl, reachable, ring
 from pipewave.kernels.collective.analyse import NETWORK, regime
 from pipewave.kernels.collective.links import bridged, link
-from pipewave.kernels.collective.ways import chosen, own
+from pipewave.kernels.collective.ways import ALGORITHMS, chosen, own
 from pipewave.nets.nets import trained
 from pipewave.physics.demand import floor_s
 from pipewave.prediction.jsonl import answer_stream
@@ -76,8 +77,8 @@ def _ways(gpu: str, stack: str, world: int, *sizes: float, protocol: str = "grap
     """The ways in which a stack's kernels sum messages of these sizes."""
     ctx, size = Context(find(gpu), "bf16", protocol, stack, "custom"), np.array(sizes)
     ranks = np.full(len(size), float(world))
-    found: list[str] = own(ctx, size, ranks, link(ctx.gpu, ranks, np.ones(len(size)))).way.tolist()
-    return found
+    found = own(ctx, size, ranks, link(ctx.gpu, ranks, np.ones(len(size)))).algorithm
+    return ["" if place < 0 else ALGORITHMS[place] for place in found]
 
 
 MIB = 1 << 20
@@ -258,3 +259,12 @@ def test_a_pair_of_a40_sends_far_below_its_link_and_other_pairs_do_not(megabytes
     rates = [size / pw.predict(pw.send_recv(size, 2), gpu, protocol="profiler_warm").latency_us * 1e-3
              for gpu in ("A40", "A100 PCIe", "L40S")]  # fmt: skip
     assert rates[0] < 32.0 / 4 < 32.0 / 2 < min(rates[1:])
+
+
+def test_an_all_reduce_that_a_rule_names_and_no_formula_knows_is_refused() -> None:
+    ctx = SimpleNamespace(
+        gpu=find("H200"), rule=lambda name, **_: {"8": (("an_unknown_one", 1e9),)} if name.endswith("ways") else 0.0
+    )
+    over = link(find("H200"), 8 * ONE, ONE)
+    with pytest.raises(BadFile, match="an_unknown_one"):
+        own(ctx, 1e6 * ONE, 8 * ONE, over)  # type: ignore[arg-type]

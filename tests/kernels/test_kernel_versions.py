@@ -11,7 +11,7 @@ from pipewave.kernels.attention.analyse import DECODE, analyse_requests
 from pipewave.kernels.attention.requests import uniform
 from pipewave.kernels.base import Context
 from pipewave.kernels.gemm.analyse import analyse as products
-from pipewave.kernels.gemm.machine import DRAM_SHARE
+from pipewave.physics.cache import PRODUCT_DRAM_SHARE
 from pipewave.physics.launch import launch_s
 from pipewave.prediction.resolve import resolve
 from pipewave.software import stacks
@@ -36,7 +36,7 @@ def test_quantisation_that_nothing_fuses_walks_over_x_again(
     """So many cycles an element while the L2 holds it; beyond, DRAM's time where that is longer."""
     spec = pw.find(gpu)
     on_sms = cycles / (spec.sms * spec.sustained_clock_mhz * 1e6)
-    element = on_sms if fits else max(on_sms, moved / (DRAM_SHARE * spec.dram_gbps * 1e9))
+    element = on_sms if fits else max(on_sms, moved / (PRODUCT_DRAM_SHARE * spec.dram_gbps * 1e9))
     apart = _product("vllm-0.14.0", gpu, m, k, dtype) - _product("vllm-0.19.0", gpu, m, k, dtype)
     assert apart == pytest.approx(kernels * launch_s(spec, "product") + element * m * k, rel=1e-9)
 

@@ -48,7 +48,8 @@ def on(name: str, gpu: str, tp: int = 1, model: str = "Llama-3.1-8B") -> Engine:
 )
 def test_an_engine_is_read_as_people_write_it(written: str, name: str, version: str) -> None:
     assert (find_engine(written).name, find_engine(written).version) == (name, version)
-    assert names_version(written) and not names_version(name)
+    assert names_version(written) == (version != "99")
+    assert not names_version(name)
 
 
 @pytest.mark.parametrize("written", ["vllm:x", "vlm", "vlm:0.19.0", ""])
@@ -310,3 +311,11 @@ def test_a_later_rule_changes_only_the_entries_of_a_mapping_that_it_names() -> N
         "least_mib": 10240,
     }
     assert engine_rules.fields("sglang", "0.5.1", hopper)["reserve"] == {"fixed_mib": 9728, "rank_mib": 512}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_a_version_with_rules_or_rows_of_its_own_narrows_an_interval(name: str) -> None:
+    default = find_engine(name).version
+    assert names_version(f"{name}:{default}")
+    assert not any(names_version(f"{name}:{version}") for version in ("99.0.0", "0.1.2", f"{default}9"))
+    assert "interval as of no named version" in find_engine(f"{name}:99.0.0").substituted

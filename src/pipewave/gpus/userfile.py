@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pipewave.errors import BadFile, BadInput, MissingField, UnknownField
 from pipewave.gpus import architectures
 from pipewave.gpus.complete import complete
-from pipewave.gpus.limits import checked
+from pipewave.gpus.limits import LIMITS, check_plausible, checked
 from pipewave.gpus.shipped import shipped, stem_of
 from pipewave.gpus.spec import GPU, NUMBER_FIELDS, Kind, Source
 
@@ -94,9 +94,10 @@ def _build(content: Mapping[str, Any], path: Path) -> GPU:
     name = _name(content, path)
     if "traits" in content:
         architectures.register(checked("compute_capability", values.get("compute_capability")), content["traits"])
-    if "base" not in content:
-        return complete(name, values, sources)
-    return _from_base(content["base"], name, values, sources)
+    based = "base" in content
+    gpu = _from_base(content["base"], name, values, sources) if based else complete(name, values, sources)
+    check_plausible({field: getattr(gpu, field) for field in LIMITS}, values)
+    return gpu
 
 
 def _from_base(base: object, name: str, values: Mapping[str, Any], sources: Mapping[str, Source]) -> GPU:

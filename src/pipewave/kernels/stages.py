@@ -16,8 +16,8 @@ import numpy as np
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Context
-from pipewave.kernels.streaming.stream import DRAM_SHARE, L2_SHARE, Stream, dram_bytes, least_bytes
-from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
+from pipewave.kernels.streaming.stream import L2_SHARE, Stream, dram_bytes, least_bytes
+from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, missing_share
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import launch_s, log2
@@ -114,7 +114,7 @@ class Stages:
 
     def _seconds(self, part: Stage) -> Array:
         gpu, full = self.ctx.gpu, np.ones(self.calls)
-        dram = self._exchanged(part) / (DRAM_SHARE * 1e9 * gpu.dram_gbps)
+        dram = self._exchanged(part) / (STREAM_DRAM_SHARE * 1e9 * gpu.dram_gbps)
         passed = part.read + part.written + part.fresh + part.gathered
         through = passed / (L2_SHARE * 1e9 * gpu.l2_peak_gbps)
         waves = wave_efficiency(full * part.blocks / gpu.sms)

@@ -51,6 +51,14 @@ MISSES: Mapping[str, Misses] = MappingProxyType(
 MULTICAST: Mapping[str, float] = MappingProxyType({"mma": 1.0, "wgmma": 1.45, "tcgen05": 2.1})
 
 
+# Share of the datasheet's DRAM bandwidth that kernels sustain, by how they read. On an H200 a copy reaches 0.89, reads
+# alone 0.93 (`data/measured/h200/microbench.json`); kernels of other shapes keep less, and fits tell them apart.
+STREAM_DRAM_SHARE = 0.88  # reads and writes in turn: static fp8 quantisation of six GPUs, fused norms of two; MoE rows
+PRODUCT_DRAM_SHARE = 0.87  # two operands and a result at once: robust fit of GEMM rows of five architectures
+DECODE_DRAM_SHARE = 0.90  # reads of KV alone: robust fit of decode rows
+PREFILL_DRAM_SHARE = 0.80  # tiles of queries walk the same KV in steps: robust fit of prefill rows
+
+
 def missing_share(law: Misses, capacity: float, footprint: Any, xp: Arith = ARRAY) -> Any:
     """Share of `footprint` bytes (between two uses of each) that an L2 of `capacity` bytes does not hold."""
     if law.half is not None:

@@ -29,7 +29,7 @@ from pipewave.simulate.simulate import MOST_STEPS, Record
 from pipewave.simulate.speculative import NONE, Speculative
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic
-from pipewave.software.engine import numbered
+from pipewave.software.engine import names_known_version, numbered
 from pipewave.software.front import INSIDE, Front
 from pipewave.step import find_engine
 from pipewave.step.setting import setting_of
@@ -67,7 +67,7 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
         record = pools.record(traffic, scale=scale)
         return _batch(record, traffic) if case.mode == "estimate" else client(record, traffic, together)
 
-    uncertain = replace(pools.uncertain, version_given=version_given(case))
+    uncertain = replace(pools.uncertain, version_given=version_known(case))
     seen = times()
     intervals = sides(seen, uncertain)
     if case.mode == "serve":
@@ -141,8 +141,13 @@ def setup_of(case: Case, traffic: Traffic, front: Front | None = None) -> tuple[
 
 
 def version_given(case: Case) -> bool:
-    """Whether a case names its engine's version."""
+    """Whether a case names its engine's version by number."""
     return bool(numbered(_named(case)))
+
+
+def version_known(case: Case) -> bool:
+    """Whether it names one that has rules or rows of its own."""
+    return names_known_version(f"{case.engine}:{_named(case)}")
 
 
 def _named(case: Case) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.files import packaged
-from pipewave.software.engine import Engine, parts
+from pipewave.software.engine import Engine, names_known_version
 from pipewave.software.stacks import version_of
 
 FILE = Path(__file__).with_name("interval.json")
@@ -115,8 +115,8 @@ def _percent(half: float) -> str:
 
 
 def names_version(engine: str | Engine) -> bool:
-    """Whether an engine is named with its version, as `vllm:0.22.1` is."""
-    return isinstance(engine, Engine) or bool(parts(str(engine))[1])
+    """Whether an engine is named with a version of which rules or rows are known, as `vllm:0.22.1` is."""
+    return names_known_version(engine)
 
 
 def hull(intervals: Mapping[str, float], *ends: Mapping[str, float]) -> dict[str, float]:

@@ -108,7 +108,9 @@ class Engine:
         asked = f"{self.name}-{self.version}"
         if stacks.version(asked) == stacks.version(self.stack):
             return ""
-        return f"{asked}: kernels answered from rows of {self.stack}, except where a rule of its version differs"
+        said = f"{asked}: kernels answered from rows of {self.stack}, except where a rule of its version differs"
+        known = engine_rules.knows(self.name, self.version)
+        return said if known else f"{said}; no rule or row of {self.version} is known: interval as of no named version"
 
     @property
     def unsupported_model(self) -> str:
@@ -260,6 +262,14 @@ def parts(engine: str) -> tuple[str, str]:
     """Name and version of an engine as people write it: `vllm:0.11.0`, `vLLM==0.11.0`, `vllm-0.11.0`; no version where
     none is named."""
     return stacks.framework(engine), numbered(engine) or stacks.version_text(engine)
+
+
+def names_known_version(engine: str | Engine) -> bool:
+    """Whether an engine is named with a version that has rules or rows of its own, as `vllm:0.22.1` is."""
+    if isinstance(engine, Engine):
+        return engine_rules.knows(engine.name, engine.version)
+    name, version = parts(str(engine))
+    return name in engine_rules.names() and engine_rules.knows(name, version)
 
 
 def numbered(version: str | None) -> str:

@@ -35,6 +35,14 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(known, key=lambda name: (name != USUAL, name)))
 
 
+@cache
+def knows(engine: str, version: str) -> bool:
+    """Whether rules or rows of a version of an engine were read: of others, as little is known as of an unnamed one."""
+    asked = version_of(version)
+    known = [version_of(str(each)) for each in read(engine)["known_versions"]]
+    return len(asked) > 1 and any(asked[: len(each)] == each[: len(asked)] for each in known)
+
+
 def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any]:
     """Every field that the rules set for a version of an engine in a setting."""
     found: dict[str, Any] = {}

@@ -15,11 +15,11 @@ from pipewave.kernels.attention.shape import Shape
 from pipewave.kernels.attention.split import Grid, fa3_splits, part_blocks
 from pipewave.kernels.attention.tiles import visible_keys
 from pipewave.physics.arith import Arith
+from pipewave.physics.cache import DECODE_DRAM_SHARE
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
 
 ALONE_CYCLES = 2400.0  # of SM time for one head in a kernel that takes heads one by one
-MEMORY_SHARE = 0.9  # of datasheet bandwidth that a streaming kernel reaches
 PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
 # Longest cache over the mean of its batch, at most, in the rows that nets were trained on; those of others are even.
 # Rows of ragged batches are cold: under `graph` nets know even ones alone.
@@ -147,7 +147,7 @@ def _times(shape: Shape, work: DecodeWork, setting: AttentionSetting) -> DecodeT
         stream=xp.maximum(load, busiest) * block_s,
         unsplit=xp.maximum(load, work.deepest) * block_s,
         fixed=per_sm * cycles / hertz,
-        dram=dram / (MEMORY_SHARE * setting.dram_rate),
+        dram=dram / (DECODE_DRAM_SHARE * setting.dram_rate),
         compute=work.steps * (setting.block_cycles / (sms * hertz)),
         merge=work.merged * setting.launch_s + (work.blocks > work.whole) * partial,
         copies=_copies_s(shape, setting),

@@ -14,12 +14,11 @@ from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
 from pipewave.kernels.attention.shape import Shape
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
 from pipewave.kernels.attention.tiles import tile_steps, visible_keys
-from pipewave.physics.cache import MISSES, missing_share
+from pipewave.physics.cache import MISSES, PREFILL_DRAM_SHARE, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import waves as waves_of
 
-MEMORY_SHARE = 0.8  # of datasheet bandwidth that a streaming kernel reaches
 COPY_BYTES = 16.0  # an SM moves a clock in the small kernels around attention
 PARTIAL_BYTES = 8.0  # of one output element of a part: written and read in 32 bits
 TAIL_SORTED, TAIL = 0.3, 0.6  # share of the longest block that the last SM runs alone
@@ -80,7 +79,7 @@ def _again(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Amount
     together = xp.maximum(setting.sms * tile.ctas * layout.heads / work.blocks, 1.0)
     reads = xp.maximum(shape.group / together, 1.0)
     missing = missing_share(MISSES["least"], setting.l2_bytes, shape.cache_bytes / layout.kv_heads, xp)
-    return (reads - 1.0) * alone * missing / (MEMORY_SHARE * setting.dram_rate)
+    return (reads - 1.0) * alone * missing / (PREFILL_DRAM_SHARE * setting.dram_rate)
 
 
 def work_of(shape: Shape, setting: AttentionSetting) -> PrefillWork:
@@ -173,7 +172,7 @@ def times_of(shape: Shape, work: PrefillWork, setting: AttentionSetting) -> Pref
     return PrefillTimes(
         compute=span * shared * step_cycles / setting.hertz,
         fixed=rounds * (wave_cycles / setting.hertz),
-        memory=shape.moved / (MEMORY_SHARE * setting.dram_rate),
+        memory=shape.moved / (PREFILL_DRAM_SHARE * setting.dram_rate),
         merge=work.merges * setting.launch_s + (work.parts > 1.0) * partial,
         copies=_copies_s(shape, setting),
         span=span / load,
@@ -197,7 +196,7 @@ def _copies_s(shape: Shape, setting: AttentionSetting) -> Amount:
     keys = shape.tokens * layout.kv_heads * (ACTIVATION_BYTES * layout.cached)
     missing = setting.missing(2.0 * (queries + keys), shape.requests.xp)
     copying = 1.0 / (COPY_BYTES * setting.sms * setting.hertz)
-    return moved.bytes(queries, keys) * (copying + 0.5 * missing / (MEMORY_SHARE * setting.dram_rate))
+    return moved.bytes(queries, keys) * (copying + 0.5 * missing / (PREFILL_DRAM_SHARE * setting.dram_rate))
 
 
 def _sizes(

@@ -22,7 +22,7 @@ from pipewave.kernels.collective.algorithms import (
     ring,
 )
 from pipewave.kernels.collective.links import Link, check_reach, islands, joined, link, network_gbps
-from pipewave.kernels.collective.ways import NO_WAY, Chosen, Own, chosen, own
+from pipewave.kernels.collective.ways import NONE, Chosen, Own, chosen, own
 from pipewave.physics.demand import Array, demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import log2
@@ -105,7 +105,7 @@ def _of_framework(ctx: Context) -> bool:
 
 def _runs(ctx: Context, mine: Own, within_reach: Bools) -> Bools:
     """Where a kernel of the framework runs."""
-    return np.asarray(within_reach & (mine.way != NO_WAY) & _of_framework(ctx))
+    return np.asarray(within_reach & (mine.algorithm != NONE) & _of_framework(ctx))
 
 
 def _which(mine: Own, runs: Array, by_nccl: Chosen, ways: Nccl) -> dict[str, Array]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipewave.errors import BadFile
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context
 from pipewave.kernels.collective.algorithms import one_shot_s, pushed_s, switched_s, two_shot_s
@@ -20,7 +21,6 @@ from pipewave.physics.demand import Array
 from pipewave.software.stack_rules import constant
 
 Limits = Mapping[str, Sequence[tuple[str, float]]]  # by world: ways and the bytes each ends below, in rising order
-NO_WAY = ""
 SECONDS: Mapping[str, Callable[[Array, Array, Link], Array]] = {
     "one_shot": one_shot_s,
     "pushed": pushed_s,
@@ -28,31 +28,40 @@ SECONDS: Mapping[str, Callable[[Array, Array, Link], Array]] = {
     "symmetric": two_shot_s,
     "switched": switched_s,
 }
+NONE = -1
+ALGORITHMS = tuple(SECONDS)
 COPIED = ("symmetric", "switched")  # into a buffer that all ranks see, and out of it
 MARGIN = -3.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Kernels of a framework, per call: the name of the one that runs (empty: none), and its seconds."""
+    """Kernels of a framework, per call: the place of the one that runs in ALGORITHMS (NONE: none), and its seconds."""
 
-    way: NDArray[np.str_]
+    algorithm: NDArray[np.int8]
     seconds: Array
 
-    def named(self, *ways: str) -> Array:
+    def named(self, *names: str) -> Array:
         """1 where one of these runs."""
-        return np.isin(self.way, ways).astype(float)
+        return np.isin(self.algorithm, [ALGORITHMS.index(name) for name in names]).astype(float)
 
 
 def own(ctx: Context, size: Array, world: Array, over: Link) -> Own:
     """What the framework runs by its rule, whether ranks reach one another or not."""
-    way = np.full(len(size), NO_WAY, dtype="U9")
+    algorithm = np.full(len(size), NONE, dtype=np.int8)
     ends = ctx.rule("all_reduce_ends") * 1.0
     for ranks, limits in _limits(ctx).items():
         for name, below in reversed(limits):
             end = below + ends * (name in COPIED)
-            way[(world == float(ranks)) & (size < end)] = name
-    return Own(way, _seconds(way, size, world, over, ctx.gpu))
+            algorithm[(world == float(ranks)) & (size < end)] = _place(name)
+    return Own(algorithm, _seconds(algorithm, size, world, over, ctx.gpu))
+
+
+def _place(name: str) -> int:
+    """Place of an algorithm that a rule names. BadFile where it is none of ours, which would cost nothing."""
+    if name not in ALGORITHMS:
+        raise BadFile(f"all_reduce_ways: {name!r} is none of {', '.join(ALGORITHMS)}", field="rules")
+    return ALGORITHMS.index(name)
 
 
 def _limits(ctx: Context) -> Limits:
@@ -60,11 +69,11 @@ def _limits(ctx: Context) -> Limits:
     return found
 
 
-def _seconds(way: NDArray[np.str_], size: Array, world: Array, over: Link, gpu: GPU) -> Array:
-    """Seconds of each call's way; 0 where none runs. A copy reads and writes memory."""
-    copies = 4.0 * size / (1e9 * gpu.dram_gbps) * np.isin(way, COPIED)
+def _seconds(algorithm: NDArray[np.int8], size: Array, world: Array, over: Link, gpu: GPU) -> Array:
+    """Seconds of each call's algorithm; 0 where none runs. A copy reads and writes memory."""
+    copies = 4.0 * size / (1e9 * gpu.dram_gbps) * np.isin(algorithm, [ALGORITHMS.index(name) for name in COPIED])
     times = [law(size, world, over) for law in SECONDS.values()]
-    return np.asarray(copies + np.select([way == name for name in SECONDS], times, 0.0))
+    return np.asarray(copies + np.select([algorithm == place for place in range(len(times))], times, 0.0))
 
 
 @dataclass(frozen=True, slots=True)

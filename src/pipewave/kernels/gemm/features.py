@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipewave.kernels.gemm.machine import DRAM_SHARE, GemmMachine
+from pipewave.kernels.gemm.machine import GemmMachine
 from pipewave.kernels.gemm.tiles import TILES, Tiling
 from pipewave.kernels.gemm.traffic import Traffic
 from pipewave.physics.arith import Arith
+from pipewave.physics.cache import PRODUCT_DRAM_SHARE
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import wave_efficiency
 
@@ -37,7 +38,7 @@ class GemmTimes(NamedTuple):
 def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: GemmMachine, xp: Arith) -> GemmTimes:
     """Parts overlap as far as a p-norm lets them; launch and quantisation do not overlap."""
     power = (flops * at.joules_per_flop + moved.dram * at.joules_per_byte) * (1.0 / at.watts)
-    memory = moved.dram * (1.0 / (DRAM_SHARE * at.dram))
+    memory = moved.dram * (1.0 / (PRODUCT_DRAM_SHARE * at.dram))
     through = moved.all * (1.0 / at.l2)
     on_sms = overlapped(4, tiles.best, power, xp=xp)
     base = at.launch_s + overlapped(2, on_sms, memory, through, xp=xp) + quantize

@@ -16,7 +16,6 @@ from pipewave.physics.cache import COLD, MULTICAST, SERVING, Misses, l2_bytes, w
 from pipewave.physics.energy import DRAWS, joules_per_flop, watts
 from pipewave.physics.launch import launch_s
 
-DRAM_SHARE = 0.87  # of the datasheet bandwidth that a streaming kernel sustains
 L2_GAIN = 1.85  # SMs next to one another share lines, so operands arrive faster than a plain copy runs
 SPLIT_CYCLES = 3700.0  # second pass of a split-K product
 DRAIN, MERGE = 18.0, 12.0  # bytes an output element costs when a tile ends, and when a slice is added to another

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipewave.kernels.gemm.machine import DRAM_SHARE, GemmMachine
+from pipewave.kernels.gemm.machine import GemmMachine
 from pipewave.physics.arith import Arith
-from pipewave.physics.cache import COLD, SERVING, missing_share
+from pipewave.physics.cache import COLD, PRODUCT_DRAM_SHARE, SERVING, missing_share
 
 WRITTEN_BACK = 0.7  # of the results, while they fit
 WALKED_BYTES = 6.0  # an element of x between two kernels that walk over it: as it came, and a float32 copy
@@ -78,5 +78,5 @@ def unfused_s(m: Any, k: Any, at: GemmMachine, xp: Arith) -> Any:
     No feature holds them: what a net learned of a library's quantisation says nothing about them.
     """
     missing = missing_share(at.misses, at.l2_bytes, WALKED_BYTES * m * k, xp)
-    from_dram = missing * m * k * (at.unfused_bytes / (DRAM_SHARE * at.dram))
+    from_dram = missing * m * k * (at.unfused_bytes / (PRODUCT_DRAM_SHARE * at.dram))
     return at.unfused_s + xp.maximum(at.unfused_element_s * m * k, from_dram)

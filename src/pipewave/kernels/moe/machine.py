@@ -8,12 +8,11 @@ from functools import lru_cache
 from pipewave.calls.dtypes import OPERAND_BYTES
 from pipewave.errors import UnsupportedDtype
 from pipewave.kernels.base import Context
-from pipewave.physics.cache import MULTICAST, l2_bytes
+from pipewave.physics.cache import MULTICAST, STREAM_DRAM_SHARE, l2_bytes
 from pipewave.physics.launch import launch_s
 from pipewave.software.stack_rules import constant
 
 TENSOR_SHARE = 0.75  # of the datasheet peak that a well fed grouped GEMM sustains
-DRAM_SHARE = 0.88
 L2_GAIN = 1.45  # what SMs draw from L2 and their neighbours, over what a plain copy kernel measures
 TILE_CYCLES = 1500.0  # filling the pipeline of a tile and draining it
 # 16-bit operations a cycle and SM of the instructions that warps issue themselves; Hopper and Blackwell reach their
@@ -111,7 +110,7 @@ def machine(ctx: Context) -> MoeMachine:
         smem_per_sm=gpu.smem_bytes_per_clk_per_sm / cycle,
         l2=gpu.l2_gbps * 1e9,
         l2_bytes=l2_bytes(gpu),
-        dram=DRAM_SHARE * gpu.dram_gbps * 1e9,
+        dram=STREAM_DRAM_SHARE * gpu.dram_gbps * 1e9,
         launch_s=launch_s(gpu, "grouped"),
         cycle_s=cycle,
         tile_s=TILE_CYCLES * cycle,

@@ -8,14 +8,14 @@ import numpy as np
 
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Analysis, Context
-from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, least_dram, missing_share
+from pipewave.physics.cache import COLD, MISSES, SERVING, STREAM_DRAM_SHARE, l2_bytes, least_dram, missing_share
 from pipewave.physics.demand import Array, Demand
 from pipewave.physics.energy import Work
 from pipewave.physics.launch import launch_s, log2
 from pipewave.physics.overlap import overlapped
 
-# Shares of the peaks that streaming kernels reach (static fp8 quantisation of six GPUs, fused norms of two).
-DRAM_SHARE, L2_SHARE = 0.88, 0.42
+# Share of the L2 peak that streaming kernels reach (static fp8 quantisation of six GPUs, fused norms of two).
+L2_SHARE = 0.42
 # A compiler's kernels: only memory holds them up. The L2 share is that of vLLM's compiled steps on an H200.
 GENERATED, GENERATED_L2_SHARE = "inductor", 0.3
 LOG_TIME = -24.0, -9.0  # 60 ns to 2 ms: beyond, kernels only scale
@@ -87,7 +87,7 @@ def times(ctx: Context, work: Stream, l2_share: float = L2_SHARE) -> StreamTimes
     gpu = ctx.gpu
     return StreamTimes(
         launch_s(gpu, "copy"),
-        dram_bytes(gpu, ctx.protocol, work) / (DRAM_SHARE * 1e9 * gpu.dram_gbps),
+        dram_bytes(gpu, ctx.protocol, work) / (STREAM_DRAM_SHARE * 1e9 * gpu.dram_gbps),
         work.moved / (l2_share * 1e9 * gpu.l2_peak_gbps),
     )
 
