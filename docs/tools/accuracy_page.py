@@ -1,7 +1,7 @@
-"""`python -m docs.tools.accuracy_page [--data DIR] [--write]` writes docs/accuracy.md from committed tables.
+"""`python -m docs.tools.accuracy_page [--data DIR] [--write]` writes docs/accuracy.md and its studies from committed tables.
 
-Our own rows are scored and drawn anew, those of the public corpus with `--data` (else they stay as kept). The text is
-docs/tools/pages/accuracy.md, bars and others' figures are in docs/tools/pages/accuracy.json.
+Our own rows are scored and drawn anew, those of the public corpus with `--data` (else they stay as kept). The texts are
+docs/tools/pages/accuracy*.md, bars and others' figures are in docs/tools/pages/accuracy.json.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from studies import another_day
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES, RESULTS = ROOT / "docs" / "tools" / "pages", ROOT / "studies" / "results"
-PAGE = ROOT / "docs" / "accuracy.md"
+DOCS = ROOT / "docs"
+STUDIES = ("accuracy-collectives", "accuracy-missed", "accuracy-intervals", "accuracy-cells")
 SIZES, CURVES, PAPER = (
     RESULTS / "accuracy_sizes.json",
     RESULTS / "calibration_curve.json",
@@ -35,7 +36,7 @@ SIZES, CURVES, PAPER = (
 )
 COLLECTIVES = RESULTS / "collective_sizes.json"
 COLLECTIVE_VERSIONS = RESULTS / "collective_versions.json"
-COVERAGE = RESULTS / "coverage.json"
+COVERAGE = ROOT / "qa" / "results" / "coverage.json"
 COLLECTIVE_BARS = {"below 1 MiB": 12.0, "from 1 MiB": 5.0}
 NORMS, NORM_BAR = {"rmsnorm": "RMSNorm", "silu_and_mul": "SiLU-and-multiply"}, 4.0
 PLOTTED = ("gemm", "attention prefill", "attention decode", "fused_moe", "rmsnorm", "silu_and_mul", "all_reduce")
@@ -86,8 +87,8 @@ def draw(data: Path | None) -> dict[str, Cells]:
     return cells
 
 
-def text() -> str:
-    """The page, from committed files alone."""
+def texts() -> dict[Path, str]:
+    """The page for users and its studies by file, from committed files alone."""
     given = json.loads((PAGES / "accuracy.json").read_text(encoding="utf-8"))
     committed = read()
     own, public = committed.get("own", {}), committed.get("public", {})
@@ -114,15 +115,21 @@ def text() -> str:
         "by_version": tables.markdown(versions.by_version()),
         "dropped": tables.markdown(versions.dropped()),
     }
-    page = (PAGES / "accuracy.md").read_text(encoding="utf-8")
+    files = [DOCS / "accuracy.md", *(DOCS / "studies" / f"{name}.md" for name in STUDIES)]
+    return {file: _page(file, filled) for file in files}
+
+
+def _page(file: Path, filled: Mapping[str, str]) -> str:
+    """A page's template with its tables."""
+    page = (PAGES / file.name).read_text(encoding="utf-8")
     for name, body in filled.items():
         page = page.replace(f"{{{name}}}", body)
-    return "\n".join(line for line in page.splitlines() if _drawn(line)) + "\n"
+    return "\n".join(line for line in page.splitlines() if _drawn(line, file.parent)) + "\n"
 
 
-def _drawn(line: str) -> bool:
+def _drawn(line: str, folder: Path) -> bool:
     """False for a figure of rows that were never at hand."""
-    return not line.startswith("![") or (PAGE.parent / line.partition("](")[2].rstrip(")")).exists()
+    return not line.startswith("![") or (folder / line.partition("](")[2].rstrip(")")).exists()
 
 
 def _collective_versions() -> list[dict[str, Any]]:
@@ -237,8 +244,9 @@ def main(argv: list[str] | None = None) -> int:
     if options.write:
         write(published, read(published) | cells)
         manifest.write()
-    PAGE.write_text(text(), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)}: {len(PAGE.read_text(encoding='utf-8')):,} characters")
+    for file, text in texts().items():
+        file.write_text(text, encoding="utf-8")
+        print(f"{file.relative_to(ROOT)}: {len(text):,} characters")
     return 0
 
 
