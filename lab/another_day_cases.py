@@ -20,10 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.measure.job import Job
-from pipewave.measure.plans import collectives, gemm, moe, pointwise, ragged
+from lab import ragged_plans as ragged
+from pipewave.measure import collectives
+from pipewave.measure.job import PAGE_ORDERS, Job
+from pipewave.measure.plans import layers as layer_plans
+from pipewave.measure.plans import moe, rough_us
 from pipewave.measure.plans.attention import LARGEST_CACHE, LONGEST_US, Lens
-from pipewave.measure.plans.estimate import rough_us
 from pipewave.measure.plans.shapes import TENSOR_PARALLEL, Dense, Moe, projections
 from pipewave.measure.row_files import rows
 from studies.card_blind import DATA, usable
@@ -110,14 +112,16 @@ def _shape(case: Mapping[str, Any]) -> tuple[Any, ...]:
 def products(rng: Rng, known: set[tuple[Any, ...]]) -> Iterator[Job]:
     """Each with an (n, k) of its own: a model's, or a random one."""
     served = {pair for layer in DENSE for tp in TENSOR_PARALLEL for pair in projections(layer, tp)}
-    pairs = [pair for pair in sorted(served) if _product(1, pair)["n"] * pair[1] <= gemm.LARGEST_OPERAND]
+    pairs = [pair for pair in sorted(served) if _product(1, pair)["n"] * pair[1] <= layer_plans.LARGEST_OPERAND]
     for dtype, impl, quantize, count in PRODUCTS:
         left = count
         while left:
             step = 128 if dtype == "fp8_block" else 16
             pair = _odd(rng, step) if rng.random() < ODD_SHARE else pairs[rng.integers(len(pairs))]
-            case = _product(gemm.ms(rng, 1)[0], pair) | {"dtype": dtype} | ({"quantize": True} if quantize else {})
-            fits = rough_us(case) <= gemm.LONGEST_US and case["m"] * max(pair) <= gemm.LARGEST_OPERAND
+            case = (
+                _product(layer_plans.ms(rng, 1)[0], pair) | {"dtype": dtype} | ({"quantize": True} if quantize else {})
+            )
+            fits = rough_us(case) <= layer_plans.LONGEST_US and case["m"] * max(pair) <= layer_plans.LARGEST_OPERAND
             if fits and not any(size % step for size in pair) and _shape(case) not in known:
                 left -= 1
                 yield Job(case, impl)
@@ -149,7 +153,7 @@ def _batch(rng: Rng, phase: Callable[[Rng], Lens], layouts: tuple[tuple[int, int
     q_lens, kv_lens = phase(rng)
     case = {"kernel": "attention", "q_lens": q_lens, "kv_lens": kv_lens, "heads": heads, "kv_heads": kv_heads}
     case |= {"head_dim": head_dim, "dtype": "bf16", "page_size": int(rng.choice(ragged.PAGES, p=ragged.PAGE_SHARES))}
-    return Job(case, "fa3", pages=str(rng.choice(ragged.ORDERS, p=ragged.ORDER_SHARES)))
+    return Job(case, "fa3", pages=str(rng.choice(PAGE_ORDERS, p=ragged.ORDER_SHARES)))
 
 
 def _fits(case: Mapping[str, Any]) -> bool:
@@ -188,12 +192,12 @@ def streams(rng: Rng, known: set[tuple[Any, ...]]) -> Iterator[Job]:
         while left:
             case: Case = {
                 "kernel": kernel,
-                "rows": gemm.ms(rng, 1)[0],
+                "rows": layer_plans.ms(rng, 1)[0],
                 "dim": int(rng.choice(sorted(dims))),
                 "dtype": "bf16",
             }
             case |= {"fused_add": bool(rng.random() < 0.5)} if kernel == "rmsnorm" else {}
-            if case["rows"] * case["dim"] <= pointwise.LARGEST and _shape(case) not in known:
+            if case["rows"] * case["dim"] <= layer_plans.LARGEST and _shape(case) not in known:
                 left -= 1
                 yield Job(case, "vllm")
 

@@ -42,7 +42,7 @@ LONGEST_US = 400.0
 
 def jobs(count: int, families: Sequence[str]) -> list[Job]:
     """Short jobs of the full plan, the same number for each family and implementation."""
-    from pipewave.measure.plans.estimate import rough_us
+    from pipewave.measure.plans import rough_us
 
     kinds: dict[tuple[str, str, str], list[Job]] = {}
     for job in plan.built_in("full", families=families, protocol="cold"):

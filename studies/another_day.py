@@ -26,7 +26,7 @@ from pipewave.calls.families import from_dict
 from pipewave.measure.job import Job
 from pipewave.measure.plan import from_file
 from pipewave.measure.row_files import environments, rows
-from pipewave.measure.writer import stack_version
+from pipewave.measure.runner import stack_version
 from pipewave.prediction.answers import Predictions
 from studies.card_blind import DATA, RESULTS, phase, weights
 

@@ -228,7 +228,7 @@ def _sizes() -> list[dict[str, Any]]:
         for family, bins in ((family, bins) for family, bins in found.items() if bins):
             by_bin = {f"from {b['from_us']:g} µs": f"{b['mape']:.1f} ({b['rows']:,})" for b in bins}
             rows.append(
-                {"family": f"{family}, {part}"}
+                dict[str, str | None](family=f"{family}, {part}")
                 | {f"from {low:g} µs": by_bin.get(f"from {low:g} µs") for low in plots.EDGES_US[:-1]}
             )
     return rows

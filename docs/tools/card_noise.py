@@ -79,7 +79,7 @@ def table(folder: Path) -> list[dict[str, str | None]]:
     read = {place: cold(rows(folder / place)) for places in kinds.values() for place in places}
     found = {name: paired(read[first], read[second]) for name, (first, second) in kinds.items()}
     families = sorted({family for pairs in found.values() for family in pairs})
-    return [{"family": family} | dict(_cells(family, found)) for family in families]
+    return [dict[str, str | None](family=family) | dict(_cells(family, found)) for family in families]
 
 
 def _cells(family: str, found: Mapping[str, Mapping[str, list[Pair]]]) -> Iterator[tuple[str, str | None]]:

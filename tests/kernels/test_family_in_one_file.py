@@ -26,8 +26,7 @@ from pipewave.kernels.launched import Given, Kernel, Launched, Op
 from pipewave.measure import plan
 from pipewave.measure.impls import runner
 from pipewave.measure.job import Job
-from pipewave.measure.plans.estimate import rough_us
-from pipewave.measure.plans.size import Size
+from pipewave.measure.plans import Size, rough_us
 from pipewave.physics.demand import demand
 from pipewave.physics.launch import launch_s
 from pipewave.prediction.jsonl import answer_stream

@@ -12,8 +12,8 @@ import pytest
 
 from docs.tools.card_noise import cold, paired, table
 from lab.card_rows import Sources, assemble
+from lab.ragged_plans import plan
 from pipewave.files import store
-from pipewave.measure.plan import built_in
 from pipewave.measure.row_files import clock_mhz, environments, rows
 from studies.card_blind import DATA, PARTS, RESULTS, name, phase, usable
 
@@ -81,7 +81,7 @@ def test_the_h100_set_holds_the_calls_of_the_h200_set() -> None:
 @pytest.mark.parametrize("card", [H100, H200])
 def test_ragged_batches_say_where_their_pages_lay(card: Path) -> None:
     found = rows(card / "ragged")
-    assert {one["key"] for one in found} == {job.key for job in built_in("ragged")}
+    assert {one["key"] for one in found} == {job.key for job in plan("ragged")}
     places: dict[str, dict[str, float]] = {}
     for one in found:
         call = json.dumps(one["case"], sort_keys=True)
@@ -93,7 +93,7 @@ def test_ragged_batches_say_where_their_pages_lay(card: Path) -> None:
 
 @pytest.mark.parametrize(("card", "folder"), [(card, plan) for card in (H100, H200) for plan in ("mixed", "experts")])
 def test_plans_of_one_family_hold_their_own_calls(card: Path, folder: str) -> None:
-    planned = {job.key for job in built_in(folder)}
+    planned = {job.key for job in plan(folder)}
     measured = {one["key"] for one in rows(card / folder)}
     assert measured <= planned
     assert len(measured) > 0.9 * len(planned)

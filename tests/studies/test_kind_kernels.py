@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipewave.measure.impls import vllm_mxfp4, vllm_unified
+from pipewave.measure.impls import paged_attention, vllm_mxfp4
 from pipewave.measure.job import Job
 from pipewave.software.stack_rules import constant
 from studies.kind_kernels import cases, layout, measured, scores
@@ -32,10 +32,10 @@ def test_decode_of_few_heads_is_split_over_the_keys() -> None:
 
 def test_each_kernel_is_compiled_ahead_once_by_its_cheapest_job() -> None:
     jobs = _jobs("vllm_triton_attn")
-    ahead = vllm_unified.distinct_kernels(jobs)
+    ahead = paged_attention.distinct_kernels(jobs)
     assert len(ahead) < len(jobs) / 3
-    assert len(vllm_unified.distinct_kernels(ahead)) == len(ahead)
-    assert vllm_unified.elements(ahead)["weight"] < vllm_unified.elements(jobs)["weight"]
+    assert len(paged_attention.distinct_kernels(ahead)) == len(ahead)
+    assert paged_attention.elements(ahead)["weight"] < paged_attention.elements(jobs)["weight"]
 
 
 def test_experts_are_compiled_ahead_for_the_smaller_model() -> None:

@@ -17,7 +17,7 @@ class Jobs:
     """What is measured."""
 
     store: Annotated[str, Option(help="File to append rows to; an existing one is resumed.")]
-    plan: Annotated[str, Option(help="quick, standard, full, ragged, or a cases file.")] = "quick"
+    plan: Annotated[str, Option(help="quick, standard, full, or a cases file.")] = "quick"
     families: Annotated[str, Option(help="Comma-separated kernel families; default all.")] = ""
     protocol: Annotated[str, Option(help="Protocol of a cases file.")] = "cold"
     select: Annotated[str, Option(help="Parts of a built-in plan: cold, repeat, read, graph.")] = ""

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from pipewave.errors import BadInput, PipewaveError
 from pipewave.measure import plan
@@ -74,46 +73,19 @@ def _part(job: Job) -> str:
 
 
 class Progress:
-    """A bar by `rich` on a terminal, else a line every ten seconds on standard error."""
+    """A line every ten seconds on standard error."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._started = self._said = time.monotonic()
-        self._bar = None if quiet or not sys.stderr.isatty() else _rich_bar()
-        self._task = self._bar.add_task("measuring") if self._bar else None
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total)
-        elif not self._quiet and (now - self._said > 10 or done == total):
-            self._said = now
-            rate = done / max(now - self._started, 1e-9)
-            left = (total - done) / max(rate, 1e-9)
-            sys.stderr.write(f"{done}/{total} jobs, {rate:.1f}/s, {left:.0f} s to go\n")
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def _rich_bar() -> Any:
-    try:
-        from rich.console import Console
-        from rich.progress import MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-    except ImportError:
-        return None
-    columns = (
-        *RichProgress.get_default_columns()[:2],
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    bar = RichProgress(*columns, console=Console(stderr=True))
-    bar.start()
-    return bar
+        if self._quiet or (now - self._said <= 10 and done < total):
+            return
+        self._said = now
+        rate = done / max(now - self._started, 1e-9)
+        sys.stderr.write(f"{done}/{total} jobs, {rate:.1f}/s, {(total - done) / max(rate, 1e-9):.0f} s to go\n")
 
 
 def _limits(options: argparse.Namespace) -> Limits:
@@ -128,14 +100,12 @@ def measure(options: argparse.Namespace) -> int:
         sys.stderr.write(f"no GPU to measure on: {error}\n")
         return 2
     runner = Runner(device, options.store, _limits(options), fsync=options.fsync)
-    progress = Progress(quiet=options.quiet)
     try:
-        runner.run(jobs_of(options), progress, in_order=options.in_order)
+        runner.run(jobs_of(options), Progress(quiet=options.quiet), in_order=options.in_order)
     except DeviceLostError as error:
         sys.stderr.write(f"device lost: {error}\n")
         return EXIT_LOST
     finally:
-        progress.close()
         sys.stderr.write(f"{runner.summary.text()}\n")
     return 0
 

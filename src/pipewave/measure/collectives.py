@@ -21,9 +21,8 @@ from pipewave.measure.brackets import Bracket, Timing
 from pipewave.measure.device import CudaDevice, Health, Nvml, Outcome, gpus, reason_of
 from pipewave.measure.job import Job
 from pipewave.measure.plan import from_file
-from pipewave.measure.plans import collectives as plan
 from pipewave.measure.protocol import Attempt, Flusher, bracketed, recoverable
-from pipewave.measure.writer import RowWriter
+from pipewave.measure.runner import RowWriter
 
 BATCH = 24
 REPETITIONS = 15
@@ -36,6 +35,10 @@ ENVIRONMENT = {
     "VLLM_SKIP_P2P_CHECK": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
+# Message sizes of the built-in plan in bytes, as nccl-tests counts them; vLLM's own kernel takes fewer.
+SMALLEST, LARGEST = 1 << 10, 512 << 20
+CUSTOM_LARGEST = 32 << 20
+FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 Call = Callable[[], object]
 
 
@@ -53,7 +56,7 @@ class Group:
         dist.init_process_group("nccl", init_method=address, rank=rank, world_size=world, device_id=self.device)
         self.cpu = dist.new_group(backend="gloo")
         self._one = torch.ones(1, device=self.device)
-        elements = plan.LARGEST // 2
+        elements = LARGEST // 2
         self._in, self._out = (torch.empty(elements, dtype=torch.bfloat16, device=self.device).normal_() for _ in "io")
         self._custom: Any = None
         self.custom_error = ""
@@ -64,7 +67,7 @@ class Group:
         try:
             from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
 
-            self._custom = CustomAllreduce(self.cpu, self.device, max_size=2 * plan.CUSTOM_LARGEST)
+            self._custom = CustomAllreduce(self.cpu, self.device, max_size=2 * CUSTOM_LARGEST)
             self.custom_error = "vLLM disabled its custom all-reduce here" if self._custom.disabled else ""
         except recoverable() as error:
             self.custom_error = reason_of(error)
@@ -258,10 +261,28 @@ def run_world(world: int, path: str, budget_s: float, wanted: Sequence[Job]) -> 
     return all(process.exitcode == 0 for process in processes)
 
 
+def sizes() -> list[int]:
+    """Powers of two and the points half-way between, all multiples of 512 bytes."""
+    powers = [SMALLEST << i for i in range((LARGEST // SMALLEST).bit_length())]
+    return sorted({*powers, *(power * 3 // 2 for power in powers[:-1])})
+
+
+def built_in_jobs(world: int) -> list[Job]:
+    """Every family through NCCL, all_reduce also through vLLM's custom kernel; large and small sizes mixed."""
+    out = []
+    for size in sizes()[::2] + sizes()[1::2]:
+        for family in FAMILIES:
+            case = {"kernel": family, "bytes": size, "world": world, "dtype": "bf16"}
+            out.append(Job(case, "nccl"))
+            if family == "all_reduce" and size <= CUSTOM_LARGEST:
+                out.append(Job(case, "custom"))
+    return out
+
+
 def jobs_of(path: str, world: int) -> list[Job]:
     """The jobs of a world: those of a cases file, or of the built-in plan where `path` is empty."""
     if not path:
-        return plan.jobs(world)
+        return built_in_jobs(world)
     return [job for job in from_file(path) if job.case.get("world") == world]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from pipewave.measure.brackets import Timing, summarize
 from pipewave.measure.impls import Prepared, Skip, prepare
 from pipewave.measure.job import FAKE_GPU, Job
-from pipewave.measure.plans.estimate import rough_us
+from pipewave.measure.plans import rough_us
 from pipewave.measure.pools import Pools
 from pipewave.measure.protocol import (
     BURST,

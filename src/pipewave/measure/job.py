@@ -10,6 +10,7 @@ from typing import Any
 
 Case = Mapping[str, Any]
 RANDOM = "random"  # where the pages of a cache lie unless said
+PAGE_ORDERS = ("scattered", RANDOM, "in_order")
 FAKE_GPU = "fake"  # what the environment of the replaying device calls its GPU
 
 

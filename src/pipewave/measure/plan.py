@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,27 +14,18 @@ import numpy as np
 from pipewave.errors import BadFile, BadInput
 from pipewave.kernels import rows_of
 from pipewave.kernels.faces import Plan
-from pipewave.measure.job import RANDOM, Job
-from pipewave.measure.plans import moe, ragged
-from pipewave.measure.plans.size import SIZES, Size
+from pipewave.measure.job import PAGE_ORDERS, RANDOM, Job
+from pipewave.measure.plans import SIZES, Size
 
 SEED = 20261121
 BATCH = 60
-# Plans of one family: its name, the jobs, and a stream of random numbers of their own.
-SINGLE: dict[str, tuple[str, Callable[[np.random.Generator], Iterable[Job]], int]] = {
-    "ragged": ("attention", ragged.jobs, 7),
-    "mixed": ("attention", ragged.mixed_jobs, 8),
-    "experts": ("fused_moe", moe.block_jobs, 9),
-}
-NAMES = (*SIZES, *SINGLE)
+NAMES = tuple(SIZES)
 
 
 def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = None) -> list[Job]:
     """Jobs of a plan of `NAMES`; `protocol` keeps one protocol's jobs only."""
     if name not in NAMES:
         raise BadInput(f"plan: {name!r} is none of {', '.join(NAMES)}", field="plan")
-    if name in SINGLE:
-        return _single(name, families, protocol)
     known = [family for family, rows in rows_of().items() if rows.plans]
     chosen = list(families) or known
     if unknown := set(chosen) - set(known):
@@ -44,15 +35,6 @@ def built_in(name: str, *, families: Sequence[str] = (), protocol: str | None = 
     jobs, later = _planned(size, varied=True), _planned(size, varied=False)
     found = [job for job in (*later, *jobs, *_variants(jobs, size)) if protocol in (None, job.protocol)]
     return sorted((job for job in found if job.family in chosen), key=lambda job: chosen.index(job.family))
-
-
-def _single(name: str, families: Sequence[str], protocol: str | None) -> list[Job]:
-    """One family alone, each call once."""
-    family, source, stream = SINGLE[name]
-    if families and family not in families:
-        return []
-    jobs = {job.key: job for job in source(np.random.default_rng([SEED, stream]))}
-    return [job for job in jobs.values() if protocol in (None, job.protocol)]
 
 
 def _planned(size: Size, *, varied: bool) -> list[Job]:
@@ -110,8 +92,8 @@ def _job_of_line(line: str, where: str, protocol: str) -> Job:
         fields.pop(outside, None)
     impl = fields.pop("impl", None) or _default_impl(fields)
     pages = str(fields.pop("pages", RANDOM))
-    if pages not in ragged.ORDERS:
-        raise BadInput(f"{where}: pages {pages!r} are none of {', '.join(ragged.ORDERS)}", field="pages")
+    if pages not in PAGE_ORDERS:
+        raise BadInput(f"{where}: pages {pages!r} are none of {', '.join(PAGE_ORDERS)}", field="pages")
     return Job(fields, impl, fields.pop("protocol", None) or protocol, pages=pages)
 
 

@@ -34,12 +34,12 @@ def _phase(case: Case) -> str:
 ROWS = {
     "attention": Rows(
         runners={
-            "fa3": Runner("pipewave.measure.impls.vllm_attention", "fa3", "vllm"),
-            "vllm_triton_attn": Runner("pipewave.measure.impls.vllm_unified", "unified", "vllm"),
+            "fa3": Runner("pipewave.measure.impls.paged_attention", "fa3", "vllm"),
+            "vllm_triton_attn": Runner("pipewave.measure.impls.paged_attention", "unified", "vllm"),
             "triton": Runner("pipewave.measure.impls.own_triton", "attention", "triton"),
-            "sdpa_flash": Runner("pipewave.measure.impls.sdpa", "flash", "torch"),
-            "sdpa_cudnn": Runner("pipewave.measure.impls.sdpa", "cudnn", "torch"),
-            "flashinfer_fa2": Runner("pipewave.measure.impls.flashinfer", "fa2", "flashinfer"),
+            "sdpa_flash": Runner("pipewave.measure.impls.torch_kernels", "flash", "torch"),
+            "sdpa_cudnn": Runner("pipewave.measure.impls.torch_kernels", "cudnn", "torch"),
+            "flashinfer_fa2": Runner("pipewave.measure.impls.paged_attention", "fa2", "flashinfer"),
         },
         usual={"": "fa3"},
         plans=(Plan("pipewave.measure.plans.attention", "jobs", varied=True),),

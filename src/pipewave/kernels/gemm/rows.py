@@ -17,14 +17,14 @@ def _work(case: Case) -> tuple[float, float]:
 ROWS = {
     "gemm": Rows(
         runners={
-            "cublas": Runner("pipewave.measure.impls.torch_gemm", "linear", "torch"),
-            "torch_scaled_mm": Runner("pipewave.measure.impls.torch_gemm", "scaled_mm", "torch"),
-            "torch_scaled_mm_rowwise": Runner("pipewave.measure.impls.torch_gemm", "scaled_mm_rowwise", "torch"),
-            "cutlass": Runner("pipewave.measure.impls.vllm_gemm", "cutlass", "vllm"),
+            "cublas": Runner("pipewave.measure.impls.torch_kernels", "linear", "torch"),
+            "torch_scaled_mm": Runner("pipewave.measure.impls.torch_kernels", "scaled_mm", "torch"),
+            "torch_scaled_mm_rowwise": Runner("pipewave.measure.impls.torch_kernels", "scaled_mm_rowwise", "torch"),
+            "cutlass": Runner("pipewave.measure.impls.vllm_layers", "cutlass", "vllm"),
             "triton": Runner("pipewave.measure.impls.own_triton", "matmul", "triton"),
         },
         usual={"": "cublas", "fp8": "cutlass", "fp8_block": "cutlass", "int8": "cutlass"},
-        plans=(Plan("pipewave.measure.plans.gemm", "jobs", varied=True),),
+        plans=(Plan("pipewave.measure.plans.layers", "jobs", varied=True),),
         stream=2,
         work=_work,
         group=("n", "k"),

@@ -9,8 +9,8 @@ from pipewave.kernels.faces import Case, Plan, Rows, Runner, table_case
 
 def _rows(name: str, stream: int, bytes_of: Callable[[Case], float], group: tuple[str, ...], **public: object) -> Rows:
     return Rows(
-        runners={"vllm": Runner("pipewave.measure.impls.vllm_pointwise", name, "vllm")},
-        plans=(Plan("pipewave.measure.plans.pointwise", name, varied=True),),
+        runners={"vllm": Runner("pipewave.measure.impls.vllm_layers", name, "vllm")},
+        plans=(Plan("pipewave.measure.plans.layers", name, varied=True),),
         stream=stream,
         work=lambda case: (0.0, float(bytes_of(case))),
         group=group,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pipewave.measure.job import Job
-from pipewave.measure.plans.estimate import rough_us
-from pipewave.measure.plans.size import Size
+from pipewave.measure.plans import Size, rough_us
 
 LONGEST_US = 8000.0
 LARGEST_CACHE = 1_000_000_000

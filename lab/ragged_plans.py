@@ -1,22 +1,37 @@
-"""Attention over batches as servers form them: unequal requests, pages of many sizes scattered over a full cache."""
+"""Plans of one family behind the data set, as cases files: `python -m lab.ragged_plans ragged --out FILE`.
+
+`ragged` and `mixed`: attention over batches as servers form them, unequal requests, pages of many sizes scattered over
+a full cache. `experts`: block-scaled fp8 experts of many shapes. `pipewave measure --plan FILE` measures them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from pipewave.measure.job import Job
-from pipewave.measure.plans import attention
+from pipewave.measure.job import PAGE_ORDERS, Job
+from pipewave.measure.plan import SEED
+from pipewave.measure.plans import attention, rough_us
 from pipewave.measure.plans.attention import LARGEST_CACHE, LONGEST_CONTEXT, LONGEST_US, Lens, layouts
-from pipewave.measure.plans.estimate import rough_us
+from pipewave.measure.plans.moe import LONGEST_US as LONGEST_EXPERTS_US
+from pipewave.measure.plans.moe import SCALE_BLOCK, TOKENS
 
 CALLS, MIXED_CALLS = 3600, 12000
 PAGES, PAGE_SHARES = (16, 32, 64, 128, 256), (0.6, 0.1, 0.15, 0.1, 0.05)
-ORDERS, ORDER_SHARES = ("scattered", "random", "in_order"), (0.7, 0.2, 0.1)
+ORDER_SHARES = (0.7, 0.2, 0.1)  # of PAGE_ORDERS
 EVERY_ORDER = 24  # one call in so many is measured with its pages in every order, which shows what the order costs
 MOST_REQUESTS = 256
+# Expert layers of no model in particular: what published ones are made of, drawn apart.
+BLOCK_SHAPES, PER_BLOCK_SHAPE = 160, 10
+EXPERTS, TOPKS = (8, 16, 32, 40, 48, 60, 64, 72, 96, 128, 160, 192, 256, 320, 384, 512), (1, 2, 4, 6, 8, 10)
+HIDDEN_BLOCKS, INTER_BLOCKS = (8, 64), (1, 64)
+LARGEST_WEIGHTS = 3_600_000_000  # elements of a layer, one byte each
+FEW_TOKENS, FEW_SHARE = 32, 0.6
 # (heads, kv_heads, head_dim) of one rank of published models: Llama, Qwen, Mistral, gpt-oss, and those without groups
 SERVED = (
     (32, 8, 128), (16, 4, 128), (8, 2, 128), (4, 1, 128), (64, 8, 128), (8, 1, 128), (16, 2, 128), (32, 4, 128),
@@ -129,17 +144,69 @@ def jobs(rng: Rng, calls: int = CALLS) -> Iterator[Job]:
         if _affordable(job):
             yield job
             if number % EVERY_ORDER == 0:
-                yield from (replace(job, pages=order) for order in ORDERS if order != job.pages)
+                yield from (replace(job, pages=order) for order in PAGE_ORDERS if order != job.pages)
 
 
 def _job(lens: Lens, layout: tuple[int, int, int], rng: Rng) -> Job:
     heads, kv_heads, head_dim = layout
     case = {"kernel": "attention", "q_lens": lens[0], "kv_lens": lens[1], "heads": heads, "kv_heads": kv_heads}
     case |= {"head_dim": head_dim, "dtype": "bf16", "page_size": int(rng.choice(PAGES, p=PAGE_SHARES))}
-    return Job(case, "fa3", pages=str(rng.choice(ORDERS, p=ORDER_SHARES)))
+    return Job(case, "fa3", pages=str(rng.choice(PAGE_ORDERS, p=ORDER_SHARES)))
 
 
 def _affordable(job: Job) -> bool:
     case = job.case
     tokens = sum(-(-n // case["page_size"]) * case["page_size"] for n in case["kv_lens"])
     return rough_us(case) <= LONGEST_US and tokens * case["kv_heads"] * case["head_dim"] <= LARGEST_CACHE
+
+
+def block_jobs(rng: np.random.Generator) -> Iterator[Job]:
+    """Block-scaled fp8 experts of many shapes, most of them over few tokens, where shapes differ most."""
+    for _ in range(BLOCK_SHAPES):
+        shape = _drawn(rng)
+        for few in rng.random(PER_BLOCK_SHAPE) < FEW_SHARE:
+            tokens = round(float(np.exp(rng.uniform(0, np.log(FEW_TOKENS if few else TOKENS[-1])))))
+            case = {"kernel": "fused_moe", "tokens": tokens, **shape, "tp": 1, "dtype": "fp8_block"}
+            if rough_us(case) <= LONGEST_EXPERTS_US:
+                yield Job(case | {"routing": "random"}, "triton")
+
+
+def _drawn(rng: np.random.Generator) -> dict[str, int]:
+    """Experts, top k, hidden and inter of a layer that fits."""
+    while True:
+        experts, topk = int(rng.choice(EXPERTS)), int(rng.choice(TOPKS))
+        hidden, inter = (_blocks(rng, *ends) * SCALE_BLOCK for ends in (HIDDEN_BLOCKS, INTER_BLOCKS))
+        if topk <= experts // 4 and 3 * experts * hidden * inter <= LARGEST_WEIGHTS:
+            return {"experts": experts, "topk": topk, "hidden": hidden, "inter": inter}
+
+
+def _blocks(rng: np.random.Generator, low: int, high: int) -> int:
+    return round(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
+
+
+# The jobs of each plan, and its own stream of random numbers.
+PLANS: dict[str, tuple[Callable[[Rng], Iterable[Job]], int]] = {
+    "ragged": (jobs, 7),
+    "mixed": (mixed_jobs, 8),
+    "experts": (block_jobs, 9),
+}
+
+
+def plan(name: str) -> list[Job]:
+    """The jobs of a plan, each call once."""
+    source, stream = PLANS[name]
+    return list({job.key: job for job in source(np.random.default_rng([SEED, stream]))}.values())
+
+
+def main() -> None:
+    """Write a plan as a cases file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=PLANS)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    lines = (json.dumps(dict(job.case) | {"impl": job.impl, "pages": job.pages}) for job in plan(given.name))
+    given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
