@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import PipewaveError
+from pipewave.files import whole
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment

@@ -109,8 +109,10 @@ def test_a_stream_cannot_be_resumed() -> None:
 
 
 def test_two_runs_never_write_one_file_at_once(tmp_path: Path) -> None:
-    with whole.lines(tmp_path / "a"), pytest.raises(BadFile, match="another run"), whole.lines(tmp_path / "a"):
-        pass
+    code = f"from pipewave.files import whole\nwith whole.lines({str(tmp_path / 'a')!r}): pass"
+    with whole.lines(tmp_path / "a"):
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "another run is writing it" in other.stderr
 
 
 def test_links_permissions_and_devices_stay_what_they_are(tmp_path: Path) -> None:

@@ -61,14 +61,13 @@ class Unfinished:
     """A file being written: where, and how many whole lines an interrupted run left in it."""
 
     file: TextIO
-    path: Path
     count: int = 0
 
     def kept(self) -> Iterator[str]:
         """The lines of the interrupted run."""
         if self.count:
-            with self.path.open(encoding="utf-8") as file:
-                yield from file
+            self.file.seek(0)
+            yield from self.file
 
 
 @contextmanager
@@ -89,15 +88,15 @@ def lines(path: str | Path, *, of: str = "", resume: bool = False, field: str = 
     special = _special(target)
     with _named(path, field):
         found = _whole_lines(part) if resume and not special else 0
-        file = (target if special else part).open("w" if special else "a", encoding="utf-8", errors="replace")
+        file = (target if special else part).open("w" if special else "a+", encoding="utf-8", errors="replace")
     with file:
         if special:
-            yield Unfinished(file, target)
+            yield Unfinished(file)
             return
         _lock(file, path, field)
         if not resume:
             file.truncate(0)
-        yield Unfinished(file, part, found)
+        yield Unfinished(file, found)
         with _named(path, field):
             file.flush()
             os.chmod(part, _mode(target))
@@ -166,6 +165,6 @@ def _lock(file: IO[str], path: str | Path, field: str) -> None:
     except ImportError:
         return
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone: what it forks may outlive it
     except OSError as error:
         raise BadFile(f"{path}: another run is writing it", field=field) from error

@@ -46,7 +46,7 @@ def answer_stream(
             out.write(_text(found) + "\n")
             counts.failed += "error" in found
             counts.answered += "error" not in found
-        out.flush()
+            out.flush()
     return counts
 
 
@@ -68,11 +68,14 @@ def answer_lines(
     found = {i: error(case) for i, (_, case) in enumerate(parsed) if isinstance(case, BadInput)}
     tell = progress or (lambda done: None)
     tell(len(found))
-    tasks = _tasks(cases)
-    for task, answers in _run(tasks, cases, executor, tell):
+    at = 0
+    for task, answers in _run(_tasks(cases), cases, executor, tell):
         found.update(zip(task, answers, strict=True))
-    for i, (name, _) in enumerate(parsed):
-        yield {"id": name, **found[i]}
+        while at in found:  # as soon as all before it are there, so that an interrupted run loses little
+            yield {"id": parsed[at][0], **found[at]}
+            at += 1
+    for i in range(at, len(parsed)):
+        yield {"id": parsed[i][0], **found[i]}
 
 
 def _tasks(cases: dict[int, Case]) -> list[list[int]]:
