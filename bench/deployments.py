@@ -15,7 +15,7 @@ import numpy as np
 
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import Traffic

@@ -16,7 +16,7 @@ from pathlib import Path
 from pipewave.errors import CannotShard, DoesNotFit, PipewaveError, UnsupportedDtype
 from pipewave.models import ModelSpec, load
 from pipewave.simulate import estimate
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pipewave.models import load as model_of
 from pipewave.planning import Question, Split
 from pipewave.planning.steady import evaluate
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from studies.steady_load import TIMES, held_in_flight, middle_ms, percent_off, print_means

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from pipewave.simulate.simulate import Record
+from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic, synthetic
 
 TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")

@@ -33,7 +33,7 @@ from pipewave.models.quantization_config import ONLINE
 from pipewave.physics.demand import Array
 from pipewave.published.answers import answer, setup_of
 from pipewave.published.cases import Case, from_dict
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.software import front
 
 MEASURED = Path(__file__).resolve().parents[1] / "data" / "measured"

@@ -71,7 +71,7 @@ def test_every_command_says_what_it_does_and_what_its_options_take(command: str)
 def test_rooms_never_hide_functions_of_the_face() -> None:
     import pipewave.planning
     import pipewave.prediction.api
-    import pipewave.simulate.run
+    import pipewave.simulate.server
     import pipewave.traces  # noqa: F401
 
     for name in ("predict", "serve", "plan", "trace", "estimate"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pipewave as pw
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 

@@ -1,4 +1,4 @@
-"""`python -m docs.tools.accuracy_page [--data DIR] [--write]` writes docs/accuracy.md and its studies from committed tables.
+"""`python -m docs.tools.accuracy_page [--data DIR] [--write]` makes docs/accuracy.md and studies of committed tables.
 
 Our own rows are scored and drawn anew, those of the public corpus with `--data` (else they stay as kept). The texts are
 docs/tools/pages/accuracy*.md, bars and others' figures are in docs/tools/pages/accuracy.json.

@@ -71,7 +71,7 @@ def calibrated() -> Iterator[tuple[str, bool, bool]]:
 
     import pipewave as pw
     from pipewave.nets.calibration.corrections import VARIABLE
-    from pipewave.simulate.run import Server, with_interval
+    from pipewave.simulate.server import Server, with_interval
     from pipewave.simulate.setup import Setup
     from pipewave.simulate.traffic import synthetic
 

@@ -9,7 +9,7 @@ import pytest
 from pipewave.models import load
 from pipewave.planning import Question, Space, Split, plan
 from pipewave.planning.steady import Evaluated, evaluate
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import synthetic

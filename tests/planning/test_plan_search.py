@@ -17,7 +17,7 @@ from pipewave.planning.launch import command
 from pipewave.planning.search import TIMES
 from pipewave.planning.steady import evaluate
 from pipewave.simulate import estimate
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from studies.plan_steady import Load, compare

@@ -132,9 +132,11 @@ def test_a_cached_prefix_saves_prompt_time() -> None:
 
 
 def test_a_static_batch_takes_what_one_turn_of_the_closed_loop_takes() -> None:
+    """The same steps: those of the batch are predicted as they are, those of requests read between points of a grid."""
     batch = asked(mode="estimate", concurrency=8)
     turn = asked(mode="offline", requests=8, concurrency=...)
-    assert batch["e2e_ms"] == pytest.approx(turn["output_tokens_per_s"] ** -1 * 8 * BASE["osl"] * 1e3, rel=1e-3)
+    assert batch["ttft_ms"] == pytest.approx(turn["ttft_ms"], rel=1e-3)
+    assert batch["e2e_ms"] == pytest.approx(turn["output_tokens_per_s"] ** -1 * 8 * BASE["osl"] * 1e3, rel=0.05)
 
 
 def test_a_static_batch_of_an_old_tensorrt_engine_reads_the_experts_of_one_request() -> None:

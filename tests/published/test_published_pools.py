@@ -15,8 +15,8 @@ from pipewave.models.shard import Parallel
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.public_launches import Wanted, _launches, near, send_ms
-from pipewave.published.published_pools import _decode, _prefill, _way, _weights
-from pipewave.simulate.run import Server
+from pipewave.published.published_pools import _decode, _fabric, _prefill, _weights
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.step import Engine, Runner, find_engine
@@ -113,13 +113,13 @@ def test_launches_say_how_their_prefill_engines_run() -> None:
 
 def test_only_those_who_send_in_the_scheduler_wait_for_it() -> None:
     by_gpu = {
-        (one.of["gpu"], one.prefill.data_parallel): send_ms("sglang", *_way(one, one.of["gpu"]))
+        (one.of["gpu"], one.prefill.data_parallel): send_ms("sglang", *_fabric(one, one.of["gpu"]))
         for one in _launches()
         if one.of["engine"] == "sglang"
     }
     assert by_gpu["H200", False] == by_gpu["H100", False]
     assert 0.0 < by_gpu["H200", False] < by_gpu["GB200", False] < by_gpu["GB200", True] < by_gpu["B200", True]
-    assert not any(send_ms("trtllm", *_way(one, one.of["gpu"])) for one in _launches())
+    assert not any(send_ms("trtllm", *_fabric(one, one.of["gpu"])) for one in _launches())
 
 
 def test_writes_over_nvlink_cross_no_network() -> None:
@@ -142,12 +142,12 @@ def test_one_graph_of_a_size_makes_decode_steps_alike() -> None:
         for graphs in ({}, {"graph_limit": 768, "graph_step": 768})
     )
     few, many = [(4, 4 * 1000, ())] * 16, [(256, 256 * 1000, ())] * 16
-    assert alike.table.together(few) > 1.3 * plain.table.together(few)
-    assert plain.table.together(many) - plain.table.together(few) > alike.table.together(many) - alike.table.together(
-        few
-    )
-    padded = replace(alike.table.engine, masks_padding=False)
-    assert alike.table.under(padded).together(few) > 1.2 * alike.table.together(few)
+    assert alike.table.group_seconds(few) > 1.3 * plain.table.group_seconds(few)
+    assert plain.table.group_seconds(many) - plain.table.group_seconds(few) > alike.table.group_seconds(
+        many
+    ) - alike.table.group_seconds(few)
+    padded = alike.table.engine.what_if(masks_padding=False)
+    assert alike.table.under(padded).group_seconds(few) > 1.2 * alike.table.group_seconds(few)
 
 
 def test_runs_that_kept_no_version_were_launched_as_at_their_time() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipewave.simulate import estimate
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import synthetic

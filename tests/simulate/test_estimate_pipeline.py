@@ -9,7 +9,9 @@ from statistics import median
 import pytest
 
 from pipewave.simulate import Estimate, estimate
-from pipewave.simulate.uniform import Uniform
+from pipewave.simulate.kv_budget import KvBudget
+from pipewave.simulate.policies import SchedulingPolicy
+from pipewave.simulate.static_batch import Schedule, StaticBatch
 from studies.e2e_pipeweave import VLLM_ROWS, data_dir
 
 RUNS = data_dir() / "pipeweave" / "e2e" / "real"
@@ -25,7 +27,8 @@ def ask(pp: int, batch: int, output_len: int = 64, tokens: int = 8192) -> Estima
 @pytest.mark.parametrize("mixed", [True, False])
 @pytest.mark.parametrize(("batch", "output_len", "tokens"), [(3, 9, 64), (1, 9, 64), (9, 2, 64), (7, 1, 64)])
 def test_no_step_is_empty(batch: int, output_len: int, tokens: int, mixed: bool) -> None:
-    plan = Uniform(batch, 32, output_len, tokens, mixed).plan()
+    policy = SchedulingPolicy(tokens, batch, mixes_phases=mixed)
+    plan = Schedule.of(policy, KvBudget(1, 16), StaticBatch(batch, 32, output_len, tokens))
     assert all(plan.lengths(step)[0] for step in range(plan.total_steps))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipewave.errors import DoesNotFit
 from pipewave.simulate import estimate
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 

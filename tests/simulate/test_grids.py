@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipewave.simulate.grids import (
+from pipewave.simulate.step_grids import (
     at_every_count,
     at_every_number,
     between,

@@ -12,7 +12,7 @@ from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.simulate import estimate
 from pipewave.simulate.interval import METRICS, Uncertainty, hull, names_version, server_of, sides
-from pipewave.simulate.run import Server, with_interval
+from pipewave.simulate.server import Server, with_interval
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.step import find_engine

@@ -13,10 +13,11 @@ from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
-from pipewave.simulate.limits import Limits
-from pipewave.simulate.lockstep import Group
+from pipewave.simulate.data_parallel import DataParallelGroup
+from pipewave.simulate.kv_budget import KvBudget
+from pipewave.simulate.policies import SglangPolicy
 from pipewave.simulate.replica import Replica
-from pipewave.simulate.together import Work
+from pipewave.simulate.step_grids import RankBatch
 from pipewave.simulate.traffic import Traffic
 from pipewave.step import Engine, find_engine
 from pipewave.step.setting import setting_of
@@ -24,6 +25,13 @@ from pipewave.step.setting import setting_of
 COMPILE_S = 0.125
 STEP_S = 0.5
 MEASURED = Path(__file__).resolve().parents[2] / "studies" / "results" / "compile_cost.json"
+
+
+PAGES = KvBudget(1 << 12, 1)
+
+
+def policy(*, mixed: bool = False, compile_s: float = COMPILE_S) -> SglangPolicy:
+    return SglangPolicy(1 << 12, 8, mixes_phases=mixed, compile_s=compile_s)
 
 
 class Even:
@@ -37,7 +45,7 @@ def steps_of(prompts: Sequence[int], *, mixed: bool = False, compile_s: float = 
     """(prompt tokens, seconds beyond an even step) of each step of prompts that come one after another."""
     ones = np.ones(len(prompts), int)
     traffic = Traffic(np.zeros(len(prompts)), np.array(prompts), 2 * ones)
-    replica = Replica(Even(), Limits(1 << 12, 8, 1 << 12, 1, mixed=mixed, compile_s=compile_s), traffic)
+    replica = Replica(Even(), policy(mixed=mixed, compile_s=compile_s), PAGES, traffic)
     found = []
     for request in range(len(prompts)):
         replica.waiting.append(request)
@@ -56,7 +64,7 @@ def test_each_number_of_prompt_tokens_compiles_once_and_decodes_never_do() -> No
 def test_requests_that_decode_beside_a_prompt_count() -> None:
     """100 tokens alone, and 99 beside one request that decodes, are the same kernel."""
     traffic = Traffic(np.zeros(2), np.array([100, 99]), np.array([9, 9]))
-    replica = Replica(Even(), Limits(1 << 12, 8, 1 << 12, 1, mixed=True, compile_s=COMPILE_S), traffic)
+    replica = Replica(Even(), policy(mixed=True), PAGES, traffic)
     replica.waiting.append(0)
     first = replica.step(0.0)
     replica.waiting.append(1)
@@ -67,11 +75,11 @@ def test_requests_that_decode_beside_a_prompt_count() -> None:
 class EvenRanks:
     """Every step of all ranks takes alike."""
 
-    def together(self, ranks: Sequence[Work], /) -> float:
+    def group_seconds(self, ranks: Sequence[RankBatch], /) -> float:
         return STEP_S
 
 
-def step_of_ranks(group: Group, *prompts: int) -> float:
+def step_of_ranks(group: DataParallelGroup, *prompts: int) -> float:
     """Seconds beyond an even step of the prompts of as many ranks, and of one that decodes them to their ends."""
     group.waiting.extend(prompts)
     first = group.step(0.0).seconds
@@ -82,7 +90,7 @@ def step_of_ranks(group: Group, *prompts: int) -> float:
 
 def test_ranks_wait_together_for_what_one_compiles_and_find_what_another_did() -> None:
     traffic = Traffic(np.zeros(6), np.array([100, 200, 200, 100, 100, 300]), np.full(6, 2))
-    group = Group(EvenRanks(), Limits(1 << 12, 8, 1 << 12, 1, mixed=False, compile_s=COMPILE_S), traffic, 2)
+    group = DataParallelGroup(EvenRanks(), policy(), PAGES, traffic, 2)
     assert step_of_ranks(group, 0, 1) == COMPILE_S  # 100 and 200 tokens, each on its own cores
     assert step_of_ranks(group, 2, 3) == 0.0
     assert step_of_ranks(group, 4, 5) == COMPILE_S
@@ -93,8 +101,8 @@ def test_most_engines_compile_nothing() -> None:
 
 
 def test_a_server_says_what_it_waits_for() -> None:
-    assert "125 ms" in Limits(1, 1, 1, 1, mixed=True, compile_s=COMPILE_S).notes[0]
-    assert not Limits(1, 1, 1, 1, mixed=True).notes
+    assert "125 ms" in policy().notes[0]
+    assert not policy(compile_s=0.0).notes
 
 
 def engine(name: str, model: str, gpu: str) -> Engine:

@@ -20,14 +20,14 @@ from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.published_parallelism import read
 from pipewave.simulate import estimate
-from pipewave.simulate.limits import Limits
-from pipewave.simulate.lockstep import Group
+from pipewave.simulate.data_parallel import DataParallelGroup
+from pipewave.simulate.kv_budget import KvBudget
+from pipewave.simulate.policies import SchedulingPolicy, VllmPolicy
 from pipewave.simulate.replica import Replica
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.simulate import Pool, Simulation
-from pipewave.simulate.table import StepTable
-from pipewave.simulate.together import group_seconds
+from pipewave.simulate.simulation import Pool, Simulation
+from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step import Runner, find_engine
 
@@ -72,10 +72,10 @@ def test_equal_ranks_take_a_step_of_one(table: StepTable) -> None:
     """The table of a group, read for ranks that do the same, is the step that the deployment predicts."""
     work = (16, 16 * 700, ())
     step = table.runner.steps([table.runner.batch([1] * 16, [700] * 16)]).total_us[0]
-    assert 1e6 * group_seconds(table, [work] * 4) == pytest.approx(step, rel=0.05)
+    assert 1e6 * table.group_seconds([work] * 4) == pytest.approx(step, rel=0.05)
     prompts = (8, 8 * 700, [(512, 0)])
     step = table.runner.steps([table.runner.batch([*[1] * 8, 512], [*[700] * 8, 512])]).total_us[0]
-    assert 1e6 * group_seconds(table, [prompts] * 4) == pytest.approx(step, rel=0.05)
+    assert 1e6 * table.group_seconds([prompts] * 4) == pytest.approx(step, rel=0.05)
 
 
 def test_steps_that_only_decode_read_the_same_table(table: StepTable) -> None:
@@ -91,17 +91,19 @@ def test_steps_that_only_decode_read_the_same_table(table: StepTable) -> None:
         ]
         busy = max(parts[0] + table.graph.between_us, table.graph.beside_us) + table.graph.after_us
         whole = limited_us(busy + most * engine.each_request_us, parts[1], SCALAR)
-        assert 1e6 * group_seconds(table, ranks) == pytest.approx(whole, rel=1e-12)
+        assert 1e6 * table.group_seconds(ranks) == pytest.approx(whole, rel=1e-12)
 
 
-def test_a_rank_that_glides_does_what_a_whole_step_does(table: StepTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_only_decodes_does_what_a_whole_step_does(
+    table: StepTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Caches so small that requests wait and are thrown out, too."""
     traffic = synthetic(60, input_len=300, output_len=80, concurrency=24, spread=0.3, seed=2)
     runs = []
     for _ in range(2):
-        pool = Pool(table, Limits(2048, 8, 90, 16, mixed=True), ranks=4)
+        pool = Pool(table, VllmPolicy(2048, 8), KvBudget(90, 16), ranks=4)
         runs.append(Simulation(traffic, pool).run())
-        monkeypatch.setattr(Replica, "glide", lambda rank: False)
+        monkeypatch.setattr(Replica, "advance_decode", lambda rank: False)
     quick, whole = runs
     assert quick.preemptions == whole.preemptions
     assert [step for _, step in quick.steps] == [step for _, step in whole.steps]
@@ -111,7 +113,7 @@ def test_a_rank_that_glides_does_what_a_whole_step_does(table: StepTable, monkey
 def test_one_busy_rank_holds_up_the_others(table: StepTable) -> None:
     even, lone = [(8, 8000, ())] * 4, [(8, 8000, [(1024, 0)]), *[(8, 8000, ())] * 3]
     every = [(8, 8000, [(1024, 0)])] * 4
-    assert group_seconds(table, even) < group_seconds(table, lone) < group_seconds(table, every)  # type: ignore[arg-type]
+    assert table.group_seconds(even) < table.group_seconds(lone) < table.group_seconds(every)  # type: ignore[arg-type]
 
 
 def _plain(table: StepTable, traffic: Traffic, ranks: int, budget: int) -> tuple[list[float], list[float]]:
@@ -145,7 +147,7 @@ def _plain(table: StepTable, traffic: Traffic, ranks: int, budget: int) -> tuple
             held = sum(prompts[r] + made for r, made in running[rank].items())
             work.append((len(running[rank]), held + len(running[rank]), pieces))
             ends.append(finished)
-        now += group_seconds(table, [(d, c - 0, p) for d, c, p in work])
+        now += table.group_seconds([(d, c - 0, p) for d, c, p in work])
         for rank in range(ranks):
             for request in list(running[rank]):
                 running[rank][request] += 1
@@ -163,8 +165,8 @@ def _plain(table: StepTable, traffic: Traffic, ranks: int, budget: int) -> tuple
 
 def test_lock_step_is_that_of_a_plain_simulator(table: StepTable) -> None:
     traffic = synthetic(60, input_len=600, output_len=30, rate=60, spread=0.8, seed=4)
-    limits = Limits(2048, 1 << 20, 1 << 30, 16, mixed=True)
-    record = Simulation(traffic, Pool(table, limits, ranks=4)).run()
+    pool = Pool(table, VllmPolicy(2048, 1 << 20), KvBudget(1 << 30, 16), ranks=4)
+    record = Simulation(traffic, pool).run()
     first, done = _plain(table, traffic, 4, 2048)
     # A decoding step counts its own token among those it holds, here as there, up to the newest of each request.
     assert record.first_s == pytest.approx(np.array(first), rel=2e-3)
@@ -172,19 +174,21 @@ def test_lock_step_is_that_of_a_plain_simulator(table: StepTable) -> None:
 
 
 def test_prompts_wait_for_a_rank_without_any(table: StepTable) -> None:
-    """Held back while other ranks decode and have no prompt, no longer than the patience."""
+    """Held back while other ranks decode and have no prompt, no longer than the policy says."""
     traffic = Traffic(np.array([0.0, 0.0, 0.0, 0.0, 0.05]), np.full(5, 64), np.full(5, 200))
-    limits = Limits(2048, 1 << 20, 1 << 30, 16, mixed=True)
     waits = {}
-    for patience in (0, 20):
-        record = Simulation(traffic, Pool(table, limits, ranks=4, patience=patience)).run()
-        waits[patience] = record.first_s[4] - 0.05
-    step = group_seconds(table, [(1, 100, ())] * 4)
+    for steps in (0, 20):
+        policy = SchedulingPolicy(2048, 1 << 20, prefill_wait_steps=steps)
+        record = Simulation(traffic, Pool(table, policy, KvBudget(1 << 30, 16), ranks=4)).run()
+        waits[steps] = record.first_s[4] - 0.05
+    step = table.group_seconds([(1, 100, ())] * 4)
     assert waits[20] - waits[0] == pytest.approx(19 * step, rel=0.2)
 
 
 def test_a_group_has_the_face_of_a_replica(table: StepTable) -> None:
-    group = Group(table, Limits(2048, 64, 1000, 16, mixed=True), synthetic(8, input_len=64, output_len=4), 4)
+    group = DataParallelGroup(
+        table, VllmPolicy(2048, 64), KvBudget(1000, 16), synthetic(8, input_len=64, output_len=4), 4
+    )
     assert group.idle
     group.waiting.extend(range(8))
     assert (group.load, group.idle) == (8, False)

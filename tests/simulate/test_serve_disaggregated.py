@@ -17,7 +17,7 @@ from pipewave.published.cases import from_dict
 from pipewave.published.infer_pools import HEADROOM, MOST_GPUS, _choices, _prompt_s, matched
 from pipewave.published.published_parallelism import is_disaggregated
 from pipewave.simulate.disaggregated import HANDOVER_S, Disaggregated, Sender, Side, link_gbps, side_of
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE
@@ -93,18 +93,18 @@ def test_ranks_send_side_by_side() -> None:
     """A group waits for the rank that begins most prompts; parts of prompts begun before cost nothing more."""
     server = Server.of("DeepSeek-V3", "B200", Setup(dp=8, ep=8), 4096)
     work = [(0, 0, [(512, 0), (512, 0)])] + [(0, 0, [(512, 512)])] * 7
-    plain = server.table.together(work)
-    assert Sender(server.table, 0.1).together(work) - plain == pytest.approx(0.2)
+    plain = server.table.group_seconds(work)
+    assert Sender(server.table, 0.1).group_seconds(work) - plain == pytest.approx(0.2)
     assert Sender(server.table, 0.1).seconds(0, 0, [(512, 512)]) == server.table.seconds(0, 0, [(512, 512)])
 
 
 def test_a_scheduler_ahead_hands_prompts_on_once_the_next_step_is_launched() -> None:
     """All but the last wait for that share of a step more; alone, none waits."""
-    (plain, step_s), (late, _) = _at_once(4), _at_once(4, late=1.0)
+    (plain, step_s), (late, _) = _at_once(4), _at_once(4, handoff_delay_share=1.0)
     assert np.subtract(late, plain) == pytest.approx([step_s, step_s, step_s, 0.0], abs=0.02)
-    (half, _) = _at_once(4, late=0.5)
+    (half, _) = _at_once(4, handoff_delay_share=0.5)
     assert np.subtract(half, plain)[0] == pytest.approx(0.5 * step_s, abs=0.02)
-    assert _at_once(1, late=1.0) == _at_once(1)
+    assert _at_once(1, handoff_delay_share=1.0) == _at_once(1)
 
 
 def test_each_side_has_its_own_split() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipewave.errors import DoesNotFit
-from pipewave.simulate.limits import Limits
+from pipewave.simulate.kv_budget import KvBudget
+from pipewave.simulate.policies import VllmPolicy
 from pipewave.simulate.replica import Replica
 from pipewave.simulate.report import Sla, summary
-from pipewave.simulate.simulate import Pool, Record, Simulation
+from pipewave.simulate.simulation import Pool, Record, Simulation
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import Front
 
@@ -46,7 +47,7 @@ class Request:
         return self.prompt + self.made
 
 
-def plain_vllm(traffic: Traffic, limits: Limits) -> tuple[list[float], list[float]]:
+def plain_vllm(traffic: Traffic, policy: VllmPolicy, kv: KvBudget) -> tuple[list[float], list[float]]:
     """vLLM's scheduler written per request: running first, newest preempted, then waiting in order."""
     toy, now = Toy(), 0.0
     size = len(traffic)
@@ -65,10 +66,10 @@ def plain_vllm(traffic: Traffic, limits: Limits) -> tuple[list[float], list[floa
         if not running and not waiting:
             now = float(traffic.arrival_s[arrivals[0].index])
             arrive()
-        room, preempted = limits.tokens, False
+        room, preempted = policy.max_batched_tokens, False
         work: dict[int, int] = {}
         decoding = [r for r in running if r.decodes]
-        while sum(r.cached % limits.page_size == 0 for r in decoding) > limits.pages - sum(pages.values()):
+        while sum(r.cached % kv.page_size == 0 for r in decoding) > kv.pages - sum(pages.values()):
             victim = running.pop()
             pages.pop(victim.index)
             victim.cached, victim.decodes = 0, False
@@ -76,7 +77,7 @@ def plain_vllm(traffic: Traffic, limits: Limits) -> tuple[list[float], list[floa
             waiting.insert(0, victim)
             preempted = True
         for r in decoding:
-            pages[r.index] += r.cached % limits.page_size == 0
+            pages[r.index] += r.cached % kv.page_size == 0
             work[r.index] = 1
         room -= len(decoding)
         if not preempted:
@@ -84,14 +85,14 @@ def plain_vllm(traffic: Traffic, limits: Limits) -> tuple[list[float], list[floa
                 if r not in decoding and room > 0:
                     work[r.index] = min(r.goal - r.cached, room)
                     room -= work[r.index]
-            while waiting and room > 0 and len(running) < limits.requests:
+            while waiting and room > 0 and len(running) < policy.max_requests:
                 r = waiting[0]
                 # decoding requests have taken their pages already; the engine counts them when the step ends
-                taken = sum(pages.values()) - sum(x.cached % limits.page_size == 0 for x in decoding)
-                if -(-r.goal // limits.page_size) > limits.pages - taken:
+                taken = sum(pages.values()) - sum(x.cached % kv.page_size == 0 for x in decoding)
+                if -(-r.goal // kv.page_size) > kv.pages - taken:
                     break
                 running.append(waiting.pop(0))
-                pages[r.index] = -(-r.goal // limits.page_size)
+                pages[r.index] = -(-r.goal // kv.page_size)
                 work[r.index] = min(r.goal, room)
                 room -= work[r.index]
         cached = sum(r.cached + 1 for r in decoding)
@@ -120,12 +121,15 @@ def traffic_of(requests: list[tuple[int, int, int]], **more: Any) -> Traffic:
 requests = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 40), st.integers(1, 20)), min_size=1, max_size=14)
 
 
+Limits = tuple[VllmPolicy, KvBudget]
+
+
 def limits(pages: int = 16, mixed: bool = True, page_size: int = 4, tokens: int = 24, most: int = 6) -> Limits:
-    return Limits(tokens, most, pages, page_size, mixed)
+    return VllmPolicy(tokens, most, mixes_phases=mixed), KvBudget(pages, page_size)
 
 
 def simulate(traffic: Traffic, limit: Limits, **more: Any) -> tuple[Simulation, Record]:
-    simulation = Simulation(traffic, Pool(Toy(), limit), **more)  # type: ignore[arg-type]
+    simulation = Simulation(traffic, Pool(Toy(), *limit), **more)  # type: ignore[arg-type]
     return simulation, simulation.run()
 
 
@@ -134,7 +138,7 @@ def simulate(traffic: Traffic, limit: Limits, **more: Any) -> tuple[Simulation, 
 def test_same_times_as_the_plain_scheduler(drawn: list[tuple[int, int, int]], pages: int) -> None:
     # Arrivals off the step grid, so that "at the same instant" has one meaning.
     traffic = traffic_of([(gap + 0.123456, prompt, output) for gap, prompt, output in drawn])
-    first, done = plain_vllm(traffic, limits(pages))
+    first, done = plain_vllm(traffic, *limits(pages))
     _, record = simulate(traffic, limits(pages))
     assert record.first_s == pytest.approx(first, rel=1e-9)
     assert record.done_s == pytest.approx(done, rel=1e-9)
@@ -148,7 +152,8 @@ def test_stretches_of_steps_are_the_steps_one_by_one(
     traffic = traffic_of(
         [(gap + 0.123456, prompt, output) for gap, prompt, output in drawn], concurrency=flight or None
     )
-    pool = Pool(Toy(), limits(pages, mixed), overlaps=overlaps, interval=interval)  # type: ignore[arg-type]
+    policy, kv = limits(pages, mixed)
+    pool = Pool(Toy(), replace(policy, overlaps=overlaps, recv_interval=interval), kv)  # type: ignore[arg-type]
     front = Front(request_us=0.2e6, stream_us=0.4e6, transit_us=0.3e6, variation=0.5, jitter=0.1)
     one, other = (Simulation(traffic, pool, keep_steps=keep, front=front).run() for keep in (True, False))
     assert other.first_s == pytest.approx(one.first_s, rel=1e-9)
@@ -164,7 +169,7 @@ def test_everything_is_served_and_given_back(
     limit = limits(pages * 4, mixed, page_size)
     simulation, record = simulate(traffic, limit)
     replica = simulation.front[0]
-    assert replica.free == limit.pages
+    assert replica.free == limit[1].pages
     assert (replica.decoding, replica.cached, replica.running) == (0, 0, 0)
     assert not any(replica.opens)
     assert np.all(record.arrival_s <= record.first_s)
@@ -174,14 +179,16 @@ def test_everything_is_served_and_given_back(
     if not record.preemptions:
         assert decoded == int((traffic.output_len - 1).sum())
         assert prompts == int(traffic.input_len.sum())
-    assert all(step.decoding + sum(p[1] for p in step.pieces) <= limit.tokens for _, step in record.steps)
+    assert all(
+        step.decoding + sum(p[1] for p in step.pieces) <= limit[0].max_batched_tokens for _, step in record.steps
+    )
 
 
 @settings(max_examples=100, deadline=None)
 @given(requests)
 def test_disaggregated_engines_serve_everything(drawn: list[tuple[int, int, int]]) -> None:
     traffic = traffic_of(drawn)
-    pool = Pool(Toy(), limits(400))  # type: ignore[arg-type]
+    pool = Pool(Toy(), *limits(400))  # type: ignore[arg-type]
     simulation = Simulation(traffic, pool, decode=pool, transfer_s=lambda tokens: 0.5)
     record = simulation.run()
     assert not np.isnan(record.done_s).any()
@@ -218,7 +225,7 @@ def test_a_request_larger_than_the_cache_is_an_error() -> None:
 
 def test_more_engines_finish_sooner() -> None:
     traffic = traffic_of([(0, 20, 10)] * 40)
-    times = [Simulation(traffic, Pool(Toy(), limits(400), n)).run().done_s.max() for n in (1, 2, 4)]  # type: ignore[arg-type]
+    times = [Simulation(traffic, Pool(Toy(), *limits(400), n)).run().done_s.max() for n in (1, 2, 4)]  # type: ignore[arg-type]
     assert times[0] > times[1] > times[2]
 
 
@@ -233,4 +240,4 @@ def test_summary_counts_what_meets_the_limits() -> None:
 
 
 def test_an_idle_engine_says_so() -> None:
-    assert Replica(Toy(), limits(), traffic_of([(0, 1, 1)])).idle  # type: ignore[arg-type]
+    assert Replica(Toy(), *limits(), traffic_of([(0, 1, 1)])).idle  # type: ignore[arg-type]

@@ -11,10 +11,9 @@ import pytest
 from pipewave.errors import BadInput
 from pipewave.models.expert_parallel import Balance, balance_of
 from pipewave.models.kernels import Batch
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.server_command import read
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.together import group_seconds
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.front import INSIDE
 
@@ -42,7 +41,7 @@ def test_a_table_of_ranks_reads_what_a_step_is_predicted(two_batch: bool) -> Non
         (Batch.of([2048] * 2, [2048] * 2), (0, 0, [(2048, 0), (2048, 0)])),
     ):
         step = float(server.runner.steps([replace(batch, padded=None)]).total_us[0]) * 1e-6
-        assert group_seconds(server.table, [work] * 16) == pytest.approx(step, rel=0.05)
+        assert server.table.group_seconds([work] * 16) == pytest.approx(step, rel=0.05)
 
 
 def test_skewed_experts_slow_a_server_and_copies_mend_it() -> None:

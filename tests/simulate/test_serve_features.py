@@ -18,7 +18,7 @@ from pipewave.planning.launch import pools
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.simulate import estimate
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.front import INSIDE

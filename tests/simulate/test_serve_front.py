@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pipewave.published.answers import answer, client, setup_of
 from pipewave.published.cases import from_dict
 from pipewave.published.recipes import Recipe, Requests, assumed_version, find, release_after, releases
-from pipewave.simulate.front import Desk
-from pipewave.simulate.inbox import Inbox
-from pipewave.simulate.limits import Limits
+from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox
+from pipewave.simulate.kv_budget import KvBudget
+from pipewave.simulate.policies import SchedulingPolicy, SglangPolicy, TrtllmPolicy, VllmPolicy
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.simulate import Pool, Record, Simulation
+from pipewave.simulate.simulation import Pool, Record, Simulation
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.front import INSIDE, Front
@@ -38,16 +38,15 @@ class Toy:
         return lambda cached: 0.010
 
 
-def ran(traffic: Traffic, limits: Limits, *, front: Front = INSIDE, **looks: object) -> Record:
-    return Simulation(traffic, Pool(Toy(), limits, **looks), front=front).run()  # type: ignore[arg-type]
+PLAIN = VllmPolicy(2048, 256)
 
 
-def limits(**more: object) -> Limits:
-    return Limits(**({"tokens": 2048, "requests": 256, "pages": 100_000, "page_size": 16, "mixed": True} | more))  # type: ignore[arg-type]
+def ran(traffic: Traffic, policy: SchedulingPolicy = PLAIN, *, front: Front = INSIDE, pages: int = 100_000) -> Record:
+    return Simulation(traffic, Pool(Toy(), policy, KvBudget(pages, 16)), front=front).run()  # type: ignore[arg-type]
 
 
 def test_a_desk_serves_in_order_and_never_before_a_request_came() -> None:
-    desk, rng = Desk(Front(request_us=2000.0, token_us=1.0, variation=1.0)), np.random.default_rng(0)
+    desk, rng = FrontendQueue(Front(request_us=2000.0, token_us=1.0, variation=1.0)), np.random.default_rng(0)
     sent = np.cumsum(rng.exponential(0.002, 500))
     reached = [desk.enter(float(now), 100) for now in sent]
     assert (np.diff(reached) > 0).all()
@@ -55,7 +54,7 @@ def test_a_desk_serves_in_order_and_never_before_a_request_came() -> None:
 
 
 def test_service_times_keep_their_mean() -> None:
-    desk = Desk(Front(request_us=2000.0, variation=1.0))
+    desk = FrontendQueue(Front(request_us=2000.0, variation=1.0))
     assert desk.enter(0.0, 0) > 0
     for _ in range(4092):
         last = desk.enter(0.0, 0)
@@ -63,26 +62,26 @@ def test_service_times_keep_their_mean() -> None:
 
 
 def test_nothing_stands_before_an_engine_called_from_its_own_process() -> None:
-    desk = Desk(INSIDE)
+    desk = FrontendQueue(INSIDE)
     assert desk.enter(3.0, 10_000) == 3.0
     assert desk.leave(4.0, 500) == 4.0
 
 
 def test_many_tiny_chats_are_limited_by_the_front_end() -> None:
     traffic = synthetic(400, input_len=64, output_len=2, concurrency=200)
-    record = ran(traffic, limits(), front=SLOW)
+    record = ran(traffic, front=SLOW)
     assert 400 / record.done_s.max() == pytest.approx(1e6 / SLOW.request_us, rel=0.02)
 
 
 def test_a_slower_front_end_never_serves_sooner() -> None:
     traffic = synthetic(100, input_len=300, output_len=20, concurrency=8)
-    ends = [ran(traffic, limits(), front=Front(request_us=us)).done_s.max() for us in (0.0, 1e3, 1e4, 1e5)]
+    ends = [ran(traffic, front=Front(request_us=us)).done_s.max() for us in (0.0, 1e3, 1e4, 1e5)]
     assert ends == sorted(ends)
 
 
 def test_a_scheduler_that_overlaps_sees_a_request_one_step_later() -> None:
     traffic = Traffic(np.array([0.0, 0.035]), np.array([100, 100]), np.array([20, 20]))
-    wait = {flag: (record := ran(traffic, limits(), overlaps=flag)).first_s[1] - record.arrival_s[1] for flag in (False, True)}  # fmt: skip
+    wait = {flag: (record := ran(traffic, replace(PLAIN, overlaps=flag))).first_s[1] - record.arrival_s[1] for flag in (False, True)}  # fmt: skip
     assert wait[True] - wait[False] == pytest.approx(0.010, abs=1e-9)
 
 
@@ -92,12 +91,12 @@ def test_an_interval_between_looks_delays_first_tokens_by_half_of_it() -> None:
     times = np.concatenate(([0.0], 1.0 + np.cumsum(rng.uniform(0.8, 1.2, 150))))
     outputs = np.array([20_000] + [2] * 150)
     traffic = Traffic(times, np.full(151, 100), outputs)
-    first = {n: float((r := ran(traffic, limits(), interval=n)).first_s[1:].mean() - r.arrival_s[1:].mean()) for n in (1, 31)}  # fmt: skip
+    first = {n: float((r := ran(traffic, replace(PLAIN, recv_interval=n))).first_s[1:].mean() - r.arrival_s[1:].mean()) for n in (1, 31)}  # fmt: skip
     assert first[31] - first[1] == pytest.approx(0.150, rel=0.15)
 
 
 def test_an_inbox_gives_every_request_once_and_in_order() -> None:
-    inbox = Inbox(overlaps=True)
+    inbox = RequestInbox(overlaps=True)
     for request in range(5):
         inbox.put(0.1 * request, request)
     assert inbox.take(0.5, 0.25, idle=False) == [0, 1, 2]
@@ -108,7 +107,7 @@ def test_an_inbox_gives_every_request_once_and_in_order() -> None:
 
 def test_prompts_that_are_not_cut_run_whole() -> None:
     traffic = synthetic(60, input_len=900, output_len=30, concurrency=12)
-    record = ran(traffic, limits(chunks=False))
+    record = ran(traffic, replace(PLAIN, chunked_prefill=False))
     assert {tokens for _, step in record.steps for _, tokens, _ in step.pieces} == {900}
     assert {before for _, step in record.steps for *_, before in step.pieces} == {0}
 
@@ -116,7 +115,7 @@ def test_prompts_that_are_not_cut_run_whole() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_reserved_outputs_bound_preemption(share: float) -> None:
     traffic = synthetic(80, input_len=200, output_len=200, concurrency=40)
-    record = ran(traffic, limits(pages=200, reserve=share, reserve_least=share))
+    record = ran(traffic, SglangPolicy(2048, 256, output_reserve=(share, share)), pages=200)
     assert np.isfinite(record.done_s).all()
     assert (record.preemptions == 0) if share == 1.0 else True
     if share == 0.0:
@@ -246,8 +245,9 @@ def test_releases_are_listed_in_their_order() -> None:
 @given(st.integers(2, 12), st.integers(0, 30), st.floats(0.0, 1.0))
 def test_prompts_that_wait_for_company_come_later_and_all_come(flight: int, steps: int, share: float) -> None:
     traffic = synthetic(4 * flight, input_len=10, output_len=20, concurrency=flight, spread=0.3)
-    limit = Limits(40, 64, 1000, 4, True, chunks=False, wait_steps=steps, wait_share=share)
-    plain, waits = (Simulation(traffic, Pool(Toy(), one)).run() for one in (replace(limit, wait_steps=0), limit))  # type: ignore[arg-type]
+    policy = TrtllmPolicy(40, 64, chunked_prefill=False, wait_steps=steps, wait_share=share)
+    pools = (Pool(Toy(), one, KvBudget(1000, 4)) for one in (replace(policy, wait_steps=0), policy))  # type: ignore[arg-type]
+    plain, waits = (Simulation(traffic, pool).run() for pool in pools)
     assert np.isfinite(waits.done_s).all()
     if not steps:
         assert np.array_equal(plain.first_s, waits.first_s)
@@ -293,7 +293,7 @@ def test_tokens_of_long_answers_cost_a_front_end_more() -> None:
     assert short.sent == pytest.approx(49.5)
     assert long.sent == pytest.approx(949.5)
     for traffic in (short, long):
-        record = ran(traffic, limits(), front=Setup(front=front).streaming(traffic.sent))
+        record = ran(traffic, front=Setup(front=front).streaming(traffic.sent))
         each_us = 1e6 * record.done_s.max() / traffic.output_len.sum()
         assert each_us == pytest.approx(1000 + traffic.sent, rel=0.05)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipewave.errors import BadInput
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.front import of

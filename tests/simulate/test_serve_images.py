@@ -10,7 +10,7 @@ import pytest
 
 from pipewave.errors import BadInput
 from pipewave.models import load
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import Traffic

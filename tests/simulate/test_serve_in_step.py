@@ -8,7 +8,7 @@ import pytest
 
 import pipewave as pw
 from pipewave.cli import build
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.front import INSIDE, of

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from pipewave.errors import BadInput, DoesNotFit
-from pipewave.simulate.over_time import over_time
-from pipewave.simulate.run import Server, with_interval
+from pipewave.simulate.latency_breakdown import WAITING, latency_breakdown
+from pipewave.simulate.run_window import middle, over_time, summary_of
+from pipewave.simulate.server import Server, with_interval
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.simulate import Record, Simulation
-from pipewave.simulate.steady import middle, summary_of
+from pipewave.simulate.simulation import Record, Simulation
 from pipewave.simulate.traffic import Traffic, synthetic
-from pipewave.simulate.where import WAITING, where
 
 CLOSED = synthetic(120, input_len=600, output_len=60, concurrency=16, spread=0.5)
 OPEN = synthetic(120, input_len=600, output_len=60, rate=30.0, spread=0.5)
@@ -46,7 +45,7 @@ def test_stretches_add_up_to_the_run(traffic: Traffic, setup: dict[str, int]) ->
 def test_pages_are_those_of_the_tokens_held() -> None:
     """A step holds pages for its requests' tokens, at most one page a request more."""
     found = record(CLOSED)
-    size = server().limits.page_size
+    size = server().kv.page_size
     for _, step in found.steps:
         if step.decoding and not step.pieces:
             assert step.cached / size - step.decoding <= step.pages <= step.cached / size + step.decoding
@@ -69,11 +68,11 @@ CLOSED_SMALL = synthetic(48, input_len=64, output_len=8, concurrency=16)
 @pytest.mark.parametrize("traffic", [CLOSED, OPEN])
 def test_parts_are_the_means(traffic: Traffic) -> None:
     found = record(traffic, max_num_seqs=8)
-    parts = where(server(max_num_seqs=8), found, traffic)
+    parts = latency_breakdown(server(max_num_seqs=8), found, traffic)
     summary = summary_of(found, traffic, 1)
     for name in ("ttft", "tpot"):
         assert sum(parts[f"{name}_ms"].values()) == pytest.approx(summary[f"{name}_mean_ms"], rel=1e-3)
-    alone = where(server(), record(synthetic(3, input_len=64, output_len=8, concurrency=1)), CLOSED_FEW)
+    alone = latency_breakdown(server(), record(synthetic(3, input_len=64, output_len=8, concurrency=1)), CLOSED_FEW)
     assert WAITING not in alone["ttft_ms"]  # nobody before it
 
 
@@ -113,7 +112,7 @@ def test_traffic_of_more_requests_than_a_run_may_have_is_refused_before_it_is_dr
 
 def test_a_request_that_fits_no_cache_is_refused_before_a_step_is_run() -> None:
     one = server()
-    room = one.limits.pages * one.limits.page_size
+    room = one.kv.pages * one.kv.page_size
     fits, too_long = (synthetic(1, input_len=room - 10, output_len=size) for size in (11, 12))
     one.record(fits)
     pool = one.pool(1)
@@ -128,7 +127,7 @@ def test_a_cache_on_its_way_keeps_the_first_token_waiting(monkeypatch: pytest.Mo
     for more in (0.0, 0.05):
         monkeypatch.setattr(Server, "transfer_s", lambda self, tokens, more=more: real(self, tokens) + more)
         seen = record(traffic, prefill=1, decode=1)
-        found.append((seen, where(apart, seen, traffic)))
+        found.append((seen, latency_breakdown(apart, seen, traffic)))
     (before, parts), (after, later) = found
     assert later["ttft_ms"]["cache_transfer"] - parts["ttft_ms"]["cache_transfer"] == pytest.approx(50, abs=0.1)
     assert (after.first_s - after.arrival_s).mean() > (before.first_s - before.arrival_s).mean() + 0.03

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
-from pipewave.simulate.limits import Limits
-from pipewave.simulate.prefix import PrefixCache
+from pipewave.simulate.kv_budget import KvBudget
+from pipewave.simulate.policies import VllmPolicy
+from pipewave.simulate.prefix_cache import PrefixCache
 from pipewave.simulate.replica import Replica
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic, read_trace
 
@@ -80,7 +81,7 @@ def _plain(traffic: Traffic, capacity: int) -> list[int]:
 def test_one_at_a_time_is_a_plain_lru(prompts: list[list[int]]) -> None:
     """Outputs of one token: a request is gone when its prompt is; 12 pages, of which prompts leave what they need."""
     traffic = _traffic(prompts, [1] * len(prompts))
-    replica = Replica(Toy(), Limits(1 << 12, 1, 1 << 20, 16, mixed=True), traffic)
+    replica = Replica(Toy(), VllmPolicy(1 << 12, 1), KvBudget(1 << 20, 16), traffic)
     found = []
     for request in range(len(prompts)):
         replica.waiting.append(request)
@@ -98,7 +99,7 @@ def test_one_at_a_time_is_a_plain_lru(prompts: list[list[int]]) -> None:
 def test_pages_are_neither_lost_nor_made(prompts: list[list[int]], pages: int, output: int) -> None:
     """Shared blocks count once while several run, and everything is free in the end; preemption included."""
     traffic = _traffic(prompts, [output] * len(prompts))
-    replica = Replica(Toy(), Limits(256, 8, pages + 3, 16, mixed=True), traffic)
+    replica = Replica(Toy(), VllmPolicy(256, 8), KvBudget(pages + 3, 16), traffic)
     replica.waiting.extend(range(len(prompts)))
     done: list[int] = []
     while not replica.idle:

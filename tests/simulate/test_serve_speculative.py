@@ -15,10 +15,10 @@ from pipewave.models.lora_and_drafts import draft_bytes, drafter
 from pipewave.published.answers import answer, setup_of
 from pipewave.published.cases import from_dict
 from pipewave.simulate.drafting import Drafted, Drafter, pays_until
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative, of
-from pipewave.simulate.table import StepTable
+from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.acceptance import acceptance_range
 from pipewave.step import Runner, find_engine
@@ -143,7 +143,7 @@ def test_a_scheduler_that_looks_every_few_steps_sees_as_many_tokens_as_they_make
     drafted, plain = (
         Server.of(LLAMA, "H200", Setup(engine="sglang", recv_interval=10, speculative=one), 2048) for one in (how, None)
     )
-    assert (drafted.pool(1).interval, plain.pool(1).interval) == (40, 10)
+    assert (drafted.policy.recv_interval, plain.policy.recv_interval) == (40, 10)
 
 
 def test_a_plain_simulator_that_draws_every_draft_agrees(runner: Runner) -> None:
@@ -240,9 +240,9 @@ def test_acceptance_is_open_where_it_is_not_given_and_the_more_the_more_tokens_a
 def test_an_engine_that_cannot_schedule_beside_steps_that_draft_pays_for_every_request() -> None:
     """SGLang before its overlapped worker for speculation; later versions, and steps without drafts, go on as ever."""
     before, after = find_engine("sglang:0.5.9"), find_engine("sglang:0.5.14")
-    assert before.overlaps and not before.drafting().overlaps
+    assert before.scheduler.overlaps and not before.drafting().scheduler.overlaps
     assert before.drafting().each_request_us > before.each_request_us
-    assert after.drafting().overlaps
+    assert after.drafting().scheduler.overlaps
     case = CASE | {"engine": "sglang", "concurrency": 64, "requests": 128, "speculative": "mtp,tokens=2"}
     old, new = (answer(from_dict(case | {"version": version})) for version in ("0.5.9", "0.5.14"))
     plain_old, plain_new = (
@@ -254,11 +254,13 @@ def test_an_engine_that_cannot_schedule_beside_steps_that_draft_pays_for_every_r
 def test_sglang_runs_48_requests_at_most_while_it_drafts_unless_it_is_told() -> None:
     """`max_running_requests` of its versions; cases are launches that others published, which raise it."""
     drafts = Setup(engine="sglang:0.5.14", speculative=of("eagle3,tokens=3"))
-    assert drafts.program().max_requests == 48 < Setup(engine="sglang:0.5.14").program().max_requests
-    assert replace(drafts, max_num_seqs=200).program().max_requests == 200
+    assert (
+        drafts.program().scheduler.max_requests == 48 < Setup(engine="sglang:0.5.14").program().scheduler.max_requests
+    )
+    assert replace(drafts, max_num_seqs=200).program().scheduler.max_requests == 200
     case = from_dict(CASE | {"engine": "sglang", "speculative": "mtp"})
     setup, _ = setup_of(case, case.traffic())
-    assert setup.program().max_requests > 48
+    assert setup.program().scheduler.max_requests > 48
     assert find_engine("vllm").drafting() == find_engine("vllm")
 
 

@@ -13,12 +13,13 @@ from pipewave.errors import BadInput
 from pipewave.models import load
 from pipewave.models.attention_spec import Recurrent
 from pipewave.models.shard import state_bytes
-from pipewave.simulate.limits import Limits
+from pipewave.simulate.kv_budget import KvBudget
+from pipewave.simulate.policies import VllmPolicy
+from pipewave.simulate.prefix_cache import StateCheckpoint
 from pipewave.simulate.replica import Replica
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of as speculative_of
-from pipewave.simulate.states import Kept
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step.memory import GIB
 
@@ -41,10 +42,12 @@ def _traffic(prompts: list[Path], output: int = 1) -> Traffic:
     return Traffic(zeros, lengths, np.full(len(prompts), output), blocks=tuple(hashes), block_tokens=BLOCK)
 
 
-def _found(traffic: Traffic, kept: Kept | None, tokens: int, *, caches: bool = True, pages: int = 1 << 20) -> list[int]:
+def _found(
+    traffic: Traffic, kept: StateCheckpoint | None, tokens: int, *, caches: bool = True, pages: int = 1 << 20
+) -> list[int]:
     """Tokens that each prompt finds, one after the other."""
-    limits = Limits(tokens, 1, pages, BLOCK, mixed=True, kept=kept, caches=caches)
-    replica, found = Replica(Toy(), limits, traffic), {}
+    kv = KvBudget(pages, BLOCK, prefix_caching=caches, checkpoint=kept)
+    replica, found = Replica(Toy(), VllmPolicy(tokens, 1), kv, traffic), {}
     for request in range(len(traffic)):
         replica.waiting.append(request)
         while not replica.idle:
@@ -88,7 +91,7 @@ paths = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7).map(tuple),
 @given(paths, st.sampled_from(MODES), st.sampled_from([16, 32, 48]), st.sampled_from([48, 64, 112]))
 def test_hits_are_a_plain_simulators(prompts: list[Path], keeps: str, grain: int, budget: int) -> None:
     """Prompts that end with blocks, where a trace says all that tokens do."""
-    kept = Kept(keeps, grain, pages=1)
+    kept = StateCheckpoint(keeps, grain, pages=1)
     assert _found(_traffic(prompts), kept, budget) == _plain(prompts, keeps, grain, budget)
 
 
@@ -97,7 +100,7 @@ def test_hits_are_a_plain_simulators(prompts: list[Path], keeps: str, grain: int
 def test_a_hit_never_exceeds_that_of_keys_and_values(prompts: list[Path], keeps: str, room: int, own: bool) -> None:
     """Nor does it with little room, for pages or for states."""
     traffic = _traffic(prompts)
-    kept = Kept(keeps, 32, slots=room % 7 + 1) if own else Kept(keeps, 32, pages=2)
+    kept = StateCheckpoint(keeps, 32, slots=room % 7 + 1) if own else StateCheckpoint(keeps, 32, pages=2)
     pages = 12 + room
     bounded, whole = _found(traffic, kept, 64, pages=pages), _found(traffic, None, 64, pages=1 << 20)
     assert all(mine <= theirs for mine, theirs in zip(bounded, whole, strict=True))
@@ -113,8 +116,8 @@ def test_pages_of_states_are_neither_lost_nor_made(
     that decode may open a page each beyond what is free, as without states."""
     traffic = _traffic(prompts, output)
     pages = 10 + each + more
-    limits = Limits(112, 8, pages, BLOCK, mixed=True, state_pages=each, kept=Kept(keeps, 32, pages=each))
-    replica = Replica(Toy(), limits, traffic)
+    kv = KvBudget(pages, BLOCK, state_pages=each, checkpoint=StateCheckpoint(keeps, 32, pages=each))
+    replica = Replica(Toy(), VllmPolicy(112, 8), kv, traffic)
     replica.waiting.extend(range(len(prompts)))
     done: list[int] = []
     while not replica.idle:
@@ -131,7 +134,7 @@ def test_a_prompt_that_goes_on_uses_a_state_in_its_last_block() -> None:
     """A turn of 40 tokens ends inside its third block: a longer prompt with the first two goes on from it, another of
     the same length does not."""
     blocks = ((0, 1, 2), (0, 1, 3, 4), (0, 1, 5))
-    kept = Kept("ends", 1, pages=1)
+    kept = StateCheckpoint("ends", 1, pages=1)
     for second, found in ((1, 32), (2, 0)):
         lengths = np.array([40, (40, 56, 40)[second]])
         two = Traffic(np.zeros(2), lengths, np.ones(2, int), blocks=(blocks[0], blocks[second]), block_tokens=BLOCK)
@@ -142,7 +145,7 @@ def test_the_state_pool_gives_up_what_was_used_longest_ago() -> None:
     """Two slots: of three prompts the first one's state is gone, its keys and values are not."""
     first, second, third = (1, 2, 3, 4), (5, 6, 7, 8), (9, 10, 11, 12)
     prompts = [first, second, third, (*third, 0), (*first, 0)]
-    roomy, tight = Kept("ends", 1, slots=6), Kept("ends", 1, slots=2)
+    roomy, tight = StateCheckpoint("ends", 1, slots=6), StateCheckpoint("ends", 1, slots=2)
     assert _found(_traffic(prompts), roomy, 1024)[3:] == [64, 64]
     assert _found(_traffic(prompts), tight, 1024)[3:] == [64, 0]
 
@@ -155,12 +158,12 @@ def test_a_stated_prefix_reaches_the_last_state(keeps: str, stated: int, parting
     """3,000 tokens are cached. Where prompts part behind them, steps and ends keep only states of whole steps."""
     traffic = synthetic(4, input_len=4000, output_len=2)
     said, shared = traffic.with_prefix(0.75), traffic.with_prefix_tokens(3000)
-    limits = Limits(8192, 8, 1 << 20, 16, mixed=True, kept=Kept(keeps, 1056))
-    assert Replica(Toy(), limits, said).found == [stated] * 4
-    assert Replica(Toy(), limits, shared).found == [0, *[parting] * 3]
-    small = Limits(2500, 8, 1 << 20, 16, mixed=True, kept=Kept(keeps, 1056))
+    limits = VllmPolicy(8192, 8), KvBudget(1 << 20, 16, checkpoint=StateCheckpoint(keeps, 1056))
+    assert Replica(Toy(), *limits, said).found == [stated] * 4
+    assert Replica(Toy(), *limits, shared).found == [0, *[parting] * 3]
+    small = VllmPolicy(2500, 8), limits[1]
     ends = {"ends": 2500}.get(keeps, 2112)
-    assert Replica(Toy(), small, shared).found == [0, *[ends] * 3]
+    assert Replica(Toy(), *small, shared).found == [0, *[ends] * 3]
 
 
 def _server(model: str, engine: str, longest: int = 8192, **more: object) -> Server:
@@ -176,9 +179,9 @@ def _server(model: str, engine: str, longest: int = 8192, **more: object) -> Ser
 )
 def test_a_block_of_attention_holds_a_state(model: str, tp: int, tokens: int) -> None:
     server = Server.of(model, "H200", Setup(engine="vllm:0.22.1", tp=tp, prefix_cache=True), 8192)
-    kept = server.limits.kept
+    kept = server.kv.checkpoint
     assert kept is not None
-    assert (kept.keeps, kept.tokens) == ("steps", tokens)
+    assert (kept.place, kept.tokens) == ("steps", tokens)
     recurrent = next(m for layer in load(model).layers for m in layer.mixers if isinstance(m, Recurrent))
     state = recurrent.state_bytes(tp, server.runner.deployment.state_width)
     assert tokens * 2 * 2 // tp * 256 * 2 / state == pytest.approx({1056: 1.0076, 544: 1.0149}[tokens], abs=1e-3)
@@ -203,9 +206,9 @@ def test_versions_keep_states_as_their_sources_say(
     model: str, engine: str, asked: bool | None, keeps: str | None
 ) -> None:
     server = _server(model, engine, 16384, prefix_cache=asked)
-    assert (server.limits.kept.keeps if server.limits.kept else None) == keeps
-    assert server.limits.caches == (keeps is not None)
-    assert _server("Llama-3.1-8B", engine).limits.caches
+    assert (server.kv.checkpoint.place if server.kv.checkpoint else None) == keeps
+    assert server.kv.prefix_caching == (keeps is not None)
+    assert _server("Llama-3.1-8B", engine).kv.prefix_caching
     traffic = synthetic(8, input_len=16000, output_len=2, concurrency=1).with_prefix(0.9)
     answer = server.run(traffic).answer
     assert (answer["prefix_found_share"] > 0) == (keeps is not None)
@@ -218,7 +221,7 @@ def test_sglang_waits_for_each_step_while_it_keeps_ends() -> None:
     assert _server("Qwen3-Next-80B-A3B", "sglang:0.5.9", prefix_cache=False).runner.engine.scheduler.overlaps
     assert _server("Llama-3.1-8B", "sglang:0.5.9").runner.engine.scheduler.overlaps
     drafting = _server("Qwen3-Next-80B-A3B", "sglang:0.5.9", speculative=speculative_of("method=mtp,tokens=2"))
-    assert drafting.limits.kept is None  # no radix cache while it drafts
+    assert drafting.kv.checkpoint is None  # no radix cache while it drafts
 
 
 def test_states_take_their_room_whatever_a_requests_length() -> None:
@@ -226,13 +229,14 @@ def test_states_take_their_room_whatever_a_requests_length() -> None:
     vllm, sglang = _server("Qwen3-Next-80B-A3B", "vllm"), _server("Qwen3-Next-80B-A3B", "sglang:0.5.14")
     model, split = vllm.runner.deployment.model, vllm.runner.deployment.parallel
     state = state_bytes(model, split, 2)  # in 16 bits there, in 32 under SGLang
-    page = (vllm.memory.kv * GIB) / vllm.limits.pages
-    assert vllm.limits.state_pages == math.ceil(state / page)
+    page = (vllm.memory.kv * GIB) / vllm.kv.pages
+    assert vllm.kv.state_pages == math.ceil(state / page)
     pool = sglang.memory.kv * 0.9 / 1.9 * GIB
     assert sglang.memory.state_pool * GIB == pytest.approx(pool, rel=1e-3)
-    assert sglang.limits.requests == int(sglang.memory.state_pool * GIB / state_bytes(model, split)) // 5
+    assert sglang.policy.max_requests == int(sglang.memory.state_pool * GIB / state_bytes(model, split)) // 5
     assert (
-        _server("Qwen3-Next-80B-A3B", "sglang:0.5.14", prefix_cache=False).limits.requests > 4 * sglang.limits.requests
+        _server("Qwen3-Next-80B-A3B", "sglang:0.5.14", prefix_cache=False).policy.max_requests
+        > 4 * sglang.policy.max_requests
     )
 
 
@@ -240,17 +244,17 @@ def test_drafts_keep_a_state_after_every_token() -> None:
     """vLLM: one state a drafted token and one; SGLang: as many as it verifies, for every request that may run."""
     how = speculative_of("method=mtp,tokens=3,acceptance=0.7")
     plain, drafted = (_server("Qwen3-Next-80B-A3B", "vllm", speculative=each) for each in (None, how))
-    page = [each.memory.kv * GIB / each.limits.pages for each in (plain, drafted)]
-    assert drafted.limits.state_pages * page[1] == pytest.approx(4 * plain.limits.state_pages * page[0], rel=0.02)
+    page = [each.memory.kv * GIB / each.kv.pages for each in (plain, drafted)]
+    assert drafted.kv.state_pages * page[1] == pytest.approx(4 * plain.kv.state_pages * page[0], rel=0.02)
     told: dict[str, object] = {"max_num_seqs": 1024}  # 48 where nothing is said
     one, more = (_server("Qwen3-Next-80B-A3B", "sglang:0.5.14", speculative=each, **told) for each in (None, how))
     shrunk = more.memory.state_pool / one.memory.state_pool
-    assert more.limits.requests == pytest.approx(one.limits.requests * shrunk * 5 / 9, abs=1)
-    assert more.limits.kept is not None
-    assert one.limits.kept is not None
-    assert more.limits.kept.slots == pytest.approx(one.limits.kept.slots * shrunk * 5 / 9, abs=1)
+    assert more.policy.max_requests == pytest.approx(one.policy.max_requests * shrunk * 5 / 9, abs=1)
+    assert more.kv.checkpoint is not None
+    assert one.kv.checkpoint is not None
+    assert more.kv.checkpoint.slots == pytest.approx(one.kv.checkpoint.slots * shrunk * 5 / 9, abs=1)
     looked_up = _server("Qwen3-Next-80B-A3B", "vllm", speculative=speculative_of("method=ngram,tokens=3"))
-    assert looked_up.limits.state_pages == pytest.approx(4 * plain.limits.state_pages, abs=4)
+    assert looked_up.kv.state_pages == pytest.approx(4 * plain.kv.state_pages, abs=4)
 
 
 def test_a_step_must_hold_a_block() -> None:

@@ -16,9 +16,9 @@ from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.simulate.replay import read_workload, replay
 from pipewave.simulate.report import Sla
-from pipewave.simulate.run import Server, with_interval
+from pipewave.simulate.server import Server, with_interval
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.table import StepTable
+from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import read_trace, synthetic
 from pipewave.simulate.workload import workload
 from pipewave.step import Runner, find_engine

@@ -9,7 +9,7 @@ from pipewave.planning import Question, Space, plan
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.simulate import estimate
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -178,7 +177,7 @@ def test_products_of_releases_not_read_pay_for_quantising() -> None:
 
 
 def test_an_engine_routes_what_does_not_say_how_it_is_routed_and_nothing_else() -> None:
-    engine = replace(find_engine("vllm:0.22.1"), routing="power_law_1.2")
+    engine = find_engine("vllm:0.22.1").what_if(routing="power_law_1.2")
     routings = (UNSAID, "power_law_1.2", "balanced")
     calls = [FusedMoe(256, experts=64, topk=6, hidden=2048, inter=1408, routing=routing) for routing in routings]
     unsaid, skewed, balanced = inside(calls, find("H200"), engine).found.latency_us

@@ -11,7 +11,7 @@ import pytest
 
 from pipewave.cli import build
 from pipewave.simulate.disaggregated import Disaggregated, Side
-from pipewave.simulate.run import Server, with_interval
+from pipewave.simulate.server import Server, with_interval
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from pipewave.simulate.traffic import synthetic

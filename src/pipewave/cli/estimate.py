@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from pipewave.cli.options import (
     Split,
     cache_word,
 )
-from pipewave.cli.streams import print_json, print_notes
+from pipewave.cli.streams import print_notes
 
 DECODE = "decode_step_ms"  # the part of a breakdown that an embedding has not
 
@@ -86,7 +87,7 @@ def replay_command(
 def _print(answer: Mapping[str, Any], as_json: bool, title: str) -> None:
     """An answer with intervals and a breakdown: as JSON, or as tables."""
     if as_json:
-        print_json(answer)
+        print(json.dumps({"schema_version": 1, **answer}))
         return
     from pipewave.cli.render import table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from pipewave.cli.options import (
     Ttft,
     cache_word,
 )
-from pipewave.cli.streams import print_json, print_notes
+from pipewave.cli.streams import print_notes
 from pipewave.errors import BadInput
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def plan_command(
         found = plan(spec, question, space, own_prices=_prices(price), executor=pool, progress=tell)
     answer = found.to_dict(rows, launch_as)
     if as_json:
-        print_json(answer)
+        print(json.dumps({"schema_version": 1, **answer}))
     else:
         _show(answer)
 

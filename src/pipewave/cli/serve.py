@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,14 +10,14 @@ from pipewave.cli.bars import waiting
 from pipewave.cli.command import Option
 from pipewave.cli.options import AsJson, Ignore, Split
 from pipewave.cli.serve_options import EngineOptions, Fleet, Limits, Pasted, Requests
-from pipewave.cli.streams import print_json, print_notes
+from pipewave.cli.streams import print_notes
 from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
     from pipewave.simulate.client_command import ClientLoad
     from pipewave.simulate.disaggregated import Disaggregated
-    from pipewave.simulate.run import Served, Server
+    from pipewave.simulate.server import Served, Server
     from pipewave.simulate.server_command import Deployed
     from pipewave.simulate.setup import Setup
 
@@ -34,7 +35,6 @@ def serve_command(
     gpu: Annotated[str | None, Option("--gpu", help="GPU name or spec file.")] = None,
     cases: Annotated[str | None, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None,
     out: Annotated[str, Option(help="Where answers to --cases go; - is standard output.")] = "-",
-    resume: Annotated[bool, Option("--resume", help="Of --cases: go on where an interrupted run stopped.")] = False,
     executor: Annotated[
         str | None, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
     ] = None,
@@ -56,7 +56,7 @@ def serve_command(
     if cases is not None:
         from pipewave.cli.serve_cases import answer_file
 
-        return answer_file(cases, out, executor, resume=resume)
+        return answer_file(cases, out, executor)
     deployed = pasted.deployed(engine.engine)
     gpu, load = _named("gpu", gpu), pasted.load()
     spec = _model(deployed.spec if deployed else _named("model", model), requests.osl, ignore)
@@ -66,9 +66,7 @@ def serve_command(
         served = _run(_server(spec, gpu, setup, fleet, traffic.longest), traffic, limits.sla(load), interval=interval)
     if trace_out:
         from pipewave.export.perfetto import write
-        from pipewave.files.whole import distinct
 
-        distinct(trace_out, requests.trace, model, gpu, field="trace_out")
         write(trace_out, served.record, served.traffic)
     _print(_with_notes(served, deployed, load), as_json)
     return 0
@@ -92,14 +90,14 @@ def _model(model: str | ModelSpec, output: int, ignore: list[str]) -> ModelSpec:
 def _server(spec: ModelSpec, gpu: str, setup: Setup, fleet: Fleet, longest: int) -> Server | Disaggregated:
     """One engine, or `prefill` and `decode` pools as the options say them."""
     from pipewave.simulate.disaggregated import Disaggregated
-    from pipewave.simulate.run import Server
+    from pipewave.simulate.server import Server
 
     pools = fleet.pools()
     return Disaggregated.of(spec, gpu, setup, pools, longest) if pools else Server.of(spec, gpu, setup, longest)
 
 
 def _run(server: Server | Disaggregated, traffic: Any, sla: Any, *, interval: bool) -> Served:
-    from pipewave.simulate.run import with_interval
+    from pipewave.simulate.server import with_interval
 
     return with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
 
@@ -113,7 +111,7 @@ def _with_notes(served: Served, *pasted: Deployed | ClientLoad | None) -> dict[s
 
 def _print(answer: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        print_json(answer)
+        print(json.dumps({"schema_version": 1, **answer}))
         return
     from pipewave.cli.render import facts, table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from pipewave.cli.options import (
     Split,
     cache_word,
 )
-from pipewave.cli.streams import print_json, print_notes
+from pipewave.cli.streams import print_notes
 
 
 def step_command(
@@ -54,7 +55,7 @@ def step_command(
     total = {side: float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}
     if as_json:
         figures = {f"{side}_us": us for side, us in total.items()}
-        print_json({**figures, "parts": rows, "notes": steps.notes})
+        print(json.dumps({"schema_version": 1, **figures, "parts": rows, "notes": steps.notes}))
         return
     from pipewave.cli.render import table
 

@@ -21,13 +21,15 @@ from pipewave.published.published_pools import launched
 from pipewave.published.recipes import Recipe, Requests, assumed_version, release_after
 from pipewave.published.recipes import find as recipe_of
 from pipewave.simulate.disaggregated import Disaggregated
+from pipewave.simulate.estimate import STEP_TOKENS, static_estimate
 from pipewave.simulate.interval import hull, sides
-from pipewave.simulate.room import traffic_notes
-from pipewave.simulate.run import Server
+from pipewave.simulate.kv_budget import traffic_notes
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.simulate import MOST_STEPS, Record
+from pipewave.simulate.simulation import MOST_STEPS, Record
 from pipewave.simulate.speculative import NONE, Speculative
 from pipewave.simulate.speculative import of as speculative_of
+from pipewave.simulate.static_batch import StaticBatch
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.engine import names_known_version, numbered
 from pipewave.software.front import INSIDE, Front
@@ -59,6 +61,8 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
     """
     traffic = case.traffic()
     setup, assumed = setup_of(case, traffic, front)
+    if _is_static(case):
+        return _static_answer(case, setup, traffic, assumed)
     pools, server = _pools(case, setup, traffic, assumed)
     traffic = _affordable(traffic, pools, assumed)
     together = _together(setup, server)
@@ -76,7 +80,36 @@ def answer(case: Case, front: Front | None = None) -> dict[str, Any]:
         **{name: round(value, DIGITS) for name, value in (seen | intervals).items()},
         "kv_tokens": server.memory.kv_tokens,
         "basis": {name: round(share, DIGITS) for name, share in server.table.basis.items()},
-        "notes": [*server.notes, *traffic_notes(server.runner, server.limits, traffic), *assumed, uncertain.note()],
+        "notes": [*server.notes, *traffic_notes(server.runner, server.kv, traffic), *assumed, uncertain.note()],
+    }
+
+
+def _is_static(case: Case) -> bool:
+    """Whether a case is a static batch of equal requests, as `estimate` answers it."""
+    alike = case.arrivals is None and not case.spread and not case.prefix_share
+    return case.mode == "estimate" and alike and not _disaggregated(case)
+
+
+def _static_answer(case: Case, setup: Setup, traffic: Traffic, assumed: list[str]) -> dict[str, Any]:
+    """What `estimate` says of the batch, in the names of a case's answer."""
+    budget = case.max_num_batched_tokens or STEP_TOKENS
+    batch = StaticBatch(len(traffic), int(traffic.input_len[0]), int(traffic.output_len[0]), budget)
+    gpu, given = find_gpu(case.gpu), version_given(case)
+    found = static_estimate(load(case.model), gpu, setup, batch, version_given=given)
+    tokens = 1e3 * float(traffic.output_len.sum())
+    times: dict[str, float] = {}
+    for side, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
+        ttft, tpot, e2e = (getattr(found, f"{name}_ms{side}") for name in ("prefill", "tpot", "e2e"))
+        times |= {f"ttft_ms{side}": ttft, f"tpot_ms{side}": tpot, f"e2e_ms{side}": e2e}
+        times[f"output_tokens_per_s{other}"] = tokens / e2e
+    times |= {"ttft_p99_ms": found.prefill_ms, "tpot_p99_ms": found.tpot_ms}
+    if case.osl is not None and batch.output_len == 1:  # nobody sees a time between tokens
+        times = {name: value for name, value in times.items() if not name.startswith("tpot")}
+    return {
+        **{name: round(value, DIGITS) for name, value in times.items()},
+        "kv_tokens": int(found.memory_gib["kv_tokens"]),
+        "basis": {name: round(share, DIGITS) for name, share in found.basis.items()},
+        "notes": [*found.notes, *assumed],
     }
 
 

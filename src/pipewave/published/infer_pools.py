@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pipewave.errors import BadInput, CannotShard, DoesNotFit
 from pipewave.models import ModelSpec, load
 from pipewave.simulate.disaggregated import Disaggregated, Side, routed
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic
 
@@ -125,7 +125,7 @@ def _room(server: Server, traffic: Traffic) -> int:
 
 def _fits(server: Server, traffic: Traffic) -> int:
     """The same of a rank."""
-    return max(min(server.memory.kv_tokens // max(_each(traffic), 1), server.limits.requests), 1)
+    return max(min(server.memory.kv_tokens // max(_each(traffic), 1), server.policy.max_requests), 1)
 
 
 def _each(traffic: Traffic) -> int:
@@ -140,13 +140,13 @@ def _token_s(server: Server, flight: int, traffic: Traffic) -> float:
     fits = max(min(alone, _fits(server, traffic)), 1)
     table = server.drafted or server.table
     work = (fits, fits * _each(traffic), ())
-    step = table.together([work] * ranks) if ranks > 1 else table.seconds(*work)
+    step = table.group_seconds([work] * ranks) if ranks > 1 else table.seconds(*work)
     return step * max(alone / fits, 1.0)
 
 
 def _prompt_s(server: Server, traffic: Traffic) -> float:
     """Seconds of a prefill engine for one prompt, in steps as full as the budget allows; a longer prompt is cut."""
-    length, budget = int(traffic.input_len.mean()), server.limits.tokens
+    length, budget = int(traffic.input_len.mean()), server.policy.max_batched_tokens
     if length <= budget:
         together = budget // length
         return server.table.seconds(0, 0, [(length, 0)] * together) / together

@@ -193,7 +193,7 @@ def send_ms(engine: str, fabric: str, ranks: str) -> float:
 
 
 @cache
-def late(engine: str, exchange: str = "") -> float:
+def handoff_delay_share(engine: str, exchange: str = "") -> float:
     """Share of a prefill engine's next step that passes before it sends the caches of the one before."""
     found = packaged.yaml(HANDOVER)["late"].get(engine, {})
     return float(found.get(exchange, found.get("other", 0.0)))

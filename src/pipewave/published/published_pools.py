@@ -15,9 +15,9 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.precision import NVFP4
 from pipewave.models.shard import ALONE
 from pipewave.models.spec import Layer
-from pipewave.published.public_launches import Engines, Launch, Wanted, handover_ms, late, near, send_ms
+from pipewave.published.public_launches import Engines, Launch, Wanted, handoff_delay_share, handover_ms, near, send_ms
 from pipewave.simulate.disaggregated import Disaggregated, routed
-from pipewave.simulate.run import Server
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of as speculative_of
 from pipewave.simulate.traffic import Traffic
@@ -60,19 +60,19 @@ def launched(
 
 def _pools(launch: Launch, gpu: str, engine: str, first: Server, then: Server) -> Disaggregated:
     """Prefill and decode engines as a launch joins them."""
-    way = _way(launch, gpu)
+    fabric = _fabric(launch, gpu)
     return Disaggregated(
         first,
         then,
         (launch.prefill.workers, launch.decode.workers),
-        way=way,
+        fabric=fabric,
         handover_s=1e-3 * handover_ms(engine),
-        send_s=1e-3 * send_ms(engine, *way),
-        late=late(engine, first.setup.exchange or ""),
+        send_s=1e-3 * send_ms(engine, *fabric),
+        handoff_delay_share=handoff_delay_share(engine, first.setup.exchange or ""),
     )
 
 
-def _way(launch: Launch, gpu: str) -> tuple[str, str]:
+def _fabric(launch: Launch, gpu: str) -> tuple[str, str]:
     """The fabric that caches cross, and the ranks that send them."""
     fabric = "nvlink" if launch.gpus <= joined(find_gpu(gpu)) else "network"
     return fabric, "data_parallel" if launch.prefill.data_parallel else "tensor"

@@ -21,12 +21,12 @@ from pipewave.kernels.collective.links import joined, network_gbps
 from pipewave.models import ModelSpec
 from pipewave.prediction.said import merged
 from pipewave.simulate.interval import Uncertainty
+from pipewave.simulate.kv_budget import traffic_notes
 from pipewave.simulate.report import ANY, Sla, summary
-from pipewave.simulate.room import traffic_notes
-from pipewave.simulate.run import Served, Server
+from pipewave.simulate.server import Served, Server
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.simulate import MOST_KEPT, MOST_STEPS, Clock, Record, Simulation
-from pipewave.simulate.together import Pieces, Work, fresh
+from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Record, Simulation, Timer
+from pipewave.simulate.step_grids import Pieces, RankBatch, fresh
 from pipewave.simulate.traffic import Traffic
 from pipewave.step.memory import cache_bytes
 
@@ -90,34 +90,30 @@ def _words(text: str, name: str) -> dict[str, int]:
 class Sender:
     """Step times of a prefill engine whose scheduler sends caches: `send_s` for each prompt that a rank begins."""
 
-    table: Clock
+    timer: Timer
     send_s: float
 
     def seconds(self, decoding: int, cached: int, pieces: Pieces, /) -> float:
         """Of a step, its prompts sent one after the other."""
-        return self.table.seconds(decoding, cached, pieces) + self.send_s * fresh(pieces)
+        return self.timer.seconds(decoding, cached, pieces) + self.send_s * fresh(pieces)
 
-    def together(self, ranks: Sequence[Work], /) -> float:
+    def group_seconds(self, ranks: Sequence[RankBatch], /) -> float:
         """The same of data-parallel ranks, which send side by side and wait for the last."""
-        return self.table.together(ranks) + self.send_s * max(fresh(pieces) for _, _, pieces in ranks)
+        return self.timer.group_seconds(ranks) + self.send_s * max(fresh(pieces) for _, _, pieces in ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class Disaggregated:
-    """A prefill pool and a decode pool, ready to serve; handover_s: of a request from one to the other, beside its
-    cache's way over the link; send_s: of a prefill rank's scheduler for each prompt, where it sends caches itself;
-    late: share of the step after it that a prompt's cache waits for; pools_open: what pools that nobody stated leave
-    open (half the 90 % interval of a logarithm); way: the fabric that caches cross and the ranks that send them, where
-    a launch tells."""
+    """A prefill pool and a decode pool, ready to serve."""
 
     prefill: Server
     decode: Server
-    workers: tuple[int, int]
-    handover_s: float = HANDOVER_S
-    send_s: float = 0.0
-    late: float = 0.0
-    pools_open: float = 0.0
-    way: tuple[str, str] = ("", "")
+    workers: tuple[int, int]  # engines of either pool
+    handover_s: float = HANDOVER_S  # of a request from one to the other, beside its cache's way over the link
+    send_s: float = 0.0  # of a prefill rank's scheduler for each prompt, where it sends caches itself
+    handoff_delay_share: float = 0.0  # share of the step after it that a prompt's cache waits for
+    pools_open: float = 0.0  # what pools that nobody stated leave open: half the 90 % interval of a logarithm
+    fabric: tuple[str, str] = ("", "")  # the fabric that caches cross and the ranks that send them, where known
 
     @classmethod
     def of(
@@ -189,7 +185,7 @@ class Disaggregated:
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
-        notes = [*self.notes, *traffic_notes(self.prefill.runner, self.prefill.limits, traffic)]
+        notes = [*self.notes, *traffic_notes(self.prefill.runner, self.prefill.kv, traffic)]
         answer = {**self.names(), **summary(record, traffic, self.gpus, sla), "notes": notes}
         return Served(answer, self.decode.memory, traffic, record)
 
@@ -198,7 +194,9 @@ class Disaggregated:
     ) -> Record:
         """What happens to the requests, and on request in each step. BadInput beyond the work of `most_steps`."""
         prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
-        prompts = replace(prompts, table=Sender(prompts.table, self.send_s), late=self.late)
+        prompts = replace(
+            prompts, timer=Sender(prompts.timer, self.send_s), handoff_delay_share=self.handoff_delay_share
+        )
         front = self.decode.setup.streaming(traffic.sent)
         more: dict[str, Any] = {"decode": tokens, "transfer_s": self.transfer_s, "front": front}
         return Simulation(traffic, prompts, keep_steps=keep_steps, most_steps=most_steps, **more).run()

@@ -18,10 +18,9 @@ from pipewave.models.kernels import Batch
 from pipewave.models.lora_and_drafts import draft_bytes, drafter
 from pipewave.models.shard import kv_bytes_per_token, weight_bytes
 from pipewave.models.spec import ModelSpec
-from pipewave.simulate.grids import at_every_count, between
 from pipewave.simulate.speculative import Speculative
-from pipewave.simulate.table import CACHE_GRID, StepTable
-from pipewave.simulate.together import Pieces, Work
+from pipewave.simulate.step_grids import CACHE_GRID, Pieces, RankBatch, at_every_count, between
+from pipewave.simulate.step_table import StepTable
 from pipewave.step import Runner
 from pipewave.step.memory import GIB, Budget
 
@@ -84,15 +83,15 @@ class Drafted:
         verified = self.verifying.decoder(decoding)
         return lambda cached: (verified(cached) + self._draft_s(decoding, cached)) / self.mean
 
-    def together(self, ranks: Sequence[Work]) -> float:
+    def group_seconds(self, ranks: Sequence[RankBatch]) -> float:
         """The same of data-parallel ranks in lock step; the fullest one's drafts count."""
         drafts = max(self._draft_s(decoding, cached) for decoding, cached, _ in ranks)
-        whole = self.verifying.together(ranks) + drafts
+        whole = self.verifying.group_seconds(ranks) + drafts
         if not any(decoding for decoding, _, _ in ranks):
             return whole
         if not any(pieces for _, _, pieces in ranks):
             return whole / self.mean
-        alone = self.verifying.together([(decoding, cached, ()) for decoding, cached, _ in ranks]) + drafts
+        alone = self.verifying.group_seconds([(decoding, cached, ()) for decoding, cached, _ in ranks]) + drafts
         return whole - alone + alone / self.mean
 
     def step_s(self, decoding: int, cached: int) -> float:

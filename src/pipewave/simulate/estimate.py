@@ -21,13 +21,14 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
 from pipewave.physics.demand import Array
-from pipewave.simulate import drafted_batch, queued
 from pipewave.simulate.drafting import with_drafter
 from pipewave.simulate.interval import Uncertainty, names_version, server_of
+from pipewave.simulate.kv_budget import kv_budget
+from pipewave.simulate.policies import policy_of
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
-from pipewave.simulate.uniform import Plan, Uniform, sample
+from pipewave.simulate.static_batch import Schedule, StaticBatch, drafted_tpot_ms, queued_times, sample
 from pipewave.software.host import Host, host_of
 from pipewave.step import Engine, Runner
 from pipewave.step.memory import GIB, Budget, budget, held_bytes, requests_in
@@ -35,6 +36,7 @@ from pipewave.step.memory import GIB, Budget, budget, held_bytes, requests_in
 TIMES = ("prefill_ms", "tpot_ms", "e2e_ms")
 PROMPT_SAMPLES, DECODE_SAMPLES = 16, 6
 LARGEST = 1 << 22
+STEP_TOKENS = 8192  # of a step, where nothing says it
 INSIDE_NOTE = "times are inside the engine: `serve` and `plan` add a server's front end and host"
 MOST_QUEUED = 100_000  # requests of a batch of which only a part fits at once
 
@@ -76,31 +78,21 @@ class Estimate:
         """The answer of the contract."""
         return {name: _plain(getattr(self, name)) for name in self.__slots__}
 
-    def queued(
-        self,
-        runner: Runner,
-        memory: Budget,
-        share: queued.Batch,
-        batch: int,
-        uncertain: Uncertainty,
-        how: Speculative | None = None,
-    ) -> Estimate:
-        """The same with the times of all of `batch` requests, of which the cache holds a part at once."""
-        times = bounded(queued.times(runner, memory, share, how), uncertain)
-        fits = room(runner.deployment, memory, share.requests, share.input_len + share.output_len, share.budget)
+    def queued(self, times: Mapping[str, Any], fits: int, batch: int, output_len: int) -> Estimate:
+        """The same with the times of all of `batch` requests, of which `fits` of a rank run at once."""
         note = (
-            f"{fits} of {share.requests} requests a rank fit the KV cache at once: the others wait their turn; "
-            "breakdown and memory are those of a full cache"
+            f"{fits} requests a rank run at once (KV cache, limit of requests): the others wait their turn; "
+            "breakdown and memory are those of a full batch"
         )
-        rate = 1e3 * batch * share.output_len / times["e2e_ms"] if self.output_tokens_per_s else 0.0
+        rate = 1e3 * batch * output_len / times["e2e_ms"] if self.output_tokens_per_s else 0.0
         return replace(self, **times, output_tokens_per_s=rate, notes=(*self.notes, note))
 
-    def drafted(self, runner: Runner, how: Speculative, run: Uniform, uncertain: Uncertainty) -> Estimate:
+    def drafted(self, runner: Runner, how: Speculative, run: StaticBatch, uncertain: Uncertainty) -> Estimate:
         """The same batch with `how` drafting; nothing changes where at most one token is generated."""
         later = run.output_len - 1
         if later < 1 or runner.deployment.model.pooled:
             return self
-        tpot = drafted_batch.tpot_ms(runner, how, run)
+        tpot = drafted_tpot_ms(runner, how, run)
         changed = bounded({"tpot_ms": tpot, "e2e_ms": self.prefill_ms + later * tpot}, uncertain)
         rate = self.output_tokens_per_s * self.e2e_ms / changed["e2e_ms"]
         note = f"drafts by {how.method}: {how.mean:.2f} tokens a step; the breakdown is of a step without them"
@@ -150,7 +142,7 @@ def estimate(
     ep: int = 1,
     dp: int = 1,
     engine: str | Engine = "vllm",
-    max_num_batched_tokens: int = 8192,
+    max_num_batched_tokens: int = STEP_TOKENS,
     kv_dtype: str | None = None,
     moe_backend: str | None = None,
     images: int = 0,
@@ -190,16 +182,63 @@ def estimate(
     """
     _check(batch=(batch, 1), input_len=(input_len, 1), output_len=(output_len, 0), images=(images, 0),
            max_num_batched_tokens=(max_num_batched_tokens, 1))  # fmt: skip
-    spec, parallel = for_output(load(model), output_len), Parallel(tp, pp, ep, dp)
+    how = speculative_of(speculative) if speculative else None
+    setup = Setup(tp, pp, ep, engine, dp=dp, kv_dtype=kv_dtype, moe_backend=moe_backend, speculative=how, images=images)
+    run = StaticBatch(batch, input_len, output_len, max_num_batched_tokens)
+    return static_estimate(load(model), find_gpu(gpu), setup, run, host=host_of(host) if host else None)
+
+
+def static_estimate(
+    model: ModelSpec,
+    gpu: GPU,
+    setup: Setup,
+    batch: StaticBatch,
+    *,
+    host: Host | None = None,
+    version_given: bool | None = None,
+) -> Estimate:
+    """Time and memory of a static batch, for every door: `estimate` and the mode of `serve --cases`.
+
+    Args:
+        model: as read; without its head where no token is generated.
+        gpu: as found.
+        setup: how the model is served; steps take the batch's budget, not the set-up's.
+        batch: requests of all data-parallel ranks.
+        host: whose cores run the engine.
+        version_given: whether the engine's version was named; by default, whether the set-up names it.
+
+    Raises:
+        As `estimate`.
+    """
+    setup = replace(setup, max_num_batched_tokens=None)
+    spec, parallel = for_output(model, batch.output_len), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
     parallel.check(spec)
-    how = speculative_of(speculative).by(spec) if speculative else None
-    program = Setup(engine=engine, moe_backend=moe_backend, speculative=how).program()
-    runner = Runner.of(Deployment(spec, parallel, kv_dtype), find_gpu(gpu), program)
-    runner = runner.hosted(host_of(host)) if host else runner
+    if setup.speculative:
+        setup = replace(setup, speculative=setup.speculative.by(spec))
+    runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype), gpu, setup.program())
+    runner = runner.hosted(host) if host else runner
     # The fullest rank: the others have as many requests or one less.
-    rank = queued.Batch(-(-batch // dp), input_len + image_tokens(spec, images), output_len, max_num_batched_tokens)
-    found, uncertain = _of_rank(runner, rank, batch, how, named=names_version(engine))
-    return found.with_images(runner, rank.requests, images, uncertain)
+    prompt = batch.input_len + image_tokens(spec, setup.images)
+    rank = replace(batch, requests=-(-batch.requests // setup.dp), input_len=prompt)
+    memory = with_drafter(_memory(runner, rank.budget), runner, setup.speculative)
+    kv = kv_budget(runner, memory, prompt + rank.output_len, rank.budget)
+    policy = policy_of(runner.engine, setup, kv, max_batched_tokens=rank.budget)
+    held = room(runner.deployment, memory, rank.requests, prompt + rank.output_len, rank.budget)
+    rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
+    run = replace(rank, requests=min(held, policy.max_requests))
+    drafts = setup.speculative.spread if setup.speculative else 0.0
+    named = names_version(setup.engine) if version_given is None else version_given
+    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, setup.dp > 1, drafts=drafts)
+    found = _Timeline(runner, Schedule.of(policy, kv, run), batch.requests).estimate(memory, uncertain)
+    found = found.drafted(runner, setup.speculative, run, uncertain) if setup.speculative else found
+    if run.requests < rank.requests:
+        times = bounded(queued_times(runner, policy, kv, rank, setup.speculative), uncertain)
+        found = found.queued(times, run.requests, batch.requests, rank.output_len)
+    return found.with_images(runner, rank.requests, setup.images, uncertain)
+
+
+def _memory(runner: Runner, tokens: int) -> Budget:
+    return budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=tokens)
 
 
 def _check(**sizes: tuple[Any, int]) -> None:
@@ -207,26 +246,6 @@ def _check(**sizes: tuple[Any, int]) -> None:
     for name, (value, least) in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
             raise BadInput(f"{name} = {value!r}: must be an integer from {least} to {LARGEST}", field=name)
-
-
-def _of_rank(
-    runner: Runner, rank: queued.Batch, batch: int, how: Speculative | None, *, named: bool
-) -> tuple[Estimate, Uncertainty]:
-    """What `batch` requests take when `rank` are those of the fullest rank, at once or as the cache holds them, and
-    what is open about it; `named`: the engine's version was."""
-    memory = budget(runner.deployment, runner.gpu, runner.engine, max_batched_tokens=rank.budget)
-    memory = with_drafter(memory, runner, how)
-    together = room(runner.deployment, memory, rank.requests, rank.input_len + rank.output_len, rank.budget)
-    rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
-    run = Uniform(together, rank.input_len, rank.output_len, rank.budget, runner.engine.scheduler.mixes_phases)
-    ranks = runner.deployment.parallel.dp > 1
-    drafts = how.spread if how else 0.0
-    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, ranks, drafts=drafts)
-    found = _Timeline(runner, run.plan(), batch).estimate(memory, uncertain)
-    found = found.drafted(runner, how, run, uncertain) if how else found
-    if together < rank.requests:
-        found = found.queued(runner, memory, rank, batch, uncertain, how)
-    return found, uncertain
 
 
 def for_output(model: ModelSpec, output_len: int) -> ModelSpec:
@@ -270,7 +289,7 @@ def check_cache(deployment: Deployment, memory: Budget, batch: int, length: int,
 class _Timeline:
     """Sampled steps of a plan, predicted at once, and every other step read between them."""
 
-    def __init__(self, runner: Runner, plan: Plan, batch: int) -> None:
+    def __init__(self, runner: Runner, plan: Schedule, batch: int) -> None:
         self.runner, self.plan, self.total, self.requests = runner, plan, plan.total_steps, batch
         first, last = plan.full_range()
         spans = ((first, max(last, first)), (max(last, first), self.total))
@@ -278,8 +297,8 @@ class _Timeline:
         self.points = np.unique(np.concatenate(parts))
         batches = [runner.batch(*plan.lengths(int(step))) for step in self.points]
         # One more step: everybody decoding together, for the rate at full batch when the run never gets there.
-        run = plan.run
-        batches.append(runner.batch([1] * run.batch, [run.input_len + (run.output_len + 1) // 2] * run.batch))
+        run = plan.batch
+        batches.append(runner.batch([1] * run.requests, [run.input_len + (run.output_len + 1) // 2] * run.requests))
         self.steps = runner.steps(batches)
 
     def between(self, values: Array) -> Array:
@@ -290,7 +309,7 @@ class _Timeline:
         """Put the answer together."""
         middle = dict(zip(TIMES, self._times(self.steps.total_us), strict=True))
         times = bounded(middle, uncertain)
-        spec, run = self.runner.deployment.model, self.plan.run
+        spec, run = self.runner.deployment.model, self.plan.batch
         return Estimate(
             model=spec.name,
             gpu=self.runner.gpu.name,
@@ -320,9 +339,9 @@ class _Timeline:
         return float(done[self.plan.prompt_steps - 1]), float(tpot), float(done[-1])
 
     def _memory(self, memory: Budget) -> dict[str, float]:
-        run, deployment = self.plan.run, self.runner.deployment
+        run, deployment = self.plan.batch, self.runner.deployment
         length = run.input_len + run.output_len
-        used = held_bytes(deployment, memory, run.batch, length, run.budget) / GIB
+        used = held_bytes(deployment, memory, run.requests, length, run.budget) / GIB
         return memory.to_dict() | {"kv_used": round(used, 3)}
 
     def _breakdown(self) -> dict[str, dict[str, float]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipewave.errors import BadInput
 from pipewave.physics.demand import Array
-from pipewave.simulate.simulate import Record
+from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic
 
 PERCENTILES = (50, 90, 95, 99)

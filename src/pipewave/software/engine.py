@@ -49,6 +49,24 @@ class StepGaps:
     beside_us: Any  # host work while the GPU runs
     after_us: Any  # what comes on top of both
 
+    def delays_us(self, kernel_us: Any, heat_us: Any, requests_us: Any, xp: Arith = SCALAR) -> tuple[Any, Any, Any]:
+        """The step law: µs by which a slow host, host work that the GPU waits for, and the power limit lengthen a step.
+
+        Args:
+            kernel_us: of its kernels.
+            heat_us: what their energy takes at the power limit.
+            requests_us: host time of its requests that the GPU waits for.
+            xp: SCALAR for one step, ARRAY for many.
+        """
+        launch = xp.maximum(self.beside_us - kernel_us - self.between_us, 0.0)
+        host = self.after_us + requests_us
+        whole = kernel_us + self.between_us + launch + host
+        return launch, host, limited_us(whole, heat_us, xp) - whole
+
+    def step_us(self, kernel_us: float, heat_us: float, requests_us: float) -> float:
+        """µs of one step, its gaps included."""
+        return kernel_us + float(self.between_us + sum(self.delays_us(kernel_us, heat_us, requests_us)))
+
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
@@ -178,11 +196,10 @@ class Engine:
         power."""
         few = load.rows <= self.graphs.piecewise_limit
         kind = self._gaps(load.graph, few, load.nodes, load.launches, load.layers, ARRAY)
-        launch = np.maximum(kind.beside_us - load.kernel_us - kind.between_us, 0.0)
-        host = kind.after_us + load.requests * self.each_request_us
-        whole = load.kernel_us + kind.between_us + launch + host
+        requests_us = load.requests * self.each_request_us
+        launch, host, throttling = kind.delays_us(load.kernel_us, load.heat_us, requests_us, ARRAY)
         return {
-            "power_throttling": limited_us(whole, load.heat_us) - whole,
+            "power_throttling": throttling,
             "between_kernels": kind.between_us,
             "launch": launch,
             "host": host,

@@ -15,7 +15,8 @@ from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import Parallel
 from pipewave.prediction.answers import Prediction
 from pipewave.simulate import estimate
-from pipewave.simulate.uniform import Uniform
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.static_batch import StaticBatch, first_steps
 from pipewave.step import Runner, Steps, find_engine
 from pipewave.step.inside import inside
 from pipewave.web import limits
@@ -75,12 +76,8 @@ def _phases(query: ServeQuery) -> tuple[Runner, dict[str, Batch]]:
     parallel = Parallel(query.tp, query.pp, query.ep)
     deployment = Deployment(model_of(query.model), parallel, cache_dtype(query.kv_cache_dtype))
     runner = Runner.of(deployment, gpu_of(query.gpu, query.what_if), engine)
-    run = Uniform(
-        query.batch, query.input_len, query.output_len, query.max_num_batched_tokens, engine.scheduler.mixes_phases
-    )
-    half = query.input_len + (query.output_len + 1) // 2
-    decode = runner.batch([1] * query.batch, [half] * query.batch)
-    return runner, {"prefill": runner.batch(*run.plan().lengths(0)), "decode": decode}
+    batch = StaticBatch(query.batch, query.input_len, query.output_len, query.max_num_batched_tokens)
+    return runner, first_steps(runner, Setup(engine=query.engine), batch)
 
 
 def _step_facts(runner: Runner, batches: dict[str, Batch]) -> dict[str, Any]:

@@ -12,16 +12,15 @@ from pipewave.gpus import GPU
 from pipewave.models import ModelSpec
 from pipewave.simulate.disaggregated import Disaggregated, Side
 from pipewave.simulate.interval import interval_ends
-from pipewave.simulate.over_time import over_time
+from pipewave.simulate.latency_breakdown import latency_breakdown
 from pipewave.simulate.report import Sla
-from pipewave.simulate.run import Server
+from pipewave.simulate.run_window import middle, over_time, summary_of
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.simulate import Record
+from pipewave.simulate.simulation import Record
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
-from pipewave.simulate.steady import middle, summary_of
 from pipewave.simulate.traffic import Traffic, parse_trace, synthetic
-from pipewave.simulate.where import where
 from pipewave.web import limits
 from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, name_of, query_command
 
@@ -101,7 +100,7 @@ def traffic_answer(query: TrafficQuery) -> dict[str, Any]:
         **server.names(),
         **_rounded(figures | interval_ends(figures, server.uncertain, *ends)),
         "figures_of": len(traffic) if kept is None else int(kept.sum()),
-        "where": where(server, record, traffic, kept),
+        "where": latency_breakdown(server, record, traffic, kept),
         "timeline": over_time(record, traffic, server.pages, POINTS),
         "basis": {name: round(share, 4) for name, share in server.basis.items()},
         "notes": list(dict.fromkeys([*server.notes, server.uncertain.note()])),

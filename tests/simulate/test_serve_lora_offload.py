@@ -11,9 +11,9 @@ from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.lora_and_drafts import Lora, adapter_bytes, lora_of
 from pipewave.models.shard import Parallel
-from pipewave.simulate.beside import LOAD_SHARE
-from pipewave.simulate.prefix import PrefixCache
-from pipewave.simulate.run import Server
+from pipewave.simulate.kv_budget import PCIE_SHARE
+from pipewave.simulate.prefix_cache import PrefixCache
+from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step.memory import cache_bytes
@@ -86,7 +86,7 @@ def test_an_offloaded_prefix_costs_its_copy_and_saves_its_prompt() -> None:
     cold, warm = (server.run(traffic).answer for server in (plain, host))
     assert cold["prefix_found_share"] < 0.1
     assert warm["prefix_found_share"] > 0.6
-    copy_s = 8192 * cache_bytes(host.runner.deployment, 4096) / 4096 / (1e9 * LOAD_SHARE * find("H200").pcie_gbps)
+    copy_s = 8192 * cache_bytes(host.runner.deployment, 4096) / 4096 / (1e9 * PCIE_SHARE * find("H200").pcie_gbps)
     assert copy_s < warm["ttft_p50_ms"] / 1e3 < 0.6 * cold["ttft_p50_ms"] / 1e3
     with pytest.raises(BadInput):
         Server.of(MODEL, "H200", Setup(kv_offload_gib=-1), 1024)

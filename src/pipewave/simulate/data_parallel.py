@@ -1,8 +1,8 @@
-"""Data-parallel ranks of one engine: a scheduler, a cache and requests each, and one step for all of them.
+"""Attention data parallelism: ranks of one engine with a scheduler, a cache and requests each, and one step for all.
 
-Attention and dense parts of a step wait for the fullest rank; experts and the exchange work on the tokens of all. Ranks
-without requests run along empty. New requests go to the rank with the fewest. All wait for the rank that compiles a
-kernel or loads caches; what one rank compiled, the others find on disk.
+Attention and dense parts of a step wait for the fullest rank; experts and the exchange work on the tokens of all.
+Ranks without requests run along empty. New requests go to the rank with the fewest. All wait for the rank that compiles
+a kernel or loads caches; what one rank compiled, the others find on disk.
 """
 
 from __future__ import annotations
@@ -11,57 +11,58 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from pipewave.simulate.limits import Limits
+from pipewave.simulate.kv_budget import KvBudget
+from pipewave.simulate.policies import SchedulingPolicy
 from pipewave.simulate.replica import Replica, Step
-from pipewave.simulate.together import Pieces, Work
+from pipewave.simulate.step_grids import Pieces, RankBatch
 from pipewave.simulate.traffic import Traffic
 
-NOTHING: Work = (0, 0, ())
+NOTHING: RankBatch = (0, 0, ())
 
 
-class Timed(Protocol):
-    """What tells how long a step of all ranks takes."""
+class GroupTimer(Protocol):
+    """Predicts how long a step of all ranks takes."""
 
-    def together(self, ranks: Sequence[Work], /) -> float:
+    def group_seconds(self, ranks: Sequence[RankBatch], /) -> float:
         """Seconds."""
         ...
 
 
 class StepRecorder:
-    """Stands in for a table: keeps what a rank's step would hold, for the group to price."""
+    """Stands in for a timer: keeps what a rank's step would hold, for the group to price."""
 
     def __init__(self) -> None:
-        self.work = NOTHING
+        self.batch = NOTHING
 
     def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
         """Remember the step; it takes no time of its own."""
-        self.work = (decoding, cached, pieces)
+        self.batch = (decoding, cached, pieces)
         return 0.0
 
 
-class Group:
-    """`ranks` replicas in lock step, with the face of one replica.
+class DataParallelGroup:
+    """`ranks` replicas in lock step, with the face of one replica; arguments as Replica's.
 
-    patience: steps that prompts are held back until every rank has one (0: none), where ranks are decoding: what
-    TensorRT-LLM's `attention_dp_config` calls enable_balance and timeout_iters. `jitter`: as Replica's, of all ranks.
+    Prompts are held back until every rank has one, for `prefill_wait_steps` of the policy, where ranks are decoding
+    (TensorRT-LLM's `attention_dp_config`: enable_balance and timeout_iters).
     """
 
     def __init__(
         self,
-        table: Timed,
-        limits: Limits,
+        timer: GroupTimer,
+        policy: SchedulingPolicy,
+        kv: KvBudget,
         traffic: Traffic,
         ranks: int,
         *,
         ready: bool = False,
-        patience: int = 0,
         jitter: Sequence[float] = (1.0,),
     ) -> None:
         self.jitter, self.steps = jitter, 0
-        self.table, self.patience, self.held = table, 0 if ready else patience, 0
+        self.timer, self.most_held, self.held = timer, 0 if ready else policy.prefill_wait_steps, 0
         self.recorders = [StepRecorder() for _ in range(ranks)]
         compiled = set[int]()
-        self.ranks = [Replica(one, limits, traffic, ready=ready, compiled=compiled) for one in self.recorders]
+        self.ranks = [Replica(one, policy, kv, traffic, ready=ready, compiled=compiled) for one in self.recorders]
         self.waiting: deque[int] = deque()
 
     @property
@@ -78,23 +79,23 @@ class Group:
         """Schedule and run one step of every rank."""
         self._deal()
         kept = [self._hold(rank) for rank in self.ranks] if self._holds() else []
-        whole, work = Step(now, 0.0, 0, []), list[Work]()
+        whole, batches = Step(now, 0.0, 0, []), list[RankBatch]()
         waits_s = 0.0
         for rank, recorder in zip(self.ranks, self.recorders, strict=True):
-            recorder.work = NOTHING
-            pages = rank.limits.pages - rank.free
-            if rank.glide():
+            recorder.batch = NOTHING
+            pages = rank.kv.pages - rank.free
+            if rank.advance_decode():
                 _add_quiet(whole, rank, pages)
-                work.append((rank.decoding, rank.cached, ()))
+                batches.append((rank.decoding, rank.cached, ()))
             else:
                 step = rank.step(now)
                 waits_s = max(waits_s, step.seconds)  # the recorder's own step takes none
                 _add(whole, step)
-                work.append(recorder.work)
+                batches.append(recorder.batch)
         for rank, waiting in zip(self.ranks, kept, strict=False):
             rank.waiting = waiting
-        if any(decoding or pieces for decoding, _, pieces in work):
-            whole.seconds = self.table.together(work) * self.jitter[self.steps % len(self.jitter)] + waits_s
+        if any(decoding or pieces for decoding, _, pieces in batches):
+            whole.seconds = self.timer.group_seconds(batches) * self.jitter[self.steps % len(self.jitter)] + waits_s
             self.steps += 1
         return whole
 
@@ -105,13 +106,13 @@ class Group:
 
     def _holds(self) -> bool:
         """Whether prompts wait for ranks that have none."""
-        if not self.patience or not any(rank.waiting for rank in self.ranks):
+        if not self.most_held or not any(rank.waiting for rank in self.ranks):
             return False
         if all(rank.waiting for rank in self.ranks) or not all(rank.decoding for rank in self.ranks):
             self.held = 0
             return False
         self.held += 1
-        if self.held < self.patience:
+        if self.held < self.most_held:
             return True
         self.held = 0
         return False

@@ -17,16 +17,15 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.lora_and_drafts import notes as draft_notes
 from pipewave.models.shard import Parallel
 from pipewave.nets.calibration import corrections
-from pipewave.simulate.beside import offloaded, with_adapters
 from pipewave.simulate.drafting import Drafted, Drafter, pays_until, with_drafter
 from pipewave.simulate.interval import Uncertainty, interval_ends, names_version, server_of
-from pipewave.simulate.limits import Limits
+from pipewave.simulate.kv_budget import KvBudget, kv_budget, offloaded, traffic_notes, with_adapters
+from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.report import ANY, Sla, summary
-from pipewave.simulate.room import limits_of, traffic_notes
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.simulate import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
+from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
 from pipewave.simulate.speculative import Speculative
-from pipewave.simulate.table import StepTable
+from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import Traffic
 from pipewave.step import Runner, find_engine
 from pipewave.step.memory import Budget, budget, cache_bytes
@@ -58,13 +57,14 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A deployment ready to serve: its step table and limits."""
+    """A deployment ready to serve: its step times, its scheduler and its cache."""
 
     runner: Runner
     setup: Setup
     memory: Budget
     table: StepTable
-    limits: Limits
+    policy: SchedulingPolicy
+    kv: KvBudget
     drafted: Drafted | None = None
 
     def __repr__(self) -> str:
@@ -78,20 +78,25 @@ class Server:
     ) -> Server:
         """Work out memory and step times for requests of up to `longest` tokens."""
         spec = load(model)
-        spec, setup = _placed(spec, setup), _drafts(_beside(setup, spec), spec)
+        spec, setup = _placed(spec, setup), _with_acceptance(_without_idle_ranks(setup, spec), spec)
         program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
         parallel.check(spec)
         runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
         memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
         memory = with_adapters(memory, runner)
-        limits = offloaded(limits_of(runner, memory, longest), runner, setup.kv_offload_gib)
-        limits = replace(limits, wait_steps=setup.wait_steps, wait_share=setup.wait_share)
+        kv = offloaded(kv_budget(runner, memory, longest), runner, setup.kv_offload_gib)
+        policy = policy_of(runner.engine, setup, kv)
         plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
-        sizes = _power(limits.tokens), _power(max(limits.requests, FEWEST)), _power(max(longest, SHORTEST))
+        sizes = (
+            _power(policy.max_batched_tokens),
+            _power(max(policy.max_requests, FEWEST)),
+            _power(max(longest, SHORTEST)),
+        )
         state = corrections.state(runner.gpu.name)
         table = _table(plain, *sizes, 1, state).under(setup.hosted(runner.engine))
         table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
-        return cls(runner, setup, memory, table, limits, _drafted(plain, table, setup.speculative, sizes, state))
+        drafted = _drafted(plain, table, setup.speculative, sizes, state)
+        return cls(runner, setup, memory, table, policy, kv, drafted)
 
     def record(
         self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
@@ -109,7 +114,7 @@ class Server:
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
         answer = {**self.names(), **self._speculation(traffic), **self._skews()}
         answer |= summary(record, traffic, self.gpus, sla)
-        answer |= {"notes": [*self.notes, *traffic_notes(self.runner, self.limits, traffic)]}
+        answer |= {"notes": [*self.notes, *traffic_notes(self.runner, self.kv, traffic)]}
         return Served(answer, self.memory, traffic, record)
 
     def names(self) -> dict[str, Any]:
@@ -150,12 +155,12 @@ class Server:
     @property
     def pages(self) -> int:
         """Cache pages of all engines together."""
-        return self.limits.pages * self.setup.dp * self.setup.engines * self.runner.deployment.parallel.pp
+        return self.kv.pages * self.setup.dp * self.setup.engines * self.runner.deployment.parallel.pp
 
     def pool(self, engines: int, scale: float = 1.0) -> Pool:
         """So many engines side by side; every step takes `scale` times its predicted time."""
         table = (self.drafted or self.table).scaled(scale * self._pipeline_factor())
-        return Pool(table, self.limits, engines * self.runner.deployment.parallel.pp, **self._looks())
+        return Pool(table, self.policy, self.kv, engines * self.runner.deployment.parallel.pp, self.setup.dp)
 
     @property
     def spread(self) -> float:
@@ -173,7 +178,7 @@ class Server:
     def notes(self) -> tuple[str, ...]:
         """What was assumed of the model, and what its kernels' times rest on."""
         model, how = self.runner.deployment.model, self.setup.speculative
-        return (*model.notes, *(draft_notes(model, how.method) if how else ()), *self.limits.notes, *self.table.notes)
+        return (*model.notes, *(draft_notes(model, how.method) if how else ()), *self.policy.notes, *self.table.notes)
 
     def _speculation(self, traffic: Traffic) -> dict[str, float]:
         """Tokens a step makes for a request, and with how many requests of this traffic drafting stops paying."""
@@ -190,12 +195,6 @@ class Server:
         copies = setup.balance.redundant or 0
         experts = next((moe.experts - copies for layer in layers for moe in layer.moes), 0)
         return report(setup.balance, experts, setup.ep)
-
-    def _looks(self) -> dict[str, Any]:
-        """When the scheduler looks at new requests, and over how many ranks it spreads them."""
-        setup, made = self.setup, self.drafted.mean if self.drafted else 1.0  # tokens of a request in a step
-        looks = {"overlaps": self.runner.engine.scheduler.overlaps, "interval": round(setup.recv_interval * made)}
-        return {**looks, "ranks": setup.dp, "patience": setup.patience}
 
     def _pipeline_factor(self) -> float:
         """A full pipeline moves at the pace of its slowest stage."""
@@ -245,12 +244,12 @@ def _placed(model: ModelSpec, setup: Setup) -> ModelSpec:
     return setup.balance.placed(model, setup.ep) if setup.balance else model
 
 
-def _beside(setup: Setup, model: ModelSpec) -> Setup:
+def _without_idle_ranks(setup: Setup, model: ModelSpec) -> Setup:
     """Data-parallel ranks of a model without experts share nothing: they are replicas."""
     return setup if model.is_moe else replace(setup, replicas=setup.replicas * setup.dp, dp=1)
 
 
-def _drafts(setup: Setup, model: ModelSpec) -> Setup:
+def _with_acceptance(setup: Setup, model: ModelSpec) -> Setup:
     """The set-up with drafts accepted as the model's are where nothing says it."""
     return replace(setup, speculative=setup.speculative.by(model)) if setup.speculative else setup
 
@@ -284,10 +283,14 @@ def _drafted(
     return Drafted(verifying, _drafter(plain, how, *sizes[1:], calibrated), how.mean)
 
 
-def table_of(runner: Runner, budget: int, requests: int, longest: int) -> StepTable:
+def timer_of(
+    runner: Runner, budget: int, requests: int, longest: int, how: Speculative | None = None
+) -> StepTable | Drafted:
     """Step times of a deployment for up to so many tokens a step, requests, and tokens of a request; kept."""
     sizes = _power(budget), _power(max(requests, FEWEST)), _power(max(longest, SHORTEST))
-    return _table(runner, *sizes, 1, corrections.state(runner.gpu.name))
+    state = corrections.state(runner.gpu.name)
+    table = _table(runner, *sizes, 1, state)
+    return _drafted(runner, table, how, sizes, state) or table
 
 
 def _power(size: int) -> int:

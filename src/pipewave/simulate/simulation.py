@@ -15,64 +15,58 @@ import numpy as np
 
 from pipewave.errors import BadInput
 from pipewave.physics.demand import Array
-from pipewave.simulate.front import Desk, factors
-from pipewave.simulate.inbox import Inbox
-from pipewave.simulate.limits import Limits
-from pipewave.simulate.lockstep import Group
-from pipewave.simulate.lockstep import Timed as GroupTimed
-from pipewave.simulate.replica import Replica, Step
-from pipewave.simulate.timed import Timed
+from pipewave.simulate.data_parallel import DataParallelGroup, GroupTimer
+from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox, lognormal_factors
+from pipewave.simulate.kv_budget import KvBudget
+from pipewave.simulate.policies import SchedulingPolicy
+from pipewave.simulate.replica import Replica, Step, StepTimer
 from pipewave.simulate.traffic import Traffic
 from pipewave.software.front import INSIDE, Front
 
 
-class Clock(Timed, GroupTimed, Protocol):
-    """What tells how long steps take, of one scheduler and of ranks in lock step."""
+class Timer(StepTimer, GroupTimer, Protocol):
+    """Step times of one scheduler, and of data-parallel ranks in lock step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Engines of one kind: how many run side by side, what a step costs them, their limits, and when they look at new
-    requests (`overlaps`, `interval`: see Inbox). Each holds `ranks` data-parallel ranks (`patience`: see Group). late:
-    what a step made is handed on when this share of the step after it has passed, at once where none follows."""
+    """Equal engines side by side."""
 
-    table: Clock
-    limits: Limits
+    timer: Timer
+    policy: SchedulingPolicy
+    kv: KvBudget  # of one data-parallel rank
     engines: int = 1
-    overlaps: bool = False
-    interval: int = 1
-    ranks: int = 1
-    patience: int = 0
-    late: float = 0.0
+    ranks: int = 1  # data-parallel ranks of an engine
+    # What a step made is handed on when this share of the step after it has passed, at once where none follows.
+    handoff_delay_share: float = 0.0
 
     def replicas(
         self, traffic: Traffic, *, ready: bool = False, jitter: float = 0.0, seed: int = 0
-    ) -> list[Replica] | list[Group]:
+    ) -> list[Replica] | list[DataParallelGroup]:
         """Fresh engines, whose times of steps scatter by `jitter`."""
-        drawn = [factors(jitter, seed + 1 + which) for which in range(self.engines)]
+        drawn = [lognormal_factors(jitter, seed + 1 + which) for which in range(self.engines)]
+        parts = (self.timer, self.policy, self.kv, traffic)
         if self.ranks > 1:
-            parts = (self.table, self.limits, traffic, self.ranks)
-            return [Group(*parts, ready=ready, patience=self.patience, jitter=one) for one in drawn]
-        return [Replica(self.table, self.limits, traffic, ready=ready, jitter=one) for one in drawn]
+            return [DataParallelGroup(*parts, self.ranks, ready=ready, jitter=one) for one in drawn]
+        return [Replica(*parts, ready=ready, jitter=one) for one in drawn]
 
-    def inboxes(self) -> list[Inbox]:
+    def inboxes(self) -> list[RequestInbox]:
         """An empty inbox for each engine."""
-        return [Inbox(overlaps=self.overlaps, interval=self.interval) for _ in range(self.engines)]
+        overlaps, interval = self.policy.overlaps, self.policy.recv_interval
+        return [RequestInbox(overlaps=overlaps, interval=interval) for _ in range(self.engines)]
 
 
 @dataclass(slots=True)
 class Record:
-    """What happened: first and last token of each request as its client saw them (seconds), and every step of every
-    engine. reached_s: when each request reached an engine; first_made_s, done_made_s: when the engine had made its
-    first and last token, before they were streamed."""
+    """What happened to each request (seconds), and in every step of every engine."""
 
-    first_s: Array
-    done_s: Array
+    first_s: Array  # first token of each request as its client saw it
+    done_s: Array  # last token
     arrival_s: Array
-    steps: list[tuple[int, Step]] = field(default_factory=list)
-    reached_s: Array = field(default_factory=lambda: np.empty(0))
-    first_made_s: Array = field(default_factory=lambda: np.empty(0))
-    done_made_s: Array = field(default_factory=lambda: np.empty(0))
+    steps: list[tuple[int, Step]] = field(default_factory=list)  # engine, step
+    reached_s: Array = field(default_factory=lambda: np.empty(0))  # when each request reached an engine
+    first_made_s: Array = field(default_factory=lambda: np.empty(0))  # when an engine had made its first token
+    done_made_s: Array = field(default_factory=lambda: np.empty(0))  # and its last one, before they were streamed
 
     @property
     def preemptions(self) -> int:
@@ -81,6 +75,7 @@ class Record:
 
 
 MOST = sys.maxsize  # steps of one stretch
+LAST = 1 << 62  # serial of events that come after all others of their instant
 # Work of a run at most, in engine steps (20 to 60 µs each). A request costs about as much as a step; a step in which
 # nothing begins or ends, run in a stretch of such, a sixteenth. The largest published run takes 221,543.
 MOST_STEPS, STRETCHED = 1_000_000, 1 / 16
@@ -103,16 +98,17 @@ class Simulation:
         front: Front = INSIDE,
         seed: int = 0,
     ) -> None:
-        self.traffic, self.keep_steps, self.desk = traffic, keep_steps, Desk(front, seed)
+        self.traffic, self.keep_steps, self.frontend = traffic, keep_steps, FrontendQueue(front, seed)
         self.transfer_s, self.most_steps, self.spent = transfer_s and cache(transfer_s), most_steps, 0.0
         self._spend(len(traffic))
         prompts = replace(traffic, output_len=np.ones_like(traffic.output_len)) if decode else traffic
         scatter: dict[str, Any] = {"jitter": front.jitter, "seed": seed}
         self.front = pool.replicas(prompts, **scatter)
         self.back = decode.replicas(traffic, ready=True, **scatter) if decode else []
-        self.engines: list[Replica | Group] = [*self.front, *self.back]
+        self.engines: list[Replica | DataParallelGroup] = [*self.front, *self.back]
         self.inboxes = pool.inboxes() + (decode.inboxes() if decode else [])
-        self.late = [pool.late] * len(self.front) + [decode.late if decode else 0.0] * len(self.back)
+        handed = (decode.handoff_delay_share if decode else 0.0,)
+        self.handoff_delay = [pool.handoff_delay_share] * len(self.front) + [*handed] * len(self.back)
         self.began_s = [0.0] * len(self.engines)  # when the step before the next one began
         self.busy: list[Step | None] = [None] * len(self.engines)
         self.events: list[tuple[float, int, Handler, int]] = []
@@ -131,8 +127,9 @@ class Simulation:
             handle(now, which)
         return self.record
 
-    def _at(self, time: float, handle: Handler, which: int) -> None:
-        heapq.heappush(self.events, (time, next(self.serial), handle, which))
+    def _at(self, time: float, handle: Handler, which: int, *, last: bool = False) -> None:
+        """Handle an event then; `last`: after all others of that instant."""
+        heapq.heappush(self.events, (time, next(self.serial) + LAST * last, handle, which))
 
     def _arrivals(self) -> Iterator[tuple[int, float]]:
         return enumerate(self.traffic.arrival_s.tolist())
@@ -148,7 +145,7 @@ class Simulation:
         self.record.arrival_s[request] = now
         if not self.traffic.concurrency:
             self._next_arrival(now)
-        reached = self.desk.enter(now, int(self.traffic.input_len[request]))
+        reached = self.frontend.enter(now, int(self.traffic.input_len[request]))
         if reached > now:
             self._at(reached, self._reach, request)
         else:
@@ -163,6 +160,11 @@ class Simulation:
         which = min(among, key=self._load)
         self.inboxes[which].put(now, request)
         if self.busy[which] is None:
+            self._at(now, self._wake, which, last=True)  # requests of one instant are all queued before a step starts
+
+    def _wake(self, now: float, which: int) -> None:
+        """Start an idle engine, unless it runs already."""
+        if self.busy[which] is None:
             self._start(now, which)
 
     def _load(self, which: int) -> int:
@@ -173,7 +175,7 @@ class Simulation:
     def _start(self, now: float, which: int) -> None:
         engine, inbox = self.engines[which], self.inboxes[which]
         if not self.keep_steps:
-            now = self._coast(now, which)
+            now = self._decode_until(now, which)
         engine.waiting.extend(inbox.take(now, self.began_s[which], idle=engine.idle))
         step = engine.step(now)
         self._spend(1.0)
@@ -194,40 +196,40 @@ class Simulation:
                 field="requests",
             )
 
-    def _coast(self, now: float, which: int) -> float:
+    def _decode_until(self, now: float, which: int) -> float:
         """Run the steps until something can happen at once; returns when the next one starts."""
         engine, inbox = self.engines[which], self.inboxes[which]
         if not isinstance(engine, Replica):
             return now
         until = self.events[0][0] if self.events else math.inf
         count = engine.decoding
-        ends = engine.coast(now, until, int(min(inbox.blind, MOST)))
+        ends = engine.decode_until(now, until, int(min(inbox.unseen_steps, MOST)))
         if not ends:
             return now
         self._spend(STRETCHED * len(ends))
-        self.desk.stream(ends, count)
-        inbox.coasted(len(ends))
+        self.frontend.stream(ends, count)
+        inbox.skipped(len(ends))
         self.began_s[which] = ends[-2] if len(ends) > 1 else now
         return ends[-1]
 
     def _finish(self, now: float, which: int) -> None:
         step = self.busy[which]
         self.busy[which] = None
-        if step is not None and not self.late[which]:
+        if step is not None and not self.handoff_delay[which]:
             self._tokens(now, which, step)
         if self.busy[which] is None and not (self.engines[which].idle and not self.inboxes[which]):
             self._start(now, which)
-        if step is not None and self.late[which]:
+        if step is not None and self.handoff_delay[which]:
             self._after(now, which, step)
 
     def _after(self, now: float, which: int, step: Step) -> None:
         """Hand on what a step made once the next one, which has begun, is launched."""
         follows = self.busy[which]
-        wait_s = self.late[which] * follows.seconds if follows else 0.0
+        wait_s = self.handoff_delay[which] * follows.seconds if follows else 0.0
         self._at(now + wait_s, lambda then, engine: self._tokens(then, engine, step), which)
 
     def _tokens(self, now: float, which: int, step: Step) -> None:
-        record, seen = self.record, self.desk.leave(now, step.decoding + len(step.first))
+        record, seen = self.record, self.frontend.leave(now, step.decoding + len(step.first))
         for request in step.first:
             if np.isnan(record.first_s[request]) and not self._goes_on(which, request):
                 record.first_s[request], record.first_made_s[request] = seen, now
@@ -238,7 +240,7 @@ class Simulation:
                 continue
             record.done_s[request], record.done_made_s[request] = seen, now
             if self.traffic.concurrency:
-                self._next_arrival(self.desk.again(seen))
+                self._next_arrival(self.frontend.next_request(seen))
 
     def _goes_on(self, which: int, request: int) -> bool:
         """Whether a prefill engine hands a request over: its client hears of it from the decode engine, which sends

@@ -18,8 +18,8 @@ from pipewave.models.kernels import Batch
 from pipewave.physics.demand import Array
 from pipewave.simulate.disaggregated import Disaggregated
 from pipewave.simulate.replica import Step
-from pipewave.simulate.run import Server
-from pipewave.simulate.simulate import Record
+from pipewave.simulate.server import Server
+from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic
 
 SAMPLES = 12  # steps of a kind that are priced
@@ -27,7 +27,7 @@ FRONT, WAITING, DRAFTING, TRANSFER = "front_end", "waiting", "drafting", "cache_
 Parts = dict[str, float]
 
 
-def where(
+def latency_breakdown(
     server: Server | Disaggregated, record: Record, traffic: Traffic, kept: NDArray[np.bool_] | None = None
 ) -> dict[str, Parts]:
     """Parts in ms of the means over requests (those kept): `ttft_ms`, and `tpot_ms` where there are later tokens."""

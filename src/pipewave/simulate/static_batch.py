@@ -1,0 +1,163 @@
+"""A static batch: B equal requests that arrive at one instant, scheduled as `serve` schedules requests.
+
+Which step does what does not depend on how long steps take, so the scheduler runs without a clock (`Schedule`), decode
+steps in one stretch, and the steps that stand for all are predicted together. Where not all requests run at once,
+waiting and preemption are simulated with the step table (`queued_times`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipewave.models.kernels import Batch
+from pipewave.simulate.kv_budget import UNLIMITED, KvBudget
+from pipewave.simulate.policies import SchedulingPolicy, policy_of
+from pipewave.simulate.replica import Replica
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import Speculative
+from pipewave.simulate.traffic import Traffic
+from pipewave.step import Runner
+
+Ints = NDArray[np.int64]
+NEVER = 1 << 62
+DRAFT_SAMPLES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class StaticBatch:
+    """Equal requests of one data-parallel rank that arrive together."""
+
+    requests: int
+    input_len: int
+    output_len: int
+    budget: int  # tokens of a step
+
+    def traffic(self) -> Traffic:
+        """The requests."""
+        ones = np.ones(self.requests, np.int64)
+        return Traffic(np.zeros(self.requests), self.input_len * ones, self.output_len * ones)
+
+
+class Untimed:
+    """Step times where only the order of steps counts."""
+
+    def seconds(self, decoding: int, cached: int, pieces: Sequence[tuple[int, int]], /) -> float:
+        """No time."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStep:
+    """A step of the prompt phase."""
+
+    tick: int  # decode steps before it
+    decodes: bool  # whether requests that have their first token decode in it
+    pieces: tuple[tuple[int, int], ...]  # (tokens, tokens before them) of each prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The steps of a batch that runs at once: prompt steps, then decode steps until the last request is done."""
+
+    batch: StaticBatch
+    prompts: tuple[PromptStep, ...]
+    began: Ints  # [request] decode steps before each one's first
+    ended: Ints  # [request] the same after its last
+    tick: int  # decode steps before the first step without prompts
+
+    @classmethod
+    def of(cls, policy: SchedulingPolicy, kv: KvBudget, batch: StaticBatch) -> Schedule:
+        """Run the scheduler until every prompt is computed; the cache holds all requests."""
+        engine = Replica(Untimed(), policy, replace(kv, pages=UNLIMITED), batch.traffic())
+        engine.waiting.extend(range(batch.requests))
+        began, steps = np.full(batch.requests, NEVER), []
+        while engine.waiting or engine.partial:
+            tick, step = engine.tick, engine.step(0.0)
+            steps.append(PromptStep(tick, step.decoding > 0, tuple((t, b) for _, t, b in step.pieces)))
+            began[step.first] = engine.tick
+        return cls(batch, tuple(steps), began, began + batch.output_len - 1, engine.tick)
+
+    @property
+    def prompt_steps(self) -> int:
+        """Steps until every request has its first token."""
+        return len(self.prompts)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps until the last request is done."""
+        return self.prompt_steps + max(int(self.ended.max()) - self.tick, 0)
+
+    def full_range(self) -> tuple[int, int]:
+        """[first, last) of the steps in which all requests decode; may be empty."""
+        return self.prompt_steps, self.prompt_steps + int(self.ended.min()) - self.tick
+
+    def lengths(self, step: int) -> tuple[list[int], list[int]]:
+        """(q_lens, kv_lens) of a step, decoding requests first."""
+        decodes = PromptStep(self.tick + step - self.prompt_steps, decodes=True, pieces=())
+        at = self.prompts[step] if step < self.prompt_steps else decodes
+        active = (self.began <= at.tick) & (at.tick < self.ended) & at.decodes
+        decoding: list[int] = (self.batch.input_len + at.tick - self.began[active] + 1).tolist()
+        return [1] * len(decoding) + [t for t, _ in at.pieces], decoding + [t + before for t, before in at.pieces]
+
+
+def first_steps(runner: Runner, setup: Setup, batch: StaticBatch) -> dict[str, Batch]:
+    """The first step of a batch, and a decode step of all that run at once, half way through the output."""
+    kv = KvBudget(UNLIMITED, runner.engine.memory.page_size)
+    policy = policy_of(runner.engine, setup, kv, max_batched_tokens=batch.budget)
+    batch = replace(batch, requests=min(batch.requests, policy.max_requests))
+    half = batch.input_len + (batch.output_len + 1) // 2
+    decode = runner.batch([1] * batch.requests, [half] * batch.requests)
+    return {"prefill": runner.batch(*Schedule.of(policy, kv, batch).lengths(0)), "decode": decode}
+
+
+def sample(first: int, last: int, most: int) -> Ints:
+    """At most `most` steps of [first, last), ends included, spread without a period that chunks could share."""
+    size = last - first
+    if size <= most:
+        return np.arange(first, last)
+    golden = (np.arange(most - 2) * 0.6180339887498949) % 1.0
+    inner = first + 1 + (np.sort(golden) * (size - 2)).astype(np.int64)
+    return np.unique(np.concatenate(([first], inner, [last - 1])))
+
+
+def drafted_tpot_ms(runner: Runner, how: Speculative, batch: StaticBatch) -> float:
+    """Mean ms between tokens when every step verifies drafts and makes new ones for all requests, sampled over the
+    growing caches."""
+    from pipewave.simulate.drafting import Drafter  # step tables are not needed without drafts
+
+    verified, count = how.verified, batch.requests
+    padded = runner.engine.graphs.padded(count) * verified
+    caches = [batch.input_len + 1 + int(at) for at in sample(0, batch.output_len - 1, DRAFT_SAMPLES)]
+    batches = [Batch((verified,) * count, (cache + how.tokens,) * count, padded, verified) for cache in caches]
+    drafter = Drafter(runner, how, count, batch.input_len + batch.output_len + how.tokens)
+    drafts = np.array([1e6 * drafter.seconds(count, count * cache) for cache in caches])
+    return 1e-3 * float(np.mean(runner.steps(batches).total_us + drafts)) / how.mean
+
+
+def queued_times(
+    runner: Runner, policy: SchedulingPolicy, kv: KvBudget, batch: StaticBatch, how: Speculative | None = None
+) -> Mapping[str, float]:
+    """`prefill_ms`, `tpot_ms` and `e2e_ms` of a batch of which a part waits, for requests to end or for the cache.
+
+    `prefill_ms`: until the last request has its first token; `tpot_ms`: mean over requests, waits after preemption
+    included; `how`: what drafts. Raises DoesNotFit when not even one request fits.
+    """
+    from pipewave.simulate.server import timer_of  # nor for batches that run at once
+    from pipewave.simulate.simulation import Pool, Simulation
+
+    traffic = batch.traffic()
+    timer = timer_of(
+        runner, batch.budget, min(batch.requests, runner.engine.scheduler.max_requests), traffic.longest, how
+    )
+    pool = Pool(timer, policy, kv, runner.deployment.parallel.pp)
+    record = Simulation(traffic, pool, keep_steps=False).run()
+    later = max(batch.output_len - 1, 1)
+    return {
+        "prefill_ms": 1e3 * float(record.first_s.max()),
+        "tpot_ms": 1e3 * float(np.mean(record.done_s - record.first_s)) / later if batch.output_len > 1 else 0.0,
+        "e2e_ms": 1e3 * float(record.done_s.max()),
+    }

@@ -1,0 +1,225 @@
+"""Grids of step times: the points at which parts of a step are predicted, and how they are read between them.
+
+One rule for all: level before the first point, linear between two, and beyond the last along the last segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.models.expert_parallel import is_moved, is_shared
+from pipewave.models.kernels import Batch, Use
+from pipewave.physics.demand import Array
+from pipewave.step import Runner
+
+Points = Sequence[float]
+Pieces = Sequence[tuple[int, int]]  # (tokens, tokens before them) of each prompt
+RankBatch = tuple[int, int, Pieces]  # decoding requests of a rank, tokens they hold together, prompt pieces
+UsesOf = Callable[[Batch, int], list[Use]]
+ROW_SPANS = ((1, 8, 1), (8, 256, 8), (256, 512, 16), (512, 2048, 64), (2048, 8192, 256), (8192, 1 << 22, 2048))
+CACHE_GRID = tuple(float(1 << i) for i in range(4, 21))
+PIECES = (1, 2, 4, 8, 16, 32, 64)
+PREFIXES = (0, 512, 2048, 8192, 32768, 131072, 524288)
+
+
+def row_grid(most: int) -> list[int]:
+    """Numbers of rows: fine where engines pad to graphs and tiles step, coarser beyond (first, end, step)."""
+    grid = [n for low, high, step in ROW_SPANS for n in range(low, min(high, most), step)]
+    return [*grid, most]
+
+
+def at_every_number(grid: Sequence[int], values: Array) -> list[float]:
+    """Values at every whole number up to the last point."""
+    return [float(v) for v in np.interp(np.arange(grid[-1] + 1), grid, values)]
+
+
+def at_every_count(counts: Sequence[int], lengths: Points, values: Array) -> list[list[float]]:
+    """Values [count · length] at every whole number of requests up to the last count, for each length."""
+    every = np.arange(counts[-1] + 1)
+    columns = values.reshape(len(counts), len(lengths)).T
+    found: list[list[float]] = np.stack([np.interp(every, counts, column) for column in columns], axis=1).tolist()
+    return found
+
+
+def neighbours(grid: Sequence[int], at: float) -> list[int]:
+    """The points between which a value is read."""
+    high = min(max(bisect_right(grid, at), 1), len(grid) - 1)
+    return [grid[high - 1], grid[high]] if len(grid) > 1 else [grid[0]]
+
+
+def between(grid: Points, values: Points, at: float) -> float:
+    """The value read once."""
+    if at <= grid[0] or len(grid) == 1:
+        return values[0]
+    high = min(bisect_right(grid, at), len(grid) - 1)
+    low = high - 1
+    part = (at - grid[low]) / (grid[high] - grid[low])
+    return values[low] + part * (values[high] - values[low])
+
+
+def reader(grid: Points, values: Points) -> Callable[[float], float]:
+    """The same to be read often: the inner loop of a simulation calls little else."""
+    slopes = _slopes(grid, values)
+    first, last = grid[0], len(slopes) - 1
+
+    def read(at: float) -> float:
+        if at <= first or last < 0:
+            return values[0]
+        low = min(bisect_right(grid, at) - 1, last)
+        return values[low] + slopes[low] * (at - grid[low])
+
+    return read
+
+
+def reader_of_two(grid: Points, values: Points, others: Points) -> Callable[[float], tuple[float, float]]:
+    """Two quantities on one grid, to be read often and together."""
+    slopes = list(zip(_slopes(grid, values), _slopes(grid, others), strict=True))
+    first, last = grid[0], len(slopes) - 1
+
+    def read(at: float) -> tuple[float, float]:
+        if at <= first or last < 0:
+            return values[0], others[0]
+        low = min(bisect_right(grid, at) - 1, last)
+        beyond, (rise, other_rise) = at - grid[low], slopes[low]
+        return values[low] + rise * beyond, others[low] + other_rise * beyond
+
+    return read
+
+
+def _slopes(grid: Points, values: Points) -> list[float]:
+    return [(high - low) / (b - a) for a, b, low, high in zip(grid, grid[1:], values, values[1:], strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Points of the grids."""
+
+    rows: Sequence[int]
+    heads: Sequence[int]  # rows of the head: one a request
+    counts: Sequence[int]  # decoding requests
+    caches: Sequence[float]  # their mean cache length
+    chunks: Sequence[int]  # tokens of a prompt piece
+    prefixes: Sequence[int]  # tokens before it
+    prompts: Sequence[tuple[int, int, int]]  # pieces, tokens of each, tokens before each
+    verify: int = 1  # tokens that a decoding request brings
+    mixed_prompt: int = (
+        0  # tokens of the prompt beside which decodes are priced again; 0: they have a kernel of their own
+    )
+
+    @classmethod
+    def of(cls, *, budget: int, requests: int, longest: int, verify: int, mixed: bool) -> Axes:
+        """Grids for steps of up to `budget` tokens, so many requests, and requests of the longest length; `mixed`:
+        decodes are priced beside a prompt as well."""
+        chunks = [1 << i for i in range(4, 24) if 1 << i < budget] + [budget]
+        prefixes = [p for p in PREFIXES if p < longest] or [0]
+        return cls(
+            rows=row_grid(max(budget, requests) if verify == 1 else budget + requests * verify),
+            heads=[n for n in row_grid(requests * verify) if n <= requests * verify],
+            counts=[1 << i for i in range(20) if 1 << i < requests] + [requests],
+            caches=[c for c in CACHE_GRID if c < 2 * longest] or CACHE_GRID[:1],
+            chunks=chunks,
+            prefixes=prefixes,
+            prompts=[(k, q, p) for k in PIECES for q in chunks for p in prefixes if k * q <= 2 * budget],
+            verify=verify,
+            mixed_prompt=budget if mixed else 0,
+        )
+
+    def batches(self, runner: Runner) -> list[tuple[UsesOf, list[Batch]]]:
+        """For each grid, which kernels and the batches that stand for its points.
+
+        Under attention data parallelism, kernels that depend on the rows of all ranks (experts, then their exchange)
+        come last, by the mean rows of a rank.
+        """
+        model, alone = runner.deployment, runner.deployment.parallel.dp == 1
+        rows = [Batch((n,), (n,)) for n in self.rows]
+        group = [
+            (_only(model.by_rows, lambda use: is_shared(use) and not is_moved(use)), rows),
+            (_only(model.by_rows, is_moved), rows),
+        ]
+        return [
+            (model.by_rows if alone else _only(model.by_rows, lambda use: not is_shared(use)), rows),
+            (model.by_requests, [Batch((1,) * n, (1,) * n) for n in self.heads]),
+            (model.by_length, [self._decodes(n, int(c)) for n in self.counts for c in self.caches]),
+            (model.by_length, [Batch((q,) * k, (p + q,) * k) for k, q, p in self.prompts]),
+            *([] if alone else group),
+        ]
+
+    def mixed(self) -> list[Batch]:
+        """A prompt alone, and with every point of the decode grid before it in the same step."""
+        grid = [(count, int(cache)) for count in self.counts for cache in self.caches]
+        alone = Batch((self.mixed_prompt,), (self.mixed_prompt,))
+        return [alone, *(Batch((1,) * n + alone.q_lens, (cache,) * n + alone.kv_lens) for n, cache in grid)]
+
+    def _decodes(self, count: int, cache: int) -> Batch:
+        """Requests that decode, each with the tokens it verifies."""
+        return Batch((self.verify,) * count, (cache + self.verify - 1,) * count, verify=self.verify)
+
+
+class GridSums:
+    """One quantity that kernels add up to, such as µs, read between the points of the grids."""
+
+    def __init__(self, axes: Axes, parts: Sequence[Array], mixed: Sequence[Array] = ()) -> None:
+        body, head, decode, prompt, *group = parts
+        self.axes = axes
+        self.group, self.moved = (at_every_number(axes.rows, part) for part in group) if group else ([], [])
+        self.body, self.head = at_every_number(axes.rows, body), at_every_number(axes.heads, head)
+        self.decode = at_every_count(axes.counts, axes.caches, decode)
+        more = np.maximum(mixed[0][1:] - mixed[0][0], 0.0) if mixed else decode
+        self.with_prompts = at_every_count(axes.counts, axes.caches, more)
+        self.prompt = self._filled(dict(zip(axes.prompts, prompt.tolist(), strict=True)))
+
+    def _filled(self, known: dict[tuple[int, int, int], float]) -> dict[tuple[int, int, int], float]:
+        """Beyond twice the budget no step reaches; scale so that interpolation next to the edge stays sane."""
+        for k in PIECES:
+            for q in self.axes.chunks:
+                for p in self.axes.prefixes:
+                    known.setdefault((k, q, p), 2.0 * known.get((k // 2, q, p), 0.0))
+        return known
+
+    def at(self, rows: int, requests: int, decoding: int, cached: float, pieces: Pieces) -> float:
+        """The sum over the kernels of a step."""
+        total = self.body[rows] + self.head[requests]
+        if decoding:
+            table = self.with_prompts if pieces else self.decode
+            total += between(self.axes.caches, table[decoding], cached / decoding)
+        return total + self._prompts(pieces) if pieces else total
+
+    def decoding(self, rows: int, requests: int, decoding: int) -> list[float]:
+        """The sum over the kernels of a step that only decodes, at each cache length of the grid."""
+        always = self.body[rows] + self.head[requests]
+        return [always + more for more in self.decode[decoding]] if decoding else [always]
+
+    def _prompts(self, pieces: Pieces) -> float:
+        count = len(pieces)
+        size = sum(tokens for tokens, _ in pieces) / count
+        before = sum(tokens * prefix for tokens, prefix in pieces) / (size * count)
+        return self._at_pieces(count, size, before)
+
+    def _at_pieces(self, count: int, size: float, before: float) -> float:
+        low = PIECES[min(bisect_right(PIECES, count), len(PIECES)) - 1]
+        if count > PIECES[-1]:
+            return self._at_size(PIECES[-1], size, before) * count / PIECES[-1]
+        if low == count:
+            return self._at_size(count, size, before)
+        high = PIECES[bisect_right(PIECES, count)]
+        part = (count - low) / (high - low)
+        return (1 - part) * self._at_size(low, size, before) + part * self._at_size(high, size, before)
+
+    def _at_size(self, count: int, size: float, before: float) -> float:
+        chunks, prefixes = neighbours(self.axes.chunks, size), self.axes.prefixes
+        row = [between(prefixes, [self.prompt[count, q, p] for p in prefixes], before) for q in chunks]
+        return between(chunks, row, size)
+
+
+def _only(uses: UsesOf, wanted: Callable[[Use], bool]) -> UsesOf:
+    """Only the wanted kernels."""
+    return lambda batch, stage: [use for use in uses(batch, stage) if wanted(use)]
+
+
+def fresh(pieces: Pieces) -> int:
+    """Prompts that begin with this step."""
+    return sum(before == 0 for _, before in pieces)

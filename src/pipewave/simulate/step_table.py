@@ -1,0 +1,228 @@
+"""Step latency in microseconds: every part of a step is predicted on a grid once, then read between its points.
+
+A step is its dense kernels (by rows), its head (by requests), decode attention (by requests and mean cache length) and
+prompt attention (by pieces, their mean size and what lies before them), plus the engine's gaps. Where one kernel
+attends for both, decodes beside a prompt cost what they add to that kernel: without packed heads or split keys, several
+times what they take alone (FlashAttention 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+
+from pipewave.models.expert_parallel import DEEPEP
+from pipewave.models.kernels import Batch
+from pipewave.prediction.said import merged
+from pipewave.simulate.step_grids import Axes, GridSums, Pieces, RankBatch, UsesOf, fresh, reader, reader_of_two
+from pipewave.step import Engine, Priced, Runner, StepGaps
+
+
+class StepTable:
+    """Latency of any step of a deployment, in seconds, by reading tables.
+
+    budget: most tokens of a step; requests: most requests; longest: longest cache of a request; verify: tokens that a
+    decoding request brings: one, or those that were drafted for it and one more.
+    """
+
+    def __init__(self, runner: Runner, *, budget: int, requests: int, longest: int, verify: int = 1) -> None:
+        self.runner, self.engine, self.factor, self.verify = runner, runner.engine, 1e-6, verify
+        self.prompt_us = 0.0
+        self.decoders: dict[int, Callable[[float], float]] = {}
+        self.owns: dict[tuple[int, int], Callable[[float], tuple[float, float]]] = {}
+        self.most_requests = requests
+        mixed = _one_attention(self.engine) and verify == 1
+        self.axes = axes = Axes.of(budget=budget, requests=requests, longest=longest, verify=verify, mixed=mixed)
+        self._predict(axes)
+        self.two_batch = runner.two_batch
+        self.shares = runner.stage_shares()
+        self.spread, self.basis = runner.usual()
+
+    def _predict(self, axes: Axes) -> None:
+        """Price all points of the grids."""
+        parts = [self._price(uses, batches) for uses, batches in axes.batches(self.runner)]
+        mixed = [self._price(self.runner.deployment.by_length, axes.mixed())] if axes.mixed_prompt else []
+        self.notes = merged(note for part in parts for note in part.notes)
+        self.time = GridSums(axes, [part.us for part in parts], [part.us for part in mixed])
+        self.heat = GridSums(axes, [part.heat_us for part in parts], [part.heat_us for part in mixed])
+        rest = [parts[0], parts[1], *parts[4:]]
+        self.counts = {True: _launched(*rest, parts[2]), False: _launched(*rest, parts[3])}
+        self.graph, self.pieces, self.eager = self._regimes()
+
+    def _regimes(self) -> list[StepGaps]:
+        """A decode step that replays a graph, a small step with prompts, a large one."""
+        layers, limit = float(len(self.runner.deployment.model.layers)), self.engine.graphs.piecewise_limit
+        kinds = ((True, limit), (False, limit), (False, limit + 1))
+        return [
+            self.engine.gaps_of(graph=graph, rows=rows, layers=layers, **self.counts[graph]) for graph, rows in kinds
+        ]
+
+    def _price(self, uses: UsesOf, batches: Sequence[Batch]) -> Priced:
+        """Kernels of all pipeline stages of each batch."""
+        stages = range(self.runner.deployment.parallel.pp)
+        return self.runner.price([[use for stage in stages for use in uses(batch, stage)] for batch in batches])
+
+    def under(self, engine: Engine) -> StepTable:
+        """The same kernels under an engine with other limits or times."""
+        other = self._copy()
+        other.engine = engine
+        other.graph, other.pieces, other.eager = other._regimes()
+        return other
+
+    def encoding(self, prompt_us: float) -> StepTable:
+        """The same where each prompt's first piece brings images, which take so many µs to encode."""
+        other = self._copy()
+        other.prompt_us = prompt_us
+        return other
+
+    def scaled(self, factor: float) -> StepTable:
+        """The same table with every step `factor` times as long."""
+        other = self._copy()
+        other.factor = self.factor * factor
+        return other
+
+    def _copy(self) -> StepTable:
+        other = copy(self)
+        other.decoders = {}
+        return other
+
+    def decoder(self, decoding: int) -> Callable[[float], float]:
+        """Seconds of a step in which so many requests decode and nothing else runs, by the tokens they hold
+        together: linear between the points of the cache's grid."""
+        known = self.decoders.get(decoding)
+        if known is None:
+            held = [cache * decoding for cache in self.axes.caches]
+            known = self.decoders[decoding] = reader(held, [self._whole(decoding, cached, ()) for cached in held])
+        return known
+
+    def seconds(self, decoding: int, cached: int, pieces: Pieces) -> float:
+        """A step with `decoding` requests that hold `cached` tokens together, and prompt pieces (tokens, before)."""
+        return self._whole(decoding, cached, pieces) if pieces else self.decoder(decoding)(cached)
+
+    def _whole(self, decoding: int, cached: float, pieces: Pieces) -> float:
+        graph = not pieces and decoding <= self.engine.graphs.graph_limit
+        rows = decoding * self.verify + sum(tokens for tokens, _ in pieces)
+        rows = self.engine.graphs.padded(decoding) * self.verify if graph else rows
+        heads = min(decoding * self.verify + len(pieces), self.most_requests * self.verify)
+        kernels, heat = (table.at(rows, heads, decoding, cached, pieces) for table in (self.time, self.heat))
+        return self.law(self.regime(rows, graph=graph), kernels, heat, decoding + len(pieces), fresh(pieces))
+
+    def regime(self, rows: int, *, graph: bool) -> StepGaps:
+        """How a step of so many rows is launched, as one CUDA graph or not."""
+        if graph:
+            return self.graph
+        return self.pieces if rows <= self.engine.graphs.piecewise_limit else self.eager
+
+    def law(self, gaps: StepGaps, kernel_us: float, heat_us: float, requests: int, images: int = 0) -> float:
+        """Seconds of a step of these kernels (µs, and µs at the power limit) for so many requests, of which so many
+        bring images."""
+        whole_us = gaps.step_us(kernel_us, heat_us, requests * self.engine.each_request_us)
+        return float(self.factor * (whole_us + self.prompt_us * images))
+
+    def own(self, rows: int, decoding: int, cached: int) -> tuple[float, float]:
+        """Of a data-parallel rank's own kernels while it decodes: µs, and those at the power limit."""
+        known = self.owns.get((rows, decoding))
+        if known is None:
+            heads = min(decoding, self.most_requests) * self.verify
+            known = self.owns[rows, decoding] = reader_of_two(
+                self.axes.caches, self.time.decoding(rows, heads, decoding), self.heat.decoding(rows, heads, decoding)
+            )
+        return known(cached / decoding if decoding else 0.0)
+
+    def group_seconds(self, ranks: Sequence[RankBatch]) -> float:
+        """Seconds of a step of data-parallel ranks."""
+        return _group_seconds(self, ranks)
+
+
+def _group_seconds(table: StepTable, ranks: Sequence[RankBatch]) -> float:
+    """Seconds of a step of data-parallel ranks in lock step.
+
+        step = longest of the ranks' own kernels + experts and exchange at the mean of their rows + gaps
+
+    Decode steps replay graphs, padded to the size that the fullest rank needs (experts that tokens are sent to see no
+    padding where the engine masks it); others are not padded. Where two-batch overlap cuts a step, its exchanges hide
+    behind kernels.
+    """
+    engine, verify, overlap = table.engine, table.verify, table.two_batch
+    most = max(decoding for decoding, _, _ in ranks)
+    prompts = any(pieces for _, _, pieces in ranks)
+    if not prompts and overlap is None:
+        return _decode_seconds(table, ranks, most)
+    if graph := most <= engine.graphs.graph_limit and not prompts:
+        rows = [engine.graphs.padded(max(most, 1)) * verify] * len(ranks)
+    else:
+        rows = [_tokens(rank, verify) for rank in ranks]
+    fewest = min(_tokens(rank, verify) for rank in ranks)
+    cut = overlap is not None and overlap.cuts(fewest, prompts=prompts)
+    time, heat = (_parts(table, sums, rows, ranks, halves=cut) for sums in (table.time, table.heat))
+    kernels = float(overlap.busy(*time, sum(rows) / len(rows) / 2)) if cut and overlap else sum(time)
+    requests = max(decoding + len(pieces) for decoding, _, pieces in ranks)
+    images = max(fresh(pieces) for _, _, pieces in ranks)
+    return table.law(table.regime(max(rows), graph=graph), kernels, sum(heat), requests, images)
+
+
+def _decode_seconds(table: StepTable, ranks: Sequence[RankBatch], most: int) -> float:
+    """The same where all ranks decode and nothing else, which most steps do."""
+    engine, verify = table.engine, table.verify
+    if graph := most <= engine.graphs.graph_limit:
+        padded = engine.graphs.padded(max(most, 1)) * verify
+        mean = _sent(engine, ranks, verify) or padded
+        own = [table.own(padded, decoding, cached) for decoding, cached, _ in ranks]
+    else:
+        rows = [max(decoding * verify, 1) for decoding, _, _ in ranks]
+        own = [table.own(n, decoding, cached) for n, (decoding, cached, _) in zip(rows, ranks, strict=True)]
+        mean, padded = round(sum(rows) / len(rows)), max(rows)
+    kernels, heat = (
+        max(one[part] for one in own) + sums.group[mean] + sums.moved[mean]
+        for part, sums in enumerate((table.time, table.heat))
+    )
+    return table.law(table.regime(padded, graph=graph), kernels, heat, most)
+
+
+def _sent(engine: Engine, ranks: Sequence[RankBatch], verify: int) -> int:
+    """Tokens of a mean rank that experts see where what only fills a graph is not sent; 0 where all is."""
+    if not (engine.expert_parallel.masks_padding and engine.expert_parallel.exchange.startswith(DEEPEP)):
+        return 0
+    return max(-(-sum(decoding for decoding, _, _ in ranks) * verify // len(ranks)), 1)
+
+
+def _tokens(rank: RankBatch, verify: int) -> int:
+    """Rows of a rank's step; an empty rank runs along with one."""
+    decoding, _, pieces = rank
+    return max(decoding * verify + sum(tokens for tokens, _ in pieces), 1)
+
+
+def _parts(
+    table: StepTable, sums: GridSums, rows: Sequence[int], ranks: Sequence[RankBatch], *, halves: bool
+) -> tuple[float, float]:
+    """Kernels of the fullest rank with the group's experts, and the group's exchange; as two halves, or whole."""
+    parts, verify = 1 + halves, table.verify
+    mean = -(-round(sum(rows) / len(rows)) // parts)
+
+    def own(i: int) -> float:
+        decoding, cached, pieces = _half(ranks[i]) if halves else ranks[i]
+        heads = min(decoding * verify + len(pieces), table.most_requests * verify)
+        return sums.at(-(-rows[i] // parts), heads, decoding, cached, pieces)
+
+    return parts * (max(own(i) for i in range(len(ranks))) + sums.group[mean]), parts * sums.moved[mean]
+
+
+def _half(rank: RankBatch) -> RankBatch:
+    """The larger half of a rank's requests; prompts are cut where there is one."""
+    decoding, cached, pieces = rank
+    several = len(pieces) > 1
+    kept = pieces[::2] if several else [(-(-tokens // 2), before) for tokens, before in pieces]
+    return -(-decoding // 2), -(-cached // 2), kept
+
+
+def _one_attention(engine: Engine) -> bool:
+    """Whether prompts and decodes of a step meet in one attention kernel."""
+    return engine.scheduler.mixes_phases and not engine.kernels.separate_attention
+
+
+def _launched(*grids: Priced) -> dict[str, float]:
+    """Kernels and launches of a step; neither depends on sizes, so the first point of every grid stands for all."""
+    return {
+        "nodes": sum(float(grid.nodes[0]) for grid in grids),
+        "launches": sum(float(grid.launches[0]) for grid in grids),
+    }
