@@ -18,7 +18,7 @@ import numpy as np
 import pipewave as pw
 from pipewave.calls.families import CLASSES, Gemm, from_dict
 from pipewave.prediction.api import answer_one, as_case
-from pipewave.traces.names import tile_of
+from pipewave.traces.kernel_names import tile_of
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "measured" / "h200" / "ncu" / "counters.json.gz"
 GPU = "H200"

@@ -30,9 +30,8 @@ from pipewave.measure.plans import Size, rough_us
 from pipewave.physics.demand import demand
 from pipewave.physics.launch import launch_s
 from pipewave.prediction.jsonl import answer_stream
-from pipewave.traces.group import group
-from pipewave.traces.names import kind_of
-from pipewave.traces.operators import read
+from pipewave.traces.group import group, recorded_call
+from pipewave.traces.kernel_names import kind_of
 from tests.command_line import CliRunner
 
 NAME = "void toy::prefix_scan_kernel<float>(float*)"
@@ -119,7 +118,7 @@ def test_profiles(family: Family) -> None:
     assert (kind_of(NAME).family, kind_of(NAME).role) == ("prefix_scan", "scan")
     op = Op(1, "toy::scan", ((4096,),), ("c10::BFloat16",))
     (launched,) = group([Kernel(NAME, 0.0, 5.0, ops=(op,))])
-    shaped = read(launched, None, Given())
+    shaped = recorded_call(launched, None, Given())
     assert shaped is not None and shaped.call == PrefixScan(4096)
 
 

@@ -144,3 +144,25 @@ def _executed(found: list[dict[str, Any]]) -> Iterator[list[Any]]:
             grid, block = (" ".join(map(str, args[name])) for name in ("grid", "block"))
             yield [called, returned - called, returned, start - returned, start, duration, 0, 1, call["tid"], 0,
                    call["name"], grid, block, e["name"]]  # fmt: skip
+
+
+def ncu_wide(kernels: int) -> str:
+    """So many kernels as `ncu --csv --page raw` prints them."""
+    head = '"ID","Kernel Name","Block Size","Grid Size","device__attribute_display_name","gpu__time_duration.sum"\n'
+    rows = (
+        f'"{i}","void gemm<float, {i}>(int)","(128, 1, 1)","({i + 1}, 1, 1)","NVIDIA H200","1,{i:03}.25"\n'
+        for i in range(kernels)
+    )
+    return head + '"","","","","","ns"\n' + "".join(rows)
+
+
+def ncu_long(kernels: int) -> str:
+    """So many kernels as `ncu --csv` prints them, three metrics each."""
+    head = '"ID","Kernel Name","Block Size","Grid Size","Section Name","Metric Name","Metric Unit","Metric Value"\n'
+    metrics = (("Duration", "ns", "1,234"), ("SM Frequency", "Ghz", "1.7"), ("Memory Throughput", "%", "55.1"))
+    rows = (
+        f'"{i}","void gemm(int)","(128, 1, 1)","(4, 1, 1)","GPU Speed Of Light","{name}","{unit}","{value}"\n'
+        for i in range(kernels)
+        for name, unit, value in metrics
+    )
+    return head + "".join(rows)

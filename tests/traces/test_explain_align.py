@@ -16,8 +16,7 @@ from pipewave.kernels.launched import Given
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
-from pipewave.traces.align import match
-from pipewave.traces.expected import fused, sequence, worth
+from pipewave.traces.align import fused, match, sequence, worth
 from pipewave.traces.trace import Op, Step
 
 ROLES = st.lists(st.sampled_from(["gemm", "attention", "norm", "fused", "copy", "fill", "moe"]), max_size=6).map(tuple)

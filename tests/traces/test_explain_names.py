@@ -12,9 +12,8 @@ import pytest
 from pipewave.calls.families import Elementwise, RmsNorm, SiluAndMul
 from pipewave.kernels import families
 from pipewave.kernels.launched import Given
-from pipewave.traces.group import group
-from pipewave.traces.names import dtype_of, kind_of, short, tile_of
-from pipewave.traces.operators import read
+from pipewave.traces.group import group, recorded_call
+from pipewave.traces.kernel_names import dtype_of, kind_of, short, tile_of
 from pipewave.traces.trace import Kernel, Op
 
 ROWS = Path(__file__).parents[2] / "data" / "measured" / "h200"
@@ -87,7 +86,7 @@ def test_known_names(name: str) -> None:
 
 
 def test_every_family_in_the_tables_has_a_prediction() -> None:
-    from pipewave.traces.kinds import kinds
+    from pipewave.traces.kernel_names import kinds
 
     known = set(families())
     assert {kind.family for kind in kinds() if kind.family} <= known
@@ -171,7 +170,7 @@ def test_operators_of_eager_code_give_the_shape(name: str) -> None:
     kernel, expected = OPERATORS[name]
     op = Op(1, name, ((32, 64), (32, 64)), ("c10::BFloat16", "c10::BFloat16"))
     [one] = group([Kernel(kernel, 0.0, 1.0, ops=(op,))])
-    shaped = read(one, None, Given())
+    shaped = recorded_call(one, None, Given())
     assert shaped is not None
     assert shaped.read
     assert shaped.call == expected

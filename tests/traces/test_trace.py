@@ -18,7 +18,7 @@ from pipewave.kernels.launched import Given
 from pipewave.kernels.streaming.argmax import blocks_of_a_row
 from pipewave.report import report as report_of
 from pipewave.traces import Report, Workload, compare, explain_trace
-from pipewave.traces.cached import in_a_row, with_cached
+from pipewave.traces.cache_lengths import in_a_row, with_cached
 from pipewave.traces.reader import read
 from studies import e2e_kernels
 from studies.e2e_kernels import workload_of as workload

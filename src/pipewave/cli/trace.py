@@ -40,17 +40,20 @@ def trace_command(
     form: Annotated[str, Option("--format", help="table, json, html or md.")] = "table",
     out: Annotated[str, Option(help="Where the answer goes; - is standard output.")] = "-",
     top: Annotated[int, Option(min=0, help="Rows of the table; 0 shows all.")] = TOP,
+    unpacked_gib: Annotated[int, Option(min=1, help="GiB that a packed file may unpack to.")] = 4,
 ) -> None:
     """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
     from pipewave.traces import compare as side_by_side
     from pipewave.traces import explain_trace
+    from pipewave.traces.reader import Limits
 
     _among("format", form, FORMATS)
     _among("by", by, SUMS)
     other = _one_other(other, compare)
     workload = _workload(model, tp, ep, q_lens, kv_lens, kv_cache_dtype, engine)
+    limits = Limits(unpacked_bytes=unpacked_gib << 30)
     reports = [
-        explain_trace(path, gpu=gpu, workload=workload, protocol=protocol, stack=stack)
+        explain_trace(path, gpu=gpu, workload=workload, protocol=protocol, stack=stack, limits=limits)
         for path in (file, other)
         if path is not None
     ]

@@ -8,7 +8,7 @@ from typing import Any
 from pipewave.report import svg
 from pipewave.report.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, ms, number, percent
 from pipewave.report.svg import Part
-from pipewave.traces.shape_text import shape_text
+from pipewave.traces.report import shape_text
 
 NOTHING = "No call could be predicted: no shape was recorded. Inside CUDA graphs they come from the model: name it."
 ASSUMED = "Resting on an assumption or a stand-in, not counted"

@@ -1,15 +1,111 @@
-"""Calls of traced kernels from a model: the best order-preserving match of the trace's kernels to the model's."""
+"""A model's kernels of a step matched with those of a trace: the best order-preserving match."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 
-from pipewave.kernels import family_of
+from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm
+from pipewave.kernels import family_of, registered
 from pipewave.kernels.launched import Shaped
-from pipewave.models.kernels import Use
-from pipewave.traces.expected import fused, role_of, worth
+from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.traces.group import Group
+
+# Role of a traced kernel → what it may be in the model's list (roles of `role_of`), best first.
+MAY_BE: dict[str, tuple[str, ...]] = {
+    "norm": ("norm",),
+    "fused_add_norm": ("norm",),
+    "embedding_norm": ("embedding",),
+    "gather": ("embedding", "last_rows"),
+    "index": ("last_rows",),
+    "act": ("act", "activation"),
+    "fused_reduction": ("norm",),
+    "fused": ("rope", "activation", "shared_add", "norm", "softcap"),
+    "copy": ("logits_to_float",),
+    "pointwise": ("shared_add", "softcap", "activation"),
+}
+# What a match is worth: products and attention hold the sequence together, fusions without a name follow.
+ANCHOR, NAMED, GUESSED = 8, 3, 1
+
+
+def worth(role: str, use_role: str) -> int:
+    """Score of taking a traced kernel of `role` for an expected one; 0 where it cannot be."""
+    (role, _, size), (use_role, _, use_size) = role.partition(":"), use_role.partition(":")
+    if size and use_size and size != use_size:
+        return 0
+    if role == use_role:
+        return ANCHOR if any(role in family.profile.anchors for family in registered()) else NAMED
+    if use_role not in MAY_BE.get(role, ()):
+        return 0
+    return GUESSED if role in ("fused", "fused_reduction", "pointwise", "copy") else NAMED
+
+
+def role_of(use: Use) -> str:
+    """Role of an expected kernel, in the words of profiles; a product's with its size."""
+    if isinstance(use.call, Elementwise):
+        return use.call.op
+    return sized(family_of(use.call.kernel).profile.role or use.call.kernel, use.call)
+
+
+def sized(role: str, call: Call | None) -> str:
+    """A role with the size of the product it is, which tells products apart where it was recorded."""
+    return f"{role}:{call.m}x{call.n}x{call.k}" if isinstance(call, Gemm) else role
+
+
+def sequence(deployment: Deployment, batch: Batch) -> tuple[Use, ...]:
+    """Every kernel of the first pipeline stage one by one; equal layers repeat the same objects."""
+    return tuple(use for use, _ in parts(deployment, batch))
+
+
+@lru_cache(maxsize=64)
+def parts(deployment: Deployment, batch: Batch) -> tuple[tuple[Use, int | None], ...]:
+    """As `sequence`, each with the number of its layer, None before and after the layers."""
+    model = deployment.model
+    tail = deployment.by_requests(batch)
+    bodies: dict[int, tuple[list[Use], list[Use]]] = {}
+    for layer in model.layers:
+        if id(layer) not in bodies:
+            alone = replace(deployment, model=replace(model, layers=(layer,)))
+            bodies[id(layer)] = _parted(alone.kernels(batch)[: -len(tail)])
+    head = bodies[id(model.layers[0])][0]
+    middle = [(use, number) for number, layer in enumerate(model.layers) for use in bodies[id(layer)][1]]
+    return (*((use, None) for use in head), *middle, *((use, None) for use in tail))
+
+
+def _parted(uses: Sequence[Use]) -> tuple[list[Use], list[Use]]:
+    """The embedding and the layer of a model with one layer."""
+    head = [use for use in uses if use.name.startswith("embedding")]
+    return head, [use for use in uses if not use.name.startswith("embedding")]
+
+
+def fused(uses: Sequence[Use], *, statistics: bool) -> Elementwise:
+    """Several memory-bound kernels run as one. `statistics`: a reduction whose result another kernel applies.
+
+    Norms side by side read and write their own rows; in a chain, the first one's input is read and every output is
+    written, since later kernels need them.
+    """
+    moved = [_moved(use) for use in uses]
+    beside = all(isinstance(use.call, RmsNorm) for use in uses)
+    read = sum(read for read, _, _ in moved) if beside else moved[0][0]
+    rows = sum(use.call.rows for use in uses if isinstance(use.call, RmsNorm))
+    written = 4 * rows if statistics else sum(written for _, written, _ in moved)
+    return Elementwise(read, written, weight_bytes=sum(weights for *_, weights in moved), op="fused")
+
+
+def _moved(use: Use) -> tuple[int, int, int]:
+    """(read, written, weight) bytes of a memory-bound kernel with 16-bit activations."""
+    call = use.call
+    if isinstance(call, Elementwise):
+        return call.bytes_read, call.bytes_written, call.weight_bytes
+    if isinstance(call, RmsNorm):
+        size = 2 * call.rows * call.dim
+        both = 2 if call.fused_add else 1
+        return both * size, both * size, 2 * call.dim
+    return 0, 0, 0
+
 
 MOST_CELLS = 8_000_000  # of the match table: a step of 250 layers
 ABSORBING = ("fused", "fused_reduction", "embedding_norm")
@@ -86,3 +182,30 @@ def _shaped(groups: Sequence[Group], index: int, uses: Sequence[Use]) -> Shaped:
     if len(uses) > 1 or statistics:
         return Shaped(name, fused(uses, statistics=statistics))
     return Shaped(name, uses[0].call)
+
+
+# `model.layers.3.mlp`, `transformer.h.3`, `LlamaDecoderLayer_3`.
+NUMBER = re.compile(r"(?:\blayers?|\bh|\bblocks?)[._](\d{1,4})\b|(?:DecoderLayer|EncoderLayer|Block|Layer)_(\d{1,4})$")
+
+
+def of_scope(scope: Iterable[str]) -> int | None:
+    """The number in the outermost module that names one."""
+    found = (NUMBER.search(name) for name in scope)
+    return next((int(one[1] or one[2]) for one in found if one), None)
+
+
+def of_model(roles: tuple[str, ...], deployment: Deployment, batch: Batch, steps: int) -> list[int | None]:
+    """The layer of each group of one or more like steps, by its role as `align` matches it; None outside of layers."""
+    uses = [(use, layer) for use, layer in parts(deployment, batch)] * steps
+    places = match(roles, tuple(role_of(use) for use, _ in uses))
+    return [None if at is None else uses[at][1] for at in places]
+
+
+def between(layers: Sequence[int | None], groups: Sequence[Group]) -> list[int | None]:
+    """Kernels without a partner in the model lie in the layer of those around them, where both are of one."""
+    found: list[int | None] = list(layers)
+    known = [at for at, layer in enumerate(layers) if layer is not None]
+    for left, right in pairwise(known):
+        if layers[left] == layers[right] and groups[left].head.step == groups[right].head.step:
+            found[left:right] = [layers[left]] * (right - left)
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pipewave.traces.names import short
+from pipewave.traces.kernel_names import short
 from pipewave.traces.trace import Step
 
 NO_LAYER = "outside of layers"

@@ -1,12 +1,18 @@
-"""Kernels that one predicted call launches, put together: split-k and its sum, attention and its merge, a MoE layer."""
+"""Kernels that one predicted call launches, put together, and the call as operators recorded it.
+
+Split-k and its sum, attention and its merge, the products of a layer of experts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipewave.traces.kinds import UNKNOWN, Kind, whole_operators
-from pipewave.traces.names import dtype_of, kind_of, tile_of
+from pipewave.errors import BadInput
+from pipewave.kernels import family_of
+from pipewave.kernels.faces import OperatorReader
+from pipewave.kernels.launched import Given, Shaped, Step
+from pipewave.traces.kernel_names import UNKNOWN, Kind, dtype_of, kind_of, tile_of, whole_operators
 from pipewave.traces.trace import Dims, Kernel, Op
 
 
@@ -131,3 +137,24 @@ def by_step(groups: Sequence[Group]) -> dict[int, list[Group]]:
     for one in groups:
         steps.setdefault(one.head.step, []).append(one)
     return steps
+
+
+def recorded_call(group: Group, step: Step | None, given: Given) -> Shaped | None:
+    """The call behind a group as its operators or its own event give it; None where they do not."""
+    if group.family is None:
+        return None
+    profile = family_of(group.family).profile
+    try:
+        whole = profile.group(group, step, given) if profile.group else None
+        return whole or _from_operators(group, profile.operators)
+    except BadInput:  # sizes that no such kernel can have: the operator is not what its name says
+        return None
+
+
+def _from_operators(group: Group, readers: Mapping[str, OperatorReader]) -> Shaped | None:
+    """From the innermost operator that says it."""
+    for op in reversed(group.head.ops):
+        call = readers[op.name](op, group) if op.name in readers and op.dims else None
+        if call is not None:
+            return Shaped(op.name, call)
+    return None

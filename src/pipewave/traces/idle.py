@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipewave.traces.names import short
+from pipewave.traces.kernel_names import short
 from pipewave.traces.trace import Kernel, Trace
 
 CAUSES = ("launch", "sync", "cpu", "device", "unknown")

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile
-from pipewave.traces.stacks import At, Span, open_at
-from pipewave.traces.trace import WAITS, Dims, Kernel, Op, Trace, step_of
+from pipewave.traces.trace import WAITS, At, Dims, Kernel, Op, Span, Trace, open_at, step_of
 
 MAGIC = b"SQLite format 3\0"
 KERNELS, RUNTIME, STRINGS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"
@@ -27,7 +26,6 @@ RANGES, GPUS = "NVTX_EVENTS", "TARGET_INFO_GPU"
 DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
 PUSH_POP = 59  # eventType of ranges that nest on a thread
 GRAPH = "CUDA graph as a whole, record with --cuda-graph-trace=node"
-MOST_ROWS = 20_000_000
 MOST_STEPS = 4_000  # of a million of SQLite's instructions each: about a minute
 TORCH = re.compile(r"^([\w.]+::[\w.]+), .*?sizes = (\[.*?\])(?:, input_op_ids|$)")
 TABLE = re.compile(r"\A\s*CREATE\s+TABLE\b", re.IGNORECASE)
@@ -40,21 +38,21 @@ def looks_like(data: bytes) -> bool:
     return data.startswith(MAGIC)
 
 
-def from_file(path: str | Path) -> Trace:
+def from_file(path: str | Path, most_rows: int) -> Trace:
     """The trace in a file, which is read where it lies. Raises BadFile."""
     try:
         with closing(sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
-            return _trace(base, str(path))
+            return _trace(base, str(path), most_rows)
     except (sqlite3.Error, UnicodeDecodeError) as problem:  # names in damaged schemas are no text
         raise BadFile(f"{path}: not an export of Nsight Systems ({problem})", field="file") from problem
 
 
-def from_bytes(data: bytes, source: str) -> Trace:
+def from_bytes(data: bytes, source: str, most_rows: int) -> Trace:
     """The trace in these bytes. Raises BadFile."""
     try:
         with closing(sqlite3.connect(":memory:")) as base:
             base.deserialize(data)
-            return _trace(base, source)
+            return _trace(base, source, most_rows)
     except (sqlite3.Error, UnicodeDecodeError) as problem:  # names in damaged schemas are no text
         raise BadFile(f"{source}: not an export of Nsight Systems ({problem})", field="file") from problem
 
@@ -62,8 +60,9 @@ def from_bytes(data: bytes, source: str) -> Trace:
 class _Export:
     """Rows of the tables that the export has; views and virtual tables, which may compute anything, are none."""
 
-    def __init__(self, base: sqlite3.Connection, source: str) -> None:
+    def __init__(self, base: sqlite3.Connection, source: str, most_rows: int) -> None:
         self._base, self._source, self._left = base, source, MOST_STEPS
+        self._most = most_rows  # of all tables together
         base.execute("PRAGMA trusted_schema = OFF")
         base.set_progress_handler(self._spent, 1_000_000)
         base.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -82,14 +81,15 @@ class _Export:
         wanted = [name for name in columns if name in there]
         listed = ", ".join(f'"{name}"' for name in wanted) or "NULL"
         nothing = dict.fromkeys(columns)
-        for number, row in enumerate(self._base.execute(f'SELECT {listed} FROM "{table}"')):
-            if number > MOST_ROWS:
-                raise BadFile(f"{self._source}: more than {MOST_ROWS:,} rows in {table}", field="file")
+        for row in self._base.execute(f'SELECT {listed} FROM "{table}"'):
+            self._most -= 1
+            if self._most < 0:
+                raise BadFile(f"{self._source}: too many rows, reached in {table}: the limit here", field="file")
             yield nothing | dict(zip(wanted, row, strict=False))
 
 
-def _trace(base: sqlite3.Connection, source: str) -> Trace:
-    export = _Export(base, source)
+def _trace(base: sqlite3.Connection, source: str, most_rows: int) -> Trace:
+    export = _Export(base, source, most_rows)
     names = {row["id"]: row["value"] for row in export.rows(STRINGS, "id", "value")}
     calls, waits = _calls(export, names)
     ranges = list(_ranges(export, names))

@@ -9,72 +9,81 @@ import gc
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile, cause
-from pipewave.traces import chrome, jsonstream, ncu, nsys, nsys_csv
+from pipewave.traces import chrome, csv_tables, nsys
 from pipewave.traces.trace import Trace
 
 KINDS = "neither a Chrome trace (JSON), an export or table of Nsight Systems, nor `ncu --csv` output"
 GZIP = b"\x1f\x8b"
-MOST_BYTES = 4 << 30
-MOST_TABLE_BYTES = 256 << 20  # a table of counters is read whole
+MOST_TABLE_BYTES, ROW_BYTES = 256 << 20, 128  # a table of counters is read whole; its rows are about so long
 CHUNK = 1 << 22
-FREE_BYTES, MOST_GROWTH = (
-    64 << 20,
-    300,
-)  # beyond the first, no file grows more than this: real profiles grow 5 to 40 times
+# Beyond the first, no file unpacks to more than this times its size: real profiles grow 5 to 40 times.
+FREE_BYTES, MOST_GROWTH = 64 << 20, 100
 
 
-def read(path: str | Path) -> Trace:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a file is read."""
+
+    unpacked_bytes: int = 4 << 30  # what it may hold or unpack to; a database of Nsight Systems is read where it lies
+    events: int = 20_000_000  # events, or rows of a table, that are looked at and kept: about 1 kB of memory each
+
+
+ROOMY = Limits()
+
+
+def read(path: str | Path, limits: Limits = ROOMY) -> Trace:
     """The trace in a file. Raises BadFile that says what is wrong and, where a file breaks off, at which byte."""
     try:
         with Path(path).open("rb") as file:
             if nsys.looks_like(file.read(len(nsys.MAGIC))):
-                return nsys.from_file(path)
+                return nsys.from_file(path, limits.events)
         data = Path(path).read_bytes()
     except (OSError, ValueError) as problem:
         raise BadFile(f"{path}: cannot be read ({cause(problem)})", field="file") from problem
-    return parse(data, str(path))
+    return parse(data, str(path), limits)
 
 
-def parse(data: bytes, source: str, most_bytes: int = MOST_BYTES) -> Trace:
-    """The trace in these bytes; `source` is what messages call them, `most_bytes` what they may unpack to."""
-    pieces = unzip(data, source, most_bytes) if data.startswith(GZIP) else cut(data)
+def parse(data: bytes, source: str, limits: Limits = ROOMY) -> Trace:
+    """The trace in these bytes; `source` is what messages call them."""
+    opened = unzip if data.startswith(GZIP) else cut
+    pieces = opened(data, source, limits.unpacked_bytes)
     first = next(pieces, b"")
     pieces = chain((first,), pieces)
     head = first[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
     if head[:1] in (b"{", b"["):
         with collector_paused():
-            return chrome.trace(jsonstream.document(pieces, source, chrome.thinned), source)
+            return chrome.trace(chrome.document(pieces, source, chrome.thinned, limits.events), source)
     if nsys.looks_like(first):
-        return nsys.from_bytes(whole(pieces, source), source)
+        return nsys.from_bytes(whole(pieces, source), source, limits.events)
     if not head:
         raise BadFile(f"{source}: empty, no byte 0", field="file")
-    if ncu.looks_like(first):
-        return ncu.trace(whole(pieces, source).decode("utf-8", "replace"), source)
-    if nsys_csv.looks_like(first):
-        return nsys_csv.trace(whole(pieces, source).decode("utf-8", "replace"), source)
+    if csv_tables.looks_like(first):
+        table = whole(pieces, source, min(MOST_TABLE_BYTES, ROW_BYTES * limits.events))
+        return csv_tables.trace(table.decode("utf-8", "replace"), source)
     raise BadFile(f"{source}: byte 0 begins no profile: {KINDS}", field="file")
 
 
-def cut(data: bytes) -> Iterator[bytes]:
-    """Bytes in pieces."""
+def cut(data: bytes, source: str, most_bytes: int) -> Iterator[bytes]:
+    """Bytes in pieces. BadFile when they are too many."""
+    if len(data) > most_bytes:
+        raise BadFile(f"{source}: more than {most_bytes >> 20:,} MiB", field="file")
     return (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
 
 
-def whole(pieces: Iterable[bytes], source: str) -> bytes:
+def whole(pieces: Iterable[bytes], source: str, most_bytes: int = MOST_TABLE_BYTES) -> bytes:
     """All pieces together. BadFile when they are more than a table of counters is."""
     parts, size = [], 0
     for piece in pieces:
         parts.append(piece)
         size += len(piece)
-        if size > MOST_TABLE_BYTES:
-            raise BadFile(
-                f"{source}: a table of more than {MOST_TABLE_BYTES >> 20} MiB; give it unpacked", field="file"
-            )
+        if size > most_bytes:
+            raise BadFile(f"{source}: a table of more than {most_bytes >> 20:,} MiB, the limit here", field="file")
     return b"".join(parts)
 
 
@@ -90,7 +99,7 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def unzip(data: bytes, source: str, most_bytes: int = MOST_BYTES) -> Iterator[bytes]:
+def unzip(data: bytes, source: str, most_bytes: int) -> Iterator[bytes]:
     """Contents of a gzip file of one or more members, in pieces. BadFile when they are damaged or far too many."""
     at, size = 0, 0
     while data.startswith(GZIP, at):
@@ -120,6 +129,6 @@ def _inflated(stream: Any, packed: bytes, source: str, at: int) -> Iterator[byte
 
 def _bounded(size: int, packed: int, source: str, most_bytes: int) -> None:
     if size > most_bytes:
-        raise BadFile(f"{source}: unpacks to more than {most_bytes >> 20:,} MiB", field="file")
+        raise BadFile(f"{source}: unpacks to more than {most_bytes >> 20:,} MiB, the limit here", field="file")
     if size > max(FREE_BYTES, MOST_GROWTH * packed):
         raise BadFile(f"{source}: unpacks to more than {MOST_GROWTH} times its size: no profile does", field="file")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from pipewave.calls.families import Call, Collective, Elementwise
 from pipewave.gpus import GPU
@@ -12,15 +14,71 @@ from pipewave.kernels.launched import Shaped
 from pipewave.kernels.streaming.argmax import OP as ARGMAX
 from pipewave.kernels.streaming.sampling import LAWS
 from pipewave.kernels.streaming.sampling_profile import DEPENDS
-from pipewave.prediction.answers import Prediction
+from pipewave.physics.arith import SCALAR
+from pipewave.physics.energy import limited_us
+from pipewave.prediction.answers import Prediction, Predictions
 from pipewave.prediction.api import predict
 from pipewave.prediction.said import said_of
+from pipewave.step.power import heat_us
 from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
-from pipewave.traces.group import Group
+from pipewave.traces.group import Group, by_step
 from pipewave.traces.idle import Idle, idle
-from pipewave.traces.names import short
-from pipewave.traces.pace import paced
+from pipewave.traces.kernel_names import short
 from pipewave.traces.trace import Dims, Trace
+
+
+def paced(
+    found: Predictions, calls: Sequence[Call], members: Sequence[Sequence[Group]], everything: Sequence[Group], gpu: GPU
+) -> list[Prediction]:
+    """Predictions of calls at the clocks their steps allow. `members`: the groups of each call, of `everything`.
+
+    A call that several steps run takes the mean of them.
+    """
+    heat = heat_us(calls, found, gpu)
+    kernels, energy = dict[int, float](), dict[int, float]()
+    for index, groups in enumerate(members):
+        for one in groups:
+            step = one.head.step
+            kernels[step] = kernels.get(step, 0.0) + float(found.latency_us[index])
+            energy[step] = energy.get(step, 0.0) + float(heat[index])
+    waits = {step: idle_us(groups) for step, groups in by_step(everything).items()}
+    slower = {
+        step: (limited_us(us + waits[step], energy[step], SCALAR) - waits[step]) / us for step, us in kernels.items()
+    }
+    factors = [float(np.mean([slower[one.head.step] for one in groups])) for groups in members]
+    return [_slowed(one, factor) for one, factor in zip(found, factors, strict=True)]
+
+
+def idle_us(groups: Sequence[Group]) -> float:
+    """Time between a step's first and last kernel in which none of them ran, if they ran one after another."""
+    kernels = [kernel for one in groups for kernel in one.kernels]
+    first = min(kernel.start_us for kernel in kernels)
+    last = max(kernel.start_us + kernel.duration_us for kernel in kernels)
+    return max(last - first - sum(kernel.duration_us for kernel in kernels), 0.0)
+
+
+def _slowed(one: Prediction, factor: float) -> Prediction:
+    times = {name: factor * getattr(one, name) for name in ("latency_us", "low_us", "high_us", "ceiling_us")}
+    return replace(one, **times)
+
+
+QUIET = ("dtype", "op", "impl", "causal", "stack")
+
+
+def shape_text(call: Mapping[str, Any]) -> str:
+    """`m=4096 n=4096 k=128`; long lists of lengths as `first*count`."""
+    return " ".join(
+        f"{name}={_brief(value)}" for name, value in call.items() if name not in QUIET and value is not False
+    )
+
+
+def _brief(value: Any) -> str:
+    if not isinstance(value, (list, tuple)) or not value:
+        return str(value)
+    if len(set(value)) == 1:
+        return f"{value[0]}*{len(value)}" if len(value) > 1 else str(value[0])
+    return f"{min(value)}..{max(value)} ({len(value)})"
+
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
 IMPOSSIBLE, NOTED = 0.9, 0.02  # of its floor a call cannot take less; such calls' share of the GPU's time that is told
@@ -167,7 +225,7 @@ def report(
         (shape.call.kernel, note) for (shape, _), one in zip(alike.values(), found, strict=True) for note in one.notes
     )
     whole = _totals(trace, gpu.name, protocol, entries, _unpredicted(bare))
-    return replace(whole, idle=idle(trace), ran=ran, notes=(*_impossible(whole), *notes))
+    return replace(whole, idle=idle(trace), ran=ran, notes=(*trace.notes, *_impossible(whole), *notes))
 
 
 def _impossible(found: Report) -> tuple[str, ...]:

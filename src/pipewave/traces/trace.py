@@ -1,13 +1,16 @@
-"""A profiler's record of one run as a value."""
+"""A profiler's record of one run as a value, and which ranges of a host thread were open at each launch."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pipewave.kernels.launched import Dims, Kernel, Op, Step
 
-__all__ = ["WAITS", "Dims", "Kernel", "Op", "Step", "Trace", "step_of"]
+__all__ = ["WAITS", "At", "Dims", "Kernel", "Op", "Span", "Step", "Trace", "open_at", "step_of"]
 
 # vLLM names its steps: requests(tokens) that run prompts, then requests(tokens) that generate.
 STEP = re.compile(r"execute\w*?_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
@@ -32,6 +35,7 @@ class Trace:
     protocol: str = "serving"
     waits: tuple[tuple[float, float], ...] = ()
     clocked: bool = True
+    notes: tuple[str, ...] = ()  # what the file may lack
 
     @property
     def gpu_us(self) -> float:
@@ -43,3 +47,49 @@ def step_of(name: str, start_us: float) -> Step | None:
     """The engine step that an annotation names, None where it names none."""
     match = STEP.search(name)
     return Step(start_us, *(int(part[:12]) for part in match.groups())) if match else None
+
+
+class Span(NamedTuple):
+    """A range of a thread, µs, and what it stands for."""
+
+    start_us: float
+    end_us: float
+    thread: Any
+    what: Any
+
+
+class At(NamedTuple):
+    """A moment on a thread, µs, under the key by which it is asked for."""
+
+    start_us: float
+    thread: Any
+    key: Any
+
+
+def open_at(spans: Iterable[Span], moments: Iterable[At]) -> dict[Any, tuple[Any, ...]]:
+    """What is open on a moment's own thread, outermost first, by the moment's key. One sweep a thread."""
+    threads: dict[Any, list[Span]] = defaultdict(list)
+    for span in spans:
+        threads[span.thread].append(span)
+    waiting: dict[Any, list[At]] = defaultdict(list)
+    for moment in moments:
+        waiting[moment.thread].append(moment)
+    found: dict[Any, tuple[Any, ...]] = {}
+    for thread, asked in waiting.items():
+        ordered = sorted(threads[thread], key=lambda span: (span.start_us, -span.end_us))
+        found |= _sweep(ordered, sorted(asked, key=lambda moment: moment.start_us))
+    return found
+
+
+def _sweep(spans: Sequence[Span], moments: Sequence[At]) -> dict[Any, tuple[Any, ...]]:
+    found: dict[Any, tuple[Any, ...]] = {}
+    stack: list[Span] = []
+    at = 0
+    for moment in moments:
+        while at < len(spans) and spans[at].start_us <= moment.start_us:
+            stack = [span for span in stack if span.end_us >= spans[at].start_us]
+            stack.append(spans[at])
+            at += 1
+        stack = [span for span in stack if span.end_us >= moment.start_us]
+        found[moment.key] = tuple(span.what for span in stack)
+    return found

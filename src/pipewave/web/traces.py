@@ -15,7 +15,7 @@ from pipewave.models.shard import Parallel
 from pipewave.prediction.requests import check_protocol
 from pipewave.step import find_engine
 from pipewave.traces import Report, Workload, compare, explain_trace
-from pipewave.traces.reader import parse
+from pipewave.traces.reader import Limits, parse
 from pipewave.web import limits
 from pipewave.web.commands import line
 from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, model_of
@@ -68,7 +68,7 @@ def _explained(query: TraceQuery, name: str, data: bytes) -> Report:
     gpu = gpu_of(query.gpu, {}) if query.gpu else None
     if query.protocol is not None:
         check_protocol(query.protocol)
-    trace = parse(data, name, limits.UNPACKED_BYTES)
+    trace = parse(data, name, Limits(limits.UNPACKED_BYTES, limits.TRACE_EVENTS))
     if gpu is None and trace.gpu is not None:
         gpu = gpu_of(trace.gpu, {})  # a file must not name another file
     return explain_trace(trace, gpu=gpu, workload=workload, protocol=query.protocol, stack=query.stack)

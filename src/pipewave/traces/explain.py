@@ -18,13 +18,10 @@ from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.software.engine import Engine
 from pipewave.software.engine import find as find_engine
-from pipewave.traces import operators
-from pipewave.traces.align import align
-from pipewave.traces.cached import Where, cached_tokens, in_a_row, with_cached
-from pipewave.traces.expected import sequence, sized
-from pipewave.traces.group import Group, by_step, group
-from pipewave.traces.layers import between, of_model, of_scope
-from pipewave.traces.reader import read
+from pipewave.traces.align import align, between, of_model, of_scope, sequence, sized
+from pipewave.traces.cache_lengths import Where, cached_tokens, in_a_row, with_cached
+from pipewave.traces.group import Group, by_step, group, recorded_call
+from pipewave.traces.reader import ROOMY, Limits, read
 from pipewave.traces.report import Report, report
 from pipewave.traces.trace import Step, Trace
 
@@ -48,13 +45,14 @@ def explain_trace(
     workload: Workload | None = None,
     protocol: str | None = None,
     stack: str | None = None,
+    limits: Limits = ROOMY,
 ) -> Report:
     """Every kernel call of a trace with its measured, predicted and reachable time.
 
     `gpu` defaults to the trace's own, `protocol` to `serving` for profiler traces and `cold` for ncu, which flushes
-    the caches. Raises BadFile, UnknownGPU, MissingField and what `predict` raises.
+    the caches; Raises BadFile, UnknownGPU, MissingField and what `predict` raises.
     """
-    trace, known = file if isinstance(file, Trace) else read(file), workload or Workload()
+    trace, known = file if isinstance(file, Trace) else read(file, limits), workload or Workload()
     name = gpu or trace.gpu
     if name is None:
         raise MissingField(f"{trace.source} does not name its GPU: pass --gpu", field="gpu")
@@ -67,7 +65,7 @@ def shaped(
     trace: Trace, groups: Sequence[Group], known: Workload, where: Where
 ) -> tuple[list[Shaped | None], list[int | None]]:
     """The call of each group (from its operators, else from the model, else none), and its layer where known."""
-    found = {id(one): operators.read(one, _step(trace, one), known.given) for one in groups}
+    found = {id(one): recorded_call(one, _step(trace, one), known.given) for one in groups}
     layers = {id(one): of_scope(one.head.scope) for one in groups}
     if known.deployment is not None:
         lengths = _lengths(trace, groups, known.deployment, known, where, found)

@@ -1,6 +1,6 @@
 """Who leaves what on the table: measured rows against the ceiling, by GPU, family, stack and implementation.
 
-`python -m pipewave.traces.gaps data/measured/h200 --gpu H200` prints how stacks compare and the worst-served shapes of
+`python -m studies.stack_gaps data/measured/h200 --gpu H200` prints how stacks compare and the worst-served shapes of
 rows that `pipewave.measure` wrote; `compare_stacks` and `worst` take any rows.
 """
 
@@ -104,10 +104,9 @@ def measured_rows(found: Iterable[Mapping[str, Any]], gpu: str) -> list[Row]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print how stacks compare and the worst-served shapes of a folder of measured rows."""
     from pipewave.measure.row_files import rows as packed
-    from pipewave.traces.report import describe
-    from pipewave.traces.shape_text import shape_text
+    from pipewave.traces.report import describe, shape_text
 
-    parser = argparse.ArgumentParser(prog="python -m pipewave.traces.gaps", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m studies.stack_gaps", description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--worst", type=int, default=20)

@@ -11,7 +11,7 @@ import pytest
 from pipewave.calls.families import gemm
 from pipewave.measure.row_files import rows as packed
 from pipewave.prediction.api import predict
-from pipewave.traces.gaps import Row, compare_stacks, main, measured_rows, ratios, worst
+from studies.stack_gaps import Row, compare_stacks, main, measured_rows, ratios, worst
 
 NORMS = Path(__file__).parents[2] / "data" / "measured" / "h200" / "rmsnorm.json.gz"
 ROWS = [
