@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipewave.files import store
+from pipewave.files import store, whole
 from pipewave.measure.row_files import FORMAT
 
 Row = dict[str, Any]
@@ -26,11 +26,10 @@ def pack(source: str | Path, folder: str | Path) -> dict[str, int]:
     sizes = {}
     for family, members in sorted(families.items()):
         target = Path(folder) / f"{family}.json.gz"
-        target.parent.mkdir(parents=True, exist_ok=True)
         used = {kernel[0] for row in members for kernel in row.get("kernels", ())}
         body = {"format": FORMAT, "environments": environments_, "names": {i: names[i] for i in used if i in names}}
         members.sort(key=lambda row: (row["protocol"], row["impl"], json.dumps(row["case"], sort_keys=True)))
-        target.write_bytes(_gzip(body | {"rows": _to_columns(members)}))
+        whole.write(target, _gzip(body | {"rows": _to_columns(members)}))
         sizes[target.name] = target.stat().st_size
     return sizes
 

@@ -22,7 +22,7 @@ import numpy as np
 from pipewave.calls.families import CLASSES, Call, from_dict
 from pipewave.cli.render import show
 from pipewave.errors import BadFile, PipewaveError
-from pipewave.files import packaged
+from pipewave.files import packaged, whole
 from pipewave.kernels import rows_of
 from pipewave.measure.row_files import clock_mhz, rows, started_together
 from pipewave.nets.calibration.corrections import suspended
@@ -206,8 +206,7 @@ def write(path: Path, parts: Mapping[str, Cells]) -> None:
         f' "{part}": [\n  ' + ",\n  ".join(json.dumps(row) for row in table(cells)) + "\n ]"
         for part, cells in sorted(parts.items())
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{{"schema": {SCHEMA}, "parts": {{\n{body}\n}}}}\n', encoding="utf-8")
+    whole.write(path, f'{{"schema": {SCHEMA}, "parts": {{\n{body}\n}}}}\n'.encode())
 
 
 def table(cells: Cells) -> list[dict[str, object]]:

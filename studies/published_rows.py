@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from pipewave.errors import PipewaveError
-from pipewave.files import sealed
+from pipewave.files import whole
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
@@ -221,7 +221,7 @@ def _other(config: Path, precision: str) -> Path:
     }
     files |= {"hf_quant_config.json": {"quantization": section}} if modelopt else {}
     for name, content in files.items():
-        sealed.replace(made / name, json.dumps(content).encode())  # other processes read them, too
+        whole.write(made / name, json.dumps(content).encode())  # other processes read them, too
     return made
 
 

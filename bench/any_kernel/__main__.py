@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.files.sealed import replace
+from pipewave.files.whole import write as replace
 from pipewave.tune.own import spaces
 from pipewave.tune.own.leaderboard import SELECTORS, Pipewave, SpaceSelector, peaks_of_space, score
 from pipewave.tune.own.model import fit

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipewave.files.sealed import replace
+from pipewave.files.whole import write as replace
 from pipewave.tune.own import spaces
 
 FOLDER = Path("data/recordings/any_kernel")

@@ -1,8 +1,8 @@
 """Processes killed while they write: `python -m qa.chaos.kills [--count 300]`.
 
 `measure` (on the replaying device), `tune profile` (on a made-up one), `calibrate` over an older calibration, and
-`serve --out` run in child processes that are sent SIGKILL at a random moment. What a reader saw before has to be
-there afterwards, whole, and the next run goes on from it.
+`predict` and `serve --out` run in child processes that are sent SIGKILL at a random moment. What a reader saw before
+has to be there afterwards, whole, and the next run goes on from it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Any
 
 from qa.chaos import made
 from qa.chaos.inputs import SERVE
+
+GEMM = {"kernel": "gemm", "m": 64, "n": 4096, "k": 4096, "gpu": "H200"}
 
 Keys = frozenset[str]
 
@@ -78,27 +80,33 @@ def calibrating(folder: Path) -> Victim:
     )
 
 
-def serving(folder: Path) -> Victim:
-    """`pipewave serve --cases FILE --out FILE`: the lines of a file that goes on growing."""
-    from pipewave.published import stream
+def answering(command: str, case: dict[str, Any], longest_s: float) -> Callable[[Path], Victim]:
+    """`pipewave predict` or `serve --cases FILE --out FILE --resume`: the lines that a next run keeps."""
 
-    out = folder / "answers.jsonl"
-    list(stream.answer_lines([json.dumps(SERVE)]))  # weights read before the first kill
-    lines = [json.dumps(SERVE | {"id": number, "isl": 100 + number}) for number in range(2000)]
+    def victim(folder: Path) -> Victim:
+        from pipewave.cli import build
 
-    def work() -> None:
-        with out.open("w") as sink:
-            for at in range(0, len(lines), 8):
-                stream.answer_stream(lines[at : at + 8], sink)
+        cases, out = folder / "cases.jsonl", folder / "answers.jsonl"
+        cases.write_text("".join(json.dumps(case | {"id": number}) + "\n" for number in range(2000)))
+        words = [command, "--cases", str(cases), "--out", str(out), "--resume"]
 
-    def seen() -> Keys:
-        whole = out.read_text().rpartition("\n")[0].splitlines() if out.exists() else []
-        return frozenset(str(json.loads(line)["id"]) for line in whole)
+        def seen() -> Keys:
+            texts = [path.read_text() for path in (out, *folder.glob(f".{out.name}.*.partial")) if path.exists()]
+            lines = [line for text in texts for line in text.rpartition("\n")[0].splitlines()]
+            return frozenset(str(json.loads(line)["id"]) for line in lines)
 
-    return Victim(work, seen, 0.4)
+        return Victim(lambda: build().run(words), seen, longest_s)
+
+    return victim
 
 
-VICTIMS = {"measure": measuring, "tune profile": profiling, "calibrate": calibrating, "serve --out": serving}
+VICTIMS = {
+    "measure": measuring,
+    "tune profile": profiling,
+    "calibrate": calibrating,
+    "predict --out": answering("predict", GEMM, 0.3),
+    "serve --out": answering("serve", SERVE, 1.2),
+}
 
 
 def kill(victim: Victim, pick: random.Random) -> tuple[int, int, bool]:
@@ -135,7 +143,7 @@ def run(count: int, seed: int) -> dict[str, Any]:
             done = []
             for _ in range(count // len(VICTIMS)):
                 done.append(kill(victim, pick))
-                if not done[-1][2] or name == "serve --out":  # all was done, or is written anew: the next starts afresh
+                if not done[-1][2]:  # all was done: the next starts afresh
                     _start_afresh(Path(folder))
         found[name] = {
             "kills": len(done),

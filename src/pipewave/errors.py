@@ -13,7 +13,8 @@
     │   ├── CannotShard     heads, experts or layers do not divide (cannot_shard)
     │   └── DoesNotFit      weights, KV cache or a batch exceed the memory (does_not_fit)
     ├── BadFile             unreadable, truncated, foreign or corrupted file (bad_file)
-    └── MissingExtra        an optional dependency is not installed (missing_extra)
+    ├── MissingExtra        an optional dependency is not installed (missing_extra)
+    └── NotFinite           a prediction that is no finite number, which is never given (not_finite)
 
 Messages name the field, the value and what would work. `code` is stable and meant for programs.
 """
@@ -127,6 +128,12 @@ class MissingExtra(PipewaveError):
     """A feature needs an optional dependency."""
 
     code = "missing_extra"
+
+
+class NotFinite(PipewaveError):
+    """A prediction came out as NaN or infinity: it is refused instead of given."""
+
+    code = "not_finite"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

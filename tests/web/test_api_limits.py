@@ -182,7 +182,23 @@ def test_refusals_carry_the_headers_too(client: Any) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "127.0.0.1.evil.example", "evil.com@localhost", "localhost.evil", "192.168.0.4", "", "[", "0"],
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "evil.com@localhost",
+        "localhost.evil",
+        "192.168.0.4",
+        "",
+        "[",
+        "0",
+        "localhost/evil",
+        "[::1]evil",
+        "localhost:80evil",
+        "localhost:",
+        "localhost#x",
+        "localhost?x",
+        "[localhost]",
+    ],
 )
 def test_only_loopback_names_are_served(client: Any, host: str) -> None:
     reply = client.get("/api/health", Host=host)

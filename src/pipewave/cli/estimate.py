@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -25,7 +24,7 @@ from pipewave.cli.options import (
     Split,
     cache_word,
 )
-from pipewave.cli.streams import print_notes
+from pipewave.cli.streams import print_json, print_notes
 
 DECODE = "decode_step_ms"  # the part of a breakdown that an embedding has not
 
@@ -87,7 +86,7 @@ def replay_command(
 def _print(answer: Mapping[str, Any], as_json: bool, title: str) -> None:
     """An answer with intervals and a breakdown: as JSON, or as tables."""
     if as_json:
-        print(json.dumps({"schema_version": 1, **answer}))
+        print_json(answer)
         return
     from pipewave.cli.render import table
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import AsJson, Ep, Ignore, Pp, Tp
+from pipewave.cli.streams import print_json
 
 if TYPE_CHECKING:
     from pipewave.models.summary import Blocks
@@ -38,7 +39,7 @@ def model_command(
     spec, parallel = load(model, ignore=tuple(ignore)), Parallel(tp, pp, ep)
     totals, found = summary(spec, parallel), blocks(spec, parallel)
     if as_json:
-        print(json.dumps({"schema_version": 1, **totals, **asdict(found), "parts": rows(spec, parallel)}))
+        print_json({**totals, **asdict(found), "parts": rows(spec, parallel)})
         return
     from pipewave.cli.render import facts, table
 

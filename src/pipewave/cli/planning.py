@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +22,7 @@ from pipewave.cli.options import (
     Ttft,
     cache_word,
 )
-from pipewave.cli.streams import print_notes
+from pipewave.cli.streams import print_json, print_notes
 from pipewave.errors import BadInput
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def plan_command(
         found = plan(spec, question, space, own_prices=_prices(price), executor=pool, progress=tell)
     answer = found.to_dict(rows, launch_as)
     if as_json:
-        print(json.dumps({"schema_version": 1, **answer}))
+        print_json(answer)
     else:
         _show(answer)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated
 
+from pipewave.cli.bars import bar
 from pipewave.cli.command import Command, Group, Option, first_line
-from pipewave.cli.streams import ended, open_stream
+from pipewave.cli.streams import answer_cases
 from pipewave.errors import BadInput, UnknownKernel, meant_or_known
+from pipewave.version import VERSION
 
 
 class Families(Group):
@@ -40,6 +41,7 @@ def predict_cases(
     cases: Annotated[str | None, Option(help="JSON-lines file of cases; - is standard input.")] = None,
     gpu: Annotated[str | None, Option(help="GPU of the cases that name none.")] = None,
     out: Annotated[str, Option(help="Where answers go; - is standard output.")] = "-",
+    resume: Annotated[bool, Option("--resume", help="Go on where an interrupted run stopped.")] = False,
 ) -> int:
     """Latency of a kernel (`predict gemm M N K --gpu H200`) or of a file (`predict --cases F --out G`)."""
     if cases is None:
@@ -47,10 +49,10 @@ def predict_cases(
     from pipewave.gpus import find
     from pipewave.prediction.jsonl import answer_stream
 
-    with ExitStack() as stack:
-        source, sink = open_stream(stack, cases, "r"), open_stream(stack, out, "w")
-        counts = answer_stream(source, sink, gpu=find(gpu) if gpu else None)
-    return ended(counts.failed)
+    where = find(gpu) if gpu else None
+    with bar("cases") as tell:
+        work = partial(answer_stream, gpu=where, progress=tell)
+        return answer_cases(cases, out, work, resume=resume, asked=["predict", VERSION, gpu or ""])
 
 
 GROUP = Families("Latency of a kernel, or of every case in a file.", {}, predict_cases)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pipewave.files.json_text import dumps
 
 FORMATS = ("table", "json", "csv")
 NAME_WIDTH = 24  # letters of a row's name that a narrow terminal shows
@@ -24,7 +25,7 @@ def show(
 ) -> None:
     """Print rows of equal keys in the chosen form; JSON carries `schema_version`. `droppable`: see `table`."""
     if form == "json":
-        print(json.dumps({"schema_version": 1, schema: [dict(row) for row in rows]}))
+        print(dumps({"schema_version": 1, schema: [dict(row) for row in rows]}))
     elif form == "csv":
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 from pipewave.cli.command import Argument, Option
+from pipewave.cli.streams import put
 
 # How each command is asked for JSON.
 COMMANDS = {"estimate": ("--json",), "plan": ("--json",), "trace": ("--format", "json")}
@@ -33,7 +33,7 @@ def report(
 
     chosen = check_form(form or ("md" if out.endswith(".md") else "html"))
     answer = _json_of(what, options) if what in COMMANDS else read(_only(what, options))
-    _put(write(answer, chosen), out)
+    put(write(answer, chosen), out, *([what] if what not in COMMANDS else options))
 
 
 def _json_of(command: str, options: Sequence[str]) -> Mapping[str, Any]:
@@ -59,15 +59,3 @@ def _only(what: str, rest: Sequence[str]) -> Path:
     if rest or (not Path(what).exists() and not what.endswith(".json")):
         raise BadInput(f"{what} {' '.join(rest)}".strip() + ": must be estimate, plan, trace or a file", field="what")
     return Path(what)
-
-
-def _put(text: str, out: str) -> None:
-    from pipewave.errors import BadFile, cause
-
-    if out == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(out).write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as problem:
-        raise BadFile(f"{out}: cannot be written ({cause(problem)})", field="out") from problem

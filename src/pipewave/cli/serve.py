@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ from pipewave.cli.bars import waiting
 from pipewave.cli.command import Option
 from pipewave.cli.options import AsJson, Ignore, Split
 from pipewave.cli.serve_options import EngineOptions, Fleet, Limits, Pasted, Requests
-from pipewave.cli.streams import print_notes
+from pipewave.cli.streams import print_json, print_notes
 from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ def serve_command(
     gpu: Annotated[str | None, Option("--gpu", help="GPU name or spec file.")] = None,
     cases: Annotated[str | None, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None,
     out: Annotated[str, Option(help="Where answers to --cases go; - is standard output.")] = "-",
+    resume: Annotated[bool, Option("--resume", help="Of --cases: go on where an interrupted run stopped.")] = False,
     executor: Annotated[
         str | None, Option(help="Of --cases: processes://N or dask://HOST:PORT; else one process a core.")
     ] = None,
@@ -56,7 +56,7 @@ def serve_command(
     if cases is not None:
         from pipewave.cli.serve_cases import answer_file
 
-        return answer_file(cases, out, executor)
+        return answer_file(cases, out, executor, resume=resume)
     deployed = pasted.deployed(engine.engine)
     gpu, load = _named("gpu", gpu), pasted.load()
     spec = _model(deployed.spec if deployed else _named("model", model), requests.osl, ignore)
@@ -66,7 +66,9 @@ def serve_command(
         served = _run(_server(spec, gpu, setup, fleet, traffic.longest), traffic, limits.sla(load), interval=interval)
     if trace_out:
         from pipewave.export.perfetto import write
+        from pipewave.files.whole import distinct
 
+        distinct(trace_out, requests.trace, model, gpu, field="trace_out")
         write(trace_out, served.record, served.traffic)
     _print(_with_notes(served, deployed, load), as_json)
     return 0
@@ -111,7 +113,7 @@ def _with_notes(served: Served, *pasted: Deployed | ClientLoad | None) -> dict[s
 
 def _print(answer: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"schema_version": 1, **answer}))
+        print_json(answer)
         return
     from pipewave.cli.render import facts, table
 

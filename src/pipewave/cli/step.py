@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from pipewave.cli.options import (
     Split,
     cache_word,
 )
-from pipewave.cli.streams import print_notes
+from pipewave.cli.streams import print_json, print_notes
 
 
 def step_command(
@@ -55,7 +54,7 @@ def step_command(
     total = {side: float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}
     if as_json:
         figures = {f"{side}_us": us for side, us in total.items()}
-        print(json.dumps({"schema_version": 1, **figures, "parts": rows, "notes": steps.notes}))
+        print_json({**figures, "parts": rows, "notes": steps.notes})
         return
     from pipewave.cli.render import table
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
-import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, cache_word
+from pipewave.cli.streams import put
+from pipewave.files.json_text import dumps
 
 if TYPE_CHECKING:
     from pipewave.traces import Report, Workload
@@ -61,7 +60,7 @@ def trace_command(
     if form == "table" and out == "-":
         _print(found, top, by)
     else:
-        _write(_text(found, form, top, by), out)
+        put(_text(found, form, top, by), out, file, other)
 
 
 def _among(option: str, value: str, known: Sequence[str]) -> None:
@@ -106,7 +105,7 @@ def _text(found: Report | Comparison, form: str, top: int, by: str) -> str:
     from pipewave.report import report
 
     if form == "json":
-        return json.dumps(found.to_dict()) + "\n"
+        return dumps(found.to_dict()) + "\n"
     if form != "table":
         return report(found.to_dict(), form)
     printed = io.StringIO()
@@ -123,15 +122,3 @@ def _print(found: Report | Comparison, top: int, by: str) -> None:
         print_report(found, top, by)
     else:
         print_comparison(found, top)
-
-
-def _write(text: str, out: str) -> None:
-    from pipewave.errors import BadFile
-
-    if out == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(out).write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise BadFile(f"{out}: cannot be written ({problem.strerror})", field="out") from problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 from pipewave.cli.command import Argument, Group, Option
 from pipewave.cli.options import AsJson, Ep, Model, Tp
-from pipewave.cli.streams import say
+from pipewave.cli.streams import print_json, say
 from pipewave.errors import BadInput
 
 Kernel = Annotated[str, Argument(help="Kernel name, such as gemm, moe_w13 or decode_128.")]
@@ -37,7 +36,7 @@ def inspect(
     words = [word for word in config.split(",") if word]
     found = understood(load(kernel), grid, arguments(args), arguments(words))
     if as_json:
-        print(json.dumps({"schema_version": 1, **found}))
+        print_json(found)
         return
     lists = {name: found.pop(name) for name in ("loops", "unknown")}
     show([{name: value for name, value in found.items() if name != "grid"}], "table", title=kernel)
@@ -122,7 +121,7 @@ def explain(
     fields = ",".join(shape)
     answer = explained(load_table(kernel, gpu=gpu, path=file, env={}), fields_of(fields), rows)
     if as_json:
-        print(json.dumps({"schema_version": 1, **answer}))
+        print_json(answer)
         return
     names = tuple(answer["chosen"])
     show(candidate_rows(answer["candidates"], names), "table", title=f"{kernel} {fields}: {answer['provenance']}")
@@ -187,7 +186,7 @@ def engine(
         with redirect_stdout(sys.stderr):  # engines print there, too
             rows = write_all(wanted, GpuTimer(name), out, most, say)
     if as_json:
-        print(json.dumps({"schema_version": 1, "files": rows}))
+        print_json({"files": rows})
         return
     show([{key: value for key, value in row.items() if not isinstance(value, list)} for row in rows], "table")
 
@@ -206,7 +205,7 @@ def check(
 
     if ":" in kernel:
         own = own_check(kernel, file, log)
-        print(json.dumps({"schema_version": 1, **asdict(own)}) if as_json else verdict_text(own))
+        print_json(asdict(own)) if as_json else print(verdict_text(own))
         return
     from pipewave.tune.check import check as canary
     from pipewave.tune.check import gpu_timer
@@ -217,7 +216,7 @@ def check(
     need_gpu()
     check_environment(loaded, environment())
     verdict = canary(loaded, gpu_timer(loaded.kernel))
-    print(json.dumps({"schema_version": 1, **asdict(verdict)}) if as_json else verdict_text(verdict))
+    print_json(asdict(verdict)) if as_json else print(verdict_text(verdict))
 
 
 def reachable(
@@ -236,7 +235,7 @@ def reachable(
     vary, points, fixed = range_of(shape)
     rows, few = reach_rows(loaded, vary, points, fixed)
     if as_json:
-        print(json.dumps({"schema_version": 1, "configurations": rows, "fewer": few}))
+        print_json({"configurations": rows, "fewer": few})
         return
     names = tuple(dict(loaded.configs[0]))
     show([compact(row, names) for row in rows], "table", title=f"{len(rows)} configurations: {' · '.join(names)}")
@@ -258,7 +257,7 @@ def evaluate(
 
         board = leaderboard(spaces, None if selectors == "all" else selectors.split(","))
         if as_json:
-            print(json.dumps({"schema_version": 1, **board}))
+            print_json(board)
             return
         for space, figures in board["spaces"].items():
             show([{"selector": each, **row} for each, row in figures.items()], "table", title=space)
@@ -271,7 +270,7 @@ def evaluate(
     wanted = recorded(recordings) if kernels == "all" else kernels.split(",")
     answer: dict[str, Any] = evaluate_all(recordings, wanted, None if selectors == "all" else selectors.split(","))
     if as_json:
-        print(json.dumps({"schema_version": 1, **answer}))
+        print_json(answer)
         return
     for kernel, result in answer["kernels"].items():
         show(regret_rows(result), "table", title=f"{kernel}: regret at {result['shapes']} shapes never profiled")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 from pipewave.cli.command import Option
 from pipewave.cli.options import Ep, Model, Pp, Tp
+from pipewave.cli.streams import put
+from pipewave.files.json_text import dumps
 
 
 def workload_command(
@@ -23,20 +24,10 @@ def workload_command(
 
     When they arrive is no part of a workload: `pipewave serve --trace` takes that into account.
     """
-    from pathlib import Path
-
-    from pipewave.errors import BadFile
     from pipewave.simulate.traffic import read_trace
     from pipewave.simulate.workload import workload
 
     traffic = read_trace(requests, requests=limit)
     if traffic.arrival_s[-1] > 0:
         sys.stderr.write("note: arrival times left out; `pipewave serve --trace` takes them into account\n")
-    text = json.dumps(workload(model, traffic, tp=tp, pp=pp, ep=ep))
-    if out == "-":
-        print(text)
-        return
-    try:
-        Path(out).write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise BadFile(f"{out}: cannot be written ({problem.strerror})", field="out") from problem
+    put(dumps(workload(model, traffic, tp=tp, pp=pp, ep=ep)) + "\n", out, requests)

@@ -22,7 +22,7 @@ import yaml
 from pipewave.calls.collective import AllReduce
 from pipewave.calls.families import Gemm, attention
 from pipewave.errors import BadInput
-from pipewave.files.sealed import replace
+from pipewave.files.whole import write as replace
 from pipewave.gpus import GPU
 from pipewave.models import Gqa, ModelSpec
 from pipewave.models.kernels import Batch, Deployment

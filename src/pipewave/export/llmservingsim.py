@@ -24,7 +24,7 @@ import yaml
 from pipewave.calls.families import Call, Elementwise, FusedMoe
 from pipewave.errors import BadInput
 from pipewave.export.vidur import written
-from pipewave.files.sealed import replace as write
+from pipewave.files.whole import write
 from pipewave.gpus import GPU
 from pipewave.kernels.streaming.sampling_profile import ARGMAX_KERNEL, as_run
 from pipewave.models import Gqa, ModelSpec

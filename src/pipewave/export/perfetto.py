@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipewave.errors import BadFile
+from pipewave.files import whole
+from pipewave.files.json_text import dumps
 from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic
 
@@ -55,13 +55,10 @@ def _request(record: Record, traffic: Traffic, request: int) -> Iterator[dict[st
 
 def write(path: str | Path, record: Record, traffic: Traffic) -> None:
     """Write the trace as JSON; BadFile when the place cannot be written."""
-    try:
-        with Path(path).open("w", encoding="utf-8") as file:
-            file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-            separator = ""
-            for event in events(record, traffic):
-                file.write(separator + json.dumps(event))
-                separator = ",\n"
-            file.write("\n]}\n")
-    except OSError as problem:
-        raise BadFile(f"{path}: cannot be written ({problem.strerror})", field="trace_out") from problem
+    with whole.lines(path, field="trace_out") as out:
+        out.file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        separator = ""
+        for event in events(record, traffic):
+            out.file.write(separator + dumps(event))
+            separator = ",\n"
+        out.file.write("\n]}\n")

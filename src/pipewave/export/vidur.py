@@ -27,7 +27,7 @@ import numpy as np
 
 from pipewave.calls.collective import AllReduce, SendRecv
 from pipewave.errors import BadInput
-from pipewave.files.sealed import replace
+from pipewave.files.whole import write as replace
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import Gqa, Mlp, ModelSpec, load

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pipewave.errors import BadFile
 from pipewave.files import packaged
-from pipewave.files.sealed import replace
+from pipewave.files.whole import write as replace
 
 
 def files(*, code: bool = False) -> Iterator[Path]:

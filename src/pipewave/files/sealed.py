@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
-from pipewave.files import packaged
+from pipewave.files import packaged, whole
 
 Arrays = Mapping[str, NDArray[Any]]
 CARD, SEAL = "card", "sha256"
@@ -30,7 +28,7 @@ def write(path: Path, card: Mapping[str, Any], arrays: Arrays) -> None:
 
     text = json.dumps(card)
     plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    replace(path, save(plain, metadata={CARD: text, SEAL: seal(text, plain)}))
+    whole.write(path, save(plain, metadata={CARD: text, SEAL: seal(text, plain)}))
 
 
 def read(path: Path, what: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -61,18 +59,3 @@ def seal(text: str, arrays: Arrays) -> str:
         digest.update(f"\n{name}|{array.dtype.str}|{array.shape}|".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one step; no half of it is ever seen. BadFile if it cannot be written."""
-    part = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            part = file.name
-            file.write(content)
-        os.replace(part, path)
-    except OSError as error:
-        if part:
-            Path(part).unlink(missing_ok=True)
-        raise BadFile(f"{path}: cannot be written ({error.strerror})", field="out") from error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -9,6 +12,8 @@ from importlib import import_module
 from typing import Any
 
 from pipewave.errors import BadInput, MissingExtra
+
+WATCH_S = 0.5  # between two looks at whether the process that started a worker is still there
 
 
 @contextmanager
@@ -18,13 +23,24 @@ def executor(name: str | None) -> Iterator[Executor | None]:
     if not name:
         yield None
     elif scheme == "processes" and rest.isdigit() and int(rest) > 0:
-        with ProcessPoolExecutor(int(rest)) as pool:
+        with ProcessPoolExecutor(int(rest), initializer=_end_with, initargs=(os.getpid(),)) as pool:
             yield pool
     elif scheme == "dask" and rest:
         with _dask(rest) as pool:
             yield pool
     else:
         raise BadInput(f"executor = {name!r}: must be processes://N or dask://HOST:PORT", field="executor")
+
+
+def _end_with(parent: int) -> None:
+    """End this worker soon after the process that started it is gone: a killed one closes no pool."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

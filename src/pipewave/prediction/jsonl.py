@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -13,7 +13,7 @@ import numpy as np
 from pipewave.calls.dtypes import SPELLINGS
 from pipewave.calls.families import class_of, from_dict
 from pipewave.calls.fields import required, rules
-from pipewave.errors import BadInput, MissingField, PipewaveError
+from pipewave.errors import BadInput, MissingField, NotFinite, PipewaveError
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
 from pipewave.kernels.base import Family
@@ -49,12 +49,23 @@ class _Chunk:
     groups: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
 
 
-def answer_stream(lines: Iterable[str], out: TextIO, *, gpu: str | GPU | None = None) -> Counts:
-    """Answer every line of `lines` into `out`, in order. Bad lines answer with their error; blank lines are skipped."""
+def answer_stream(
+    lines: Iterable[str],
+    out: TextIO,
+    *,
+    gpu: str | GPU | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Counts:
+    """Answer every line of `lines` into `out`, in order. Bad lines answer with their error; blank lines are skipped.
+
+    `progress` hears how many lines are done.
+    """
     counts = Counts()
     for chunk in chunks(line for line in lines if line.strip()):
         for text in answer_lines(chunk, gpu, counts):
             out.write(text)
+        if progress:
+            progress(len(chunk))
     return counts
 
 
@@ -232,7 +243,11 @@ def texts(answers: Answers, ids: Sequence[Any]) -> Iterator[str]:
     software = f'"impl": {json.dumps(source.impl)}, "stack": {json.dumps(source.stack)}'
     tail = f', "basis": "{source.basis}", {software}, "software": "{source.software}"{notes}}}\n'
     rows = np.round(answers.seconds.T * US, 6).tolist()
-    for name, row, bound in zip(ids, rows, answers.bound.tolist(), strict=True):
+    finite = np.all(np.isfinite(answers.seconds), axis=0)
+    for name, row, bound, fine in zip(ids, rows, answers.bound.tolist(), finite.tolist(), strict=True):
+        if not fine:
+            yield error_text({"id": name}, NotFinite("no finite latency comes out for this case", field=None))
+            continue
         latency, low, high, floor, ceiling = row
         yield (
             f'{{"id": {_id(name)}, "latency_us": {latency!r}, "low_us": {low!r}, "high_us": {high!r}, '

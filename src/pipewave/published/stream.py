@@ -5,14 +5,14 @@ Cases of one deployment go to one worker together, which works out its step time
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TextIO
 
-from pipewave.errors import BadInput, PipewaveError
+from pipewave.errors import BadInput, NotFinite, PipewaveError
+from pipewave.files.json_text import dumps
 from pipewave.published.answers import answer
 from pipewave.published.cases import Case, parse
 
@@ -43,11 +43,20 @@ def answer_stream(
     stream = (line for line in lines if line.strip())
     while chunk := list(islice(stream, CHUNK_LINES)):
         for found in answer_lines(chunk, executor, progress):
-            out.write(json.dumps(found) + "\n")
+            out.write(_text(found) + "\n")
             counts.failed += "error" in found
             counts.answered += "error" not in found
-        out.flush()
+            out.flush()
     return counts
+
+
+def _text(found: dict[str, Any]) -> str:
+    """An answer as JSON; one that holds a number that is none becomes an error of its own line."""
+    try:
+        return dumps(found)
+    except NotFinite as problem:
+        found.update(error(problem))
+        return dumps({"id": found["id"], **error(problem)})
 
 
 def answer_lines(
@@ -59,11 +68,14 @@ def answer_lines(
     found = {i: error(case) for i, (_, case) in enumerate(parsed) if isinstance(case, BadInput)}
     tell = progress or (lambda done: None)
     tell(len(found))
-    tasks = _tasks(cases)
-    for task, answers in _run(tasks, cases, executor, tell):
+    at = 0
+    for task, answers in _run(_tasks(cases), cases, executor, tell):
         found.update(zip(task, answers, strict=True))
-    for i, (name, _) in enumerate(parsed):
-        yield {"id": name, **found[i]}
+        while at in found:  # as soon as all before it are there, so that an interrupted run loses little
+            yield {"id": parsed[at][0], **found[at]}
+            at += 1
+    for i in range(at, len(parsed)):
+        yield {"id": parsed[i][0], **found[i]}
 
 
 def _tasks(cases: dict[int, Case]) -> list[list[int]]:

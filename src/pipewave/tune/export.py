@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadInput
+from pipewave.files import whole
 from pipewave.tune.choosing import FREE, GRANULE
 from pipewave.tune.engine.lookups import Lookup, file_name
 from pipewave.tune.fitted import Fitted
@@ -130,6 +131,5 @@ def sglang(up: Table, down: Table, layer: Layer, most: int = 8192) -> tuple[dict
 
 def write(body: dict[str, Any], path: Path) -> Path:
     """Write one file, numbers sorted as the engines' own files are."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(body, indent=4) + "\n")
+    whole.write(path, (json.dumps(body, indent=4) + "\n").encode())
     return path

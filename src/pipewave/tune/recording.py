@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadFile, cause
-from pipewave.files.sealed import replace
+from pipewave.files.whole import write as replace
 
 TEST, ANCHOR, WAVE = 0, 1, 2  # roles of a shape: scored only, fitted (random), fitted (placed on waves)
 

@@ -6,8 +6,8 @@ rebinding). So the Host header must be a loopback name, and a request that names
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from anyio import move_on_after
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipewave.web.limits import JSON_BYTES, TRAFFIC_BYTES
 from pipewave.web.replies import failure
 
+HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9.-]{1,253}))(?::[0-9]{1,5})?", re.ASCII)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 UPLOADS = ("/api/trace",)  # bodies that their handler streams to a file, and bounds itself
 LARGER = {"/api/traffic": TRAFFIC_BYTES}  # questions that hold a file
@@ -78,13 +79,9 @@ def _foreign(headers: Headers) -> tuple[int, str, str] | None:
 
 
 def _hostname(host: str) -> str | None:
-    """The name in a Host header; None where it holds more than a name and a port (`user@localhost`)."""
-    if "@" in host:
-        return None
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
-        return None
+    """The name in a Host header; None where it holds anything but a name and a port."""
+    found = HOST.fullmatch(host)
+    return found and (found["v6"] or found["name"]).lower()
 
 
 async def _body(headers: Headers, receive: Receive, most: int) -> bytes | None:

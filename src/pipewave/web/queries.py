@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
 from pipewave.errors import BadInput
+from pipewave.files.json_text import dumps
 from pipewave.web.forms import Form
 from pipewave.web.gpu import GpuQuery, gpu_answer
 from pipewave.web.grid import GridQuery, grid_answer
@@ -34,7 +34,7 @@ def answer(view: str, question: str) -> str:
     try:
         if view in VIEWS:
             form, work = VIEWS[view]
-            return json.dumps(work(form.model_validate_json(question)))
+            return dumps(work(form.model_validate_json(question)))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipewave.files.sealed import replace
+from pipewave.files.whole import write as replace
 from pipewave.tune.engine.lookups import Lookup, path_of, rules
 from pipewave.tune.engine.profiling import Profiled, Timer, candidates, profile
 

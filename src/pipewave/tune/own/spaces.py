@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.errors import BadFile
-from pipewave.files.sealed import replace
+from pipewave.files.whole import write as replace
 from pipewave.tune.own.anchors import COUNTS, Anchors, Floats, Ints, columns, usual
 from pipewave.tune.own.measuring import disturbed_from
 
