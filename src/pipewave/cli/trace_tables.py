@@ -13,19 +13,12 @@ if TYPE_CHECKING:
     from pipewave.traces.idle import Idle
     from pipewave.traces.report import Entry, UnpredictedKernel
 
-LITTLE_SHAPED = 0.5  # of the GPU time: below it most calls had no shape to predict from
 GAPS = 5
-SAID = {
-    "launch": "from a launch to its kernel's start",
-    "sync": "the host had waited for the GPU before it launched on",
-    "cpu": "the host ran its own code and launched too late",
-    "device": "queued work waited: between kernels, or for another stream",
-    "unknown": "no launch was recorded",
-}
 
 
 def print_report(report: Report, top: int, by: str = "call") -> None:
-    """The whole answer; `by`: call, operator or layer."""
+    """The whole answer, the wall clock first; `by`: call, operator or layer."""
+    print("\n".join(report.headline))
     if by == "call":
         _calls(report, top)
     else:
@@ -65,16 +58,18 @@ def _sums(report: Report, top: int, by: str) -> None:
     if rows:
         table(rows, title=f"{report.source} on {report.gpu} [{report.protocol}]: µs of all calls of a {by}")
     else:
-        print("no layers: neither modules nor ranges name any; pass --model")
+        print(f"no layers: neither modules nor ranges name any; {'the model matches none' if report.model else 'pass --model'}")
 
 
 def _idle(idle: Idle) -> None:
     """Waits of the GPU by cause."""
+    from pipewave.traces.idle import CAUSES
+
     share = idle.idle_us / (idle.span_us or 1.0)
     print(f"{'idle':16} {idle.idle_us / 1e3:,.3f} ms ({share:.1%} of {idle.span_us / 1e3:,.3f} ms from first to last)")
     for cause, us in idle.causes.items():
         if us > 0:
-            print(f"{'  ' + cause:16} {us / 1e3:,.3f} ms: {SAID[cause]}")
+            print(f"{'  ' + cause:16} {us / 1e3:,.3f} ms: {CAUSES[cause]}")
     for gap in idle.gaps[:GAPS]:
         print(
             f"{'  longest':16} {gap.idle_us:,.1f} µs at {gap.start_us / 1e3:,.3f} ms, {gap.cause}, before {gap.before}"
@@ -114,10 +109,11 @@ def _unpredicted(title: str, rows: Sequence[UnpredictedKernel], whole: float) ->
 
 
 def _totals(report: Report) -> None:
+    won = f"{report.recoverable_us / 1e3:,.3f} ms ({report.recoverable_us / (report.gpu_us or 1.0):.1%})"
     facts = {
         "GPU time": f"{report.gpu_us / 1e3:,.3f} ms",
-        "recoverable": f"{report.recoverable_us / 1e3:,.3f} ms ({report.recoverable_us / (report.gpu_us or 1.0):.1%})",
-        "if assumed holds": f"{report.assumed_us / 1e3:,.3f} ms more" if report.assumed_us else "",
+        "recoverable": won if report.judged else "not known",
+        "if assumed holds": f"{report.assumed_us / 1e3:,.3f} ms more" if report.assumed_us and report.judged else "",
         "recognised": f"{report.recognized_share:.1%} of GPU time",
         "with shapes": f"{report.shaped_share:.1%} of GPU time",
         "within 10 %": f"{report.close_share:.1%} of recognised time",
@@ -128,7 +124,7 @@ def _totals(report: Report) -> None:
 
 
 def _hints(report: Report) -> None:
-    if report.shaped_share < LITTLE_SHAPED:
+    if not report.judged:
         print("hint: inside CUDA graphs no shapes are recorded; they come from the model: pass --model")
     print_notes((*(entry.note for entry in report.entries if entry.note), *report.notes))
 

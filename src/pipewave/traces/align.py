@@ -111,10 +111,9 @@ MOST_CELLS = 8_000_000  # of the match table: a step of 250 layers
 ABSORBING = ("fused", "fused_reduction", "embedding_norm")
 
 
-def align(groups: Sequence[Group], uses: Sequence[Use], roles: tuple[str, ...]) -> list[Shaped | None]:
-    """For each group of a step, in time order, the call it ran, or None where the model has none for it. `roles`: of
-    the groups, products with their sizes where those were recorded."""
-    partner = match(roles, tuple(role_of(use) for use in uses))
+def align(groups: Sequence[Group], uses: Sequence[Use], partner: Sequence[int | None]) -> list[Shaped | None]:
+    """For each group of a step, in time order, the call it ran, or None where the model has none for it. `partner`: the
+    use that each group matches, of `match`."""
     taken = {at for at in partner if at is not None}
     return [
         None if at is None else _shaped(groups, index, list(_with_neighbours(at, taken, uses, groups[index])))
@@ -192,13 +191,6 @@ def of_scope(scope: Iterable[str]) -> int | None:
     """The number in the outermost module that names one."""
     found = (NUMBER.search(name) for name in scope)
     return next((int(one[1] or one[2]) for one in found if one), None)
-
-
-def of_model(roles: tuple[str, ...], deployment: Deployment, batch: Batch, steps: int) -> list[int | None]:
-    """The layer of each group of one or more like steps, by its role as `align` matches it; None outside of layers."""
-    uses = [(use, layer) for use, layer in parts(deployment, batch)] * steps
-    places = match(roles, tuple(role_of(use) for use, _ in uses))
-    return [None if at is None else uses[at][1] for at in places]
 
 
 def between(layers: Sequence[int | None], groups: Sequence[Group]) -> list[int | None]:

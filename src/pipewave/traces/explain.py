@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from pipewave.calls.families import Attention, Call, Elementwise, Gemm
@@ -18,7 +19,7 @@ from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.software.engine import Engine
 from pipewave.software.engine import find as find_engine
-from pipewave.traces.align import align, between, of_model, of_scope, sequence, sized
+from pipewave.traces.align import align, between, match, of_scope, parts, role_of, sequence, sized
 from pipewave.traces.cache_lengths import Where, cached_tokens, in_a_row, with_cached
 from pipewave.traces.group import Group, by_step, group, recorded_call
 from pipewave.traces.reader import ROOMY, Limits, read
@@ -58,7 +59,8 @@ def explain_trace(
         raise MissingField(f"{trace.source} does not name its GPU: pass --gpu", field="gpu")
     groups, where = group(trace.kernels), Where(find(name), protocol or trace.protocol, stack)
     shapes, layers = shaped(trace, groups, known, where)
-    return report(trace, groups, shapes, layers, where.gpu, where.protocol, stack)
+    found = report(trace, groups, shapes, layers, where.gpu, where.protocol, stack)
+    return replace(found, model=known.deployment.model.name if known.deployment else None)
 
 
 def shaped(
@@ -70,7 +72,7 @@ def shaped(
     if known.deployment is not None:
         lengths = _lengths(trace, groups, known.deployment, known, where, found)
         for number, members in by_step(groups).items():
-            modelled, numbers = _from_model(lengths[number], members, known, _roles(members, found))
+            modelled, numbers = _from_model(lengths[number], members, known, found)
             for one, guess, layer in zip(members, modelled, numbers, strict=True):
                 found[id(one)] = _better(found[id(one)], guess)
                 layers[id(one)] = layer if layers[id(one)] is None else layers[id(one)]
@@ -115,12 +117,13 @@ def _lengths(
     known: Workload,
     where: Where,
     read_off: Mapping[int, Shaped | None],
-) -> dict[int, Lengths | None]:
-    """Lengths of each step's requests: named, given, recorded, or read off the time of its attention."""
+) -> dict[int, tuple[Lengths, ...]]:
+    """Lengths of each step's requests: named, given, recorded, or read off the time of its attention.
+
+    Kernels without a step may be several steps of different requests, in the order in which they ran.
+    """
     steps = by_step(groups)
     found = {number: of_step(trace.steps[number] if number >= 0 else None, known.given) for number in steps}
-    if -1 in found and found[-1] is None and not trace.steps:
-        found[-1] = _recorded([read_off[id(one)] for one in groups], trace.source)
     cached: dict[int, int] = {}
     for number, one in found.items():
         if one is not None and one.note and not known.given.kv_lens:
@@ -129,42 +132,51 @@ def _lengths(
                 cached[number] = length
     requests = {number: one.q_lens for number, one in found.items() if one is not None}
     taken = in_a_row(cached, requests)
-    return found | {number: with_cached(_of(found, number), one, taken.values()) for number, one in taken.items()}
+    stated: dict[int, tuple[Lengths, ...]] = {number: (one,) if one else () for number, one in found.items()}
+    if found.get(-1, True) is None and not trace.steps:
+        stated[-1] = _recorded([read_off[id(one)] for one in groups], trace.source)
+    tokens = taken.values()
+    return stated | {n: (with_cached(one, taken[n], tokens),) for n, one in found.items() if one and n in taken}
 
 
-def _recorded(shapes: Iterable[Shaped | None], source: str) -> Lengths | None:
-    """Lengths that the operators of an eager trace were given; None where its calls of attention run different
-    requests, which then have no common list of kernels. MissingField where no operator names any."""
+def _recorded(shapes: Iterable[Shaped | None], source: str) -> tuple[Lengths, ...]:
+    """Lengths that the operators of an eager trace were given, one for each call of attention, those of like requests
+    together; MissingField where no operator names any."""
     calls = [one.call for one in shapes if one is not None and isinstance(one.call, Attention)]
     if not calls:
         raise MissingField(f"{source} does not name its steps: pass --q-lens and --kv-lens", field="q_lens")
-    first = calls[0]
-    alike = all(call.q_lens == first.q_lens for call in calls)
-    return Lengths(first.q_lens, first.kv_lens, "") if alike else None
-
-
-def _of(found: dict[int, Lengths | None], number: int) -> Lengths:
-    one = found[number]
-    assert one is not None
-    return one
+    runs = (next(run) for _, run in groupby(calls, key=lambda call: call.q_lens))
+    return tuple(Lengths(first.q_lens, first.kv_lens, "") for first in runs)
 
 
 def _from_model(
-    found: Lengths | None, members: Sequence[Group], known: Workload, roles: tuple[str, ...]
+    lengths: Sequence[Lengths], members: Sequence[Group], known: Workload, read_off: Mapping[int, Shaped | None]
 ) -> tuple[list[Shaped | None], list[int | None]]:
-    """Calls and layers of a step's groups."""
+    """Calls and layers of a step's groups; of several steps' where they run the requests of `lengths` in turn."""
     deployment = known.deployment
-    if found is None or deployment is None:
+    if not lengths or deployment is None:
         return [None] * len(members), [None] * len(members)
-    batch = _batch(found, members, find_engine(known.engine))
-    uses = sequence(deployment, batch)
-    steps = _repeats(members, uses)
-    layers = of_model(roles, deployment, batch, steps)
-    return [_noted(one, found) for one in align(members, uses * steps, roles)], layers
+    roles = tuple(_role(one, read_off[id(one)]) for one in members)
+    engine, placed = find_engine(known.engine), list[tuple[Use, int | None]]()
+    counts = _attention_calls(members, lengths, read_off)
+    for one, ran in zip(lengths, counts, strict=True):
+        step = parts(deployment, _batch(one, members, engine))
+        each = sum(_by_request(use.call.kernel) for use, _ in step)
+        placed += [*step] * max(1, round(ran / max(1, each)))
+    uses = tuple(use for use, _ in placed)
+    partners = match(roles, tuple(role_of(use) for use in uses))
+    layers = [None if at is None else placed[at][1] for at in partners]
+    return [_noted(one, lengths[0]) for one in align(members, uses, partners)], layers
 
 
-def _roles(members: Sequence[Group], read_off: Mapping[int, Shaped | None]) -> tuple[str, ...]:
-    return tuple(_role(one, read_off[id(one)]) for one in members)
+def _attention_calls(
+    members: Sequence[Group], lengths: Sequence[Lengths], read_off: Mapping[int, Shaped | None]
+) -> list[int]:
+    """How many kernels that depend on requests' lengths ran for each of these."""
+    if len(lengths) == 1:
+        return [sum(_by_request(one.family) for one in members)]
+    calls = [shape.call for one in members if (shape := read_off[id(one)]) and isinstance(shape.call, Attention)]
+    return [len(list(run)) for _, run in groupby(calls, key=lambda call: call.q_lens)]
 
 
 def _role(one: Group, shape: Shaped | None) -> str:
@@ -175,12 +187,6 @@ def _role(one: Group, shape: Shaped | None) -> str:
         if shape is None and recorded and one.family == Gemm.kernel
         else sized(one.role, shape.call if shape else None)
     )
-
-
-def _repeats(members: Sequence[Group], uses: Sequence[Use]) -> int:
-    """How many steps these kernels are, by their attention; more than one where the trace names no steps."""
-    ran = sum(_by_request(one.family) for one in members)
-    return max(1, round(ran / max(1, sum(_by_request(use.call.kernel) for use in uses))))
 
 
 def _by_request(family: str | None) -> bool:

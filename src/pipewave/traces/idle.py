@@ -20,7 +20,14 @@ from typing import Any
 from pipewave.traces.kernel_names import short
 from pipewave.traces.trace import Kernel, Trace
 
-CAUSES = ("launch", "sync", "cpu", "device", "unknown")
+# Causes of waits, and what each says.
+CAUSES = {
+    "launch": "from a launch to its kernel's start",
+    "sync": "the host had waited for the GPU before it launched on",
+    "cpu": "the host ran its own code and launched too late",
+    "device": "queued work waited: between kernels, or for another stream",
+    "unknown": "no launch was recorded",
+}
 LONGEST = 20  # gaps that are listed
 
 
@@ -48,6 +55,11 @@ class Idle:
     def idle_us(self) -> float:
         """Time without work between the first kernel and the end of the last."""
         return sum(self.causes.values())
+
+    @property
+    def share(self) -> float:
+        """Idle part of the span."""
+        return self.idle_us / self.span_us if self.span_us else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""

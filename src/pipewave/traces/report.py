@@ -81,6 +81,14 @@ def _brief(value: Any) -> str:
 
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
+JUDGED = 0.5  # of the GPU's time whose shapes were read: below it no recoverable time is told
+WAITED = {
+    "launch": "kernels start so long after their launch",
+    "sync": "the host waited for the GPU before it launched on",
+    "cpu": "the host ran its own code and launched too late",
+    "device": "queued work waited, between kernels or for another stream",
+    "unknown": "no launch was recorded",
+}
 IMPOSSIBLE, NOTED = 0.9, 0.02  # of its floor a call cannot take less; such calls' share of the GPU's time that is told
 CAVEATS = {
     "sample": "sampling is predicted as a copy of its size: no such kernel was measured",
@@ -148,7 +156,9 @@ class Report:
     """A trace explained. Shares are of `gpu_us`, the sum of all durations; entries are ranked by recoverable time,
     those that do not count after the others.
 
-    recoverable_us: of the calls that count. assumed_us: what the others would add if their assumptions held.
+    recoverable_us: of the calls that count. assumed_us: what the others would add if their assumptions held. `judged`:
+    whether shapes of most of the GPU's time were read, without which recoverable time says nothing. `headline`: what a
+    reader should know first, the wall clock before the kernels; views show it on top.
 
     `steps`: engine steps that ran kernels, as the trace names them; 1 where it names none. `idle`: waits of the GPU and
     their causes, None for a table without a clock. `ran`: every call, in time order.
@@ -170,13 +180,42 @@ class Report:
     idle: Idle | None = None
     ran: tuple[Ran, ...] = ()
     notes: tuple[str, ...] = ()
+    model: str | None = None  # whose kernels the trace's were matched with
+
+    @property
+    def judged(self) -> bool:
+        """Whether the recoverable time is of most of the GPU's time."""
+        return self.shaped_share >= JUDGED
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """Idle time of the GPU and its main cause, then what its kernels could win back, or why that is not known."""
+        return (*self._waits(), self._kernels())
+
+    def _waits(self) -> tuple[str, ...]:
+        if self.idle is None or not self.idle.idle_us:
+            return ()
+        cause = max(self.idle.causes, key=self.idle.causes.__getitem__)
+        return (
+            f"the GPU was idle {self.idle.share:.1%} of {self.idle.span_us / 1e3:,.3f} ms, for "
+            f"{self.idle.causes[cause] / 1e3:,.3f} ms of it because {WAITED[cause]}",
+        )
+
+    def _kernels(self) -> str:
+        ran = f"kernels took {self.gpu_us / 1e3:,.3f} ms"
+        if not self.judged:
+            remedy = "CUDA graphs record no shapes, which come from the model: name it"
+            return f"{ran}; what could be won back is not known: shapes of {self.shaped_share:.0%} are. {remedy}"
+        won = self.recoverable_us / (self.gpu_us or 1.0)
+        return f"{ran}; {self.recoverable_us / 1e3:,.3f} ms of them ({won:.1%}) could be won back"
 
     def __repr__(self) -> str:
         """One line; `to_dict` has everything."""
         calls, won = len(self.entries), self.recoverable_us / self.gpu_us if self.gpu_us else 0.0
+        said = f"{won:.1%} recoverable" if self.judged else "recoverable time not known"
         return (
-            f"<{self.source} on {self.gpu} [{self.protocol}]: {self.gpu_us / 1e3:,.4g} ms of kernels, {won:.1%} "
-            f"recoverable, {calls:,} distinct call{'s'[: calls != 1]}>"
+            f"<{self.source} on {self.gpu} [{self.protocol}]: {self.gpu_us / 1e3:,.4g} ms of kernels, {said}, "
+            f"{calls:,} distinct call{'s'[: calls != 1]}>"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,6 +223,8 @@ class Report:
         scalars = ("source", "gpu", "protocol", "gpu_us", "recognized_share", "shaped_share", "close_share")
         return {
             "schema_version": 1,
+            "headline": list(self.headline),
+            "judged": self.judged,
             **{name: getattr(self, name) for name in scalars},
             "recoverable_us": self.recoverable_us,
             "assumed_recoverable_us": self.assumed_us,
