@@ -58,7 +58,8 @@ def _sums(report: Report, top: int, by: str) -> None:
     if rows:
         table(rows, title=f"{report.source} on {report.gpu} [{report.protocol}]: µs of all calls of a {by}")
     else:
-        print(f"no layers: neither modules nor ranges name any; {'the model matches none' if report.model else 'pass --model'}")
+        remedy = f"and no kernels match {report.model} in order" if report.model else "pass --model"
+        print(f"no layers: neither modules nor ranges name any; {remedy}")
 
 
 def _idle(idle: Idle) -> None:

@@ -24,6 +24,8 @@ def document(answer: Mapping[str, Any]) -> Document:
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     calls = answer["calls"]
+    if answer.get("headline"):
+        yield Notes(tuple(map(str, answer["headline"])))
     yield _facts(answer)
     counted = [call for call in calls if call.get("counted", True)]
     if counted:
@@ -54,10 +56,14 @@ def _facts(answer: Mapping[str, Any]) -> Facts:
     whole = answer["gpu_us"] or 1.0
     return Facts((
         Fact("GPU time", ms(answer["gpu_us"] / 1e3), "sum of all kernels"),
-        Fact("could be won back", ms(answer["recoverable_us"] / 1e3), percent(answer["recoverable_us"] / whole)),
+        _won(answer, whole) if answer.get("judged", True) else Fact("could be won back", "not known", "no shapes"),
         Fact("recognised", percent(answer["recognized_share"]), "of GPU time"),
         Fact("predicted within 10 %", percent(answer["close_share"]), "of recognised time"),
     ))  # fmt: skip
+
+
+def _won(answer: Mapping[str, Any], whole: float) -> Fact:
+    return Fact("could be won back", ms(answer["recoverable_us"] / 1e3), percent(answer["recoverable_us"] / whole))
 
 
 def _chart(calls: Sequence[Mapping[str, Any]]) -> Chart:
