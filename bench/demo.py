@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pipewave as pw
 from bench.measured import compare
-from pipewave.cli.render import show
+from pipewave.cli.streams import show
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.load import load
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.families import CLASSES, Call, from_dict
-from pipewave.cli.render import show
+from pipewave.cli.streams import show
 from pipewave.errors import BadFile, PipewaveError
 from pipewave.files import packaged, whole
 from pipewave.kernels import rows_of

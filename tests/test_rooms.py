@@ -17,7 +17,7 @@ ROOT = Path(pipewave.__file__).parent
 ROOMS = (
     "version", "errors", "files", "calls", "gpus", "physics", "software", "kernels", "nets", "prediction",
     "models", "step", "simulate", "published", "planning", "export", "triton_kernels", "tune", "measure", "traces", "calibrate",
-    "report", "face", "web", "cli", "__main__",
+    "view", "face", "web", "cli", "__main__",
 )  # fmt: skip
 PUBLIC = "pipewave"  # the package itself: names its rooms for lazy import, and nothing inside imports it
 

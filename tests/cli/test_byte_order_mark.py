@@ -10,8 +10,8 @@ import pytest
 from pipewave.errors import BadFile
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.report.write import read
 from pipewave.simulate.traffic import read_trace
+from pipewave.view.answers import read
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -31,8 +31,8 @@ def test_a_gpu_without_the_type_stands_beside_the_answers_of_the_others() -> Non
 @pytest.mark.parametrize("form", ["table", "csv"])
 def test_people_are_told_beside_the_table(form: str) -> None:
     found = CliRunner().invoke(build(), [*GEMM, "A100,H200", "--dtype", "fp8", "--format", form])
-    assert "not possible: A100 cannot run dtype 'fp8'" in found.stderr
-    assert "H200" in found.stdout and "A100" not in found.stdout
+    assert "A100 cannot run dtype 'fp8'" in found.output
+    assert "H200" in found.stdout and ("A100" in found.stdout) is (form == "table")
     assert found.exit_code == 1
 
 
@@ -122,8 +122,8 @@ def test_an_unknown_kernel_is_told_the_nearest_one() -> None:
 def test_an_embedding_shows_no_decode_step(output: str, steps: bool) -> None:
     words = ["estimate", "--model", "Llama-3.1-8B", "--gpu", "H200", "--batch", "2", "--isl", "64", "--osl", output]
     shown = CliRunner().invoke(build(), words).output
-    assert "prefill_ms" in shown
-    assert ("tpot_ms" in shown, "decode_step_ms" in shown) == (steps, steps)
+    assert "first token" in shown
+    assert ("a later token" in shown, "decode step" in shown) == (steps, steps)
 
 
 def test_notes_of_one_gpu_stay_as_they_are() -> None:

@@ -46,7 +46,7 @@ def test_model_step_and_tables_for_people() -> None:
     answer = json.loads(run(*step, "--json"))
     assert sum(part["total_us"] for part in answer["parts"]) == pytest.approx(answer["total_us"])
     assert "qkv_proj" in run(*step)
-    assert "tpot_ms" in run("estimate", "--model", "Llama-3.1-8B", "--gpu", "H200", *STATIC)
+    assert "a later token" in run("estimate", "--model", "Llama-3.1-8B", "--gpu", "H200", *STATIC)
 
 
 def test_workload_replay_and_serve(tmp_path: Path) -> None:
@@ -59,14 +59,16 @@ def test_workload_replay_and_serve(tmp_path: Path) -> None:
     served = ["serve", "--model", "Qwen3-8B", "--gpu", "H100", "--trace", str(table), "--json"]
     assert json.loads(run(*served, "--trace-out", str(tmp_path / "t.json")))["requests"] == 2
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert "ttft ms" in run("serve", "--model", "Qwen3-8B", "--gpu", "H100", "--requests", "20", "--no-interval")
+    assert "mean time to first token" in run(
+        "serve", "--model", "Qwen3-8B", "--gpu", "H100", "--requests", "20", "--no-interval"
+    )
 
 
 def test_limits_that_nothing_meets_are_answered_with_what_is_possible() -> None:
     shape = ["--isl", "512", "--osl", "64", "--tpot", "0.001", "--tp", "1"]
     shown = run("plan", "--model", "Llama-3.1-8B", "--gpus", "H100", *shape)
     assert "0 meet the limits" in shown
-    assert "the shortest first token takes" in shown and "launch" not in shown
+    assert "The shortest first token takes" in shown and "launch" not in shown
 
 
 def test_plan_prints_its_winner() -> None:

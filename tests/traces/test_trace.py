@@ -16,10 +16,10 @@ from pipewave.errors import BadInput, MissingField
 from pipewave.kernels.attention.lengths import Lengths
 from pipewave.kernels.launched import Given
 from pipewave.kernels.streaming.argmax import blocks_of_a_row
-from pipewave.report import report as report_of
 from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.cache_lengths import in_a_row, with_cached
 from pipewave.traces.reader import read
+from pipewave.view import report as report_of
 from studies import e2e_kernels
 from studies.e2e_kernels import workload_of as workload
 from tests.command_line import CliRunner

@@ -195,5 +195,5 @@ def test_report_shows_percentiles_parts_and_the_run(client: Any, form: str) -> N
     reply = client.post(f"/api/traffic?report={form}", LOAD | {"rate": 8.0})
     text = reply.body.decode()
     assert reply.status == 200 and "attachment" in reply.headers["content-disposition"]
-    for said in ("Percentiles", "Where the time goes", "waiting", "Evidence behind the time"):
+    for said in ("Percentiles", "Where the time goes", "waiting", "of the time is measured on this GPU"):
         assert said in text

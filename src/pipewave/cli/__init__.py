@@ -58,7 +58,7 @@ COMMANDS = {
     "calibrate": ("calibrate:GROUP", "Correct predictions for your GPU from as few as 30 rows of it."),
     "accuracy": (
         "accuracy:accuracy",
-        "Score the shipped weights on rows of shapes they never saw, without calibration.",
+        "Show how far the shipped weights are off on rows of shapes they never saw, without calibration.",
     ),
     "report": ("report:report", "One self-contained file, HTML or Markdown, of a plan, an estimate or a trace."),
     "web": ("web:web", "Plan, serve, kernel and trace views in a browser, served to this machine only; works offline."),
@@ -87,10 +87,10 @@ def run(words: Sequence[str]) -> int:
 def _complete(words: Sequence[str]) -> int:
     from pathlib import Path
 
-    from pipewave.cli.help import completion, completions
+    from pipewave.cli.help import completion
 
     if words[0] == "--complete":
-        print("\n".join(completions(build(), os.environ.get("COMP_LINE", ""))))
+        print("\n".join(build().completions(os.environ.get("COMP_LINE", ""))))
     else:
         print(completion(os.environ, Path.home(), words))
     return 0

@@ -27,7 +27,7 @@ def accuracy(
     json: Annotated[bool, Option("--json", help="Print JSON, with every figure of every cell.")] = False,
 ) -> int:
     """Show how far the shipped weights are off on rows of shapes they never saw, without calibration."""
-    from pipewave.cli.render import show
+    from pipewave.cli.streams import show
     from pipewave.files import packaged
 
     parts = packaged.document(packaged.ROOT / "data" / "accuracy" / "figures.json")["parts"]

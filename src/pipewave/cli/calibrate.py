@@ -31,7 +31,7 @@ def calibrate(
         missing = "store" if store is None else "gpu"
         raise MissingField(f"--{missing} is missing: pipewave calibrate --store rows --gpu H200", field=missing)
     from pipewave.calibrate.run import calibrate as run
-    from pipewave.cli.render import check_format, show
+    from pipewave.cli.streams import check_format, show
 
     form = check_format(format)
     report = run(store, gpu, out=out, force=force)
@@ -52,7 +52,7 @@ def _say_what_was_left_out(report: Any) -> None:
 def list_(format: Format = "table") -> None:
     """Calibrations that predictions use, one row a net and protocol; damaged files are named as such."""
     from pipewave.calibrate.listing import rows
-    from pipewave.cli.render import check_format, show
+    from pipewave.cli.streams import check_format, show
     from pipewave.nets.calibration import corrections
 
     form = check_format(format)

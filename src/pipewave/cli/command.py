@@ -14,6 +14,7 @@ from inspect import Parameter as Declared
 from inspect import getdoc, signature
 from typing import Any, get_args, get_origin, get_type_hints
 
+from pipewave.cli.help import page
 from pipewave.errors import BadInput, MissingField, UnknownField, close_to, meant_or_known
 
 JSON, FORMAT = "--json", "--format"
@@ -116,6 +117,20 @@ class Parameter:
         return value
 
     @property
+    def spelled(self) -> str:
+        """Every spelling, and what kind of value follows."""
+        return ", ".join([*self.opts, *self.off]) + ("" if self.is_flag else f" <{self.kind.__name__.lower()}>")
+
+    @property
+    def told(self) -> str:
+        """The help, with the default where that says something."""
+        if self.required:
+            return f"{self.help} [required]".strip() if self.is_option else self.help
+        silent = self.default in (None, "", [], False) or (self.is_flag and not self.off)
+        shown = self.opts[0] if self.default is True and self.is_option else self.default
+        return self.help if silent else f"{self.help} [default: {shown}]".strip()
+
+    @property
     def shown(self) -> str:
         """Its name as it is written on a command line."""
         return self.opts[0] if self.is_option else self.declared.metavar or self.name.upper()
@@ -154,15 +169,23 @@ class Command:
     def run(self, words: Sequence[str], path: str = "pipewave") -> int:
         """Run it with the words of a command line; its exit status. Raises PipewaveError for words it does not know."""
         if any(word in HELP for word in words):
-            from pipewave.cli.help import of_command
-
-            print(of_command(self, path))
+            print(self._page(path))
             return 0
         ready = self._arrange(list(words), self.params) if self._arrange else list(words)
         values = read(ready, self.params)
         made = {name: kind(**{one.name: values.pop(one.name) for one in fields(kind)})
                 for name, kind in self._groups.items()}  # fmt: skip
         return self._run(**values, **made) or 0
+
+    def _page(self, path: str) -> str:
+        """The help."""
+        places = [one for one in self.params if not one.is_option]
+        usage = " ".join([path, "[OPTIONS]", *(one.shown if one.required else f"[{one.shown}]" for one in places)])
+        options = [one for one in self.params if one.is_option and not one.hidden]
+        sections = {"Arguments": [(one.shown, one.told) for one in places if one.help]}
+        for one in options:
+            sections.setdefault(one.heading or "Options", []).append((one.spelled, one.told))
+        return page(usage, self.help, sections.items())
 
 
 class Group:
@@ -205,10 +228,21 @@ class Group:
             return self.command(words[0]).run(words[1:], f"{path} {words[0]}")
         if self.alone and not any(word in HELP for word in words):
             return self.alone.run(words, path)
-        from pipewave.cli.help import of_group
-
-        print(of_group(self, path))
+        options = [(one.spelled, one.told) for one in (self.alone.params if self.alone else ()) if one.is_option]
+        sections = [("Commands", self.lines().items()), ("Options without a command", options)]
+        print(page(f"{path} COMMAND ...", self.help, sections))
         return 0 if words else 2
+
+    def completions(self, line: str) -> list[str]:
+        """Words that may stand at the end of a line that begins with the program's name."""
+        *before, begun = (line + "\0").split()[1:] or [""]
+        command: Command | Group = self
+        for word in before:
+            if isinstance(command, Group) and word in command.lines():
+                command = command.command(word)
+        names = list(command.lines()) if isinstance(command, Group) else []
+        names += [name for one in command.params for name in one.opts if not one.hidden]
+        return [name for name in names if name.startswith(begun.rstrip("\0"))]
 
 
 def first_line(text: str) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import (
@@ -22,11 +21,10 @@ from pipewave.cli.options import (
     Osl,
     Speculation,
     Split,
+    Verbose,
     cache_word,
 )
-from pipewave.cli.streams import print_json, print_notes
-
-DECODE = "decode_step_ms"  # the part of a breakdown that an embedding has not
+from pipewave.cli.streams import give
 
 
 def estimate_command(
@@ -45,6 +43,7 @@ def estimate_command(
     host: HostWords = None,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
+    verbose: Verbose = False,
 ) -> None:
     """Time to first token, time per token, total and memory of a static batch."""
     from pipewave.models import load
@@ -65,7 +64,7 @@ def estimate_command(
         speculative=speculative,
         host=host,
     ).to_dict()
-    _print(answer, as_json, f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {engine}")
+    give(answer, as_json, verbose=verbose)
 
 
 def replay_command(
@@ -74,40 +73,11 @@ def replay_command(
     engine: EngineName = "sglang",
     model: Annotated[str | None, Option("--model", help="Model, where the file's own shape is not meant.")] = None,
     as_json: AsJson = False,
+    verbose: Verbose = False,
 ) -> None:
     """What recorded engine iterations would take on a GPU."""
     from pipewave.models import load
     from pipewave.simulate import replay
 
     answer = replay(workload, gpu, engine, model=load(model) if model else None).to_dict()
-    _print(answer, as_json, f"{workload} on {answer['gpu']}, {engine}")
-
-
-def _print(answer: Mapping[str, Any], as_json: bool, title: str) -> None:
-    """An answer with intervals and a breakdown: as JSON, or as tables."""
-    if as_json:
-        print_json(answer)
-        return
-    from pipewave.cli.render import table
-
-    later = answer.get("tpot_ms") != 0.0  # an embedding has no decode step
-    times = [name for name in answer if f"{name}_low" in answer and (later or name != "tpot_ms")]
-    table(
-        [{"": n, "ms": answer[n], "low": answer[f"{n}_low"], "high": answer[f"{n}_high"]} for n in times], title=title
-    )
-    _shares({phase: parts for phase, parts in answer["breakdown"].items() if later or phase != DECODE})
-    if "memory_gib" in answer:
-        table([answer["memory_gib"]], title="memory of the fullest GPU, GiB")
-    print("evidence: " + ", ".join(f"{share:.0%} {name}" for name, share in answer["basis"].items()))
-    print_notes(answer.get("notes", ()))
-
-
-def _shares(breakdown: Mapping[str, Mapping[str, float]]) -> None:
-    from pipewave.cli.render import bar, table
-
-    for phase, parts in breakdown.items():
-        whole = sum(parts.values()) or 1.0
-        ranked = sorted(((v, k) for k, v in parts.items() if v > 0), reverse=True)
-        table(
-            [{"family": k, "ms": v, "share": f"{v / whole:5.1%}", "": bar(v / whole)} for v, k in ranked], title=phase
-        )
+    give(answer, as_json, verbose=verbose)

@@ -33,9 +33,9 @@ def _run(cls: type[Call]) -> Callable[..., int]:
     def run(**given: Any) -> int:
         from pipewave.cli.side_by_side import compare
 
-        gpus, protocol, form = given.pop("gpu"), given.pop("protocol"), given.pop("format")
+        gpus, protocol, form, verbose = (given.pop(name) for name in ("gpu", "protocol", "format", "verbose"))
         fields = {name: _value(rules(cls)[name], value) for name, value in given.items() if value is not None}
-        return compare(cls(**fields), gpus, protocol, form)
+        return compare(cls(**fields), gpus, protocol, form, verbose=verbose)
 
     return run
 
@@ -47,6 +47,7 @@ def _parameters(cls: type[Call]) -> list[Parameter]:
         Parameter("gpu", str, "H200", Option(help=GPU_HELP)),
         Parameter("protocol", str, "cold", Option(help=PROTOCOL_HELP)),
         Parameter("format", str, "table", Option(help="table, json or csv.")),
+        Parameter("verbose", bool, False, Option("--verbose", "-v", help="Every note and detail below the answer.")),
     ]
 
 

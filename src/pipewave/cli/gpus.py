@@ -16,7 +16,7 @@ def gpus(
     format: Annotated[str, Option(help="table, json or csv.")] = "table",
 ) -> None:
     """List the GPUs, or show one with the source of every field (`pipewave gpus H200`)."""
-    from pipewave.cli.render import check_format, show
+    from pipewave.cli.streams import check_format, show
     from pipewave.gpus.show import field_rows, summary_rows
 
     form = check_format(format)

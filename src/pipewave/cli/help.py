@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
-from pipewave.cli.command import Command, Group, Parameter
 from pipewave.errors import BadInput
 
 WIDEST, NARROWEST = 110, 40
@@ -20,27 +19,10 @@ SHELLS = {
 }
 
 
-def of_command(command: Command, path: str) -> str:
-    """How a command is called, what it does and what it takes."""
-    arguments = [one for one in command.params if not one.is_option]
-    usage = " ".join([path, "[OPTIONS]", *(one.shown if one.required else f"[{one.shown}]" for one in arguments)])
-    headings = dict.fromkeys(one.heading for one in command.params if one.is_option and not one.hidden)
-    parts = [f"Usage: {usage}", *_paragraphs(command.help)]
-    if any(one.help for one in arguments):
-        parts.append(_section("Arguments", ((one.shown, _told(one)) for one in arguments)))
-    for heading in headings:
-        shown = [one for one in command.params if one.is_option and not one.hidden and one.heading == heading]
-        parts.append(_section(heading or "Options", ((_spelled(one), _told(one)) for one in shown)))
-    return "\n\n".join(parts)
-
-
-def of_group(group: Group, path: str) -> str:
-    """What commands there are."""
-    parts = [f"Usage: {path} COMMAND ...", *_paragraphs(group.help), _section("Commands", group.lines().items())]
-    if group.alone:
-        shown = [one for one in group.alone.params if one.is_option]
-        parts.append(_section("Options without a command", ((_spelled(one), _told(one)) for one in shown)))
-    return "\n\n".join(parts)
+def page(usage: str, about: str, sections: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> str:
+    """A page of help: how a command is called, what it does, and sections of names and what they mean."""
+    parts = [f"Usage: {usage}", *_paragraphs(about), *(_section(name, rows) for name, rows in sections)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _width() -> int:
@@ -59,6 +41,8 @@ def _paragraphs(text: str) -> Iterator[str]:
 def _section(heading: str, rows: Iterable[tuple[str, str]]) -> str:
     """Names to the left, what they are to the right; a long name has a line of its own."""
     listed = list(rows)
+    if not listed:
+        return ""
     first = min(max(len(name) for name, _ in listed) + 2, FIRST)
     lines, indent = [f"{heading}:"], " " * (first + 2)
     for name, told in listed:
@@ -68,32 +52,6 @@ def _section(heading: str, rows: Iterable[tuple[str, str]]) -> str:
         else:
             lines += [f"  {name}", text]
     return "\n".join(line.rstrip() for line in lines if line.strip())
-
-
-def _spelled(one: Parameter) -> str:
-    value = "" if one.is_flag else f" <{one.kind.__name__.lower()}>"
-    return ", ".join([*one.opts, *one.off]) + value
-
-
-def _told(one: Parameter) -> str:
-    """The help of a parameter, with its default where that says something."""
-    if one.required:
-        return f"{one.help} [required]".strip() if one.is_option else one.help
-    silent = one.default in (None, "", [], False) or (one.is_flag and not one.off)
-    shown = one.opts[0] if one.default is True and one.is_option else one.default
-    return one.help if silent else f"{one.help} [default: {shown}]".strip()
-
-
-def completions(group: Group, line: str) -> list[str]:
-    """Words that may stand at the end of a line that begins with the program's name."""
-    *before, begun = (line + "\0").split()[1:] or [""]
-    command: Command | Group = group
-    for word in before:
-        if not isinstance(command, Command) and word in command.lines():
-            command = command.command(word)
-    names = [] if isinstance(command, Command) else list(command.lines())
-    names += [name for one in command.params for name in one.opts if not one.hidden]
-    return [name for name in names if name.startswith(begun.rstrip("\0"))]
 
 
 def completion(environment: Mapping[str, str], home: Path, words: Sequence[str]) -> str:

@@ -41,11 +41,11 @@ def model_command(
     if as_json:
         print_json({**totals, **asdict(found), "parts": rows(spec, parallel)})
         return
-    from pipewave.cli.render import facts, table
+    from pipewave.cli.streams import facts, show
 
     title = f"{spec.name} ({spec.model_type}): {found.pattern}"
     lines = rows(spec, parallel) if matrices else list(_lines(found))
-    table(lines, title=title, droppable=("precision", "parameters M", "what"))
+    show(lines, "table", title=title, droppable=("precision", "parameters M", "what"))
     facts({k: v for k, v in totals.items() if k not in ("model", "model_type")})
 
 

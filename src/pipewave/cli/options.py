@@ -48,6 +48,7 @@ Tpot = Annotated[float | None, Option(help="Limit on time per later token (first
 QLens = Annotated[str, Option("--q-lens", help="New tokens of each request; 1*64,2048 repeats.")]
 KvLens = Annotated[str, Option("--kv-lens", help="Cache lengths, new tokens included.")]
 Ignore = Annotated[list[str], Option("--ignore-field", help="Config field known to change nothing; repeatable.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Every note and detail below the answer.")]
 AsJson = Annotated[bool, Option("--json", help="One JSON object instead of a table.")]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pipewave.cli.bars import bar
 from pipewave.cli.command import Option
@@ -20,41 +20,14 @@ from pipewave.cli.options import (
     Osl,
     Tpot,
     Ttft,
+    Verbose,
     cache_word,
 )
-from pipewave.cli.streams import print_json, print_notes
+from pipewave.cli.streams import give
 from pipewave.errors import BadInput
 
 if TYPE_CHECKING:
     from pipewave.planning.space import Space
-
-HEADINGS = {
-    "max_num_seqs": "seqs",
-    "max_num_batched_tokens": "budget",
-    "ttft_ms": "TTFT ms",
-    "tpot_ms": "TPOT ms",
-    "tokens_per_s_per_gpu": "tok/s/GPU",
-    "tokens_per_s_per_user": "tok/s/user",
-    "usd_per_million_tokens": "USD/M tok",
-    "ttft_ms_change_percent": "TTFT",
-    "tpot_ms_change_percent": "TPOT",
-    "tokens_per_s_per_gpu_change_percent": "tok/s/GPU",
-}
-SAME_HIDDEN = (
-    "engine",
-    "kv_dtype",
-    "tp",
-    "pp",
-    "ep",
-    "dp",
-    "drafts",
-    "engines",
-    "sure",
-)  # shown where the designs differ in them
-INTERVALS = {"ttft_ms": "TTFT 90 %", "tpot_ms": "TPOT 90 %"}
-MOST_REFUSED = 8  # lines of what is not possible
-DROPPABLE = tuple(INTERVALS.values())
-HIDDEN = ("e2e_ms", *(f"{name}_{side}" for name in INTERVALS for side in ("low", "high")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +89,7 @@ def plan_command(
     rows: Annotated[int, Option(help="Rows of the Pareto front to show.")] = 20,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
+    verbose: Verbose = False,
 ) -> None:
     """The cheapest way to serve a model within limits: Pareto front, cost, what does not fit, what would help."""
     from pipewave.gpus import names
@@ -129,10 +103,7 @@ def plan_command(
         spec = load(model, ignore=tuple(ignore))
         found = plan(spec, question, space, own_prices=_prices(price), executor=pool, progress=tell)
     answer = found.to_dict(rows, launch_as)
-    if as_json:
-        print_json(answer)
-    else:
-        _show(answer)
+    give(answer, as_json, verbose=verbose)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -160,74 +131,3 @@ def _prices(given: list[str]) -> dict[str, float]:
         except ValueError as problem:
             raise BadInput(f"price = {item!r}: must look like H100=2.5", field="price") from problem
     return out
-
-
-def _front(designs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The designs as people read them: short headings, without what is alike in all of them."""
-    alike = {
-        name for name in SAME_HIDDEN if len({str(row[name]) for row in designs}) == 1 and not _doubtful(name, designs)
-    }
-    gone = alike.union(HIDDEN)
-    shown = map(_with_interval, designs)
-    return [{HEADINGS.get(name, name): value for name, value in row.items() if name not in gone} for row in shown]
-
-
-def _doubtful(name: str, designs: list[dict[str, Any]]) -> bool:
-    """Whether a column says of any design that it may miss a limit, which no reader must miss."""
-    from pipewave.planning.search import PERHAPS
-
-    return name == "sure" and any(row[name] == PERHAPS for row in designs)
-
-
-def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
-    """A design with the 90 % intervals of its times right after them."""
-    from pipewave.cli.render import ends
-
-    sides = {name: ends(row[f"{name}_low"], row[f"{name}_high"]) for name in INTERVALS}
-    return {k: v for name, value in row.items() for k, v in _named(name, value, sides)}
-
-
-def _named(name: str, value: Any, ends: dict[str, str]) -> tuple[tuple[str, Any], ...]:
-    return ((name, value), (INTERVALS[name], ends[name])) if name in INTERVALS else ((name, value),)
-
-
-def _show(answer: dict[str, Any]) -> None:
-    from pipewave.cli.render import table
-    from pipewave.planning.search import PERHAPS, STRADDLES
-
-    designs, met = answer["designs"], answer["meet_the_limits"]
-    print(f"{designs:,} design{'s'[: designs != 1]} of {answer['model']}, {met:,} meet{'s'[: met == 1]} the limits")
-    if answer["front"]:
-        table(_front(answer["front"]), title="Pareto front, cheapest first", droppable=DROPPABLE)
-        if len(answer["best_by_gpu"]) > 1:
-            title = "best of each GPU, by tokens a second and GPU"
-            table(_front(answer["best_by_gpu"]), title=title, droppable=DROPPABLE)
-        if _doubtful("sure", [*answer["front"], *answer["best_by_gpu"]]):
-            print(f"{PERHAPS}: {STRADDLES}")
-        changes = [{HEADINGS.get(name, name): value for name, value in row.items()} for row in answer["elasticities"]]
-        if changes:
-            table(changes, title="what would move the winner: change in %")
-        lines = str(answer["launch"]).split("\n")
-        print("launch: " + lines[0] if len(lines) == 1 else "launch:\n" + "\n".join(lines))
-    elif shortest := answer["shortest"]:
-        first, later = shortest["ttft_ms"], shortest["tpot_ms"]
-        print(f"the shortest first token takes {first:.4g} ms, the shortest later token {later:.4g} ms")
-    _show_refused(answer["does_not_fit"], answer["impossible"])
-    if answer["without_price"]:
-        print(f"no price known, so not ranked: {', '.join(answer['without_price'])} (give one with --price)")
-    print_notes(answer["notes"])
-    for price in answer["prices"]:
-        verified = "" if price["verified"] else ", not verified"
-        print(f"price: {price['gpu']} {price['usd_per_hour']} USD/h, {price['provider']} {price['date']}{verified}")
-
-
-def _show_refused(refusals: list[dict[str, Any]], impossible: dict[str, str]) -> None:
-    """What is not possible and why; where that is long, the GPUs on which nothing is."""
-    if len(refusals) <= MOST_REFUSED:
-        for refusal in refusals:
-            print(f"not possible ({', '.join(refusal['splits'])}): {refusal['why']}")
-        return
-    for gpu, why in impossible.items():
-        print(f"not possible on {gpu}: {why}")
-    splits = sum(len(refusal["splits"]) for refusal in refusals)
-    print(f"not possible: {splits} splits in all; --json says why of each")

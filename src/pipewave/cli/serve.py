@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pipewave.cli.bars import waiting
 from pipewave.cli.command import Option
-from pipewave.cli.options import AsJson, Ignore, Split
+from pipewave.cli.options import AsJson, Ignore, Split, Verbose
 from pipewave.cli.serve_options import EngineOptions, Fleet, Limits, Pasted, Requests
-from pipewave.cli.streams import print_json, print_notes
+from pipewave.cli.streams import give
 from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from pipewave.simulate.server import Served, Server
     from pipewave.simulate.server_command import Deployed
     from pipewave.simulate.setup import Setup
-
-INTERVAL = "90 %"
 
 
 def serve_command(
@@ -42,6 +39,7 @@ def serve_command(
     interval: Annotated[bool, Option(help="The 90 % interval of every time.")] = True,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
+    verbose: Verbose = False,
 ) -> int:
     """Requests over time: latency percentiles, throughput and goodput of a deployment, or of every line of a file.
 
@@ -70,7 +68,7 @@ def serve_command(
 
         distinct(trace_out, requests.trace, model, gpu, field="trace_out")
         write(trace_out, served.record, served.traffic)
-    _print(_with_notes(served, deployed, load), as_json)
+    give(_with_notes(served, deployed, load), as_json, verbose=verbose)
     return 0
 
 
@@ -109,27 +107,3 @@ def _with_notes(served: Served, *pasted: Deployed | ClientLoad | None) -> dict[s
     return served.to_dict() | {
         "notes": [*(note for one in pasted if one for note in one.notes), *served.answer["notes"]]
     }
-
-
-def _print(answer: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-        return
-    from pipewave.cli.render import facts, table
-
-    rows = [_times(answer, name) for name in ("ttft", "tpot", "itl", "e2e") if f"{name}_mean_ms" in answer]
-    title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}"
-    table(rows, title=title, droppable=(INTERVAL,))
-    rest = {k: v for k, v in answer.items() if not k.endswith(("_ms", "_low", "_high"))}
-    facts({k: v for k, v in rest.items() if k not in ("model", "gpu", "gpus", "engine", "notes")})
-    print_notes(answer["notes"])
-
-
-def _times(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A line of the table: the mean, its interval where there is one, and percentiles."""
-    from pipewave.cli.render import ends
-
-    low, high = (answer.get(f"{name}_mean_ms_{side}") for side in ("low", "high"))
-    interval = {} if low is None or high is None else {INTERVAL: ends(low, high)}
-    points = {f"p{p}": answer[f"{name}_p{p}_ms"] for p in (50, 90, 95, 99)}
-    return {"": f"{name} ms", "mean": answer[f"{name}_mean_ms"], **interval, **points}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pipewave.cli.options import (
     AsJson,
     EngineName,
@@ -16,9 +13,10 @@ from pipewave.cli.options import (
     Model,
     QLens,
     Split,
+    Verbose,
     cache_word,
 )
-from pipewave.cli.streams import print_json, print_notes
+from pipewave.cli.streams import give
 
 
 def step_command(
@@ -32,6 +30,7 @@ def step_command(
     host: HostWords = None,
     ignore: Ignore = [],  # noqa: B006
     as_json: AsJson = False,
+    verbose: Verbose = False,
 ) -> None:
     """One engine iteration, kernel by kernel, with its gaps."""
     from dataclasses import asdict
@@ -51,29 +50,6 @@ def step_command(
     batch = runner.batch(integers(q_lens), integers(kv_lens))
     rows = [asdict(part) for part in detail(runner, batch)]
     steps = runner.steps([batch])
-    total = {side: float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}
-    if as_json:
-        figures = {f"{side}_us": us for side, us in total.items()}
-        print_json({**figures, "parts": rows, "notes": steps.notes})
-        return
-    from pipewave.cli.render import table
-
-    title = f"{spec.name} on {gpu}, {engine}: {total['total']:,.0f} µs ({total['low']:,.0f} to {total['high']:,.0f})"
-    shown = [_part(row, staged=split.pp > 1) for row in rows if row["total_us"]]
-    table(shown, title=title, droppable=("basis", "each µs", "low", "high"))
-    print_notes(steps.notes)
-
-
-def _part(row: Mapping[str, Any], *, staged: bool) -> dict[str, Any]:
-    """A part of a step as people read it."""
-    return ({"stage": row["stage"]} if staged else {}) | {
-        "part": row["name"],
-        "×": row["count"],
-        "each µs": row["each_us"],
-        "total": row["total_us"],
-        "low": row["low_us"],
-        "high": row["high_us"],
-        "share": f"{row['share']:5.1%}",
-        "bound": row["bound"],
-        "basis": row["basis"],
-    }
+    total = {f"{side}_us": float(getattr(steps, f"{side}_us")[0]) for side in ("total", "low", "high")}
+    answer = total | {"parts": rows, "notes": steps.notes, "model": spec.name, "gpu": gpu}
+    give(answer, as_json, verbose=verbose)

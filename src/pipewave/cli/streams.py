@@ -14,6 +14,7 @@ from pipewave.errors import BadFile, BadInput
 from pipewave.files import whole
 from pipewave.files.json_text import dumps
 
+FORMATS = ("table", "json", "csv")
 GZIP = b"\x1f\x8b"
 ERROR = '"error": {'  # of an answer that is an error
 
@@ -98,10 +99,58 @@ def print_json(answer: Mapping[str, Any]) -> None:
     print(dumps({"schema_version": 1, **answer}))
 
 
-def print_notes(notes: Iterable[str]) -> None:
-    """What an answer rests on, each note once, below its tables."""
-    for note in dict.fromkeys(notes):
-        print(f"note: {note}")
+def give(answer: Mapping[str, Any], as_json: bool, *, verbose: bool = False) -> None:
+    """An answer as JSON, or as its document in short or with every detail. Raises NotFinite."""
+    if as_json:
+        print_json(answer)
+        return
+    from pipewave.view import document, terminal
+
+    sys.stdout.write(terminal.write(document(answer), verbose=verbose))
+
+
+def show(
+    rows: Sequence[Mapping[str, Any]],
+    form: str,
+    *,
+    title: str = "",
+    schema: str = "rows",
+    droppable: Sequence[str] = (),
+) -> None:
+    """Print rows of equal keys as a table, JSON or CSV. `droppable`: columns a narrow terminal goes without."""
+    if form == "json":
+        print_json({schema: [dict(row) for row in rows]})
+    elif form == "csv":
+        import csv
+
+        writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    else:
+        from pipewave.view import terminal
+
+        print(terminal.rows_of(rows, title, droppable))
+
+
+def _cell(value: Any) -> Any:
+    return "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def facts(named: Mapping[str, Any]) -> None:
+    """Print one fact a line."""
+    from pipewave.view.document import number
+
+    shown = {name: value for name, value in named.items() if value not in ([], None)}
+    width = max(28, *map(len, shown))
+    for name, value in shown.items():
+        print(f"{name:{width}} {number(value)}")
+
+
+def check_format(form: str) -> str:
+    """The form of `show` itself, or BadInput."""
+    if form not in FORMATS:
+        raise BadInput(f"--format {form}: must be one of {', '.join(FORMATS)}", field="format")
+    return form
 
 
 def say(line: str) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated
 
 from pipewave.cli.command import Argument, Option
-from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, cache_word
+from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, Verbose, cache_word
 from pipewave.cli.streams import put
 from pipewave.files.json_text import dumps
 
@@ -40,6 +38,7 @@ def trace_command(
     out: Annotated[str, Option(help="Where the answer goes; - is standard output.")] = "-",
     top: Annotated[int, Option(min=0, help="Rows of the table; 0 shows all.")] = TOP,
     unpacked_gib: Annotated[int, Option(min=1, help="GiB that a packed file may unpack to.")] = 4,
+    verbose: Verbose = False,
 ) -> None:
     """Measured, predicted and reachable time of every kernel call of a trace, ranked by what can be won back."""
     from pipewave.traces import compare as side_by_side
@@ -57,10 +56,7 @@ def trace_command(
         if path is not None
     ]
     found = side_by_side(*reports) if len(reports) == 2 else reports[0]
-    if form == "table" and out == "-":
-        _print(found, top, by)
-    else:
-        put(_text(found, form, top, by), out, file, other)
+    put(_text(found, form, top, by, verbose=verbose), out, file, other)
 
 
 def _among(option: str, value: str, known: Sequence[str]) -> None:
@@ -100,25 +96,13 @@ def _workload(
     )
 
 
-def _text(found: Report | Comparison, form: str, top: int, by: str) -> str:
+def _text(found: Report | Comparison, form: str, top: int, by: str, *, verbose: bool) -> str:
     """The answer as it is asked for."""
-    from pipewave.report import report
+    from pipewave.view import document, report, terminal
 
+    answer = found.to_dict()
     if form == "json":
-        return dumps(found.to_dict()) + "\n"
+        return dumps(answer) + "\n"
     if form != "table":
-        return report(found.to_dict(), form)
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        _print(found, top, by)
-    return printed.getvalue()
-
-
-def _print(found: Report | Comparison, top: int, by: str) -> None:
-    from pipewave.cli.trace_tables import print_comparison, print_report
-    from pipewave.traces import Report
-
-    if isinstance(found, Report):
-        print_report(found, top, by)
-    else:
-        print_comparison(found, top)
+        return report(answer, form)
+    return terminal.write(document(answer | {"by": by, "top": top}), verbose=verbose)

@@ -30,7 +30,7 @@ def inspect(
     Example: `pipewave tune inspect matmul.py:matmul --grid "cdiv(M, BM) * cdiv(N, BN)" --arg M=512 --arg N=512
     --arg K=512 --arg a=bf16[512,512] --config BM=64,BN=64,BK=32`. Runs the file, as an import would.
     """
-    from pipewave.cli.render import show
+    from pipewave.cli.streams import show
     from pipewave.tune.reading.inspect import arguments, load, understood
 
     words = [word for word in config.split(",") if word]
@@ -84,7 +84,7 @@ def table(
     published: Annotated[bool, Option("--published", help="Show WaveTune's R² by macro and wave instead.")] = False,
 ) -> None:
     """Fit a recording and write its table, or show the published method's fit."""
-    from pipewave.cli.render import show
+    from pipewave.cli.streams import show
     from pipewave.tune.making import write_table
     from pipewave.tune.recording import Recording
     from pipewave.tune.table import user_tables
@@ -113,7 +113,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Rank configurations at a shape: predicted µs, waves, what the time is made of, and how sure the choice is."""
-    from pipewave.cli.render import show
+    from pipewave.cli.streams import show
     from pipewave.cli.tuning import candidate_rows, fields_of
     from pipewave.tune import load_table
     from pipewave.tune.explain import explain as explained
@@ -170,7 +170,7 @@ def engine(
     as_json: AsJson = False,
 ) -> None:
     """Write every configuration file that an engine looks up for a model on this GPU, profiled on its own kernels."""
-    from pipewave.cli.render import show
+    from pipewave.cli.streams import show
     from pipewave.cli.tuning import engine_rows, need_gpu
     from pipewave.models import load
     from pipewave.tune.engine.lookups import lookups
@@ -227,7 +227,7 @@ def reachable(
     as_json: AsJson = False,
 ) -> None:
     """List every configuration a range of shapes can reach, to compile ahead; and how few would do."""
-    from pipewave.cli.render import show
+    from pipewave.cli.streams import show
     from pipewave.cli.tuning import compact, range_of, reach_rows
     from pipewave.tune import load_table
 
@@ -250,7 +250,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Replay recorded spaces: regret of every selector against the exhaustive optimum. No GPU."""
-    from pipewave.cli.render import show
+    from pipewave.cli.streams import show
 
     if spaces is not None:
         from pipewave.tune.own.leaderboard import leaderboard

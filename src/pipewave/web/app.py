@@ -17,8 +17,8 @@ from starlette.staticfiles import StaticFiles
 
 from pipewave.errors import PipewaveError
 from pipewave.files import packaged
-from pipewave.report import report as write_report
 from pipewave.version import VERSION
+from pipewave.view import report as write_report
 from pipewave.web import catalogue, serving
 from pipewave.web.gpu import GpuQuery, gpu_answer
 from pipewave.web.grid import GridQuery, grid_answer

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pipewave.cli import build
 from pipewave.errors import BadFile, BadInput
-from pipewave.report import report
-from pipewave.report.svg import Axis
+from pipewave.view import report
+from pipewave.view.svg import Axis
 from pipewave.web.kernel import KernelQuery, kernel_answer
 from pipewave.web.planning import PlanQuery, plan_answer
 from pipewave.web.serving import ServeQuery, serve_answer

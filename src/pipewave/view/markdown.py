@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from html import escape
 
-from pipewave.report.document import Block, Chart, Code, Document, Facts, Notes, Table, number
+from pipewave.view.document import Block, Chart, Code, Document, Facts, Notes, Table, number
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|#!~$])")
 
@@ -14,6 +14,8 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|#!~$])")
 def write(document: Document) -> str:
     """The whole file."""
     parts = [f"# {text(document.title)}", text(document.subtitle)]
+    parts += ["\n".join(f"* **{text(line)}**" for line in document.headline)]
+    parts += [text(f"Confidence: {document.confidence}.")] if document.confidence else []
     parts += [line for block in document.blocks for line in _block(block)]
     return "\n\n".join(part for part in parts if part) + "\n"
 

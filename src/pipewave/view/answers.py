@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pipewave.errors import BadFile, BadInput
-from pipewave.report import comparison, estimate, html, kernel, markdown, plan, trace, traffic
-from pipewave.report.document import Document
+from pipewave.view.document import Document
 
-FORMS: Mapping[str, Callable[[Document], str]] = {"html": html.write, "md": markdown.write}
-# A field that only this kind of answer has.
-KINDS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Document]]] = {
-    "estimate": ("tpot_ms_low", estimate.document),
-    "traffic": ("ttft_p99_ms", traffic.document),
-    "plan": ("meet_the_limits", plan.document),
-    "trace": ("recoverable_us", trace.document),
-    "kernel": ("series", kernel.document),
-    "comparison": ("changes", comparison.document),
+FORMS: Mapping[str, str] = {"html": "html", "md": "markdown"}  # the module that writes each
+# A field that only this kind of answer has, and what makes a document of it.
+KINDS: Mapping[str, tuple[str, str]] = {
+    "estimate": ("tpot_ms_low", "estimate:document"),
+    "traffic": ("ttft_p99_ms", "traffic:document"),
+    "plan": ("meet_the_limits", "plan:document"),
+    "trace": ("recoverable_us", "trace:document"),
+    "kernel": ("series", "kernel:document"),
+    "comparison": ("changes", "trace:comparison"),
+    "predict": ("predictions", "kernel:predictions"),
+    "replay": ("decode_ms_mean", "estimate:replayed"),
+    "step": ("total_us", "estimate:step"),
 }
 MOST_BYTES = 256 << 20
 
@@ -32,7 +35,8 @@ def report(answer: Mapping[str, Any], form: str = "html") -> str:
         BadFile: the answer is of another kind, or parts of it are missing or of the wrong type.
     """
     check_form(form)
-    return FORMS[form](document(answer))
+    write: Callable[[Document], str] = import_module(f"pipewave.view.{FORMS[form]}").write
+    return write(document(answer))
 
 
 def check_form(form: str) -> str:
@@ -44,8 +48,10 @@ def check_form(form: str) -> str:
 
 def document(answer: Mapping[str, Any]) -> Document:
     """What an answer says, as a document; BadFile where it says too little."""
-    for kind, (mark, build) in KINDS.items():
+    for kind, (mark, home) in KINDS.items():
         if mark in answer:
+            module, _, name = home.partition(":")
+            build: Callable[[Mapping[str, Any]], Document] = getattr(import_module(f"pipewave.view.{module}"), name)
             try:
                 return build(answer)
             except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as problem:

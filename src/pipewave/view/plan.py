@@ -1,4 +1,4 @@
-"""The report of a plan: the winner, the Pareto front, what would move it, what does not fit."""
+"""A plan: the winner, the Pareto front, what would move it, what does not fit."""
 
 from __future__ import annotations
 
@@ -6,23 +6,41 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from pipewave.report import svg
-from pipewave.report.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, ms, number, table_of
+from pipewave.view import svg
+from pipewave.view.document import (
+    Block,
+    Chart,
+    Code,
+    Document,
+    Fact,
+    Facts,
+    Notes,
+    Table,
+    again,
+    ends,
+    ms,
+    number,
+    table_of,
+)
 
 FRONT = {
-    "gpu": "GPU", "gpus": "GPUs", "tp": "TP", "pp": "PP", "ep": "EP", "engine": "engine", "kv_dtype": "KV cache",
-    "max_num_seqs": "batch", "max_num_batched_tokens": "step tokens", "ttft_ms": "TTFT ms", "tpot_ms": "TPOT ms",
-    "range": "90 %", "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "gpu": "GPU", "gpus": "GPUs", "tp": "TP", "pp": "PP", "ep": "EP", "dp": "DP", "engines": "engines",
+    "drafts": "drafts", "engine": "engine", "kv_dtype": "KV cache",
+    "max_num_seqs": "batch", "max_num_batched_tokens": "step tokens", "ttft_ms": "TTFT ms",
+    "ttft_range": "TTFT 90 %", "tpot_ms": "TPOT ms", "range": "TPOT 90 %", "tokens_per_s_per_gpu": "tokens/s/GPU",
     "tokens_per_s_per_user": "tokens/s/user", "usd_per_million_tokens": "USD / M tokens", "sure": "sure",
 }  # fmt: skip
-USUAL = ("pp", "ep", "engine", "kv_dtype", "max_num_batched_tokens")
+USUAL = ("tp", "pp", "ep", "dp", "engines", "drafts", "engine", "kv_dtype", "max_num_batched_tokens")
+FULL = "limits hold for means at a full batch"
+MOST_REFUSED = 8  # lines of what is not possible
 COST, RATE, SPEED = "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user"
 
 
 def document(answer: Mapping[str, Any]) -> Document:
     """Everything a plan says. Raises KeyError or TypeError where it is not one."""
-    subtitle = f"{number(answer['designs'])} designs, {number(answer['meet_the_limits'])} meet the limits."
-    return Document(f"Serving {answer['model']}", subtitle, tuple(_blocks(answer)))
+    designs, met = int(answer["designs"]), int(answer["meet_the_limits"])
+    subtitle = f"{number(designs)} design{'s'[: designs != 1]}, {number(met)} meet{'s'[: met == 1]} the limits."
+    return Document(f"Serving {answer['model']}: {subtitle}", subtitle, tuple(_blocks(answer)), _evidence(answer))
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
@@ -30,32 +48,60 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
         yield _winner(answer["winner"])
         yield Code("Launch one replica", str(answer["launch"]))
         yield _front(answer["front"], answer.get("all", ()))
-        yield _table(answer["front"])
+        yield _table("Pareto front, cheapest first", answer["front"])
+        if len(answer.get("best_by_gpu", ())) > 1:
+            yield _table("Best of each GPU, by tokens a second and GPU", answer["best_by_gpu"])
         yield from _elasticities(answer["elasticities"])
     else:
-        yield Notes(("No design meets the limits.",))
-    refused = tuple((row["why"], ", ".join(row["splits"])) for row in answer["does_not_fit"])
-    if refused:
-        yield Table("Not possible", ("why", "splits"), refused)
+        shortest = answer.get("shortest")
+        least = f" The shortest first token takes {ms(shortest['ttft_ms'])}, the shortest later token " \
+                f"{ms(shortest['tpot_ms'])}." if shortest else ""  # fmt: skip
+        yield Notes((f"No design meets the limits.{least}",), detail=False)
+    yield from _refused(answer)
     yield from _prices(answer)
-    if answer.get("notes"):
-        yield Notes(tuple(map(str, answer["notes"])))
-    if answer.get("command"):
-        yield Code("The same numbers again", str(answer["command"]))
+    yield Notes(tuple(map(str, answer.get("notes", ()))))
+    yield from again(answer)
 
 
-def _table(front: Sequence[Mapping[str, Any]]) -> Table:
-    """The front without columns that say the same in every row."""
+def _refused(answer: Mapping[str, Any]) -> Iterator[Block]:
+    """What is not possible and why; where that is long, first the GPUs on which nothing is."""
+    rows = tuple((row["why"], ", ".join(row["splits"])) for row in answer["does_not_fit"])
+    if not rows:
+        return
+    long = len(rows) > MOST_REFUSED
+    if long:
+        splits = sum(len(row["splits"]) for row in answer["does_not_fit"])
+        nowhere = (f"not possible on {gpu}: {why}" for gpu, why in answer.get("impossible", {}).items())
+        yield Notes((*nowhere, f"not possible: {splits} splits in all; --verbose says why of each"), detail=False)
+    yield Table("Not possible", ("why", "splits"), rows, detail=long)
+
+
+def _evidence(answer: Mapping[str, Any]) -> str:
+    """What the ranking rests on: limits on means, and prices of some day."""
+    prices = answer["prices"]
+    dates = sorted({str(price["date"]) for price in prices if price.get("date")})
+    verified = sum(bool(price["verified"]) for price in prices)
+    said = (
+        f"; prices of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, {verified} of {len(prices)} verified"
+        if dates
+        else ""
+    )
+    return f"limits hold for means at a full batch{said}"
+
+
+def _table(title: str, front: Sequence[Mapping[str, Any]]) -> Table:
+    """Designs without columns that say the same in every row."""
     from pipewave.planning.search import PERHAPS, STRADDLES
 
     doubt = any(row.get("sure") == PERHAPS for row in front)
-    rows = [{**row, "range": f"{number(row['tpot_ms_low'])} – {number(row['tpot_ms_high'])}",
-             "sure": row.get("sure") if doubt else None} for row in front]  # fmt: skip
-    alike = [name for name in USUAL if len({row[name] for row in rows}) == 1]
+    rows = [{**row, "ttft_range": ends(row["ttft_ms_low"], row["ttft_ms_high"]),
+             "range": ends(row["tpot_ms_low"], row["tpot_ms_high"]), "sure": row.get("sure") if doubt else None}
+            for row in front]  # fmt: skip
+    alike = [name for name in USUAL if len({str(row.get(name)) for row in rows}) == 1]
     columns = {name: head for name, head in FRONT.items() if name not in alike}
-    same = ", ".join(f"{FRONT[name]} {rows[0][name]}" for name in alike)
+    same = ", ".join(f"{FRONT[name]} {rows[0][name]}" for name in alike if rows[0].get(name) not in (None, "", "none"))
     told = [f"All with {same}."] * bool(same) + [f"{PERHAPS}: {STRADDLES}."] * doubt
-    return table_of("Pareto front, cheapest first", rows, columns, " ".join(told))
+    return table_of(title, rows, columns, " ".join(told), droppable=(FRONT["ttft_range"], FRONT["range"]))
 
 
 def _winner(row: Mapping[str, Any]) -> Facts:
@@ -109,6 +155,6 @@ def _prices(answer: Mapping[str, Any]) -> Iterator[Block]:
     if answer["prices"]:
         names = {"gpu": "GPU", "usd_per_hour": "USD per hour", "provider": "provider", "date": "date",
                  "verified": "verified"}  # fmt: skip
-        yield table_of("Prices", answer["prices"], names)
-    if answer["without_price"]:
-        yield Notes((f"No price known, so not ranked: {', '.join(answer['without_price'])}.",))
+        yield table_of("Prices", answer["prices"], names, detail=True)
+    if missing := answer["without_price"]:
+        yield Notes((f"no price known, so not ranked: {', '.join(missing)} (give one with --price)",), detail=False)

@@ -1,14 +1,58 @@
-"""The report of a kernel over sizes: curves with band, floor and ceiling, waves, and the tuner's choices."""
+"""A kernel: one call on several GPUs, and over sizes with band, floor, ceiling, waves and the tuner's choices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipewave.report import svg
-from pipewave.report.document import Block, Chart, Code, Document, Notes, Table, words
+from pipewave.view import svg
+from pipewave.view.document import BASIS, Block, Chart, Document, Notes, Table, again, bar, ends, table_of, words
 
 SHOWN = 12  # sizes in the table
+
+
+PREDICTED = {"gpu": "GPU", "latency_us": "latency µs", "range": "90 % interval", "floor_us": "floor",
+             "ceiling_us": "ceiling", "bound": "bound", "basis": "basis", "software": "software", "stack": "stack",
+             "impl": "impl"}  # fmt: skip
+DROPPABLE = ("impl", "stack", "software", "bound", "basis", "ceiling", "floor")  # by a narrow terminal, in order
+BUSY = "busy_"  # begins a pipe's share in an answer
+
+
+def predictions(answer: Mapping[str, Any]) -> Document:
+    """One call on each GPU. Raises KeyError or TypeError where it is no answer of `predict`."""
+    from pipewave.prediction.said import compared
+
+    rows = [row for row in answer["predictions"] if "error" not in row]
+    known = all(row["software"] == "measured" for row in rows)
+    shown = [row | {"range": ends(row["low_us"], row["high_us"]), "software": None if known else row["software"]}
+             for row in rows]  # fmt: skip
+    pipes = [name for name in (rows[0] if rows else ()) if name.startswith(BUSY) and any(row[name] for row in rows)]
+    busy = tuple((row["gpu"], *(_share(row[name]) for name in pipes)) for row in rows)
+    refused = tuple(str(row["error"]["message"]) for row in answer["predictions"] if "error" in row)
+    return Document(
+        str(answer.get("call", "One kernel call")),
+        "",
+        (
+            table_of("", shown, PREDICTED, droppable=DROPPABLE),
+            Table("busy share of each pipe", ("GPU", *(name.removeprefix(BUSY) for name in pipes)), busy),
+            Notes(refused, detail=False),
+            Notes(tuple(compared([(row["gpu"], row["notes"]) for row in rows]))),
+        ),
+        _evidence([str(row["basis"]) for row in rows]),
+    )
+
+
+def _evidence(basis: Sequence[str]) -> str:
+    """What the answers rest on: of several GPUs, how many on what."""
+    if len(basis) == 1:
+        return BASIS.get(basis[0], words(basis[0]))
+    counts = {name: basis.count(name) for name in dict.fromkeys(basis)}
+    said = BASIS | {"measured_gpu": "measured"}
+    return ", ".join(f"{n} of {len(basis)} GPUs {said.get(name, words(name))}" for name, n in counts.items())
+
+
+def _share(share: float) -> str:
+    return f"{bar(share, 8):8} {share:4.0%}" if share else ""
 
 
 def document(answer: Mapping[str, Any]) -> Document:
@@ -31,8 +75,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     said += [f"{one['gpu']}: {note}" for one in series for note in one["notes"]]
     if said:
         yield Notes(tuple(said))
-    if answer.get("command"):
-        yield Code("The same numbers again", str(answer["command"]))
+    yield from again(answer)
 
 
 def _wide(values: Sequence[float]) -> bool:

@@ -1,65 +1,104 @@
-"""The report of an estimate: times with intervals, where they go, memory, and one step of each phase."""
+"""An estimate, replayed iterations and one step: times with intervals, where they go, memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipewave.report import svg
-from pipewave.report.document import (
+from pipewave.view import svg
+from pipewave.view.document import (
     Block,
     Chart,
-    Code,
     Document,
     Fact,
     Facts,
     Notes,
     Table,
+    again,
     between,
     ms,
     number,
     percent,
+    rests_on,
+    rests_on_what_is_open,
+    table_of,
     words,
 )
-from pipewave.report.svg import Part
+from pipewave.view.svg import Part
 
-PHASES = {"prefill_ms": "prompts", "decode_step_ms": "decode step"}
+DECODE = "decode_step_ms"
+PHASES = {"prefill_ms": "prompts", DECODE: "decode step"}
+TIMES = {"prefill_ms": "until every request has its first token", "tpot_ms": "a later token", "e2e_ms": "in all",
+         "decode_ms_mean": "a decode iteration", "total_ms": "all iterations"}  # fmt: skip
 MEMORY = ("weights", "activations", "engine", "kv_used", "kv_left", "free")
 MEMORY_NAMES = {"kv_used": "KV cache in use", "kv_left": "KV cache left", "free": "left to others"}
 MOST_ROWS = 40
+SHORTEST_US = 1e-3  # of a part that is shown
+PARTS = {"stage": "stage", "name": "part", "count": "×", "each_us": "each µs", "total_us": "total", "low_us": "low",
+         "high_us": "high", "share": "share", "bound": "bound", "basis": "basis"}  # fmt: skip
 
 
 def document(answer: Mapping[str, Any]) -> Document:
     """Everything an estimate says. Raises KeyError or TypeError where it is not one."""
-    title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}"
+    title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}, {answer['engine']}"
     subtitle = f"Static batch under {answer['engine']}: every request arrives at once."
-    return Document(title, subtitle, tuple(_blocks(answer)))
+    return Document(title, subtitle, tuple(_blocks(answer)), rests_on_what_is_open(answer["basis"], answer))
+
+
+def replayed(answer: Mapping[str, Any]) -> Document:
+    """What recorded iterations would take. Raises KeyError or TypeError where it is no answer of `replay`."""
+    blocks = (_facts(answer), *_breakdown(answer["breakdown"]), _notes(answer))
+    return Document(
+        f"Recorded iterations on {answer['gpu']}", "", blocks, rests_on_what_is_open(answer["basis"], answer)
+    )
+
+
+def step(answer: Mapping[str, Any]) -> Document:
+    """One engine iteration. Raises KeyError or TypeError where it is no answer of `step`."""
+    parts = [part | {"share": percent(part["share"])} for part in answer["parts"] if part["total_us"] >= SHORTEST_US]
+    staged = any(part["stage"] for part in parts)
+    columns = {name: head for name, head in PARTS.items() if staged or name != "stage"}
+    took = Fact(
+        "one step", f"{number(float(answer['total_us']))} µs", between(answer["low_us"], answer["high_us"], "µs")
+    )
+    table = table_of("", parts, columns, droppable=("basis", "each µs", "low", "high"))
+    basis = {name: sum(part["total_us"] for part in parts if part["basis"] == name) / (answer["total_us"] or 1.0)
+             for name in dict.fromkeys(part["basis"] for part in parts) if name}  # fmt: skip
+    title = "One engine step" + (f": {answer['model']} on {answer['gpu']}" if "model" in answer else "")
+    return Document(title, "", (Facts((took,)), table, _notes(answer)), rests_on(basis))
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     yield _facts(answer)
-    yield from _breakdown(answer["breakdown"])
+    embeds = answer["tpot_ms"] == 0.0  # no decode step
+    yield from _breakdown(
+        {phase: parts for phase, parts in answer["breakdown"].items() if not (embeds and phase == DECODE)}
+    )
     if "pipes" in answer:
         yield _pipes(answer["pipes"])
     if "memory_gib" in answer:
         yield from _memory(answer["memory_gib"])
-    for phase, step in answer.get("timeline", {}).items():
-        yield _step(phase, step)
-    yield _evidence(answer)
-    if answer.get("command"):
-        yield Code("The same numbers again", str(answer["command"]))
+    for phase, one in answer.get("timeline", {}).items():
+        yield _step(phase, one)
+    yield _notes(answer)
+    yield from again(answer)
+
+
+def _notes(answer: Mapping[str, Any]) -> Notes:
+    return Notes(tuple(map(str, answer.get("notes", ()))))
 
 
 def _facts(answer: Mapping[str, Any]) -> Facts:
-    names = {"prefill_ms": "until every request has its first token", "tpot_ms": "a later token", "e2e_ms": "in all"}
     times = [Fact(name, ms(answer[field]), between(answer[f"{field}_low"], answer[f"{field}_high"], "ms"))
-             for field, name in names.items()]  # fmt: skip
-    rate = Fact("output tokens per second", number(float(answer["output_tokens_per_s"])), "of the whole deployment")
-    return Facts((*times, rate))
+             for field, name in TIMES.items() if f"{field}_low" in answer and answer[field]]  # fmt: skip
+    rate = answer.get("output_tokens_per_s")
+    rates = (Fact("output tokens per second", number(float(rate)), "of the whole deployment"),) if rate else ()
+    return Facts((*times, *rates))
 
 
 def _breakdown(breakdown: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
-    """A bar and a table of time by kernel family and gap."""
+    """A bar and a table of time by kernel family and gap; a phase that takes no time is left out."""
+    breakdown = {phase: parts for phase, parts in breakdown.items() if sum(parts.values()) > 0}
     total = {name: sum(parts.get(name, 0.0) for parts in breakdown.values()) for parts in breakdown.values()
              for name in parts}  # fmt: skip
     names = [name for name in sorted(total, key=lambda name: -total[name]) if total[name] > 0]
@@ -115,8 +154,3 @@ def _step(phase: str, step: Mapping[str, Any]) -> Table:
     kind = "prompt" if phase == "prefill" else phase
     note = f"{number(step['requests'])} requests, {number(step['tokens'])} tokens, {ms(step['total_us'] / 1e3)}."
     return Table(f"One {kind} step", ("kernel", "family", "×", "µs each", "µs", "share", "bound by"), rows, note)
-
-
-def _evidence(answer: Mapping[str, Any]) -> Notes:
-    basis = ", ".join(f"{percent(share)} {words(name)}" for name, share in answer["basis"].items())
-    return Notes((f"Evidence behind the time: {basis}.", *map(str, answer.get("notes", ()))))

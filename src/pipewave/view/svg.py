@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from pipewave.report.document import number, percent
+from pipewave.view.document import number, percent
 
 WIDTH = 760.0
 COLOURS = 8

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from pipewave.files import packaged
-from pipewave.report.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, number
+from pipewave.view.document import Block, Chart, Code, Document, Fact, Facts, Notes, Table, is_number, number
 
 STYLE = Path(__file__).with_name("style.css")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a report can load nothing and run nothing
@@ -22,10 +21,16 @@ def write(document: Document) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(document.title)}</title><style>{style}</style></head><body>"
-        f"<header><h1>{escape(document.title)}</h1><p>{escape(document.subtitle)}</p></header>"
+        f"<header><h1>{escape(document.title)}</h1><p>{escape(document.subtitle)}</p>"
+        f"{_headline(document.headline)}"
+        f"{_note(document.confidence and 'Confidence: ' + document.confidence + '.')}</header>"
         f"<main>{body}</main><footer>Made by pipewave. Times are predictions unless they say measured.</footer>"
         "</body></html>\n"
     )
+
+
+def _headline(lines: tuple[str, ...]) -> str:
+    return "".join(f"<p><strong>{escape(line)}</strong></p>" for line in lines)
 
 
 def block(one: Block) -> str:
@@ -58,21 +63,13 @@ def _fact(fact: Fact) -> str:
 
 
 def _table(table: Table) -> str:
-    right = [all(_is_number(row[i]) for row in table.rows) for i in range(len(table.columns))]
+    right = [all(is_number(row[i]) for row in table.rows) for i in range(len(table.columns))]
     heads = "".join(_cell("th", name, right[i]) for i, name in enumerate(table.columns))
     rows = "".join(
         "<tr>" + "".join(_cell("td", number(value), right[i]) for i, value in enumerate(row)) + "</tr>"
         for row in table.rows
     )
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-def _is_number(value: Any) -> bool:
-    """Numbers, and texts that are numbers with a sign, a per cent or an interval."""
-    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-        return True
-    parts = str(value).removesuffix(" %").split(" – ")
-    return all(part.lstrip("+-").replace(".", "", 1).replace(",", "").isdigit() for part in parts)
 
 
 def _cell(kind: str, text: str, right: bool) -> str:

@@ -1,32 +1,39 @@
-"""The report of a deployment under traffic: percentiles, what the means are made of, and the run over time."""
+"""A deployment under traffic: percentiles, what the means are made of, and the run over time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipewave.report import svg
-from pipewave.report.document import (
+from pipewave.view import svg
+from pipewave.view.document import (
     Block,
     Chart,
-    Code,
     Document,
     Fact,
     Facts,
     Notes,
     Table,
+    again,
     between,
+    ends,
     ms,
     number,
     percent,
+    rests_on_what_is_open,
     words,
 )
-from pipewave.report.svg import Part
+from pipewave.view.svg import Part
 
 TIMES = {"ttft": "time to first token", "tpot": "time per later token", "itl": "between tokens", "e2e": "end to end"}
 COLUMNS = ("mean", "p50", "p90", "p95", "p99")
 RATES = {"requests_per_s": "requests per second", "output_tokens_per_s": "output tokens per second",
          "goodput_per_s": "requests per second within the limits"}  # fmt: skip
+RUN = {"requests": "requests", "duration_s": "seconds in all", "total_tokens_per_s": "tokens in and out per second",
+       "output_tokens_per_s_per_gpu": "output tokens per second and GPU", "good_share": "share within the limits",
+       "kv_tokens": "tokens that the KV cache holds", "preemptions": "preemptions", "steps": "engine steps",
+       "busy_share": "share of the time that engines are busy", "energy_j_per_output_token": "J an output token",
+       "power_w": "W of a GPU"}  # fmt: skip
 OVER_TIME = {"running": "requests in a step", "waiting": "requests that wait", "kv_share": "share of the KV cache"}
 
 
@@ -34,20 +41,22 @@ def document(answer: Mapping[str, Any]) -> Document:
     """Everything that `serve` says. Raises KeyError or TypeError where it is not one."""
     title = f"{answer['model']} on {answer['gpus']} × {answer['gpu']}"
     count = number(int(answer.get("figures_of", answer["requests"])))
+    title = f"{title}, {answer['engine']}"
     subtitle = f"{count} requests over time under {answer['engine']}."
-    return Document(title, subtitle, tuple(_blocks(answer)))
+    return Document(title, subtitle, tuple(_blocks(answer)), rests_on_what_is_open(answer.get("basis", {}), answer))
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     yield _facts(answer)
     yield _percentiles(answer)
+    yield from _intervals(answer)
     if "where" in answer:
         yield from _where(answer["where"])
     if "timeline" in answer:
         yield from _over_time(answer["timeline"])
-    yield _evidence(answer)
-    if answer.get("command"):
-        yield Code("The same numbers again", str(answer["command"]))
+    yield _rest(answer)
+    yield Notes(tuple(map(str, answer.get("notes", ()))))
+    yield from again(answer)
 
 
 def _facts(answer: Mapping[str, Any]) -> Facts:
@@ -64,15 +73,22 @@ def _interval(answer: Mapping[str, Any], field: str) -> str:
 
 
 def _percentiles(answer: Mapping[str, Any]) -> Table:
-    rows = tuple((said, *(_cell(answer, f"{name}_{column}_ms") for column in COLUMNS))
+    rows = tuple((said, *(float(answer[f"{name}_{column}_ms"]) for column in COLUMNS))
                  for name, said in TIMES.items() if f"{name}_mean_ms" in answer)  # fmt: skip
-    return Table("Percentiles, ms", ("", *COLUMNS), rows, "Over requests, with 90 % intervals of each figure.")
+    return Table("Percentiles, ms", ("", *COLUMNS), rows)
 
 
-def _cell(answer: Mapping[str, Any], field: str) -> str:
+def _intervals(answer: Mapping[str, Any]) -> Iterator[Table]:
+    """The 90 % interval of each figure, where there are any."""
+    if "ttft_mean_ms_low" in answer:
+        rows = tuple((said, *(_ends(answer, f"{name}_{column}_ms") for column in COLUMNS))
+                     for name, said in TIMES.items() if f"{name}_mean_ms" in answer)  # fmt: skip
+        yield Table("90 % intervals, ms", ("", *COLUMNS), rows, detail=True)
+
+
+def _ends(answer: Mapping[str, Any], field: str) -> str:
     low, high = answer.get(f"{field}_low"), answer.get(f"{field}_high")
-    value = number(float(answer[field]))
-    return value if low is None or high is None else f"{value} ({number(float(low))} – {number(float(high))})"
+    return "" if low is None or high is None else ends(low, high)
 
 
 def _where(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Block]:
@@ -105,6 +121,7 @@ def _over_time(timeline: Mapping[str, Sequence[float]]) -> Iterator[Chart]:
         yield Chart(said.capitalize(), drawing, f"At most {number(max(values))}.")
 
 
-def _evidence(answer: Mapping[str, Any]) -> Notes:
-    basis = ", ".join(f"{percent(share)} {words(name)}" for name, share in answer.get("basis", {}).items())
-    return Notes((*((f"Evidence behind the time: {basis}.",) if basis else ()), *map(str, answer.get("notes", ()))))
+def _rest(answer: Mapping[str, Any]) -> Facts:
+    """The other figures of the run."""
+    told = [name for name in RUN if answer.get(name) is not None]
+    return Facts(tuple(Fact(RUN[name], number(answer[name])) for name in told))

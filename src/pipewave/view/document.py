@@ -1,0 +1,167 @@
+"""What an answer says, whatever shows it: a terminal, an HTML report or a Markdown file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+BLOCKS = " ▏▎▍▌▋▊▉█"
+INTERVALS = "90 % intervals"  # begins the note that says what an answer's intervals hold
+BASIS = {  # words of `basis` in an answer
+    "measured_gpu": "measured on this GPU",
+    "same_architecture": "measured on GPUs of its architecture",
+    "new_architecture": "carried over from other architectures",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A number that matters, with what it is and how sure."""
+
+    name: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The numbers first read."""
+
+    facts: tuple[Fact, ...]
+    detail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under named columns; numbers are written by `number`, to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    note: str = ""
+    droppable: tuple[str, ...] = ()  # columns that a narrow terminal goes without, in order
+    detail: bool = False  # a terminal shows it on request only
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing as SVG. What it shows is also in a table or a fact, for those who cannot see it."""
+
+    title: str
+    svg: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text to copy."""
+
+    title: str
+    text: str
+    detail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What a reader must know before relying on the numbers."""
+
+    items: tuple[str, ...]
+    detail: bool = True
+
+
+Block = Facts | Table | Chart | Code | Notes
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A whole answer."""
+
+    title: str
+    subtitle: str
+    blocks: tuple[Block, ...]
+    confidence: str = ""  # what the answer rests on, in a sentence
+    headline: tuple[str, ...] = ()  # sentences to read first, where the numbers need them
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Every note that is a detail, each once."""
+        kept = (item for block in self.blocks if isinstance(block, Notes) and block.detail for item in block.items)
+        return tuple(dict.fromkeys(kept))
+
+
+def number(value: Any) -> str:
+    """A value as people read it: four significant digits, grouped thousands, nothing for what is absent."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def is_number(value: Any) -> bool:
+    """Numbers, and texts that are numbers with a sign, a per cent or an interval."""
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return True
+    parts = str(value).removesuffix(" %").split(" – ")
+    return all(part.lstrip("+-").replace(".", "", 1).replace(",", "").isdigit() for part in parts)
+
+
+def between(low: float, high: float, unit: str) -> str:
+    """A 90 % interval in words."""
+    return f"90 % between {number(low)} and {number(high)} {unit}"
+
+
+def ends(low: float, high: float) -> str:
+    """The two ends of an interval in one cell."""
+    return f"{number(float(low))} – {number(float(high))}"
+
+
+def percent(share: float) -> str:
+    """A share in per cent."""
+    return f"{100 * share:.1f} %"
+
+
+def bar(share: float, width: int = 12) -> str:
+    """A bar that fills `share` of `width` characters, in eighths."""
+    full, part = divmod(round(min(max(share, 0.0), 1.0) * width * 8), 8)
+    return BLOCKS[8] * full + (BLOCKS[part] if part else "")
+
+
+def ms(value: float) -> str:
+    """Milliseconds, or seconds where they are many."""
+    return f"{number(value / 1e3)} s" if value >= 1e4 else f"{number(float(value))} ms"
+
+
+def words(name: str) -> str:
+    """A field name as words."""
+    return name.replace("_", " ")
+
+
+def table_of(
+    title: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], note: str = "", **how: Any
+) -> Table:
+    """Chosen fields of rows under readable names; columns that no row fills are left out. `how`: as of `Table`."""
+    kept = {field: name for field, name in columns.items() if any(row.get(field) not in (None, "") for row in rows)}
+    body = tuple(tuple(row.get(field) for field in kept) for row in rows)
+    return Table(title, tuple(kept.values()), body, note, **how)
+
+
+def rests_on(basis: Mapping[str, float], what: str = "of the time is") -> str:
+    """A sentence on the evidence behind an answer, from shares by basis; empty without any."""
+    shares = sorted(((share, name) for name, share in basis.items() if share > 0), reverse=True)
+    parts = (f"{100 * share:.0f} % {what} {BASIS.get(name, words(name))}" for share, name in shares)
+    return ", ".join(parts).replace(f" {what}", "\0", 1).replace(f" {what}", "").replace("\0", f" {what}")
+
+
+def rests_on_what_is_open(basis: Mapping[str, float], answer: Mapping[str, Any]) -> str:
+    """The evidence behind an answer, and what its intervals hold, in a sentence."""
+    told = [str(note) for note in answer.get("notes", ()) if str(note).startswith(INTERVALS)]
+    return "; ".join(part for part in (rests_on(basis), *told[:1]) if part)
+
+
+def again(answer: Mapping[str, Any]) -> tuple[Code, ...]:
+    """The command that gives the same numbers, where an answer knows one."""
+    return (Code("The same numbers again", str(answer["command"]), detail=True),) if answer.get("command") else ()

@@ -1,0 +1,179 @@
+"""A trace: calls ranked by the time that could be won back; and two traces side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipewave.traces.report import shape_text
+from pipewave.view import svg
+from pipewave.view.document import Block, Chart, Document, Fact, Facts, Notes, Table, again, ends, ms, number, percent
+from pipewave.view.svg import Part
+
+NOTHING = "No call could be predicted: no shape was recorded. Inside CUDA graphs they come from the model: name it."
+ASSUMED = "Resting on an assumption or a stand-in, not counted"
+LITTLE = "Inside CUDA graphs no shapes are recorded; they come from the model: pass --model."
+NO_LAYERS = "no layers: neither modules nor ranges of the trace name any, nor did a model's kernels match in order"
+MUCH_IDLE = 0.2  # of a trace: where the GPU waits that long, its kernels are not the first thing to look at
+SUMS = {"by_operator": "By operator", "by_layer": "By layer"}
+BARS, ROWS, LEFT, GAPS = 15, 60, 20, 5
+
+
+def document(answer: Mapping[str, Any]) -> Document:
+    """Everything a trace says. Raises KeyError or TypeError where it is not one."""
+    source = str(answer["source"]).rsplit("/", 1)[-1]
+    shares = f"{percent(answer['recognized_share'])} of the GPU time recognised, {percent(answer['shaped_share'])} with"
+    subtitle = f"Measured, predicted and reachable time of every kernel call; protocol {answer['protocol']}."
+    return Document(
+        f"{source} on {answer['gpu']}",
+        subtitle,
+        tuple(_blocks(answer)),
+        f"{shares} shapes",
+        tuple(map(str, answer.get("headline", ()))),
+    )
+
+
+def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
+    calls = answer["calls"]
+    yield _facts(answer)
+    counted, by = [call for call in calls if call.get("counted", True)], answer.get("by", "call")
+    sums = [(title, answer[field]) for field, title in SUMS.items() if answer.get(field)]
+    if counted and _known(answer):
+        yield _chart(counted)
+    if counted:
+        yield _table("Calls", counted, answer)
+    if len(counted) < len(calls):
+        yield _table(ASSUMED, [call for call in calls if not call.get("counted", True)], answer)
+    if not calls or not _known(answer):
+        yield Notes((NOTHING if not calls else LITTLE,), detail=False)
+    if answer.get("idle"):
+        yield _idle(answer["idle"], GAPS if "top" in answer else LEFT)
+    for title, rows in sums:
+        yield _sums(title, rows, detail=by != title.split()[-1])
+    if by == "layer" and not answer.get("by_layer"):
+        yield Notes((NO_LAYERS,), detail=False)
+    for field, title in (("unshaped", "Recognised, shape unknown"), ("unrecognized", "Not recognised")):
+        if answer[field]:
+            yield _left(title, answer[field], GAPS if "top" in answer else LEFT)
+    yield Notes(tuple(map(str, (*(call["note"] for call in calls if call["note"]), *answer.get("notes", ())))))
+    yield from again(answer)
+
+
+def _known(answer: Mapping[str, Any]) -> bool:
+    """Whether enough calls have a shape to say what could be won back."""
+    return bool(answer.get("judged", True))
+
+
+def _facts(answer: Mapping[str, Any]) -> Facts:
+    whole, idle = answer["gpu_us"] or 1.0, answer.get("idle")
+    share = idle["idle_us"] / (idle["span_us"] or 1.0) if idle else 0.0
+    waits = Fact("GPU idle", ms(idle["idle_us"] / 1e3), f"{percent(share)} from first to last kernel") if idle else None
+    won = Fact("could be won back", ms(answer["recoverable_us"] / 1e3), percent(answer["recoverable_us"] / whole))
+    assumed = answer.get("assumed_recoverable_us")
+    facts = [
+        Fact("GPU time", ms(answer["gpu_us"] / 1e3), "sum of all kernels"),
+        won if _known(answer) else Fact("could be won back", "not known", "too few calls have shapes"),
+        Fact("if what is assumed holds", f"{ms(assumed / 1e3)} more" if assumed else ""),
+        Fact("recognised", percent(answer["recognized_share"]), "of GPU time"),
+        Fact("predicted within 10 %", percent(answer["close_share"]), "of recognised time"),
+    ]
+    facts.insert(0 if share >= MUCH_IDLE else 2, waits or Fact("GPU idle", ""))
+    return Facts(tuple(fact for fact in facts if fact.value))
+
+
+def _chart(calls: Sequence[Mapping[str, Any]]) -> Chart:
+    rows = [(f"{call['name']} ×{call['count']}", _parts(call), _said(call)) for call in calls[:BARS]]
+    drawing = svg.ranked(rows, "recoverable time by call")
+    drawing += svg.legend([("what a good kernel needs", 0), ("could be won back", 5)])
+    return Chart("Largest gains", drawing, "All calls of a kind together, ranked by what a good kernel would save.")
+
+
+def _parts(call: Mapping[str, Any]) -> list[Part]:
+    lost, whole = float(call["total_recoverable_us"]), float(call["total_measured_us"])
+    return [Part("needed", whole - lost, 0), Part("recoverable", lost, 5)]
+
+
+def _said(call: Mapping[str, Any]) -> str:
+    lost, whole = float(call["total_recoverable_us"]), float(call["total_measured_us"])
+    return f"{number(lost)} of {number(whole)} µs" if lost else f"{number(whole)} µs"
+
+
+def _table(title: str, calls: Sequence[Mapping[str, Any]], answer: Mapping[str, Any]) -> Table:
+    """The first calls; `top` of the answer says how many, 0 all; `by` whether sums stand in their place."""
+    most = answer.get("top", ROWS) or len(calls)
+    columns = ("call", "shape", "×", "measured", "predicted", "90 %", "ceiling", "floor", "bound by", "recoverable")
+    rows = tuple((call["name"], _shape(call["call"]), call["count"], float(call["measured_us"]),
+                  float(call["latency_us"]), ends(call["low_us"], call["high_us"]),
+                  float(call["ceiling_us"]), float(call["floor_us"]), call["bound"],
+                  float(call["total_recoverable_us"])) for call in calls[:most])  # fmt: skip
+    more = f"{number(len(calls) - most)} smaller ones are left out; --top 0 shows all." if len(calls) > most else ""
+    note = f"µs of one call; recoverable of all of them. {more}".strip()
+    return Table(
+        title, columns, rows, note, ("shape", "90 %", "bound by", "floor"), detail=answer.get("by", "call") != "call"
+    )
+
+
+def _idle(idle: Mapping[str, Any], most: int) -> Table:
+    """Waits of the GPU by cause, then the longest ones."""
+    whole = float(idle["span_us"]) or 1.0
+    causes = [(cause, float(us), percent(float(us) / whole), "") for cause, us in idle["causes"].items() if us]
+    gaps = [(gap["cause"], float(gap["idle_us"]), percent(float(gap["idle_us"]) / whole), f"before {gap['before']}")
+            for gap in idle["gaps"][:most]]  # fmt: skip
+    note = f"Of {ms(whole / 1e3)} from the first kernel to the end of the last. launch: from the call to the kernel's "
+    note += "start; sync: the host had waited for the GPU; cpu: it ran its own code; device: queued work waited."
+    return Table("Idle time of the GPU", ("cause", "µs", "share", "one wait"), (*causes, *gaps), note)
+
+
+def _sums(title: str, rows: Sequence[Mapping[str, Any]], *, detail: bool) -> Table:
+    columns = (title.removeprefix("By "), "×", "measured", "predicted", "recoverable")
+    body = tuple((row["name"], row["calls"], float(row["measured_us"]), row["predicted_us"],
+                  float(row["recoverable_us"])) for row in rows[:ROWS])  # fmt: skip
+    more = f" {number(len(rows) - ROWS)} more." if len(rows) > ROWS else ""
+    return Table(title, columns, body, f"µs of all calls.{more}", detail=detail)
+
+
+def _shape(call: Mapping[str, Any]) -> str:
+    return shape_text({name: value for name, value in call.items() if value != 0})
+
+
+def _left(title: str, rows: Sequence[Mapping[str, Any]], most: int) -> Table:
+    body = tuple((row["name"], row["family"] or "", row["count"], float(row["total_measured_us"]))
+                 for row in rows[:most])  # fmt: skip
+    more = f"{number(len(rows) - most)} more." if len(rows) > most else ""
+    return Table(title, ("kernel", "family", "×", "µs, all"), body, more)
+
+
+CHANGES = ("call", "family", "A: ×", "B: ×", "A each", "B each", "A", "B", "B − A", "predicted B − A")
+
+
+def comparison(answer: Mapping[str, Any]) -> Document:
+    """Everything `pipewave trace A B` says. Raises KeyError or TypeError where it is not that."""
+    names = [f"{str(answer[side]['source']).rsplit('/', 1)[-1]} on {answer[side]['gpu']}" for side in ("a", "b")]
+    unit = "a step" if answer["by_step"] else "of the whole traces"
+    return Document(f"A: {names[0]}; B: {names[1]}", f"GPU time {unit}.", tuple(_compared(answer)))
+
+
+def _compared(answer: Mapping[str, Any]) -> Iterator[Block]:
+    changes = answer["changes"]
+    most = answer.get("top", ROWS) or len(changes)
+    a, b = (sum(float(change[side]) for change in changes) for side in ("a_us", "b_us"))
+    idle = tuple(Fact(f"{side.upper()}: GPU idle", ms(answer[side]["idle"]["idle_us"] / 1e3))
+                 for side in ("a", "b") if answer[side].get("idle"))  # fmt: skip
+    yield Facts((
+        Fact("A: GPU time", ms(a / 1e3)),
+        Fact("B: GPU time", ms(b / 1e3)),
+        Fact("B / A", number(b / a) if a else "–"),
+        *idle,
+    ))  # fmt: skip
+    more = f" {number(len(changes) - most)} smaller ones are left out." if len(changes) > most else ""
+    note = f"µs of all calls, ranked by the size of the change.{more}"
+    yield Table("Changes", CHANGES, tuple(_change(change) for change in changes[:most]), note,
+                ("family", "A: ×", "B: ×", "predicted B − A"))  # fmt: skip
+
+
+def _change(change: Mapping[str, Any]) -> tuple[Any, ...]:
+    expected = (change["predicted_a_us"], change["predicted_b_us"])
+    predicted = None if None in expected else float(expected[1]) - float(expected[0])
+    times = (float(change[name]) for name in ("a_us", "b_us", "change_us"))
+    each = (float(change[f"{side}_us"]) / (change[f"count_{side}"] or 1) for side in ("a", "b"))
+    return (change["name"], change["family"], change["count_a"], change["count_b"], *each, *times, predicted)
