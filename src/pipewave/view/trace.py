@@ -44,7 +44,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
         yield _table("Calls", counted, answer)
     if len(counted) < len(calls):
         yield _table(ASSUMED, [call for call in calls if not call.get("counted", True)], answer)
-    if not calls or not _known(answer):
+    if not calls or not (_known(answer) or answer.get("headline")):
         yield Notes((NOTHING if not calls else LITTLE,), detail=False)
     if answer.get("idle"):
         yield _idle(answer["idle"], GAPS if "top" in answer else LEFT)
