@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -29,18 +30,8 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COPIED = (
-    "src",
-    "tests",
-    "bench",
-    "lab",
-    "paper",
-    "qa",
-    "studies",
-    "train",
-    "docs",
-    "examples",
-    "data",
-    "pyproject.toml",
+    *("src", "tests", "bench", "lab", "paper", "qa", "studies", "train", "docs"),
+    *("examples", "data", "pyproject.toml"),
 )
 TESTS = {
     "physics": "tests/physics tests/step/test_energy.py tests/gpus/test_architectures.py",
@@ -49,6 +40,10 @@ TESTS = {
         "tests/prediction/test_paths.py tests/prediction/test_scalar.py tests/prediction/test_prediction_laws.py "
         "tests/prediction tests/step/test_energy.py"
     ),
+    "planning": "tests/planning -m 'not slow'",
+    "models": "tests/models",
+    "simulate": "tests/simulate -m 'not slow'",
+    "tune": "tests/tune -m 'not slow'",
 }
 LEFT_OUT = (  # in SQL: operators, by the name that cosmic-ray gives them
     "operator_name LIKE 'core/ReplaceBinaryOperator_BitOr_%'",
@@ -88,6 +83,28 @@ NAMED = (
     Named(
         "int4 weights take twice their bytes", "calls/dtypes.py", '"int4": 0.5 + 2.0 / 128', '"int4": 1.0 + 4.0 / 128',
         "tests/step/test_energy.py",
+    ),
+    Named(
+        "an hour has 4,000 seconds", "planning/search.py", "/ 3600 / columns", "/ 4000 / columns",
+        "tests/planning/test_plan_search.py -k cost_the_seconds",
+    ),
+    Named(
+        "layers left over go to the first stages", "models/shard.py", "sizes[max(self.pp - 2 - i, 0)] += 1",
+        "sizes[i] += 1", "tests/models/test_model_totals.py -k left_over",
+    ),
+    Named(
+        "the gate is left out of the input map", "models/read_attention.py",
+        "wide = (narrow or heads * head_dim) + gate + kv_heads", "wide = (narrow or heads * head_dim) + kv_heads",
+        "tests/models/test_model_blocks.py -k gate",
+    ),
+    Named(
+        "lengths of servers are rounded down", "planning/launch.py", "str(-(-length // LENGTH_STEP) * LENGTH_STEP)",
+        "str(length // LENGTH_STEP * LENGTH_STEP)", "tests/planning/test_launch.py -k never_below",
+    ),
+    Named(
+        "activations never come from DRAM in serving", "kernels/gemm/traffic.py",
+        "weights + xp.maximum(x + y - at.l2_bytes, 0.0)", "weights + xp.maximum(y - at.l2_bytes, 0.0)",
+        "tests/kernels/test_kernel_gemm.py -k beyond_the_l2",
     ),
     Named(
         "errors of a step have nothing in common", "step/predict.py", "COMMON = 0.5", "COMMON = 0.0",
@@ -155,7 +172,7 @@ def run_named() -> list[Mutant]:
 
 
 def _passes(folder: Path, tests: str) -> bool:
-    return _run(folder, "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests.split()) == 0
+    return _run(folder, "pytest", "-x", "-q", "-p", "no:cacheprovider", *shlex.split(tests)) == 0
 
 
 def _run(folder: Path, *words: str) -> int:

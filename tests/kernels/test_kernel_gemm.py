@@ -14,6 +14,7 @@ from pipewave.kernels.gemm.analyse import NET_OF, analyse, parts
 from pipewave.kernels.gemm.cache_lines import unaligned
 from pipewave.kernels.gemm.machine import machine
 from pipewave.kernels.gemm.tiles import TILES, tiling
+from pipewave.kernels.gemm.traffic import traffic
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import floor_s
 
@@ -49,6 +50,15 @@ def test_estimate_is_never_below_the_floor_by_much(m, n, k, protocol):
     """The base uses datasheet rates, the floor the highest: it may only be above."""
     ctx, cols = context(protocol=protocol), columns(m, n, k)
     assert analyse(cols, ctx).base_s[0] >= floor_of(cols, ctx)[0]
+
+
+def test_in_serving_activations_beyond_the_l2_come_from_dram() -> None:
+    """What the L2 cannot hold of x and y together is read or written besides the weights."""
+    at = machine(context(protocol="serving"))
+    m, n, k = 65_536.0, 256.0, 8_192.0
+    x, weights, y = 2 * m * k, 2 * n * k, 2 * m * n
+    assert traffic(m, n, k, at, SCALAR).dram == weights + x + y - at.l2_bytes
+    assert y < at.l2_bytes < x
 
 
 @given(SIZES, SIZES, SIZES, st.sampled_from(PROTOCOLS), st.sampled_from(["m", "n", "k"]))

@@ -6,6 +6,7 @@ import pytest
 from model_families import FAMILIES, expand
 
 from pipewave.models import load
+from pipewave.models.attention_spec import Gqa
 from pipewave.models.config import parse
 from pipewave.models.shard import Parallel, front_params, kv_bytes_per_token, layer_bytes, parameters, state_bytes
 from pipewave.models.summary import blocks, pattern
@@ -23,6 +24,16 @@ def test_parts_add_up_to_the_model(name: str) -> None:
     assert sum(count * part.state_bytes for count, part in found) == state_bytes(model)
     held = sum(layer_bytes(layer, Parallel()) * count for layer, count in model.grouped())
     assert sum(count * part.weight_bytes for count, part in found) == pytest.approx(held, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["Qwen3-Next-80B-A3B", "Qwen3.5-27B"])
+def test_the_gate_of_an_attention_output_comes_out_of_the_input_map(name: str) -> None:
+    """Queries, as many columns of gate, keys and values."""
+    gated = [layer.mixer for layer in load(name).layers if isinstance(layer.mixer, Gqa)]
+    assert gated
+    for mixer in gated:
+        assert mixer.gate == mixer.heads * mixer.head_dim
+        assert mixer.qkv.out == (2 * mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim
 
 
 def test_work_of_a_dense_model_is_two_a_weight() -> None:

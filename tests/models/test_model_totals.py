@@ -82,6 +82,14 @@ def test_shards_hold_the_model_between_them(name: str) -> None:
         assert held <= weight_bytes(model) * 1.2  # what every rank repeats: norms, router, latent projections
 
 
+@pytest.mark.parametrize(
+    ("layers", "pp", "sizes"), [(9, 4, [2, 2, 3, 2]), (10, 4, [2, 3, 3, 2]), (11, 4, [3, 3, 3, 2])]
+)
+def test_layers_left_over_spare_the_last_stage_then_the_first(layers: int, pp: int, sizes: list[int]) -> None:
+    """The last stage also has the head, the first the embedding."""
+    assert [last - first for first, last in Parallel(1, pp).stages(layers)] == sizes
+
+
 def test_stages_cover_all_layers_once() -> None:
     for pp in range(1, 9):
         stages = Parallel(1, pp).stages(61)

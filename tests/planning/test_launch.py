@@ -13,6 +13,7 @@ from pipewave.models import load, names
 from pipewave.planning import Question, Space, Split, plan
 from pipewave.planning.launch import check_blocks, command, repository
 from pipewave.software import engine_rules
+from pipewave.step import find_engine
 
 FLAGS = Path(pipewave.software.__file__).with_name("flags")
 RECORDED = sorted(FLAGS.glob("*.txt"))
@@ -59,6 +60,13 @@ def test_a_plan_prints_a_command_whose_lengths_fit_the_cache(engine: str) -> Non
     )
     assert 1200 <= length <= 1344
     assert "meta-llama/Llama-3.1-8B-Instruct" in words
+
+
+@pytest.mark.parametrize(("asked", "printed"), [(1, 64), (64, 64), (65, 128), (1200, 1216)])
+@pytest.mark.parametrize("engine", engine_rules.names())
+def test_the_length_of_a_server_is_never_below_what_is_asked(engine: str, asked: int, printed: int) -> None:
+    line = command("Llama-3.1-8B", Split("H100", engine=engine), 8, 2048, length=asked, engine=find_engine(engine))
+    assert str(printed) in shlex.split(line.partition(" <(")[0])
 
 
 def fp8_experts(width: int) -> dict[str, object]:

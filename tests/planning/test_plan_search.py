@@ -55,6 +55,15 @@ def test_the_front_meets_the_limits_and_nothing_beats_it(found: Plan) -> None:
     assert cost[found.winner] == np.min(cost[found.meets])
 
 
+def test_a_million_tokens_cost_the_seconds_they_take(found: Plan) -> None:
+    """A GPU's price is of an hour: so many seconds for a million tokens, an hour has 60 times 60."""
+    designs = found.designs
+    for index in range(0, len(designs), 7):
+        hourly = found.prices[designs.row(index)["gpu"]].usd_per_hour
+        seconds = 1e6 / designs.columns["tokens_per_s_per_gpu"][index]
+        assert designs.usd_per_million[index] == pytest.approx(hourly * seconds / 60 / 60, rel=1e-9)
+
+
 def test_limits_shrink_the_choice(found: Plan) -> None:
     tight = plan(MODEL, Question(1000, 100, ttft_ms=2000, tpot_ms=8), SPACE)
     assert tight.meets.sum() < found.meets.sum()
