@@ -73,7 +73,7 @@ class Named:
 
 NAMED = (
     Named(
-        "latent attention draws no energy", "kernels/attention/analyse.py", "return Work(flops,",
+        "latent attention draws no energy", "kernels/attention/family.py", "return Work(flops,",
         "return Work(0.0 * flops if layout.latent else flops,", "tests/step/test_energy.py",
     ),
     Named(
@@ -102,7 +102,7 @@ NAMED = (
         "str(length // LENGTH_STEP * LENGTH_STEP)", "tests/planning/test_launch.py -k never_below",
     ),
     Named(
-        "activations never come from DRAM in serving", "kernels/gemm/traffic.py",
+        "activations never come from DRAM in serving", "kernels/gemm/machine.py",
         "weights + xp.maximum(x + y - at.l2_bytes, 0.0)", "weights + xp.maximum(y - at.l2_bytes, 0.0)",
         "tests/kernels/test_kernel_gemm.py -k beyond_the_l2",
     ),

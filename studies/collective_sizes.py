@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.kernels.collective.algorithms import CUSTOM_BELOW
-from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE
+from pipewave.kernels.collective.family import SMALL_ALL_REDUCE
 from train.nets.collective import OPS
 from train.predictions import load_predictions
 from train.rows import Rows, load

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lab.vllm_engine.points import TRACED_CONTEXT, TRACED_PROMPT
-from pipewave.kernels.launched import Given
+from pipewave.kernels.profiler import Given
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel

@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.analyse import parts
+from pipewave.kernels.gemm.family import parts
 from pipewave.kernels.gemm.machine import GemmMachine, machine
 from pipewave.physics.arith import ARRAY
 from train.nets import gemm

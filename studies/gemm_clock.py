@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import pipewave as pw
 from pipewave.calls.families import from_dict
 from pipewave.kernels import family_of
-from pipewave.kernels.gemm.clock import KNOTS
+from pipewave.kernels.gemm.corrections import KNOTS
 from pipewave.measure.row_files import clock_mhz, rows
 from pipewave.prediction.api import as_case
 from pipewave.prediction.batch import answer

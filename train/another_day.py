@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from lab.another_day_cases import CARDS
 from pipewave.calls.families import CLASSES
-from pipewave.kernels.attention.analyse import DECODE, PREFILL
-from pipewave.kernels.gemm.analyse import NET_OF
+from pipewave.kernels.attention.family import DECODE, PREFILL
+from pipewave.kernels.gemm.family import NET_OF
 from pipewave.measure.row_files import rows
 from pipewave.nets.calibration.corrections import suspended
 from pipewave.nets.card import BASES

@@ -1,7 +1,7 @@
 """`python -m train.cold [--runs DIR]`: intervals and ceilings of cold GEMMs whose SM clock is not given, from our rows.
 
 Nets learn at the clock of each row; a call without one is answered as of a card by itself, while our rows were taken at
-whatever clock power management left (`pipewave.kernels.gemm.clock`). That doubt belongs into the interval, and the
+whatever clock power management left (`kernels.gemm.corrections`). That doubt belongs into the interval, and the
 ceiling is to leave four measured rows in five slower. Rows of the fold that shipped weights are scored on stay unseen.
 With the runs of `python -m train` at hand, intervals rest on what members say of products they never saw; without, on
 what shipped weights say of products they know, which is a little too narrow.
@@ -21,7 +21,7 @@ import numpy as np
 
 import pipewave as pw
 from pipewave.calls.families import from_dict
-from pipewave.kernels.gemm.analyse import NET_OF
+from pipewave.kernels.gemm.family import NET_OF
 from pipewave.measure.row_files import rows as measured_rows
 from pipewave.nets.calibration.corrections import suspended
 from train.ceilings import QUANTILE

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 import pipewave as pw
 from pipewave.calls.families import from_dict
-from pipewave.kernels.collective.analyse import SMALL_ALL_REDUCE, regime
+from pipewave.kernels.collective.family import SMALL_ALL_REDUCE, regime
 from pipewave.measure.row_files import rows as measured
 from pipewave.nets.card import AGAIN, BASES, Interval
 from train import corpus

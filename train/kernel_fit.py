@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.gpus import find
-from pipewave.kernels.attention import prefill, segments
-from pipewave.kernels.attention.engine import Alone, AloneDecode
-from pipewave.kernels.attention.requests import requests_of_one
+from pipewave.kernels.attention import prefill
+from pipewave.kernels.attention import prefill as segments
 from pipewave.kernels.attention.setting import AttentionSetting, setting_of
-from pipewave.kernels.attention.shape import Heads, Shape, shape_of
+from pipewave.kernels.attention.software import Alone, AloneDecode
+from pipewave.kernels.attention.tasks import Heads, Shape, requests_of_one, shape_of
 from pipewave.kernels.base import Context
 from pipewave.physics.overlap import overlapped
 from studies.kind_kernels import GPU, STACK, layout, measured

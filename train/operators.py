@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipewave.calls.fields import defaults
 from pipewave.gpus import find
-from pipewave.kernels.attention.requests import Requests, uniform
+from pipewave.kernels.attention.tasks import Requests, uniform
 from pipewave.kernels.base import Analysis, Columns, Context, Family
 from pipewave.physics.demand import floor_s
 from pipewave.prediction.columns import numeric_fields

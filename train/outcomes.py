@@ -117,8 +117,8 @@ def _cases(table: str, frame: pd.DataFrame) -> Iterator[tuple[Mapping[Any, Any],
 
 def _named(table: str, given: Mapping[Any, Any], case: Mapping[str, Any]) -> tuple[str, str]:
     """Net and evaluation of a row."""
-    from pipewave.kernels.collective.analyse import regime
-    from pipewave.kernels.gemm.analyse import NET_OF
+    from pipewave.kernels.collective.family import regime
+    from pipewave.kernels.gemm.family import NET_OF
 
     if table == "gemm":
         return NET_OF[case["dtype"]], f"gemm {case['dtype']}"

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from pipewave.gpus import find
-from pipewave.kernels.streaming import argmax, sampling
+from pipewave.kernels.streaming import sampling
+from pipewave.kernels.streaming import sampling as argmax
 from pipewave.kernels.streaming.sampling import Law
 
 MEASURED = Path(__file__).parents[1] / "data" / "measured"
@@ -114,7 +115,7 @@ def argmax_errors(x: Sequence[float], sizes: Sizes) -> Any:
     found = []
     for gpu, each in sizes.items():
         n, v, us = (np.array([float(size[i]) for size in each]) for i in range(3))
-        found.append(np.log(1e6 * argmax.seconds(4 * n * v, 8 * n, find(gpu)) / us))
+        found.append(np.log(1e6 * argmax.argmax_seconds(4 * n * v, 8 * n, find(gpu)) / us))
     for name, value in before.items():
         setattr(argmax, name, value)
     return np.concatenate(found)

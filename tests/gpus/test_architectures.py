@@ -15,7 +15,7 @@ from pipewave.errors import BadInput, UnknownArchitecture, UnsupportedDtype
 from pipewave.gpus import all_gpus, architectures, find
 from pipewave.gpus.architectures import Architecture, architecture_of, required, shipped
 from pipewave.kernels.gemm.machine import MULTICAST as GEMM_MULTICAST
-from pipewave.kernels.moe.machine import MULTICAST as MOE_MULTICAST
+from pipewave.kernels.moe.software import MULTICAST as MOE_MULTICAST
 from pipewave.physics.energy import DRAWS
 
 SOURCE = Path(pipewave.__file__).parent
@@ -119,4 +119,4 @@ def test_formulas_ask_for_traits_and_not_for_names() -> None:
                 asked = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
                 if asked & {"architecture", "compute_capability"}:
                     found.append(path.relative_to(SOURCE).as_posix())
-    assert found == ["kernels/attention/tilings.py"]
+    assert found == ["kernels/attention/software.py"]

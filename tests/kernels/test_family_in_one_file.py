@@ -21,8 +21,8 @@ from pipewave.calls.fields import of
 from pipewave.cli import build
 from pipewave.errors import UnknownKernel
 from pipewave.kernels import BUILT_IN, Analysis, Columns, Context, Family, base, families, family_of, group_of, register
-from pipewave.kernels.faces import Faces, KernelName, Page, Plan, Profile, Rows, Runner
-from pipewave.kernels.launched import Given, Kernel, Launched, Op
+from pipewave.kernels.family_metadata import FamilyMetadata, KernelName, Measurements, Page, Plan, Profile, Runner
+from pipewave.kernels.profiler import Given, Kernel, Launched, Op
 from pipewave.measure import plan
 from pipewave.measure.impls import runner
 from pipewave.measure.job import Job
@@ -64,10 +64,10 @@ def jobs(rng: np.random.Generator, size: Size) -> Iterator[Job]:
         yield Job({"kernel": "prefix_scan", "values": int(values), "dtype": "bf16"}, "cub")
 
 
-FACES = Faces(
+METADATA = FamilyMetadata(
     Profile((KernelName(95, r"toy::prefix_scan", "scan", "cub"),), operators={"toy::scan": from_operator}),
     {
-        "prefix_scan": Rows(
+        "prefix_scan": Measurements(
             runners={"cub": Runner("torch_scan", "cub", "torch")},
             usual={"": "cub"},
             plans=(Plan(__name__, "jobs"),),
@@ -85,7 +85,7 @@ FAMILY = Family(
     dtypes=("bf16", "fp16"),
     reads="activations",
     example="pipewave predict prefix_scan 1048576",
-    faces=lambda: FACES,
+    metadata=METADATA,
 )
 
 
@@ -167,6 +167,6 @@ def test_a_command_about_a_kernel_loads_no_other_family() -> None:
 def test_built_in_faces_are_whole_and_streams_of_plans_their_own() -> None:
     built_in = [family_of(name) for name in BUILT_IN]
     for family in built_in:
-        assert not family.faces or (family.profile.names and family.rows and family.page), family.name
+        assert not family.metadata or (family.profile.names and family.rows and family.page), family.name
     streams = [rows.stream for family in built_in for rows in family.rows.values() if rows.plans]
     assert None not in streams and len(set(streams)) == len(streams)

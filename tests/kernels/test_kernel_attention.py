@@ -13,10 +13,10 @@ import pipewave as pw
 from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import find
 from pipewave.gpus.architectures import architecture_of
-from pipewave.kernels.attention.analyse import FAMILY, analyse, analyse_requests, phase
-from pipewave.kernels.attention.companions import companions_of
-from pipewave.kernels.attention.engines import engine_name, engine_of
-from pipewave.kernels.attention.requests import requests_of, uniform
+from pipewave.kernels.attention.family import FAMILY, analyse, analyse_requests, phase
+from pipewave.kernels.attention.setting import companions_of
+from pipewave.kernels.attention.software import engine_name, engine_of
+from pipewave.kernels.attention.tasks import requests_of, uniform
 from pipewave.kernels.base import Context
 from pipewave.measure.row_files import rows
 from pipewave.prediction.columns import columns, group_key, options_of

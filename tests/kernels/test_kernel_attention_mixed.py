@@ -8,7 +8,7 @@ import pytest
 
 from pipewave.calls.families import Attention
 from pipewave.gpus import find
-from pipewave.kernels.attention.analyse import FAMILY, PREFILL
+from pipewave.kernels.attention.family import FAMILY, PREFILL
 from pipewave.kernels.base import Context
 from pipewave.measure.row_files import rows
 from pipewave.prediction.api import predict

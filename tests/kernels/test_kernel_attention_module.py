@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 import pipewave as pw
 from pipewave.calls.operators import AttentionModule
 from pipewave.errors import BadInput
-from pipewave.kernels.attention.requests import requests_of
-from pipewave.kernels.attention_module.counts import Counts, counts, visible
-from pipewave.kernels.attention_module.kinds import PUBLISHED, module
+from pipewave.kernels.attention.tasks import requests_of
+from pipewave.kernels.attention_module.parts import PUBLISHED, Counts, counts, module, visible
 from pipewave.kernels.base import Analysis, Context, family_of
 from pipewave.prediction.columns import columns
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipewave as pw
-from pipewave.kernels.attention.requests import requests_of_one
-from pipewave.kernels.attention.segments import NARROW, SEGMENTS, WIDE, walked
-from pipewave.kernels.attention.shape import Heads, shape_of
+from pipewave.kernels.attention.prefill import NARROW, SEGMENTS, WIDE, walked
+from pipewave.kernels.attention.tasks import Heads, requests_of_one, shape_of
 
 
 def walk(kv_lens: list[int], kv_heads: float = 2.0, window: float | None = None, dim: float = 512.0) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipewave.kernels.attention.tiles import tile_steps, visible_keys, visible_pairs
+from pipewave.kernels.attention.tasks import tile_steps, visible_keys, visible_pairs
 
 
 def first_key(position: int, window: int) -> int:

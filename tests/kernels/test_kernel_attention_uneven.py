@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import pipewave as pw
 from pipewave.errors import PipewaveError
 from pipewave.kernels.attention.decode import _evened
-from pipewave.kernels.attention.requests import ONLY, Requests
+from pipewave.kernels.attention.tasks import ONLY, Requests
 
 ROWS = Path(os.environ.get("PIPEWAVE_DATA", "../shared/data")) / "pipeweave" / "worst_cases"
 TILES = st.lists(st.integers(1, 2000), min_size=1, max_size=40)

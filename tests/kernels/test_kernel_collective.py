@@ -15,10 +15,9 @@ import pipewave as pw
 from pipewave.errors import BadFile, BadInput
 from pipewave.gpus import find
 from pipewave.kernels.base import Context, family_of
-from pipewave.kernels.collective.algorithms import nccl, reachable, ring
-from pipewave.kernels.collective.analyse import NETWORK, regime
-from pipewave.kernels.collective.links import bridged, link
-from pipewave.kernels.collective.ways import ALGORITHMS, chosen, own
+from pipewave.kernels.collective.algorithms import ALGORITHMS, chosen, nccl, own, reachable, ring
+from pipewave.kernels.collective.fabric import bridged, link
+from pipewave.kernels.collective.family import NETWORK, regime
 from pipewave.nets.nets import trained
 from pipewave.physics.demand import floor_s
 from pipewave.prediction.jsonl import answer_stream

@@ -9,7 +9,8 @@ import pipewave as pw
 from lab.vllm_engine.launch import config_of
 from pipewave.calls.streaming import Elementwise
 from pipewave.gpus import find
-from pipewave.kernels.streaming.float_product import FMA_SHARE, OP, operations
+from pipewave.kernels.streaming.elementwise import FLOAT_PRODUCT as OP
+from pipewave.kernels.streaming.elementwise import FMA_SHARE, operations
 from pipewave.kernels.streaming.stream import Stream
 from pipewave.models import load
 from pipewave.models.kernels import Deployment

@@ -13,11 +13,9 @@ from pipewave.calls.families import FusedMoe
 from pipewave.errors import UnsupportedDtype
 from pipewave.gpus import find
 from pipewave.kernels.base import Analysis, Context
-from pipewave.kernels.moe.analyse import analyse
-from pipewave.kernels.moe.config import blocks
-from pipewave.kernels.moe.layer import layer
-from pipewave.kernels.moe.machine import engine, machine
-from pipewave.kernels.moe.tiles import tiling
+from pipewave.kernels.moe.family import analyse
+from pipewave.kernels.moe.routing import layer
+from pipewave.kernels.moe.software import blocks, engine, machine, tiling
 from pipewave.prediction.api import predict
 
 QWEN = {"tokens": 64, "experts": 128, "topk": 8, "hidden": 2048, "inter": 768, "gated": 1, "tp": 1, "ep": 1}

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 import pipewave as pw
 from pipewave.gpus import find, names
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.analyse import NET_OF, analyse, parts
-from pipewave.kernels.gemm.cache_lines import unaligned
-from pipewave.kernels.gemm.machine import machine
-from pipewave.kernels.gemm.tiles import TILES, tiling
-from pipewave.kernels.gemm.traffic import traffic
+from pipewave.kernels.gemm.corrections import unaligned
+from pipewave.kernels.gemm.family import NET_OF, analyse, parts
+from pipewave.kernels.gemm.machine import TILES, machine, tiling, traffic
 from pipewave.physics.arith import ARRAY, SCALAR
 from pipewave.physics.demand import floor_s
 

@@ -6,8 +6,8 @@ import pytest
 
 import pipewave as pw
 from pipewave.gpus import find
+from pipewave.kernels.attention.mla import FAMILY, analyse, stays_latent
 from pipewave.kernels.base import Analysis, Context
-from pipewave.kernels.mla.analyse import FAMILY, analyse, stays_latent
 from pipewave.physics.demand import PIPES
 from pipewave.prediction.columns import columns, group_key, options_of
 

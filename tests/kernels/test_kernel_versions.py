@@ -7,10 +7,10 @@ import pytest
 
 import pipewave as pw
 from pipewave.kernels import family_of
-from pipewave.kernels.attention.analyse import DECODE, analyse_requests
-from pipewave.kernels.attention.requests import uniform
+from pipewave.kernels.attention.family import DECODE, analyse_requests
+from pipewave.kernels.attention.tasks import uniform
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.analyse import analyse as products
+from pipewave.kernels.gemm.family import analyse as products
 from pipewave.physics.cache import PRODUCT_DRAM_SHARE
 from pipewave.physics.launch import launch_s
 from pipewave.prediction.resolve import resolve

@@ -10,7 +10,7 @@ import pytest
 
 from pipewave.errors import BadInput, MissingField, UnknownField
 from pipewave.gpus import find
-from pipewave.kernels.collective.links import network_gbps
+from pipewave.kernels.collective.fabric import network_gbps
 from pipewave.published import answers
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict

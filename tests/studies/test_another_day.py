@@ -11,8 +11,7 @@ import pytest
 from lab import another_day_cases
 from pipewave.errors import BadInput
 from pipewave.gpus import find
-from pipewave.kernels.attention.engine import Case
-from pipewave.kernels.attention.tilings import fa3
+from pipewave.kernels.attention.software import Case, fa3
 from pipewave.measure import collectives, plan
 from pipewave.measure.row_files import rows
 from studies import another_day

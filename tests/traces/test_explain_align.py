@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
-from pipewave.kernels.attention.lengths import of_op, of_step
-from pipewave.kernels.launched import Given
+from pipewave.kernels.attention.metadata import of_op, of_step
+from pipewave.kernels.profiler import Given
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel

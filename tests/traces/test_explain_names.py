@@ -11,7 +11,7 @@ import pytest
 
 from pipewave.calls.families import Elementwise, RmsNorm, SiluAndMul
 from pipewave.kernels import families
-from pipewave.kernels.launched import Given
+from pipewave.kernels.profiler import Given
 from pipewave.traces.group import group, recorded_call
 from pipewave.traces.kernel_names import dtype_of, kind_of, short, tile_of
 from pipewave.traces.trace import Kernel, Op

@@ -13,9 +13,9 @@ import pytest
 from pipewave.cli import build
 from pipewave.cli.command import Group
 from pipewave.errors import BadInput, MissingField
-from pipewave.kernels.attention.lengths import Lengths
-from pipewave.kernels.launched import Given
-from pipewave.kernels.streaming.argmax import blocks_of_a_row
+from pipewave.kernels.attention.metadata import Lengths
+from pipewave.kernels.profiler import Given
+from pipewave.kernels.streaming.sampling import blocks_of_a_row
 from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.cache_lengths import in_a_row, with_cached
 from pipewave.traces.reader import read

@@ -10,9 +10,12 @@ import pytest
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from pipewave.kernels.attention_module import analyse as attention_module  # noqa: E402
+from pipewave.kernels.attention_module import family as attention_module  # noqa: E402
 from pipewave.kernels.base import family_of  # noqa: E402
-from pipewave.kernels.recurrent import conv, delta_net  # noqa: E402
+from pipewave.kernels.recurrent import (
+    delta_net,
+    mamba2,
+)
 from train.corpus import operators  # noqa: E402
 from train.corpus.sources import data_dir  # noqa: E402
 from train.operators import balanced_names, floors_us  # noqa: E402
@@ -81,9 +84,10 @@ def test_no_measured_row_is_below_its_floor(net: str) -> None:
     module = import_module(nets()[net].module)
     frame = module.rows(net).sample(1500, random_state=0, ignore_index=True)
     family, analyse = attention_module.FAMILY, attention_module.analyse_requests
-    if module.__name__.endswith("recurrent"):
-        source = conv if net == conv.NET else delta_net
-        family, analyse = source.FAMILY, source.analyse_requests
+    if net == mamba2.CONV:
+        family, analyse = mamba2.CAUSAL_CONV1D, mamba2.analyse_conv_requests
+    elif module.__name__.endswith("recurrent"):
+        family, analyse = delta_net.FAMILY, delta_net.analyse_requests
     assert (frame["latency_us"].to_numpy() >= floors_us(family, analyse, frame)).all()
 
 

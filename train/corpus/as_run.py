@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.kernels.moe.machine import engine
+from pipewave.kernels.moe.software import engine
 from pipewave.software import stack_rules
 from pipewave.software.stacks import version_of
 from train.corpus.frame import gpu_name

@@ -14,8 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipewave.gpus import find
-from pipewave.kernels.attention.analyse import DECODE, FAMILY, PREFILL, analyse_requests
-from pipewave.kernels.attention.requests import Requests, requests_of, uniform
+from pipewave.kernels.attention.family import DECODE, FAMILY, PREFILL, analyse_requests
+from pipewave.kernels.attention.tasks import Requests, requests_of, uniform
 from pipewave.kernels.base import Context
 from pipewave.measure.row_files import rows as measured
 from pipewave.prediction.columns import ragged

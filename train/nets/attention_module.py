@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.kernels.attention_module.analyse import FAMILY, analyse_requests
+from pipewave.kernels.attention_module.family import FAMILY, analyse_requests
 from train.corpus import operators
 from train.operators import Features, balanced_names, batches, spread
 from train.small import Small

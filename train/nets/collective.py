@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pipewave.kernels.base import family_of
-from pipewave.kernels.collective.analyse import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
+from pipewave.kernels.collective.family import CUSTOM_STACKS, SMALL_ALL_REDUCE, regime
 from pipewave.measure.row_files import SPREAD_US, WAITED
 from pipewave.measure.row_files import rows as measured
 from pipewave.software.stacks import framework, version

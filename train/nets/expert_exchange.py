@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pipewave.gpus import find
-from pipewave.kernels.expert_exchange import all_to_all, mega_moe
+from pipewave.kernels.expert_exchange import ALL_TO_ALL, MEGA, MEGA_MOE, MOE_ALL_TO_ALL
 from train.corpus import operators
 from train.operators import Features, balanced_names, plain, spread
 from train.small import Small
@@ -38,7 +38,7 @@ HOST_BOUND = ("vllm", "deepep_ht", "dispatch", 512)
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """All versions of the net's tables."""
-    if net == mega_moe.NET:
+    if net == MEGA:
         return _mega(data_dir)
     frame = pd.concat(list(_exchanges(data_dir)), ignore_index=True)
     return operators.capped(frame.assign(group=balanced_names(_group(frame, "hidden", "topk", "experts", "ep"))), MOST)
@@ -105,7 +105,7 @@ def _mega(data_dir: Path | str | None) -> pd.DataFrame:
 
 def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    family = mega_moe.FAMILY if net == mega_moe.NET else all_to_all.FAMILY
+    family = MEGA_MOE if net == MEGA else MOE_ALL_TO_ALL
     return plain(family, frame)
 
 
@@ -119,4 +119,4 @@ def card(_: str, known: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-NETS = {name: Small(__name__) for name in (all_to_all.NET, mega_moe.NET)}
+NETS = {name: Small(__name__) for name in (ALL_TO_ALL, MEGA)}

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from pipewave.gpus import find
 from pipewave.kernels.base import Context
-from pipewave.kernels.moe.analyse import analyse
-from pipewave.kernels.moe.models import SHAPE, SHARED, WHOLE, model
+from pipewave.kernels.moe.family import analyse
+from pipewave.kernels.moe.routing import SHAPE, SHARED, WHOLE, model
 from pipewave.measure.row_files import rows as measured
 from train import corpus
 from train.pack import balanced, pack

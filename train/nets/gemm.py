@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipewave.gpus import find, names
 from pipewave.kernels.base import Context
-from pipewave.kernels.gemm.analyse import FAMILY, NET_OF, analyse
+from pipewave.kernels.gemm.family import FAMILY, NET_OF, analyse
 from pipewave.nets.nets import UNKNOWN, Net
 from pipewave.prediction.resolve import codes_of, resolve
 from pipewave.software.stacks import PROTOCOLS

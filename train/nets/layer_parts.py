@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.kernels.gemm import batched
-from pipewave.kernels.hyper_connection import analyse as hyper
+from pipewave.kernels.operators import BATCHED, BATCHED_GEMM, HYPER, HYPER_CONNECTION
 from train.corpus import operators
 from train.operators import Features, plain, spread
 from train.small import Small
 
-FAMILIES = {hyper.NET: hyper.FAMILY, batched.NET: batched.FAMILY}
+FAMILIES = {HYPER: HYPER_CONNECTION, BATCHED: BATCHED_GEMM}
 MOST = 1_000
 # A row times the connections of attention and of the experts, as its `num_sites` says: 65,536 tokens of 4,096 move
 # 4.8 GB in `post`, which takes 3.26 ms on an H100, twice what its DRAM needs.
@@ -24,7 +23,7 @@ LATENT, HEAD = 512, 128  # of DeepSeek's MLA: into the latent space before atten
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """All versions of the net's table."""
-    frame = _hyper(data_dir) if net == hyper.NET else _batched(data_dir)
+    frame = _hyper(data_dir) if net == HYPER else _batched(data_dir)
     return operators.capped(frame, MOST)
 
 

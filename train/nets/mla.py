@@ -10,9 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pipewave.gpus import find
-from pipewave.kernels.attention.requests import uniform
+from pipewave.kernels.attention.mla import CONTEXT, GENERATION, analyse_requests
+from pipewave.kernels.attention.tasks import uniform
 from pipewave.kernels.base import Context
-from pipewave.kernels.mla.analyse import CONTEXT, GENERATION, analyse_requests
 from pipewave.software.stacks import framework, version
 from train import corpus
 from train.nets import attention

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipewave.kernels.recurrent import conv, delta_net
+from pipewave.kernels.recurrent import delta_net, mamba2
 from train.corpus import operators
 from train.operators import Features, balanced_names, batches, spread
 from train.small import Small
@@ -23,7 +23,7 @@ CONV_ROWS = ("gdn", "kda", "mamba2")
 
 def rows(net: str, data_dir: Path | str | None = None) -> pd.DataFrame:
     """All versions of the net's kernels."""
-    if net == conv.NET:
+    if net == mamba2.CONV:
         return _conv(data_dir)
     kind, part = net.split("_")
     frame = _named(operators.table(TABLES[kind], data_dir))
@@ -68,8 +68,9 @@ def channels(frame: pd.DataFrame) -> pd.Series:
 
 def features(net: str, frame: pd.DataFrame) -> Features:
     """Features by name and the base estimate in µs, aligned with `frame`."""
-    module = conv if net == conv.NET else delta_net
-    return batches(module.FAMILY, module.analyse_requests, frame)
+    if net == mamba2.CONV:
+        return batches(mamba2.CAUSAL_CONV1D, mamba2.analyse_conv_requests, frame)
+    return batches(delta_net.FAMILY, delta_net.analyse_requests, frame)
 
 
 def weight(_: str, frame: pd.DataFrame, balanced: np.ndarray) -> np.ndarray:
@@ -82,4 +83,4 @@ def card(_: str, known: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-NETS = {name: Small(__name__) for name in (*delta_net.NETS, conv.NET)}
+NETS = {name: Small(__name__) for name in (*delta_net.NETS, mamba2.CONV)}

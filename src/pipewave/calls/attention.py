@@ -88,7 +88,7 @@ def attention(
 
     {call}
 
-    Work: 2·(head_dim + head_dim_v) FLOPs a visible query-key pair and head (`kernels/attention/tiles.py`).
+    Work: 2·(head_dim + head_dim_v) FLOPs a visible query-key pair and head (`kernels/attention/tasks.py`).
     """
     return Attention(listed(q_lens), listed(kv_lens), heads, kv_heads, head_dim, **options)
 
@@ -106,6 +106,6 @@ def mla(q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, phase: str, *
 
     {call}
 
-    Work: FLOPs of the visible pairs at the widths of the phase (`kernels/mla/analyse.py`).
+    Work: FLOPs of the visible pairs at the widths of the phase (`kernels/attention/mla.py`).
     """
     return Mla(listed(q_lens), listed(kv_lens), heads, phase, **options)

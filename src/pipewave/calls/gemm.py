@@ -43,6 +43,6 @@ def gemm(m: int, n: int, k: int, **options: Any) -> Gemm:
 
     {call}
 
-    Work: 2·m·n·k FLOPs; m·k + n·k + m·n elements in and out (`kernels/gemm/traffic.py`).
+    Work: 2·m·n·k FLOPs; m·k + n·k + m·n elements in and out (`kernels/gemm/machine.py`).
     """
     return Gemm(m, n, k, **options)

@@ -72,6 +72,6 @@ def fused_moe(tokens: int, experts: int, topk: int, hidden: int, inter: int, **o
     {call}
 
     Work: 2·hidden·inter FLOPs for each of three matrices, token and expert (two where not gated)
-    (`kernels/moe/machine.py`).
+    (`kernels/moe/software.py`).
     """
     return FusedMoe(tokens, experts, topk, hidden, inter, **options)

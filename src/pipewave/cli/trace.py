@@ -79,7 +79,7 @@ def _workload(
     model: str | None, tp: int, ep: int, q_lens: str, kv_lens: str, kv_dtype: str | None, engine: str
 ) -> Workload:
     from pipewave.calls.lists import integers
-    from pipewave.kernels.launched import Given
+    from pipewave.kernels.profiler import Given
     from pipewave.models import load
     from pipewave.models.kernels import Deployment
     from pipewave.models.shard import Parallel

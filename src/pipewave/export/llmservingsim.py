@@ -26,7 +26,7 @@ from pipewave.errors import BadInput
 from pipewave.export.vidur import written
 from pipewave.files.whole import write
 from pipewave.gpus import GPU
-from pipewave.kernels.streaming.sampling_profile import ARGMAX_KERNEL, as_run
+from pipewave.kernels.streaming.metadata import ARGMAX_KERNEL, as_run
 from pipewave.models import Gqa, ModelSpec
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel

@@ -1,8 +1,8 @@
-"""The door every kernel family comes through: calls as columns, their context, and what a family must answer."""
+"""How kernel families are declared and found: calls as columns, their context, what an analysis answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -14,14 +14,47 @@ from numpy.typing import NDArray
 from pipewave.calls.families import CLASSES, Call
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
-from pipewave.kernels.features import Features
 from pipewave.physics.arith import Arith
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
 from pipewave.software import stack_rules, stacks
 
 if TYPE_CHECKING:
-    from pipewave.kernels.faces import Faces, Page, Profile, Rows
+    from pipewave.kernels.family_metadata import FamilyMetadata, Measurements, Page, Profile
+
+
+# Named features as one matrix: what a net takes its inputs from without visiting every name.
+
+
+class Features(Mapping[str, Array]):
+    """Features by name, [call] each, held as `values` [feature, call]."""
+
+    __slots__ = ("names", "values_")
+
+    def __init__(self, names: tuple[str, ...], values: Array) -> None:
+        self.names, self.values_ = names, values
+
+    def __getitem__(self, name: str) -> Array:
+        return np.asarray(self.values_[_places(self.names, (name,))[0]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def rows(self, wanted: tuple[str, ...]) -> Array:
+        """The features of these names, [name, call]. KeyError for a name that is not there."""
+        return self.values_[_places(self.names, wanted)]
+
+
+@lru_cache(maxsize=1024)
+def _places(names: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp]:
+    at = {name: place for place, name in enumerate(names)}
+    return np.array([at[name] for name in wanted])
+
+
+# The door every kernel family comes through: calls as columns, their context, and what a family must answer.
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,62 +207,52 @@ def _laid_out(value: Any, calls: int) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)  # distinguished by identity: what is worked out of one is cached by it
 class Family:
-    """A kernel family: its call class and the function from columns and context to an analysis.
-
-    `options` names the call's fields that go to `Context.options` instead of the columns; `variant` adds a key that
-    splits a batch (calls of different variants are analysed separately), from the fields of one case. `formula` takes
-    columns (or one call's numbers), a context and the arithmetic to use; `one` analyses a single case without arrays.
-    With either of them, a call alone is answered several times faster.
-    `dtypes`: operand types that kernels exist for; empty means all that the GPU runs. `selected_by`: options by which a
-    stack chooses among its implementations.
-
-    `reads`: what a step leaves nearer than a cold call finds it, "operands" (weights, a cache) or "activations" of the
-    kernel before. `example` is a command line; `faces` is what traces, measurements and pages
-    need, made when it is first asked for. `check_on` raises BadInput for a case that cannot run on a GPU;
-    `assumed` names what an answer assumes that no row of any GPU shows, empty where there is nothing. `grows`: sizes
-    that more work grows with. `extra`: by operand type, the option that adds a kernel to a call.
-    """
+    """A kernel family: its call class and the function from columns and context to an analysis."""
 
     name: str
     call: type[Call]
     analyse: Callable[[Columns, Context], Analysis]
-    options: tuple[str, ...] = ()
-    ragged: tuple[str, ...] = ()
-    variant: Callable[[Mapping[str, Any]], str] | None = None
+    options: tuple[str, ...] = ()  # fields of the call that go to `Context.options` instead of the columns
+    ragged: tuple[str, ...] = ()  # fields that are lists
+    variant: Callable[[Mapping[str, Any]], str] | None = None  # key of a case: different ones are analysed separately
     nets: tuple[str, ...] = ()
-    one: Callable[[Mapping[str, Any], Context], Sketch] | None = None
-    formula: Callable[[Columns, Context, Arith], Sketch] | None = None
-    dtypes: tuple[str, ...] = ()
-    selected_by: tuple[str, ...] = ()
-    reads: str = ""
-    example: str = ""
-    faces: Callable[[], Faces] | None = None
-    check_on: Callable[[Mapping[str, Any], GPU], None] | None = None
-    assumed: Callable[[Context], str] | None = None
-    grows: Mapping[str, Grows] = field(default_factory=dict)
-    extra: Mapping[str, str] = field(default_factory=dict)
+    one: Callable[[Mapping[str, Any], Context], Sketch] | None = None  # analyses a single case without arrays
+    formula: Callable[[Columns, Context, Arith], Sketch] | None = None  # for columns or one call's numbers
+    dtypes: tuple[str, ...] = ()  # operand types that kernels exist for; empty: all that the GPU runs
+    selected_by: tuple[str, ...] = ()  # options by which a stack chooses among its implementations
+    reads: str = ""  # what a step leaves in L2: "operands" (weights, a cache) or "activations" of the kernel before
+    example: str = ""  # a command line
+    metadata: str | FamilyMetadata | None = None  # what traces, measurements and pages need, or where: `module:NAME`
+    check_on: Callable[[Mapping[str, Any], GPU], None] | None = None  # BadInput for a case that cannot run on a GPU
+    assumed: Callable[[Context], str] | None = None  # what an answer assumes that no row of any GPU shows, or ""
+    grows: Mapping[str, Grows] = field(default_factory=dict)  # sizes that more work grows with
+    extra: Mapping[str, str] = field(default_factory=dict)  # by operand type, the option that adds a kernel to a call
 
     @property
     def profile(self) -> Profile:
         """How profiles show it."""
-        return _faces_of(self).profile
+        return _metadata_of(self).profile
 
     @property
-    def rows(self) -> Mapping[str, Rows]:
+    def rows(self) -> Mapping[str, Measurements]:
         """Its measured rows, by the kernel name that they carry."""
-        return _faces_of(self).rows
+        return _metadata_of(self).rows
 
     @property
     def page(self) -> Page | None:
         """Its first view in the browser."""
-        return _faces_of(self).page
+        return _metadata_of(self).page
 
 
 @lru_cache(maxsize=256)
-def _faces_of(family: Family) -> Faces:
-    from pipewave.kernels.faces import Faces  # loaded by the rooms that ask, not by predictions
+def _metadata_of(family: Family) -> FamilyMetadata:
+    from pipewave.kernels.family_metadata import FamilyMetadata  # loaded by the rooms that ask, not by predictions
 
-    return family.faces() if family.faces else Faces()
+    if not isinstance(family.metadata, str):
+        return family.metadata or FamilyMetadata()
+    module, _, name = family.metadata.partition(":")
+    found: FamilyMetadata = getattr(import_module(module), name)
+    return found
 
 
 @dataclass(slots=True)
@@ -293,13 +316,13 @@ def revision() -> int:
     return _REGISTRY.revision
 
 
-def rows_of() -> Mapping[str, Rows]:
+def rows_of() -> Mapping[str, Measurements]:
     """What is known of measured rows, by the kernel name that they carry."""
     return _rows_of(revision())
 
 
 @lru_cache(maxsize=1)
-def _rows_of(registry: int) -> Mapping[str, Rows]:
+def _rows_of(registry: int) -> Mapping[str, Measurements]:
     return {name: rows for family in registered() for name, rows in family.rows.items()}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipewave.errors import BadFile, BadInput
 from pipewave.kernels import rows_of
-from pipewave.kernels.faces import Plan
+from pipewave.kernels.family_metadata import Plan
 from pipewave.measure.job import PAGE_ORDERS, RANDOM, Job
 from pipewave.measure.plans import SIZES, Size
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipewave.errors import BadFile
-from pipewave.kernels.features import Features
+from pipewave.kernels.base import Features
 from pipewave.nets.layers import ONE, Floats
 
 Named = Mapping[str, NDArray[np.float64]]

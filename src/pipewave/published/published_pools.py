@@ -7,7 +7,7 @@ from typing import Any
 
 from pipewave.errors import CannotShard, DoesNotFit
 from pipewave.gpus import find as find_gpu
-from pipewave.kernels.collective.links import joined
+from pipewave.kernels.collective.fabric import joined
 from pipewave.models import ModelSpec, load
 from pipewave.models.attention_spec import Mixer, Mla
 from pipewave.models.expert_parallel import Balance

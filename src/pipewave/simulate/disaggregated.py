@@ -17,7 +17,7 @@ from typing import Any
 
 from pipewave.errors import BadInput, UnknownField, meant_or_known
 from pipewave.gpus import GPU
-from pipewave.kernels.collective.links import joined, network_gbps
+from pipewave.kernels.collective.fabric import joined, network_gbps
 from pipewave.models import ModelSpec
 from pipewave.prediction.said import merged
 from pipewave.simulate.interval import Uncertainty

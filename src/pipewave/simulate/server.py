@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
-from pipewave.kernels.collective.links import joined, network_gbps
+from pipewave.kernels.collective.fabric import joined, network_gbps
 from pipewave.models import ModelSpec, load
 from pipewave.models.expert_parallel import report
 from pipewave.models.kernels import Deployment

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from pipewave.calls.families import Call, Collective, Elementwise, FusedMoe, Gemm, RmsNorm
 from pipewave.gpus import GPU
-from pipewave.kernels.collective.links import joined
-from pipewave.kernels.streaming.float_product import OP, VALUE_BYTES
+from pipewave.kernels.collective.fabric import joined
+from pipewave.kernels.streaming.elementwise import FLOAT_PRODUCT as OP
+from pipewave.kernels.streaming.elementwise import VALUE_BYTES
 from pipewave.models.kernels import Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions

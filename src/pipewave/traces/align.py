@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm
 from pipewave.kernels import family_of, registered
-from pipewave.kernels.launched import Shaped
+from pipewave.kernels.profiler import Shaped
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.traces.group import Group
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
-from pipewave.kernels.attention.lengths import Lengths
+from pipewave.kernels.attention.metadata import Lengths
 from pipewave.models.kernels import Use
 from pipewave.physics.demand import Array
 from pipewave.prediction.api import predict

@@ -11,10 +11,10 @@ from pipewave.calls.families import Attention, Call, Elementwise, Gemm
 from pipewave.errors import MissingField
 from pipewave.gpus import GPU, find
 from pipewave.kernels import family_of
-from pipewave.kernels.attention.lengths import Lengths, of_step
-from pipewave.kernels.launched import Given, Shaped
-from pipewave.kernels.streaming.argmax import OP as ARGMAX
-from pipewave.kernels.streaming.sampling_profile import as_run
+from pipewave.kernels.attention.metadata import Lengths, of_step
+from pipewave.kernels.profiler import Given, Shaped
+from pipewave.kernels.streaming.metadata import as_run
+from pipewave.kernels.streaming.sampling import ARGMAX as ARGMAX
 from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.software.engine import Engine

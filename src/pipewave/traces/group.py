@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from pipewave.errors import BadInput
 from pipewave.kernels import family_of
-from pipewave.kernels.faces import OperatorReader
-from pipewave.kernels.launched import Given, Shaped, Step
+from pipewave.kernels.family_metadata import OperatorReader
+from pipewave.kernels.profiler import Given, Shaped, Step
 from pipewave.traces.kernel_names import UNKNOWN, Kind, dtype_of, kind_of, tile_of, whole_operators
 from pipewave.traces.trace import Dims, Kernel, Op
 

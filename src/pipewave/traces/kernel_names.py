@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pipewave.kernels import registered, revision
-from pipewave.kernels.faces import KernelName
+from pipewave.kernels.family_metadata import KernelName
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ import numpy as np
 
 from pipewave.calls.families import Call, Collective, Elementwise
 from pipewave.gpus import GPU
-from pipewave.kernels.launched import Shaped
-from pipewave.kernels.streaming.argmax import OP as ARGMAX
+from pipewave.kernels.profiler import Shaped
+from pipewave.kernels.streaming.metadata import DEPENDS
+from pipewave.kernels.streaming.sampling import ARGMAX as ARGMAX
 from pipewave.kernels.streaming.sampling import LAWS
-from pipewave.kernels.streaming.sampling_profile import DEPENDS
 from pipewave.physics.arith import SCALAR
 from pipewave.physics.energy import limited_us
 from pipewave.prediction.answers import Prediction, Predictions

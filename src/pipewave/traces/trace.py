@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipewave.kernels.launched import Dims, Kernel, Op, Step
+from pipewave.kernels.profiler import Dims, Kernel, Op, Step
 
 __all__ = ["WAITS", "At", "Dims", "Kernel", "Op", "Span", "Step", "Trace", "open_at", "step_of"]
 

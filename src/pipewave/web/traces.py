@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pipewave.calls.lists import integers
 from pipewave.errors import BadInput
-from pipewave.kernels.launched import Given
+from pipewave.kernels.profiler import Given
 from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.prediction.requests import check_protocol

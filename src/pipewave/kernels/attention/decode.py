@@ -8,12 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.attention import segments
-from pipewave.kernels.attention.requests import Amount, Requests
+from pipewave.kernels.attention import prefill as segments
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
-from pipewave.kernels.attention.shape import Shape
 from pipewave.kernels.attention.split import Grid, fa3_splits, part_blocks
-from pipewave.kernels.attention.tiles import visible_keys
+from pipewave.kernels.attention.tasks import Amount, Requests, Shape, visible_keys
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import DECODE_DRAM_SHARE
 from pipewave.physics.demand import Array

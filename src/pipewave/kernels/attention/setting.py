@@ -1,4 +1,4 @@
-"""What is the same for a whole batch of attention calls, worked out once: engine, rates, flags."""
+"""What an attention kernel finds on its GPU under a protocol: rates, cycles of a block, cache, small kernels beside."""
 
 from __future__ import annotations
 
@@ -11,18 +11,49 @@ from typing import NamedTuple
 import numpy as np
 
 from pipewave.gpus import GPU
-from pipewave.kernels.attention.companions import Companions, companions_of, of_decode
-from pipewave.kernels.attention.engine import ENGINES, LINEAGES, AttentionKernel
-from pipewave.kernels.attention.engines import engine_of
-from pipewave.kernels.attention.requests import Amount
-from pipewave.kernels.attention.shape import Heads
-from pipewave.kernels.base import Context
-from pipewave.kernels.features import Features
+from pipewave.kernels.attention.software import ENGINES, LINEAGES, AttentionKernel, engine_of
+from pipewave.kernels.attention.tasks import Amount, Heads
+from pipewave.kernels.base import Context, Features
 from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
 from pipewave.software.stack_rules import constant
+
+# Kernels that a framework runs beside attention, and that its measured operator holds: cache writes, rotations, casts.
+#
+# They walk over the new tokens once or twice. That is little beside long prompts and beside a launch, but half of the
+# time of many short ones. The rules `attention_companions` and
+# `attention_decode_companions` say how many run.
+
+
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """Launches of the whole operator, and how often its other kernels move the queries and the new keys and values.
+
+    A launch is what a kernel takes that is measured by itself, gaps of the graph included: it counts several.
+    """
+
+    launches: float
+    queries: float
+    keys: float
+
+    def bytes(self, query_bytes: Amount, key_bytes: Amount) -> Amount:
+        """Bytes moved besides attention itself."""
+        return self.queries * query_bytes + self.keys * key_bytes
+
+
+def companions_of(ctx: Context, *, causal: bool, fp8: bool) -> Companions:
+    """What runs beside an implementation; a kernel that was measured alone has nothing beside it."""
+    return Companions(**ctx.rule("attention_companions", causal=causal, fp8=fp8))
+
+
+def of_decode(ctx: Context, *, fp8: bool, latent: bool) -> Companions:
+    """The same where every request brings one query."""
+    return Companions(**ctx.rule("attention_decode_companions", fp8=fp8, latent=latent))
+
+
+# What is the same for a whole batch of attention calls, worked out once: engine, rates, flags.
 
 LEAST, MOST = 2.0**-12, 2.0**40  # of what a net sees as a logarithm
 

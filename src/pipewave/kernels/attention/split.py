@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipewave.kernels.attention.requests import Amount
+from pipewave.kernels.attention.tasks import Amount
 from pipewave.physics.arith import Arith
 
 FULL = 0.8  # of the SMs in use: FlashAttention splits no further

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.kernels.attention_module.counts import Counts
-from pipewave.kernels.attention_module.kinds import Module
+from pipewave.kernels.attention_module.parts import Counts, Module
 from pipewave.kernels.base import Context
 from pipewave.kernels.stages import Stage, rate
 from pipewave.physics.demand import Array

@@ -1,20 +1,25 @@
-"""What the formulas of a GEMM need of a GPU and its software, computed once a context.
-
-The constants are one set for all GPUs: a robust fit of the base estimate to the public rows of five architectures
-(`bench/gemm_base.py` repeats it, also with each architecture left out). What they leave over is the net's business.
-"""
+"""GEMM on a GPU: rates and library of a stack, choice of tiles and splits, bytes that reach DRAM and L2."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
 from pipewave.kernels.base import Context
-from pipewave.physics.cache import COLD, MULTICAST, SERVING, Misses, l2_bytes, walked
+from pipewave.physics.arith import Arith
+from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING, Misses, l2_bytes, missing_share, walked
 from pipewave.physics.energy import DRAWS, joules_per_flop, watts
 from pipewave.physics.launch import launch_s
+from pipewave.physics.waves import waves
+
+# What the formulas of a GEMM need of a GPU and its software, computed once a context.
+#
+# The constants are one set for all GPUs: a robust fit of the base estimate to the public rows of five architectures
+# (`bench/gemm_base.py` repeats it, also with each architecture left out). What they leave over is the net's business.
 
 L2_GAIN = 1.85  # SMs next to one another share lines, so operands arrive faster than a plain copy runs
 SPLIT_CYCLES = 3700.0  # second pass of a split-K product
@@ -152,3 +157,179 @@ def machine(ctx: Context) -> GemmMachine:
 def library_of(ctx: Context) -> Library:
     """The library behind an implementation: cuBLAS where the framework calls it, else the one its type needs."""
     return LIBRARIES[ctx.rule("gemm_library")]
+
+
+# Output tiles of a GEMM: how long whole waves of them take, with k cut into slices when there are too few.
+#
+# The libraries choose among far more tiles than these five; the five span the trade between idle SMs, padding and
+# operand re-reads, and the learned residual sees the time of each beside the best.
+
+# rows of x (tokens) × rows of W (output features)
+TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256))
+HEIGHTS, WIDTHS = (16, 64, 128, 192, 256), (64, 128, 192, 256)  # of these and of those seen in kernel names
+MIDDLING = (64, 64)
+LEAST_SLICE = 128.0  # of k
+NEVER_S = 1e6
+
+
+class Tiling(NamedTuple):
+    """Seconds of each candidate tile, the best of them, tiles per SM, and a middling tile that never cuts k.
+
+    `rows` and `columns` count the tiles of each height in m and of each width in n.
+    """
+
+    seconds: tuple[Any, ...]
+    best: Any
+    per_sm: tuple[Any, ...]
+    unsliced: Any
+    rows: Mapping[int, Any]
+    columns: Mapping[int, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds that one tile costs on a machine, whatever the product."""
+
+    per_k: float  # each element of k: the longer of its tensor work and its operand reads from L2
+    drain: float
+    merge: float  # each slice of k after the first
+    best_slices: float  # where no limit is met, over the square root of k
+
+
+def tiling(m: Any, n: Any, k: Any, at: GemmMachine, xp: Arith) -> Tiling:
+    """All candidate tiles of a GEMM."""
+    ceil, root_k, paces = xp.ceil, xp.sqrt(k), _paces(at)
+    rows = {height: ceil(m * (1.0 / height)) for height in HEIGHTS}
+    columns = {width: ceil(n * (1.0 / width)) for width in WIDTHS}
+    seconds, per_sm, best = [], [], math.inf
+    for (height, width), pace, most_rows in zip(TILES, paces, at.library.most_rows, strict=True):
+        tiles = rows[height] * columns[width]
+        took = tile_seconds(k, root_k, tiles, pace, at, xp)
+        if most_rows < UNLIMITED:
+            took = took + NEVER_S * (m > most_rows)
+        seconds.append(took)
+        per_sm.append(tiles * (1.0 / at.sms))
+        best = xp.minimum(took, best)
+    middling = TILES.index(MIDDLING)
+    unsliced = waves(per_sm[middling], xp) * (paces[middling].per_k * k + at.tile_s)
+    return Tiling(tuple(seconds), best, tuple(per_sm), unsliced, rows, columns)
+
+
+def known_tile(
+    tiles: Tiling, m: Any, n: Any, k: Any, tile: tuple[int, int], ctas: Any, at: GemmMachine, xp: Arith
+) -> Tiling:
+    """The same candidates, but the tile that ran decides; a known number of CTAs (0: unknown) fixes its slices of k."""
+    pace = _pace(tile, at)
+    grid = xp.ceil(m * (1.0 / tile[0])) * xp.ceil(n * (1.0 / tile[1]))
+    per_sm = grid * (1.0 / at.sms)
+    slices = xp.maximum(xp.floor(ctas / (per_sm * at.sms)), 1.0)
+    cut = _with_slices(slices, pace.per_k * k, per_sm, pace, at, xp) + pace.drain
+    return tiles._replace(best=xp.where(ctas > 0.0, cut, tile_seconds(k, xp.sqrt(k), grid, pace, at, xp)))
+
+
+def tile_seconds(k: Any, root_k: Any, tiles: Any, pace: Pace, at: GemmMachine, xp: Arith) -> Any:
+    """Time of all waves of one tile.
+
+    A tile takes its k at its pace, and a fixed fill and drain. Slicing k into s shares a tile among s SMs that then add
+    up s partial results; the best s balances the two.
+    """
+    whole, per_sm = pace.per_k * k, tiles * (1.0 / at.sms)
+    if not at.library.splits:
+        return waves(per_sm, xp) * (whole + at.tile_s) + pace.drain
+    most = xp.minimum(at.sms / tiles, k * (1.0 / LEAST_SLICE))
+    slices = xp.maximum(xp.minimum(pace.best_slices * root_k, most), 1.0)
+    return _with_slices(slices, whole, per_sm, pace, at, xp) + pace.drain
+
+
+def _with_slices(slices: Any, whole: Any, per_sm: Any, pace: Pace, at: GemmMachine, xp: Arith) -> Any:
+    second_pass = at.split_s * (slices > 1.0) + pace.merge * (slices - 1.0)
+    return waves(per_sm * slices, xp) * (whole / slices + at.tile_s) + second_pass
+
+
+@lru_cache(maxsize=4096)
+def _paces(at: GemmMachine) -> tuple[Pace, ...]:
+    return tuple(_pace(tile, at) for tile in TILES)
+
+
+def _pace(tile: tuple[int, int], at: GemmMachine) -> Pace:
+    rows, columns = tile
+    area, operands = float(rows * columns), rows * at.operand_bytes + columns * at.weight_bytes
+    per_k = max(2.0 * area / at.flops_per_sm, operands / at.l2_per_sm)
+    merge = MERGE * area / at.drain_per_sm
+    return Pace(per_k, DRAIN * area / at.drain_per_sm, merge, math.sqrt(per_k / merge))
+
+
+# Bytes a GEMM moves under each protocol: what must come from DRAM at least, and what does in practice.
+
+WRITTEN_BACK = 0.7  # of the results, while they fit
+WALKED_BYTES = 6.0  # an element of x between two kernels that walk over it: as it came, and a float32 copy
+
+
+class Traffic(NamedTuple):
+    """Bytes; `footprint` is all touched between two uses of the same weights, `cached` their share found in L2."""
+
+    x: Any
+    weights: Any
+    y: Any
+    footprint: Any
+    least_dram: Any
+    dram: Any
+    cached: Any
+
+    @property
+    def all(self) -> Any:
+        """Every operand once."""
+        return self.x + self.weights + self.y
+
+
+def traffic(m: Any, n: Any, k: Any, at: GemmMachine, xp: Arith) -> Traffic:
+    """Operand sizes and DRAM bytes of y[m,n] = x[m,k]·Wᵀ."""
+    x, weights, y = at.entering_bytes * m * k, at.weight_bytes * n * k, 2.0 * m * n
+    spilled = xp.maximum(y - at.l2_bytes, 0.0)
+    if at.protocol == COLD:
+        return Traffic(x, weights, y, x + weights + y, x + weights + spilled, x + weights + spilled, 0.0 * m)
+    if at.protocol == SERVING:
+        dram = weights + xp.maximum(x + y - at.l2_bytes, 0.0)
+        return Traffic(x, weights, y, x + weights + y, dram, dram, 0.0 * m)
+    return _warm(x, weights, y, spilled, at, xp)
+
+
+def _warm(x: Any, weights: Any, y: Any, spilled: Any, at: GemmMachine, xp: Arith) -> Traffic:
+    """The same few buffers again and again; a cycle over `copies` sets must load what the L2 cannot keep of them."""
+    copies = _rotating(weights, at, xp)
+    moving = copies * (weights + x) if at.all_rotate else copies * weights + x
+    footprint = moving + (copies * y if at.all_rotate else y)
+    missing = missing_share(at.misses, at.l2_bytes, footprint, xp)
+    still = missing if at.all_rotate else missing_share(at.misses, at.l2_bytes, x + weights + y, xp)
+    least = xp.maximum(moving - at.l2_bytes, 0.0) / copies + spilled
+    dram = weights * missing + (x + WRITTEN_BACK * y) * still + spilled
+    return Traffic(x, weights, y, footprint, least, dram, 1.0 - missing)
+
+
+def _rotating(weights: Any, at: GemmMachine, xp: Arith) -> Any:
+    if at.protocol == "graph" and at.fitted_copies:
+        return xp.minimum(xp.ceil(at.l2_bytes / weights), at.copies)
+    return at.copies
+
+
+def quantize_s(m: Any, k: Any, moved: Traffic, at: GemmMachine, xp: Arith) -> Any:
+    """Seconds of the kernels that quantise x: a block a row, or bandwidth when there are many rows."""
+    if not at.quantize_s:
+        return 0.0
+    library = at.library
+    rows = xp.ceil(m * (1.0 / at.row_slots)) * (at.row_cycles + library.element_cycles * k) * (1.0 / at.clock_hz)
+    passes = (library.quantize_kernels + 0.5) * moved.x
+    missing = missing_share(at.misses, at.l2_bytes, 2.0 * moved.all, xp)
+    streaming = passes * (library.from_l2 / at.l2 + library.from_dram / at.dram * missing)
+    return at.quantize_s + xp.maximum(rows, streaming)
+
+
+def unfused_s(m: Any, k: Any, at: GemmMachine, xp: Arith) -> Any:
+    """Seconds of kernels that walk over x besides: so many cycles an element, or as fast as DRAM streams what the L2
+    does not hold of float32 copies.
+
+    No feature holds them: what a net learned of a library's quantisation says nothing about them.
+    """
+    missing = missing_share(at.misses, at.l2_bytes, WALKED_BYTES * m * k, xp)
+    from_dram = missing * m * k * (at.unfused_bytes / (PRODUCT_DRAM_SHARE * at.dram))
+    return at.unfused_s + xp.maximum(at.unfused_element_s * m * k, from_dram)

@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipewave.calls.families import Elementwise
 from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
-from pipewave.kernels.streaming import argmax, float_product, sampling
+from pipewave.kernels.streaming import sampling
 from pipewave.kernels.streaming.stream import GENERATED, Stream, describe, done, generated, least_bytes, times
 from pipewave.physics.cache import COLD, SERVING
-from pipewave.physics.demand import Array, demand
+from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.launch import log2
 
-if TYPE_CHECKING:
-    from pipewave.kernels.faces import Faces
+# Products in 32-bit floats, on the FMA units: routers of experts that vLLM keeps in this type (`float_routers`).
+#
+# Tensor cores multiply 32-bit floats only as TF32, which PyTorch does not allow unless asked
+# (`torch.get_float32_matmul_precision() == "highest"`). A call names the bytes of its operands and of its result, all
+# float32, from which the multiplications follow: with m·k, k·n and m·n values their product is (m·k·n)².
+#
+#     time = start + max(2·m·k·n / (share · FMA peak), bytes moved)
+#
+# The share is that of cuBLAS's SIMT kernels with enough rows. Two models on an H100 that no constant is fitted on
+# bear it out: prompts of 8,192 tokens of GLM-4.5-Air and MiniMax-M2.5 were 1.7 to 6.4 % low without it (`python -m
+# bench.kinds`).
+
+FLOAT_PRODUCT = "float_product"
+VALUE_BYTES = 4
+FMA_SHARE = 0.8  # of the peak at the sustained clock
+
+
+def analyse_float_product(least: Demand, ctx: Context, work: Stream) -> Analysis:
+    """Of `work.read` (one operand), `work.fresh` (weights) and `work.written` (the product)."""
+    gpu, flops = ctx.gpu, operations(work)
+    fma = 2.0 * gpu.fma_per_clk_per_sm * gpu.sms * 1e6 * gpu.sustained_clock_mhz
+    moving = times(ctx, work)
+    base = moving.start + np.maximum(flops / (FMA_SHARE * fma), np.maximum(moving.dram, moving.through))
+    return Analysis(least + demand(len(flops), fma=flops), base, {}, "", done(ctx, work))
+
+
+def operations(work: Stream) -> Array:
+    """Multiplications and additions of m × k by k × n, from the bytes of both and of their product."""
+    return np.asarray(2.0 * np.sqrt(work.read * work.fresh * work.written / VALUE_BYTES**3))
+
 
 IN_PLACE = ("rope",)
 KNOWN = ("quantize", "rope", "kv_write")  # operations with measured rows; all others count as plain copies
@@ -32,10 +59,10 @@ def analyse(cols: Columns, ctx: Context) -> Analysis:
     read, written = cols["bytes_read"], np.maximum(cols["bytes_written"], 1.0)
     work = Stream(cols["weight_bytes"], read, written, in_place=op in IN_PLACE)
     least = demand(len(read), dram=least_bytes(ctx.gpu, ctx.protocol, work), l2=work.moved, launch=1.0)
-    if op == argmax.OP:
-        return Analysis(least, argmax.seconds(read, written, ctx.gpu), {}, "", done(ctx, work))
-    if op == float_product.OP:
-        return float_product.analyse(least, ctx, work)
+    if op == sampling.ARGMAX:
+        return Analysis(least, sampling.argmax_seconds(read, written, ctx.gpu), {}, "", done(ctx, work))
+    if op == FLOAT_PRODUCT:
+        return analyse_float_product(least, ctx, work)
     if op in sampling.LAWS:
         return Analysis(
             least, sampling.seconds(op, read, cols.get("rounds", 0.0 * read), ctx.gpu), {}, "", done(ctx, work)
@@ -57,20 +84,13 @@ def _row_share(op: str, work: Stream) -> Array:
     return np.clip(log2(once / work.moved), LEAST_SHARE, -2.0)
 
 
-def faces() -> Faces:
-    """What other rooms need to know."""
-    from pipewave.kernels.streaming.faces import ELEMENTWISE
-
-    return ELEMENTWISE
-
-
 FAMILY = Family(
     "elementwise",
     Elementwise,
     analyse,
     options=("op",),
     nets=("elementwise",),
-    faces=faces,
+    metadata="pipewave.kernels.streaming.metadata:ELEMENTWISE",
     reads="activations",
     grows={"bytes_read": Grows(2)},
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,9 +29,6 @@ from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import wave_efficiency, waves
 from pipewave.software.stack_rules import constant
-
-if TYPE_CHECKING:
-    from pipewave.kernels.faces import Faces
 
 VECTOR = 8.0  # elements of one 16-byte load
 WARP, LARGEST_BLOCK = 32.0, 1024.0
@@ -154,18 +150,6 @@ def silu_and_mul(cols: Columns, ctx: Context) -> Analysis:
     return _analyse(cols, ctx, "silu_and_mul", Stream(0.0 * size, 2.0 * size, size), fma=4.0, xu=2.0)
 
 
-def _norm_faces() -> Faces:
-    from pipewave.kernels.streaming.faces import NORM
-
-    return NORM
-
-
-def _activation_faces() -> Faces:
-    from pipewave.kernels.streaming.faces import ACTIVATION
-
-    return ACTIVATION
-
-
 RMSNORM = Family(
     "rmsnorm",
     RmsNorm,
@@ -174,7 +158,7 @@ RMSNORM = Family(
     nets=("rmsnorm",),
     dtypes=STREAMED_DTYPES,
     example="pipewave predict rmsnorm 2048 4096 --fused-add --gpu H200",
-    faces=_norm_faces,
+    metadata="pipewave.kernels.streaming.metadata:NORM",
     reads="activations",
     grows={"rows": Grows(4), "dim": Grows(2, step=64)},
 )
@@ -185,7 +169,7 @@ SILU = Family(
     nets=("silu_and_mul",),
     dtypes=STREAMED_DTYPES,
     example="pipewave predict silu_and_mul 2048 14336 --gpu H200",
-    faces=_activation_faces,
+    metadata="pipewave.kernels.streaming.metadata:ACTIVATION",
     reads="activations",
     grows={"rows": Grows(4), "dim": Grows(2, step=64)},
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipewave.errors import BadInput
 from pipewave.kernels import rows_of
-from pipewave.kernels.faces import Runner
+from pipewave.kernels.family_metadata import Runner
 from pipewave.measure.job import Case, Job
 from pipewave.measure.pools import Pools
 

@@ -1,0 +1,270 @@
+"""Kinds of attention modules, the tokens each part sees, and their projections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipewave.calls.dtypes import ACTIVATION_BYTES, kv_bytes
+from pipewave.kernels.attention.tasks import Requests
+from pipewave.kernels.base import Columns, Context
+from pipewave.kernels.stages import Stage, elementwise, product
+from pipewave.physics.demand import Array
+
+# Dimensions of attention modules: what a call says, else those of the published model of its kind.
+#
+# Source: config.json of DeepSeek-V3 (mla), DeepSeek-V3.2 (dsa), MiniMax-M3 (msa) and DeepSeek-V4-Flash (csa, hca), as
+# their publishers ship them. Layers of kinds csa and hca keep one head of keys that are values too.
+
+_LATENT = {"hidden": 7168, "q_lora_rank": 1536, "kv_lora_rank": 512, "nope_dim": 128, "rope_dim": 64, "v_dim": 128}
+_INDEX = {"index_heads": 64, "index_dim": 128, "topk": 2048, "block_size": 1}
+_COMPRESSED = {"hidden": 4096, "q_lora_rank": 1024, "rope_dim": 64, "head_dim": 512, "window": 128, "o_lora_rank": 1024}
+PUBLISHED: Mapping[str, Mapping[str, int]] = {
+    "mla": _LATENT,
+    "dsa": _LATENT | _INDEX,
+    "msa": {"hidden": 6144, "head_dim": 128, "block_size": 128, "topk": 16, "index_heads": 4, "index_dim": 128},
+    "csa": _COMPRESSED | _INDEX | {"topk": 512, "compress_ratio": 4},
+    "hca": _COMPRESSED | {"compress_ratio": 128},
+}
+# What a published model has one of for so many heads: key-value heads of MiniMax-M3, groups of the output projection of
+# DeepSeek-V4.
+HEADS_A: Mapping[str, Mapping[str, float]] = {
+    "msa": {"kv_heads": 16.0},
+    "csa": {"o_groups": 8.0},
+    "hca": {"o_groups": 8.0},
+}
+NAMES = (
+    *("hidden", "q_lora_rank", "kv_lora_rank", "nope_dim", "rope_dim", "v_dim", "kv_heads", "head_dim"),
+    *("index_heads", "index_dim", "topk", "block_size", "compress_ratio", "window", "o_groups", "o_lora_rank"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """Dimensions of a batch of calls, [call] each, 0 where a kind has none; what a cache holds an entry."""
+
+    kind: str
+    heads: Array
+    hidden: Array
+    q_lora_rank: Array
+    kv_lora_rank: Array
+    nope_dim: Array
+    rope_dim: Array
+    v_dim: Array
+    kv_heads: Array
+    head_dim: Array
+    index_heads: Array
+    index_dim: Array
+    topk: Array
+    block_size: Array
+    compress_ratio: Array
+    window: Array
+    o_groups: Array
+    o_lora_rank: Array
+    cached_bytes: float
+
+    @property
+    def latent(self) -> bool:
+        """Whether keys and values are one compressed row a token."""
+        return self.kind in ("mla", "dsa")
+
+    @property
+    def compressed(self) -> bool:
+        """Whether a cached entry stands for several tokens."""
+        return self.kind in ("csa", "hca")
+
+    @property
+    def separate(self) -> bool:
+        """Whether each key-value head caches keys and values of its own. The indexer beside such a cache (MSA's) scores
+        blocks of keys for each of its heads, in the cache's type."""
+        return not (self.latent or self.compressed)
+
+    @property
+    def entry(self) -> Array:
+        """Elements of one cached entry."""
+        if self.latent:
+            return self.kv_lora_rank + self.rope_dim
+        return self.head_dim if self.compressed else 2.0 * self.kv_heads * self.head_dim
+
+    @property
+    def entry_bytes(self) -> Array:
+        """Bytes of one cached entry."""
+        return self.cached_bytes * self.entry
+
+    @property
+    def index_bytes(self) -> Array:
+        """Bytes of one key of the indexer: 8 bits, but the cache's type beside separate keys and values."""
+        return self.index_dim * (self.cached_bytes if self.separate else 1.0)
+
+    @property
+    def multiplied(self) -> Array:
+        """Multiply-adds of a query head and a chosen entry: scores and values."""
+        if self.latent:
+            return 2.0 * self.kv_lora_rank + self.rope_dim
+        return 2.0 * self.head_dim
+
+    @property
+    def ratio(self) -> Array:
+        """Tokens an entry stands for."""
+        return np.maximum(self.compress_ratio, 1.0)
+
+    @property
+    def kept(self) -> Array:
+        """Entries a query attends to at most, beside its window; infinite where all."""
+        chosen = self.topk * np.maximum(self.block_size, 1.0)
+        chosen = np.where(self.topk > 0.0, chosen, np.inf)
+        return np.where((self.compress_ratio == 0.0) & self.compressed, 0.0, chosen)
+
+
+def module(cols: Columns, ctx: Context) -> Module:
+    """The dimensions of a batch; 0 stands for null in columns."""
+    kind, heads = str(ctx.option("kind")), np.asarray(cols["heads"], float)
+    usual: dict[str, float | Array] = {name: float(value) for name, value in PUBLISHED[kind].items()}
+    usual |= {name: np.maximum(np.floor(heads / each), 1.0) for name, each in HEADS_A.get(kind, {}).items()}
+    dims = {name: _said(cols[name], usual.get(name, 0.0)) for name in NAMES}
+    cached = kv_bytes(ctx.option("kv_dtype"), "bf16")
+    return Module(kind, heads, **dims, cached_bytes=cached if ctx.option("kv_dtype") else ACTIVATION_BYTES)
+
+
+def _said(column: Array, usual: float | Array) -> Array:
+    return np.asarray(np.where(column > 0.0, column, usual), float)
+
+
+# What a batch of modules works on: tokens, keys and pairs, counted in closed form.
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Per call: requests, new tokens, cached tokens, the longest prompt and context, entries and pairs.
+
+    `chosen`: pairs of a query and an entry it attends to; `scored`: pairs the indexer scores; `causal`: pairs without
+    any choice; `entries`: distinct entries read where queries choose apart, and `fewest`, where all choose the
+    same; `index_entries`: keys the indexer must read; `needed`: scored pairs of requests with something to choose.
+    """
+
+    batch: Array
+    tokens: Array
+    context: Array
+    longest: Array
+    deepest: Array
+    chosen: Array
+    scored: Array
+    causal: Array
+    entries: Array
+    fewest: Array
+    index_entries: Array
+    needed: Array
+
+
+def counts(requests: Requests, dims: Module) -> Counts:
+    """Counts of a batch; entries of several tokens come to be when their last token does."""
+    q, kv = requests.q, requests.kv
+    ratio, kept, window = (requests_of_call(requests, value) for value in (dims.ratio, dims.kept, dims.window))
+    scored = visible(kv, ratio) - visible(kv - q, ratio)
+    chosen = visible(kv, ratio, kept) - visible(kv - q, ratio, kept)
+    recent = np.where(window > 0.0, visible(kv, 1.0, window) - visible(kv - q, 1.0, window), 0.0)
+    all_entries = np.floor(kv / ratio) * (kept > 0.0)
+    lately = np.minimum(kv, window + q) * (window > 0.0)
+    entries, fewest = (np.minimum(all_entries, most) + lately for most in (q * kept, kept))
+    choosing = (all_entries > kept) * np.isfinite(kept)
+    amounts = (
+        q, kv, chosen + recent, scored, visible(kv, 1.0) - visible(kv - q, 1.0), entries, fewest,
+        all_entries * choosing, scored * choosing,
+    )  # fmt: skip
+    tokens, context, *rest = (_array(requests, requests.total(amount)) for amount in amounts)
+    longest, deepest = (_array(requests, requests.largest(each)) for each in (q, kv))
+    return Counts(_array(requests, requests.batch), tokens, context, longest, deepest, *rest)
+
+
+def visible(last: Array, ratio: Any, most: Any = np.inf) -> Array:
+    """Sum over positions 1 to `last` of the entries seen from there: ⌊position / ratio⌋, at most `most`."""
+    whole = np.minimum(np.floor(last / ratio), most)
+    return np.asarray(ratio * whole * (whole - 1.0) / 2.0 + whole * (last - ratio * whole + 1.0))
+
+
+def requests_of_call(requests: Requests, amount: Array) -> Any:
+    """A column of the calls, for each group of requests."""
+    return requests.spread(amount) if requests.owner is not None else amount
+
+
+def _array(requests: Requests, amount: Any) -> Array:
+    return np.asarray(amount, float).reshape(requests.calls)
+
+
+# The products around the attention of each kind, and the small kernels between them, as stages.
+#
+# Every rank computes the compressed queries and keys and the indexer whole; heads are sharded.
+
+Width = tuple[Array, Array]  # outputs and inputs of a product
+
+
+def inputs(dims: Module) -> tuple[Width, ...]:
+    """Products from hidden states to queries and keys."""
+    heads, hidden = dims.heads, dims.hidden
+    if dims.latent:
+        down = dims.q_lora_rank + dims.kv_lora_rank + dims.rope_dim
+        return (down, hidden), (heads * (dims.nope_dim + dims.rope_dim), dims.q_lora_rank)
+    if dims.compressed:
+        return (dims.q_lora_rank + dims.head_dim, hidden), (heads * dims.head_dim, dims.q_lora_rank)
+    return (((heads + 2.0 * dims.kv_heads) * dims.head_dim, hidden),)
+
+
+def outputs(dims: Module) -> tuple[Width, ...]:
+    """Products from the heads' values to hidden states; grouped ones count as one of a group's depth."""
+    heads, hidden = dims.heads, dims.hidden
+    if dims.compressed:
+        rank = dims.o_groups * dims.o_lora_rank
+        return (rank, heads * dims.head_dim / dims.o_groups), (hidden, rank)
+    return ((hidden, heads * (dims.v_dim if dims.latent else dims.head_dim)),)
+
+
+def indexer(dims: Module) -> tuple[Width, ...]:
+    """Products of the indexer: its queries, its key or compressor, its heads' weights."""
+    queries = dims.index_heads * dims.index_dim
+    if dims.separate:
+        return ((queries + dims.index_dim, dims.hidden),)
+    key = dims.index_dim * (4.0 if dims.compressed else 1.0)  # two overlapping windows, each a value and a gate
+    return (queries, dims.q_lora_rank), (key + dims.index_heads, dims.hidden)
+
+
+def compressor(dims: Module) -> tuple[Width, ...]:
+    """Value and gate of every token for the entry it is merged into; short windows overlap, hence twice."""
+    overlap = np.where(dims.compress_ratio <= 4.0, 2.0, 1.0) * (dims.compress_ratio > 0.0)
+    return ((2.0 * overlap * dims.head_dim, dims.hidden),) if dims.compressed else ()
+
+
+def absorbed(dims: Module, seen: Counts) -> tuple[Stage, Stage]:
+    """Queries into the latent space and values out of it, a product a head."""
+    heads, rank = dims.heads, dims.kv_lora_rank
+    into = product("absorb", seen.tokens, rank, dims.nope_dim, "bf16", heads)
+    return into, product("absorb", seen.tokens, dims.v_dim, rank, "bf16", heads)
+
+
+def expanded(dims: Module, seen: Counts, dtype: str) -> Stage:
+    """Keys and values of every head from the compressed rows."""
+    return product("absorb", seen.context, dims.heads * (dims.nope_dim + dims.v_dim), dims.kv_lora_rank, dtype)
+
+
+def stages(name: str, widths: tuple[Width, ...], seen: Counts, dtype: str) -> tuple[Stage, ...]:
+    """Those products over all new tokens."""
+    return tuple(product(name, seen.tokens, n, k, dtype) for n, k in widths)
+
+
+def index_small(dims: Module, seen: Counts) -> Stage:
+    """The indexer's norm, rotary embedding, rotation and quantisation of queries and keys, cache write and scales."""
+    size = ACTIVATION_BYTES * seen.tokens * (dims.index_heads + 1.0) * dims.index_dim
+    return elementwise("index_inputs", 2.0 * size, 1.5 * size, launches=6.0)
+
+
+def small(dims: Module, seen: Counts, launches: float) -> Stage:
+    """Norms, rotary embedding and cache writes: together they read and write about what the queries hold twice."""
+    size = ACTIVATION_BYTES * seen.tokens * dims.heads * (dims.head_dim + dims.nope_dim + dims.rope_dim)
+    return elementwise("small", 2.0 * size, 2.0 * size, launches)
+
+
+def weights(widths: tuple[Width, ...]) -> Array:
+    """Elements of all matrices."""
+    return np.asarray(sum(n * k for n, k in widths))

@@ -1,0 +1,130 @@
+"""What traces, measurements and pages need to know of a kernel family, declared by the family itself.
+
+Each part has a default that says nothing, so that a family may start with an analysis alone. Predictions never look
+here, so it is imported when one is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pipewave.calls.base import Call
+from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
+
+Case = Mapping[str, Any]
+OperatorReader = Callable[[Op, Launched], Call | None]
+GroupReader = Callable[[Launched, Step | None, Given], Shaped | None]
+
+
+class KernelName(NamedTuple):
+    """A pattern found in names of kernels. The first match in the order of ranks says what a kernel is.
+
+    Names carry templates and arguments, in which the words of other families occur, so ranks go from the particular to
+    the general: 10 a compiler's templates, 20 its fusions, 30 collectives, 40 layers with a state, 50 latent attention,
+    60 attention, 70 routed experts, 80 norms, 90 activations and other pointwise work, 100 products, 110 copies.
+    `role`: its part in a model; `impl`: whose it is; `joins`: it belongs to the call of the `previous` or `next` kernel
+    of its family.
+    """
+
+    rank: int
+    pattern: str
+    role: str
+    impl: str | None = None
+    joins: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How a profile shows the family.
+
+    `names`: its kernels. `role`: the part that its call has in a model, where that is not the family's name.
+    `operators`: how to read a call off an operator of that name; `group`: off a whole launch, which comes first.
+    `whole`: operators that are one call however many kernels they run. `anchors`: roles that hold a sequence of kernels
+    together when it is matched to a model's. `fusible`: compilers run such calls together with their neighbours.
+    `generated`: compilers write such kernels themselves.
+    """
+
+    names: tuple[KernelName, ...] = ()
+    role: str = ""
+    operators: Mapping[str, OperatorReader] = field(default_factory=dict)
+    group: GroupReader | None = None
+    whole: tuple[str, ...] = ()
+    anchors: tuple[str, ...] = ()
+    fusible: bool = False
+    generated: bool = False
+
+
+class Runner(NamedTuple):
+    """An implementation to measure: a module, its function from (case, pools) to a prepared call, and the library.
+
+    Without a module it is measured elsewhere (collectives need several processes).
+    """
+
+    module: str
+    builder: str
+    library: str
+
+
+class Plan(NamedTuple):
+    """Where jobs come from: a module and its function from (rng, size) to jobs.
+
+    `varied`: repeats and protocols are drawn over its jobs too. That is of the plans that the first rows were measured
+    by: a later one would change the draw.
+    """
+
+    module: str
+    jobs: str
+    varied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Measured rows of the family, or of one operation of it, under the kernel name that they carry.
+
+    `runners`: implementations by name; `usual`: the one where a case names none, by type and, under "", for all others.
+    `plans` with the number of their random `stream`. `work`: (FLOPs, bytes) of a case, roughly, to skip long ones.
+    `together`: fields of the jobs that stay in one batch. `group`: fields that near-duplicate rows share; `table`: the
+    corpus table that holds public rows, `case` how one of its rows reads as a case. `phase`: splits tables of errors.
+    """
+
+    runners: Mapping[str, Runner] = field(default_factory=dict)
+    usual: Mapping[str, str] = field(default_factory=dict)
+    plans: tuple[Plan, ...] = ()
+    stream: int | None = None
+    work: Callable[[Case], tuple[float, float]] | None = None
+    together: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    table: str = ""
+    case: Callable[[Case], dict[str, Any]] | None = None
+    phase: Callable[[Case], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A first view in the browser: a case without its swept field, and the sweep. `waves`: rounds of thread blocks of
+    each call from (columns, context, analysis), NaN where none is named."""
+
+    case: Mapping[str, Any]
+    sweep: Mapping[str, Any]
+    waves: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyMetadata:
+    """All of it: how profiles show the family, its measured rows by the kernel name they carry, its first view."""
+
+    profile: Profile = Profile()
+    rows: Mapping[str, Measurements] = field(default_factory=dict)
+    page: Page | None = None
+
+
+def table_case(kernel: str, *names: str, flags: tuple[str, ...] = ()) -> Callable[[Case], dict[str, Any]]:
+    """How a row of a corpus table reads as a case whose fields have the columns' names."""
+
+    def case(row: Case) -> dict[str, Any]:
+        sizes = {name: int(row[name]) for name in names}
+        return {"kernel": kernel} | sizes | {name: bool(row[name]) for name in flags}
+
+    return case

@@ -1,0 +1,204 @@
+"""The GEMM family: analysis of products, and features for its nets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pipewave.calls.families import Gemm
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows, Sketch
+from pipewave.kernels.gemm.corrections import slowdown, unaligned
+from pipewave.kernels.gemm.machine import (
+    TILES,
+    GemmMachine,
+    Tiling,
+    Traffic,
+    known_tile,
+    machine,
+    quantize_s,
+    tiling,
+    traffic,
+    unfused_s,
+)
+from pipewave.physics.arith import ARRAY, SCALAR, Arith
+from pipewave.physics.cache import PRODUCT_DRAM_SHARE
+from pipewave.physics.energy import Work
+from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import wave_efficiency
+
+# What the learned residual of a GEMM looks at: sizes, residency, padding, waves, and times beside the base estimate.
+#
+# No feature is a property of the GPU alone: with a handful of GPUs in training such a feature is a name tag, and a new
+# GPU's tag means nothing. The GPU reaches the net as a category, which may be unknown.
+
+MORE_TILES = ((256, 128), (192, 128), (128, 192))  # seen in kernel names; only their waves are worth a feature
+BESIDE = tuple(f"beside_{rows}x{columns}" for rows, columns in TILES)
+WAVES = tuple(f"waves_{rows}x{columns}" for rows, columns in TILES)
+MORE_WAVES = tuple(f"waves_{rows}x{columns}" for rows, columns in MORE_TILES)
+FRAMEWORKS = ("sglang", "trtllm", "vllm")
+
+
+class GemmTimes(NamedTuple):
+    """Seconds of the parts of a GEMM and of the whole."""
+
+    tensor: Any  # at the datasheet peak
+    tile: Any
+    power: Any
+    memory: Any
+    through: Any  # every operand once through the L2
+    quantize: Any
+    base: Any
+
+
+def times(flops: Any, moved: Traffic, tiles: Tiling, quantize: Any, at: GemmMachine, xp: Arith) -> GemmTimes:
+    """Parts overlap as far as a p-norm lets them; launch and quantisation do not overlap."""
+    power = (flops * at.joules_per_flop + moved.dram * at.joules_per_byte) * (1.0 / at.watts)
+    memory = moved.dram * (1.0 / (PRODUCT_DRAM_SHARE * at.dram))
+    through = moved.all * (1.0 / at.l2)
+    on_sms = overlapped(4, tiles.best, power, xp=xp)
+    base = at.launch_s + overlapped(2, on_sms, memory, through, xp=xp) + quantize
+    return GemmTimes(flops * (1.0 / at.peak), tiles.best, power, memory, through, quantize, base)
+
+
+def features(
+    m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, t: GemmTimes, at: GemmMachine, xp: Arith
+) -> dict[str, Any]:
+    """By name; logarithms are base 2, of seconds or of bytes over the size of the L2."""
+    return _sizes(m, n, k, moved, tiles, at, xp) | _parts(moved, t, at, xp) | _tiles(tiles, at, xp)
+
+
+def _sizes(m: Any, n: Any, k: Any, moved: Traffic, tiles: Tiling, at: GemmMachine, xp: Arith) -> dict[str, Any]:
+    l2, rows = 1.0 / at.l2_bytes, tiles.rows
+    out = {
+        "log_m": xp.log2(m),
+        "log_n": xp.log2(n),
+        "log_k": xp.log2(k),
+        "vector": xp.where(m > 1.0, 0.0, 1.0),  # a matrix times one vector runs other kernels
+        "pad_m16": m / rows[16],
+        "pad_m64": m / rows[64],
+        "pad_m128": m / rows[128],
+        "pad_m256": m / rows[256],
+        "in_l2": _clipped(xp.log2(moved.footprint * l2), 4.0, xp),
+        "weights_in_l2": _clipped(xp.log2(moved.weights * l2), 4.0, xp),
+        "x_in_l2": _clipped(xp.log2(moved.x * l2), 6.0, xp),
+        "y_in_l2": _clipped(xp.log2(moved.y * l2), 6.0, xp),
+        "cached": moved.cached,
+    }
+    return out | {name: float(at.framework == name) for name in FRAMEWORKS}
+
+
+def _parts(moved: Traffic, t: GemmTimes, at: GemmMachine, xp: Arith) -> dict[str, Any]:
+    whole = 1.0 / t.base
+    return {
+        "log_base": xp.log2(t.base),
+        "log_tile": xp.log2(t.tile),
+        "log_tensor": xp.log2(t.tensor),
+        "log_power": xp.log2(t.power),
+        "log_memory": xp.log2(t.memory + 1e-7),
+        "log_cold": xp.log2(moved.all * (1.0 / at.dram)),
+        "log_through": xp.log2(t.through),
+        "log_quantize": xp.log2(t.quantize + 1e-6),
+        "tensor_share": t.tensor * whole,
+        "tile_share": t.tile * whole,
+        "power_share": t.power * whole,
+        "memory_share": t.memory * whole,
+        "through_share": t.through * whole,
+        "quantize_share": t.quantize * whole,
+        "launch_share": at.launch_s * whole,
+    }
+
+
+def _tiles(tiles: Tiling, at: GemmMachine, xp: Arith) -> dict[str, Any]:
+    best = 1.0 / tiles.best
+    out = {name: xp.minimum(xp.log2(seconds * best), 4.0) for name, seconds in zip(BESIDE, tiles.seconds, strict=True)}
+    for name, per_sm in zip(WAVES, tiles.per_sm, strict=True):
+        out[name] = wave_efficiency(per_sm, xp)
+    for name, (rows, columns) in zip(MORE_WAVES, MORE_TILES, strict=True):
+        per_sm = tiles.rows[rows] * tiles.columns[columns] * (1.0 / at.sms)
+        out[name] = wave_efficiency(per_sm, xp)
+    out["beside_unsliced"] = xp.minimum(xp.log2(tiles.unsliced * best), 6.0)
+    out["log_tiles"] = xp.log2(tiles.per_sm[3])
+    return out
+
+
+def _clipped(value: Any, limit: float, xp: Arith) -> Any:
+    return xp.maximum(xp.minimum(value, limit), -limit)
+
+
+# Dense matrix product y[m,n] = x[m,k]·W[n,k]ᵀ: output tiles, waves over the SMs, L2-aware memory time, and power.
+
+# Types that run the same kernels share a net; the others differ in library, quantisation and pipe.
+NET_OF = {
+    **dict.fromkeys(("bf16", "fp16", "int4"), "gemm"),
+    **dict.fromkeys(("fp8", "int8"), "gemm_fp8"),
+    "fp8_block": "gemm_block",
+    **dict.fromkeys(("nvfp4", "mxfp4"), "gemm_fp4"),
+}
+
+
+def net_of(case: Mapping[str, Any]) -> str:
+    """The net that answers a case."""
+    return NET_OF.get(case.get("dtype", "bf16"), "gemm")
+
+
+def analyse(cols: Columns, ctx: Context) -> Analysis:
+    """Demand, base estimate and features of a batch of GEMMs."""
+    calls = len(cols["m"])
+    if calls == 1:
+        return formula({name: float(column[0]) for name, column in cols.items()}, ctx, SCALAR).analysis(1)
+    return formula(cols, ctx, ARRAY).analysis(calls)
+
+
+def formula(call: Columns, ctx: Context, xp: Arith) -> Sketch:
+    """The same from numbers of one call (floats) or of many (arrays)."""
+    m, n, k = call["m"], call["n"], call["k"]
+    none = 0.0 * m
+    ctas, clock_mhz = call["ctas"] if ctx.option("tile") else none, call.get("sm_clock_mhz", none)
+    at, net = machine(ctx), NET_OF[ctx.dtype]
+    moved, t, named = parts(m, n, k, ctas, ctx.option("tile"), at, xp)
+    base = t.base * slowdown(named, clock_mhz, net, ctx, xp) * unaligned(m, n, k, at, ctx, xp)
+    base = base + unfused_s(m, k, at, xp) if at.unfused_s or at.unfused_element_s else base
+    return Sketch(least(m, n, k, moved, at), base, named, net, work(m, n, k, moved, at))
+
+
+def parts(
+    m: Any, n: Any, k: Any, ctas: Any, tile: tuple[int, ...] | None, at: GemmMachine, xp: Arith
+) -> tuple[Traffic, GemmTimes, dict[str, Any]]:
+    """Traffic, times and features of one call (floats) or of many (arrays)."""
+    moved, tiles = traffic(m, n, k, at, xp), tiling(m, n, k, at, xp)
+    if tile is not None:
+        tiles = known_tile(tiles, m, n, k, (tile[0], tile[1]), ctas, at, xp)
+    t = times(2.0 * m * n * k, moved, tiles, quantize_s(m, k, moved, at, xp), at, xp)
+    return moved, t, features(m, n, k, moved, tiles, t, at, xp)
+
+
+def least(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> dict[str, Any]:
+    """The least any GEMM must do: useful FLOP, each operand once, a launch for each kernel."""
+    launches = 1.0 + (at.library.quantize_kernels if at.quantize_s else 0.0)
+    return {"tensor": 2.0 * m * n * k, "dram": moved.least_dram, "l2": moved.all, "launch": launches}
+
+
+def work(m: Any, n: Any, k: Any, moved: Traffic, at: GemmMachine) -> Work:
+    """What a GEMM does: x, W and y pass the L2 once; where it quantises x, that is written and read again."""
+    again = 2.0 * at.operand_bytes * m * k if at.quantize_s else 0.0
+    return Work(2.0 * m * n * k, moved.dram, moved.all + again)
+
+
+FAMILY = Family(
+    "gemm",
+    Gemm,
+    analyse,
+    options=("quantize", "tile"),
+    variant=net_of,
+    nets=tuple(dict.fromkeys(NET_OF.values())),
+    formula=formula,
+    example="pipewave predict gemm 4096 4096 4096 --gpu H200,L40S",
+    metadata="pipewave.kernels.gemm.metadata:GEMM",
+    reads="operands",
+    grows={
+        "m": Grows(6, least=2),  # one row: vLLM's FP8 products of one take up to twice as long as those of two to 16
+        "n": Grows(3, step=64),
+        "k": Grows(3, step=64),
+    },
+    extra=dict.fromkeys(("fp8", "fp8_block", "int8", "nvfp4"), "quantize"),
+)

@@ -1,0 +1,139 @@
+"""GEMM: names of kernels in profiles, measured rows, the first page."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from pipewave.calls.base import Call
+from pipewave.calls.gemm import Gemm
+from pipewave.kernels.base import Analysis, Columns, Context
+from pipewave.kernels.family_metadata import (
+    Case,
+    FamilyMetadata,
+    KernelName,
+    Measurements,
+    OperatorReader,
+    Page,
+    Plan,
+    Profile,
+    Runner,
+    table_case,
+)
+from pipewave.kernels.gemm.machine import machine, tiling
+from pipewave.kernels.profiler import Dims, Launched, Op
+from pipewave.physics.arith import ARRAY
+from pipewave.physics.demand import Array
+
+# How profiles show matrix products: names of kernels, and operators that hold their sizes.
+
+NAMES = (
+    KernelName(11, r"^triton_tem_\w*mm_", "gemm"),
+    KernelName(100, r"splitKreduce|splitK_reduce|splitk_reduce|reduce_1Block_kernel", "gemm_reduce", "", "previous"),
+    KernelName(100, r"nvjet", "gemm", "cublas"),
+    KernelName(100, r"xmma_gemm|s\d+gemm|[hsi]\d*gemm_|gemv|gemmk1|gemmSN|dot_kernel|cublas", "gemm", "cublas"),
+    KernelName(
+        100,
+        r"cutlass_3x_gemm|cutlass_\d+_(tensorop|wmma)|cutlass.*[Gg]emm|GemmUniversal|cutlass_scaled",
+        "gemm",
+        "cutlass",
+    ),
+    KernelName(100, r"^(gemm|bmm)_[A-Z]|tinygemm|gemm_forward|weight_only|fpA_intB|_w8a8_", "gemm"),
+    KernelName(
+        100,
+        r"deep_gemm|fp8_gemm|w8a8_block|marlin|Marlin|machete|awq_gemm|gptq|gemm_kernel|matmul_kernel|scaled_mm|_gemm",
+        "gemm",
+    ),
+)
+
+
+def _product(x: Dims, n: int, k: int, dtype: str | None) -> Gemm | None:
+    if not x or x[-1] != k or dtype is None:
+        return None
+    return Gemm(prod(x[:-1]), n, k, dtype=dtype)
+
+
+def _mm(x: int, w: int) -> OperatorReader:
+    """x[..., k] · w[k, n], whose positions are given."""
+
+    def reader(op: Op, launched: Launched) -> Call | None:
+        weights = op.shape(w)
+        return _product(op.shape(x), weights[1], weights[0], op.dtype(x, launched)) if len(weights) == 2 else None
+
+    return reader
+
+
+def _linear(op: Op, launched: Launched) -> Call | None:
+    weights = op.shape(1)
+    return _product(op.shape(0), weights[0], weights[1], op.dtype(0, launched)) if len(weights) == 2 else None
+
+
+PROFILE = Profile(
+    NAMES,
+    anchors=("gemm",),
+    operators={
+        "aten::mm": _mm(0, 1),
+        "aten::addmm": _mm(1, 2),
+        "aten::_scaled_mm": _mm(0, 1),
+        "aten::linear": _linear,
+        "_C::cutlass_scaled_mm": _mm(1, 2),
+        "sgl_kernel::fp8_scaled_mm": _mm(1, 2),
+    },
+)
+
+
+# Measured rows of matrix products: implementations, plan, near duplicates, the corpus table.
+
+OPERAND_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1}
+
+
+def _work(case: Case) -> tuple[float, float]:
+    m, n, k = case["m"], case["n"], case["k"]
+    size = OPERAND_BYTES[case.get("dtype", "bf16")]
+    quantize = 3 * m * k if case.get("quantize") else 0
+    return 2.0 * m * n * k, size * (m * k + n * k) + 2.0 * m * n + quantize
+
+
+ROWS = {
+    "gemm": Measurements(
+        runners={
+            "cublas": Runner("pipewave.measure.impls.torch_kernels", "linear", "torch"),
+            "torch_scaled_mm": Runner("pipewave.measure.impls.torch_kernels", "scaled_mm", "torch"),
+            "torch_scaled_mm_rowwise": Runner("pipewave.measure.impls.torch_kernels", "scaled_mm_rowwise", "torch"),
+            "cutlass": Runner("pipewave.measure.impls.vllm_layers", "cutlass", "vllm"),
+            "triton": Runner("pipewave.measure.impls.own_triton", "matmul", "triton"),
+        },
+        usual={"": "cublas", "fp8": "cutlass", "fp8_block": "cutlass", "int8": "cutlass"},
+        plans=(Plan("pipewave.measure.plans.layers", "jobs", varied=True),),
+        stream=2,
+        work=_work,
+        group=("n", "k"),
+        table="gemm",
+        case=table_case("gemm", "m", "n", "k", flags=("quantize",)),
+    )
+}
+
+
+# The first view of a matrix product, and its waves.
+
+
+def waves(cols: Columns, ctx: Context, analysis: Analysis) -> Array:
+    """Of one tile for all calls, so that steps are steps of the size and not of the choice: the known tile, else the
+    candidate that does best over all of them. One is resident on an SM."""
+    m, n, k = cols["m"], cols["n"], cols["k"]
+    at = machine(ctx)
+    known = ctx.option("tile")
+    if known:
+        return np.asarray(np.ceil(m / known[0]) * np.ceil(n / known[1]) / at.sms)
+    tiles = tiling(m, n, k, at, ARRAY)
+    best = int(np.argmin(np.log(np.stack(tiles.seconds)).sum(axis=1)))
+    return np.asarray(tiles.per_sm[best])
+
+
+PAGE = Page({"n": 4096, "k": 4096}, {"field": "m", "from": 1, "to": 8192}, waves)
+
+
+# What other rooms need to know of matrix products.
+
+GEMM = FamilyMetadata(PROFILE, ROWS, PAGE)

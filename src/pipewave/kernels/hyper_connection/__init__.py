@@ -1,1 +1,0 @@
-"""Hyper-connections between layers."""

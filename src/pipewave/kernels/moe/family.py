@@ -1,0 +1,252 @@
+"""The fused-MoE family: analysis of expert layers, and features for its nets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipewave.calls.dtypes import ACTIVATION_BYTES, OPERAND_BYTES
+from pipewave.calls.families import FusedMoe
+from pipewave.kernels.base import Analysis, Columns, Context, Family, Grows
+from pipewave.kernels.moe.routing import Layer, chosen_by, layer
+from pipewave.kernels.moe.software import ENGINES, Blocks, MoeMachine, Tiling, blocks, machine, product_dtype, tiling
+from pipewave.physics.cache import COLD, MISSES, SERVING, least_dram, missing_share
+from pipewave.physics.demand import Array, Demand, demand
+from pipewave.physics.energy import Work
+from pipewave.physics.launch import log2
+from pipewave.physics.overlap import overlapped
+from pipewave.physics.waves import waves
+
+# What a timed call spends before its products besides the usual kernels: routers without a kernel, slow casts.
+
+
+def before_s(work: Layer, ctx: Context, at: MoeMachine) -> Array:
+    """Seconds of each call, by the rules `moe_router` and `moe_before_products`; none for one product alone."""
+    if work.part != "all":
+        return np.zeros_like(work.tokens)
+    extra = ctx.rule("moe_before_products")
+    cast = extra["seconds"] + extra["cycles"] * work.tokens * work.hidden * at.cycle_s / at.sms
+    return np.asarray(cast + _router_s(work, ctx, at))
+
+
+def _router_s(work: Layer, ctx: Context, at: MoeMachine) -> Array:
+    """What operations cost that choose experts where the router's kernel does not take so many."""
+    router = ctx.rule("moe_router")
+    if router is None:
+        return np.zeros_like(work.tokens)
+    beyond = (work.experts > router["experts"]) | (work.topk > router["topk"])
+    spent = router["seconds"] + router["cycles"] * work.tokens * work.experts * at.cycle_s / at.sms
+    return np.where(beyond, spent, 0.0)
+
+
+# What the learned residual sees of a fused-MoE call: parts of the estimate beside the whole, and how work is spread.
+#
+# Ratios of times, bytes and counts throughout, so that a layer of a model never seen, on a GPU never seen, lies between
+# those that were.
+
+KERNELS = {"all": 7.0, "w13": 1.0, "w2": 1.0}  # routing, alignment (2), two products, activation, reduction
+ROUTE_BYTES = 16.0  # a token and expert: logits read, scored, and read again to choose
+SUMMED = ("launch", "route", "tensor", "weights", "activate", "reduce")
+PARTS = (*SUMMED, "all_activate", "all_reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class MoeTimes:
+    """Parts of the base estimate in seconds, and the whole.
+
+    Launches, choosing experts, arithmetic without padding, weights, and what passes between kernels: activated pairs
+    and reduced pairs, each for the rank's own pairs and (`all_`) for those of all ranks.
+    """
+
+    launch: Array
+    route: Array
+    tensor: Array
+    weights: Array
+    activate: Array
+    reduce: Array
+    all_activate: Array
+    all_reduce: Array
+    base: Array
+
+
+def times(work: Layer, tiles: Tiling, weights_s: Array, before_s: Array, at: MoeMachine) -> MoeTimes:
+    """The whole: kernels follow one another, weights stream while tiles compute; slow routers and casts come before."""
+    cost, chosen = at.costs, work.carried
+    launch = np.full_like(weights_s, KERNELS[work.part] * at.launch_s) * cost.launch
+    route = _moved_s(ROUTE_BYTES * work.tokens * work.experts, at) + chosen * at.sort_s
+    route = route * float(work.part == "all") + before_s
+    activate, reduce = _between_s(work, work.routing.pairs, at)
+    all_activate, all_reduce = _between_s(work, chosen, at)
+    tensor = work.flops / (at.flops_per_sm * at.sms)
+    between = all_activate + all_reduce if at.carries else activate + reduce
+    base = launch + route + overlapped(3, cost.tiles * tiles.best, cost.weights * weights_s) + between
+    return MoeTimes(launch, route, tensor, weights_s, activate, reduce, all_activate, all_reduce, base)
+
+
+def _between_s(work: Layer, pairs: Array, at: MoeMachine) -> tuple[Array, Array]:
+    """Writing, activating and reading the inner rows; writing, weighing and adding up the outer ones."""
+    inner, outer = (_moved_s(size, at) for size in between_bytes(work, pairs))
+    return (at.costs.activate * inner, at.costs.reduce * outer) if work.part == "all" else (inner, outer)
+
+
+def between_bytes(work: Layer, pairs: Array) -> tuple[Array, Array]:
+    """Bytes of inner and of outer rows; of one product alone, what enters and what leaves."""
+    if work.part != "all":
+        return work.inputs, work.outputs
+    inner = pairs * work.inter * (2.0 * work.up + 2.0)
+    outer = 2.0 * pairs * work.hidden + 2.0 * work.tokens * work.hidden
+    return ACTIVATION_BYTES * inner, ACTIVATION_BYTES * outer
+
+
+def _moved_s(size: Array, at: MoeMachine) -> Array:
+    """Time to move bytes that stay in L2 while they fit."""
+    missed = missed_between(size, at)
+    return np.asarray(size * (missed / at.dram + (1.0 - missed) / at.l2))
+
+
+def missed_between(size: Array, at: MoeMachine) -> Array:
+    """Share of bytes written by one kernel and read by the next that does not stay in L2."""
+    return np.asarray(missing_share(MISSES["between_kernels"], at.l2_bytes, size))
+
+
+def features(work: Layer, tiles: Tiling, spent: MoeTimes, at: MoeMachine, ruled: Blocks) -> dict[str, Array]:
+    """Named features of a batch."""
+    parts = {name: getattr(spent, name) / spent.base for name in PARTS}
+    tried = {f"tile{i}": tile.seconds / spent.base for i, tile in enumerate(tiles.candidates)}
+    tried |= {"ruled": tiles.ruled.seconds / spent.base}
+    shares = {f"{name}_share": _bounded(part, -7.0, 4.0) for name, part in (parts | tried).items()}
+    linear = {f"{name}_part": parts[name] for name in SUMMED}  # a sum of costs is linear in these
+    software = _software(work, at) | {"tuned": ruled.tuned}
+    return shares | linear | _waves(tiles, ruled) | _spread(work) | _memory(work, spent, at) | software
+
+
+def _bounded(ratio: Array, low: float, high: float) -> Array:
+    """Logarithm within bounds: beyond them a part no longer matters, and a net would only extrapolate."""
+    return np.asarray(np.clip(log2(ratio), low, high))
+
+
+def _waves(tiles: Tiling, ruled: Blocks) -> dict[str, Array]:
+    """Tiles per SM, how much longer whole waves take than their tiles would spread evenly, and padding."""
+    named = {"tile0": tiles.candidates[0], "tile2": tiles.candidates[2], "tile3": tiles.candidates[3]}
+    out = {}
+    for name, tile in (named | {"ruled": tiles.ruled}).items():
+        out[f"{name}_per_sm"] = _bounded(tile.per_sm, -6.0, 6.0)
+        out[f"{name}_waves"] = log2(waves(tile.per_sm) / np.maximum(tile.per_sm, 1e-9))
+        out[f"{name}_padding"] = log2(tile.padding)
+    return out | {"ruled_rows": log2(ruled.rows), "ruled_columns": log2(ruled.columns)}
+
+
+def _spread(work: Layer) -> dict[str, Array]:
+    routed = work.routing
+    return {
+        "active": log2(routed.active),
+        "active_share": routed.active / routed.local,
+        "tokens_per_active": log2(routed.pairs / routed.active),
+        "busiest": log2(routed.busiest * routed.active / routed.pairs),
+        "skew": log2(routed.skew),
+        "topk": log2(work.topk),
+        "tokens_per_expert": log2(work.tokens / routed.local),
+        "elsewhere": log2(work.carried / routed.pairs),
+    }
+
+
+def _memory(work: Layer, spent: MoeTimes, at: MoeMachine) -> dict[str, Array]:
+    routed = work.routing
+    expert = at.weight * work.matrices
+    between = 2.0 * routed.pairs * (work.inter * (1.0 + work.up) + work.hidden)
+    return {
+        "base": log2(spent.base * 1e6),
+        "hot": _bounded(expert * routed.active / at.l2_bytes, -6.0, 6.0),
+        "local": _bounded(expert * routed.local / at.l2_bytes, -6.0, 6.0),
+        "between": _bounded((work.inputs + between) / at.l2_bytes, -6.0, 6.0),
+        "k_first": log2(work.hidden / 128.0),
+        "k_second": log2(work.inter / 128.0),
+        "unaligned": _bounded(32.0 / np.gcd(work.inter.astype(np.int64), 32), 0.0, 3.0),
+        "n_waste": log2(np.ceil(work.inter / 128.0) * 128.0 / work.inter),
+    }
+
+
+def _software(work: Layer, at: MoeMachine) -> dict[str, Array]:
+    """What the kernels are, for implementations and versions never seen."""
+    flags = {name: float(at.engine == name) for name in ENGINES}
+    ungated = work.up < 2.0
+    constant: dict[str, Array] = {name: np.full_like(work.inter, flag) for name, flag in flags.items()}
+    kinds = {"warp_mma": at.warp_mma, "untuned": at.untuned, "widens": at.widen_s > 0, "scales": at.scale_s > 0}
+    constant |= {name: np.full_like(work.inter, float(flag)) for name, flag in kinds.items()}
+    return constant | {"ungated": np.asarray(1.0 * ungated, np.float64)}
+
+
+# Routed experts of a layer on one rank: routing histogram, padded expert tiles, two grouped GEMMs and the glue.
+
+LONG_S = 64e-3  # weights of many experts take long at any size
+
+
+def least(work: Layer, ctx: Context) -> Demand:
+    """Least work: routed pairs through the matrices present, weights of the experts surely in use once.
+
+    Weights are of the call's own type, also where the software keeps them wider.
+    """
+    weights = OPERAND_BYTES[ctx.dtype] * work.routing.sure * work.matrices
+    # Demand is counted at the rate of the stored type; narrow weights multiply at the rate of their activations.
+    slower = ctx.gpu.peak_flops(ctx.dtype) / ctx.gpu.peak_flops(product_dtype(ctx))
+    return demand(
+        len(weights),
+        tensor=work.flops * slower,
+        dram=least_dram(ctx.gpu, ctx.protocol, weights, work.inputs, work.outputs),
+        l2=weights + work.inputs + work.outputs,
+        launch=3.0 if work.part == "all" else 1.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes of the active experts' weights, and the share of them that comes from DRAM."""
+
+    size: Array
+    missed: Array
+
+    def seconds(self, at: MoeMachine) -> Array:
+        """Time to read them, from DRAM or from an L2 still warm with them."""
+        return np.asarray(self.size * (self.missed / at.dram + (1.0 - self.missed) / at.l2))
+
+
+def weights_of(work: Layer, ctx: Context, at: MoeMachine) -> Weights:
+    """Weights as a call finds them under its protocol."""
+    size = at.weight * work.routing.active * work.matrices
+    if ctx.protocol in (COLD, SERVING):
+        return Weights(size, np.ones_like(size))
+    return Weights(size, missing_share(MISSES["expert_weights"], at.l2_bytes, size))
+
+
+def analyse(cols: Columns, ctx: Context) -> Analysis:
+    """Demand, base estimate and features of a batch of fused-MoE calls."""
+    at, work = machine(ctx), layer(cols, ctx)
+    ruled = blocks(cols, ctx)
+    tiles = tiling(work, at, ruled)
+    weights = weights_of(work, ctx, at)
+    spent = times(work, tiles, weights.seconds(at), before_s(work, ctx, at), at)
+    named = features(work, tiles, spent, at, ruled)
+    return Analysis(least(work, ctx), spent.base, named, "fused_moe", done(work, weights, ctx, at))
+
+
+def done(work: Layer, weights: Weights, ctx: Context, at: MoeMachine) -> Work:
+    """What the layer does: weights once, and what passes between its kernels, written and read."""
+    between = between_bytes(work, work.routing.pairs)
+    dram = weights.size * weights.missed + sum(size * missed_between(size, at) for size in between)
+    return Work(work.flops, dram, weights.size + sum(between), product_dtype(ctx))
+
+
+FAMILY = Family(
+    "fused_moe",
+    FusedMoe,
+    analyse,
+    options=("routing", "part", "config"),
+    variant=chosen_by,
+    nets=("fused_moe",),
+    selected_by=("variant",),
+    example="pipewave predict fused_moe 64 128 8 2048 768 --gpu B200",
+    metadata="pipewave.kernels.moe.metadata:FUSED_MOE",
+    reads="operands",
+    grows={"tokens": Grows(6, below_s=LONG_S)},
+)

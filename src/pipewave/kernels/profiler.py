@@ -1,0 +1,165 @@
+"""What a profiler records of a launch, as values: kernels, the operators above them, the engine's steps.
+
+Families read calls off these (`Profile` in `kernels.family_metadata`); `traces` fills them from files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+from pipewave.calls.base import Call
+from pipewave.errors import BadInput
+
+Dims = tuple[int, ...]
+# Operand types and widths in bytes, by the type names that PyTorch records.
+TYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "c10::Float8_e4m3fn": "fp8", "signed char": "int8"}
+WIDTHS = {
+    "double": 8, "long int": 8, "float": 4, "int": 4, "c10::BFloat16": 2, "c10::Half": 2, "short int": 2, "bool": 1,
+    "signed char": 1, "unsigned char": 1, "c10::Float8_e4m3fn": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator call on the host. `dims`, `types`, `values`: one entry an argument, empty where not recorded.
+
+    Tensors have dims and a type, scalars a value (as text), tensor lists neither.
+    """
+
+    id: int
+    name: str
+    dims: tuple[Dims, ...] = ()
+    types: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+    def shape(self, index: int) -> Dims:
+        """Sizes of a tensor argument, empty where it is none."""
+        return self.dims[index] if index < len(self.dims) else ()
+
+    def value(self, index: int) -> str:
+        """Text of a scalar argument, empty where it is none."""
+        return self.values[index] if index < len(self.values) else ""
+
+    def type(self, index: int) -> str:
+        """Recorded type of an argument, empty where there is none."""
+        return self.types[index] if index < len(self.types) else ""
+
+    def width(self, index: int) -> int:
+        """Bytes of an element of a tensor argument, 0 where its type is not known."""
+        return WIDTHS.get(self.type(index), 0)
+
+    def bytes(self, index: int) -> int:
+        """Bytes of a tensor argument; 0 for any other. BadInput where no types were recorded."""
+        if not self.types and self.shape(index):
+            raise BadInput(f"{self.name}: no operand types were recorded", field="types")
+        return prod(self.shape(index)) * self.width(index) if index < len(self.dims) else 0
+
+    def dtype(self, index: int, launched: Launched) -> str | None:
+        """Operand type of an argument, or what the kernel's name says."""
+        return TYPES.get(self.type(index)) or launched.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One piece of GPU work. `ops`: the operators it was launched under, outermost first. Times in µs.
+
+    `args`: what else the event says (bytes of a copy, sizes of a collective). `step`: index into `Trace.steps`, or -1.
+    `launch`: (start, end) of the call that launched it, µs, None where not recorded; a graph's kernels share theirs.
+    `scope`: modules or ranges it was launched in, outermost first. `device`: number of its GPU.
+    """
+
+    name: str
+    start_us: float
+    duration_us: float
+    grid: Dims = ()
+    block: Dims = ()
+    stream: int = 0
+    ops: tuple[Op, ...] = ()
+    step: int = -1
+    args: tuple[tuple[str, Any], ...] = ()
+    launch: tuple[float, float] | None = None
+    scope: tuple[str, ...] = ()
+    device: int = 0
+
+    def arg(self, name: str) -> Any:
+        """A field of the event, or None."""
+        return next((value for key, value in self.args if key == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One engine iteration as the trace names it: requests and tokens of its prompts and of its decodes."""
+
+    start_us: float
+    prompts: int
+    prompt_tokens: int
+    decodes: int
+    decode_tokens: int
+
+    @property
+    def requests(self) -> int:
+        """All requests of the step."""
+        return self.prompts + self.decodes
+
+    @property
+    def tokens(self) -> int:
+        """All new tokens of the step, before any padding."""
+        return self.prompt_tokens + self.decode_tokens
+
+
+class Launched(Protocol):
+    """The kernels of one call: `head` does the work, `role` is its part in a model, `impl` whose kernel it is."""
+
+    @property
+    def head(self) -> Kernel: ...
+    @property
+    def kernels(self) -> tuple[Kernel, ...]: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def family(self) -> str | None: ...
+    @property
+    def impl(self) -> str | None: ...
+    @property
+    def dtype(self) -> str | None:
+        """Operand type that the names give away."""
+
+    def op(self, *names: str) -> Op | None:
+        """The innermost operator of one of these names above any of the kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A call read off a launch. `read`: every number came from the trace, the model or the user; otherwise `note` says
+    what was assumed."""
+
+    name: str
+    call: Call
+    read: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Lengths the user gave; one number stands for every request of a step."""
+
+    q_lens: tuple[int, ...] = ()
+    kv_lens: tuple[int, ...] = ()
+
+    def q(self, requests: int, tokens: int) -> tuple[int, ...]:
+        """Given new tokens if they fit a step of so many requests and tokens, else none."""
+        spread = _spread(self.q_lens, requests)
+        return spread if sum(spread) == tokens else ()
+
+    def kv(self, q_lens: tuple[int, ...]) -> tuple[int, ...]:
+        """Given cache lengths if they fit these requests and hold their new tokens, else none (another step's)."""
+        spread = _spread(self.kv_lens, len(q_lens))
+        return spread if all(q <= kv for q, kv in zip(q_lens, spread, strict=False)) else ()
+
+
+def _spread(values: tuple[int, ...], requests: int) -> tuple[int, ...]:
+    if len(values) == 1:
+        return values * requests
+    return values if len(values) == requests else ()

@@ -1,0 +1,371 @@
+"""Streaming kernels: names in profiles, operators whose arguments are read and written, measured rows, pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from pipewave.calls.base import Call
+from pipewave.calls.streaming import Elementwise, RmsNorm, SiluAndMul
+from pipewave.kernels.family_metadata import (
+    Case,
+    FamilyMetadata,
+    KernelName,
+    Measurements,
+    OperatorReader,
+    Page,
+    Plan,
+    Profile,
+    Runner,
+    table_case,
+)
+from pipewave.kernels.profiler import Given, Launched, Op, Shaped, Step
+from pipewave.kernels.streaming import sampling
+from pipewave.kernels.streaming.sampling import ARGMAX as ARGMAX
+from pipewave.kernels.streaming.sampling import INDEX_BYTES
+
+# How profiles show kernels that choose tokens: PyTorch's operators, and kernels of vLLM by their names.
+
+LEAST = 8192  # values of a row: below, other kernels run
+WHOLE = {"aten::topk": "aten_topk", "aten::sort": "aten_sort", "aten::multinomial": "aten_multinomial"}
+# Kernel → its law and the values of a tile; those of one block a row have none.
+NAMED = {
+    "_gumbel_sample_kernel": ("gumbel", 1024),
+    "_temperature_kernel": ("temperature", 8192),
+    "_min_p_kernel": ("min_p", 0),
+    "_topk_topp_kernel": ("mask_top_k_top_p", 0),
+    "SoftMaxForward": ("softmax", 0),
+}
+ARGMAX_KERNEL = "ArgMaxOps"
+SOFTMAX = "cunn_SoftMaxForward"
+DEPENDS = ("mask_top_k", "mask_top_p", "mask_top_k_top_p")  # their time depends on the values
+
+
+def softmax(op: Op, launched: Launched) -> Call:
+    """Softmax of rows as long as a vocabulary; of short rows a plain stream."""
+    shape = op.shape(0)
+    name = "log_softmax" if "log" in op.name else "softmax"
+    if not shape or shape[-1] < LEAST or SOFTMAX not in launched.head.name:
+        return Elementwise(op.bytes(0), op.bytes(0), op="pointwise")
+    return _call(name, prod(shape[:-1]), shape[-1], written=4 * prod(shape))
+
+
+def exponential(op: Op, launched: Launched) -> Call:
+    """Random numbers of a law, one a value."""
+    return _call("exponential", 1, prod(op.shape(0)), written=op.bytes(0))
+
+
+def whole(op: Op, launched: Launched) -> Call | None:
+    """Top-k, sort or a draw over rows as long as a vocabulary."""
+    shape = op.shape(0)
+    return _call(WHOLE[op.name], prod(shape[:-1]), shape[-1]) if shape and shape[-1] >= LEAST else None
+
+
+def by_name(launched: Launched) -> Elementwise | None:
+    """A kernel whose grid says how much it looks at: (requests, tiles)."""
+    law = law_of(launched.head.name)
+    if law is None or not law[1] or len(launched.head.grid) < 2:
+        return None
+    rows, tiles = launched.head.grid[:2]
+    return _call(law[0], rows, tiles * law[1], tile=law[1])
+
+
+def law_of(name: str) -> tuple[str, int] | None:
+    """The law of a kernel by its name, and the values of its tiles."""
+    return next((law for part, law in NAMED.items() if part in name), None)
+
+
+def as_run(call: Elementwise, name: str) -> Elementwise:
+    """A model's sampling step (float32 logits in, a place of each row out) as the kernel that ran it."""
+    if ARGMAX_KERNEL in name:
+        return Elementwise(call.bytes_read, call.bytes_written, op=ARGMAX)
+    law, rows = law_of(name), call.bytes_written // 8
+    if law is None or not rows:
+        return call
+    return _call(law[0], rows, call.bytes_read // sampling.VALUE_BYTES // rows, tile=law[1])
+
+
+def _call(op: str, rows: int, values: int, *, tile: int = 0, written: int | None = None) -> Elementwise:
+    rounds = sampling.rounds_of(values, tile)
+    return Elementwise(4 * rows * values, 8 * rows if written is None else written, op=op, rounds=rounds)
+
+
+# How profiles show element-wise work: names of kernels, and operators whose arguments are read and written.
+
+BINARY = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum")
+UNARY = (
+    "pow", "rsqrt", "sqrt", "neg", "abs", "exp", "log", "cos", "sin", "tanh", "sigmoid", "silu", "gelu", "relu",
+    "clamp",
+)  # fmt: skip
+ELEMENTWISE_NAMES = (
+    # Fusions of torch.compile carry the operators they fuse, or nothing.
+    KernelName(20, r"^triton_\w*embedding\w*rms_norm|^triton_\w*embedding", "embedding_norm", "triton"),
+    KernelName(23, r"^triton_red_|^triton_per_", "fused_reduction", "triton"),
+    KernelName(23, r"^triton_poi_", "fused", "triton"),
+    KernelName(
+        71,
+        r"topkGating|topk_softmax|moeSoftmax|moeTopK|grouped_topk|topk_sigmoid|biased_topk",
+        "topk",
+    ),
+    KernelName(71, r"moe_fused_gate|fused_topk|^_topk_forward", "topk"),
+    KernelName(91, r"rotary_embedding|ApplyRotary|[Rr]ope(?!rt)|apply_rotary", "rope", "vllm"),
+    KernelName(
+        91,
+        r"reshape_and_cache|concat_and_cache|AppendPagedKVCache|store_kv|set_kv_buffer|set_mla_kv",
+        "kv_write",
+        "vllm",
+    ),
+    KernelName(
+        91,
+        r"scaled_fp8_quant|per_token_group_quant|per_token_quant|quantize_(kernel|with)|cvt_fp16_to_fp4|scaled_quant",
+        "quantize",
+    ),
+    KernelName(
+        91,
+        r"argmax|ArgMax|[Ss]ampling|TopPRenorm|TopKMask|top_k_top_p|_topk_topp|softmax|SoftMax|multinomial|gumbel"
+        r"|_temperature_kernel|_min_p_kernel|mbtopk|sbtopk",
+        "sample",
+    ),
+    KernelName(
+        91,
+        r"^_(apply_write|prepare_|combine_sampled|gather_block|compute_slot|post_update|get_num_sampled)|slot_mapping|_assert_async",
+        "bookkeeping",
+    ),
+    KernelName(
+        91,
+        r"req_to_token|flashinfer_kv_indices|^compute_position|^alloc_(extend|decode)|get_last_loc",
+        "bookkeeping",
+    ),
+    KernelName(91, r"vectorized_gather_kernel|indexSelect|embedding|gather", "gather"),
+    KernelName(91, r"index_elementwise|index_kernel", "index"),
+    KernelName(111, r"^Memcpy|^memcpy\d*_|direct_copy|CatArray|copy_kernel", "copy"),
+    KernelName(111, r"^Memset|FillFunctor|fill_kernel", "fill"),
+    KernelName(111, r"reduce_kernel<.*sum_functor|reduce_kernel<.*Sum", "sum"),
+    KernelName(
+        111,
+        r"elementwise_kernel|reduce_kernel|scan_kernel|arange|distribution_|CompareEq|_cumsum|[Ss]ort|cub::|multi_tensor",
+        "pointwise",
+    ),
+)
+
+
+def _whole_launch(launched: Launched, step: Step | None, given: Given) -> Shaped | None:
+    """Copies and fills carry their bytes; operators that are one call carry their sizes, samplers their grids."""
+    if (op := launched.op(*WHOLE)) and op.dims:
+        call = whole(op, launched)
+        return Shaped(op.name, call) if call else None
+    if (call := by_name(launched)) is not None:
+        return Shaped(call.op, call)
+    role, size = launched.role, launched.head.arg("bytes")
+    if not isinstance(size, int) or role not in ("copy", "fill"):
+        return None
+    return Shaped(role, Elementwise(size if role == "copy" else 0, size, op=role))
+
+
+def _rope(op: Op, launched: Launched) -> Call:
+    rows, moved = prod(op.shape(0)), op.bytes(1) + op.bytes(2)
+    table = op.shape(4)[-1] if op.shape(4) else 0
+    return Elementwise(moved, moved, weight_bytes=2 * rows * table, op="rope")
+
+
+def _kv_write(op: Op, launched: Launched) -> Call:
+    moved, slots = op.bytes(0) + op.bytes(1), op.bytes(4)
+    cache = op.width(2) or 2
+    return Elementwise(moved + slots, (prod(op.shape(0)) + prod(op.shape(1))) * cache, op="kv_write")
+
+
+def _topk(op: Op, launched: Launched) -> Call:
+    picks = op.shape(0)[-1] if op.shape(0) else 0
+    return Elementwise(op.bytes(3), op.bytes(0) + op.bytes(1), op="topk", rounds=picks)
+
+
+def _argmax(op: Op, launched: Launched) -> Call:
+    return Elementwise(op.bytes(0), INDEX_BYTES * prod(op.shape(0)[:-1]), op=ARGMAX)
+
+
+def _rows_of_table(op: Op, launched: Launched) -> Call:
+    """aten::embedding and friends: chosen rows of a table, which come from DRAM."""
+    table, index = op.shape(0), max(op.shape(1), op.shape(2), key=prod)
+    row = table[-1] * op.width(0) if table else 0
+    rows = prod(index) if index else 0
+    return Elementwise(8 * rows, rows * row, weight_bytes=rows * row, op="embedding")
+
+
+def _stream(read: tuple[int, ...], written: int | None, name: str) -> OperatorReader:
+    """Arguments that are read, and the one as large as what is written (None: next to nothing is)."""
+
+    def reader(op: Op, launched: Launched) -> Call:
+        return Elementwise(sum(op.bytes(i) for i in read), 8 if written is None else op.bytes(written), op=name)
+
+    return reader
+
+
+def _binary(op: Op, launched: Launched) -> Call:
+    sizes = [op.bytes(0), op.bytes(1)]
+    return Elementwise(sum(sizes), max(sizes), op="pointwise")
+
+
+def _quantise(x: int) -> OperatorReader:
+    """One byte out for each value in."""
+
+    def reader(op: Op, launched: Launched) -> Call:
+        return Elementwise(op.bytes(x), prod(op.shape(x)), op="quantize")
+
+    return reader
+
+
+ELEMENTWISE_PROFILE = Profile(
+    ELEMENTWISE_NAMES,
+    group=_whole_launch,
+    whole=tuple(WHOLE),
+    anchors=("kv_write",),
+    fusible=True,
+    generated=True,
+    operators={
+        "_C::rotary_embedding": _rope,
+        "_C_cache_ops::reshape_and_cache_flash": _kv_write,
+        "_moe_C::topk_softmax": _topk,
+        "_moe_C::topk_sigmoid": _topk,
+        "_C::static_scaled_fp8_quant": _quantise(1),
+        "_C::dynamic_scaled_fp8_quant": _quantise(1),
+        "_C::dynamic_per_token_scaled_fp8_quant": _quantise(1),
+        "_C::per_token_group_fp8_quant": _quantise(0),
+        "sgl_kernel::sgl_per_token_quant_fp8": _quantise(0),
+        "aten::embedding": _rows_of_table,
+        "aten::index_select": _rows_of_table,
+        "aten::copy_": _stream((1,), 0, "copy"),
+        "aten::fill_": _stream((), 0, "fill"),
+        "aten::argmax": _argmax,
+        "aten::_softmax": softmax,
+        "aten::_log_softmax": softmax,
+        "aten::exponential_": exponential,
+        **dict.fromkeys(("aten::sum", "aten::mean", "aten::amax"), _stream((0,), None, "sum")),
+        **{f"aten::{name}": _binary for name in BINARY},
+        **{f"aten::{name}": _stream((0,), 0, "pointwise") for name in UNARY},
+    },
+)
+
+
+# How profiles show norms and gated activations: names of kernels, and operators that hold their sizes.
+
+
+def _norm(x: int, *, fused_add: bool = False) -> OperatorReader:
+    def reader(op: Op, launched: Launched) -> Call | None:
+        dims = op.shape(x)
+        dtype = op.dtype(x, launched)
+        return RmsNorm(prod(dims[:-1]), dims[-1], fused_add=fused_add, dtype=dtype) if dims and dtype else None
+
+    return reader
+
+
+def _act(op: Op, launched: Launched) -> Call | None:
+    dims, dtype = op.shape(0), op.dtype(0, launched)
+    return SiluAndMul(prod(dims[:-1]), dims[-1], dtype=dtype) if dims and dtype else None
+
+
+NORM_PROFILE = Profile(
+    names=(
+        KernelName(
+            21,
+            r"^triton_\w*(fused_add_rms_norm|add\w*rms_norm|rsqrt\w*add|add\w*rsqrt)",
+            "fused_add_norm",
+            "triton",
+        ),
+        KernelName(21, r"^triton_\w*(rms_norm|rsqrt)", "norm", "triton"),
+        KernelName(80, r"fused_add_rms_norm|FusedAddRMSNorm|fused_add_rmsnorm|add_rmsnorm", "fused_add_norm", "vllm"),
+        KernelName(80, r"rms_norm|RMSNormKernel|rmsnorm|RmsNorm", "norm", "vllm"),
+        KernelName(80, r"layer_norm|LayerNorm", "norm", "torch"),  # moves the same bytes
+    ),
+    role="norm",
+    operators={
+        "_C::rms_norm": _norm(1),
+        "_C::fused_add_rms_norm": _norm(0, fused_add=True),
+        "sgl_kernel::rmsnorm": _norm(1),
+        "sgl_kernel::fused_add_rmsnorm": _norm(0, fused_add=True),
+        "flashinfer::rmsnorm": _norm(1),
+        "flashinfer::fused_add_rmsnorm": _norm(0, fused_add=True),
+        "aten::rms_norm": _norm(0),
+        "aten::native_layer_norm": _norm(0),
+    },
+    fusible=True,
+)
+ACTIVATION_PROFILE = Profile(
+    names=(
+        KernelName(22, r"^triton_\w*(silu|swiglu|gelu)", "act", "triton"),
+        KernelName(90, r"act_and_mul|silu_(and_)?mul|swiglu|SiluAndMul|doActivation", "act", "vllm"),
+    ),
+    role="act",
+    operators={
+        "_C::silu_and_mul": _act,
+        "_C::gelu_and_mul": _act,
+        "_C::gelu_tanh_and_mul": _act,
+        "sgl_kernel::silu_and_mul": _act,
+        "sgl_kernel::gelu_and_mul": _act,
+    },
+    generated=True,
+)
+
+
+# Measured rows of kernels that stream memory: implementations, plans, near duplicates, corpus tables.
+
+
+def _rows(
+    name: str, stream: int, bytes_of: Callable[[Case], float], group: tuple[str, ...], **public: object
+) -> Measurements:
+    return Measurements(
+        runners={"vllm": Runner("pipewave.measure.impls.vllm_layers", name, "vllm")},
+        plans=(Plan("pipewave.measure.plans.layers", name, varied=True),),
+        stream=stream,
+        work=lambda case: (0.0, float(bytes_of(case))),
+        group=group,
+        **public,  # type: ignore[arg-type]
+    )
+
+
+NORM_ROWS = {
+    "rmsnorm": _rows(
+        "rmsnorm",
+        4,
+        lambda case: case["rows"] * case["dim"] * (8 if case.get("fused_add") else 4),
+        ("dim",),
+        table="rmsnorm",
+        case=table_case("rmsnorm", "rows", "dim", flags=("fused_add",)),
+    )
+}
+ACTIVATION_ROWS = {
+    "silu_and_mul": _rows(
+        "silu_and_mul",
+        6,
+        lambda case: case["rows"] * case["dim"] * 6,
+        ("dim",),
+        table="silu_and_mul",
+        case=table_case("silu_and_mul", "rows", "dim"),
+    )
+}
+# Two operations have names of their own among measured rows.
+ELEMENTWISE_ROWS = {
+    "rope": _rows(
+        "rope",
+        5,
+        lambda case: case["rows"] * (case["heads"] + case["kv_heads"]) * case["head_dim"] * 4,
+        ("heads", "kv_heads", "head_dim"),
+    ),
+    "kv_write": _rows(
+        "kv_write",
+        3,
+        lambda case: case["rows"] * 2 * case["kv_heads"] * case["head_dim"] * 4,
+        ("kv_heads", "head_dim"),
+    ),
+}
+
+
+# What other rooms need to know of kernels that stream memory.
+
+SWEEP = {"field": "rows", "from": 1, "to": 16384}
+NORM = FamilyMetadata(NORM_PROFILE, NORM_ROWS, Page({"dim": 4096}, SWEEP))
+ACTIVATION = FamilyMetadata(ACTIVATION_PROFILE, ACTIVATION_ROWS, Page({"dim": 14336}, SWEEP))
+ELEMENTWISE = FamilyMetadata(
+    ELEMENTWISE_PROFILE,
+    ELEMENTWISE_ROWS,
+    Page({"bytes_written": 1 << 20}, {"field": "bytes_read", "from": 1 << 20, "to": 1 << 28}),
+)
