@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 
 from pipewave.kernels.attention_module import family as attention_module  # noqa: E402
 from pipewave.kernels.base import family_of  # noqa: E402
-from pipewave.kernels.recurrent import (
+from pipewave.kernels.recurrent import (  # noqa: E402
     delta_net,
     mamba2,
 )
