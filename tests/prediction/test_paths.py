@@ -173,3 +173,13 @@ def test_columns_of_a_table_are_of_one_length_and_scalars_of_every_row() -> None
     assert one.q_lens == (4, 8)  # type: ignore[attr-defined]
     assert [tables.calls({**GEMM, "stack": [None, float("nan")]})[row].stack for row in (0, 1)] == [None, None]
     assert {"m", "n", "k"} == set(numeric_fields(family_of("gemm"))) & required(family_of("gemm").call)
+
+
+def test_lines_that_only_together_are_json_are_errors_of_their_own() -> None:
+    """Lines are read many at once; none of them may become a part of another."""
+    lines = ['{"a": [{"x": 1}', '{"y": 2}]}', '{"c": 1}, {"d": 2}', '{"id": 7}', "[", "]", '"', "{}, 0"]
+    counts = Counts()
+    found = [json.loads(text) for text in answer_lines([line + "\n" for line in lines], "H200", counts)]
+    assert [one["id"] for one in found] == [None, None, None, 7, None, None, None, None]
+    assert all("error" in one for one in found)
+    assert (counts.answered, counts.failed) == (0, len(lines))

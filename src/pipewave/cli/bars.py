@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+CLEAR = "\r\033[K"  # to the start of the line, and the rest of it away
+EVERY_S = 0.1  # between two looks of a bar
+WIDTH = 30
 
 
 @contextmanager
@@ -16,22 +21,36 @@ def bar(what: str) -> Iterator[Callable[..., None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    began, shown, count, whole = time.monotonic(), 0.0, 0, 0
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total=None: progress.update(task, advance=done, total=total)
+    def tell(done: int, total: int | None = None) -> None:
+        nonlocal shown, count, whole
+        count, whole, now = count + done, total or whole, time.monotonic()
+        if now - shown < EVERY_S:
+            return
+        shown = now
+        filled = round(WIDTH * count / whole) if whole else 0
+        of = f"{'━' * filled}{' ' * (WIDTH - filled)} {count:,}/{whole:,}" if whole else f"{count:,}"
+        sys.stderr.write(f"{CLEAR}{what} {of} {now - began:.0f} s")
+        sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        sys.stderr.write(CLEAR)
+        sys.stderr.flush()
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """A turning sign beside what is being done, gone when it is; nothing where nobody watches."""
-    if not sys.stderr.isatty():
+    """What is being done, gone when it is; nothing where nobody watches."""
+    seen = sys.stderr.isatty()
+    if seen:
+        sys.stderr.write(f"{what} ...")
+        sys.stderr.flush()
+    try:
         yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(what):
-        yield
+    finally:
+        if seen:
+            sys.stderr.write(CLEAR)
+            sys.stderr.flush()

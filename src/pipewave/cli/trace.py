@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from pipewave.cli.bars import waiting
 from pipewave.cli.command import Argument, Option
 from pipewave.cli.options import EngineName, Ep, KvDtype, QLens, Tp, Verbose, cache_word
 from pipewave.cli.streams import put
@@ -50,11 +51,12 @@ def trace_command(
     other = _one_other(other, compare)
     workload = _workload(model, tp, ep, q_lens, kv_lens, kv_cache_dtype, engine)
     limits = Limits(unpacked_bytes=unpacked_gib << 30)
-    reports = [
-        explain_trace(path, gpu=gpu, workload=workload, protocol=protocol, stack=stack, limits=limits)
-        for path in (file, other)
-        if path is not None
-    ]
+    with waiting(f"kernels of {file}"):
+        reports = [
+            explain_trace(path, gpu=gpu, workload=workload, protocol=protocol, stack=stack, limits=limits)
+            for path in (file, other)
+            if path is not None
+        ]
     found = side_by_side(*reports) if len(reports) == 2 else reports[0]
     put(_text(found, form, top, by, verbose=verbose), out, file, other)
 

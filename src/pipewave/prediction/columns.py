@@ -32,7 +32,7 @@ def group_key(family: Family, case: Mapping[str, Any]) -> tuple[Any, ...]:
     try:
         values = shared.of(case)
     except KeyError:  # a field that stands at its default
-        values = tuple([case.get(name, otherwise) for name, otherwise in shared.defaults])
+        values = shared.of({**shared.defaults, **case})
     return (*values, family.variant(case)) if family.variant else values
 
 
@@ -48,13 +48,13 @@ class Shared(NamedTuple):
 
     of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     of_call: Callable[[Call], tuple[Any, ...]]
-    defaults: tuple[tuple[str, Any], ...]
+    defaults: Mapping[str, Any]
 
 
 @cache
 def _shared(family: Family) -> Shared:
     default, names = defaults(family.call), (*SHARED, *family.options)
-    return Shared(itemgetter(*names), attrgetter(*names), tuple((name, default.get(name)) for name in names))
+    return Shared(itemgetter(*names), attrgetter(*names), {name: default.get(name) for name in names})
 
 
 def options_of(family: Family, key: Sequence[Any]) -> tuple[tuple[str, Any], ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
+from uuid import uuid4
 
 import numpy as np
 
@@ -26,7 +28,9 @@ from pipewave.prediction.requests import check_protocol
 CHUNK_LINES = 32_768
 CHUNK_CHARACTERS = 8_000_000  # of text at a time: a parsed list of lengths takes ten times its text
 LONGEST_LINE = 4_000_000
-TYPES = frozenset({"dtype", "kv_dtype"})
+TYPES = ("dtype", "kv_dtype")
+MARK = uuid4().hex  # that no file of cases can know
+BETWEEN = f',"{MARK}",'
 ENVELOPE = frozenset({"id", "kernel", "gpu", "protocol"})
 
 Case = dict[str, Any]
@@ -40,13 +44,29 @@ class Counts:
     failed: int = 0
 
 
+class _Place(NamedTuple):
+    """What the first words of a case name: a family, a GPU and a protocol."""
+
+    family: Family
+    gpu: GPU
+    protocol: str
+
+
 @dataclass(slots=True)
 class _Chunk:
     """Lines being answered: groups of line numbers by context, and the text of each answer."""
 
     cases: list[Case | None]
     texts: list[str]
-    groups: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
+    gpu: str | GPU | None  # of cases that name none
+    places: dict[tuple[Any, ...], tuple[int, _Place]] = field(default_factory=dict)  # by the words that name them
+    groups: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)  # by number of place and group key
+    failed: int = 0
+
+    def fail(self, i: int, error: PipewaveError) -> None:
+        """Answer a line with an error."""
+        self.texts[i] = error_text(self.cases[i], error)
+        self.failed += 1
 
 
 def answer_stream(
@@ -62,8 +82,7 @@ def answer_stream(
     """
     counts = Counts()
     for chunk in chunks(line for line in lines if line.strip()):
-        for text in answer_lines(chunk, gpu, counts):
-            out.write(text)
+        out.writelines(answer_lines(chunk, gpu, counts))
         if progress:
             progress(len(chunk))
     return counts
@@ -83,49 +102,68 @@ def chunks(lines: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def answer_lines(lines: Sequence[str], gpu: str | GPU | None, counts: Counts) -> Iterator[str]:
+def answer_lines(lines: Sequence[str], gpu: str | GPU | None, counts: Counts) -> list[str]:
     """The answers to some lines, each ended by a newline."""
-    chunk = _Chunk([None] * len(lines), [""] * len(lines))
-    for i, line in enumerate(lines):
-        _sort_in(chunk, i, line, gpu)
+    chunk = _Chunk([None] * len(lines), [""] * len(lines), gpu)
+    for i, found in enumerate(_objects(lines)):
+        _sort_in(chunk, i, found)
+    places = [place for _, place in chunk.places.values()]
     for key, members in chunk.groups.items():
-        _answer_group(chunk, key, members)
-    for text in chunk.texts:
-        failed = '"error": {' in text
-        counts.failed += failed
-        counts.answered += not failed
-        yield text
+        _answer_group(chunk, places[key[0]], key[1:], members)
+    counts.failed += chunk.failed
+    counts.answered += len(lines) - chunk.failed
+    return chunk.texts
 
 
-def _sort_in(chunk: _Chunk, i: int, line: str, gpu: str | GPU | None) -> None:
-    """Parse one line and file it under its context, or write its error."""
-    case: Case | None = None
+def _objects(lines: Sequence[str]) -> Iterable[Case | BadInput]:
+    """What each line holds. All at once, which is faster, unless one of them is not what it should be."""
+    if max(map(len, lines), default=0) <= LONGEST_LINE:
+        with suppress(ValueError, RecursionError):
+            found = json.loads(f"[{BETWEEN.join(lines)}]")  # no line can hold what stands between two
+            cases: list[Case] = found[::2]
+            if found[1::2] == [MARK] * (len(lines) - 1) and set(map(type, cases)) == {dict}:
+                return cases
+    return map(_object, lines)
+
+
+def _object(line: str) -> Case | BadInput:
     try:
-        case = chunk.cases[i] = _parse(line)
-        family = family_of(class_of(case.get("kernel")).kernel)
-        where = case.get("gpu") or gpu
-        if where is None:
-            raise MissingField("missing field 'gpu': name a GPU in the case or with --gpu", field="gpu")
-        key = (
-            family.name,
-            find(where),
-            check_protocol(case.get("protocol") or "cold"),
-            *group_key(family, _lists(case)),
-        )
-        chunk.groups.setdefault(key, []).append(i)
+        return json_object(line, LONGEST_LINE)
+    except BadInput as error:
+        return error
+
+
+def _sort_in(chunk: _Chunk, i: int, case: Case | BadInput) -> None:
+    """File a case under its context, or write its error."""
+    if isinstance(case, BadInput):
+        chunk.fail(i, case)
+        return
+    try:
+        check_id(case)
+        chunk.cases[i] = case
+        for name in TYPES:
+            if type(said := case.get(name)) is str:
+                case[name] = SPELLINGS.get(said, said)
+        number, place = _place(chunk, case)
+        chunk.groups.setdefault((number, *group_key(place.family, _lists(case))), []).append(i)
     except PipewaveError as error:
-        chunk.texts[i] = error_text(case, error)
+        chunk.fail(i, error)
     except (TypeError, ValueError, KeyError):  # a value of the wrong type in the key: let validation name it
-        chunk.texts[i] = _explain(case)
+        chunk.fail(i, _explain(case))
 
 
-def _parse(line: str) -> Case:
-    case = json_object(line, LONGEST_LINE)
-    check_id(case)
-    for name in TYPES & case.keys():
-        if isinstance(case[name], str):
-            case[name] = SPELLINGS.get(case[name], case[name])
-    return case
+def _place(chunk: _Chunk, case: Case) -> tuple[int, _Place]:
+    """Where a case is asked for, looked up once for each way to say it. Raises what the names raise."""
+    said = (case.get("kernel"), case.get("gpu"), case.get("protocol"))
+    try:
+        return chunk.places[said]
+    except (KeyError, TypeError):  # new, or of no type that names anything
+        family = family_of(class_of(said[0]).kernel)
+    where = said[1] or chunk.gpu
+    if where is None:
+        raise MissingField("missing field 'gpu': name a GPU in the case or with --gpu", field="gpu")
+    place = _Place(family, find(where), check_protocol(said[2] or "cold"))
+    return chunk.places.setdefault(said, (len(chunk.places), place))
 
 
 def json_object(line: str, longest: int) -> dict[str, Any]:
@@ -149,6 +187,8 @@ def check_id(case: Mapping[str, Any]) -> None:
 
 def is_id(value: Any) -> bool:
     """Whether a value can be echoed as the id of an answer: text, a finite number, or nothing."""
+    if type(value) is int:
+        return True
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, str | int)
@@ -167,28 +207,29 @@ def _frozen(value: Any) -> Any:
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
 
 
-def _explain(case: Case | None) -> str:
+def _explain(case: Case) -> PipewaveError:
     """The error that full validation finds in a case whose context could not even be read."""
     try:
-        from_dict(case or {})
+        from_dict(case)
     except PipewaveError as error:
-        return error_text(case, error)
-    return error_text(case, BadInput("a field holds a value of the wrong type", field=None))
+        return error
+    return BadInput("a field holds a value of the wrong type", field=None)
 
 
-def _answer_group(chunk: _Chunk, key: tuple[Any, ...], members: list[int]) -> None:
+def _answer_group(chunk: _Chunk, place: _Place, key: tuple[Any, ...], members: list[int]) -> None:
     """Validate and answer the cases of one context; what is invalid gets its error."""
-    name, gpu, protocol, *rest = key
-    family = family_of(name)
-    valid, cases = _validated(chunk, family, gpu, tuple(rest), members)
+    family, gpu, protocol = place
+    valid, cases = _validated(chunk, family, gpu, key, members)
     if not valid:
         return
     try:
-        answers = answer(family, columns(family, cases), tuple(rest), gpu, protocol)
+        answers = answer(family, columns(family, cases), key, gpu, protocol)
     except PipewaveError as error:
         for i in valid:
-            chunk.texts[i] = error_text(chunk.cases[i], error)
+            chunk.fail(i, error)
         return
+    if not np.isfinite(answers.seconds).all():
+        chunk.failed += int((~np.isfinite(answers.seconds).all(axis=0)).sum())
     for i, text in zip(valid, texts(answers, [case.get("id") for case in cases]), strict=True):
         chunk.texts[i] = text
 
@@ -208,7 +249,7 @@ def _validated(
                 family.check_on(case, gpu)
             valid.append(i)
         except PipewaveError as error:
-            chunk.texts[i] = error_text(case, error)
+            chunk.fail(i, error)
     return valid, [case for i in valid if (case := chunk.cases[i]) is not None]
 
 
