@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from pipewave.published.public_launches import handover_ms
+from pipewave.published.published_pools import handover_ms
 from pipewave.simulate.speculative import of
 from studies.published_rows import Row, corpus, read
 

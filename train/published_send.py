@@ -20,10 +20,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from pipewave.published.answers import client, setup_of
+from pipewave.models import load
+from pipewave.published.answers import setup_of
 from pipewave.published.cases import from_dict
-from pipewave.published.public_launches import send_ms
-from pipewave.published.published_pools import launched
+from pipewave.published.published_pools import launched, send_ms
+from pipewave.simulate.report import summary
 from studies.published_rows import Row, corpus, read
 from studies.published_slices import resumed
 
@@ -70,14 +71,14 @@ def _simulated(row: Row) -> dict[str, Any]:
     case = from_dict(row.case)
     traffic = case.traffic()
     setup, _ = setup_of(case, traffic)
-    found = launched(case.model, case.gpu, setup, case.version or "", case.tp, traffic)
+    found = launched(load(case.model), case.gpu, setup, case.version or "", case.tp, traffic)
     assert found is not None, row.id
     pools = found[0]
     traffic = traffic.first(min(len(traffic), WAVES * (traffic.concurrency or len(traffic))))
     errors = {}
     for ms in GRID_MS:
-        seen = client(replace(pools, send_s=1e-3 * ms).record(traffic), traffic)
-        errors[ms] = mean(abs(seen[name] / row.measured[name] - 1.0) for name in ("ttft_ms", "tpot_ms"))
+        seen = summary(replace(pools, send_s=1e-3 * ms).record(traffic), traffic, pools.gpus)
+        errors[ms] = mean(abs(seen[f"{name}_mean_ms"] / row.measured[f"{name}_ms"] - 1.0) for name in ("ttft", "tpot"))
     return {"id": row.id, "way": pools.way, "errors": errors}
 
 

@@ -11,7 +11,7 @@ from pipewave.errors import BadInput
 from pipewave.models import load
 from pipewave.planning import Question, Space, plan
 from pipewave.planning.platforms import NVIDIA, of
-from pipewave.simulate.server_command import read
+from pipewave.published.server_command import read
 
 SPACE = {"tps": (1, 2), "budgets": (4096,), "batches": (16,), "gpus_most": 2}
 VARIABLES = {"vllm": "VLLM_ROCM_USE_AITER=1", "sglang": "SGLANG_USE_AITER=1"}

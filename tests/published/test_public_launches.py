@@ -8,8 +8,9 @@ import pytest
 
 from pipewave.errors import BadInput
 from pipewave.gpus import find as find_gpu
-from pipewave.published import public_launches
-from pipewave.published.public_launches import Launch, Wanted, engine_of_dynamo, near
+from pipewave.published import published_pools
+from pipewave.published.published_pools import Launch, Wanted, near
+from pipewave.published.versions import engine_of_dynamo
 from pipewave.software.engine_parts import DeploymentFacts
 
 B200_FP4 = DeploymentFacts(gpu="B200", attention="mla", experts=True, dtype="nvfp4", model_type="deepseek_v3")
@@ -17,7 +18,7 @@ WANTED = Wanted(B200_FP4, 256, "trtllm", "0.8.1.post1", (922.0, 922.0), 180, 8)
 
 
 def _launches() -> tuple[Launch, ...]:
-    return public_launches._launches()
+    return published_pools._launches()
 
 
 def find(wanted: Wanted) -> Launch | None:
@@ -108,7 +109,7 @@ def test_dynamo_names_the_engine_it_ships(dynamo: str, engine: str) -> None:
 
 def test_a_line_that_is_no_launch_is_refused() -> None:
     with pytest.raises(BadInput, match="no launch"):
-        public_launches._launch("1 dep4 and 2 dep8", (1024, 1024), [4], {})
+        published_pools._launch("1 dep4 and 2 dep8", (1024, 1024), [4], {})
 
 
 def test_of_launches_equally_near_the_one_with_most_prefill_engines_answers() -> None:

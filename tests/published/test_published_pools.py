@@ -14,8 +14,7 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
-from pipewave.published.public_launches import Wanted, _launches, near, send_ms
-from pipewave.published.published_pools import _decode, _fabric, _prefill, _weights
+from pipewave.published.published_pools import Wanted, _decode, _fabric, _launches, _prefill, _weights, near, send_ms
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.software.engine_parts import DeploymentFacts

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipewave.errors import BadInput
-from pipewave.simulate.client_command import read
+from pipewave.published.client_command import read
 from pipewave.simulate.datasets import FILE, drawn, names
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "/absent")) / "serving" / "rows.csv"

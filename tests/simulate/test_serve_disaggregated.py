@@ -11,11 +11,12 @@ import pytest
 from pipewave.errors import BadInput, MissingField, UnknownField
 from pipewave.gpus import find
 from pipewave.kernels.collective.fabric import network_gbps
+from pipewave.models import load
 from pipewave.published import answers
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
 from pipewave.published.infer_pools import HEADROOM, MOST_GPUS, _choices, _prompt_s, matched
-from pipewave.published.published_parallelism import is_disaggregated
+from pipewave.published.versions import is_disaggregated
 from pipewave.simulate.disaggregated import HANDOVER_S, Disaggregated, Sender, Side, link_gbps, side_of
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
@@ -185,7 +186,7 @@ def test_pools_that_nothing_says_are_matched() -> None:
     found = answer(from_dict(case))
     assert any("match the rate of" in note for note in found["notes"])
     traffic = synthetic(96, input_len=2000, output_len=64, concurrency=32)
-    pools, _ = matched(MODEL, "H200", Setup(), 1, traffic)
+    pools, _ = matched(load(MODEL), "H200", Setup(), 1, traffic)
     record = pools.record(traffic)
     # Enough prefill engines that most requests in flight are decoding, and not twice as many as that takes.
     prefill = float((record.first_s - record.arrival_s).mean())

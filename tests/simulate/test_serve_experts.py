@@ -11,8 +11,8 @@ import pytest
 from pipewave.errors import BadInput
 from pipewave.models.expert_parallel import Balance, balance_of
 from pipewave.models.kernels import Batch
+from pipewave.published.server_command import read
 from pipewave.simulate.server import Server
-from pipewave.simulate.server_command import read
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.traffic import synthetic
 from pipewave.software.front import INSIDE

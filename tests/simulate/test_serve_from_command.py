@@ -12,7 +12,7 @@ from pipewave.cli import build
 from pipewave.errors import BadInput, MissingField
 from pipewave.models import load
 from pipewave.models.precision import FP8
-from pipewave.simulate import client_command, server_command, server_options
+from pipewave.published import client_command, server_command, server_options
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
 from tests.command_line import CliRunner

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipewave.published.answers import answer, client, setup_of
+from pipewave.published.answers import answer, setup_of
 from pipewave.published.cases import from_dict
-from pipewave.published.recipes import Recipe, Requests, assumed_version, find, release_after, releases
+from pipewave.published.recipes import Recipe, Requests, find
+from pipewave.published.versions import assumed_version, release_after, releases
 from pipewave.simulate.frontend_queue import FrontendQueue, RequestInbox
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import SchedulingPolicy, SglangPolicy, TrtllmPolicy, VllmPolicy
+from pipewave.simulate.report import as_seen, summary
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Pool, Record, Simulation
 from pipewave.simulate.traffic import Traffic, synthetic
@@ -133,9 +135,9 @@ def test_recipes_fill_in_what_published_deployments_set() -> None:
     plain = DeploymentFacts()
     assert not recipe("vllm:0.22.1", plain).settings
     old = recipe("vllm:0.12.0", plain)
-    assert old.settings == {"max_batched_tokens": 1072}
+    assert old.settings == {"max_num_batched_tokens": 1072}
     assert old.notes
-    assert not old.without(frozenset(["max_batched_tokens"])).settings
+    assert not old.without(frozenset(["max_num_batched_tokens"])).settings
     for model in ("deepseek_v3", "qwen3_5_moe_text"):
         launched = DeploymentFacts(model_type=model, mma="tcgen05")
         assert [recipe("sglang:0.5.9", launched, flight=n).settings["recv_interval"] for n in (4, 16)] == [10, 30]
@@ -156,7 +158,7 @@ def test_launches_that_draft_take_as_many_requests_as_are_in_flight() -> None:
 def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
     narrow = DeploymentFacts(dtype="fp8")
     assert recipe("trtllm:1.0.0", narrow).settings == {
-        "max_batched_tokens": 1072,
+        "max_num_batched_tokens": 1072,
         "kv_dtype": "fp8",
         "gpu_memory_utilization": 0.8,
     }
@@ -165,7 +167,7 @@ def test_a_recipe_is_of_servers_unless_it_says_so() -> None:
         "gpu_memory_utilization": 0.95,
     }
     long = recipe("trtllm:1.0.0", narrow, mode="offline", prompt=20000)
-    assert long.settings["max_batched_tokens"] > 20000
+    assert long.settings["max_num_batched_tokens"] > 20000
     assert not recipe("trtllm:1.0.0", narrow, mode="estimate", prompt=20000).settings
 
 
@@ -181,10 +183,10 @@ def test_tokens_streamed_together_come_later_and_end_when_they_did(together: int
     traffic = synthetic(20, input_len=100, output_len=30, spread=0.5, rate=50.0)
     first = traffic.arrival_s + 0.1
     record = Record(first, first + 0.01 * (traffic.output_len - 1), traffic.arrival_s)
-    one, many = client(record, traffic), client(record, traffic, together)
+    one, many = (summary(as_seen(record, traffic, tokens), traffic, 1) for tokens in (1, together))
     held = 10.0 * (np.minimum(together, traffic.output_len) - 1).mean()
-    assert many["ttft_ms"] == pytest.approx(one["ttft_ms"] + held)
-    assert many["e2e_ms"] == one["e2e_ms"]
+    assert many["ttft_mean_ms"] == pytest.approx(one["ttft_mean_ms"] + held)
+    assert many["e2e_mean_ms"] == one["e2e_mean_ms"]
 
 
 def test_a_version_that_is_not_given_is_that_of_the_runs_that_kept_none() -> None:

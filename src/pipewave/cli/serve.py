@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pipewave.cli.bars import waiting
 from pipewave.cli.command import Option
 from pipewave.cli.options import AsJson, Ignore, Split, Verbose
-from pipewave.cli.serve_options import EngineOptions, Fleet, Limits, Pasted, Requests
+from pipewave.cli.serve_options import CommandLines, EngineOptions, Fleet, Limits, Requests
 from pipewave.cli.streams import give
 from pipewave.errors import MissingField
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
-    from pipewave.simulate.client_command import ClientLoad
-    from pipewave.simulate.disaggregated import Disaggregated
-    from pipewave.simulate.server import Served, Server
-    from pipewave.simulate.server_command import Deployed
-    from pipewave.simulate.setup import Setup
+    from pipewave.published.client_command import ClientLoad
+    from pipewave.published.server_command import Pasted
+    from pipewave.simulate.server import Served
 
 
 def serve_command(
@@ -26,7 +24,7 @@ def serve_command(
     engine: EngineOptions,
     fleet: Fleet,
     limits: Limits,
-    pasted: Pasted,
+    pasted: CommandLines,
     model: Annotated[str | None, Option("--model", help="As of `estimate`.")] = None,
     gpu: Annotated[str | None, Option("--gpu", help="GPU name or spec file.")] = None,
     cases: Annotated[str | None, Option(help="JSON-lines file of deployments instead; - is standard input.")] = None,
@@ -55,20 +53,23 @@ def serve_command(
         from pipewave.cli.serve_cases import answer_file
 
         return answer_file(cases, out, executor, resume=resume)
+    from pipewave.published.answers import deploy, served
+
     deployed = pasted.deployed(engine.engine)
     gpu, load = _named("gpu", gpu), pasted.load()
     spec = _model(deployed.spec if deployed else _named("model", model), requests.osl, ignore)
-    setup = fleet.hosted(deployed.setup if deployed else fleet.setup(split, engine, requests.images), gpu)
+    stated = deployed.stated(spec, gpu) if deployed else fleet.stated(spec, gpu, split, engine, requests.images)
     traffic = load.traffic if load else requests.traffic(spec)
     with waiting(f"{len(traffic):,} requests to {spec.name}"):
-        served = _run(_server(spec, gpu, setup, fleet, traffic.longest), traffic, limits.sla(load), interval=interval)
+        ready = deploy(fleet.hosted(stated), traffic)
+        found = served(ready, limits.sla(load), steady=requests.steady, interval=interval)
     if trace_out:
         from pipewave.export.perfetto import write
         from pipewave.files.whole import distinct
 
         distinct(trace_out, requests.trace, model, gpu, field="trace_out")
-        write(trace_out, served.record, served.traffic)
-    give(_with_notes(served, deployed, load), as_json, verbose=verbose)
+        write(trace_out, found.record, found.traffic)
+    give(_with_notes(found, deployed, load), as_json, verbose=verbose)
     return 0
 
 
@@ -87,22 +88,7 @@ def _model(model: str | ModelSpec, output: int, ignore: list[str]) -> ModelSpec:
     return for_output(load(model, ignore=tuple(ignore)), output)
 
 
-def _server(spec: ModelSpec, gpu: str, setup: Setup, fleet: Fleet, longest: int) -> Server | Disaggregated:
-    """One engine, or `prefill` and `decode` pools as the options say them."""
-    from pipewave.simulate.disaggregated import Disaggregated
-    from pipewave.simulate.server import Server
-
-    pools = fleet.pools()
-    return Disaggregated.of(spec, gpu, setup, pools, longest) if pools else Server.of(spec, gpu, setup, longest)
-
-
-def _run(server: Server | Disaggregated, traffic: Any, sla: Any, *, interval: bool) -> Served:
-    from pipewave.simulate.server import with_interval
-
-    return with_interval(server, traffic, sla) if interval else server.run(traffic, sla)
-
-
-def _with_notes(served: Served, *pasted: Deployed | ClientLoad | None) -> dict[str, Any]:
+def _with_notes(served: Served, *pasted: Pasted | ClientLoad | None) -> dict[str, Any]:
     """The answer, with what was made of pasted command lines among its notes."""
     return served.to_dict() | {
         "notes": [*(note for one in pasted if one for note in one.notes), *served.answer["notes"]]

@@ -10,7 +10,6 @@ from pipewave.cli.command import Option
 from pipewave.cli.options import (
     SEQUENCES,
     Backend,
-    EngineName,
     Images,
     Isl,
     KvDtype,
@@ -25,19 +24,18 @@ from pipewave.cli.options import (
 
 if TYPE_CHECKING:
     from pipewave.models import ModelSpec
-    from pipewave.simulate.client_command import ClientLoad
+    from pipewave.published.client_command import ClientLoad
+    from pipewave.published.server_command import Pasted
+    from pipewave.published.unstated import Stated
     from pipewave.simulate.disaggregated import Side
     from pipewave.simulate.report import Sla
-    from pipewave.simulate.server_command import Deployed
-    from pipewave.simulate.setup import Setup
     from pipewave.simulate.traffic import Traffic
 
-REQUESTS = 1000  # when nothing says how many
 NO_HOST = "none"  # nothing stands before the engine
 
 
 @dataclass(frozen=True, slots=True)
-class Pasted:
+class CommandLines:
     """Command lines of others, instead of options."""
 
     from_command: Annotated[
@@ -47,16 +45,16 @@ class Pasted:
         str | None, Option("--client", help="A benchmark's own command line, quoted: vllm bench serve ...")
     ] = None
 
-    def deployed(self, engine: str) -> Deployed | None:
+    def deployed(self, engine: str | None) -> Pasted | None:
         """The deployment of the server's line; its version as `--engine name:version` says it."""
-        from pipewave.simulate.server_command import read
+        from pipewave.published.server_command import read
         from pipewave.software.engine import parts
 
-        return read(self.from_command, parts(engine)[1] or None) if self.from_command else None
+        return read(self.from_command, parts(engine or "")[1] or None) if self.from_command else None
 
     def load(self) -> ClientLoad | None:
         """The traffic of the client's line."""
-        from pipewave.simulate.client_command import read
+        from pipewave.published.client_command import read
 
         return read(self.client) if self.client else None
 
@@ -83,6 +81,9 @@ class Requests:
         ),
     ] = None
     seed: Annotated[int, Option(help="Of the random requests.")] = 0
+    steady: Annotated[
+        bool, Option("--steady", help="Figures of the middle of the run, where the load neither builds up nor drains.")
+    ] = False
     dataset: Annotated[
         str | None, Option("--dataset", "--dataset-name", help="Lengths of recorded conversations: sharegpt.")
     ] = None
@@ -91,7 +92,7 @@ class Requests:
     def traffic(self, spec: ModelSpec) -> Traffic:
         """Requests of a trace file, or as many as asked for, drawn with a dataset's lengths or with given ones."""
         from pipewave.simulate import datasets
-        from pipewave.simulate.traffic import read_trace, synthetic
+        from pipewave.simulate.traffic import read_trace, synthetic, usual_count
 
         lengths = self._lengths(spec)
         pace: dict[str, Any] = {
@@ -100,13 +101,13 @@ class Requests:
         }
         if self.trace:
             return read_trace(self.trace, requests=self.requests, **pace)
-        count = REQUESTS if self.requests is None else self.requests
+        count = usual_count(self.concurrency) if self.requests is None else self.requests
         pace |= {"seed": self.seed, "burstiness": self.burstiness}
         return datasets.drawn(self.dataset, count, **pace) if self.dataset else synthetic(count, **lengths, **pace)
 
     def _lengths(self, spec: ModelSpec) -> dict[str, Any]:
         """Mean tokens in and out, those of images among them, and their spread."""
-        from pipewave.simulate.client_command import below
+        from pipewave.published.client_command import below
         from pipewave.simulate.estimate import image_tokens
 
         prompt, output = self.isl + image_tokens(spec, self.images), max(self.osl, 1)
@@ -120,7 +121,9 @@ class Requests:
 class EngineOptions:
     """The engine and its settings."""
 
-    engine: EngineName = "vllm"
+    engine: Annotated[
+        str | None, Option("--engine", help="vllm, sglang, trtllm; with a version: sglang:0.5.9. Else the newest vLLM.")
+    ] = None
     max_num_batched_tokens: StepTokens = None
     max_num_seqs: Annotated[int | None, Option(*SEQUENCES, help="Requests at once.")] = None
     memory: Annotated[
@@ -162,7 +165,6 @@ class EngineOptions:
         from pipewave.simulate.speculative import of as speculative_of
 
         return {
-            "engine": self.engine,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "max_num_seqs": self.max_num_seqs,
             "gpu_memory_utilization": self.memory,
@@ -192,34 +194,42 @@ class Fleet:
     ] = None
     prefill: Annotated[int, Option("--prefill-engines", help="Disaggregated: engines for prompts.")] = 0
     decode: Annotated[int, Option("--decode-engines", help="Disaggregated: engines for later tokens.")] = 0
+    group: Annotated[
+        int | None, Option("--gpus", help="GPUs of a replica, where degrees are as tables that count some twice.")
+    ] = None
     host: Annotated[
         str | None,
         Option("--host", help="The server's host: cores=16,speed=0.8,api_servers=2; none: in-process."),
     ] = None
 
-    def setup(self, split: Split, engine: EngineOptions, images: int) -> Setup:
-        """How the model is served."""
+    def stated(self, spec: ModelSpec, gpu: str, split: Split, engine: EngineOptions, images: int) -> Stated:
+        """The deployment as the options state it."""
+        from pipewave.published.unstated import Stated
         from pipewave.simulate.setup import Setup
 
         given = asdict(split) | engine.given()
-        return Setup(replicas=self.replicas, prefill=self.prefill, decode=self.decode, images=images, **given)
+        setup = Setup(replicas=self.replicas, prefill=self.prefill, decode=self.decode, images=images, **given)
+        said = frozenset(["kv_dtype"] if engine.kv_cache_dtype else [])
+        stated = Stated(spec, gpu, setup, engine.engine, said=said, gpus=self.group, pools=self.pools())
+        return self.hosted(stated)
 
-    def hosted(self, setup: Setup, gpu: str) -> Setup:
-        """The set-up behind its engine's front end on the host that is described; called from its own process on
+    def hosted(self, stated: Stated) -> Stated:
+        """The deployment behind its engine's front end on the host that is described; called from its own process on
         `none`."""
         if self.host is None:
-            return setup
+            return stated
         from pipewave.gpus import find
         from pipewave.software.front import INSIDE, of
         from pipewave.software.host import host_of
 
+        setup = stated.setup
         if self.host == NO_HOST:
-            return replace(setup, front=INSIDE)
-        engine = setup.engine if isinstance(setup.engine, str) else setup.engine.name
+            return replace(stated, setup=replace(setup, front=INSIDE))
         world = setup.engines * setup.tp * setup.pp * setup.dp
-        gpus = min(world, find(gpu).gpus_per_node)
+        gpus = min(world, find(stated.gpu).gpus_per_node)
         engines = max(setup.engines * setup.dp * gpus // world, 1)
-        return replace(setup, front=host_of(self.host).front(of(engine), gpus, engines))
+        front = host_of(self.host).front(of(stated.named[0]), gpus, engines)
+        return replace(stated, setup=replace(setup, front=front))
 
     def pools(self) -> tuple[Side, Side] | None:
         """The `prefill` and `decode` pools, where an option names one."""

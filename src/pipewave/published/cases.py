@@ -9,22 +9,26 @@ from typing import Any
 
 import numpy as np
 
+from pipewave.calls.dtypes import cache_type
 from pipewave.calls.fields import Rule, check_names, of, rules
 from pipewave.errors import BadInput, MissingField
+from pipewave.models import load
 from pipewave.physics.demand import Array
 from pipewave.prediction.jsonl import check_id, json_object
+from pipewave.published.unstated import Stated
 from pipewave.simulate.disaggregated import Side, side_of
-from pipewave.simulate.setup import MOST
+from pipewave.simulate.setup import MOST, Setup
 from pipewave.simulate.speculative import NONE, Speculative
 from pipewave.simulate.speculative import of as speculative_of
-from pipewave.simulate.traffic import LONGEST, Traffic, synthetic
+from pipewave.simulate.traffic import LONGEST, Traffic, synthetic, usual_count
+from pipewave.software.front import INSIDE, Front
 
 MODES = ("serve", "estimate", "offline")
 LONGEST_LINE = 64_000_000  # characters; a list of a million arrivals fits
 DEGREE: dict[str, Any] = {"low": 1, "high": 4096}
 COUNT: dict[str, Any] = {"low": 1, "high": 10_000_000}
-TURNS = 10  # requests for each one in flight, when their number is not said
 ECHOED = frozenset({"id"})
+LONG_NAMES = {"input_len": "isl", "output_len": "osl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,37 +96,32 @@ def _ruled(rule: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A deployment under requests, as the contract names the fields; None = the engine's own default.
-
-    isl, osl: mean tokens; spread: lengths are uniform within ± this share. arrivals: rows of (seconds, prompt tokens,
-    output tokens) instead. rate: requests a second, or inf: all at once, or as many as `concurrency`. prefix_share:
-    of a prompt, found in the cache. gpus: of a replica, where tables leave open what they count twice. prefill,
-    decode: pools of a disaggregated deployment; disaggregated: it is one whose pools nothing says.
-    """
+    """A deployment under requests, as the contract names the fields; None: unsaid (`published.unstated` fills it)."""
 
     model: str = of("str")
     gpu: str = of("str")
-    engine: str = of("str", "vllm")
+    engine: str | None = of("str", None)
     version: str | None = of("str", None)
     tp: int = of("int", 1, **DEGREE)
     pp: int = of("int", 1, **DEGREE)
     ep: int = of("int", 1, **DEGREE)
     dp: int = of("int", 1, **DEGREE)
-    gpus: int | None = of("int", None, **DEGREE)
+    gpus: int | None = of("int", None, **DEGREE)  # of a replica, where tables leave open what they count twice
     mode: str = of("str", "serve", choices=MODES)
-    isl: float | None = of("float", None, low=1, high=LONGEST)
+    isl: float | None = of("float", None, low=1, high=LONGEST)  # mean tokens, as osl
     osl: float | None = of("float", None, low=1, high=LONGEST)
-    spread: float = of("float", 0.0, low=0, high=0.999)
+    spread: float = of("float", 0.0, low=0, high=0.999)  # lengths are uniform within ± this share
     concurrency: int | None = of("int", None, low=1, high=1 << 20)
     requests: int | None = of("int", None, **COUNT)
-    rate: float | None = field(default=None, metadata={"rule": _Rate()}, kw_only=True)
+    rate: float | None = field(default=None, metadata={"rule": _Rate()}, kw_only=True)  # a second; inf: all at once
+    steady: bool = of("bool", False)  # means of the middle of the run, where the load neither builds up nor drains
     max_num_seqs: int | None = of("int", None, low=1, high=MOST["max_num_seqs"])
     max_num_batched_tokens: int | None = of("int", None, low=1, high=1 << 20)
     memory_fraction: float | None = of("float", None, low=0.01, high=1)
     kv_dtype: str | None = of("str", None)
-    prefix_share: float = of("float", 0.0, low=0, high=1)
+    prefix_share: float = of("float", 0.0, low=0, high=1)  # of a prompt, found in the cache
     arrivals: tuple[tuple[float, int, int], ...] | None = _ruled(_Arrivals())
-    disaggregated: bool | None = of("bool", None)
+    disaggregated: bool | None = of("bool", None)  # prompts have engines of their own, which nothing tells
     prefill: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
     decode: Side | None = field(default=None, metadata={"rule": _Pool()}, kw_only=True)
     speculative: Speculative | None = field(default=None, metadata={"rule": _Speculative()}, kw_only=True)
@@ -135,6 +134,33 @@ class Case:
         pools = (self.disaggregated, self.prefill, self.decode)
         return (self.model, self.gpu, *split, *program, *pools)
 
+    def stated(self, front: Front | None = None) -> Stated:
+        """The deployment; `front`: another front end than the engine's own. Raises what `load` raises."""
+        setup = Setup(
+            tp=self.tp,
+            pp=self.pp,
+            ep=self.ep,
+            dp=self.dp,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_seqs=self.max_num_seqs,
+            gpu_memory_utilization=self.memory_fraction,
+            kv_dtype=cache_type(self.kv_dtype),
+            speculative=self.speculative,
+            front=front if self.mode == "serve" else INSIDE,
+        )
+        return Stated(
+            load(self.model),
+            self.gpu,
+            setup,
+            self.engine,
+            self.version,
+            self.mode,
+            frozenset() if self.kv_dtype is None else frozenset(["kv_dtype"]),
+            self.gpus,
+            (self.prefill, self.decode) if self.prefill or self.decode else None,
+            self.disaggregated,
+        )
+
     def traffic(self, seed: int = 0) -> Traffic:
         """The requests: drawn, or as listed. Raises MissingField where nothing says how many or how long they are."""
         requests = self._drawn(seed) if self.arrivals is None else _listed(self.arrivals, timed=self.mode == "serve")
@@ -146,8 +172,9 @@ class Case:
         if self.mode == "estimate":
             count, pace = int(self._said("concurrency", "requests of the batch")), {}
         else:
-            count = self.requests or TURNS * int(self._said("concurrency", "requests in flight"))
-            pace = self._pace()
+            if self.rate is None:
+                self._said("requests" if self.requests else "concurrency", "requests in flight, or give a rate")
+            count, pace = self.requests or usual_count(self.concurrency), self._pace()
         return synthetic(count, **sizes, **pace, spread=self.spread, seed=seed)
 
     def _pace(self) -> dict[str, Any]:
@@ -185,6 +212,9 @@ def parse(line: str) -> tuple[Any, Case | BadInput]:
 
 def from_dict(given: Mapping[str, Any]) -> Case:
     """A case from its decoded line; null counts as missing. Raises UnknownField, MissingField or BadInput."""
-    said = {name: value for name, value in given.items() if value is not None}
+    said = {LONG_NAMES.get(name, name): value for name, value in given.items() if value is not None}
+    for long, short in LONG_NAMES.items():
+        if given.get(long) is not None and given.get(short) is not None:
+            raise BadInput(f"{long} and {short} are one field: give one of them", field=long)
     check_names(Case, list(said), ECHOED)
     return Case(**{name: rule.check(name, said[name]) for name, rule in rules(Case).items() if name in said})

@@ -6,7 +6,7 @@ hold all requests in flight (nobody sends more than that) and one for each lies 
 engines make cheap tokens, many make fast ones. Nothing said, the middle is taken: the pool with the most tokens a
 second and GPU times tokens a second and user, prefill GPUs counted, from which one per cent of either costs one per
 cent of the other. Prefill engines are as many as keep up, and both pools no more GPUs than nearly every public launch
-(`published/pools.yaml`) has. The whole range is in the interval.
+(`pools.yaml`) has. The whole range is in the interval.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipewave.errors import BadInput, CannotShard, DoesNotFit
-from pipewave.models import ModelSpec, load
+from pipewave.gpus import GPU
+from pipewave.gpus import find as find_gpu
+from pipewave.models import ModelSpec
 from pipewave.simulate.disaggregated import Disaggregated, Side, routed
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
@@ -28,14 +30,16 @@ MOST_WORKERS = 64
 MOST_GPUS = 72  # an NVLink rack; 8 of the 501 launches of pools.yaml have more
 
 
-def matched(model: str, gpu: str, setup: Setup, gpus_given: int, traffic: Traffic) -> tuple[Disaggregated, str]:
+def matched(
+    model: ModelSpec, gpu: str | GPU, setup: Setup, gpus_given: int, traffic: Traffic
+) -> tuple[Disaggregated, str]:
     """The pools for some traffic, and a note on them. `gpus_given`: GPUs that a table gives for the deployment.
 
     Raises DoesNotFit when no size holds the model.
     """
     setup, flight = routed(setup), traffic.concurrency or len(traffic)
-    decode, side = _decode(load(model), gpu, setup, gpus_given, flight, traffic)
-    prefill, first = _prefill(load(model), gpu, setup, traffic)
+    decode, side = _decode(model, gpu, setup, gpus_given, flight, traffic)
+    prefill, first = _prefill(model, gpu, setup, traffic)
     choices = _choices(prefill, decode, flight, traffic)
     choice = min(choices, key=lambda one: one.gpus / flight * one.token_s**2)
     open_ = max(abs(math.log(one.token_s / choice.token_s)) for one in choices)
@@ -89,7 +93,7 @@ def _splits(model: ModelSpec, size: int) -> Iterator[Side]:
         yield Side(dp=size, ep=size)
 
 
-def _servers(model: ModelSpec, gpu: str, setup: Setup, size: int, longest: int) -> Iterator[tuple[Server, Side]]:
+def _servers(model: ModelSpec, gpu: str | GPU, setup: Setup, size: int, longest: int) -> Iterator[tuple[Server, Side]]:
     """Those that can be."""
     for side in _splits(model, size):
         try:
@@ -99,7 +103,7 @@ def _servers(model: ModelSpec, gpu: str, setup: Setup, size: int, longest: int) 
 
 
 def _decode(
-    model: ModelSpec, gpu: str, setup: Setup, gpus_given: int, flight: int, traffic: Traffic
+    model: ModelSpec, gpu: str | GPU, setup: Setup, gpus_given: int, flight: int, traffic: Traffic
 ) -> tuple[Server, Side]:
     """The engine that makes a token soonest, on the GPUs given or the fewest beyond them."""
     start = 1 << (gpus_given.bit_length() - 1)
@@ -107,15 +111,15 @@ def _decode(
         found = list(_servers(model, gpu, setup, size, traffic.longest))
         if found:
             return min(found, key=lambda one: _token_s(one[0], flight, traffic))
-    raise DoesNotFit(f"{model.name} fits no engine of up to {SIZES[-1]} × {gpu}", field="gpu")
+    raise DoesNotFit(f"{model.name} fits no engine of up to {SIZES[-1]} × {find_gpu(gpu).name}", field="gpu")
 
 
-def _prefill(model: ModelSpec, gpu: str, setup: Setup, traffic: Traffic) -> tuple[Server, Side]:
+def _prefill(model: ModelSpec, gpu: str | GPU, setup: Setup, traffic: Traffic) -> tuple[Server, Side]:
     """The fewest GPUs that hold the model, tensor parallel."""
     for size in SIZES:
         for server, side in _servers(model, gpu, setup, size, traffic.longest):
             return server, side
-    raise DoesNotFit(f"{model.name} fits no engine of up to {SIZES[-1]} × {gpu}", field="gpu")
+    raise DoesNotFit(f"{model.name} fits no engine of up to {SIZES[-1]} × {find_gpu(gpu).name}", field="gpu")
 
 
 def _room(server: Server, traffic: Traffic) -> int:

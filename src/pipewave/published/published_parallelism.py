@@ -10,14 +10,11 @@ both with ep = 4). A case that says `gpus` is taken by its word.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 SQUARED = ("trtllm",)  # engines whose published rows square dp
 SQUARED_TP = ("sglang",)  # and tp
 TWICE = ("vllm",)  # engines whose published rows state the group as tp, too
-
-DYNAMO = {"trtllm": re.compile(r"0\.[5-9]\.\d+(\.post\d+|-rc.*)|1\.\d+\.\d+-dev\.\d+")}
 
 
 class Degrees(NamedTuple):
@@ -47,11 +44,3 @@ def _note(written: str, group: int, literal: int) -> str:
         f"{written} read as one group of {group} GPUs, as published tables count it twice; "
         f"give gpus = {literal} to have it literally"
     )
-
-
-def is_disaggregated(engine: str, version: str | None) -> bool:
-    """Whether a version can only be Dynamo's own, as tables of its deployments write it: prefill and decode apart.
-
-    TensorRT-LLM counts 0.12 to 1.x and marks candidates `rc`; Dynamo counts 0.x with `.postN`, and candidates of it.
-    """
-    return engine in DYNAMO and bool(DYNAMO[engine].fullmatch(version or ""))

@@ -1,8 +1,7 @@
-"""How published deployments were launched where nothing says so: settings that a case leaves out."""
+"""What public launches of an engine, version and model set (`recipes.yaml`), for deployments that leave it out."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,18 +13,15 @@ from pipewave.software.engine_parts import DeploymentFacts
 from pipewave.software.engine_rules import holds
 
 FILE = Path(__file__).with_name("recipes.yaml")
-UNVERSIONED = FILE.with_name("unversioned.yaml")
-RELEASES = FILE.with_name("releases.yaml")
-DAY = re.compile(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(?!\d)")
 LONGEST = 1 << 30  # tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Settings by field name, and a note on each that is no default of the engine."""
+    """What public launches set."""
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # by field of `Setup`, and `drafts`
+    notes: Mapping[str, str] = field(default_factory=dict)  # on each
 
     def without(self, said: frozenset[str]) -> Recipe:
         """What is left when some settings were given."""
@@ -40,15 +36,14 @@ def _recipes() -> tuple[Mapping[str, Any], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What a deployment is sized for: how its requests are sent, its longest prompt, its requests at once, its longest
-    output; whether its version is given, and whether a case says that it drafts."""
+    """What a deployment is sized for."""
 
-    mode: str
-    prompt: int
-    flight: int
-    output: int = 0
+    mode: str  # serve, estimate or offline
+    prompt: int  # tokens of the longest
+    flight: int  # requests at once
+    output: int = 0  # tokens of the longest
     version_given: bool = True
-    drafting: bool = False
+    drafting: bool = False  # the deployment says that it drafts
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -81,31 +76,6 @@ def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) ->
     unless: Mapping[str, Any] | None = recipe.get("unless")
     left_out = unless is not None and holds(unless, version, setting)
     return holds(recipe.get("when", {}), version, setting) and not left_out
-
-
-def assumed_version(engine: str, model_type: str = "") -> tuple[str, str]:
-    """The version of published deployments of an engine that do not tell theirs, and a note: for a model that it does
-    not read yet the first version that does. Empty for an engine whose default version will do."""
-    found = packaged.yaml(UNVERSIONED).get(engine)
-    if found is None:
-        return "", ""
-    if first := found.get("models", {}).get(model_type):
-        return first["version"], f"{first['version']} assumed, the first that reads the model"
-    return found["version"], found["note"]
-
-
-@cache
-def releases(engine: str) -> Mapping[str, str]:
-    """The days on which an engine's versions came out, the oldest first; empty where none is known."""
-    return {version: str(day) for version, day in packaged.yaml(RELEASES).get(engine, {}).items()}
-
-
-def release_after(engine: str, version: str) -> str:
-    """The first release after the day that a nightly build's name holds, which it became; empty where it holds none or
-    no later release is known."""
-    found = DAY.search(version) if "nightly" in version else None
-    built = "-".join(found.groups()) if found else "9"
-    return next((name for name, day in releases(engine).items() if day >= built), "")
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:

@@ -182,6 +182,10 @@ class Disaggregated:
         """What serves, as answers name it; the cache is that of one decode engine."""
         return self.decode.names() | {"gpus": self.gpus}
 
+    def about(self, _traffic: Traffic) -> dict[str, Any]:
+        """What serves."""
+        return self.names()
+
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)

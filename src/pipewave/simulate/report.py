@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,16 @@ class Sla:
 
 
 ANY = Sla()
+
+
+def as_seen(record: Record, traffic: Traffic, first_tokens: int) -> Record:
+    """A run as clients see it whose server sends so many tokens of a request at once, the first one among them: the
+    first are seen when the last of them is made."""
+    if first_tokens == 1:
+        return record
+    held = np.minimum(first_tokens, traffic.output_len) - 1
+    later = record.first_s + held * (record.done_s - record.first_s) / np.maximum(traffic.output_len - 1, 1)
+    return replace(record, first_s=later)
 
 
 def summary(record: Record, traffic: Traffic, gpus: int, sla: Sla = ANY) -> dict[str, Any]:

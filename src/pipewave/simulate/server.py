@@ -112,8 +112,7 @@ class Server:
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
         """Serve `traffic`; every step takes `scale` times its predicted time."""
         record = self.record(traffic, scale=scale, keep_steps=True, most_steps=MOST_KEPT)
-        answer = {**self.names(), **self._speculation(traffic), **self._skews()}
-        answer |= summary(record, traffic, self.gpus, sla)
+        answer = self.about(traffic) | summary(record, traffic, self.gpus, sla)
         answer |= {"notes": [*self.notes, *traffic_notes(self.runner, self.kv, traffic)]}
         return Served(answer, self.memory, traffic, record)
 
@@ -126,6 +125,10 @@ class Server:
             "gpus": self.gpus,
             "kv_tokens": self.memory.kv_tokens,
         }
+
+    def about(self, traffic: Traffic) -> dict[str, Any]:
+        """What serves, tokens that a step makes where tokens are drafted, and how experts are loaded."""
+        return {**self.names(), **self._speculation(traffic), **self._skews()}
 
     @property
     def sides(self) -> tuple[Server, Server]:
@@ -170,7 +173,8 @@ class Server:
     @property
     def uncertain(self) -> Uncertainty:
         """What is open about the deployment."""
-        named, ranks = names_version(self.setup.engine), self.runner.deployment.parallel.dp > 1
+        named = names_version(self.setup.engine) and not self.setup.version_assumed
+        ranks = self.runner.deployment.parallel.dp > 1
         drafts = self.setup.speculative.spread if self.setup.speculative else 0.0
         return Uncertainty(self.spread, server_of(self.runner.engine), named, ranks, drafts=drafts)
 

@@ -20,30 +20,15 @@ MOST = {"replicas": 1 << 20, "max_num_batched_tokens": 1 << 20, "max_num_seqs": 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a model is served. `replicas` engines side by side; `prefill` and `decode` engines when disaggregated.
-
-    front: what stands between clients and engine; None: the engine's own server, `INSIDE`: nothing, it is called from
-    its own process.
-    recv_interval: decode steps between two looks at new requests. stream_interval: tokens streamed at once, the first
-    ones too; message_tokens: tokens of a request that go out in one message after its first. mixes_phases: decode
-    tokens ride along with prompts (SGLang's mixed chunks). overlaps, graph_limit, fused_norm_mib: Engine's fields of
-    those names; graph_step: sizes of decode graphs are multiples of it.
-    wait_steps, wait_share: prompts wait so many decode steps for company, or until a step holds this share
-    of its tokens (TensorRT-LLM's batch waiting). dp: ranks of attention data parallelism in an engine, each with limits
-    and cache of its own; patience: steps that they hold prompts back until all have one. speculative: how tokens are
-    drafted. exchange: how tokens reach experts of other ranks, in the engine's words; two_batch: it overlaps.
-    balance: how experts are loaded; alike: requests that are copies of one another, whose tokens choose the same
-    experts (0: none are). images: of each prompt. lora: adapters. kv_offload_gib: host memory a GPU for idle
-    blocks of prompts. prefix_cache: the engine caches prefixes of prompts (None: where it does by itself).
-    """
+    """How a model is served; None: the engine's own default."""
 
     tp: int = 1
     pp: int = 1
     ep: int = 1
     engine: str | Engine = "vllm"
-    replicas: int = 1
-    dp: int = 1
-    prefill: int = 0
+    replicas: int = 1  # engines side by side
+    dp: int = 1  # ranks of attention data parallelism in an engine, each with limits and cache of its own
+    prefill: int = 0  # engines for prompts, where they are apart from those that decode
     decode: int = 0
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
@@ -51,28 +36,29 @@ class Setup:
     kv_dtype: str | None = None
     moe_backend: str | None = None
     gemm_backend: str | None = None
-    delta_backend: str | None = None
-    exchange: str | None = None
-    two_batch: bool = False
-    balance: Balance | None = None
-    alike: int = 0
-    front: Front | None = None
-    recv_interval: int = 1
-    stream_interval: int = 1
-    mixes_phases: bool | None = None
-    message_tokens: int = 1
-    overlaps: bool | None = None
-    graph_limit: int | None = None
-    graph_step: int | None = None
-    fused_norm_mib: float | None = None
-    wait_steps: int = 0
-    wait_share: float = 0.0
-    patience: int = 0
-    speculative: Speculative | None = None
-    images: int = 0
+    delta_backend: str | None = None  # of scans of delta nets
+    exchange: str | None = None  # how tokens reach experts of other ranks, in the engine's words
+    two_batch: bool = False  # that exchange overlaps with kernels
+    balance: Balance | None = None  # how experts are loaded
+    alike: int = 0  # requests that are copies of one another, whose tokens choose the same experts
+    front: Front | None = None  # between clients and engine; None: its own server, `INSIDE`: nothing
+    recv_interval: int = 1  # decode steps between two looks at new requests
+    stream_interval: int = 1  # tokens streamed at once, the first ones too
+    mixes_phases: bool | None = None  # decode tokens ride along with prompts (SGLang's mixed chunks)
+    message_tokens: int = 1  # tokens of a request that go out in one message after its first
+    overlaps: bool | None = None  # the host schedules a step while the one before it runs
+    graph_limit: int | None = None  # largest captured batch size; 0: no CUDA graphs
+    graph_step: int | None = None  # sizes of decode graphs are multiples of it
+    fused_norm_mib: float | None = None  # largest hidden states all-reduced by the kernel that norms them
+    wait_steps: int = 0  # prompts wait so many decode steps for company (TensorRT-LLM's batch waiting),
+    wait_share: float = 0.0  # or until a step holds this share of its tokens
+    patience: int = 0  # steps that data-parallel ranks hold prompts back until all have one
+    speculative: Speculative | None = None  # how tokens are drafted
+    images: int = 0  # of each prompt
     lora: Lora | None = None
-    kv_offload_gib: float = 0.0
-    prefix_cache: bool | None = None
+    kv_offload_gib: float = 0.0  # host memory a GPU for idle blocks of prompts
+    prefix_cache: bool | None = None  # prefixes of prompts are cached
+    version_assumed: bool = False  # nobody named the engine's version
 
     def __post_init__(self) -> None:
         for name, most in MOST.items():

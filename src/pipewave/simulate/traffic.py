@@ -18,7 +18,8 @@ from pipewave.physics.demand import Array
 Ints = NDArray[np.int64]
 MOST = 300_000  # requests of a run; the largest published ones have 161,300
 BLOCK = 512  # tokens of a hashed block in Mooncake's traces
-LONGEST = 1 << 24
+LONGEST = 1 << 24  # tokens of a prompt or an output
+TURNS, REQUESTS = 10, 1000
 
 # What traces in the wild call their columns: Azure/Splitwise, Vidur, Mooncake, SGLang, BurstGPT, ShareGPT dumps.
 HASHES = "hash_ids"
@@ -77,6 +78,14 @@ class Traffic:
     def __len__(self) -> int:
         return len(self.arrival_s)
 
+    def __str__(self) -> str:
+        """How many requests, how they come, and how long they are."""
+        span = float(self.arrival_s[-1] - self.arrival_s[0])
+        pace = f"over {span:,.4g} s: {(len(self) - 1) / span:,.4g} a second" if span > 0 else "at once"
+        pace = f"{self.concurrency:,} in flight" if self.concurrency else pace
+        mean = f"{self.input_len.mean():,.4g} + {self.output_len.mean():,.4g} tokens on average"
+        return f"{len(self):,} request{'s'[: len(self) != 1]}, {pace}, {mean}"
+
     def first(self, count: int) -> Traffic:
         """The first so many of them."""
         return replace(
@@ -119,6 +128,12 @@ def lengths(mean: int, count: int, spread: float, rng: np.random.Generator) -> I
         raise BadInput(f"spread = {spread}: must be at least 0 and below 1", field="spread")
     low, high = max(int(mean * (1 - spread)), 1), int(mean * (1 + spread))
     return rng.integers(low, high + 1, count)
+
+
+def usual_count(concurrency: int | None) -> int:
+    """Requests of a run where nothing says how many: ten for each one in flight, or a thousand that come on their
+    own."""
+    return REQUESTS if concurrency is None else TURNS * concurrency
 
 
 def synthetic(

@@ -22,7 +22,8 @@ from pipewave.files import packaged
 from pipewave.models import ModelSpec, load
 from pipewave.models.expert_parallel import Balance
 from pipewave.models.quantization_config import ONLINE
-from pipewave.simulate.server_options import DEGREES, IMAGE, NAMES, PROGRAMS, SWITCHES, UNMODELLED
+from pipewave.published.server_options import DEGREES, IMAGE, NAMES, PROGRAMS, SWITCHES, UNMODELLED
+from pipewave.published.unstated import Stated
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
@@ -33,15 +34,19 @@ FLAGS = Path(__file__).parent.parent / "software" / "flags"
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
-    """What a command line deploys: the engine, the model by name and as it is served, the set-up, and what was left
-    out."""
+class Pasted:
+    """What a command line deploys."""
 
     engine: str
-    model: str
-    spec: ModelSpec
+    model: str  # by name
+    spec: ModelSpec  # as it is served
     setup: Setup
-    notes: tuple[str, ...] = ()
+    version: str | None = None  # where the line or its image names one
+    notes: tuple[str, ...] = ()  # on what was left out
+
+    def stated(self, spec: ModelSpec, gpu: str) -> Stated:
+        """The deployment of `spec` on a GPU; what the line leaves out is the engine's default."""
+        return Stated(spec, gpu, self.setup, self.engine, self.version, complete=True)
 
 
 @dataclass(slots=True)
@@ -53,7 +58,7 @@ class Words:
     other: list[str] = field(default_factory=list)
 
 
-def read(command: str, version: str | None = None) -> Deployed:
+def read(command: str, version: str | None = None) -> Pasted:
     """The deployment of a command line, as pasted. Raises BadInput or MissingField, and what `load` raises."""
     words = split(command)
     engine, rest, tag = _engine(words)
@@ -67,7 +72,7 @@ def read(command: str, version: str | None = None) -> Deployed:
     name = f"{engine}:{version}" if version else engine
     setup = Setup(engine=name, **_parallel(engine, taken.said, spec), **_limits(taken.said))
     left_out = (f"{option}: not modelled; answered as without it" for option in taken.other if option in UNMODELLED)
-    return Deployed(engine, model, spec, setup, (*loaded, *left_out))
+    return Pasted(engine, model, spec, setup, version, (*loaded, *left_out))
 
 
 def split(command: str) -> list[str]:

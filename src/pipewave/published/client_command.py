@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from pipewave.calls.fields import Rule
 from pipewave.errors import BadInput
+from pipewave.published.server_command import Words, options, split
 from pipewave.simulate import datasets
 from pipewave.simulate.report import Sla
-from pipewave.simulate.server_command import Words, options, split
 from pipewave.simulate.traffic import LONGEST, Traffic, synthetic
 
 NAMES: Mapping[str, str] = {

@@ -1,0 +1,143 @@
+"""What a deployment leaves unsaid, filled by one rule whoever asks: `Stated` becomes a `Setup` and notes.
+
+A setting that nobody stated is the one that public launches of this engine, version and model set (`recipes.yaml`), and
+where they set none the engine's own default; an engine without a version is answered as the version that public runs
+without one had. Each is noted. A pasted command line says all: what it leaves out is the engine's default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from pipewave.errors import CannotShard, MissingField
+from pipewave.gpus import GPU
+from pipewave.gpus import find as find_gpu
+from pipewave.models import ModelSpec
+from pipewave.models.kernels import Deployment
+from pipewave.models.shard import ALONE, Parallel
+from pipewave.published.published_parallelism import read
+from pipewave.published.recipes import Recipe, Requests, find
+from pipewave.published.versions import Version, is_disaggregated, newest, version_of
+from pipewave.simulate.disaggregated import Side
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.speculative import NONE, Speculative
+from pipewave.simulate.speculative import of as speculative_of
+from pipewave.simulate.traffic import Traffic
+from pipewave.software.engine import parts
+from pipewave.step import find_engine
+from pipewave.step.setting import setting_of
+
+METHOD = "speculative"  # of a recipe: what drafts; the launch of pools says it for them
+DRAFTS = "drafts"  # of a recipe: tokens that MTP heads draft where a deployment names the method alone
+DEFAULT_ENGINE = "vllm"  # at its newest version, where no engine is named
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A deployment as somebody states it."""
+
+    model: ModelSpec
+    gpu: str | GPU
+    setup: Setup  # what has its default here is unsaid, but for the fields in `said`; engine and version stand apart
+    engine: str | None = None  # by name, or with its version: vllm:0.22.1
+    version: str | None = None  # in any words
+    mode: str = "serve"  # serve, estimate or offline
+    said: frozenset[str] = frozenset()  # fields of `setup` that were stated to be as they are by default
+    gpus: int | None = None  # of a replica, where tables leave open what they count twice
+    pools: tuple[Side | None, Side | None] | None = None  # prefill and decode engines
+    disaggregated: bool | None = None  # it has such pools, whether or not they are stated (None: as its version tells)
+    complete: bool = False  # nothing but the version is unsaid
+
+    @property
+    def named(self) -> tuple[str, str | None]:
+        """Engine and version; the newest version where no engine is named at all."""
+        if self.engine is None:
+            return DEFAULT_ENGINE, self.version or newest(DEFAULT_ENGINE)
+        name, version = parts(self.engine)
+        return name, self.version or version or None
+
+    @property
+    def apart(self) -> bool:
+        """Whether prompts have engines of their own."""
+        return bool(self.pools or self.setup.decode or self.guessed_pools)
+
+    @property
+    def guessed_pools(self) -> bool:
+        """Whether they have, and nothing says which."""
+        if self.pools or self.setup.decode:
+            return False
+        return is_disaggregated(*self.named) if self.disaggregated is None else self.disaggregated
+
+    def sides(self) -> tuple[Side, Side] | None:
+        """Both stated pools. Raises MissingField where one is missing."""
+        prefill, decode = self.pools or (None, None)
+        if prefill and decode:
+            return prefill, decode
+        if prefill or decode:
+            missing = "decode" if prefill else "prefill"
+            raise MissingField("disaggregation needs both pools, prefill and decode", field=missing)
+        return None
+
+
+class Filled(NamedTuple):
+    """A deployment with nothing unsaid."""
+
+    setup: Setup
+    notes: tuple[str, ...]
+
+
+def fill(stated: Stated, traffic: Traffic) -> Filled:
+    """What is stated, and what public launches set for such requests where nothing is."""
+    name, named = stated.named
+    version = version_of(name, named, stated.model.model_type, served=stated.mode == "serve")
+    said = stated.setup
+    literal = said.tp * said.dp if stated.complete else stated.gpus
+    degrees = read(name, said.tp, said.ep, said.dp, literal)
+    engine = f"{name}:{version.number}"
+    setup = replace(said, tp=degrees.tp, ep=degrees.ep, dp=degrees.dp, engine=engine, version_assumed=not version.given)
+    recipe = Recipe() if stated.complete else _recipe(stated, setup, version, traffic)
+    chosen = {name: value for name, value in recipe.settings.items() if name not in (DRAFTS, METHOD)}
+    how = _drafting(stated, recipe)
+    if how and not stated.complete:
+        chosen[METHOD] = how.drafting(recipe.settings[DRAFTS]) if DRAFTS in recipe.settings else how
+        if setup.max_num_seqs is None:  # launches that draft raise an engine's limit for it
+            chosen = {"max_num_seqs": find_engine(engine).scheduler.max_requests} | chosen
+    elif setup.speculative == NONE:
+        chosen[METHOD] = None
+    notes = [degrees.note] if degrees.note else []
+    return Filled(replace(setup, **chosen), (*notes, *dict.fromkeys(recipe.notes.values()), *version.notes))
+
+
+def _recipe(stated: Stated, setup: Setup, version: Version, traffic: Traffic) -> Recipe:
+    """What public launches set of what is unsaid."""
+    pools = stated.sides()
+    setup = pools[1].of(setup) if pools else setup
+    engine = find_engine(setup.engine)
+    try:
+        parallel = Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
+    except CannotShard:
+        parallel = ALONE
+    facts = setting_of(Deployment(stated.model, parallel), find_gpu(stated.gpu))
+    flight = traffic.concurrency or engine.scheduler.max_requests
+    longest = int(traffic.input_len.max()), flight, int(traffic.output_len.max())
+    drafting = stated.setup.speculative not in (None, NONE)
+    requests = Requests(stated.mode, *longest, version_given=version.given, drafting=drafting)
+    found = find(engine.name, engine.version, facts, requests)
+    found = found.without(_said(stated) | ({METHOD} if stated.apart else frozenset()))
+    drafts = _drafting(stated, found)
+    how = drafts.by(stated.model) if drafts else None
+    return found if how and how.method == "mtp" and how.rates else found.without(frozenset([DRAFTS]))
+
+
+def _said(stated: Stated) -> frozenset[str]:
+    """Fields of the set-up that somebody stated."""
+    usual = Setup()
+    return stated.said | {f.name for f in fields(Setup) if getattr(stated.setup, f.name) != getattr(usual, f.name)}
+
+
+def _drafting(stated: Stated, recipe: Recipe) -> Speculative | None:
+    """How tokens are drafted: as stated, else as launches of the version do."""
+    said: Any = stated.setup.speculative
+    usual = speculative_of(recipe.settings[METHOD]) if METHOD in recipe.settings else None
+    return None if said == NONE else said or usual
