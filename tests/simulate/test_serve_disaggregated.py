@@ -199,7 +199,7 @@ def test_pools_that_nothing_says_are_matched() -> None:
 def test_matched_pools_are_the_middle_of_a_range_that_the_interval_holds() -> None:
     """As many decode engines as make most of tokens a GPU × tokens a user, of all that hold the requests."""
     model, traffic = "Llama-3.1-70B", synthetic(256, input_len=4000, output_len=500, concurrency=256)
-    pools, _ = matched(model, "H100", Setup(), 4, traffic)
+    pools, _ = matched(load(model), "H100", Setup(), 4, traffic)
     assert pools.decode.runner.deployment.parallel.world == 4
     choices = _choices(pools.prefill, pools.decode, 256, traffic)
     own = next(one for one in choices if one.workers == pools.workers)
@@ -240,7 +240,7 @@ def test_sides_as_words() -> None:
 
 def test_pools_are_launched_as_engines_of_their_split_are() -> None:
     """A recipe for several tensor ranks holds for a decode pool of as many, though the case names no tp of its own."""
-    case = {"model": MODEL, "gpu": "B200", "isl": 512, "osl": 64, "concurrency": 2, "requests": 4}
+    case = {"model": MODEL, "gpu": "B200", "engine": "vllm", "isl": 512, "osl": 64, "concurrency": 2, "requests": 4}
     split = {"tp": 2}
     pools = answer(from_dict(case | {"prefill": split, "decode": split}))
     alone = answer(from_dict(case | split))

@@ -190,7 +190,7 @@ def test_tokens_streamed_together_come_later_and_end_when_they_did(together: int
 
 
 def test_a_version_that_is_not_given_is_that_of_the_runs_that_kept_none() -> None:
-    case = {"model": "Llama-3.1-70B", "gpu": "H100", "tp": 4, "isl": 500, "osl": 20, "concurrency": 4}
+    case = {"model": "Llama-3.1-70B", "gpu": "H100", "engine": "vllm", "tp": 4, "isl": 500, "osl": 20, "concurrency": 4}
     assumed, given = (answer(from_dict(case | more)) for more in ({}, {"version": "0.11.0"}))
     assert any("version not given: 0.11.0" in note for note in assumed["notes"])
     assert assumed["ttft_ms_high"] / assumed["ttft_ms"] > given["ttft_ms_high"] / given["ttft_ms"]

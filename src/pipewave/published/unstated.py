@@ -2,7 +2,8 @@
 
 A setting that nobody stated is the one that public launches of this engine, version and model set (`recipes.yaml`), and
 where they set none the engine's own default; an engine without a version is answered as the version that public runs
-without one had. Each is noted. A pasted command line says all: what it leaves out is the engine's default.
+without one had. Each is noted. A pasted command line says all: what it leaves out is the default of the engine, at its newest
+version where it names none.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Stated:
     gpus: int | None = None  # of a replica, where tables leave open what they count twice
     pools: tuple[Side | None, Side | None] | None = None  # prefill and decode engines
     disaggregated: bool | None = None  # it has such pools, whether or not they are stated (None: as its version tells)
-    complete: bool = False  # nothing but the version is unsaid
+    complete: bool = False  # a command line as pasted: nothing is unsaid
 
     @property
     def named(self) -> tuple[str, str | None]:
@@ -55,7 +56,8 @@ class Stated:
         if self.engine is None:
             return DEFAULT_ENGINE, self.version or newest(DEFAULT_ENGINE)
         name, version = parts(self.engine)
-        return name, self.version or version or None
+        known = newest(name) if self.complete else None
+        return name, self.version or version or known
 
     @property
     def apart(self) -> bool:
