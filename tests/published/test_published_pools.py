@@ -14,7 +14,7 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
-from pipewave.published.published_pools import Wanted, _decode, _launches, _prefill, _fabric, _weights, near, send_ms
+from pipewave.published.published_pools import Wanted, _decode, _fabric, _launches, _prefill, _weights, near, send_ms
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.software.engine_parts import DeploymentFacts
@@ -141,12 +141,12 @@ def test_one_graph_of_a_size_makes_decode_steps_alike() -> None:
         for graphs in ({}, {"graph_limit": 768, "graph_step": 768})
     )
     few, many = [(4, 4 * 1000, ())] * 16, [(256, 256 * 1000, ())] * 16
-    assert alike.table.together(few) > 1.3 * plain.table.together(few)
-    assert plain.table.together(many) - plain.table.together(few) > alike.table.together(many) - alike.table.together(
-        few
-    )
+    assert alike.table.group_seconds(few) > 1.3 * plain.table.group_seconds(few)
+    assert plain.table.group_seconds(many) - plain.table.group_seconds(few) > alike.table.group_seconds(
+        many
+    ) - alike.table.group_seconds(few)
     padded = alike.table.engine.what_if(masks_padding=False)
-    assert alike.table.under(padded).together(few) > 1.2 * alike.table.together(few)
+    assert alike.table.under(padded).group_seconds(few) > 1.2 * alike.table.group_seconds(few)
 
 
 def test_runs_that_kept_no_version_were_launched_as_at_their_time() -> None:

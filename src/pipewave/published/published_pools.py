@@ -217,7 +217,7 @@ def handoff_delay_share(engine: str, exchange: str = "") -> float:
 
 
 # What launches of whole engines set, and those of pools do not: tokens held back, prompts that wait for company.
-BARE: dict[str, Any] = {"stream_interval": 1, "recv_interval": 1, "patience": 0, "wait_steps": 0}
+BARE: dict[str, Any] = {"stream_interval": 1, "recv_interval": 1, "prefill_wait_steps": 0, "wait_steps": 0}
 TRIED = 8  # launches, from the nearest on, until one holds the model
 
 

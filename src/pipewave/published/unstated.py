@@ -2,8 +2,8 @@
 
 A setting that nobody stated is the one that public launches of this engine, version and model set (`recipes.yaml`), and
 where they set none the engine's own default; an engine without a version is answered as the version that public runs
-without one had. Each is noted. A pasted command line says all: what it leaves out is the default of the engine, at its newest
-version where it names none.
+without one had. Each is noted. A pasted command line says all: what it leaves out is the engine's default, and its
+newest version where it names none.
 """
 
 from __future__ import annotations

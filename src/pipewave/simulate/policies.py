@@ -167,6 +167,6 @@ def policy_of(engine: Engine, setup: Setup, kv: KvBudget, *, max_batched_tokens:
         reserve = (rule.output_reserve, rule.output_reserve_least)
         return SglangPolicy(**shared, max_prefill_tokens=prompts, output_reserve=reserve)
     if engine.name == "trtllm":
-        shared |= {"wait_steps": setup.wait_steps, "prefill_wait_steps": setup.patience}
+        shared |= {"wait_steps": setup.wait_steps, "prefill_wait_steps": setup.prefill_wait_steps}
         return TrtllmPolicy(**shared, wait_share=setup.wait_share)
     return VllmPolicy(**shared)

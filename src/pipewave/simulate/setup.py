@@ -52,7 +52,7 @@ class Setup:
     fused_norm_mib: float | None = None  # largest hidden states all-reduced by the kernel that norms them
     wait_steps: int = 0  # prompts wait so many decode steps for company (TensorRT-LLM's batch waiting),
     wait_share: float = 0.0  # or until a step holds this share of its tokens
-    patience: int = 0  # steps that data-parallel ranks hold prompts back until all have one
+    prefill_wait_steps: int = 0  # steps that data-parallel ranks hold prompts back until all have one
     speculative: Speculative | None = None  # how tokens are drafted
     images: int = 0  # of each prompt
     lora: Lora | None = None
