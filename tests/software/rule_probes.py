@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -287,19 +287,28 @@ def answerable(family: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
     return out
 
 
-def answers(family: str) -> Iterator[list[float]]:
-    """Answers of one GPU and protocol after the other."""
+Question = Callable[[], list[float]]
+
+
+@cache
+def questions(family: str) -> list[Question]:
+    """What is asked together, of one GPU and protocol each; every one gives its answers anew."""
     if family == "changed":
-        yield [*_chosen()]
-        return
-    if family == "steps":  # latent attention: no shipped GPU has cold rows of it
-        yield [write_back_s(0.5, 1e9, kernels.family_of("mla"), find("H200"), SCALAR)]
+        return [lambda: [*_chosen()]]
+    asked: list[Question] = []
+    if family == "steps":
         ours = "vllm_triton_attn"  # that a framework calls it, no shipped row says
-        yield [write_back_s(0.5, 1e9, kernels.family_of("attention"), find("H100"), SCALAR, ours)]
-        yield [write_back_s(0.5, 1e9, kernels.family_of("gemm"), find("MI300X"), SCALAR)]  # probes are NVIDIA's
-    for (gpu, protocol), cases in answerable(family).items():
-        found = predict_list(list(map(from_dict, cases)), gpu_of(gpu), protocol)
-        yield [*found.latency_us.tolist(), *found.low_us.tolist(), *found.ceiling_us.tolist()]
+        asked = [
+            lambda: [write_back_s(0.5, 1e9, kernels.family_of("mla"), find("H200"), SCALAR)],  # no GPU has cold rows
+            lambda: [write_back_s(0.5, 1e9, kernels.family_of("attention"), find("H100"), SCALAR, ours)],
+            lambda: [write_back_s(0.5, 1e9, kernels.family_of("gemm"), find("MI300X"), SCALAR)],  # probes are NVIDIA's
+        ]
+    return asked + [partial(_answers, gpu, protocol, cases) for (gpu, protocol), cases in answerable(family).items()]
+
+
+def _answers(gpu: str, protocol: str, cases: list[dict[str, Any]]) -> list[float]:
+    found = predict_list(list(map(from_dict, cases)), gpu_of(gpu), protocol)
+    return [*found.latency_us.tolist(), *found.low_us.tolist(), *found.ceiling_us.tolist()]
 
 
 def _chosen() -> Iterator[float]:
