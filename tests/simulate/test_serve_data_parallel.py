@@ -32,6 +32,7 @@ from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.step import Runner, find_engine
 
 MODEL, WIDE = load("DeepSeek-V3"), Parallel(tp=1, ep=8, dp=8)
+SENDING = find_engine("vllm").what_if(exchange="deepep_ll_narrow")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_experts_meet_the_tokens_of_all_ranks() -> None:
     assert calls["moe_dispatch"].bytes == 16 * 8 * MODEL.hidden * 2  # type: ignore[attr-defined]
     assert {"moe_dispatch", "moe_combine"} <= set(calls)
     assert not {"ffn_all_reduce", "attention_all_reduce"} & set(calls)
-    sent = Deployment(MODEL, WIDE, exchange="deepep_ll_narrow").kernels(Batch.of([1] * 16, [512] * 16))
+    sent = Deployment(MODEL, WIDE, engine=SENDING).kernels(Batch.of([1] * 16, [512] * 16))
     calls = {use.name: use.call for use in sent}
     assert (calls["moe_dispatch"].tokens, calls["moe_dispatch"].dtype) == (16, "fp8_block")  # type: ignore[attr-defined]
     assert {use.name for use in sent if is_shared(use)} >= {"fused_moe", "moe_dispatch", "moe_combine"}

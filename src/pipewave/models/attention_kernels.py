@@ -222,7 +222,7 @@ def _head_norms(stage: Stage, spec: Gqa, heads: int, kv_heads: int) -> Iterator[
     if by_head and stage.compiled:
         sums = stage.rows * (heads + kv_heads)
         yield stage.streaming("qk_norm", sums * spec.head_dim * ACT, sums * 4)
-    elif by_head and stage.one_head_norm:
+    elif by_head and stage.choice.one_head_norm:
         yield stage.norm("qk_norm", spec.head_dim, stage.rows * (heads + kv_heads))
     elif by_head:
         yield stage.norm("q_norm", spec.head_dim, stage.rows * heads)
@@ -247,7 +247,7 @@ def _gqa_lengths(stage: Stage, spec: Gqa) -> Iterator[Use]:
         return
     parts = (
         (prompts, decodes)
-        if stage.separate_attention
+        if stage.choice.separate_attention
         else (list(zip(stage.batch.q_lens, stage.batch.kv_lens, strict=True)),)
     )
     for part in parts:
@@ -321,7 +321,7 @@ def _mla_before(stage: Stage, spec: Mla) -> Iterator[Use]:
 
 def _mla_lengths(stage: Stage, spec: Mla) -> Iterator[Use]:
     prompts, decodes = stage.phases()
-    if 0 < sum(kv - q for q, kv in prompts) < stage.expands_from:
+    if 0 < sum(kv - q for q, kv in prompts) < stage.choice.expands_from:
         yield from _absorbed(stage, spec, prompts)
     elif prompts:  # K and V of every visible token are expanded from the latent, then ordinary attention
         yield stage.linear(spec.expand, sum(kv for _, kv in prompts))

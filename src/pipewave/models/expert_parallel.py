@@ -246,7 +246,7 @@ def _way(stage: Stage) -> tuple[str, bool]:
 
 def _among(stage: Stage) -> dict[str, int]:
     group = stage.parallel.group
-    return {"world": group, "nodes": stage.group_nodes}
+    return {"world": group, "nodes": stage.layout.group_nodes}
 
 
 def _size(stage: Stage, spec: Moe, width: float) -> int:
@@ -268,5 +268,5 @@ def _sent(stage: Stage, spec: Moe, backend: str, direction: str, *, narrow: bool
 
 def _hosts(stage: Stage, backend: str) -> int:
     """Hosts that the ranks lie on; one where NVLink joins them all, which is the only place for writes over it."""
-    apart = stage.parallel.ep % stage.group_nodes == 0 and not backend.startswith(NVLINK)
-    return stage.group_nodes if apart else 1
+    apart = stage.parallel.ep % stage.layout.group_nodes == 0 and not backend.startswith(NVLINK)
+    return stage.layout.group_nodes if apart else 1

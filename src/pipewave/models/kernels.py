@@ -11,44 +11,19 @@ from pipewave.errors import BadInput
 from pipewave.models.attention_kernels import after, before, lengths
 from pipewave.models.expert_parallel import combine, dispatch
 from pipewave.models.lora_and_drafts import Lora, beside
-from pipewave.models.shard import ALONE, Parallel, padded_vocab, state_bytes
-from pipewave.models.spec import Bypass, Ffn, Layer, Mlp, ModelSpec, Moe
-from pipewave.models.stage import ACT, Batch, Stage, Use
+from pipewave.models.shard import padded_vocab
+from pipewave.models.spec import Bypass, Ffn, Layer, Mlp, Moe
+from pipewave.models.stage import ACT, Batch, Layout, Stage, Use
 from pipewave.models.vision import Tower
 
 __all__ = ["ACT", "Batch", "Deployment", "Use", "merge"]
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
-    """What turns a model into kernels besides the batch: the split, the cache's type and its page size.
+class Deployment(Layout):
+    """A layout that lists the kernels it runs for a batch, those of its adapters included."""
 
-    `nodes`: hosts one tensor group spans; `group_nodes`: hosts that all data-parallel ranks span, among which
-    `exchange` brings tokens to experts. `compiled`: a compiler fuses the norms of heads with RoPE and generates what
-    streams activations. `separate_attention`: attention runs prompts and decodes of one step as two kernels.
-    `one_head_norm`: one kernel norms the heads of queries and keys. `state_width`: bytes that the engine stores an
-    element of a recurrent state in (0: as the model says). `expands_from`: cached tokens before a step's prompts from
-    which latent attention expands their keys and values (0: however few); below, these prompts attend in latent space.
-    """
-
-    model: ModelSpec
-    parallel: Parallel = ALONE
-    kv_dtype: str | None = None
-    page_size: int | None = None
-    nodes: int = 1
-    group_nodes: int = 1
-    compiled: bool = False
-    separate_attention: bool = False
-    exchange: str = ""
-    one_head_norm: bool = False
     lora: Lora | None = None
-    state_width: int = 0
-    expands_from: int = 0
-
-    @property
-    def state_bytes(self) -> float:
-        """Bytes of the recurrent states of one sequence on the fullest rank."""
-        return state_bytes(self.model, self.parallel, self.state_width)
 
     def kernels(self, batch: Batch, stage: int = 0) -> list[Use]:
         """Every kernel one rank of pipeline stage `stage` launches for a batch, in order, equal layers counted once."""
@@ -78,9 +53,7 @@ class Deployment:
 
     def stage(self, batch: Batch) -> Stage:
         """One rank's view of a batch."""
-        kv_dtype = self.kv_dtype or self.model.kv_dtype
-        layout = (self.page_size, self.nodes, self.compiled, self.separate_attention, self.group_nodes, self.exchange)
-        return Stage(self.model, self.parallel, batch, kv_dtype, *layout, self.one_head_norm, self.expands_from)
+        return Stage(self, batch)
 
     def _grouped(self, stage: int) -> list[tuple[Layer, int]]:
         return self.model.grouped(*self.parallel.stages(len(self.model.layers))[stage])
@@ -166,7 +139,7 @@ def _head(stage: Stage) -> Iterator[Use]:
     yield stage.linear(replace(model.lm_head, out=vocab), count)
     logits = count * vocab * ACT
     if stage.tp > 1:
-        yield Use("logits_all_gather", all_gather(logits, stage.tp, nodes=stage.nodes, dtype=stage.dtype))
+        yield Use("logits_all_gather", all_gather(logits, stage.tp, nodes=stage.layout.nodes, dtype=stage.dtype))
     if model.logit_softcap:
         yield stage.streaming("softcap", logits, logits)
     yield stage.streaming("logits_to_float", logits, 2 * logits)
@@ -179,7 +152,7 @@ def _handover(stage: Stage) -> Iterator[Use]:
     size = streams * stage.rows * stage.model.hidden * ACT
     yield Use("stage_send_recv", send_recv(max(size // stage.tp, 1), dtype=stage.dtype))
     if stage.tp > 1:
-        yield Use("stage_all_gather", all_gather(size, stage.tp, nodes=stage.nodes, dtype=stage.dtype))
+        yield Use("stage_all_gather", all_gather(size, stage.tp, nodes=stage.layout.nodes, dtype=stage.dtype))
 
 
 def merge(uses: Iterable[Use]) -> list[Use]:
@@ -292,4 +265,4 @@ def _tower_layer(stage: Stage, tower: Tower, images: int, tp: int) -> Iterator[U
 
 def _tower_reduce(stage: Stage, size: int, tp: int) -> Iterator[Use]:
     if tp > 1:
-        yield Use("tower_all_reduce", all_reduce(size, tp, nodes=stage.nodes, dtype=stage.dtype))
+        yield Use("tower_all_reduce", all_reduce(size, tp, nodes=stage.layout.nodes, dtype=stage.dtype))

@@ -1,4 +1,4 @@
-"""What the kernels of a stage have in common: the batch, the split, and how a part names its calls."""
+"""What the kernels of a pipeline stage have in common: layout, batch, and how a part of a layer names its calls."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from pipewave.calls.families import Call, Elementwise, Gemm, RmsNorm, all_reduce
 from pipewave.errors import BadInput
 from pipewave.kernels.streaming.stream import GENERATED
 from pipewave.models.precision import Linear
-from pipewave.models.shard import Parallel
+from pipewave.models.shard import ALONE, Parallel, state_bytes
 from pipewave.models.spec import ModelSpec
+from pipewave.software.engine import Engine
+from pipewave.software.engine_parts import KernelChoice
 
 ACT = int(ACTIVATION_BYTES)  # bytes of one 16-bit activation
-COMPILED = (
-    "embedding",
-    "rope",
-    "qk_norm",
-    "activation",
-    "shared_add",
-    "delta_unpack",
-)  # streaming kernels that a compiler generates
+NO_CHOICE = KernelChoice()
+# Streaming kernels that a compiler generates.
+COMPILED = ("embedding", "rope", "qk_norm", "activation", "shared_add", "delta_unpack")
 Pairs = list[tuple[int, int]]  # (new tokens, tokens in all) of each request
 
 
@@ -78,21 +75,75 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """A model on its GPUs: how it is split, and the engine whose choices decide which kernels it runs."""
+
+    model: ModelSpec
+    parallel: Parallel = ALONE
+    kv_dtype: str | None = None  # of the KV cache; None: the model's
+    page_size: int | None = None  # tokens of a KV page; None: the engine's
+    nodes: int = 1  # hosts that one tensor group spans
+    group_nodes: int = 1  # hosts that all data-parallel ranks span
+    engine: Engine | None = None  # None: nothing is fused or compiled
+
+    @property
+    def choice(self) -> KernelChoice:
+        """Which kernels the engine runs and fuses."""
+        return self.engine.kernels if self.engine else NO_CHOICE
+
+    @property
+    def state_width(self) -> int:
+        """Bytes that the engine stores an element of a recurrent state in; 0: as the model says."""
+        return self.engine.memory.states.element_bytes if self.engine else 0
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of the recurrent states of one sequence on the fullest rank."""
+        return state_bytes(self.model, self.parallel, self.state_width)
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """One rank's view of a batch in a pipeline stage; `rows` is the token count of all dense kernels."""
 
-    model: ModelSpec
-    parallel: Parallel
+    layout: Layout
     batch: Batch
-    kv_dtype: str | None
-    page_size: int | None
-    nodes: int
-    compiled: bool
-    separate_attention: bool
-    group_nodes: int = 1
-    exchange: str = ""
-    one_head_norm: bool = False
-    expands_from: int = 0
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model."""
+        return self.layout.model
+
+    @property
+    def parallel(self) -> Parallel:
+        """How it is split."""
+        return self.layout.parallel
+
+    @property
+    def choice(self) -> KernelChoice:
+        """Which kernels the engine runs and fuses."""
+        return self.layout.choice
+
+    @property
+    def kv_dtype(self) -> str | None:
+        """Type of the KV cache, None for that of activations."""
+        return self.layout.kv_dtype or self.layout.model.kv_dtype
+
+    @property
+    def page_size(self) -> int | None:
+        """Tokens of a KV page, None where the cache is contiguous."""
+        engine = self.layout.engine
+        return self.layout.page_size or (engine.memory.page_size if engine else None)
+
+    @property
+    def exchange(self) -> str:
+        """How tokens reach the experts of other data-parallel ranks; empty: gathered."""
+        return self.layout.engine.expert_parallel.exchange if self.layout.engine else ""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a compiler fuses the norms of heads with RoPE and generates what streams activations."""
+        return self.layout.engine is not None and self.layout.engine.graphs.compiled
 
     @property
     def rows(self) -> int:
@@ -151,4 +202,4 @@ class Stage:
     def reduce(self, name: str, size: int = 0) -> list[Use]:
         """All-reduce over the tensor group, of the hidden states or of `size` bytes."""
         size = size or self.rows * self.model.hidden * ACT
-        return [Use(name, all_reduce(size, self.tp, nodes=self.nodes, dtype=self.dtype))] if self.tp > 1 else []
+        return [Use(name, all_reduce(size, self.tp, nodes=self.layout.nodes, dtype=self.dtype))] if self.tp > 1 else []

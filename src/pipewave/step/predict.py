@@ -64,23 +64,17 @@ class Runner:
 
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
-        """Resolve the engine's rules here; set page size and fusions from it, and the hosts a tensor group spans from
-        the GPU."""
+        """Resolve the engine's rules here, and the hosts a tensor group spans from the GPU."""
         engine = engine.on(setting_of(deployment, gpu))
         engine.check_vendor()
         engine.check_backend()
         split = deployment.parallel
         set_up = replace(
             deployment,
-            page_size=engine.memory.page_size,
+            engine=engine,
+            page_size=None,
             nodes=_hosts(split.tp, gpu),
             group_nodes=_hosts(split.group, gpu),
-            compiled=engine.graphs.compiled,
-            separate_attention=engine.kernels.separate_attention,
-            one_head_norm=engine.kernels.one_head_norm,
-            expands_from=engine.kernels.expands_from,
-            exchange=engine.expert_parallel.exchange,
-            state_width=engine.memory.states.element_bytes,
         )
         return cls(set_up, gpu, engine)
 
