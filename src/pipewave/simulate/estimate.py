@@ -228,8 +228,9 @@ def static_estimate(
     run = replace(rank, requests=min(held, policy.max_requests))
     drafts = setup.speculative.spread if setup.speculative else 0.0
     named = names_version(setup.engine) if version_given is None else version_given
-    uncertain = Uncertainty(runner.usual()[0], server_of(runner.engine), named, setup.dp > 1, drafts=drafts)
-    found = _Timeline(runner, Schedule.of(policy, kv, run), batch.requests).estimate(memory, uncertain)
+    timeline = _Timeline(runner, Schedule.of(policy, kv, run), batch.requests)
+    uncertain = Uncertainty(timeline.spread, server_of(runner.engine), named, setup.dp > 1, drafts=drafts)
+    found = timeline.estimate(memory, uncertain)
     found = found.drafted(runner, setup.speculative, run, uncertain) if setup.speculative else found
     if run.requests < rank.requests:
         times = bounded(queued_times(runner, policy, kv, rank, setup.speculative), uncertain)
@@ -299,11 +300,14 @@ class _Timeline:
         # One more step: everybody decoding together, for the rate at full batch when the run never gets there.
         run = plan.batch
         batches.append(runner.batch([1] * run.requests, [run.input_len + (run.output_len + 1) // 2] * run.requests))
-        self.steps = runner.steps(batches)
+        # And the one whose interval stands for the deployment's, as in `serve`.
+        self.steps = runner.steps([*batches, runner.usual_batch()])
+        self.full = len(self.points)
+        self.spread = self.steps.half(self.full + 1)
 
     def between(self, values: Array) -> Array:
         """A value of every step of the run, linear between the sampled ones."""
-        return np.interp(np.arange(self.total), self.points, values[:-1])
+        return np.interp(np.arange(self.total), self.points, values[: self.full])
 
     def estimate(self, memory: Budget, uncertain: Uncertainty) -> Estimate:
         """Put the answer together."""
@@ -335,7 +339,7 @@ class _Timeline:
         first, last = self.plan.full_range()
         if self.runner.deployment.model.pooled:
             return float(done[self.plan.prompt_steps - 1]), 0.0, float(done[-1])
-        tpot = (done[last - 1] - done[first - 1]) / (last - first) if last > first + 1 else step_us[-1] * 1e-3
+        tpot = (done[last - 1] - done[first - 1]) / (last - first) if last > first + 1 else step_us[self.full] * 1e-3
         return float(done[self.plan.prompt_steps - 1]), float(tpot), float(done[-1])
 
     def _memory(self, memory: Budget) -> dict[str, float]:
@@ -348,7 +352,7 @@ class _Timeline:
         """ms by family and gap: of the whole prefill, and of one decode step at full batch."""
         parts = self.steps.families | self.steps.gaps
         prompts = self.plan.prompt_steps
-        middle = len(self.points) if self.plan.full_range()[1] <= self.plan.prompt_steps else self._middle()
+        middle = self.full if self.plan.full_range()[1] <= self.plan.prompt_steps else self._middle()
         return {
             "prefill_ms": {name: float(self.between(row)[:prompts].sum()) * 1e-3 for name, row in parts.items()},
             "decode_step_ms": {name: float(row[middle]) * 1e-3 for name, row in parts.items()},

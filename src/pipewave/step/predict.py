@@ -41,6 +41,10 @@ class Steps:
     load: StepLoad
     notes: tuple[str, ...] = ()  # what predictions say of their kernels: substitutions, calibrations
 
+    def half(self, step: int) -> float:
+        """Half the 90 % interval of a step's logarithm."""
+        return float(np.log(self.high_us[step] / self.total_us[step]))
+
 
 @dataclass(frozen=True, slots=True)
 class Priced:
@@ -110,9 +114,12 @@ class Runner:
     def usual(self) -> tuple[float, dict[str, float]]:
         """How uncertain a step of this deployment is (half-width of its interval's logarithm) and on what evidence it
         rests, both of a decode step of eight requests: one method for all that is made of steps."""
-        steps = self.steps([self.batch([1] * USUAL_REQUESTS, [USUAL_CACHE] * USUAL_REQUESTS)])
-        half = float(np.log(steps.high_us[0] / steps.total_us[0]))
-        return half, {name: float(share[0]) for name, share in steps.basis.items()}
+        steps = self.steps([self.usual_batch()])
+        return steps.half(0), {name: float(share[0]) for name, share in steps.basis.items()}
+
+    def usual_batch(self) -> Batch:
+        """The decode step whose uncertainty stands for all steps."""
+        return self.batch([1] * USUAL_REQUESTS, [USUAL_CACHE] * USUAL_REQUESTS)
 
     def stage_shares(self) -> list[float]:
         """Each pipeline stage's part of a step."""
