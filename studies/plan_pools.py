@@ -14,9 +14,10 @@ from pipewave.models import load as model_of
 from pipewave.planning import Question, Space, Split
 from pipewave.planning.disaggregated import designs
 from pipewave.simulate.disaggregated import Disaggregated, Side
+from pipewave.simulate.run_window import steady_ms
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
-from studies.steady_load import TIMES, held_in_flight, middle_ms, percent_off, print_means
+from studies.steady_load import TIMES, held_in_flight, percent_off, print_means
 
 ROUNDS, BUDGET = 8, 8192
 DRAFTS = "method=mtp,tokens=3,acceptance=0.62"
@@ -76,7 +77,7 @@ def simulated(load: Load, sides: tuple[Side, Side], held: int) -> dict[str, floa
     traffic = held_in_flight(ROUNDS * held, held, load.isl, load.osl)
     setup = Setup(engine=load.engine, speculative=of(load.drafts) if load.drafts else None)
     record = Disaggregated.of(load.model, load.gpu, setup, sides, traffic.longest).record(traffic)
-    return middle_ms(record, traffic, held)
+    return steady_ms(record, traffic)
 
 
 def main(loads: Iterable[Load] = LOADS) -> None:

@@ -14,10 +14,11 @@ from pathlib import Path
 from pipewave.models import load as model_of
 from pipewave.planning import Question, Split
 from pipewave.planning.steady import evaluate
+from pipewave.simulate.run_window import steady_ms
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.speculative import of
-from studies.steady_load import TIMES, held_in_flight, middle_ms, percent_off, print_means
+from studies.steady_load import TIMES, held_in_flight, percent_off, print_means
 
 ROUNDS = 6  # requests of each lane
 
@@ -82,7 +83,7 @@ def simulated(load: Load) -> dict[str, float]:
     setup = replace(setup, dp=split.dp)
     held = load.batch * split.pp * split.dp  # a plan's batch is that of one pipeline lane and rank
     traffic = held_in_flight(max(ROUNDS * held, 300), held, load.isl, load.osl)
-    return middle_ms(Server.of(load.model, split.gpu, setup, traffic.longest).run(traffic).record, traffic, held)
+    return steady_ms(Server.of(load.model, split.gpu, setup, traffic.longest).run(traffic).record, traffic)
 
 
 def compare(load: Load) -> Compared:

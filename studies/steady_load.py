@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from pipewave.simulate.simulation import Record
 from pipewave.simulate.traffic import Traffic, synthetic
 
 TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
@@ -15,14 +14,6 @@ TIMES = ("ttft_ms", "tpot_ms", "e2e_ms")
 def held_in_flight(requests: int, held: int, input_len: int, output_len: int) -> Traffic:
     """Requests whose lengths are drawn within half of their mean, `held` at once."""
     return synthetic(requests, input_len=input_len, output_len=output_len, concurrency=held, spread=0.5, seed=1)
-
-
-def middle_ms(record: Record, traffic: Traffic, held: int) -> dict[str, float]:
-    """Mean `TIMES` of the requests that came after the first batches and before the last."""
-    middle = slice(2 * held, -held)
-    first, whole = ((end - record.arrival_s)[middle] for end in (record.first_s, record.done_s))
-    later = (whole - first) / (traffic.output_len[middle] - 1)
-    return dict(zip(TIMES, (1e3 * float(np.mean(times)) for times in (first, later, whole)), strict=True))
 
 
 def percent_off(plan: Mapping[str, float], serve: Mapping[str, float]) -> dict[str, float]:

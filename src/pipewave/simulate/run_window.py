@@ -7,7 +7,7 @@ A closed loop begins with all its requests at once, whose prompts wait for one a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from pipewave.simulate.traffic import Traffic
 Mask = NDArray[np.bool_]
 EDGE = 0.1  # of open-loop requests, at either end
 DIGITS = 4
+OVERLOAD, CHANCE = 0.05, 4.0  # growth of requests in the system over arrivals, and in standard deviations of a count
+TURNS = 4.0  # times that the mean request takes, after which the first ones have left
 
 
 def middle(record: Record, traffic: Traffic) -> Mask:
@@ -40,6 +42,15 @@ def middle(record: Record, traffic: Traffic) -> Mask:
     kept = np.zeros(count, bool)
     kept[order[first:last]] = True
     return kept
+
+
+def steady_ms(record: Record, traffic: Traffic) -> dict[str, float]:
+    """Means over the middle of a run: `ttft_ms`, `tpot_ms` and `e2e_ms` of a deployment that has been loaded for long,
+    which `plan` approximates in closed form. Every request has later tokens."""
+    kept = middle(record, traffic)
+    first, whole = (1e3 * (end - record.arrival_s)[kept] for end in (record.first_s, record.done_s))
+    later = (whole - first) / (traffic.output_len[kept] - 1)
+    return {"ttft_ms": float(first.mean()), "tpot_ms": float(later.mean()), "e2e_ms": float(whole.mean())}
 
 
 def summary_of(record: Record, traffic: Traffic, gpus: int, sla: Sla = ANY, kept: Mask | None = None) -> dict[str, Any]:
@@ -78,6 +89,45 @@ def _rates(part: Record, requests: Traffic, good: float, gpus: int) -> dict[str,
         "output_tokens_per_s_per_gpu": each * out / gpus,
         "goodput_per_s": each * good,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Steadiness:
+    """Whether a run kept up with its requests; rates are over the second half of the time in which requests come."""
+
+    arrivals_per_s: float  # 0 where all come at once
+    completions_per_s: float
+    queue_growth_per_s: float  # requests that wait or run, more each second
+    in_system: float  # requests that wait or run when the last one comes
+    overloaded: bool  # requests come faster than they are done: waits grow as long as they come
+    steady: bool  # it keeps up, and long enough for the first requests to have left
+
+
+def steadiness(record: Record, traffic: Traffic) -> Steadiness:
+    """Compare arrivals with completions over the second half of the time in which requests come.
+
+    Overloaded is an open loop whose requests in the system grow by more than a twentieth of the arrivals and by more
+    than chance explains (four standard deviations of a Poisson count). A closed loop cannot be; it is steady after
+    two rounds, an open one when requests come for at least four times as long as the mean one takes.
+    """
+    arrived, done = np.sort(record.arrival_s), np.sort(record.done_s)
+    middle, last = 0.5 * (arrived[0] + arrived[-1]), arrived[-1]
+    span = float(last - middle)
+    if not span:
+        return Steadiness(0.0, 0.0, 0.0, float(len(arrived)), overloaded=False, steady=False)
+
+    def within(times: Array) -> float:
+        return float(np.searchsorted(times, last, "right") - np.searchsorted(times, middle, "right"))
+
+    come, gone = within(arrived), within(done)
+    left = len(arrived) - float(np.searchsorted(done, last, "right"))
+    growth = come - gone
+    if held := traffic.concurrency:
+        overloaded, steady = False, len(arrived) > 2 * held
+    else:
+        overloaded = growth > max(OVERLOAD * come, CHANCE * float(np.sqrt(max(left, 1.0))))
+        steady = not overloaded and 2.0 * span >= TURNS * float((record.done_s - record.arrival_s).mean())
+    return Steadiness(come / span, gone / span, growth / span, left, overloaded=overloaded, steady=steady)
 
 
 def over_time(record: Record, traffic: Traffic, pages: int, points: int) -> dict[str, list[float]]:

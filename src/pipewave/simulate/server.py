@@ -22,6 +22,7 @@ from pipewave.simulate.interval import Uncertainty, interval_ends, names_version
 from pipewave.simulate.kv_budget import KvBudget, kv_budget, offloaded, traffic_notes, with_adapters
 from pipewave.simulate.policies import SchedulingPolicy, policy_of
 from pipewave.simulate.report import ANY, Sla, summary
+from pipewave.simulate.run_window import Steadiness, steadiness
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import MOST_KEPT, MOST_STEPS, Pool, Record, Simulation
 from pipewave.simulate.speculative import Speculative
@@ -49,6 +50,11 @@ class Served:
         """What was served, on one line; `answer` has everything."""
         answer = self.answer
         return f"<{len(self.traffic):,} requests to {answer['model']} on {answer['gpus']} × {answer['gpu']}>"
+
+    @property
+    def steadiness(self) -> Steadiness:
+        """Whether the deployment kept up with the requests."""
+        return steadiness(self.record, self.traffic)
 
     def to_dict(self) -> dict[str, Any]:
         """The summary, floats rounded."""

@@ -1,0 +1,43 @@
+"""A run's record says whether the deployment kept up with its requests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipewave.simulate.run_window import steadiness
+from pipewave.simulate.server import Server
+from pipewave.simulate.setup import Setup
+from pipewave.simulate.simulation import Record
+from pipewave.simulate.traffic import Traffic, synthetic
+
+
+@pytest.fixture(scope="module")
+def server() -> Server:
+    return Server.of("Llama-3.1-8B", "H200", Setup(engine="vllm:0.19.0", max_num_seqs=8), 2048)
+
+
+def test_requests_that_come_faster_than_they_are_done_overload_it(server: Server) -> None:
+    capacity = server.run(synthetic(200, input_len=256, output_len=32, concurrency=8)).answer["requests_per_s"]
+    found = {
+        share: server.run(synthetic(600, input_len=256, output_len=32, rate=share * capacity)).steadiness
+        for share in (0.3, 0.7, 1.3, 3.0)
+    }
+    assert [one.overloaded for one in found.values()] == [False, False, True, True]
+    assert found[0.3].steady and found[0.7].steady and not found[3.0].steady
+    assert 0.95 * capacity < found[3.0].completions_per_s < 1.3 * capacity  # all seats are taken all the time
+    assert found[3.0].arrivals_per_s == pytest.approx(3.0 * capacity, rel=0.1)
+    for one in found.values():
+        assert one.queue_growth_per_s == pytest.approx(one.arrivals_per_s - one.completions_per_s)
+
+
+def test_a_closed_loop_is_never_overloaded_and_steady_after_two_rounds(server: Server) -> None:
+    short, long = (server.run(synthetic(n, input_len=256, output_len=32, concurrency=8)).steadiness for n in (12, 80))
+    assert (short.overloaded, short.steady) == (False, False)
+    assert (long.overloaded, long.steady) == (False, True)
+
+
+def test_requests_all_at_once_are_no_steady_state() -> None:
+    record = Record(np.arange(1.0, 5.0), np.arange(2.0, 6.0), np.zeros(4))
+    found = steadiness(record, Traffic(np.zeros(4), np.full(4, 8), np.full(4, 2)))
+    assert (found.in_system, found.steady, found.overloaded) == (4.0, False, False)
