@@ -26,9 +26,9 @@ def test_every_kind_of_packaged_file_has_a_reader_that_takes_it() -> None:
 
 
 def test_flipped_bytes_of_packaged_and_user_files_are_noticed() -> None:
-    found = flips.run(700, seed=1)
+    found = flips.run(250, seed=1)
     assert found["noticed"] == found["flips"], found["examples"]
-    assert found["files"] > 200
+    assert found["files"] > 100
 
 
 WATCHED = """

@@ -12,6 +12,7 @@ from pipewave.models import load
 from pipewave.planning import Question, Space, plan
 from pipewave.planning.platforms import NVIDIA, of
 from pipewave.published.server_command import read
+from tests.sampled import sampled
 
 SPACE = {"tps": (1, 2), "budgets": (4096,), "batches": (16,), "gpus_most": 2}
 VARIABLES = {"vllm": "VLLM_ROCM_USE_AITER=1", "sglang": "SGLANG_USE_AITER=1"}
@@ -30,7 +31,7 @@ def test_commands_switch_aiter_on_and_are_read_back(engine: str) -> None:
     assert (read(line).engine, load(read(line).model).name) == (engine, "Llama-3.1-8B")
 
 
-@pytest.mark.parametrize(("gpu", "card"), [("MI300X", "mi30x"), ("MI355X", "mi35x")])
+@pytest.mark.parametrize(("gpu", "card"), sampled([("MI300X", "mi30x"), ("MI355X", "mi35x")], 1))
 def test_containers_get_rocm(gpu: str, card: str) -> None:
     words = shlex.split(_launch("sglang", "docker", gpu))
     assert any(word.endswith(card) for word in words) and "/dev/kfd" in words and "--gpus" not in words

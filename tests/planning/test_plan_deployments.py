@@ -80,6 +80,7 @@ def test_longer_prompts_come_later() -> None:
     assert ttft == sorted(ttft)
 
 
+@pytest.mark.slow
 def test_an_assumed_acceptance_widens_by_the_range_of_the_model() -> None:
     """DeepSeek's heads are open from 0.4 to 0.85, GLM-4.5's from 0.5 to 0.75."""
     for name, low, high in (("DeepSeek-V3", 0.4, 0.85), ("GLM-4.5-Air", 0.5, 0.75)):

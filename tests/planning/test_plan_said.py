@@ -38,6 +38,7 @@ def test_notes_are_kept_as_they_are_where_nothing_is_joined(notes: list[str]) ->
     assert by_gpu(notes, []) == notes
 
 
+@pytest.mark.slow
 def test_many_refusals_are_told_by_gpu_and_all_of_them_in_json() -> None:
     answer = json.loads(CliRunner().invoke(build(), [*COMMAND, "--gpus", GPUS, "--json"]).output)
     shown = CliRunner().invoke(build(), [*COMMAND, "--gpus", GPUS]).output

@@ -83,6 +83,7 @@ def test_own_prices_decide(found: Plan) -> None:
         prices({"H1000": 1.0})
 
 
+@pytest.mark.slow
 def test_gpus_without_a_price_are_named_not_ranked() -> None:
     space = Space(("H100", "GB300"), tps=(1,), budgets=(8192,), batches=(8, 64))
     mixed = plan(MODEL, QUESTION, space).to_dict()
@@ -200,6 +201,7 @@ def test_notes_say_what_the_fronts_kernels_rest_on() -> None:
     assert substituted and all(any(note.partition(":")[2] in one for one in found) for note in substituted)
 
 
+@pytest.mark.slow
 def test_notes_and_prices_are_of_every_gpu_shown() -> None:
     """The front is the H200's alone; the MI300X's best design stands beside it, and says whose rows and which price."""
     space = Space(("H200", "MI300X"), tps=(1,), budgets=(2048,), batches=(8,))

@@ -36,7 +36,7 @@ def answer(model: str, gpu: str, tp: int, engine: str, batch: int, input_len: in
 
 
 @given(**PLACES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_more_work_never_takes_less(model: str, gpu: str, tp: int, engine: str) -> None:
     for grid in ([(1, 300), (8, 300), (64, 300)], [(4, 64), (4, 700), (4, 3000)]):
         found = [one for one in (answer(model, gpu, tp, engine, *point) for point in grid) if one]
@@ -49,7 +49,7 @@ def test_more_work_never_takes_less(model: str, gpu: str, tp: int, engine: str) 
 
 
 @given(**PLACES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_ranks_share_the_work_but_not_more_than_all_of_it(model: str, gpu: str, tp: int, engine: str) -> None:
     one, two = (answer(model, gpu, ranks, engine, 4, 1000) for ranks in (tp, 2 * tp))
     if one and two:

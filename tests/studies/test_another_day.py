@@ -17,6 +17,8 @@ from pipewave.measure.row_files import rows
 from studies import another_day
 from studies.card_blind import DATA
 
+pytestmark = pytest.mark.slow  # whole data sets
+
 FOLDERS = [("H100", ""), ("H200", ""), ("H200", "second")]
 
 

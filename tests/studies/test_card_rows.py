@@ -17,6 +17,8 @@ from pipewave.files import store
 from pipewave.measure.row_files import clock_mhz, environments, rows
 from studies.card_blind import DATA, PARTS, RESULTS, name, phase, usable
 
+pytestmark = pytest.mark.slow  # whole data sets
+
 H200, H100 = DATA / "h200", DATA / "h100"
 
 

@@ -28,4 +28,4 @@ def test_models_that_disagree_leave_a_range() -> None:
 def test_fits_keep_to_the_range_that_the_rows_allow() -> None:
     least, most, _ = possible(errors(measure_loads(points(), runner_of)))
     assert RANGES["launch_us"] == pytest.approx((least, most), abs=0.5)
-    assert least < find_engine("vllm").launch_us < most
+    assert least < find_engine("vllm").host.launch_us < most

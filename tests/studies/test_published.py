@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lab import stream_cost
 from pipewave.models import load
 from pipewave.models.attention_spec import Gqa, Recurrent
 from pipewave.software import front
-from studies import published, published_rows, stream_cost
+from studies import published, published_rows
 from studies.published_rows import PARTS, Group, Row, corpus, of_peak, of_reading, read
 from studies.published_series import PLACE, drafting, series
 from train import published_cover, published_fit
