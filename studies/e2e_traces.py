@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.vllm_engine.points import TRACED_BATCH, TRACED_CONTEXT, TRACED_PROMPT
-from pipewave.step.detail import detail
+from pipewave.step.predict import detail
 from studies.e2e_steps import FOLDER, runner_of
 
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")

@@ -1,4 +1,4 @@
-"""All-reduce and norm in one kernel: the law of `step/fusion.py` beside measured rows: `python -m studies.fused_norm`.
+"""All-reduce and norm in one kernel: the law of `step/overlap.py` beside measured rows: `python -m studies.fused_norm`.
 
 TensorRT-LLM's one-shot all-reduce, which FlashInfer and through it vLLM and SGLang call, in the corpus's rows on
 H200 and B200 at 2, 4 and 8 GPUs, 64 KiB to 1 MiB. Prints measured and predicted µs and the mean absolute error.
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pipewave.gpus import find
-from pipewave.step.fusion import fused_us
+from pipewave.step.overlap import fused_us
 from studies.e2e_pipeweave import data_dir
 
 FOLDERS = {"H200": "h200_sxm", "B200": "b200_sxm"}

@@ -14,13 +14,12 @@ from pipewave.export.perfetto import write
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
-from pipewave.simulate.replay import read_workload, replay
+from pipewave.simulate.replay import read_workload, replay, workload
 from pipewave.simulate.report import Sla
 from pipewave.simulate.server import Server, with_interval
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.step_table import StepTable
 from pipewave.simulate.traffic import read_trace, synthetic
-from pipewave.simulate.workload import workload
 from pipewave.step import Runner, find_engine
 
 DATA = Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))

@@ -32,7 +32,7 @@ from pipewave.models.shard import Parallel
 from pipewave.physics.energy import Work
 from pipewave.prediction.api import answer_one, as_case, predict
 from pipewave.step import Runner, find_engine
-from pipewave.step.inside import inside
+from pipewave.step.kernel_latency import kernel_latencies
 from studies.mla_prefill import SIZES, by_hand, counted, row
 
 TRI = 1000 * 1001 / 2  # query-key pairs of a causal prompt of 1000 tokens
@@ -93,7 +93,7 @@ def done(call: Call, gpu: str = "H200", protocol: str = "serving") -> Work:
 
 
 def heat_us(call: Call, gpu: str = "H200") -> float:
-    return float(inside([call], find(gpu), find_engine("vllm")).heat_us[0])
+    return float(kernel_latencies([call], find(gpu), find_engine("vllm")).heat_us[0])
 
 
 def test_every_built_in_family_is_held_to_hand_arithmetic() -> None:

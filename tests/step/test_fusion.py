@@ -17,8 +17,8 @@ from pipewave.models.kernels import Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.engine import Engine
 from pipewave.step import Runner, find_engine
-from pipewave.step.fusion import MIB, arranged, fused_us, overlapped_us, with_fused_norms
-from pipewave.step.inside import launches_of
+from pipewave.step.kernel_latency import launches_of
+from pipewave.step.overlap import MIB, arranged, fused_us, overlapped_us, with_fused_norms
 
 EACH = 0.06  # mean error of the law on either GPU
 

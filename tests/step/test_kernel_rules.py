@@ -18,7 +18,7 @@ from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.software.engine_parts import DeploymentFacts, GroupedGemmTime
 from pipewave.step import Runner, find_engine
-from pipewave.step.inside import UNSAID, inside, launches_of
+from pipewave.step.kernel_latency import UNSAID, kernel_latencies, launches_of
 from pipewave.step.kernel_rules import every_block_us, masked_us, slow_latent_us, slow_product_us
 from studies import masked_experts
 from studies.published_rows import corpus
@@ -161,7 +161,7 @@ def _product_us(gpu: str, version: str, rows: int, *, quantize: bool = True) -> 
     """µs of a down projection in FP8 inside a step of vLLM."""
     call = Gemm(rows, 4096, 14336, dtype="fp8", quantize=quantize)
     engine = find_engine(f"vllm:{version}").on(DeploymentFacts(gpu=gpu, mma=find(gpu).traits.mma))
-    return float(inside([call], find(gpu), engine).found.latency_us[0])
+    return float(kernel_latencies([call], find(gpu), engine).found.latency_us[0])
 
 
 @pytest.mark.parametrize("gpu", ["H100", "H200"])
@@ -180,9 +180,9 @@ def test_an_engine_routes_what_does_not_say_how_it_is_routed_and_nothing_else() 
     engine = find_engine("vllm:0.22.1").what_if(routing="power_law_1.2")
     routings = (UNSAID, "power_law_1.2", "balanced")
     calls = [FusedMoe(256, experts=64, topk=6, hidden=2048, inter=1408, routing=routing) for routing in routings]
-    unsaid, skewed, balanced = inside(calls, find("H200"), engine).found.latency_us
+    unsaid, skewed, balanced = kernel_latencies(calls, find("H200"), engine).found.latency_us
     assert unsaid == skewed != balanced
-    alone = inside(calls, find("H200"), engine.what_if(routing="")).found.latency_us
+    alone = kernel_latencies(calls, find("H200"), engine.what_if(routing="")).found.latency_us
     assert [skewed, balanced] == pytest.approx(alone[1:])
     assert alone[0] != skewed
 
@@ -240,7 +240,9 @@ def test_expanded_prompts_on_hopper_take_no_rows_of_latent_ones() -> None:
     runner, gpu = latent("0.5.9", "H200"), find("H200")
     call = Mla((8192,), (8192,), 128, "context")
     rows = runner.engine.what_if(kernel_rules=())
-    expanded, own = (float(inside([call], gpu, engine).found.latency_us[0]) for engine in (runner.engine, rows))
+    expanded, own = (
+        float(kernel_latencies([call], gpu, engine).found.latency_us[0]) for engine in (runner.engine, rows)
+    )
     flops = 2 * 128 * (192 + 128) * 8192**2 / 2
     assert 400e6 < flops / expanded < 900e6  # FLOP/µs
     assert own > 2 * expanded
@@ -257,9 +259,9 @@ def test_latent_prompts_run_at_the_rate_of_the_older_kernel() -> None:
     pairs = sum(6145 + i for i in range(2048))
     least = 2 * 128 * 1088 * pairs / (965.0 * gpu.sms * gpu.sustained_clock_mhz)
     assert slow_latent_us(chunk, 965.0, gpu) == pytest.approx(least)
-    assert inside([chunk], gpu, runner.engine).found.latency_us[0] == pytest.approx(least)
+    assert kernel_latencies([chunk], gpu, runner.engine).found.latency_us[0] == pytest.approx(least)
     step = Mla((1,) * 64, (4096,) * 64, 128, "generation")
     plain = runner.engine.what_if(kernel_rules=())
-    assert inside([step], gpu, runner.engine).found.latency_us == pytest.approx(
-        inside([step], gpu, plain).found.latency_us
+    assert kernel_latencies([step], gpu, runner.engine).found.latency_us == pytest.approx(
+        kernel_latencies([step], gpu, plain).found.latency_us
     )

@@ -13,11 +13,10 @@ from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.models.shard import ALONE, Parallel, state_bytes
 from pipewave.step import Runner, find_engine
-from pipewave.step.detail import detail
-from pipewave.step.fusion import arranged, lanes
-from pipewave.step.inside import inside
+from pipewave.step.kernel_latency import kernel_latencies
 from pipewave.step.memory import ACT, GIB, UNBOUNDED, budget, cache_bytes
-from pipewave.step.predict import COMMON, USUAL_CACHE, USUAL_REQUESTS
+from pipewave.step.overlap import arranged, lanes
+from pipewave.step.predict import COMMON, USUAL_CACHE, USUAL_REQUESTS, detail
 
 DECODE, PROMPT = Batch((1,) * 8, (512,) * 8), Batch((300,), (300,))
 MAMBA = {
@@ -45,7 +44,10 @@ def test_a_price_is_the_sum_of_calls_times_their_counts() -> None:
     priced = run.price(parts)
     assert max(use.count for use in parts[0]) == 32
     for at, uses in enumerate(parts):
-        alone, counts = inside([use.call for use in uses], run.gpu, run.engine), np.array([use.count for use in uses])
+        alone, counts = (
+            kernel_latencies([use.call for use in uses], run.gpu, run.engine),
+            np.array([use.count for use in uses]),
+        )
         assert priced.us[at] == pytest.approx(float(alone.found.latency_us @ counts))
         for name, column in zip(("us", "heat_us", "nodes", "launches"), alone.columns, strict=True):
             assert getattr(priced, name)[at] == pytest.approx(float(column @ counts)), name
@@ -61,7 +63,7 @@ def test_stages_share_a_step_as_their_kernels_take_time(stages: int) -> None:
     taken = []
     for stage in range(stages):
         uses = run.deployment.kernels(DECODE, stage)
-        found = inside([use.call for use in uses], run.gpu, run.engine).found
+        found = kernel_latencies([use.call for use in uses], run.gpu, run.engine).found
         taken.append(float(found.latency_us @ [use.count for use in uses]))
     assert shares == pytest.approx([one / sum(taken) for one in taken])
 
@@ -77,7 +79,7 @@ def test_how_uncertain_a_deployment_is_is_read_off_a_usual_step() -> None:
 def test_what_hides_beside_routed_experts_costs_nothing() -> None:
     run = runner("DeepSeek-V3", parallel=Parallel(8))
     uses = run.deployment.kernels(DECODE)
-    found, counts = inside([use.call for use in uses], run.gpu, run.engine).found, [use.count for use in uses]
+    found, counts = kernel_latencies([use.call for use in uses], run.gpu, run.engine).found, [use.count for use in uses]
     times = dict.fromkeys(("routed", "shared", "rest"), 0.0)
     for use, us, count in zip(uses, found.latency_us, counts, strict=True):
         shared = use.name.startswith("shared_") and use.name != "shared_add"

@@ -18,9 +18,9 @@ from pipewave.prediction.api import predict
 from pipewave.software.engine import Engine
 from pipewave.software.stack_rules import constant
 from pipewave.step import Runner, StepLoad, find_engine
-from pipewave.step.detail import detail
-from pipewave.step.inside import inside
+from pipewave.step.kernel_latency import kernel_latencies
 from pipewave.step.memory import GIB, budget, cache_bytes
+from pipewave.step.predict import detail
 
 
 def runner(model: str = "Llama-3.1-8B", gpu: str = "H200", engine: str = "vllm", parallel: Parallel = ALONE) -> Runner:
@@ -46,7 +46,7 @@ def test_a_step_is_the_sum_of_its_kernels_and_gaps(model: str, parallel: Paralle
         kernels = 0.0
         for stage in range(parallel.pp):
             uses = run.deployment.kernels(batch, stage)
-            found = inside([u.call for u in uses], run.gpu, run.engine).found
+            found = kernel_latencies([u.call for u in uses], run.gpu, run.engine).found
             kernels += float(np.dot(found.latency_us, [u.count for u in uses]))
         gaps = sum(float(values[index]) for values in steps.gaps.values())
         assert steps.total_us[index] == pytest.approx(kernels + gaps, rel=1e-6)
@@ -69,7 +69,10 @@ def test_half_of_a_kernels_error_is_common_to_the_step() -> None:
     """Against the errors drawn: half of each kernel's variance is one draw for the step, the rest a draw of its own."""
     run, batch = runner(), BATCHES[0]
     steps, uses = run.steps([batch]), run.deployment.kernels(batch)
-    found, counts = inside([u.call for u in uses], run.gpu, run.engine).found, np.array([u.count for u in uses])
+    found, counts = (
+        kernel_latencies([u.call for u in uses], run.gpu, run.engine).found,
+        np.array([u.count for u in uses]),
+    )
     half = np.log(found.high_us / found.latency_us) * found.latency_us * counts
     draws = np.random.default_rng(0)
     shared, own = draws.normal(size=(20_000, 1)), draws.normal(size=(20_000, len(half)))
@@ -156,7 +159,7 @@ def test_power_binds_only_work_that_needs_more_than_the_board_delivers() -> None
 def test_an_h200_sustains_what_its_microbenchmark_measured() -> None:
     call = Gemm(8192, 8192, 8192)
     flops = 2.0 * 8192**3
-    (heat_us,) = inside([call], find("H200"), find_engine("vllm")).heat_us
+    (heat_us,) = kernel_latencies([call], find("H200"), find_engine("vllm")).heat_us
     assert flops / (1e-6 * heat_us) == pytest.approx(660e12, rel=0.06)
 
 
@@ -170,7 +173,7 @@ def test_a_step_spares_streaming_kernels_the_write_back_of_a_flush() -> None:
     busy, alone = ({"sm_clock_mhz": share * gpu.boost_clock_mhz} for share in map(_clock, ("loaded", "idle")))
     cold = predict([replace(thin, **busy), replace(thick, **busy)], gpu, stack=engine.stack)
     quick = predict(replace(thick, **alone), gpu, stack=engine.stack)
-    found = inside([thin, thick], gpu, engine).found
+    found = kernel_latencies([thin, thick], gpu, engine).found
     assert found.floor_us[0] <= found.latency_us[0] < cold.latency_us[0]
     assert 0.99 * quick.latency_us < found.latency_us[1] < 1.01 * cold.latency_us[1]
 
@@ -251,9 +254,9 @@ def test_a_gpu_without_bf16_runs_models_in_fp16_and_says_so(gpu: str) -> None:
 
 def test_a_call_in_fp16_is_the_same_on_a_gpu_without_bf16_and_needs_no_note() -> None:
     half = [Gemm(4, 4096, 4096, dtype="fp16")]
-    found = inside(half, find("T4"), find_engine("vllm"))
+    found = kernel_latencies(half, find("T4"), find_engine("vllm"))
     assert not any("has no bf16" in note for note in found.notes)
     assert (
-        inside([replace(half[0], dtype="bf16")], find("T4"), find_engine("vllm")).found.latency_us
+        kernel_latencies([replace(half[0], dtype="bf16")], find("T4"), find_engine("vllm")).found.latency_us
         == found.found.latency_us
     )

@@ -8,7 +8,7 @@ import pytest
 from pipewave.calls.families import Attention, Gemm
 from pipewave.gpus import find
 from pipewave.step import find_engine
-from pipewave.step.inside import inside
+from pipewave.step.kernel_latency import kernel_latencies
 from studies.e2e_steps import Measured, measure_loads, points, runner_of, steps_of
 from studies.e2e_traces import family_of, traced
 from studies.e2e_vllm import memory, score
@@ -93,6 +93,6 @@ def test_cards_without_cold_rows_answer_from_graph_replays() -> None:
     calls = [Gemm(64, 4096, 4096), Attention((1,) * 8, (512,) * 8, 32, 8, 128)]
     engine = find_engine("vllm")
     for name in ("H200", "L40S"):
-        found = inside(calls, find(name), engine).found
+        found = kernel_latencies(calls, find(name), engine).found
         assert [found[i].latency_us >= found[i].floor_us for i in range(2)] == [True, True]
-    assert {inside(calls, find("H200"), engine).found[i].basis for i in range(2)} == {"measured_gpu"}
+    assert {kernel_latencies(calls, find("H200"), engine).found[i].basis for i in range(2)} == {"measured_gpu"}

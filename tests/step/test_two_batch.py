@@ -14,7 +14,7 @@ from pipewave.models.expert_parallel import DEEPEP, FEW_TOKENS
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
 from pipewave.step import Runner, find_engine
-from pipewave.step.two_batch import TwoBatch, halved
+from pipewave.step.overlap import TwoBatch, halved
 
 TIMES = st.floats(1.0, 1e3)
 SPLIT = Parallel(dp=16, ep=16)

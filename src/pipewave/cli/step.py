@@ -41,7 +41,7 @@ def step_command(
     from pipewave.models.kernels import Deployment
     from pipewave.software.host import host_of
     from pipewave.step import Runner, find_engine
-    from pipewave.step.detail import detail
+    from pipewave.step.predict import detail
 
     spec = load(model, ignore=tuple(ignore))
     deployment = Deployment(spec, split.of(spec), cache_word(kv_cache_dtype))

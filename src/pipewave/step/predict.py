@@ -17,10 +17,9 @@ from pipewave.physics.demand import Array
 from pipewave.prediction.answers import Predictions
 from pipewave.software.engine import Engine, StepLoad
 from pipewave.software.host import Host
-from pipewave.step.fusion import EXCHANGED, arranged, lanes, overlapped_us
-from pipewave.step.inside import Kernels, inside
-from pipewave.step.setting import setting_of
-from pipewave.step.two_batch import TwoBatch, halved, two_batch
+from pipewave.step.deployment_facts import deployment_facts
+from pipewave.step.kernel_latency import KernelLatencies, kernel_latencies, nodes_of
+from pipewave.step.overlap import EXCHANGED, TwoBatch, arranged, halved, lanes, overlapped_us, two_batch
 
 # Share of a kernel's log-error that all kernels of a step have in common (clock, memory, software version).
 COMMON = 0.5
@@ -69,7 +68,7 @@ class Runner:
     @classmethod
     def of(cls, deployment: Deployment, gpu: GPU, engine: Engine) -> Runner:
         """Resolve the engine's rules here, and the hosts a tensor group spans from the GPU."""
-        engine = engine.on(setting_of(deployment, gpu))
+        engine = engine.on(deployment_facts(deployment, gpu))
         engine.check_vendor()
         engine.check_backend()
         split = deployment.parallel
@@ -130,8 +129,8 @@ class Runner:
         us = self.price([self.deployment.kernels(batch, stage) for stage in range(stages)]).us
         return [float(value) for value in us / us.sum()]
 
-    def _predict(self, book: Book) -> Kernels:
-        return inside(list(book.calls), self.gpu, self.engine)
+    def _predict(self, book: Book) -> KernelLatencies:
+        return kernel_latencies(list(book.calls), self.gpu, self.engine)
 
     @property
     def two_batch(self) -> TwoBatch | None:
@@ -261,3 +260,61 @@ def _by_name(
     label = np.array([known.index(name) for name in names], np.intp)[call]
     table = _sums(label * size + step, found.latency_us[call] * count, len(known) * size).reshape(len(known), size)
     return dict(zip(known, table, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A kernel of a step, or a named gap (family `gap`): µs of one launch and of all, interval, share of the step."""
+
+    stage: int
+    name: str
+    family: str
+    count: int
+    each_us: float
+    total_us: float
+    low_us: float
+    high_us: float
+    share: float
+    bound: str
+    basis: str
+    kernels: int
+
+
+def detail(runner: Runner, batch: Batch) -> list[Part]:
+    """All kernels and gaps of a step. Raises what `predict` raises."""
+    uses = [
+        (stage, use)
+        for stage in range(runner.deployment.parallel.pp)
+        for use in runner.deployment.kernels(batch, stage)
+    ]
+    steps = runner.steps([batch])
+    total = float(steps.total_us[0])
+    gaps = [
+        Part(0, name, "gap", 1, us, us, us, us, us / total, "launch", "", 0)
+        for name, us in ((name, float(values[0])) for name, values in steps.gaps.items())
+    ]
+    return [*_kernels(runner, uses, total), *gaps]
+
+
+def _kernels(runner: Runner, uses: Sequence[tuple[int, Use]], total: float) -> list[Part]:
+    found = kernel_latencies([use.call for _, use in uses], runner.gpu, runner.engine).found
+    parts = []
+    for (stage, use), one in zip(uses, found, strict=True):
+        whole = one.latency_us * use.count
+        parts.append(
+            Part(
+                stage,
+                use.name,
+                use.call.kernel,
+                use.count,
+                one.latency_us,
+                whole,
+                one.low_us * use.count,
+                one.high_us * use.count,
+                whole / total,
+                one.bound,
+                one.basis,
+                nodes_of(use.call) * use.count,
+            )
+        )
+    return parts

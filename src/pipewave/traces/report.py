@@ -19,7 +19,7 @@ from pipewave.physics.energy import limited_us
 from pipewave.prediction.answers import Prediction, Predictions
 from pipewave.prediction.api import predict
 from pipewave.prediction.said import said_of
-from pipewave.step.power import heat_us
+from pipewave.step.kernel_latency import heat_us
 from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
 from pipewave.traces.group import Group, by_step
 from pipewave.traces.idle import Idle, idle

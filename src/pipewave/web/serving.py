@@ -18,7 +18,7 @@ from pipewave.simulate import estimate
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.static_batch import StaticBatch, first_steps
 from pipewave.step import Runner, Steps, find_engine
-from pipewave.step.inside import inside
+from pipewave.step.kernel_latency import kernel_latencies
 from pipewave.web import limits
 from pipewave.web.commands import line
 from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, query_command
@@ -98,7 +98,7 @@ def _parts(runner: Runner, batches: Sequence[Batch], steps: Steps) -> list[list[
     """
     stages = range(runner.deployment.parallel.pp)
     uses = [[(stage, use) for stage in stages for use in runner.deployment.kernels(batch, stage)] for batch in batches]
-    found = iter(inside([use.call for one in uses for _, use in one], runner.gpu, runner.engine).found)
+    found = iter(kernel_latencies([use.call for one in uses for _, use in one], runner.gpu, runner.engine).found)
     rows = [[_kernel(stage, use, next(found)) for stage, use in one] for one in uses]
     gaps = [[_gap(name, float(us[index])) for name, us in steps.gaps.items()] for index in range(len(batches))]
     return [_placed([*kernels, *waits]) for kernels, waits in zip(rows, gaps, strict=True)]

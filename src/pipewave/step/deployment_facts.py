@@ -11,7 +11,7 @@ from pipewave.models.spec import ModelSpec
 from pipewave.software.engine_parts import DeploymentFacts
 
 
-def setting_of(deployment: Deployment, gpu: GPU) -> DeploymentFacts:
+def deployment_facts(deployment: Deployment, gpu: GPU) -> DeploymentFacts:
     """The setting of a deployment on a GPU."""
     model, split = deployment.model, deployment.parallel
     experts = [moe for layer, _ in model.grouped() for moe in layer.moes]

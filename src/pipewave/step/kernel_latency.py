@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
-from pipewave.calls.families import Attention, Call, Elementwise, FusedMoe, Gemm, Mla
+from pipewave.calls.families import Attention, Call, Collective, Elementwise, FusedMoe, Gemm, Mla
 from pipewave.calls.operators import AttentionModule, DeltaNet, Mamba2
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
+from pipewave.physics.energy import delivered_us
 from pipewave.prediction.answers import Predictions
 from pipewave.prediction.api import predict
 from pipewave.prediction.said import said_of
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import KernelRule
-from pipewave.step.fusion import MIB, with_fused_norms
 from pipewave.step.kernel_rules import within_rules
-from pipewave.step.power import heat_us
+from pipewave.step.overlap import MIB, with_fused_norms
 
+COLLECTIVE_SHARE = 0.8  # of what the board can deliver, drawn while a collective copies and spins
 MOE_LAUNCHES = 10
 # A prompt's scan: six kernels (vLLM 0.22.1 model_executor/layers/fla/ops/chunk.py) and four that fetch and keep states
 # (mamba/gdn/qwen_gdn_linear_attn.py _forward_core).
@@ -35,15 +36,14 @@ NODES: dict[type[Call], int] = {FusedMoe: 6, Attention: 1, Mla: 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
-    """Distinct calls inside a step: predictions, µs their energy takes at the power limit, kernels each launches, and
-    how many launches' host time it takes to launch them one by one. notes: what was substituted, with the families."""
+class KernelLatencies:
+    """Distinct calls of a step."""
 
     found: Predictions
-    heat_us: Array
-    nodes: Array
-    launches: Array
-    notes: tuple[str, ...]
+    heat_us: Array  # µs that their energy takes at the power limit
+    nodes: Array  # kernels each launches
+    launches: Array  # launches whose host time it takes to launch them one by one
+    notes: tuple[str, ...]  # what was substituted, with the families
 
     @property
     def columns(self) -> tuple[Array, Array, Array, Array]:
@@ -51,7 +51,7 @@ class Kernels:
         return self.found.latency_us, self.heat_us, self.nodes, self.launches
 
 
-def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
+def kernel_latencies(calls: Sequence[Call], gpu: GPU, engine: Engine) -> KernelLatencies:
     """Predict calls as they run inside a step of an engine. Raises what `predict` raises."""
     calls, fallen_back = _in_types_of(gpu, calls)
     rules = [_rule(call, engine) for call in calls]
@@ -64,7 +64,7 @@ def inside(calls: Sequence[Call], gpu: GPU, engine: Engine) -> Kernels:
     notes = tuple(
         filter(None, (engine.unsupported_model, engine.substituted, fallen_back, *_notes(calls, found, rules)))
     )
-    return Kernels(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
+    return KernelLatencies(found, heat, np.where(gone, 0.0, nodes), np.where(gone, 0.0, launches), notes)
 
 
 def _in_types_of(gpu: GPU, calls: Sequence[Call]) -> tuple[Sequence[Call], str]:
@@ -137,3 +137,12 @@ def launches_of(call: Call, rule: KernelRule | None) -> int:
     if isinstance(call, DeltaNet | Mamba2) and call.phase == "context":
         return SCAN_LAUNCHES if isinstance(call, DeltaNet) else MAMBA_LAUNCHES
     return MOE_LAUNCHES if isinstance(call, FusedMoe) else nodes_of(call)
+
+
+def heat_us(calls: Sequence[Call], found: Predictions, gpu: GPU) -> Array:
+    """µs the board needs at its power limit to deliver the energy of each call, from their predictions.
+
+    A collective draws by its time, not by its bytes: its SMs spin until the link has carried them.
+    """
+    waits = np.array([isinstance(call, Collective) for call in calls], bool)
+    return np.where(waits, COLLECTIVE_SHARE * found.latency_us, delivered_us(found.joules, gpu))
