@@ -38,13 +38,19 @@ _MISSING: Any = object()
 
 
 @cache
+def _document() -> dict[str, Any]:
+    """The file, read and checked once."""
+    return dict(packaged.document(FILE))
+
+
+@cache
 def _synonyms() -> dict[str, tuple[str, ...]]:
-    return {name: tuple(names) for name, names in packaged.document(FILE)["synonyms"].items()}
+    return {name: tuple(names) for name, names in _document()["synonyms"].items()}
 
 
 @cache
 def _harmless() -> frozenset[str]:
-    return frozenset(packaged.document(FILE)["harmless"])
+    return frozenset(_document()["harmless"])
 
 
 @cache
