@@ -26,6 +26,7 @@ from pipewave.files import packaged
 from pipewave.models.load import FOLDER
 from pipewave.published.answers import answer
 from pipewave.published.cases import from_dict
+from pipewave.simulate import server
 from pipewave.software import engine, engine_rules
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,12 +102,14 @@ def ruled(names: Sequence[str] = ("vllm", "sglang"), **fields: float) -> Iterato
     for listed in lists:
         listed.append(added)
     engine.resolve.cache_clear()
+    server.worked_out.cache_clear()
     try:
         yield
     finally:
         for listed in lists:
             listed.remove(added)
         engine.resolve.cache_clear()
+        server.worked_out.cache_clear()
 
 
 def score(runs: Sequence[Run]) -> list[Score]:

@@ -82,27 +82,11 @@ class Server:
     def of(
         cls, model: str | Path | Mapping[str, Any] | ModelSpec, gpu: str | GPU, setup: Setup, longest: int
     ) -> Server:
-        """Work out memory and step times for requests of up to `longest` tokens."""
-        spec = load(model)
-        spec, setup = _placed(spec, setup), _with_acceptance(_without_idle_ranks(setup, spec), spec)
-        program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
-        parallel.check(spec)
-        runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), find_gpu(gpu), program)
-        memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
-        memory = with_adapters(memory, runner)
-        kv = offloaded(kv_budget(runner, memory, longest), runner, setup.kv_offload_gib)
-        policy = policy_of(runner.engine, setup, kv)
-        plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
-        sizes = (
-            _power(policy.max_batched_tokens),
-            _power(max(policy.max_requests, FEWEST)),
-            _power(max(longest, SHORTEST)),
-        )
-        state = corrections.state(runner.gpu.name)
-        table = _table(plain, *sizes, 1, state).under(setup.hosted(runner.engine))
-        table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
-        drafted = _drafted(plain, table, setup.speculative, sizes, state)
-        return cls(runner, setup, memory, table, policy, kv, drafted)
+        """Work out memory and step times for requests of up to `longest` tokens, once for each deployment without
+        drafts (how sure their acceptance is tells no two apart)."""
+        spec, hardware = load(model), find_gpu(gpu)
+        build = worked_out.__wrapped__ if setup.speculative else worked_out
+        return build(spec, hardware, setup, longest, corrections.state(hardware.name))
 
     def record(
         self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
@@ -262,6 +246,25 @@ def _without_idle_ranks(setup: Setup, model: ModelSpec) -> Setup:
 def _with_acceptance(setup: Setup, model: ModelSpec) -> Setup:
     """The set-up with drafts accepted as the model's are where nothing says it."""
     return replace(setup, speculative=setup.speculative.by(model)) if setup.speculative else setup
+
+
+@lru_cache(maxsize=TABLES)
+def worked_out(spec: ModelSpec, gpu: GPU, setup: Setup, longest: int, calibrated: tuple[str, int]) -> Server:
+    """A server of a model; `calibrated` tells the calibration apart that step times rest on."""
+    spec, setup = _placed(spec, setup), _with_acceptance(_without_idle_ranks(setup, spec), spec)
+    program, parallel = setup.program(), Parallel(setup.tp, setup.pp, setup.ep, setup.dp)
+    parallel.check(spec)
+    runner = Runner.of(Deployment(spec, parallel, setup.kv_dtype, lora=setup.lora), gpu, program)
+    memory = with_drafter(budget(runner.deployment, runner.gpu, runner.engine), runner, setup.speculative)
+    memory = with_adapters(memory, runner)
+    kv = offloaded(kv_budget(runner, memory, longest), runner, setup.kv_offload_gib)
+    policy = policy_of(runner.engine, setup, kv)
+    plain = Runner.of(runner.deployment, runner.gpu, find_engine(setup.engine).what_if(**setup.kernels()))
+    sizes = _power(policy.max_batched_tokens), _power(max(policy.max_requests, FEWEST)), _power(max(longest, SHORTEST))
+    table = _table(plain, *sizes, 1, calibrated).under(setup.hosted(runner.engine))
+    table = table.encoding(_images_us(plain, setup.images)) if setup.images else table
+    drafted = _drafted(plain, table, setup.speculative, sizes, calibrated)
+    return Server(runner, setup, memory, table, policy, kv, drafted)
 
 
 @lru_cache(maxsize=TABLES)
