@@ -241,30 +241,13 @@ def kv_write(stage: Stage, elements: int) -> Use:
 
 
 def _gqa_lengths(stage: Stage, spec: Gqa) -> Iterator[Use]:
-    prompts, decodes = stage.phases()
-    if not spec.causal:
-        yield Use("attention", _attention_call(stage, spec, _own_context(stage)))
+    if not spec.causal:  # an encoder sees its own tokens only
+        yield Use("attention", _attention_call(stage, spec, [(q, q) for q in stage.batch.q_lens]))
         return
-    parts = (
-        (prompts, decodes)
-        if stage.choice.separate_attention
-        else (list(zip(stage.batch.q_lens, stage.batch.kv_lens, strict=True)),)
-    )
-    for part in parts:
-        if part:
-            yield Use("attention", _attention_call(stage, spec, _visible(spec, part)))
-
-
-def _own_context(stage: Stage) -> Pairs:
-    """An encoder sees its own tokens only."""
-    return [(q, q) for q in stage.batch.q_lens]
-
-
-def _visible(spec: Gqa, pairs: Pairs) -> Pairs:
-    """What attention sees of a batch: chunks as requests of their own."""
-    if spec.chunk:
-        return [piece for pair in pairs for piece in _chunks(pair, spec.chunk)]
-    return pairs
+    for pairs in stage.phases() if stage.choice.separate_attention else (stage.pairs,):
+        if pairs:
+            seen = [piece for pair in pairs for piece in _chunks(pair, spec.chunk)] if spec.chunk else pairs
+            yield Use("attention", _attention_call(stage, spec, seen))
 
 
 def _chunks(pair: tuple[int, int], size: int) -> Iterator[tuple[int, int]]:
@@ -279,21 +262,13 @@ def _chunks(pair: tuple[int, int], size: int) -> Iterator[tuple[int, int]]:
 
 def _attention_call(stage: Stage, spec: Gqa, pairs: Pairs) -> Attention:
     q_lens, kv_lens = zip(*pairs, strict=True)
+    heads, kv_heads = spec.heads // stage.tp, max(spec.kv_heads // stage.tp, 1)
+    kv_dtype, page_size = (stage.kv_dtype, stage.page_size) if spec.causal else (None, None)
     return Attention(
-        q_lens,
-        kv_lens,
-        spec.heads // stage.tp,
-        max(spec.kv_heads // stage.tp, 1),
-        spec.head_dim,
-        head_dim_v=spec.value_dim,
-        causal=spec.causal,
-        window=spec.window,
-        dtype=stage.dtype,
-        kv_dtype=stage.kv_dtype if spec.causal else None,
-        page_size=stage.page_size if spec.causal else None,
-        sinks=spec.sinks,
-        softcap=spec.softcap,
-    )
+        q_lens, kv_lens, heads, kv_heads, spec.head_dim, head_dim_v=spec.value_dim, causal=spec.causal,
+        window=spec.window, dtype=stage.dtype, sinks=spec.sinks, softcap=spec.softcap,
+        kv_dtype=kv_dtype, page_size=page_size,
+    )  # fmt: skip
 
 
 def _gqa_after(stage: Stage, spec: Gqa) -> Iterator[Use]:
@@ -341,15 +316,9 @@ def _absorbed(stage: Stage, spec: Mla, pairs: Pairs) -> Iterator[Use]:
 def _mla_call(stage: Stage, spec: Mla, pairs: Pairs, phase: str) -> MlaCall:
     q_lens, kv_lens = zip(*pairs, strict=True)
     return MlaCall(
-        q_lens,
-        kv_lens,
-        spec.heads // stage.tp,
-        phase,
-        kv_lora_rank=spec.kv_lora_rank,
-        rope_dim=max(spec.rope_dim, 1),
-        dtype=stage.dtype,
-        kv_dtype=stage.kv_dtype,
-    )
+        q_lens, kv_lens, spec.heads // stage.tp, phase, kv_lora_rank=spec.kv_lora_rank,
+        rope_dim=max(spec.rope_dim, 1), dtype=stage.dtype, kv_dtype=stage.kv_dtype,
+    )  # fmt: skip
 
 
 def _mla_after(stage: Stage, spec: Mla) -> Iterator[Use]:

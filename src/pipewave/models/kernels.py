@@ -197,17 +197,11 @@ def _moe(stage: Stage, spec: Moe) -> Iterator[Use]:
     if spec.into:
         yield stage.linear(spec.into)
     yield from dispatch(stage, spec)
+    met = round(stage.met * spec.skew) if stage.parallel.ep > 1 else stage.met
     call = FusedMoe(
-        round(stage.met * spec.skew) if stage.parallel.ep > 1 else stage.met,
-        spec.experts,
-        spec.topk,
-        spec.hidden,
-        spec.inter,
-        gated=spec.gated,
-        tp=stage.parallel.moe_tp,
-        ep=stage.parallel.ep,
-        dtype=spec.precision.dtype,
-    )
+        met, spec.experts, spec.topk, spec.hidden, spec.inter, gated=spec.gated, tp=stage.parallel.moe_tp,
+        ep=stage.parallel.ep, dtype=spec.precision.dtype,
+    )  # fmt: skip
     yield Use("fused_moe", call)
     yield from combine(stage, spec)
     if spec.back:

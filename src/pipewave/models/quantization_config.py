@@ -181,24 +181,15 @@ def _group(config: Mapping[str, Any], otherwise: int) -> int:
     return found if isinstance(found, int) else otherwise
 
 
-ALGORITHMS = {
-    "FP8": FP8,
-    "NVFP4": NVFP4,
-    "W4A16_NVFP4": NVFP4,
-    "NVFP4_AWQ": NVFP4,
-    "FP8_PB_WO": FP8_BLOCK,
-    "FP8_PB_REAL": FP8_BLOCK,
-    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
-    "FP8_BLOCK_SCALES": FP8_BLOCK,
-    "MXFP4": MXFP4,
-    "W4A8_MXFP4_FP8": MXFP4,
-    "W4A16_MXFP4": MXFP4,
+# ModelOpt's `quant_algo`.
+ALGORITHMS: dict[str, Precision] = {
+    **dict.fromkeys(("FP8", "FP8_PER_CHANNEL_PER_TOKEN"), FP8),
+    **dict.fromkeys(("FP8_PB_WO", "FP8_PB_REAL", "FP8_BLOCK_SCALES"), FP8_BLOCK),
+    **dict.fromkeys(("NVFP4", "W4A16_NVFP4", "NVFP4_AWQ"), NVFP4),
+    **dict.fromkeys(("MXFP4", "W4A8_MXFP4_FP8", "W4A16_MXFP4"), MXFP4),
     "MXFP8": MXFP8,
-    "INT8_SQ": INT8,
-    "W8A8_SQ_PER_CHANNEL": INT8,
-    "W4A16_AWQ": int4(128, zeros=False),
-    "INT4_AWQ": int4(128, zeros=False),
-    "W4A8_AWQ": int4(128, zeros=False),
+    **dict.fromkeys(("INT8_SQ", "W8A8_SQ_PER_CHANNEL"), INT8),
+    **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ", "W4A8_AWQ"), int4(128, zeros=False)),
     "W8A16": int8(-1, zeros=False),
 }
 KEPT = ("ignored_layers", "modules_to_not_convert", "ignore")  # lists of modules in 16 bits
@@ -343,32 +334,16 @@ def _w4afp8(section: Mapping[str, Any]) -> Quantisation:
     return Quantisation(blocks, names, experts=int4(int(section.get("group_size", 128)), zeros=False))
 
 
-def _mxfp8(section: Mapping[str, Any]) -> Quantisation:
-    return Quantisation(MXFP8, ignored(section, *KEPT))
-
-
-_READERS = {
-    "fp8": _fp8,
-    "fbgemm-fp8": _fp8,
-    "ptpc-fp8": _fp8,
-    "modelopt": _modelopt,
-    "modelopt-fp4": _modelopt,
-    "modelopt-fp8": _modelopt,
-    "modelopt-mixed": _modelopt,
-    "modelopt-mxfp8": _modelopt,
-    "modelopt-nvfp4": _modelopt,
-    "petit-nvfp4": _modelopt,
+# By `quant_method`.
+_READERS: dict[str, Callable[[Mapping[str, Any]], Quantisation]] = {
+    **dict.fromkeys(("fp8", "fbgemm-fp8", "ptpc-fp8"), _fp8),
+    **dict.fromkeys(("modelopt", "modelopt-fp4", "modelopt-fp8", "modelopt-mixed", "modelopt-mxfp8"), _modelopt),
+    **dict.fromkeys(("modelopt-nvfp4", "petit-nvfp4"), _modelopt),
     "compressed-tensors": _compressed,
-    "awq": weight_only,
-    "awq-marlin": weight_only,
-    "gptq": weight_only,
-    "gptq-marlin": weight_only,
-    "moe-wna16": weight_only,
-    "auto-round": weight_only,
-    "intel/auto-round": weight_only,
-    "inc": weight_only,
+    **dict.fromkeys(("awq", "awq-marlin", "gptq", "gptq-marlin", "moe-wna16"), weight_only),
+    **dict.fromkeys(("auto-round", "intel/auto-round", "inc"), weight_only),
     "mxfp4": _mxfp4,
-    "mxfp8": _mxfp8,
+    "mxfp8": _whole(MXFP8),
     "bitsandbytes": bitsandbytes,
     "quark": quark,
     "hqq": hqq,

@@ -217,61 +217,33 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A language model as layers and their parts. Widths are in elements.
-
-    Attributes:
-        name: name of the model.
-        model_type: type that its configuration names.
-        hidden: width of the residual stream.
-        vocab: tokens of the vocabulary.
-        layers: the layers in their order.
-        lm_head: matrix from the last hidden state to the vocabulary.
-        tied: whether this matrix is the embedding's.
-        norms: `pre`, `post`, `sandwich` (both) or `parallel` (one norm feeds both blocks).
-        norm_bias: whether norms have a bias.
-        logit_softcap: cap of the logits.
-        learned_positions: rows of a table of positions, 0 where there is none.
-        max_length: tokens of a request at most.
-        dtype: type of activations.
-        kv_dtype: type of the cache, None where the engine decides.
-        tower: what turns images into tokens.
-        audio_params: parameters of an audio tower, which is not run.
-        notes: what was read in an unusual way, in sentences.
-        tables: rows × width of embedding tables beside the first.
-        front: matrices that run once before the layers.
-        front_params: further parameters before the layers.
-        hyper: residual streams, where there are several.
-        encoder: every token sees every other, and nothing is generated.
-        pooled: the last hidden states are the answer (embeddings, rerankers), so no head runs.
-        final_norm: whether a norm follows the last layer.
-        mtp_heads: heads for drafting (multi-token prediction) in the checkpoint, 0 where none is stated or known.
-    """
+    """A language model as layers and their parts. Widths are in elements."""
 
     name: str
-    model_type: str
-    hidden: int
+    model_type: str  # as its config names it
+    hidden: int  # width of the residual stream
     vocab: int
     layers: tuple[Layer, ...]
-    lm_head: Linear
-    tied: bool
-    norms: str = "pre"
+    lm_head: Linear  # from the last hidden state to the vocabulary
+    tied: bool  # this matrix is the embedding's
+    norms: str = "pre"  # pre, post, sandwich (both) or parallel (one norm feeds both blocks)
     norm_bias: bool = False
     logit_softcap: float | None = None
-    learned_positions: int = 0
-    max_length: int | None = None
-    dtype: str = "bf16"
-    kv_dtype: str | None = None
+    learned_positions: int = 0  # rows of a table of positions
+    max_length: int | None = None  # tokens of a request at most
+    dtype: str = "bf16"  # of activations
+    kv_dtype: str | None = None  # of the KV cache; None: the engine decides
     tower: Tower | None = None  # turns images into tokens
     audio_params: int = 0  # of an audio tower, which is not run
-    notes: tuple[str, ...] = ()
-    tables: tuple[tuple[int, int], ...] = ()
-    front: tuple[Linear, ...] = ()
-    front_params: int = 0
-    hyper: HyperConnection | None = None
-    encoder: bool = False
-    pooled: bool = False
-    final_norm: bool = True
-    mtp_heads: int = 0
+    notes: tuple[str, ...] = ()  # what was read in an unusual way, in sentences
+    tables: tuple[tuple[int, int], ...] = ()  # rows × width of embedding tables beside the first
+    front: tuple[Linear, ...] = ()  # matrices that run once before the layers
+    front_params: int = 0  # further parameters before the layers
+    hyper: HyperConnection | None = None  # residual streams, where there are several
+    encoder: bool = False  # every token sees every other, and nothing is generated
+    pooled: bool = False  # the last hidden states are the answer (embeddings, rerankers), so no head runs
+    final_norm: bool = True  # a norm follows the last layer
+    mtp_heads: int = 0  # heads for drafting (multi-token prediction) in the checkpoint, 0: none stated or known
 
     @property
     def side_params(self) -> int:

@@ -175,10 +175,14 @@ class Stage:
         """Bytes of one cached element."""
         return int(kv_bytes(self.kv_dtype, "bf16"))
 
+    @property
+    def pairs(self) -> Pairs:
+        """(q, kv) of every request."""
+        return list(zip(self.batch.q_lens, self.batch.kv_lens, strict=True))
+
     def phases(self) -> tuple[Pairs, Pairs]:
         """(q, kv) of the requests that bring prompts, and of those that decode."""
-        pairs = list(zip(self.batch.q_lens, self.batch.kv_lens, strict=True))
-        few = self.batch.verify
+        few, pairs = self.batch.verify, self.pairs
         return [pair for pair in pairs if pair[0] > few], [pair for pair in pairs if pair[0] <= few]
 
     def linear(self, matrix: Linear, rows: int | None = None) -> Use:

@@ -6,61 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from pipewave.calls.families import Call, Collective, Elementwise
 from pipewave.gpus import GPU
 from pipewave.kernels.profiler import Shaped
 from pipewave.kernels.streaming.metadata import DEPENDS
-from pipewave.kernels.streaming.sampling import ARGMAX as ARGMAX
-from pipewave.kernels.streaming.sampling import LAWS
-from pipewave.physics.arith import SCALAR
-from pipewave.physics.energy import limited_us
-from pipewave.prediction.answers import Prediction, Predictions
+from pipewave.kernels.streaming.sampling import ARGMAX, LAWS
+from pipewave.prediction.answers import Prediction
 from pipewave.prediction.api import predict
 from pipewave.prediction.said import said_of
-from pipewave.step.kernel_latency import heat_us
 from pipewave.traces.flame import Ran, by_layer, by_operator, leaves
-from pipewave.traces.group import Group, by_step
-from pipewave.traces.idle import Idle, idle
+from pipewave.traces.group import Group
+from pipewave.traces.idle import CAUSES, Idle, idle, paced
 from pipewave.traces.kernel_names import short
 from pipewave.traces.trace import Dims, Trace
-
-
-def paced(
-    found: Predictions, calls: Sequence[Call], members: Sequence[Sequence[Group]], everything: Sequence[Group], gpu: GPU
-) -> list[Prediction]:
-    """Predictions of calls at the clocks their steps allow. `members`: the groups of each call, of `everything`.
-
-    A call that several steps run takes the mean of them.
-    """
-    heat = heat_us(calls, found, gpu)
-    kernels, energy = dict[int, float](), dict[int, float]()
-    for index, groups in enumerate(members):
-        for one in groups:
-            step = one.head.step
-            kernels[step] = kernels.get(step, 0.0) + float(found.latency_us[index])
-            energy[step] = energy.get(step, 0.0) + float(heat[index])
-    waits = {step: idle_us(groups) for step, groups in by_step(everything).items()}
-    slower = {
-        step: (limited_us(us + waits[step], energy[step], SCALAR) - waits[step]) / us for step, us in kernels.items()
-    }
-    factors = [float(np.mean([slower[one.head.step] for one in groups])) for groups in members]
-    return [_slowed(one, factor) for one, factor in zip(found, factors, strict=True)]
-
-
-def idle_us(groups: Sequence[Group]) -> float:
-    """Time between a step's first and last kernel in which none of them ran, if they ran one after another."""
-    kernels = [kernel for one in groups for kernel in one.kernels]
-    first = min(kernel.start_us for kernel in kernels)
-    last = max(kernel.start_us + kernel.duration_us for kernel in kernels)
-    return max(last - first - sum(kernel.duration_us for kernel in kernels), 0.0)
-
-
-def _slowed(one: Prediction, factor: float) -> Prediction:
-    times = {name: factor * getattr(one, name) for name in ("latency_us", "low_us", "high_us", "ceiling_us")}
-    return replace(one, **times)
-
 
 QUIET = ("dtype", "op", "impl", "causal", "stack")
 
@@ -82,13 +40,6 @@ def _brief(value: Any) -> str:
 
 CLOSE = 0.10  # a prediction within a tenth of the measurement
 JUDGED = 0.5  # of the GPU's time whose shapes were read: below it no recoverable time is told
-WAITED = {
-    "launch": "kernels start so long after their launch",
-    "sync": "the host waited for the GPU before it launched on",
-    "cpu": "the host ran its own code and launched too late",
-    "device": "queued work waited, between kernels or for another stream",
-    "unknown": "no launch was recorded",
-}
 IMPOSSIBLE, NOTED = 0.9, 0.02  # of its floor a call cannot take less; such calls' share of the GPU's time that is told
 CAVEATS = {
     "sample": "sampling is predicted as a copy of its size: no such kernel was measured",
@@ -197,8 +148,8 @@ class Report:
             return ()
         cause = max(self.idle.causes, key=self.idle.causes.__getitem__)
         return (
-            f"the GPU was idle {self.idle.share:.1%} of {self.idle.span_us / 1e3:,.3f} ms, for "
-            f"{self.idle.causes[cause] / 1e3:,.3f} ms of it because {WAITED[cause]}",
+            f"the GPU was idle {self.idle.share:.1%} of {self.idle.span_us / 1e3:,.3f} ms; "
+            f"{self.idle.causes[cause] / 1e3:,.3f} ms of it {cause}: {CAUSES[cause]}",
         )
 
     def _kernels(self) -> str:
