@@ -26,6 +26,7 @@ import numpy as np
 from pipewave.calls.families import all_gather, all_reduce, reduce_scatter
 from pipewave.calls.operators import MoeAllToAll
 from pipewave.errors import BadInput
+from pipewave.kernels.moe.routing import steady_weights
 from pipewave.models.spec import Layer, ModelSpec, Moe
 from pipewave.models.stage import ACT, Stage, Use
 from pipewave.physics.demand import Array
@@ -33,15 +34,14 @@ from pipewave.physics.demand import Array
 LAW = "power_law_"
 USUAL_LOADS = LAW + "1.2"  # the corpus's law for loads of served models
 MOST_SLOTS = 65_536
-DRAWS, WIDEST = 16, 1000.0  # draws of a law to average over; its largest weight over its smallest
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
     """How experts are loaded, and slots for copies beside their own; None: no balancer.
 
-    loads: `even`, a law such as `power_law_1.2` (weights drawn from a density x^-1.2 over three decades), or tokens of
-    each expert, of a layer or of several.
+    loads: `even`, a law such as `power_law_1.2` (of a steady load: `kernels.moe.routing.steady_weights`, not the law of
+    that name for the tokens of one call), or tokens of each expert, of a layer or of several.
     """
 
     redundant: int | None = None
@@ -99,18 +99,10 @@ def _skew(balance: Balance, experts: int, ranks: int) -> float:
 def _rows(loads: str | tuple[tuple[float, ...], ...], experts: int) -> list[Array]:
     """Loads of layers, as given or drawn."""
     if isinstance(loads, str):
-        return [np.ones(experts)] if loads == "even" else drawn(float(loads.removeprefix(LAW)), experts)
+        return [np.ones(experts)] if loads == "even" else steady_weights(float(loads.removeprefix(LAW)), experts)
     if len(loads[0]) != experts:
         raise _bad(f"loads of {len(loads[0])} experts: the model has {experts}")
     return [np.array(row) for row in loads]
-
-
-def drawn(power: float, experts: int, draws: int = DRAWS) -> list[Array]:
-    """Weights of experts from a density x^-power on [1, 1000], in no order; seeded."""
-    rng = np.random.default_rng(0)
-    rest = 1.0 - power if abs(power - 1.0) > 1e-3 else 1e-3
-    top = WIDEST**rest
-    return [np.asarray((1.0 + (top - 1.0) * rng.random(experts)) ** (1.0 / rest)) for _ in range(draws)]
 
 
 def _fullest(loads: Array, redundant: int | None, ranks: int) -> float:

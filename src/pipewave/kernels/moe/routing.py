@@ -302,3 +302,20 @@ def layer(cols: Columns, ctx: Context) -> Layer:
         sizes["tokens"] = _with_a_choice_here(sizes["tokens"], sizes["topk"], routed.pairs, kind)
     carried = sizes["tokens"] * sizes["topk"]
     return Layer(part=part, inter=inter, up=up, routing=routed, products=products, carried=carried, **sizes)
+
+
+# Weights that do not depend on a step's tokens: how much of a whole load each expert draws.
+#
+# `power_law_A` names two laws. Of a call (above), weights span a range that follows its tokens, as AIConfigurator's
+# collector draws them for each measurement. Of a load that many steps share (here), they span three decades whatever a
+# step holds: what an expert-parallel load balancer sees, and what makes one rank fuller than another.
+
+DRAWS, WIDEST = 16, 1000.0  # draws to average over; the largest weight over the smallest
+
+
+def steady_weights(power: float, experts: int, draws: int = DRAWS) -> list[Array]:
+    """Weights of experts from a density x^-power on [1, 1000], in no order; seeded."""
+    rng = np.random.default_rng(0)
+    rest = 1.0 - power if abs(power - 1.0) > 1e-3 else 1e-3
+    top = WIDEST**rest
+    return [np.asarray((1.0 + (top - 1.0) * rng.random(experts)) ** (1.0 / rest)) for _ in range(draws)]
