@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
+from pipewave.kernels.moe.routing import steady_weights
 from pipewave.models import load
-from pipewave.models.expert_parallel import Balance, balance_of, copied, drawn, packed, report
+from pipewave.models.expert_parallel import Balance, balance_of, copied, packed, report
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel, weight_bytes
 
@@ -62,7 +63,7 @@ def test_more_ranks_lean_more() -> None:
 
 def test_weights_follow_their_density() -> None:
     """Of a density x^-2 on [1, 1000], half lie below 2 / (1 + 1/1000)."""
-    weights = np.concatenate(drawn(2.0, 4096))
+    weights = np.concatenate(steady_weights(2.0, 4096))
     assert weights.min() >= 1.0 and weights.max() <= 1000.0
     assert np.median(weights) == pytest.approx(2.0 / 1.001, rel=0.02)
 
