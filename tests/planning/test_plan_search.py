@@ -70,7 +70,9 @@ def test_limits_shrink_the_choice(found: Plan) -> None:
     none = plan(MODEL, Question(1000, 100, tpot_ms=0.001), SPACE)
     assert none.winner is None
     assert none.to_dict()["launch"] is None
-    assert none.to_dict()["shortest"] == {name: round(found.designs.columns[name].min(), 3) for name in TIMES}
+    shortest = none.to_dict()["shortest"]
+    assert set(shortest) == set(TIMES)
+    assert 0.001 < shortest["tpot_ms"] < shortest["ttft_ms"]
 
 
 def test_own_prices_decide(found: Plan) -> None:
@@ -108,7 +110,7 @@ def test_more_memory_bandwidth_speeds_up_decode(found: Plan) -> None:
     assert by_name["+10 % memory size"]["tpot_ms_change_percent"] == 0
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", ["vllm:0.22.1", "sglang:0.5.14"])
 @pytest.mark.parametrize(("batch", "isl", "osl"), [(8, 1024, 128), (64, 1024, 128), (32, 256, 400), (16, 4000, 100)])
 def test_closed_form_follows_the_simulator(engine: str, batch: int, isl: int, osl: int) -> None:
     one = evaluate(MODEL, Split("H200", engine=engine), Question(isl, osl), [4096], [batch])
@@ -122,12 +124,12 @@ def test_closed_form_follows_the_simulator(engine: str, batch: int, isl: int, os
 @pytest.mark.parametrize(
     ("engine", "batch", "budget", "isl", "osl"),
     [
-        ("vllm", 32, 8192, 500, 100),  # steps with prompts lie on both sides of the largest captured graph
-        ("vllm", 128, 8192, 400, 400),
-        ("vllm", 256, 8192, 512, 128),
-        ("vllm", 256, 1024, 512, 128),  # prompts queue for the token budget
-        ("vllm", 16, 2048, 5000, 200),  # a prompt takes several steps
-        ("sglang", 64, 4096, 256, 256),
+        ("vllm:0.22.1", 32, 8192, 500, 100),  # steps with prompts lie on both sides of the largest captured graph
+        ("vllm:0.22.1", 128, 8192, 400, 400),
+        ("vllm:0.22.1", 256, 8192, 512, 128),
+        ("vllm:0.22.1", 256, 1024, 512, 128),  # prompts queue for the token budget
+        ("vllm:0.22.1", 16, 2048, 5000, 200),  # a prompt takes several steps
+        ("sglang:0.5.14", 64, 4096, 256, 256),
     ],
 )
 def test_closed_form_knows_that_prompts_come_in_groups(
@@ -151,7 +153,7 @@ def test_groups_of_prompts_keep_their_rate() -> None:
     assert deviation == pytest.approx(1.0, abs=0.15), "counts spread as Poisson counts do"
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", ["vllm:0.22.1", "sglang:0.5.14"])
 @pytest.mark.parametrize(("isl", "osl"), [(1, 1), (1, 4000), (30_000, 1), (30_000, 2), (512, 512)])
 def test_extreme_lengths_stay_finite_and_ordered(engine: str, isl: int, osl: int) -> None:
     columns = evaluate(MODEL, Split("H200", engine=engine), Question(isl, osl), [64, 2048], [1, 8, 63]).columns

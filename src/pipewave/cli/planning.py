@@ -51,7 +51,9 @@ class Tried:
         list[str], Option("--speculative", help="Drafts to try beside none: method=mtp,tokens=1; repeatable.")
     ] = field(default_factory=list)
     disaggregated: Annotated[bool, Option(help="Also prefill and decode engines apart, rates matched.")] = False
-    engine: Annotated[str, Option("--engine", help="vllm, sglang, trtllm, or several.")] = "vllm"
+    engine: Annotated[
+        str | None, Option("--engine", help="vllm, sglang, trtllm, or several; with versions. Else the newest vLLM.")
+    ] = None
     kv_cache_dtype: Annotated[str, Option("--kv-cache-dtype", help="auto, fp8 or both.")] = "auto"
     max_num_seqs: Annotated[str | None, Option(*SEQUENCES, help="Batch sizes.")] = None
     max_num_batched_tokens: Annotated[str | None, Option(*STEP_TOKENS, help="Step budgets.")] = None
@@ -60,6 +62,7 @@ class Tried:
     def space(self, gpus: tuple[str, ...]) -> Space:
         """All designs of these GPUs."""
         from pipewave.planning.space import BATCHES, BUDGETS, Space
+        from pipewave.published.unstated import default_engine
 
         return Space(
             gpus,
@@ -68,7 +71,7 @@ class Tried:
             dps=_numbers("dp", self.dp),
             speculative=(None, *self.speculative),
             disaggregated=self.disaggregated,
-            engines=_words(self.engine),
+            engines=_words(self.engine or default_engine()),
             kv_dtypes=tuple(cache_word(word) for word in _words(self.kv_cache_dtype)),
             budgets=_given("max_num_batched_tokens", self.max_num_batched_tokens) or BUDGETS,
             batches=_given("max_num_seqs", self.max_num_seqs) or BATCHES,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
@@ -17,6 +18,7 @@ from pipewave.planning import platforms
 from pipewave.planning.launch import pools
 from pipewave.planning.manifests import render
 from pipewave.planning.prices import Price, prices
+from pipewave.planning.served import Checked, Figures, command_line, figures
 from pipewave.planning.space import Question, Space, Split
 from pipewave.planning.steady import COLUMNS, Evaluated, evaluate
 from pipewave.planning.sweep import Progress, sweep
@@ -35,6 +37,9 @@ ELASTIC = {
     "power": "tdp_w",
     "memory size": "dram_gib",
 }
+NEAR = 1.1  # designs so near a limit in closed form are served, too
+SHOWN = 20  # of the Pareto front, and so many are served
+Bools = NDArray[np.bool_]
 PERHAPS, STRADDLES = "perhaps", "the 90 % interval of TTFT or TPOT straddles its limit"  # of a design's `sure`
 
 
@@ -52,6 +57,25 @@ class Designs:
     crowded_out: int
     notes: tuple[tuple[str, ...], ...]  # of each split's kernels
     model: ModelSpec
+    found: Mapping[int, Figures] = field(default_factory=dict)  # of the designs that were served
+
+    def at(self, index: int) -> Split:
+        """The split of a design."""
+        return self.splits[int(self.split[index])]
+
+    @property
+    def served(self) -> Bools:
+        """Which designs were served."""
+        mask = np.zeros(len(self), bool)
+        mask[list(self.found)] = True
+        return mask
+
+    def corrected(self, checked: Checked) -> Designs:
+        """The designs with what runs say of them."""
+        rate = "tokens_per_s_per_gpu"
+        usd = self.usd_per_million * self.columns[rate] / checked.columns[rate]
+        columns = {name: values.copy() for name, values in checked.columns.items()}
+        return replace(self, columns=columns, usd_per_million=usd, found=dict(checked.found))
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -67,7 +91,7 @@ class Designs:
 
     def row(self, index: int) -> dict[str, Any]:
         """One design as a flat row; NaN cost (no price known) as None."""
-        split = self.splits[self.split[index]]
+        split = self.at(index)
         cost = float(self.usd_per_million[index])
         return {
             "gpu": split.gpu,
@@ -89,7 +113,9 @@ class Designs:
 
     def uncertain(self, index: int) -> Uncertainty:
         """What is open about a design."""
-        split, kernels = self.splits[self.split[index]], float(self.columns["spread"][index])
+        if index in self.found:
+            return self.found[index].uncertain
+        split, kernels = self.at(index), float(self.columns["spread"][index])
         drafts = speculative_of(split.speculative).by(self.model).spread if split.speculative else 0.0
         named, ranks = names_version(split.engine), split.dp > 1
         return Uncertainty(kernels, server_of(find_engine(split.engine)), named, ranks, drafts=drafts)
@@ -106,7 +132,7 @@ class Plan:
     model: str
     question: Question
     designs: Designs
-    meets: np.ndarray[Any, np.dtype[np.bool_]]
+    meets: Bools
     front: tuple[int, ...]
     winner: int | None
     elasticities: tuple[dict[str, Any], ...]
@@ -138,6 +164,7 @@ class Plan:
             "best_by_gpu": [self.marked(i) for i in self.best_by_gpu()],
             "shortest": designs.shortest(),
             "winner": None if self.winner is None else self.marked(self.winner),
+            "serve": None if self.winner is None else self.serve_command(self.winner),
             "launch": None if self.winner is None else self.launch(self.winner, form),
             "notes": self.notes(),
             "elasticities": list(self.elasticities),
@@ -162,7 +189,8 @@ class Plan:
         shown = dict.fromkeys(int(self.designs.split[index]) for index in self._shown())
         listed = [(self.designs.splits[split].gpu, note) for split in shown for note in self.designs.notes[split]]
         kernels = [note.replace("of this GPU", f"of {gpu}") for gpu, note in listed]
-        unknown = [] if self.winner is None else [self.designs.uncertain(self.winner).note()]
+        found = self.designs.found.get(-1 if self.winner is None else self.winner)
+        unknown = [*found.notes, found.uncertain.note()] if found else []
         gpus = list(dict.fromkeys(self.designs.splits[split].gpu for split in shown))
         long = self.spec.length_notes(self.question.input_len + self.question.output_len)
         return [*dict.fromkeys(self.spec.notes), *long, *by_gpu(kernels, gpus), *unknown]
@@ -172,15 +200,13 @@ class Plan:
         return (*self.front, *self.best_by_gpu())
 
     def best_by_gpu(self) -> tuple[int, ...]:
-        """The cheapest design of each GPU that meets the limits (most tokens a second and GPU), in order of the GPUs'
-        first designs."""
-        designs, best = self.designs, dict[str, int]()
-        rate = designs.columns["tokens_per_s_per_gpu"]
-        for index in np.flatnonzero(self.meets).tolist():
-            gpu = designs.splits[designs.split[index]].gpu
-            if gpu not in best or rate[index] > rate[best[gpu]]:
-                best[gpu] = index
-        return tuple(best.values())
+        """The cheapest design of each GPU that was served and meets the limits."""
+        return best_by_gpu(self.designs, self.meets & self.designs.served)
+
+    def serve_command(self, index: int) -> str:
+        """The command that serves a design under the same load; empty where prompts have engines of their own."""
+        split, batch = self.designs.at(index), int(self.designs.batch[index])
+        return command_line(self.model, split, self.question, batch, int(self.designs.budget[index]))
 
     def _unpriced(self) -> set[str]:
         """GPUs that were left out of the front for want of a price."""
@@ -236,9 +262,28 @@ def plan(
     for gpu in space.gpus:
         find_gpu(gpu)
     known = prices(own_prices)
-    designs = _gather(sweep(model, question, space, executor, progress), known, model)
-    meets = _meets(designs, question)
-    front = pareto(designs, meets)
+    rough = _gather(sweep(model, question, space, executor, progress), known, model)
+    checked = Checked(rough.columns, rough.split)
+
+    def served(index: int) -> Figures:
+        return figures(model, rough.at(index), question, int(rough.batch[index]), int(rough.budget[index]))
+
+    def found() -> tuple[Designs, Bools, tuple[int, ...]]:
+        designs = rough.corrected(checked)
+        meets = _meets(designs, question, NEAR) & checked.possible
+        return designs, meets, pareto(designs, meets)
+
+    def named() -> Iterator[int]:
+        designs, meets, front = found()
+        yield from front[:1]
+        yield from best_by_gpu(designs, meets)
+        yield from front[1:SHOWN]
+
+    checked.check(named, served, len(space.gpus))
+    designs = rough.corrected(checked)
+    meets = _meets(designs, question) & checked.possible
+    sure = meets & designs.served
+    front = pareto(designs, sure)
     winner = front[0] if front else None
     moved = elasticities(model, question, designs, winner) if winner is not None else ()
     return Plan(model.name, question, designs, meets, front, winner, moved, known, model)
@@ -270,16 +315,17 @@ def _join(parts: Sequence[Array]) -> Array:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _meets(designs: Designs, question: Question) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    good = np.ones(len(designs), bool)
-    for name in ("ttft_ms", "tpot_ms"):
+def _meets(designs: Designs, question: Question, near: float = 1.0) -> Bools:
+    """Which designs keep the limits; those that were not served, `near` times the limits."""
+    good, slack = np.ones(len(designs), bool), np.where(designs.served, 1.0, near)
+    for name in TIMES:
         limit = getattr(question, name)
         if limit is not None:
-            good &= designs.columns[name] <= limit
+            good &= designs.columns[name] <= limit * slack
     return good
 
 
-def pareto(designs: Designs, among: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[int, ...]:
+def pareto(designs: Designs, among: Bools) -> tuple[int, ...]:
     """Indices of designs no other beats in both cost and speed for a user, cheapest first.
 
     Cost is USD per token, among GPUs that have a price; when none has, GPU time per token.
@@ -296,6 +342,16 @@ def pareto(designs: Designs, among: np.ndarray[Any, np.dtype[np.bool_]]) -> tupl
             best = speed[index]
             front.append(int(candidates[index]))
     return tuple(front)
+
+
+def best_by_gpu(designs: Designs, among: Bools) -> tuple[int, ...]:
+    """The design of each GPU with most tokens a second and GPU, in order of the GPUs' first designs."""
+    best, rate = dict[str, int](), designs.columns["tokens_per_s_per_gpu"]
+    for index in np.flatnonzero(among).tolist():
+        gpu = designs.at(index).gpu
+        if gpu not in best or rate[index] > rate[best[gpu]]:
+            best[gpu] = index
+    return tuple(best.values())
 
 
 def elasticities(model: ModelSpec, question: Question, designs: Designs, index: int) -> tuple[dict[str, Any], ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 from pipewave.errors import BadInput
 from pipewave.models import ModelSpec
 from pipewave.models.shard import Parallel
+from pipewave.published.unstated import default_engine
 
 TPS = (1, 2, 4, 8)
 BUDGETS = (1024, 2048, 4096, 8192, 16384)
@@ -44,7 +45,7 @@ class Split:
     pp: int = 1
     ep: int = 1
     kv_dtype: str | None = None
-    engine: str = "vllm"
+    engine: str = field(default_factory=default_engine)
     dp: int = 1
     speculative: str | None = None
     prefill: Split | None = None  # of the engines that run prompts, when this is that of the engines that decode
@@ -76,7 +77,7 @@ class Space:
     pps: tuple[int, ...] = (1,)
     experts: bool = True
     kv_dtypes: tuple[str | None, ...] = (None,)
-    engines: tuple[str, ...] = ("vllm",)
+    engines: tuple[str, ...] = field(default_factory=lambda: (default_engine(),))
     budgets: tuple[int, ...] = BUDGETS
     batches: tuple[int, ...] = BATCHES
     gpus_most: int = 64

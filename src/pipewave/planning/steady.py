@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipewave.errors import PipewaveError
+from pipewave.errors import BadInput, PipewaveError
 from pipewave.gpus import GPU
 from pipewave.gpus import find as find_gpu
 from pipewave.models import ModelSpec
@@ -24,13 +24,14 @@ from pipewave.planning.arrivals import Groups, come, rest_s, share_met
 from pipewave.planning.entrance import Entrance
 from pipewave.planning.launch import check_blocks
 from pipewave.planning.parts import Parts
-from pipewave.planning.space import Question, Split
+from pipewave.planning.served import load, longest_prompt, stated
+from pipewave.planning.space import BUDGETS, Question, Split
+from pipewave.published.unstated import fill
 from pipewave.simulate.drafting import with_drafter
-from pipewave.simulate.setup import Setup
-from pipewave.simulate.speculative import of as speculative_of
 from pipewave.step import Engine, Runner, find_engine
 from pipewave.step.memory import Budget, budget, requests_in
 
+USUAL_FLIGHT = 64  # requests for which unsaid settings are filled
 PASSES = 3  # until the share of requests that the front end holds stands still
 COLUMNS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "spread")
 
@@ -72,19 +73,20 @@ class Steady:
         platforms.of(split.gpu, find_engine(split.engine).name)
         check_blocks(model, split)
         self.split, self.question = split, question
-        named = find_engine(split.engine)
-        engine = named.drafting() if split.speculative else named
-        runner = Runner.of(Deployment(model, parallel, split.kv_dtype), gpu, engine)
-        setup, sent = Setup(engine=split.engine), 0.5 * (question.output_len - 1)
+        filled = fill(stated(model, split, USUAL_FLIGHT, None), load(question, USUAL_FLIGHT)).setup
+        setup = replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
+        runner = Runner.of(Deployment(model, parallel, setup.kv_dtype), gpu, setup.program())
+        sent = 0.5 * (question.output_len - 1)
         self.engine: Engine = setup.hosted(runner.engine)
         self.runner = replace(runner, engine=self.engine)
         self.entrance = Entrance(setup.streaming(sent), question.input_len)
-        self.lanes, self.ranks = parallel.pp, parallel.dp
-        self.drafts = speculative_of(split.speculative).by(model) if split.speculative else None
+        self.lanes, self.ranks, self.streamed = parallel.pp, parallel.dp, setup.stream_interval
+        self.drafts = setup.speculative.by(model) if setup.speculative else None
         self.notes: tuple[str, ...] = ()
 
     def all(self, budgets: Sequence[int], batches: Sequence[int]) -> Evaluated:
-        """Every setting that fits."""
+        """Every setting that fits. Raises BadInput where the engine cuts no prompts and all are longer than a step."""
+        budgets = self._budgets(budgets)
         tokens, lanes = np.meshgrid(np.array(budgets, float), np.array(batches, float), indexing="ij")
         fits = lanes <= self.capacity(budgets)[:, None]
         fits &= tokens > lanes
@@ -93,6 +95,21 @@ class Steady:
         columns = self._columns(tokens, lanes) if len(tokens) else {}
         held, crowded_out = lanes * self.lanes * self.ranks, int((~fits).sum())
         return Evaluated(self.split, tokens, held, columns, refused, crowded_out, self.notes)
+
+    def _budgets(self, budgets: Sequence[int]) -> Sequence[int]:
+        """Token budgets that hold the longest prompt, where the engine does not cut them; of the usual budgets none
+        may, then the next power of two does."""
+        longest = longest_prompt(self.question)
+        able = [tokens for tokens in budgets if self.engine.scheduler.chunks or tokens >= longest]
+        if able:
+            return able
+        if tuple(budgets) == BUDGETS:
+            return [1 << (longest - 1).bit_length()]
+        raise BadInput(
+            f"max_num_batched_tokens = {max(budgets)}: {self.engine.name} does not cut prompts, and those of this "
+            f"load have up to {longest} tokens",
+            field="max_num_batched_tokens",
+        )
 
     def capacity(self, budgets: Sequence[int]) -> Array:
         """Requests of full length the cache of one pipeline lane holds, by token budget."""
@@ -176,7 +193,10 @@ class Steady:
         return _Pace(rate, rate * later, tokens - rate * later, queued, later, mixes=mixes)
 
     def _named(self, lane: Array, first: Array, tpot: Array, spread: float) -> dict[str, Array]:
-        cycle = first + (self.question.output_len - 1) * tpot
+        later = self.question.output_len - 1
+        cycle = first + later * tpot
+        first = first + min(self.streamed - 1, later) * tpot  # clients see the first tokens with the last of them
+        tpot = (cycle - first) / later if later > self.streamed else tpot
         per_gpu = lane * self.question.output_len / cycle * self.lanes * self.ranks / self.split.parallel.world
         values = (1e3 * first, 1e3 * tpot, 1e3 * cycle, per_gpu, 1 / tpot, np.full_like(tpot, spread))
         return dict(zip(COLUMNS, values, strict=True))

@@ -34,6 +34,11 @@ DRAFTS = "drafts"  # of a recipe: tokens that MTP heads draft where a deployment
 DEFAULT_ENGINE = "vllm"  # at its newest version, where no engine is named
 
 
+def default_engine() -> str:
+    """The engine where none is named: with its newest version."""
+    return f"{DEFAULT_ENGINE}:{newest(DEFAULT_ENGINE)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Stated:
     """A deployment as somebody states it."""
