@@ -16,11 +16,7 @@ from pipewave.planning import Question, Split
 from pipewave.planning.served import stated
 from pipewave.planning.steady import evaluate
 from pipewave.published.answers import deploy
-from studies.steady_load import TIMES, held_in_flight, middle_ms, percent_off, print_means
 from pipewave.simulate.run_window import steady_ms
-from pipewave.simulate.server import Server
-from pipewave.simulate.setup import Setup
-from pipewave.simulate.speculative import of
 from studies.steady_load import TIMES, held_in_flight, percent_off, print_means
 
 ROUNDS = 6  # requests of each lane
@@ -82,12 +78,8 @@ def simulated(load: Load) -> dict[str, float]:
     """Mean times in ms of the requests of the middle."""
     held = load.batch * load.split.pp * load.split.dp  # a plan's batch is that of one pipeline lane and rank
     traffic = held_in_flight(max(ROUNDS * held, 300), held, load.isl, load.osl)
-<<<<<<< HEAD
-    return steady_ms(Server.of(load.model, split.gpu, setup, traffic.longest).run(traffic).record, traffic)
-=======
     ready = deploy(stated(model_of(load.model), load.split, held, load.budget), traffic)
-    return middle_ms(ready.run(), traffic, held)
->>>>>>> d5cf2568 (A plan names designs as serve answers them: the best are served under their steady load, and none whose prompts an engine would refuse)
+    return steady_ms(ready.run(), traffic)
 
 
 def compare(load: Load) -> Compared:
