@@ -29,7 +29,7 @@ class GroupTimer(Protocol):
 
 
 class StepRecorder:
-    """Stands in for a timer: keeps what a rank's step would hold, for the group to price."""
+    """A timer that records the batch of a rank's step, for the group to price."""
 
     def __init__(self) -> None:
         self.batch = NOTHING
@@ -137,7 +137,7 @@ def _add(whole: Step, step: Step) -> None:
 
 
 def _add_quiet(whole: Step, rank: Replica, pages: int) -> None:
-    """The same of a rank whose requests each made a token, and nothing else; `pages` were in use."""
+    """The same of a rank that only decoded; `pages` were in use."""
     whole.decoding += rank.decoding
     whole.cached += rank.cached
     whole.waiting += len(rank.waiting)

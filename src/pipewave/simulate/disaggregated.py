@@ -144,12 +144,12 @@ class Disaggregated:
 
     @property
     def uncertain(self) -> Uncertainty:
-        """What is open about the deployment."""
+        """What widens the intervals of this deployment."""
         return replace(self.decode.uncertain, kernels=self.spread, pools=self.pools_open)
 
     @property
     def sides(self) -> tuple[Server, Server]:
-        """What takes prompts and what makes later tokens."""
+        """The prefill and the decode engine."""
         return self.prefill, self.decode
 
     @property
@@ -169,17 +169,17 @@ class Disaggregated:
 
     @property
     def basis(self) -> Mapping[str, float]:
-        """Shares of step time by what it rests on, mean of both pools."""
+        """Shares of step time by kind of evidence, mean of both pools."""
         shares = [side.basis for side in self.sides]
         return {name: sum(one.get(name, 0.0) for one in shares) / 2 for name in {**shares[0], **shares[1]}}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed, of either pool."""
+        """Notes of both pools."""
         return merged((*self.prefill.notes, *self.decode.notes))
 
     def names(self) -> dict[str, Any]:
-        """What serves, as answers name it; the cache is that of one decode engine."""
+        """Model, GPU and engine as answers name them; the cache is that of one decode engine."""
         return self.decode.names() | {"gpus": self.gpus}
 
     def about(self, _traffic: Traffic) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class Disaggregated:
     def record(
         self, traffic: Traffic, *, scale: float = 1.0, keep_steps: bool = False, most_steps: int = MOST_STEPS
     ) -> Record:
-        """What happens to the requests, and on request in each step. BadInput beyond the work of `most_steps`."""
+        """Simulate the requests, with every step where asked. BadInput beyond the work of `most_steps`."""
         prompts, tokens = self.prefill.pool(self.workers[0], scale), self.decode.pool(self.workers[1], scale)
         prompts = replace(
             prompts, timer=Sender(prompts.timer, self.send_s), handoff_delay_share=self.handoff_delay_share

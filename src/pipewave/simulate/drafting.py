@@ -114,7 +114,7 @@ def pays_until(plain: StepTable, drafted: Drafted, cache: int) -> int:
 
 
 def with_drafter(memory: Budget, runner: Runner, how: Speculative | None) -> Budget:
-    """What is left for the cache beside the drafting layers' weights and their own part of it. Raises DoesNotFit.
+    """GPU memory with the drafting layers' weights and KV cache taken out. Raises DoesNotFit.
 
     Engines keep a recurrent state after every token that a step verifies, for the accepted one to be taken on.
     """

@@ -223,7 +223,7 @@ def static_estimate(
     memory = with_drafter(_memory(runner, rank.budget), runner, setup.speculative)
     kv = kv_budget(runner, memory, prompt + rank.output_len, rank.budget)
     policy = policy_of(runner.engine, setup, kv, max_batched_tokens=rank.budget)
-    held = room(runner.deployment, memory, rank.requests, prompt + rank.output_len, rank.budget)
+    held = requests_at_once(runner.deployment, memory, rank.requests, prompt + rank.output_len, rank.budget)
     rank = replace(rank, output_len=max(rank.output_len, 1))  # an embedding takes the step of a first token
     run = replace(rank, requests=min(held, policy.max_requests))
     drafts = setup.speculative.spread if setup.speculative else 0.0
@@ -263,7 +263,7 @@ def image_tokens(model: ModelSpec, images: int) -> int:
     return images * model.tower.tokens if model.tower else 0
 
 
-def room(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> int:
+def requests_at_once(deployment: Deployment, memory: Budget, batch: int, length: int, chunk: int) -> int:
     """Requests of `length` tokens that the KV cache holds together, up to `batch`.
 
     Raises DoesNotFit for not one, and for more waiting ones than can be walked through.

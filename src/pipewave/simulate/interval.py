@@ -37,20 +37,17 @@ def _table() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """What is open about a deployment: its kernels (half the 90 % interval of a step's logarithm), whose server it is
-    (`server_of`), whether the version is given, whether ranks of attention data parallelism share its requests, how far
-    pools that nobody stated could move it, and how far the acceptance of drafts that was not given moves tokens (halves
-    of a logarithm's interval)."""
+    """Sources of uncertainty of a deployment; numbers are half the 90 % interval of a logarithm."""
 
-    kernels: float
-    engine: str
+    kernels: float  # of a step
+    engine: str  # whose server it is (`server_of`)
     version_given: bool
-    ranks: bool = False
-    pools: float = 0.0
-    drafts: float = 0.0
+    ranks: bool = False  # ranks of attention data parallelism share its requests
+    pools: float = 0.0  # number of engines in pools that was not given
+    drafts: float = 0.0  # acceptance of drafts that was not given
 
     def server(self, metric: str) -> float:
-        """What host, front end and settings leave open; of an engine without published runs, as much as of any."""
+        """Half-width due to host, front end and settings; for an engine without published runs, the widest of all."""
         widths, older = _table()["servers"], {_old(name): one for name, one in _table()["older"].items()}
         name = AS.get(metric, metric)
         if self.engine in older:
@@ -58,11 +55,11 @@ class Uncertainty:
         return float(widths[self.engine][name] if self.engine in widths else max(one[name] for one in widths.values()))
 
     def version(self, metric: str) -> float:
-        """What the version adds where it is not given."""
+        """Half-width due to a version that is not given."""
         return 0.0 if self.version_given else float(_table()["version"][AS.get(metric, metric)])
 
     def uneven(self, metric: str) -> float:
-        """What data-parallel ranks add, whose requests and experts' tokens differ."""
+        """Half-width due to uneven data-parallel ranks."""
         return float(_table()["ranks"][AS.get(metric, metric)]) if self.ranks else 0.0
 
     def half(self, metric: str) -> float:
@@ -120,7 +117,7 @@ def names_version(engine: str | Engine) -> bool:
 
 
 def hull(intervals: Mapping[str, float], *ends: Mapping[str, float]) -> dict[str, float]:
-    """Intervals, as `ttft_ms_low` and `ttft_ms_high`, that hold what happens at some ends as well."""
+    """Intervals, as `ttft_ms_low` and `ttft_ms_high`, widened to hold the values of other runs as well."""
     held = {}
     for key, value in intervals.items():
         name, _, side = key.rpartition("_")

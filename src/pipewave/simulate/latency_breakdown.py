@@ -1,4 +1,4 @@
-"""What the mean TTFT and TPOT of a run are made of: waiting, and kernel families and gaps of the steps between.
+"""Mean TTFT and TPOT of a run by part: queueing, front end, cache transfer, kernel families and gaps of steps.
 
 A request passes the front end and waits until the first step with a piece of its prompt begins; from there to its first
 token it is in steps, of its own prompt and of others; where engines are disaggregated, its cache moves to the engine

@@ -49,10 +49,13 @@ class PrefixCache:
         return self.pages * sum(block in self.used for block in set(self.prompts[request]))
 
     def admit(self, request: int, prompt: int, free: int, running: int = 0) -> int:
-        """Tokens found of a prompt of `prompt` tokens, whose blocks are held from now on; `free`: pages nobody runs on,
-        `running`: requests that run.
+        """Tokens found of a prompt of `prompt` tokens, whose blocks are held from now on; the last token is computed.
 
-        At least the last token is computed.
+        Args:
+            request: its index.
+            prompt: its tokens, output before a preemption included.
+            free: pages of no running request.
+            running: requests that run.
         """
         self.trim(free)
         found = self._found(request)
@@ -95,7 +98,7 @@ class PrefixCache:
         return kept
 
     def trim(self, free: int) -> None:
-        """Give up idle blocks and states beyond the pages that nobody runs on."""
+        """Evict idle blocks and states beyond the pages that running requests leave."""
         for thing in self.idle.cut(free):
             if self.host_blocks and not isinstance(thing, tuple):
                 self.host[thing] = None
@@ -214,7 +217,7 @@ class CheckpointStore:
         return reached
 
     def passed(self, request: int, before: int, after: int, total: int) -> None:
-        """Keep what a piece of a prompt of `total` tokens leaves."""
+        """Store the states that a piece of a prompt of `total` tokens passes."""
         blocks = self.prompts[request]
         for place in self.checkpoint.places(before, after, self.branches.get(request, 0)):
             index = max(place // self.tokens, 1) - 1

@@ -39,7 +39,7 @@ class DecodeTimer(StepTimer, Protocol):
 
 @dataclass(slots=True)
 class Step:
-    """What one step did."""
+    """One engine step."""
 
     start_s: float
     seconds: float
@@ -54,7 +54,7 @@ class Step:
 
 
 class BatchPolicy(Protocol):
-    """What decides about the steps of an engine (`policies`)."""
+    """Scheduling policy of an engine (`policies`)."""
 
     @property
     def max_batched_tokens(self) -> int:

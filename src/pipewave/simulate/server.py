@@ -1,4 +1,4 @@
-"""`serve`: a deployment under traffic, with the engine's own defaults where nothing is said."""
+"""`serve`: a deployment under traffic, with the engine's own defaults for settings that are not given."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TRANSFER_S = 1e-3  # set-up of a cache transfer between engines
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A simulated run: its summary, the memory it had, the traffic and what happened."""
+    """A simulated run: its summary, memory, traffic and record."""
 
     answer: Mapping[str, Any]
     memory: Budget
@@ -47,7 +47,7 @@ class Served:
     record: Record
 
     def __repr__(self) -> str:
-        """What was served, on one line; `answer` has everything."""
+        """One line; `answer` has everything."""
         answer = self.answer
         return f"<{len(self.traffic):,} requests to {answer['model']} on {answer['gpus']} × {answer['gpu']}>"
 
@@ -74,7 +74,7 @@ class Server:
     drafted: Drafted | None = None
 
     def __repr__(self) -> str:
-        """What serves, on one line."""
+        """One line."""
         runner = self.runner
         return f"<server of {runner.deployment.model.name} on {self.gpus} × {runner.gpu.name}, {runner.engine.name}>"
 
@@ -107,7 +107,7 @@ class Server:
         return Served(answer, self.memory, traffic, record)
 
     def names(self) -> dict[str, Any]:
-        """What serves, as answers name it."""
+        """Model, GPU and engine as answers name them."""
         return {
             "model": self.runner.deployment.model.name,
             "gpu": self.runner.gpu.name,
@@ -122,7 +122,7 @@ class Server:
 
     @property
     def sides(self) -> tuple[Server, Server]:
-        """What takes prompts and what makes later tokens."""
+        """The prefill and the decode engine."""
         return self, self
 
     @property
@@ -137,7 +137,7 @@ class Server:
 
     @property
     def basis(self) -> Mapping[str, float]:
-        """Shares of step time by what it rests on."""
+        """Shares of step time by kind of evidence."""
         return self.table.basis
 
     @property
@@ -162,7 +162,7 @@ class Server:
 
     @property
     def uncertain(self) -> Uncertainty:
-        """What is open about the deployment."""
+        """What widens the intervals of this deployment."""
         named = names_version(self.setup.engine) and not self.setup.version_assumed
         ranks = self.runner.deployment.parallel.dp > 1
         drafts = self.setup.speculative.spread if self.setup.speculative else 0.0
@@ -170,7 +170,7 @@ class Server:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed of the model, and what its kernels' times rest on."""
+        """Notes on the model, the drafts, the scheduler and the kernels."""
         model, how = self.runner.deployment.model, self.setup.speculative
         return (*model.notes, *(draft_notes(model, how.method) if how else ()), *self.policy.notes, *self.table.notes)
 
@@ -204,11 +204,11 @@ class Server:
 
 
 class Serves(Protocol):
-    """What serves traffic, and what is open about it."""
+    """Anything that serves traffic: one deployment or two pools."""
 
     @property
     def uncertain(self) -> Uncertainty:
-        """What is open about the deployment."""
+        """What widens the intervals of this deployment."""
         ...
 
     def run(self, traffic: Traffic, sla: Sla = ANY, *, scale: float = 1.0) -> Served:
@@ -229,7 +229,7 @@ def with_interval(server: Serves, traffic: Traffic, sla: Sla = ANY) -> Served:
 
 
 def _images_us(runner: Runner, images: int) -> float:
-    """What encoding the images of one prompt takes. Raises BadInput where the model has no tower."""
+    """µs to encode the images of one prompt. Raises BadInput where the model has no vision tower."""
     return float(runner.price([runner.deployment.images(images)]).us[0])
 
 
@@ -244,7 +244,7 @@ def _without_idle_ranks(setup: Setup, model: ModelSpec) -> Setup:
 
 
 def _with_acceptance(setup: Setup, model: ModelSpec) -> Setup:
-    """The set-up with drafts accepted as the model's are where nothing says it."""
+    """The set-up with the model's usual acceptance of drafts where none is given."""
     return replace(setup, speculative=setup.speculative.by(model)) if setup.speculative else setup
 
 
@@ -278,7 +278,7 @@ def _table(
 
 @lru_cache(maxsize=TABLES)
 def _drafter(runner: Runner, how: Speculative, requests: int, longest: int, calibrated: tuple[str, int]) -> Drafter:
-    """What drafting takes, kept like the tables."""
+    """Latencies of drafting, kept like the tables."""
     return Drafter(runner, how, requests, longest)
 
 

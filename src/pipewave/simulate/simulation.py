@@ -197,7 +197,7 @@ class Simulation:
             )
 
     def _decode_until(self, now: float, which: int) -> float:
-        """Run the steps until something can happen at once; returns when the next one starts."""
+        """Run decode steps in one stretch up to the next event; returns when the step after them starts."""
         engine, inbox = self.engines[which], self.inboxes[which]
         if not isinstance(engine, Replica):
             return now
@@ -223,7 +223,7 @@ class Simulation:
             self._after(now, which, step)
 
     def _after(self, now: float, which: int, step: Step) -> None:
-        """Hand on what a step made once the next one, which has begun, is launched."""
+        """Hand on a step's tokens `handoff_delay_share` into the next step."""
         follows = self.busy[which]
         wait_s = self.handoff_delay[which] * follows.seconds if follows else 0.0
         self._at(now + wait_s, lambda then, engine: self._tokens(then, engine, step), which)

@@ -1,4 +1,4 @@
-"""One engine step as a function of its batch: what a simulator of another's calls, in seconds.
+"""Seconds of one engine step as a function of its batch, for simulators of one's own.
 
     step = pw.step_time("Llama-3.1-8B", "H200")
     yield env.timeout(step([1] * 8, [1024] * 8))        # SimPy
@@ -51,7 +51,7 @@ class StepTime:
         return self._seconds(tuple(q_lens), tuple(-(-int(length) // up) * up for length in kv_lens))
 
     def __repr__(self) -> str:
-        """What it is of."""
+        """One line."""
         runner = self.runner
         return f"<seconds of a step of {runner.deployment.model.name} on {runner.gpu.name}, {runner.engine.name}>"
 

@@ -1,4 +1,4 @@
-"""What an engine's rules look at, read off a deployment and its GPU."""
+"""Facts of a deployment and its GPU that rules of engines are conditional on."""
 
 from __future__ import annotations
 

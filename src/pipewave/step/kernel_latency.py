@@ -1,4 +1,4 @@
-"""The kernels of a step as an engine runs them: what each takes, the energy it needs, and how it is launched."""
+"""Latency, energy and launches of a step's kernels as an engine runs them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class KernelLatencies:
 
     @property
     def columns(self) -> tuple[Array, Array, Array, Array]:
-        """What adds up over a step: µs, µs at the power limit, kernels, launches."""
+        """Columns that add up over a step: µs, µs at the power limit, kernels, launches."""
         return self.found.latency_us, self.heat_us, self.nodes, self.launches
 
 
@@ -86,7 +86,7 @@ def _in_half(call: Any) -> Any:
 
 
 def _rule(call: Call, engine: Engine) -> KernelRule | None:
-    """What the engine's rules say of a call that leaves the choice to them."""
+    """The engine's rule for a call that names no stack and no implementation."""
     if not isinstance(call, CHOSEN) or call.stack or call.impl or not _has_choice(call):
         return None
     return engine.kernel(call.kernel, call.dtype, getattr(call, "phase", ""))

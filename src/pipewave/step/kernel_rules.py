@@ -1,4 +1,4 @@
-"""What a rule of an engine says its kernel cannot do without, beside what the rows of others say.
+"""Lower bounds and laws that an engine's rules set for kernels whose own rows are missing.
 
 Grouped products may walk a block of rows for every expert, whether tokens came to it or not.
 
@@ -100,7 +100,7 @@ def law_of(call: FusedMoe, rule: KernelRule, exchange: str) -> GroupedGemmTime |
 
 
 def least_us(call: Call, rule: KernelRule, gpu: GPU) -> float:
-    """µs that the engine's rule for a call says it cannot do without; 0 where it says nothing."""
+    """Least µs of a call by the engine's rule for it; 0 without one."""
     if isinstance(call, FusedMoe) and rule.rows_per_expert:
         return every_block_us(call, rule.rows_per_expert, gpu)
     if isinstance(call, Gemm) and rule.max_flops_per_clk:

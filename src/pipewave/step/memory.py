@@ -1,4 +1,4 @@
-"""Where a GPU's memory goes: weights, activations, engine, and what is left for the KV cache."""
+"""GPU memory of a deployment: weights, activations, engine, KV cache."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Runner:
         return cls(set_up, gpu, engine)
 
     def hosted(self, host: Host) -> Runner:
-        """The same behind another host: what the engine does on one takes as much longer as that one is slower."""
+        """The same on another host, whose times scale with how much slower it is."""
         factor = host.slower(min(self.deployment.parallel.world, self.gpu.gpus_per_node), 1)
         return replace(self, engine=self.engine.on_host(factor, factor))
 
@@ -93,18 +93,18 @@ class Runner:
 
     def steps(self, batches: Sequence[Batch]) -> Steps:
         """Predict many iterations at once."""
-        book = Book(self.engine)
+        distinct = CallIndex(self.engine)
         for index, batch in enumerate(batches):
-            self._enter(book, index, batch)
-        return self._add_up(book, batches)
+            self._enter(distinct, index, batch)
+        return self._add_up(distinct, batches)
 
     def price(self, parts: Sequence[Sequence[Use]]) -> Priced:
-        """What each list of kernels costs."""
-        book = Book(self.engine)
+        """Latency, energy and launches of each list of kernels."""
+        distinct = CallIndex(self.engine)
         for index, uses in enumerate(parts):
-            book.add(index, book.lines(uses))
-        kernels = self._predict(book)
-        step, call, count, lane = book.columns()
+            distinct.add(index, distinct.lines(uses))
+        kernels = self._predict(distinct)
+        step, call, count, lane = distinct.columns()
         us, heat, nodes, launches = (_sums(step, column[call] * count, len(parts)) for column in kernels.columns)
         us = us - overlapped_us(kernels.found.latency_us[call] * count, lane, step, len(parts))
         spread = _spread(kernels.found, call, count, step, len(parts)) / np.maximum(us, 1e-9)
@@ -129,8 +129,8 @@ class Runner:
         us = self.price([self.deployment.kernels(batch, stage) for stage in range(stages)]).us
         return [float(value) for value in us / us.sum()]
 
-    def _predict(self, book: Book) -> KernelLatencies:
-        return kernel_latencies(list(book.calls), self.gpu, self.engine)
+    def _predict(self, distinct: CallIndex) -> KernelLatencies:
+        return kernel_latencies(list(distinct.calls), self.gpu, self.engine)
 
     @property
     def two_batch(self) -> TwoBatch | None:
@@ -141,7 +141,7 @@ class Runner:
         overlap = self.two_batch
         return overlap is not None and overlap.cuts(sum(batch.q_lens), prompts=not batch.is_decode)
 
-    def _enter(self, book: Book, step: int, batch: Batch) -> None:
+    def _enter(self, distinct: CallIndex, step: int, batch: Batch) -> None:
         cut = self._cuts(batch)
         batch = halved(batch) if cut else batch
         for stage in range(self.deployment.parallel.pp):
@@ -150,13 +150,13 @@ class Runner:
                 ("requests", stage, batch.rows, batch.sampled, cut): self.deployment.by_requests,
             }
             for key, part in parts.items():
-                book.add(step, book.known.get(key) or book.learn(key, part(batch, stage), cut=cut))
-            book.add(step, book.lines(self.deployment.by_length(batch, stage), cut=cut))
+                distinct.add(step, distinct.known.get(key) or distinct.learn(key, part(batch, stage), cut=cut))
+            distinct.add(step, distinct.lines(self.deployment.by_length(batch, stage), cut=cut))
 
-    def _add_up(self, book: Book, batches: Sequence[Batch]) -> Steps:
-        priced = self._predict(book)
+    def _add_up(self, distinct: CallIndex, batches: Sequence[Batch]) -> Steps:
+        priced = self._predict(distinct)
         found = priced.found
-        step, call, count, lane = book.columns()
+        step, call, count, lane = distinct.columns()
         size = len(batches)
         hidden = overlapped_us(found.latency_us[call] * count, lane, step, size)
         behind = self._behind(batches, found.latency_us[call] * count, lane, step, hidden)
@@ -167,7 +167,7 @@ class Runner:
         gaps = self.engine.gaps_us(load)
         total = kernels + sum(gaps.values())
         spread = _spread(found, call, count, step, size)
-        families = _by_name([c.kernel for c in book.calls], found, step, call, count, size)
+        families = _by_name([c.kernel for c in distinct.calls], found, step, call, count, size)
         families |= {"shared_overlap": -shared} if shared.any() else {}
         families |= {"two_batch_overlap": -behind} if behind.any() else {}
         basis = _by_name([found.sources[g].basis for g in found.group], found, step, call, count, size)
@@ -203,7 +203,7 @@ def _hosts(ranks: int, gpu: GPU) -> int:
     return max(ranks // gpu.gpus_per_node, 1)
 
 
-class Book:
+class CallIndex:
     """Distinct calls, and which step launches which of them how often."""
 
     def __init__(self, engine: Engine) -> None:
