@@ -133,7 +133,7 @@ def test_a_trace_that_unpacks_to_too_much_is_refused(client: Any) -> None:
     part = b"[" + b" " * (8 << 20) + b'"' + random.Random(1).randbytes(32_000).hex().encode() + b'"],'
     many = gzip.compress(b'{"traceEvents": [') + gzip.compress(part) * (limits.UNPACKED_BYTES // len(part) + 1)
     bomb = client.send("POST", "/api/trace?gpu=H200", many)
-    assert bomb.status == 422 and "unpacks to more than 512 MiB" in bomb.json()["error"]["message"]
+    assert bomb.status == 422 and "unpacks to more than" in bomb.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import pipewave as pw
 from pipewave.cli import build
 from pipewave.simulate import estimate
-from pipewave.web.wording import worded
+from pipewave.web.forms import worded
 from tests.command_line import CliRunner
 
 TRACES = Path(__file__).parent.parent.parent / "data" / "measured" / "h200" / "traces"

@@ -15,7 +15,7 @@ from anyio import BrokenWorkerProcess, to_process
 
 from pipewave.errors import UnknownGPU
 from pipewave.gpus import find
-from pipewave.web.lanes import Lanes, apart, here
+from pipewave.web.app import Lanes, apart, here
 
 TRAFFIC = {"model": "Llama-3.1-8B", "gpu": "H200", "requests": 4, "input_len": 64, "output_len": 4}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pipewave
-from pipewave.web.wording import page_words, worded
+from pipewave.web.forms import page_words, worded
 
 ROOMS = ("calls", "gpus", "kernels", "models", "prediction", "simulate", "step", "software", "traces")
 # Files whose messages only a command or another program's user can meet.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipewave.calls.base import Call
 from pipewave.calls.fields import Rule, defaults, required, rules
 from pipewave.calls.lists import integers
 from pipewave.cli.command import Argument, Command, Option, Parameter
-from pipewave.cli.sizes import in_order
+from pipewave.cli.streams import check_format, give, say, show
+from pipewave.errors import BadInput, UnsupportedDtype, meant_or_known
+from pipewave.gpus import GPU, find, names
 from pipewave.kernels import Family, family_of
+from pipewave.prediction.api import Explanation, explain
 
 GPU_HELP = "GPU name or spec file; several separated by commas, or all, are compared."
 PROTOCOL_HELP = "How the latency would be measured: cold, serving, graph, profiler_warm."
@@ -31,7 +34,6 @@ def _run(cls: type[Call]) -> Callable[..., int]:
     """What the command does: answers of all GPUs side by side."""
 
     def run(**given: Any) -> int:
-        from pipewave.cli.side_by_side import compare
 
         gpus, protocol, form, verbose = (given.pop(name) for name in ("gpu", "protocol", "format", "verbose"))
         fields = {name: _value(rules(cls)[name], value) for name, value in given.items() if value is not None}
@@ -80,3 +82,120 @@ def _whole(text: str | int) -> int | str:
         return int(text)
     except ValueError:
         return text
+
+
+def in_order(words: list[str], parameters: Sequence[Parameter]) -> list[str]:
+    """The words of a command with sizes that are given by name in their order, and other fields that are given by name
+    as the options that they are.
+
+    Raises BadInput for a name that the kernel has not, one given twice, a size that is missing, and one without a name
+    beside others that have one.
+    """
+    sizes = [one.name for one in parameters if not one.is_option]
+    options = {one.name: one for one in parameters if one.is_option}
+    places = list(_places(words, {spelling: one for one in options.values() for spelling in one.opts}))
+    named = _named([words[at] for at in places if _name(words[at])], [*sizes, *options])
+    ordered = [words[at] for at in places if not _name(words[at])]
+    if first := next((name for name in named if name in sizes), ""):
+        _check(first, named, sizes, ordered)
+        ordered = [named[size] for size in sizes]
+    others = [part for name, value in named.items() if name in options for part in _option(options[name], value)]
+    return [*ordered, *(word for at, word in enumerate(words) if at not in places), *others]
+
+
+def _places(words: Sequence[str], options: Mapping[str, Parameter]) -> Iterator[int]:
+    """Where words are neither options nor their values; a number below zero is a size."""
+    value = False
+    for at, word in enumerate(words):
+        if value or (word[:1] == "-" and not word[1:2].isdigit()):
+            value = not value and word in options and not options[word].is_flag
+        else:
+            yield at
+
+
+def _name(word: str) -> str:
+    """What stands before the first `=`, where that can be a name."""
+    name, equals, _ = word.partition("=")
+    return name if equals and name.isidentifier() else ""
+
+
+def _named(words: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        given, _, value = word.partition("=")
+        name = given if given in known else given.lower()
+        if name not in known:
+            raise BadInput(f"{word}: no field is called {given};{meant_or_known(given, known)}", field=given)
+        if name in found:
+            raise BadInput(f"{word}: {name} is given twice", field=name)
+        found[name] = value
+    return found
+
+
+def _check(first: str, named: Mapping[str, str], sizes: Sequence[str], ordered: Sequence[str]) -> None:
+    """Raise unless all sizes have a name, or none has."""
+    all_or_none = f"the sizes {', '.join(sizes)} are given all by name or all in this order"
+    if ordered:
+        raise BadInput(f"{first}={named[first]} beside {ordered[0]}: {all_or_none}", field=first)
+    if missing := [size for size in sizes if size not in named]:
+        raise BadInput(f"{missing[0]} is not given: {all_or_none}", field=missing[0])
+
+
+def _option(parameter: Parameter, value: str) -> list[str]:
+    """A field by name as its option."""
+    spelling = parameter.opts[0]
+    if parameter.is_flag:
+        raise BadInput(f"{parameter.name}={value}: write {spelling}, or leave it out", field=parameter.name)
+    return [spelling, value]
+
+
+def compare(call: Call, gpus: str, protocol: str, form: str, *, verbose: bool = False) -> int:
+    """Print the answers of all GPUs that can run the call.
+
+    Returns:
+        The exit status: 1 where a GPU cannot run it, as of a file with a refused case.
+
+    Raises:
+        UnsupportedDtype: none of them can run it.
+        UnknownGPU, BadInput: a name, the protocol or the form is none.
+    """
+    check_format(form)
+    words = names() if gpus.strip().lower() == "all" else gpus.split(",")
+    asked = [find(word.strip()) for word in words if word.strip()]
+    if not asked:
+        raise BadInput(f"gpu = {gpus!r}: name one, or several separated by commas", field="gpu")
+    found = [(gpu, _answer(call, gpu, protocol)) for gpu in asked]
+    refused = [why for _, why in found if isinstance(why, UnsupportedDtype)]
+    if len(refused) == len(found):
+        raise refused[0]
+    listed = [_listed(gpu, answer) for gpu, answer in found]
+    if form == "table":
+        give({"call": f"{call.kernel} {_shape(call)} [{protocol}]", "predictions": listed}, False, verbose=verbose)
+    else:
+        show([row for row in listed if form == "json" or "error" not in row], form, schema="predictions")
+        for why in refused if form == "csv" else ():
+            say(f"not possible: {why.message}")
+    return 1 if refused else 0
+
+
+def _answer(call: Call, gpu: GPU, protocol: str) -> Explanation | UnsupportedDtype:
+    """The answer, or why this GPU has none."""
+    try:
+        return explain(call, gpu, protocol=protocol)
+    except UnsupportedDtype as why:
+        return why
+
+
+def _listed(gpu: GPU, found: Explanation | UnsupportedDtype) -> dict[str, Any]:
+    return {"gpu": gpu.name, "error": found.to_dict()} if isinstance(found, UnsupportedDtype) else found.to_dict()
+
+
+def _shape(call: Call) -> str:
+    values = call.to_dict()
+    return " ".join(f"{k}={_short(v)}" for k, v in values.items() if k != "kernel" and v != defaults(type(call)).get(k))
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, (list, tuple)):
+        return str(value)
+    return f"[{value[0]}, {value[1]}, ... {len(value)}]" if len(value) > 4 else str(list(value))

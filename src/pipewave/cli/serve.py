@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from pipewave.simulate.server import Served
 
 
+import os
+from functools import partial
+
+from pipewave.cli.bars import bar
+from pipewave.cli.streams import answer_cases
+from pipewave.version import VERSION
+
+
 def serve_command(
     requests: Requests,
     split: Split,
@@ -50,8 +58,6 @@ def serve_command(
     `pipewave serve --gpu H200 --from-command 'vllm serve Qwen/Qwen3-8B -tp 2' --client 'vllm bench serve'`
     """
     if cases is not None:
-        from pipewave.cli.serve_cases import answer_file
-
         return answer_file(cases, out, executor, resume=resume)
     from pipewave.published.answers import deploy, served
 
@@ -93,3 +99,14 @@ def _with_notes(served: Served, *pasted: Pasted | ClientLoad | None) -> dict[str
     return served.to_dict() | {
         "notes": [*(note for one in pasted if one for note in one.notes), *served.answer["notes"]]
     }
+
+
+def answer_file(cases: str, out: str, executor: str | None, *, resume: bool = False) -> int:
+    """Answer a file of cases; 0 = all answered, 1 = some in error. Raises BadFile and BadInput."""
+    from pipewave.planning import executors
+    from pipewave.published.stream import answer_stream
+
+    where = executor or (f"processes://{cores}" if (cores := os.cpu_count() or 1) > 1 else None)
+    with executors.executor(where) as pool, bar("deployments") as tell:
+        work = partial(answer_stream, executor=pool, progress=tell)
+        return answer_cases(cases, out, work, resume=resume, asked=["serve", VERSION])

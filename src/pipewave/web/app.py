@@ -1,4 +1,10 @@
-"""The application: one route a view, every handler in a thread or a process, errors in one shape."""
+"""The application: one route a view, errors in one shape, and where answers are worked out.
+
+What takes milliseconds runs in threads of this process. Threads of Python share one core, however: a plan, a run of
+traffic or a large trace would slow every slider down. They run in processes of their own, one of each kind, which
+start at the first such question and hold what they read for the next one. One that dies, for want of memory say,
+takes its own question with it and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from anyio import BrokenWorkerProcess
+from anyio import BrokenWorkerProcess, CapacityLimiter, to_process, to_thread
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -20,19 +26,16 @@ from pipewave.files import packaged
 from pipewave.version import VERSION
 from pipewave.view import report as write_report
 from pipewave.web import catalogue, serving
-from pipewave.web.gpu import GpuQuery, gpu_answer
-from pipewave.web.grid import GridQuery, grid_answer
+from pipewave.web.catalogue import GpuQuery, ModelQuery, gpu_answer, model_answer
+from pipewave.web.forms import worded
 from pipewave.web.guard import Guard
-from pipewave.web.kernel import KernelQuery, kernel_answer
-from pipewave.web.lanes import Lanes, apart, here
+from pipewave.web.kernel import GridQuery, KernelQuery, grid_answer, kernel_answer
 from pipewave.web.limits import TRACE_BYTES
-from pipewave.web.model import ModelQuery, model_answer
 from pipewave.web.planning import PlanQuery, plan_answer
 from pipewave.web.replies import failure, form_failure, library_failure, reply
 from pipewave.web.serving import ServeQuery
 from pipewave.web.traces import TraceQuery, trace_answer
 from pipewave.web.traffic import TrafficQuery, traffic_answer
-from pipewave.web.wording import worded
 
 STATIC = Path(__file__).with_name("static")
 VIEWS = ("plan", "serve", "compare", "kernel", "trace", "model")
@@ -190,3 +193,26 @@ def _page(app: FastAPI, static: Path) -> None:
         app.add_route(f"/{file.name}", _file(file), include_in_schema=False)
     if (static / "assets").is_dir():
         app.mount("/assets", StaticFiles(directory=static / "assets"), name="assets")
+
+
+T = TypeVar("T")
+
+
+class Lanes:
+    """How many answers of a kind are worked out at once; further ones wait."""
+
+    def __init__(self) -> None:
+        self.quick, self.kernel, self.plan, self.traffic, self.trace = map(CapacityLimiter, (2, 1, 1, 1, 1))
+
+
+async def here(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> T:
+    """Work in a thread of a lane."""
+    return await to_thread.run_sync(work, *args, limiter=lane)
+
+
+async def apart(lane: CapacityLimiter, work: Callable[..., T], *args: object) -> T:
+    """Work in another process of a lane: a function of a module, its arguments and its result are sent as pickles.
+
+    Raises what the work raises, and anyio.BrokenWorkerProcess where the process dies.
+    """
+    return await to_process.run_sync(work, *args, limiter=lane)

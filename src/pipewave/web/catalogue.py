@@ -1,21 +1,26 @@
-"""What a page offers to choose from: GPUs, models, kernels, and the limits of what may be asked."""
+"""What a page offers to choose from, and a GPU or a model of one's own as it is read."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from pipewave.calls.families import KV_DTYPES
 from pipewave.calls.fields import Rule, defaults, required, rules
+from pipewave.gpus import GPU
 from pipewave.gpus.limits import LIMITS
 from pipewave.gpus.registry import all_gpus
 from pipewave.kernels import Family, registered
 from pipewave.models import load, names
-from pipewave.models.summary import summary
+from pipewave.models.shard import Parallel
+from pipewave.models.summary import blocks, summary
 from pipewave.planning.prices import prices
 from pipewave.software import engine_rules, stacks
 from pipewave.web import limits, tuner
-from pipewave.web.gpu import numbers
+from pipewave.web.forms import Form, GpuFile, Model, model_of, query_command
 from pipewave.web.kernel import sweepable
 
 ENGINES = engine_rules.names()
@@ -82,3 +87,41 @@ def bounds() -> dict[str, Any]:
         "what_if": {name: {"low": limit.low, "high": limit.high, "whole": limit.whole}
                     for name, limit in changeable.items()},
     }  # fmt: skip
+
+
+class GpuQuery(Form):
+    """A spec file."""
+
+    gpu: GpuFile
+
+
+def gpu_answer(query: GpuQuery) -> dict[str, Any]:
+    """Every number of the GPU and where it comes from. Raises BadFile, BadInput or a subclass naming the field."""
+    gpu = query.gpu.read()
+    return numbers(gpu) | {
+        "sources": {name: {"kind": source.kind, "note": source.note} for name, source in gpu.sources.items()},
+        "command": query_command("gpu", query),
+    }
+
+
+def numbers(gpu: GPU) -> dict[str, Any]:
+    """All fields of a GPU but for its sources."""
+    return {field.name: getattr(gpu, field.name) for field in fields(GPU) if field.name not in ("origin", "sources")}
+
+
+Degree = Annotated[int, Field(ge=1, le=4096)]
+
+
+class ModelQuery(Form):
+    """A built-in model or the content of a config.json, as one rank of a split holds it."""
+
+    model: Model
+    tp: Degree = 1
+    pp: Degree = 1
+    ep: Degree = 1
+
+
+def model_answer(query: ModelQuery) -> dict[str, Any]:
+    """Totals, the pattern of layers, and the parts of each kind. Raises what `load` raises, and CannotShard."""
+    spec, parallel = model_of(query.model), Parallel(query.tp, query.pp, query.ep)
+    return summary(spec, parallel) | asdict(blocks(spec, parallel)) | {"command": query_command("model", query)}

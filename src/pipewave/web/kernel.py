@@ -1,4 +1,4 @@
-"""The kernel view: one kernel over a range of sizes on several GPUs, with its waves and the tuner's choices."""
+"""The kernel view: one kernel over a range of sizes on several GPUs, or over two fields as a table for a heat map."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pipewave.calls.fields import LARGEST_LIST, Rule, rules
 from pipewave.errors import BadInput, PipewaveError
 from pipewave.gpus import GPU
 from pipewave.kernels import family_of
-from pipewave.physics.demand import PIPES
-from pipewave.prediction.batch import US
+from pipewave.kernels.base import Columns, Family
+from pipewave.physics.demand import PIPES, Array
+from pipewave.prediction.batch import US, Answers
 from pipewave.prediction.columns import columns, group_key
 from pipewave.prediction.order import answer
 from pipewave.prediction.requests import check_protocol
-from pipewave.web import limits, tuner, waves
-from pipewave.web.forms import Form, Gpu, GpuFile, Name, WhatIf, gpu_of, query_command
-from pipewave.web.wording import page_words
+from pipewave.web import limits, tuner
+from pipewave.web.forms import Form, Gpu, GpuFile, Name, WhatIf, gpu_of, page_words, query_command
 
 TIMES = ("latency_us", "low_us", "high_us", "floor_us", "ceiling_us")
 ROUNDED = 4  # digits behind the point of µs
@@ -148,7 +148,7 @@ def curves(calls: Sequence[Call], gpu: GPU, protocol: str) -> dict[str, Any]:
         cols = columns(family, [cases[i] for i in members])
         found = answer(family, cols, key, gpu, protocol)
         seconds[:, members] = found.seconds
-        rounds[members] = waves.of(family, cols, found)
+        rounds[members] = _waves(family, cols, found)
         notes += found.source.notes
         for i, bound in zip(members, found.bound.tolist(), strict=True):
             text["bound"][i] = PIPES[bound]
@@ -157,3 +157,53 @@ def curves(calls: Sequence[Call], gpu: GPU, protocol: str) -> dict[str, Any]:
     lists = {name: np.round(row * US, ROUNDED).tolist() for name, row in zip(TIMES, seconds, strict=True)}
     counted = None if np.isnan(rounds).all() else np.round(rounds, ROUNDED).tolist()
     return {"gpu": gpu.name} | lists | text | {"notes": list(dict.fromkeys(notes)), "waves": counted}
+
+
+WORDS = ("bound", "basis")
+
+
+class GridQuery(Form):
+    """A kernel without its two swept fields, both sweeps, and where to predict it."""
+
+    kernel: Name
+    case: Annotated[dict[str, Any], Field(default_factory=dict)]
+    x: Sweep
+    y: Sweep
+    gpu: Gpu
+    protocol: Name = "cold"
+    what_if: WhatIf
+
+
+def grid_answer(query: GridQuery) -> dict[str, Any]:
+    """Latency, interval, floor and ceiling by row (y) and column (x). Raises what the library raises."""
+    check_protocol(query.protocol)
+    gpu = gpu_of(query.gpu, query.what_if)
+    x, y = points(query.x), points(query.y)
+    limits.at_most("points (columns × rows)", len(x) * len(y), limits.GRID_POINTS, "y.points")
+    found = curves(_calls(query, x, y), gpu, query.protocol)
+    tables = {name: np.reshape(found[name], (len(y), len(x))).tolist() for name in (*TIMES, *WORDS)}
+    return {"schema_version": 1, "kernel": query.kernel, "gpu": gpu.name, "protocol": query.protocol,
+            "x_field": query.x.field, "y_field": query.y.field, "x": x, "y": y, **tables,
+            "notes": found["notes"], "command": query_command("grid", query)}  # fmt: skip
+
+
+def _calls(query: GridQuery, x: list[int], y: list[int]) -> list[Call]:
+    """One valid call a cell, row after row."""
+    if query.x.field == query.y.field:
+        raise BadInput(f"y.field = {query.y.field!r}: must differ from x.field", field="y.field")
+    known = rules(class_of(query.kernel))
+    down = change_of(query.y.field, known, query.case)
+    rows = [query.case | down(value) for value in y]
+    lists = sum(len(value) for row in rows for value in row.values() if isinstance(value, list))
+    entries = 2 * sum(x) * len(y) if query.x.field == "batch" else lists * len(x)
+    limits.at_most("entries of lists, all points together", entries, limits.SWEEP_ENTRIES, "y.points")
+    across = [change_of(query.x.field, known, row) for row in rows]
+    return [from_dict({"kernel": query.kernel, **row, **change(value)})
+            for row, change in zip(rows, across, strict=True) for value in x]  # fmt: skip
+
+
+def _waves(family: Family, cols: Columns, found: Answers) -> Array:
+    """Tasks / (resident thread blocks × SMs) of each call; NaN where the family counts none."""
+    if family.page is None or family.page.waves is None:
+        return np.full(len(found.bound), np.nan)
+    return np.asarray(family.page.waves(cols, found.ctx, found.analysis))

@@ -15,8 +15,7 @@ from pipewave.planning.search import Plan
 from pipewave.planning.space import BATCHES, BUDGETS
 from pipewave.step import find_engine
 from pipewave.web import limits
-from pipewave.web.commands import line
-from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu_of, model_of, query_command
+from pipewave.web.forms import Form, Gpu, GpuFile, Model, Name, cache_dtype, gpu_of, line, model_of, query_command
 
 Degrees = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=16)]
 Sizes = Annotated[list[Annotated[int, Field(ge=1, le=limits.STEP_TOKENS)]], Field(min_length=1, max_length=64)]

@@ -9,11 +9,9 @@ from pydantic import ValidationError
 
 from pipewave.errors import BadInput
 from pipewave.files.json_text import dumps
+from pipewave.web.catalogue import GpuQuery, ModelQuery, gpu_answer, model_answer
 from pipewave.web.forms import Form
-from pipewave.web.gpu import GpuQuery, gpu_answer
-from pipewave.web.grid import GridQuery, grid_answer
-from pipewave.web.kernel import KernelQuery, kernel_answer
-from pipewave.web.model import ModelQuery, model_answer
+from pipewave.web.kernel import GridQuery, KernelQuery, grid_answer, kernel_answer
 from pipewave.web.planning import PlanQuery, plan_answer
 from pipewave.web.serving import ServeQuery, serve_answer
 from pipewave.web.traffic import TrafficQuery, traffic_answer

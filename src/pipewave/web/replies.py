@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from pipewave.errors import PipewaveError
-from pipewave.web.wording import page_words
+from pipewave.web.forms import page_words
 
 LONGEST_MESSAGE = 2_000
 

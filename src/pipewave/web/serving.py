@@ -20,8 +20,7 @@ from pipewave.simulate.static_batch import StaticBatch, first_steps
 from pipewave.step import Runner, Steps, find_engine
 from pipewave.step.kernel_latency import kernel_latencies
 from pipewave.web import limits
-from pipewave.web.commands import line
-from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, query_command
+from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, line, model_of, query_command
 
 GAP = "gap"  # family and bound of what the engine adds to its kernels
 Degree = Annotated[int, Field(ge=1, le=4096)]

@@ -17,8 +17,7 @@ from pipewave.step import find_engine
 from pipewave.traces import Report, Workload, compare, explain_trace
 from pipewave.traces.reader import Limits, parse
 from pipewave.web import limits
-from pipewave.web.commands import line
-from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, model_of
+from pipewave.web.forms import Form, Name, cache_dtype, gpu_of, line, model_of
 
 OURS = ("name", "other", "first_bytes", "report")  # fields that are no option of the command
 Ranks = Annotated[int, Field(ge=1, le=4096, strict=False)]  # a query string has text only

@@ -265,6 +265,7 @@ export interface PlanAnswer extends Answer {
   launches: string[];
   elasticities: Elasticity[];
   front: Design[];
+  best_by_gpu: Design[];
   all: Design[];
   does_not_fit: Refusal[];
   too_large_batches: number;

@@ -40,9 +40,13 @@ export function Alert({ error }: { error: ApiError }) {
   );
 }
 
+/** On a phone groups begin closed, so that results start on the first screen; a complaint opens them. */
+const PHONE = matchMedia("(max-width: 560px)");
+
 export function Group({ title, children, open = true }: { title: string; children: ComponentChildren; open?: boolean }) {
+  const error = useContext(Trouble);
   return (
-    <details class="group" open={open}>
+    <details class="group" open={(open && !PHONE.matches) || error !== null}>
       <summary>{title}</summary>
       <div class="group-body">{children}</div>
     </details>
@@ -169,6 +173,16 @@ export function TextField({ value, set, options, placeholder, ...field }: TextPr
                 <option key={option} value={option} />
               ))}
             </datalist>
+          )}
+          {options && options.length > 0 && (
+            <select class="browse" aria-label={`Browse: ${field.label}`} value="" onChange={(event) => finish(event.currentTarget.value)}>
+              <option value="">{`Browse all ${options.length}…`}</option>
+              {options.map((option) => (
+                <option key={option} value={option}>
+                  {option}
+                </option>
+              ))}
+            </select>
           )}
         </>
       )}

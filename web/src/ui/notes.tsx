@@ -2,6 +2,11 @@
 
 import { Card } from "./copy";
 
+/** Words of the library; what stands between backticks is code. */
+export function Prose({ text }: { text: string }) {
+  return <>{text.split("`").map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))}</>;
+}
+
 export function Notes({ notes, title = "Notes" }: { notes: readonly string[]; title?: string }) {
   const each = [...new Set(notes)].filter(Boolean);
   if (!each.length) return null;
@@ -9,7 +14,9 @@ export function Notes({ notes, title = "Notes" }: { notes: readonly string[]; ti
     <Card title={title} json={each}>
       <ul class="notes">
         {each.map((note) => (
-          <li key={note}>{note}</li>
+          <li key={note}>
+            <Prose text={note} />
+          </li>
         ))}
       </ul>
     </Card>

@@ -3,7 +3,7 @@
 import { scaleLinear } from "d3-scale";
 
 import { signedPercent, usd, whole } from "../core/format";
-import type { Elasticity, PlanAnswer, Price } from "../core/types";
+import type { Elasticity, PlanAnswer, Price, Refusal } from "../core/types";
 import { Card } from "../ui/copy";
 import { Table } from "../ui/table";
 
@@ -45,13 +45,14 @@ export function Refusals({ answer }: { answer: PlanAnswer }) {
   if (!refused.length && !crowded && !unpriced.length) return null;
   return (
     <Card title="What does not fit, and why" json={{ does_not_fit: refused, too_large_batches: crowded, without_price: unpriced }} command={answer.command}>
+      {refused.length > FEW && (
+        <details class="reasons-all">
+          <summary>{`${refused.reduce((count, one) => count + one.splits.length, 0)} splits do not fit, for ${refused.length} reasons`}</summary>
+          <Reasons refused={refused} />
+        </details>
+      )}
       <ul class="reasons">
-        {refused.map((one) => (
-          <li key={one.why}>
-            <span>{one.why}</span>
-            <small>{one.splits.join(" · ")}</small>
-          </li>
-        ))}
+        {refused.length <= FEW && refused.map((one) => <Reason key={one.why} one={one} />)}
         {crowded > 0 && (
           <li>
             <span>{whole(crowded)} batch sizes need more KV cache than their GPUs have left.</span>
@@ -65,6 +66,28 @@ export function Refusals({ answer }: { answer: PlanAnswer }) {
         )}
       </ul>
     </Card>
+  );
+}
+
+/** Reasons that are shown at once; more of them fill a screen, and are folded. */
+const FEW = 4;
+
+function Reasons({ refused }: { refused: readonly Refusal[] }) {
+  return (
+    <ul class="reasons">
+      {refused.map((one) => (
+        <Reason key={one.why} one={one} />
+      ))}
+    </ul>
+  );
+}
+
+function Reason({ one }: { one: Refusal }) {
+  return (
+    <li>
+      <span>{one.why}</span>
+      <small>{one.splits.join(" · ")}</small>
+    </li>
   );
 }
 

@@ -36,6 +36,7 @@ export function PlanResults({ answer, inputs, change }: Props) {
       {chosen ? <Chosen answer={answer} inputs={inputs} design={chosen} /> : <Nothing answer={answer} />}
       <Pareto answer={answer} inputs={inputs} change={change} chosen={chosen} pick={pick} />
       {chosen && <FrontTable answer={answer} chosen={chosen} pick={pick} />}
+      {answer.best_by_gpu.length > 1 && <BestTable answer={answer} />}
       {answer.elasticities.length > 0 && <Elasticities answer={answer} />}
       <Refusals answer={answer} />
       <Prices answer={answer} />
@@ -145,6 +146,23 @@ function Pareto({ answer, inputs, change, chosen, pick }: Props & { chosen: Desi
 }
 
 function FrontTable({ answer, chosen, pick }: { answer: PlanAnswer; chosen: Design; pick: (design: Design) => void }) {
+  return (
+    <Card title="Pareto front" json={answer.front} command={answer.command}>
+      <Table label="Designs on the Pareto front" rows={answer.front} columns={columnsOf(answer.front)} sort="usd" selected={chosen} pick={pick} pickLabel={describe} most={12} />
+    </Card>
+  );
+}
+
+/** The front is often one GPU's; what each of the others can do stands here. */
+function BestTable({ answer }: { answer: PlanAnswer }) {
+  return (
+    <Card title="Best of each GPU" json={answer.best_by_gpu} command={answer.command} note="By tokens a second and GPU.">
+      <Table label="Best design of each GPU" rows={answer.best_by_gpu} columns={columnsOf(answer.best_by_gpu)} sort="usd" most={12} />
+    </Card>
+  );
+}
+
+function columnsOf(designs: readonly Design[]): Column<Design>[] {
   const columns: Column<Design>[] = [
     { key: "gpu", title: "GPU", value: (one) => one.gpu, show: (one) => `${one.gpus} × ${one.gpu}` },
     { key: "tp", title: "Split", value: (one) => one.tp * 1e4 + one.pp * 100 + one.ep, show: splitOf },
@@ -156,12 +174,8 @@ function FrontTable({ answer, chosen, pick }: { answer: PlanAnswer; chosen: Desi
     { key: "ttft", title: "TTFT", value: (one) => one.ttft_ms, show: (one) => milliseconds(one.ttft_ms) },
     { key: "budget", title: "Tokens a step", value: (one) => one.max_num_batched_tokens, show: (one) => whole(one.max_num_batched_tokens) },
   ];
-  if (answer.front.some(doubtful)) columns.push({ key: "sure", title: "Within limits", value: (one) => Number(doubtful(one)), show: (one) => one.sure, hint: `perhaps: ${STRADDLES}` });
-  return (
-    <Card title="Pareto front" json={answer.front} command={answer.command}>
-      <Table label="Designs on the Pareto front" rows={answer.front} columns={columns} sort="usd" selected={chosen} pick={pick} pickLabel={describe} most={12} />
-    </Card>
-  );
+  if (designs.some(doubtful)) columns.push({ key: "sure", title: "Within limits", value: (one) => Number(doubtful(one)), show: (one) => one.sure, hint: `perhaps: ${STRADDLES}` });
+  return columns;
 }
 
 const splitOf = (one: Design): string => [`tp ${one.tp}`, one.pp > 1 ? `pp ${one.pp}` : "", one.ep > 1 ? `ep ${one.ep}` : ""].filter(Boolean).join(" · ");

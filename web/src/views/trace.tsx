@@ -55,7 +55,7 @@ export function TraceView() {
         </Form>
       }
     >
-      {state.answer ? <Shown answer={state.answer} /> : <Welcome />}
+      {state.answer ? <Shown answer={state.answer} /> : <Welcome open={() => void example().then((found) => (setFile(found), change(EXAMPLE_SAYS)))} />}
     </Split>
   );
 }
@@ -180,13 +180,22 @@ function Facts({ inputs, change }: { inputs: TraceInputs; change: Change<TraceIn
   );
 }
 
-function Welcome() {
+/** A decode step of Llama-3.1-8B on an H200 under vLLM, recorded as a CUDA graph; what it does not say is filled in. */
+const EXAMPLE = "example-trace.json.gz";
+const EXAMPLE_SAYS = { model: "Llama-3.1-8B", kv_lens: "1025" };
+
+const example = async (): Promise<File> => new File([await (await fetch(`/${EXAMPLE}`)).blob()], EXAMPLE);
+
+function Welcome({ open }: { open: () => void }) {
   return (
     <div class="empty">
       <p>
         Choose or drop a profile: a Chrome trace of <code>torch.profiler</code> (<code>.json</code>, <code>.json.gz</code>) the output of <code>ncu --csv</code>, or of Nsight Systems (<code>.sqlite</code>, or CSV of <code>nsys stats</code>).
       </p>
       <p>It is read by the server on this machine and sent nowhere else. The result ranks every kernel call by the time that a good kernel would win back.</p>
+      <button type="button" class="more" onClick={open}>
+        Open an example: one decode step of Llama-3.1-8B on an H200
+      </button>
     </div>
   );
 }
