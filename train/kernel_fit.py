@@ -1,4 +1,4 @@
-"""Costs of vLLM's Triton attention on Hopper, for the rules `attention_alone` and `attention_alone_decode`.
+"""Costs of vLLM's Triton attention on Hopper, for the rules `attention_prefill_cycles` and `attention_decode_cycles`.
 
     python -m train.kernel_fit
 

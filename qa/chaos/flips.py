@@ -37,7 +37,7 @@ def readers() -> dict[str, Read]:
     from pipewave.planning.prices import table as prices
     from pipewave.published import recipes
     from pipewave.simulate import interval
-    from pipewave.software import engine, engine_rules, front, stack_rules
+    from pipewave.software import engine, engine_rules, front, rules
     from pipewave.tune import table
 
     return {
@@ -56,7 +56,7 @@ def readers() -> dict[str, Read]:
         "software/deployments/*.yaml": packaged.yaml,
         "tune/engine/lookups.json": packaged.document,
         "software/front.json": lambda _: front._fronts(),
-        "software/stack_rules.json": lambda _: stack_rules.table(),
+        "software/stack_rules.json": lambda _: rules.table(),
         "software/times.json": lambda _: engine._times(),
         "software/*.yaml": lambda path: engine_rules.read(path.stem),
         "*": packaged.content,  # texts: the page, styles, lists of options

@@ -262,7 +262,8 @@ def test_a_pair_of_a40_sends_far_below_its_link_and_other_pairs_do_not(megabytes
 
 def test_an_all_reduce_that_a_rule_names_and_no_formula_knows_is_refused() -> None:
     ctx = SimpleNamespace(
-        gpu=find("H200"), rule=lambda name, **_: {"8": (("an_unknown_one", 1e9),)} if name.endswith("ways") else 0.0
+        gpu=find("H200"),
+        rule=lambda name, **_: {"8": (("an_unknown_one", 1e9),)} if name.endswith("algorithms") else 0.0,
     )
     over = link(find("H200"), 8 * ONE, ONE)
     with pytest.raises(BadFile, match="an_unknown_one"):

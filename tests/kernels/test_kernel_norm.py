@@ -15,7 +15,7 @@ from pipewave.gpus import find
 from pipewave.kernels.base import Context, Family
 from pipewave.kernels.streaming.norm import RMSNORM, SILU, blocks, row_start
 from pipewave.nets.nets import trained
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 from studies import norm_lines
 
 OWN = Path(__file__).parents[2] / "data" / "measured" / "h200"
@@ -128,7 +128,7 @@ def test_one_element_a_thread_waits_in_every_loop(gpu: str, family: Family, impl
 def test_blocks_that_share_an_sm_issue_in_turn() -> None:
     """An A40 holds one block an SM, an A100 two, which wait together: a loop of both takes less than two of one."""
     loop = Context(find("A40"), impl="sarathi_rms_norm").rule("norm_scalar")
-    alone, both = loop["l2"] + loop["issues"], loop["l2"] + 2.0 * loop["issues"]
+    alone, both = loop.l2_cycles + loop.issue_cycles, loop.l2_cycles + 2.0 * loop.issue_cycles
     assert alone < both < 2.0 * alone
 
 

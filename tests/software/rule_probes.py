@@ -16,7 +16,7 @@ from pipewave.physics.arith import SCALAR
 from pipewave.prediction.api import predict_list
 from pipewave.prediction.in_step import write_back_s
 from pipewave.software.known import changes
-from pipewave.software.stack_rules import table
+from pipewave.software.rules import table
 from pipewave.software.stacks import nearest
 
 STACKS = (None, "vllm-0.14.0", "vllm-0.22.1", "vllm-0.24.0", "sglang-0.5.6", "sglang-0.5.9", "sglang-0.5.12", "sglang-0.5.14",

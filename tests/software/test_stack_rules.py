@@ -16,15 +16,16 @@ from rule_probes import Question, family_of, questions
 
 from pipewave.errors import BadFile, PipewaveError
 from pipewave.gpus import find, names
-from pipewave.software import stack_rules as rules
-from pipewave.software.stack_rules import Case, answer, table
+from pipewave.software import rules
+from pipewave.software.rule_values import VALUES
+from pipewave.software.rules import Case, answer, table
 from tests.sampled import sampled
 
 
 @cache
 def remembering(_family: str) -> list[Any]:
     """Every cache that a rule may leave its answer in, once calls of a family have loaded its rooms; not the rules."""
-    rooms = ("pipewave.kernels", "pipewave.prediction", "pipewave.software.stack_rules")
+    rooms = ("pipewave.kernels", "pipewave.prediction", "pipewave.software.rules")
     found = [one for one in gc.get_objects() if issubclass(type(one), _lru_cache_wrapper)]
     return [one for one in found if str(getattr(one, "__module__", "")).startswith(rooms) and one is not table]
 
@@ -106,12 +107,15 @@ def test_versions_are_half_open(since: tuple[int, ...] | None, before: tuple[int
 def test_an_unknown_rule_and_a_damaged_file_are_typed_errors(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadFile, match="no_such_rule"):
         answer("no_such_rule", {})
-    for text in ("{", json.dumps({"x": {"asks": "a", "source": "", "rows": "r", "cases": [{"when": {}, "value": 1}]}})):
+    for text in (
+        "{",
+        json.dumps({"x": {"about": "a", "source": "", "rows": "r", "cases": [{"when": {}, "value": 1}]}}),
+    ):
         (tmp_path / "rules.json").write_text(text)
         monkeypatch.setattr(rules, "FILE", tmp_path / "rules.json")
         table.cache_clear()
         with pytest.raises(BadFile):
-            table()
+            rules.read(rules.FILE, {"x": int})
     monkeypatch.undo()
     table.cache_clear()
 
@@ -127,3 +131,24 @@ def test_every_gpu_of_a_rule_exists() -> None:
         for case in cases:
             for gpu in (case.when.get("gpu"), *case.when.get("gpu_starts", ())):
                 assert gpu is None or any(name.startswith(gpu) for name in known), gpu
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ("sm_clock", "0.9"),
+        ("gemm_clock_exponent", [0.8, 0.8]),
+        ("gemm_graph_all_rotate", 1),
+        ("moe_rank_tokens", "some"),
+        ("network", {"gbps": 50.0}),
+        ("link_times", {"step_s": 1e-6, "start_us": 3.5}),
+        ("attention_query_loads", [4, 8.5]),
+    ],
+)
+def test_a_value_of_another_type_or_unit_is_refused(rule: str, value: Any) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        rules.typed(VALUES[rule], value)
+
+
+def test_every_rule_declares_the_type_of_its_value() -> None:
+    assert set(VALUES) == set(table())

@@ -16,7 +16,7 @@ from pipewave.models.shard import ALONE, Parallel
 from pipewave.physics.energy import limited_us
 from pipewave.prediction.api import predict
 from pipewave.software.engine import Engine
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 from pipewave.step import Runner, StepLoad, find_engine
 from pipewave.step.kernel_latency import kernel_latencies
 from pipewave.step.memory import GIB, budget, cache_bytes

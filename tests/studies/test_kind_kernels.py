@@ -6,7 +6,7 @@ import pytest
 
 from pipewave.measure.impls import paged_attention, vllm_mxfp4
 from pipewave.measure.job import Job
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 from studies.kind_kernels import cases, layout, measured, scores
 from train.kernel_fit import PHASES, is_gemma, loads_of, shipped
 
@@ -52,10 +52,10 @@ def test_layouts_that_no_constant_saw_are_near_their_rows() -> None:
 @pytest.mark.parametrize("phase", PHASES)
 def test_fitted_constants_are_those_that_ship(phase: str) -> None:
     hopper = {"engine": "unified", "architecture": "hopper"}
-    prompts, decode = (constant(f"attention_alone{of}", **hopper) for of in ("", "_decode"))
+    prompts, decode = (constant(f"attention_{of}_cycles", **hopper) for of in ("prefill", "decode"))
     shipping = {
-        "prefill": [*prompts["step_cycles"], prompts["masked"], *prompts["wave_cycles"]],
-        "decode": [*decode["tile_cycles"], decode["resident"], decode["merging"]],
+        "prefill": [*prompts.step_cycles, prompts.window_factor, *prompts.wave_cycles],
+        "decode": [*decode.tile_cycles, decode.blocks_per_sm, decode.merge_dram_share],
     }
     known = shipping[phase]
     assert known == pytest.approx(list(shipped(loads_of(phase), phase)), rel=0.01)

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from pipewave.kernels.moe.software import engine
-from pipewave.software import stack_rules
+from pipewave.software import rules
 from pipewave.software.stacks import version_of
 from train.corpus.frame import gpu_name
 
-RULES = stack_rules.read(Path(__file__).with_name("collected.json"))
+RULES = rules.read(Path(__file__).with_name("collected.json"))
 SAID_BY = ["protocol", "framework", "version", "impl", "raw_gpu", "dtype"]
 
 
@@ -41,11 +41,11 @@ def as_run(rows: pd.DataFrame) -> pd.DataFrame:
     return out
 
 
-def _answer(rule: str, facts: stack_rules.Facts) -> Any:
-    return stack_rules.first(RULES[rule], facts, rule)
+def _answer(rule: str, facts: rules.Facts) -> Any:
+    return rules.first(RULES[rule], facts, rule)
 
 
-def _facts(protocol: str, framework: str, version: str, impl: str, raw_gpu: str, dtype: str) -> stack_rules.Facts:
+def _facts(protocol: str, framework: str, version: str, impl: str, raw_gpu: str, dtype: str) -> rules.Facts:
     software = {"framework": framework, "version": version_of(version), "dtype": dtype}
     return software | {"protocol": protocol, "engine": engine(impl), "gpu": gpu_name(raw_gpu)}
 

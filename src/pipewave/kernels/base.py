@@ -17,7 +17,7 @@ from pipewave.gpus import GPU
 from pipewave.physics.arith import Arith
 from pipewave.physics.demand import Array, Demand, demand
 from pipewave.physics.energy import Work
-from pipewave.software import stack_rules, stacks
+from pipewave.software import rules, stacks
 
 if TYPE_CHECKING:
     from pipewave.kernels.family_metadata import FamilyMetadata, Measurements, Page, Profile
@@ -133,7 +133,7 @@ def _ruled(ctx: Context, name: str, more: tuple[tuple[str, Any], ...]) -> Any:
         "protocol": ctx.protocol,
         "impl": ctx.impl,
     }
-    return stack_rules.answer(name, facts | dict(more))
+    return rules.answer(name, facts | dict(more))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pipewave.prediction.columns import options_of
 from pipewave.prediction.resolve import Source, resolve
 from pipewave.software import stacks
 from pipewave.software.known import LEVELS
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 
 Rows = Sequence[float] | Array  # of one call, or [row, call]
 LATENCY, FLOOR, CEILING = 0, 3, 4

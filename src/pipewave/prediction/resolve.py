@@ -27,7 +27,7 @@ from pipewave.software.known import (
     furthest,
     kind_of,
 )
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 
 # What the corpus's tables of collectives call the contract's implementations.
 COLLECTIVES = {"NCCL": "nccl", "TRTLLM": "custom"} | {

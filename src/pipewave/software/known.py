@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pipewave.gpus.kindred import of_generation
 from pipewave.software import stacks
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 
 LEVELS = ("measured", "other_gpu", "nearest_version", "other_framework")  # from what was asked for to what is furthest
 SIXTEEN_BIT = {"bf16": ("fp16",), "fp16": ("bf16",)}  # types that the same kernels take

@@ -44,7 +44,7 @@ from pipewave.models.expert_parallel import FEW_TOKENS, HIGH_THROUGHPUT, LOW_LAT
 from pipewave.prediction.answers import Predictions
 from pipewave.software.engine import Engine
 from pipewave.software.engine_parts import GroupedGemmTime, KernelRule
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 
 TILE = 128  # columns of a block
 MOST_VERIFIED = 16  # tokens of a request that a decode step verifies; a prompt brings more
@@ -57,7 +57,7 @@ def every_block_us(call: FusedMoe, rows: int, gpu: GPU) -> float:
     gate_up = 2.0 * inter / TILE * (rows + TILE) * call.hidden
     down = call.hidden / TILE * (rows + TILE) * inter
     costs = constant("attention_costs", engine="fa3", mma=gpu.traits.mma, fp8=False, latent=False)
-    bytes_per_us = costs["bytes_per_clk"] * gpu.sms * gpu.sustained_clock_mhz
+    bytes_per_us = costs.bytes_per_clk * gpu.sms * gpu.sustained_clock_mhz
     return float(experts * (gate_up + down) * WIDTH.get(call.dtype, 2.0) / bytes_per_us)
 
 

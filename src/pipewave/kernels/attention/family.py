@@ -16,7 +16,7 @@ from pipewave.kernels.attention.tasks import Amount, Heads, Requests, Shape, req
 from pipewave.kernels.base import PAGE_TOKENS, Analysis, Columns, Context, Family, Grows, Sketch
 from pipewave.physics.cache import least_dram
 from pipewave.physics.energy import Work
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 
 DECODE, PREFILL = "attention_decode", "attention_prefill"
 

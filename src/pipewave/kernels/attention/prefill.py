@@ -11,13 +11,14 @@ import numpy as np
 
 from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.attention.setting import AttentionSetting, Estimate, reach
-from pipewave.kernels.attention.software import Alone, AloneDecode, AttentionKernel
+from pipewave.kernels.attention.software import Alone, AttentionKernel
 from pipewave.kernels.attention.split import FEWEST_BLOCKS, FULL, fa3_part
 from pipewave.kernels.attention.tasks import Amount, Heads, Requests, Shape, tile_steps, visible_keys
 from pipewave.physics.cache import MISSES, PREFILL_DRAM_SHARE, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import waves as waves_of
+from pipewave.software.rule_values import DecodeCycles
 
 # Decode of vLLM's Triton kernel where physics answers alone: segments of the whole cache, walked tile by tile.
 #
@@ -41,14 +42,16 @@ class Walk(NamedTuple):
     tiles: Amount  # of all blocks
 
 
-def seconds(shape: Shape, setting: AttentionSetting, alone: AloneDecode) -> Amount:
+def seconds(shape: Shape, setting: AttentionSetting, alone: DecodeCycles) -> Amount:
     """Time of calls whose requests bring one query each."""
     walk, layout, xp = walked(shape), shape.layout, shape.requests.xp
-    tile_s = (alone.tile + alone.tile_dim * layout.dim * walk.keys / NARROW) / setting.hertz
-    stream = tile_s * xp.maximum(walk.longest, walk.tiles / (setting.sms * alone.resident))
+    tile_s = (
+        alone.tile_cycles.fixed + alone.tile_cycles.per_head_element * layout.dim * walk.keys / NARROW
+    ) / setting.hertz
+    stream = tile_s * xp.maximum(walk.longest, walk.tiles / (setting.sms * alone.blocks_per_sm))
     dram = shape.moved * setting.missing(shape.moved, xp) / setting.dram_rate
     partial = shape.batch * layout.heads * (SEGMENTS * SEGMENT_BYTES * layout.dim_v)
-    merge = walk.cut * (setting.launch_s + partial / (alone.merging * setting.dram_rate))
+    merge = walk.cut * (setting.launch_s + partial / (alone.merge_dram_share * setting.dram_rate))
     return setting.decode_companions.launches * setting.launch_s + overlapped(2, stream, dram, xp=xp) + merge
 
 

@@ -18,7 +18,8 @@ from pipewave.physics.arith import Arith
 from pipewave.physics.cache import COLD, MISSES, SERVING, l2_bytes, missing_share
 from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
-from pipewave.software.stack_rules import constant
+from pipewave.software.rule_values import Companions
+from pipewave.software.rules import constant
 
 # Kernels that a framework runs beside attention, and that its measured operator holds: cache writes, rotations, casts.
 #
@@ -27,30 +28,16 @@ from pipewave.software.stack_rules import constant
 # `attention_decode_companions` say how many run.
 
 
-@dataclass(frozen=True, slots=True)
-class Companions:
-    """Launches of the whole operator, and how often its other kernels move the queries and the new keys and values.
-
-    A launch is what a kernel takes that is measured by itself, gaps of the graph included: it counts several.
-    """
-
-    launches: float
-    queries: float
-    keys: float
-
-    def bytes(self, query_bytes: Amount, key_bytes: Amount) -> Amount:
-        """Bytes moved besides attention itself."""
-        return self.queries * query_bytes + self.keys * key_bytes
-
-
 def companions_of(ctx: Context, *, causal: bool, fp8: bool) -> Companions:
     """What runs beside an implementation; a kernel that was measured alone has nothing beside it."""
-    return Companions(**ctx.rule("attention_companions", causal=causal, fp8=fp8))
+    found: Companions = ctx.rule("attention_companions", causal=causal, fp8=fp8)
+    return found
 
 
 def of_decode(ctx: Context, *, fp8: bool, latent: bool) -> Companions:
     """The same where every request brings one query."""
-    return Companions(**ctx.rule("attention_decode_companions", fp8=fp8, latent=latent))
+    found: Companions = ctx.rule("attention_decode_companions", fp8=fp8, latent=latent)
+    return found
 
 
 # What is the same for a whole batch of attention calls, worked out once: engine, rates, flags.

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from pipewave.gpus import GPU
 from pipewave.kernels.base import Context
-from pipewave.software.stack_rules import constant
+from pipewave.software.rule_values import AttentionCosts, DecodeCycles
+from pipewave.software.rules import constant
 
 # What an attention kernel is to physics: its tiles, how it packs and splits, and its costs.
 
@@ -49,19 +50,6 @@ class Alone(NamedTuple):
     borrowed_from: str = ""
 
 
-class AloneDecode(NamedTuple):
-    """The same of decode.
-
-    `tile` and, of an element of the head, `tile_dim`, a block's wait for 16 keys; `resident`: blocks that fill an SM;
-    `merging`: share of DRAM's rate at which parts are summed up.
-    """
-
-    tile: float
-    tile_dim: float
-    resident: float
-    merging: float
-
-
 @dataclass(frozen=True, slots=True)
 class AttentionKernel:
     """An implementation. The costs are times over those at the part's peak, in long sequences."""
@@ -84,25 +72,7 @@ class AttentionKernel:
     lower: tuple[float, ...] = ()  # rows of prefill tiles for few packed queries, falling
     lower_by_mean: bool = False  # by those of the mean request, not of the one that brings most
     alone: Alone | None = None  # physics answers prompts alone, at these costs
-    alone_decode: AloneDecode | None = None  # and decode
-
-
-class Costs(NamedTuple):
-    """Of an engine, over those at the part's peak; cycles of a block: fixed, and more for each element of the head."""
-
-    tensor: float
-    exp: float
-    prefill_cycles: tuple[float, float]
-    decode_cycles: tuple[float, float]
-    bytes_per_clk: float
-
-    def prefill(self, dim: float) -> float:
-        """Cycles of a prefill block besides its steps."""
-        return self.prefill_cycles[0] + self.prefill_cycles[1] * dim
-
-    def decode(self, dim: float) -> float:
-        """Cycles of a decode block besides its steps."""
-        return self.decode_cycles[0] + self.decode_cycles[1] * dim
+    alone_decode: DecodeCycles | None = None  # and decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +93,11 @@ class Case:
         block = 2 * (rows + 2 * keys) * dim + 1024
         return max(1, min(most, int(self.gpu.smem_kb_per_sm * 1024 // block)))
 
-    def costs(self, engine: str) -> Costs:
+    def costs(self, engine: str) -> AttentionCosts:
         """What the rule of an engine says of its costs here."""
         facts = {"engine": engine, "mma": self.gpu.traits.mma, "fp8": self.fp8, "latent": self.latent}
-        found = constant("attention_costs", **facts)
-        per_dim = {name: found[f"{name}_cycles"] for name in ("prefill", "decode")}
-        return Costs(found["tensor"], found["exp"], per_dim["prefill"], per_dim["decode"], found["bytes_per_clk"])
+        found: AttentionCosts = constant("attention_costs", **facts)
+        return found
 
     def legacy(self, engine: str) -> float:
         """How far an engine's products of the Ampere style run below the peak of this part."""
@@ -137,24 +106,17 @@ class Case:
 
     def alone(self, engine: str, dim: float) -> Alone | None:
         """Costs of prompts where no row taught nets what an engine takes here; None where some did."""
-        found = constant("attention_alone", engine=engine, architecture=self.gpu.architecture)
+        found = constant("attention_prefill_cycles", engine=engine, architecture=self.gpu.architecture)
         if found is None:
             return None
-        (step, step_dim), (wave, wave_dim) = found["step_cycles"], found["wave_cycles"]
-        return Alone(
-            step + step_dim * dim,
-            found["masked"],
-            wave + wave_dim * dim,
-            found["borrowed_from"].get(self.gpu.architecture, ""),
-        )
+        borrowed = found.borrowed_from.get(self.gpu.architecture, "")
+        return Alone(found.step_cycles.of(dim), found.window_factor, found.wave_cycles.of(dim), borrowed)
 
-    def alone_decode(self, engine: str) -> AloneDecode | None:
+    def alone_decode(self, engine: str) -> DecodeCycles | None:
         """The same of decode."""
-        found = constant("attention_alone_decode", engine=engine, architecture=self.gpu.architecture)
-        if found is None:
-            return None
-        tile, tile_dim = found["tile_cycles"]
-        return AloneDecode(tile, tile_dim, found["resident"], found["merging"])
+        facts = {"engine": engine, "architecture": self.gpu.architecture}
+        found: DecodeCycles | None = constant("attention_decode_cycles", **facts)
+        return found
 
     def groups(self, engine: str) -> tuple[float, float]:
         """Heads of a group that the engine's decode kernel on tensor cores takes: at least, at most."""
@@ -190,10 +152,10 @@ def _kernel(
     return AttentionKernel(
         name=name,
         dim=dim,
-        prefill=AttentionTile(*prefill, costs.prefill(dim)),
-        decode=AttentionTile(*decode, costs.decode(dim), costs.bytes_per_clk),
-        tensor_cost=costs.tensor * products,
-        exp_cost=costs.exp,
+        prefill=AttentionTile(*prefill, costs.prefill_cycles.of(dim)),
+        decode=AttentionTile(*decode, costs.decode_cycles.of(dim), costs.bytes_per_clk),
+        tensor_cost=costs.tensor_factor * products,
+        exp_cost=costs.exp_factor,
         **how,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from pipewave.kernels.base import Context
 from pipewave.kernels.stages import Stage, rate
 from pipewave.physics.demand import Array
 from pipewave.physics.waves import waves
+from pipewave.software.rule_values import BlockMajor, SparseTiles
 
 SCORE_BYTES, INDEX_BYTES = 4.0, 4.0
 KEYS_A_BLOCK = 64.0
@@ -27,47 +27,6 @@ KEY_PICK_S = 0.25e-9  # a score that a row's radix select reads, all passes toge
 COPY_CYCLES = 0.49
 FILL = 2.0  # blocks an SM that decoding splits contexts into
 PASSES = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """How a kernel of gathered attention goes through a query's choice: heads a tile computes at least, what a place
-
-    that holds no key costs as a share of one that does, how many times slower than products usually are it runs,
-    SMs that share a tile, an SM's clocks that widening an element of the cache takes, and the share of places without
-    a key that are read all the same.
-    """
-
-    tile: Any
-    empty: Any = 0.0
-    slower: Any = 1.0
-    sms: Any = 1.0
-    widening: Any = 0.0
-    reads: Any = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Turned:
-    """Kernels that go through blocks of keys and the queries that chose each, instead of through queries.
-
-    rows: heads times queries of a tile, which share one read of a block (0: no such kernel). launches: kernels that
-    turn the choice round, plan and merge. partials: whether every chosen block leaves a 16-bit partial output.
-    """
-
-    rows: float = 0.0
-    launches: float = 0.0
-    partials: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """What an engine copies of its pool of pages before a kernel that wants the indexer's keys in one piece.
-
-    times: pages of the pool for one in use, spare: pages a request beside (0: nothing is copied).
-    """
-
-    times: float = 0.0
-    spare: float = 0.0
 
 
 def padded(seen: Counts, dims: Module) -> Array:
@@ -137,10 +96,10 @@ class Cores:
 
     def pooled(self) -> Stage:
         """The indexer's keys of every page of the pool, written in one piece where the pool does not hold them so."""
-        dims, seen, pool = self.dims, self.seen, Pool(**self.ctx.rule("module_pool", kind=self.dims.kind))
+        dims, seen, pool = self.dims, self.seen, self.ctx.rule("module_pool", kind=self.dims.kind)
         # Buffers of one size lie side by side in a page: the view of one of them is not in one piece.
-        mixed = (dims.kv_heads * dims.head_dim == dims.index_dim) * (pool.times > 0.0)
-        pages = pool.times * (np.ceil((seen.context / seen.batch + 1.0) / self._merged()) + pool.spare)
+        mixed = (dims.kv_heads * dims.head_dim == dims.index_dim) * (pool.pages_per_used > 0.0)
+        pages = pool.pages_per_used * (np.ceil((seen.context / seen.batch + 1.0) / self._merged()) + pool.spare_pages)
         values = mixed * seen.batch * pages * self._merged() * dims.index_dim
         size = dims.cached_bytes * values
         return Stage("indexer", read=size, written=size, cycles=COPY_CYCLES * values, launches=1.0 * mixed)
@@ -155,44 +114,45 @@ class Cores:
 
     def attention(self) -> Stage:
         """Attention of every head over chosen entries, which each query gathers for itself."""
-        dims, seen, walk, turned = self.dims, self.seen, self._walk(), self._turned()
-        groups = np.ceil(dims.heads / np.maximum(dims.kv_heads, 1.0) / walk.tile) * np.maximum(dims.kv_heads, 1.0)
-        walked = seen.chosen + walk.empty * (padded(seen, dims) - seen.chosen)
-        tiles, each = seen.tokens * groups * walk.sms, walked / seen.tokens
+        dims, seen, tiling, by_block = self.dims, self.seen, self._tiling(), self._block_major()
+        groups = np.ceil(dims.heads / np.maximum(dims.kv_heads, 1.0) / tiling.heads) * np.maximum(dims.kv_heads, 1.0)
+        walked = seen.chosen + tiling.empty_share * (padded(seen, dims) - seen.chosen)
+        tiles, each = seen.tokens * groups * tiling.sms, walked / seen.tokens
         most = np.minimum(np.maximum(each / 256.0, 1.0), self._splits())
         split = np.clip(FILL * self.ctx.gpu.sms / tiles, 1.0, most)
         io = ACTIVATION_BYTES * seen.tokens * dims.heads * (dims.multiplied / 2.0)
         prompt = (seen.longest > 1.0) | np.bool_(self.decode)  # one new token a request is decoding, to engines
-        partial = self._partial_bytes() * prompt if turned.partials else 0.0
-        shared = np.maximum(turned.rows / np.maximum(dims.heads / np.maximum(dims.kv_heads, 1.0), 1.0), 1.0)
-        places = seen.chosen + walk.reads * (padded(seen, dims) - seen.chosen)
+        partial = self._partial_bytes() * prompt if by_block.partials else 0.0
+        shared = np.maximum(by_block.tile_rows / np.maximum(dims.heads / np.maximum(dims.kv_heads, 1.0), 1.0), 1.0)
+        places = seen.chosen + tiling.empty_read_share * (padded(seen, dims) - seen.chosen)
         drawn = places * groups / np.maximum(dims.kv_heads, 1.0)  # entries
         again = np.maximum(drawn / shared - seen.entries, 0.0) * dims.entry_bytes  # what comes from DRAM counts once
         rounds = waves(tiles * split / self.ctx.gpu.sms)
         return Stage(
             "attention",
-            2.0 * self._rows(turned, walked * groups * walk.tile) * walk.slower * dims.multiplied,
+            2.0 * self._rows(by_block, walked * groups * tiling.heads) * tiling.slowdown * dims.multiplied,
             self.attention_type,
             fresh=seen.entries * dims.entry_bytes,
             read=io + partial,
             written=io + partial,
             gathered=again + partial,
-            cycles=drawn * dims.entry * walk.widening,
+            cycles=drawn * dims.entry * tiling.widen_clk,
             blocks=tiles * split,
             chain_s=BLOCK_STEP_S * np.maximum(each / KEYS_A_BLOCK, 1.0) / split * np.minimum(rounds, 1.0),
-            launches=1.0 + self.decode + turned.launches * prompt,
+            launches=1.0 + self.decode + by_block.launches * prompt,
         )
 
-    def _rows(self, turned: Turned, padded_heads: Array) -> Array:
+    def _rows(self, by_block: BlockMajor, padded_heads: Array) -> Array:
         """Pairs of a key and a row of a tile: heads padded for each query, or queries of a block that fill tiles."""
-        filled, least = self.seen.chosen * self.dims.heads, self.seen.entries * turned.rows * self.dims.kv_heads
-        return np.asarray(np.maximum(filled, least) if turned.rows else padded_heads)
+        filled, least = self.seen.chosen * self.dims.heads, self.seen.entries * by_block.tile_rows * self.dims.kv_heads
+        return np.asarray(np.maximum(filled, least) if by_block.tile_rows else padded_heads)
 
-    def _turned(self) -> Turned:
+    def _block_major(self) -> BlockMajor:
         """How blocks of keys find the queries that chose them, where a kernel goes through blocks."""
         if not self.dims.separate:
-            return Turned()
-        return Turned(**self.ctx.rule("module_turned", kind=self.dims.kind, decode=self.decode))
+            return BlockMajor()
+        found: BlockMajor = self.ctx.rule("module_block_major", kind=self.dims.kind, decode=self.decode)
+        return found
 
     def _partial_bytes(self) -> Array:
         """Partial outputs of all chosen blocks, the one that a query is in among them."""
@@ -205,16 +165,16 @@ class Cores:
         """Parts that decoding cuts a context into at most; prompts have tiles enough."""
         return float(self.ctx.rule("module_splits", kind=self.dims.kind)) if self.decode else 1.0
 
-    def _walk(self) -> Walk:
+    def _tiling(self) -> SparseTiles:
         """How the sparse kernel goes through a choice; stacks that widen the cache first run the 16-bit one."""
         narrow = self.dims.cached_bytes == 1.0
         own, wide = (
-            Walk(**self.ctx.rule("module_walks", kind=self.dims.kind, narrow=each, decode=self.decode))
+            self.ctx.rule("module_tiles", kind=self.dims.kind, narrow=each, decode=self.decode)
             for each in (narrow, False)
         )
         never = self.decode or not self.dims.latent
         widened = self.dims.heads >= (np.inf if never else self.ctx.rule("module_widens_from"))
-        return Walk(*(np.where(widened, *pair) for pair in zip(astuple(wide), astuple(own), strict=True)))
+        return SparseTiles(*(np.where(widened, *pair) for pair in zip(astuple(wide), astuple(own), strict=True)))
 
     def dense(self) -> Stage:
         """Causal attention of every head with keys and values of its own."""

@@ -18,7 +18,8 @@ from pipewave.gpus import GPU
 from pipewave.kernels.base import Context
 from pipewave.kernels.collective.fabric import Link
 from pipewave.physics.demand import Array
-from pipewave.software.stack_rules import constant
+from pipewave.software.rule_values import SizeLimit
+from pipewave.software.rules import constant
 
 # How long the algorithms of a collective take: NCCL's rings under its three protocols, and custom all-reduce kernels.
 #
@@ -106,13 +107,9 @@ def switched_s(size: Array, _: Array, over: Link) -> Array:
     return START_S + TWO_SHOT_S + size / (OWN_SHARE * over.rate)
 
 
-# Which kernel sums a message inside a host, and how long it takes: a framework's own, by size and ranks, or NCCL's.
-#
-# Limits of frameworks are rules of their versions (`all_reduce_ways`). NCCL takes the algorithm and protocol of least
-# cost by a model of its own, whose numbers are a rule as well (`nccl_cost`, `nccl_caps`); inside a host trees never
-# win.
+# Which kernel sums a message inside a host, and how long it takes.
 
-Limits = Mapping[str, Sequence[tuple[str, float]]]  # by world: ways and the bytes each ends below, in rising order
+Limits = Mapping[str, Sequence[SizeLimit]]  # by ranks, in rising order of bytes
 SECONDS: Mapping[str, Callable[[Array, Array, Link], Array]] = {
     "one_shot": one_shot_s,
     "pushed": pushed_s,
@@ -152,12 +149,12 @@ def own(ctx: Context, size: Array, world: Array, over: Link) -> Own:
 def _place(name: str) -> int:
     """Place of an algorithm that a rule names. BadFile where it is none of ours, which would cost nothing."""
     if name not in ALGORITHMS:
-        raise BadFile(f"all_reduce_ways: {name!r} is none of {', '.join(ALGORITHMS)}", field="rules")
+        raise BadFile(f"all_reduce_algorithms: {name!r} is none of {', '.join(ALGORITHMS)}", field="rules")
     return ALGORITHMS.index(name)
 
 
 def _limits(ctx: Context) -> Limits:
-    found: Limits = ctx.rule("all_reduce_ways", link=ctx.gpu.link)
+    found: Limits = ctx.rule("all_reduce_algorithms", link=ctx.gpu.link)
     return found
 
 
@@ -195,15 +192,19 @@ def _costs_us(gpu: GPU, size: Array, world: Array, over: Link, *, in_switch: boo
     models = [constant("nccl_cost", over=name) for name in ("nvlink", "pcie")]
 
     def of(name: str) -> Array:
-        return np.asarray(np.where(linked, *(model[name] for model in models)))
+        return np.asarray(np.where(linked, *(getattr(model, name) for model in models)))
 
-    gbps = np.where(linked, gpu.link_gbps, gpu.pcie_gbps) * of("share") * np.where(world > of("beside"), 0.5, 1.0)
+    gbps = (
+        np.where(linked, gpu.link_gbps, gpu.pcie_gbps)
+        * of("link_share")
+        * np.where(world > of("halved_beyond_ranks"), 0.5, 1.0)
+    )
     bus_us = 2.0 * (world - 1.0) / world * size / (1e3 * gbps)  # a ring's traffic at the full rate
     steps = 2.0 * (world - 1.0)
-    low = of("ll_us") + steps * of("ll_step_us") + bus_us * np.maximum(2.0, gbps / caps["ll_gbps"])
+    low = of("ll_us") + steps * of("ll_step_us") + bus_us * np.maximum(2.0, gbps / caps.ll_gbps)
     middle = of("ll128_us") + steps * of("ll128_step_us") + bus_us / of("ll128_share")
     simple = of("simple_us") + steps * of("simple_step_us") + bus_us
     switch = np.full(len(size), np.inf)
-    if in_switch and caps["switch_share"]:
-        switch = caps["switch_us"] + size / (1e3 * gbps * caps["switch_share"])
+    if in_switch and caps.switch_share:
+        switch = caps.switch_us + size / (1e3 * gbps * caps.switch_share)
     return low, np.where(linked, middle, np.inf), simple, np.where(linked & (world > 2.0), switch, np.inf)

@@ -11,7 +11,7 @@ import numpy as np
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.physics.demand import Array
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def islands(gpu: GPU, world: Array, nodes: Array) -> Array:
 def network_gbps(gpu: GPU) -> float:
     """GB/s that a GPU sends over the network between hosts: an assumption."""
     found = constant("network")
-    return float(min(found["gbps"], found["of_pcie"] * gpu.pcie_gbps))
+    return float(min(found.gbps, found.pcie_share * gpu.pcie_gbps))
 
 
 def link(gpu: GPU, world: Array, nodes: Array) -> Link:
@@ -67,8 +67,8 @@ def link(gpu: GPU, world: Array, nodes: Array) -> Link:
     times = {over: constant("link_times", over=over) for over in ("network", "nvlink", "pcie")}
 
     def slowest(name: str) -> Array:
-        within = np.where(direct, times["nvlink"][name], times["pcie"][name])
-        return np.asarray(np.where(outside, times["network"][name], within))
+        within = np.where(direct, getattr(times["nvlink"], name), getattr(times["pcie"], name))
+        return np.asarray(np.where(outside, getattr(times["network"], name), within))
 
     return Link(
         rate=1e9 * np.where(outside, np.minimum(inside, network * np.minimum(local, 8.0)), inside),
@@ -89,6 +89,6 @@ def _reached_gbps(gpu: GPU, local: Array) -> Array | float:
 def _crowding(gpu: GPU, local: Array) -> Array:
     """Share of its PCIe that a GPU keeps beside the others of a host."""
     shared = constant("pcie_sharing")
-    if gpu.pcie_gbps <= shared["staged_gbps"]:
+    if gpu.pcie_gbps <= shared.staged_gbps:
         return np.asarray((2.0 / np.clip(local, 2.0, 8.0)) ** 2)
-    return np.where(local > 2.0, shared["crowded"], 1.0)
+    return np.where(local > 2.0, shared.crowded_share, 1.0)

@@ -14,7 +14,7 @@ from pipewave.kernels.base import Context
 from pipewave.kernels.gemm.machine import GemmMachine
 from pipewave.physics.arith import ARRAY, Arith
 from pipewave.physics.cache import COLD, LINE, SERVING
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 
 # What the SM clock does to a GEMM: a product bound on the chip follows it, one bound by DRAM hardly does.
 #

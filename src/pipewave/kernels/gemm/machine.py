@@ -15,6 +15,7 @@ from pipewave.physics.cache import COLD, MULTICAST, PRODUCT_DRAM_SHARE, SERVING,
 from pipewave.physics.energy import DRAWS, joules_per_flop, watts
 from pipewave.physics.launch import launch_s
 from pipewave.physics.waves import waves
+from pipewave.software.rule_values import UnfusedQuantize
 
 # What the formulas of a GEMM need of a GPU and its software, computed once a context.
 #
@@ -67,7 +68,6 @@ LIBRARIES = {
     "cublas": CUBLAS, "cutlass": CUTLASS, "cutlass_one_tile": CUTLASS_ONE_TILE, "block": BLOCK, "four_bit": FOUR_BIT,
 }  # fmt: skip
 WEIGHT_ONLY = ("int4", "mxfp4")
-NOT_UNFUSED = {"kernels": 0.0, "cycles": 0.0, "bytes": 0.0}
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # one a context, distinguished by identity: what follows is cached by it
@@ -116,7 +116,7 @@ def machine(ctx: Context) -> GemmMachine:
     weight = OPERAND_BYTES[ctx.dtype]
     operand = ACTIVATION_BYTES if ctx.dtype in WEIGHT_ONLY else weight
     near = L2_GAIN * MULTICAST[gpu.traits.mma] * gpu.l2_gbps * 1e9 / gpu.sms
-    unfused = (ctx.rule("gemm_quantize_unfused") if quantize else None) or NOT_UNFUSED
+    unfused = (ctx.rule("gemm_quantize_unfused") if quantize else None) or UnfusedQuantize()
     launch = launch_s(gpu, "product")
     burst = BURST if ctx.protocol in (COLD, SERVING) else 1.0
     return GemmMachine(
@@ -146,9 +146,9 @@ def machine(ctx: Context) -> GemmMachine:
         all_rotate=ctx.rule("gemm_graph_all_rotate"),
         fitted_copies=ctx.rule("gemm_graph_fitted_copies"),
         quantize_s=library.quantize_s if quantize else 0.0,
-        unfused_s=unfused["kernels"] * launch,
-        unfused_element_s=unfused["cycles"] / (clock_hz * gpu.sms),
-        unfused_bytes=unfused["bytes"],
+        unfused_s=unfused.kernels * launch,
+        unfused_element_s=unfused.cycles_per_element / (clock_hz * gpu.sms),
+        unfused_bytes=unfused.bytes_per_element,
         row_cycles=ctx.rule("gemm_quantize_row_cycles") or library.row_cycles,
         row_slots=float(gpu.sms * max(1, gpu.max_threads_per_sm // ROW_THREADS)),
     )

@@ -26,7 +26,7 @@ def before_s(work: Layer, ctx: Context, at: MoeMachine) -> Array:
     if work.part != "all":
         return np.zeros_like(work.tokens)
     extra = ctx.rule("moe_before_products")
-    cast = extra["seconds"] + extra["cycles"] * work.tokens * work.hidden * at.cycle_s / at.sms
+    cast = extra.start_s + extra.cycles_per_element * work.tokens * work.hidden * at.cycle_s / at.sms
     return np.asarray(cast + _router_s(work, ctx, at))
 
 
@@ -35,8 +35,8 @@ def _router_s(work: Layer, ctx: Context, at: MoeMachine) -> Array:
     router = ctx.rule("moe_router")
     if router is None:
         return np.zeros_like(work.tokens)
-    beyond = (work.experts > router["experts"]) | (work.topk > router["topk"])
-    spent = router["seconds"] + router["cycles"] * work.tokens * work.experts * at.cycle_s / at.sms
+    beyond = (work.experts > router.most_experts) | (work.topk > router.most_topk)
+    spent = router.start_s + router.cycles_per_score * work.tokens * work.experts * at.cycle_s / at.sms
     return np.where(beyond, spent, 0.0)
 
 
@@ -79,7 +79,7 @@ def times(work: Layer, tiles: Tiling, weights_s: Array, before_s: Array, at: Moe
     activate, reduce = _between_s(work, work.routing.pairs, at)
     all_activate, all_reduce = _between_s(work, chosen, at)
     tensor = work.flops / (at.flops_per_sm * at.sms)
-    between = all_activate + all_reduce if at.carries else activate + reduce
+    between = all_activate + all_reduce if at.remote_pairs else activate + reduce
     base = launch + route + overlapped(3, cost.tiles * tiles.best, cost.weights * weights_s) + between
     return MoeTimes(launch, route, tensor, weights_s, activate, reduce, all_activate, all_reduce, base)
 

@@ -13,7 +13,7 @@ from pipewave.calls.dtypes import ACTIVATION_BYTES
 from pipewave.kernels.base import Columns, Context
 from pipewave.physics.cache import PROFILER_WARM
 from pipewave.physics.demand import Array
-from pipewave.software.stack_rules import constant
+from pipewave.software.rules import constant
 
 # Layers that a stack gives to another kernel than others of their type: some models', ungated, or shared ones.
 
@@ -44,7 +44,7 @@ def chosen_by(case: Mapping[str, Any]) -> str:
 # to the routed pairs and rounded; what rounding lost goes one by one to the idlest experts; rank 0 is given the
 # busiest group. Among equally idle experts it went to any (`SPREAD`) or, in older collections, to the `FIRST` ones by
 # number, so that few tokens all met on one rank; in the oldest it went to the `BUSIEST` experts first (rule
-# `moe_leftover`).
+# `moe_rounding_remainder`).
 
 NODES = 32
 SPREAD, FIRST, BUSIEST = "spread", "first", "busiest"  # which experts get the tokens that rounding lost
@@ -219,7 +219,7 @@ def _given(cols: Any, counts: Array) -> Routing:
 
 # A fused-MoE call on one rank, as numbers its formulas share: routing, products, and bytes that enter and leave.
 
-LOCAL = "local"  # of all tokens, those with a choice on the rank enter its kernels (rule `moe_enters`)
+LOCAL = "local"  # of all tokens, those with a choice on the rank enter its kernels (rule `moe_rank_tokens`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +297,8 @@ def layer(cols: Columns, ctx: Context) -> Layer:
     first, second = Product(up * inter, cols["hidden"]), Product(cols["hidden"], inter)
     products = {"w13": (first,), "w2": (second,)}.get(part, (first, second))
     sizes = {name: cols[name] for name in ("tokens", "experts", "topk", "hidden")}
-    routed = routing(cols, kind, ctx.rule("moe_leftover"))
-    if ctx.rule("moe_enters") == LOCAL:
+    routed = routing(cols, kind, ctx.rule("moe_rounding_remainder"))
+    if ctx.rule("moe_rank_tokens") == LOCAL:
         sizes["tokens"] = _with_a_choice_here(sizes["tokens"], sizes["topk"], routed.pairs, kind)
     carried = sizes["tokens"] * sizes["topk"]
     return Layer(part=part, inter=inter, up=up, routing=routed, products=products, carried=carried, **sizes)

@@ -16,7 +16,8 @@ from pipewave.physics.demand import Array
 from pipewave.physics.launch import launch_s
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import waves
-from pipewave.software.stack_rules import constant
+from pipewave.software.rule_values import MoeCosts
+from pipewave.software.rules import constant
 from pipewave.software.stacks import version
 from pipewave.software.tuned_experts import tuned
 
@@ -35,17 +36,6 @@ SCALES_K = 128.0  # inner dimension that one block scale covers
 SORT_CYCLES = 1.2  # a pair, counted and sorted by expert by a few blocks (our H200 rows: 0.6 ns)
 # Weights stored in fewer bits than the product runs in: weight type → type of the product, by the activations' type.
 _WEIGHT_ONLY = {"int4": "bf16", "mxfp4": "bf16"}
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """How much longer an engine takes than the formulas' ideal, by part of the work."""
-
-    launch: float
-    tiles: float
-    weights: float
-    activate: float
-    reduce: float
 
 
 ENGINES = ("triton", "marlin", "cutlass", "generated")
@@ -74,9 +64,9 @@ class MoeMachine:
     weight: float  # bytes an element
     operand: float  # bytes an element of the activations the products read
     engine: str
-    costs: Costs
-    carries: str  # pairs of other ranks' experts: none, "between" the products, or through them: "all" as their own
-    # experts would, or "packed" as if they were one expert's
+    costs: MoeCosts
+    remote_pairs: str  # where pairs of other ranks' experts are processed: nowhere, "between" the products, or in them:
+    # "all" as their own experts would, or "packed" as if they were one expert's
     serial: bool  # a tile's operands are staged and multiplied in turn, not at once
     warp_mma: bool  # tensor instructions are issued by warps, and a product waits for them
     untuned: bool  # products take the first configuration of their library: one block for all sizes, no cluster
@@ -128,8 +118,8 @@ def machine(ctx: Context) -> MoeMachine:
         weight=OPERAND_BYTES[ctx.rule("moe_kept_as") or ctx.dtype],
         operand=OPERAND_BYTES[dtype],
         engine=kind,
-        costs=Costs(**constant("moe_costs", engine=kind, dtype=ctx.dtype)),
-        carries=ctx.rule("moe_carries", engine=kind),
+        costs=constant("moe_costs", engine=kind, dtype=ctx.dtype),
+        remote_pairs=ctx.rule("moe_remote_pairs", engine=kind),
         serial=kind == "triton",
         warp_mma=kind == "marlin" or not gpu.traits.asynchronous,
         untuned=untuned,
@@ -183,7 +173,7 @@ def _one_for_all(ctx: Context) -> tuple[float, float] | None:
     if "BLOCK_SIZE_M" in config and "BLOCK_SIZE_N" in config:
         return float(config["BLOCK_SIZE_M"]), float(config["BLOCK_SIZE_N"])
     untuned = ctx.rule("moe_untuned")
-    return (untuned["rows"], untuned["columns"]) if untuned else None
+    return (untuned.rows, untuned.columns) if untuned else None
 
 
 def _tuned(cols: Columns, ctx: Context) -> Array:
@@ -265,9 +255,9 @@ def tiling(work: Layer, at: MoeMachine, ruled: Blocks) -> Tiling:
 def _tile(work: Layer, rows: Array, columns: Array | float, at: MoeMachine) -> MoeTile:
     blocks = work.routing.blocks(rows)
     padding = blocks * rows / work.routing.pairs
-    if at.carries == "all":
+    if at.remote_pairs == "all":
         blocks = blocks * (work.carried / work.routing.pairs)
-    elif at.carries == "packed":
+    elif at.remote_pairs == "packed":
         blocks = blocks + np.ceil((work.carried - work.routing.pairs) / rows)
     seconds = sum(_waves_s(product, blocks, rows, columns, at) for product in work.products)
     return MoeTile(np.asarray(seconds), blocks * np.ceil(work.products[0].n / columns) / at.sms, padding)

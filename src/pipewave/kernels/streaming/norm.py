@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +27,8 @@ from pipewave.physics.demand import Array, demand
 from pipewave.physics.launch import log2
 from pipewave.physics.overlap import overlapped
 from pipewave.physics.waves import wave_efficiency, waves
-from pipewave.software.stack_rules import constant
+from pipewave.software.rule_values import ScalarNorm
+from pipewave.software.rules import constant
 
 VECTOR = 8.0  # elements of one 16-byte load
 WARP, LARGEST_BLOCK = 32.0, 1024.0
@@ -68,13 +68,11 @@ def rowwise_s(gpu: GPU, shape: Blocks, row_s: float, moving: StreamTimes) -> Arr
     return np.asarray(moving.start + overlapped(3, moving.base - moving.start, shape.rounds * shape.fill * life))
 
 
-def scalar_s(
-    gpu: GPU, shape: Blocks, rows: Array, loop: Mapping[str, float], moving: StreamTimes, missing: Array
-) -> Array:
+def scalar_s(gpu: GPU, shape: Blocks, rows: Array, loop: ScalarNorm, moving: StreamTimes, missing: Array) -> Array:
     """The same of a kernel with one element a thread and loop: blocks wait for memory in each, and the start covers
     none of them; those that share an SM issue one after another (`norm_scalar` of the stack rules)."""
     beside = np.clip(np.ceil(rows / gpu.sms), 1.0, shape.per_sm)
-    cycles = loop["l2"] + loop["dram"] * missing + loop["issues"] * beside
+    cycles = loop.l2_cycles + loop.dram_cycles * missing + loop.issue_cycles * beside
     rounds = np.maximum(rows / (shape.per_sm * gpu.sms), 1.0)
     life = rounds * shape.loops * cycles / (gpu.sustained_clock_mhz * 1e6)
     return np.asarray(moving.start + overlapped(3, moving.base - moving.start, life))

@@ -1,0 +1,340 @@
+"""What rules of software answer with: the type of each rule's value, its parts and units.
+
+`VALUES` declares every rule of `stack_rules.json`; a value that is not of its type is refused when the file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+Version = tuple[int, ...]
+
+
+class BlockCycles(NamedTuple):
+    """SM cycles of a thread block: fixed, and for each element of an attention head."""
+
+    fixed: float
+    per_head_element: float
+
+    def of(self, dim: float) -> float:
+        """Cycles for heads of so many elements."""
+        return self.fixed + self.per_head_element * dim
+
+
+class ClockDrop(NamedTuple):
+    """Log of the clock lost by products that are all tensor work, at 60 µs and from 150 µs on."""
+
+    log_at_60_us: float
+    log_from_150_us: float
+
+
+class ClockExponent(NamedTuple):
+    """Exponent of the time in the inverse clock: of a product bound on the chip, and what one bound by DRAM loses."""
+
+    on_chip: float
+    lost_by_dram: float
+
+
+class RowStartLoss(NamedTuple):
+    """Log of the time lost with the fewest tiles an SM, and more for each doubling of tiles."""
+
+    log_at_fewest_tiles: float
+    log_per_doubling: float
+
+
+class GroupSizes(NamedTuple):
+    """Heads of a group that a kernel takes (most None: any number)."""
+
+    least: float
+    most: float | None
+
+
+class WaitingShare(NamedTuple):
+    """Shares of a kernel's start that it waits in a step, at the ends of a range."""
+
+    low: float
+    high: float
+
+
+class Tile(NamedTuple):
+    """Rows and columns of a thread block."""
+
+    rows: float
+    columns: float
+
+
+class TileUpTo(NamedTuple):
+    """The thread block up to so many tokens."""
+
+    tokens: float
+    rows: int
+    columns: int
+
+
+class TilesByExperts(NamedTuple):
+    """The thread block up to as many tokens as a rank has experts, and beyond."""
+
+    few_tokens: Tile
+    many_tokens: Tile
+
+
+class SizeLimit(NamedTuple):
+    """An all-reduce algorithm and the bytes of a message that it ends below."""
+
+    algorithm: str
+    below_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnfusedQuantize:
+    """Quantisation besides the library's kernel."""
+
+    kernels: float = 0.0
+    cycles_per_element: float = 0.0  # of an SM, while L2 holds the operand
+    bytes_per_element: float = 0.0  # beyond L2
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCosts:
+    """Costs of an attention library over those at the part's peak."""
+
+    tensor_factor: float  # of products
+    exp_factor: float  # of exponentials that products do not hide
+    prefill_cycles: BlockCycles  # of a block besides its steps
+    decode_cycles: BlockCycles
+    bytes_per_clk: float  # fastest stream of keys and values that an SM draws
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillCycles:
+    """SM cycles of prompts where no row taught the nets."""
+
+    borrowed_from: Mapping[str, str]  # architecture → the one these were measured on
+    step_cycles: BlockCycles  # a KV tile of a block
+    window_factor: float  # the same under a window, over that
+    wave_cycles: BlockCycles  # a wave of blocks besides
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeCycles:
+    """SM cycles of decode where no row taught the nets."""
+
+    tile_cycles: BlockCycles  # a block's wait for 16 keys
+    blocks_per_sm: float
+    merge_dram_share: float  # of DRAM's rate at which parts are summed up
+
+
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """Kernels that a measured attention operator holds besides attention."""
+
+    launches: float  # of the whole operator
+    queries: float  # how often the others move queries
+    keys: float  # and new keys and values
+
+    def bytes(self, query_bytes: Any, key_bytes: Any) -> Any:
+        """Bytes moved besides attention itself."""
+        return self.queries * query_bytes + self.keys * key_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBack:
+    """Bytes a step writes back for each byte of a kernel's result, and the share of L2 that holds results."""
+
+    per_byte: float
+    of_l2: float
+
+
+@dataclass(frozen=True, slots=True)
+class MoeCosts:
+    """Factors on the ideal times of an expert layer's parts."""
+
+    launch: float
+    tiles: float
+    weights: float
+    activate: float
+    reduce: float
+
+
+@dataclass(frozen=True, slots=True)
+class MoeRouter:
+    """The router's kernel and what operations in its place cost beyond its limits."""
+
+    most_experts: int
+    most_topk: int
+    start_s: float
+    cycles_per_score: float  # of an SM, for each token and expert
+
+
+@dataclass(frozen=True, slots=True)
+class MoePrologue:
+    """What a call spends before its products."""
+
+    start_s: float
+    cycles_per_element: float  # of an SM, for each element of the tokens that it quantises
+
+
+@dataclass(frozen=True, slots=True)
+class NcclCost:
+    """NCCL's cost model of an all-reduce in a host."""
+
+    link_share: float  # of a link's rate
+    halved_beyond_ranks: float
+    ll_us: float  # start of LL, LL128 and Simple rings, and each of their steps
+    ll_step_us: float
+    ll128_share: float
+    ll128_us: float
+    ll128_step_us: float
+    simple_us: float
+    simple_step_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class NcclCaps:
+    """What NCCL's cost model grants at most."""
+
+    ll_gbps: float  # of the LL protocol
+    switch_us: float  # start of a sum in the switch
+    switch_share: float  # of a link's rate (0: no such sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """GB/s of a GPU between hosts, at most a share of its PCIe."""
+
+    gbps: float
+    pcie_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class PcieSharing:
+    """Share of its PCIe that a GPU keeps beside others of a host; up to `staged_gbps` copies are staged."""
+
+    crowded_share: float
+    staged_gbps: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """Seconds of one step of a ring, and of a start."""
+
+    step_s: float
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarNorm:
+    """SM cycles of a loop over a block's threads where each loads one element."""
+
+    l2_cycles: float  # waiting for L2
+    dram_cycles: float  # besides, where that misses
+    issue_cycles: float  # beside every other block of the SM
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPoolCopy:
+    """What an engine copies of its page pool before a kernel that wants the indexer's keys in one piece."""
+
+    pages_per_used: float = 0.0  # 0: nothing is copied
+    spare_pages: float = 0.0  # of a request
+
+
+@dataclass(frozen=True, slots=True)
+class SparseTiles:
+    """How a kernel of sparse latent attention goes through a query's chosen keys (numbers, or arrays over calls)."""
+
+    heads: Any  # that a tile computes at least
+    empty_share: Any = 0.0  # cost of a place without a key over one with a key
+    slowdown: Any = 1.0  # over the usual rate of products
+    sms: Any = 1.0  # that share a tile
+    widen_clk: Any = 0.0  # of an SM, for widening an element of the cache
+    empty_read_share: Any = 0.0  # places without a key that are read all the same
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMajor:
+    """Sparse attention that goes through blocks of keys and the queries that chose each, instead of through queries."""
+
+    tile_rows: float = 0.0  # heads times queries of a tile, which share one read of a block (0: no such kernel)
+    launches: float = 0.0  # kernels that invert the choice, plan and merge
+    partials: bool = False  # every chosen block leaves a 16-bit partial output
+
+
+GemmLibrary = Literal["cublas", "cutlass", "cutlass_one_tile", "block", "four_bit"]
+VALUES: Mapping[str, Any] = {
+    "changed_in": tuple[Version, ...],
+    "gemm_library": GemmLibrary,
+    "gemm_quantize_row_cycles": float | None,
+    "gemm_quantize_unfused": UnfusedQuantize | None,
+    "gemm_graph_copies": float,
+    "gemm_graph_all_rotate": bool,
+    "gemm_graph_fitted_copies": bool,
+    "sm_clock": float,
+    "gemm_clock_exponent": ClockExponent,
+    "gemm_clock_drop": ClockDrop | None,
+    "gemm_row_start": RowStartLoss | None,
+    "norm_row_start": float,
+    "attention_engine": str,
+    "default_impl": str,
+    "attention_costs": AttentionCosts,
+    "attention_prefill_cycles": PrefillCycles | None,
+    "attention_decode_cycles": DecodeCycles | None,
+    "attention_legacy_products": float,
+    "attention_decode_companions": Companions,
+    "attention_value_dim": float | None,
+    "attention_groups": GroupSizes,
+    "attention_skips": bool,
+    "attention_widest_window": float | None,
+    "attention_fp8_products": bool,
+    "attention_page_loads": bool,
+    "attention_query_loads": tuple[int, ...],
+    "mla_stays_latent": bool,
+    "attention_companions": Companions,
+    "step_setup_saved": float,
+    "step_write_back": Mapping[str, float],
+    "step_waiting": tuple[float, float] | None,
+    "moe_model": str,
+    "moe_engine": str,
+    "moe_costs": MoeCosts,
+    "moe_remote_pairs": Literal["", "between", "all", "packed"],
+    "moe_untuned": Tile | None,
+    "moe_kept_as": str | None,
+    "moe_scales": float,
+    "moe_multiplies": str | None,
+    "moe_narrow_activations": bool,
+    "moe_rounding_remainder": Literal["spread", "first", "busiest"],
+    "moe_rank_tokens": Literal["all", "local"],
+    "moe_router": MoeRouter | None,
+    "moe_before_products": MoePrologue,
+    "moe_blocks": tuple[TileUpTo, ...] | None,
+    "moe_blocks_by_experts": TilesByExperts,
+    "all_reduce_kernels": str | None,
+    "all_reduce_algorithms": Mapping[str, tuple[SizeLimit, ...]],
+    "all_reduce_ends": float,
+    "nccl_cost": NcclCost,
+    "nccl_caps": NcclCaps,
+    "sends_directly": bool,
+    "nvlink_in_pairs": bool,
+    "nvlink_rack": float,
+    "network": Network,
+    "pcie_sharing": PcieSharing,
+    "link_times": LinkTimes,
+    "delta_scan": str,
+    "delta_between": float,
+    "delta_flops": float,
+    "norm_scalar": ScalarNorm | None,
+    "conv_chunk": float,
+    "module_expands_up_to": float,
+    "module_pool": IndexPoolCopy,
+    "module_index_splits": bool,
+    "module_index_waits": bool,
+    "module_skips_choice": bool,
+    "module_tiles": SparseTiles,
+    "module_splits": float,
+    "module_small_kernels": float,
+    "module_block_major": BlockMajor,
+    "module_widens_from": float,
+    "module_multiplies": str,
+}
