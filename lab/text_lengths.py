@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipewave.files import manifest
-from pipewave.simulate.datasets import FILE
+from pipewave.simulate.traffic import LENGTHS_FILE as FILE
 
 FEWEST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
 EDGES = (

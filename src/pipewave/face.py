@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipewave.errors import BadInput, MissingField
 from pipewave.gpus import GPU, find
 from pipewave.models import ModelSpec, load
-from pipewave.simulate.estimate import estimate
+from pipewave.simulate.estimate import Estimate
+from pipewave.simulate.estimate import estimate as static_batch
 from pipewave.simulate.step_time import step_time
 
 if TYPE_CHECKING:
@@ -38,19 +41,32 @@ def load_model(model: str | Path | Mapping[str, Any]) -> ModelSpec:
     return load(model)
 
 
+@wraps(static_batch)
+def estimate(*args: Any, isl: int | None = None, osl: int | None = None, **given: Any) -> Estimate:
+    """As `pipewave.simulate.estimate.estimate`; the old names `isl` and `osl` of the lengths are taken, too."""
+    for name, old, value in (("input_len", "isl", isl), ("output_len", "osl", osl)):
+        if value is not None:
+            given[name] = _length(name, given.get(name), old, value)
+    return static_batch(*args, **given)
+
+
 def serve(model: str | Path, gpu: str, **case: Any) -> dict[str, Any]:
     """A deployment under requests, as a client on the same host sees it.
+
+        pw.serve("Llama-3.1-70B", "H200", tp=4, rate=3, input_len=1024, output_len=128)["tpot_ms"]
 
     Args:
         model: as in `load_model`, by name or path.
         gpu: name or spec file.
-        **case: the other fields of `serve --cases`: engine, version, tp, pp, ep, mode (`serve`, `estimate`, `offline`),
-            isl and osl (mean tokens), spread, concurrency, requests, rate (requests a second), arrivals ([seconds,
-            prompt tokens, output tokens] a request), and the engine's limits.
+        **case: the other fields of `serve --cases`: engine (with its version: `sglang:0.5.14`; the newest vLLM by
+            default), tp, pp, ep, mode (`serve`, `estimate`, `offline`), input_len and output_len (mean tokens; the old
+            names are isl and osl), spread, concurrency (requests in flight), requests, rate (requests a second),
+            arrivals ([seconds, prompt tokens, output tokens] a request), steady (figures of the middle of the run), and
+            the engine's limits.
 
     Returns:
         Means over requests, each with `_low` and `_high` of its 90 % interval: `ttft_ms`, `tpot_ms`, `e2e_ms` (ms),
-        `output_tokens_per_s`; besides `ttft_p99_ms`, `tpot_p99_ms`, `kv_tokens`, `basis` and `notes`.
+        `output_tokens_per_s`; besides `ttft_p99_ms`, `tpot_p99_ms`, `kv_tokens`, `basis`, `traffic` and `notes`.
 
     Raises:
         UnknownGPU, UnknownModel: no such GPU or model.
@@ -70,23 +86,30 @@ def plan(
     model: str | Path | Mapping[str, Any] | ModelSpec,
     gpus: str | Sequence[str],
     *,
-    isl: int,
-    osl: int,
+    input_len: int | None = None,
+    output_len: int | None = None,
     ttft_ms: float | None = None,
     tpot_ms: float | None = None,
     prices: Mapping[str, float] | None = None,
+    isl: int | None = None,
+    osl: int | None = None,
     **space: Any,
 ) -> Plan:
     """The cheapest designs that serve requests within limits.
 
+        found = pw.plan("Llama-3.1-70B", ["H200", "H100"], input_len=4000, output_len=400, ttft_ms=2000, tpot_ms=50)
+        found.to_dict()["winner"]
+
     Args:
         model: as in `load_model`.
         gpus: names of GPUs to choose among.
-        isl: prompt tokens of a request.
-        osl: output tokens of a request.
+        input_len: mean prompt tokens of a request; the old name `isl` is taken, too.
+        output_len: mean output tokens of a request; the old name `osl` is taken, too.
         ttft_ms: limit on the mean time to the first token, ms.
         tpot_ms: limit on the mean time of an output token, ms.
         prices: USD a GPU-hour by GPU, over the shipped ones.
+        isl: `input_len`.
+        osl: `output_len`.
         **space: what to try, as fields of `pipewave.planning.Space`: tps, pps, engines, kv_dtypes, budgets (tokens a
             step), batches (requests), gpus_most (GPUs of a replica).
 
@@ -95,15 +118,27 @@ def plan(
 
     Raises:
         UnknownGPU, UnknownModel: no such GPU or model.
-        BadInput: a length, limit or list that cannot be.
+        MissingField, BadInput: a length, limit or list that is missing or cannot be.
 
-    Source: each design is answered as by `estimate`; cost is GPU-hours times price over output tokens.
+    Source: designs are ranked in closed form, and those that are named are served as `serve` does, under a load that
+    keeps the design's batch in flight; cost is GPU-hours times price over output tokens.
     """
     from pipewave.planning import Question, Space
     from pipewave.planning import plan as search
 
     tried = Space((gpus,) if isinstance(gpus, str) else tuple(gpus), **space)
-    return search(load(model), Question(isl, osl, ttft_ms, tpot_ms), tried, own_prices=prices)
+    lengths = _length("input_len", input_len, "isl", isl), _length("output_len", output_len, "osl", osl)
+    return search(load(model), Question(*lengths, ttft_ms, tpot_ms), tried, own_prices=prices)
+
+
+def _length(name: str, value: int | None, old: str, old_value: int | None) -> int:
+    """A length given under one of two names. Raises MissingField without either, BadInput with both."""
+    if value is not None and old_value is not None:
+        raise BadInput(f"{name} and {old} are one argument: give one of them", field=name)
+    given = old_value if value is None else value
+    if given is None:
+        raise MissingField(f"missing argument {name!r}: mean tokens of a request", field=name)
+    return given
 
 
 def trace(file: str | Path, *, gpu: str | GPU | None = None, protocol: str | None = None, **known: Any) -> Report:

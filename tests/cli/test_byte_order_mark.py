@@ -10,7 +10,7 @@ import pytest
 from pipewave.errors import BadFile
 from pipewave.gpus import find
 from pipewave.models import load
-from pipewave.simulate.traffic import read_trace
+from pipewave.simulate.arrival_files import read_trace
 from pipewave.view.answers import read
 
 CONFIG = {

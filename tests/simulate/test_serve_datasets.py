@@ -12,7 +12,9 @@ import pytest
 
 from pipewave.errors import BadInput
 from pipewave.published.client_command import read
-from pipewave.simulate.datasets import FILE, drawn, names
+from pipewave.simulate.traffic import LENGTHS_FILE as FILE
+from pipewave.simulate.traffic import datasets as names
+from pipewave.simulate.traffic import drawn_from as drawn
 
 CORPUS = Path(os.environ.get("PIPEWAVE_DATA", "/absent")) / "serving" / "rows.csv"
 

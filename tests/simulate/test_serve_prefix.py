@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipewave.errors import BadInput
+from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.kv_budget import KvBudget
 from pipewave.simulate.policies import VllmPolicy
 from pipewave.simulate.prefix_cache import PrefixCache
 from pipewave.simulate.replica import Replica
 from pipewave.simulate.server import Server
 from pipewave.simulate.setup import Setup
-from pipewave.simulate.traffic import Traffic, read_trace
+from pipewave.simulate.traffic import Traffic
 
 
 class Toy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ from pipewave.export.perfetto import write
 from pipewave.gpus import find
 from pipewave.models import load
 from pipewave.models.kernels import Deployment
+from pipewave.simulate.arrival_files import read_trace
 from pipewave.simulate.replay import read_workload, replay, workload
 from pipewave.simulate.report import Sla
 from pipewave.simulate.server import Server, with_interval
 from pipewave.simulate.setup import Setup
 from pipewave.simulate.step_table import StepTable
-from pipewave.simulate.traffic import read_trace, synthetic
+from pipewave.simulate.traffic import synthetic
 from pipewave.step import Runner, find_engine
 
 DATA = Path(os.environ.get("PIPEWAVE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -67,6 +69,31 @@ def test_traces_in_the_wild_are_the_same_requests(tmp_path: Path, name: str) -> 
     assert traffic.output_len.tolist() == [44, 109]
     assert read_trace(path, rate=4).arrival_s.tolist() == [0.0, 0.25]
     assert len(read_trace(path, requests=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("arrival_time", (0.5, 2.5)), ("timestamp_ms", (500, 2500)), ("time_s", (0.5, 2.5)),
+        ("timestamp", (1_700_000_000, 1_700_000_002)), ("time", (1_700_000_000_000, 1_700_000_002_000)),
+        ("time", ("2024-05-01 10:00:00", "2024-05-01 10:00:02")),
+    ],
+)  # fmt: skip
+def test_times_are_read_by_their_names_and_units(tmp_path: Path, column: str, values: tuple[Any, Any]) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{column},input_tokens,output_tokens\n{values[0]},374,44\n{values[1]},396,109\n")
+    traffic = read_trace(path)
+    assert traffic.arrival_s.tolist() == [0.0, 2.0]
+    assert traffic.input_len.tolist() == [374, 396]
+    assert str(traffic) == "2 requests, over 2 s: 0.5 a second, 385 + 76.5 tokens on average"
+
+
+@pytest.mark.parametrize("column", ["timestamp", "time", "Timestamp", "request_time", "arrives", "date"])
+def test_a_column_of_times_whose_unit_cannot_be_told_is_refused(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{column},prompt_tokens,output_tokens\n0.5,374,44\n50,396,109\n")
+    with pytest.raises(BadInput, match="unit is not known; name it arrival_time"):
+        read_trace(path)
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ class Requests:
 
     def traffic(self, spec: ModelSpec) -> Traffic:
         """Requests of a trace file, or as many as asked for, drawn with a dataset's lengths or with given ones."""
-        from pipewave.simulate import datasets
-        from pipewave.simulate.traffic import read_trace, synthetic, usual_count
+        from pipewave.simulate.arrival_files import read_trace
+        from pipewave.simulate.traffic import drawn_from, synthetic, usual_count
 
         lengths = self._lengths(spec)
         pace: dict[str, Any] = {
@@ -103,7 +103,7 @@ class Requests:
             return read_trace(self.trace, requests=self.requests, **pace)
         count = usual_count(self.concurrency) if self.requests is None else self.requests
         pace |= {"seed": self.seed, "burstiness": self.burstiness}
-        return datasets.drawn(self.dataset, count, **pace) if self.dataset else synthetic(count, **lengths, **pace)
+        return drawn_from(self.dataset, count, **pace) if self.dataset else synthetic(count, **lengths, **pace)
 
     def _lengths(self, spec: ModelSpec) -> dict[str, Any]:
         """Mean tokens in and out, those of images among them, and their spread."""

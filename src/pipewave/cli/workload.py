@@ -24,8 +24,8 @@ def workload_command(
 
     When they arrive is no part of a workload: `pipewave serve --trace` takes that into account.
     """
+    from pipewave.simulate.arrival_files import read_trace
     from pipewave.simulate.replay import workload
-    from pipewave.simulate.traffic import read_trace
 
     traffic = read_trace(requests, requests=limit)
     if traffic.arrival_s[-1] > 0:

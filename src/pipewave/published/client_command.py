@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from pipewave.calls.fields import Rule
 from pipewave.errors import BadInput
 from pipewave.published.server_command import Words, options, split
-from pipewave.simulate import datasets
 from pipewave.simulate.report import Sla
-from pipewave.simulate.traffic import LONGEST, Traffic, synthetic
+from pipewave.simulate.traffic import LONGEST, Traffic, datasets, drawn_from, synthetic
 
 NAMES: Mapping[str, str] = {
     "--random-input-len": "input",
@@ -105,9 +104,9 @@ def _traffic(client: Client, taken: Words) -> Traffic:
     rate, flight = said.get("rate", math.inf), said.get("concurrency")
     pace: dict[str, Any] = {"concurrency": int(flight)} if flight else {"rate": rate if math.isfinite(rate) else None}
     seed, chosen = int(said.get("seed", 0)), taken.said.get("dataset", "random")
-    if chosen in datasets.names():
+    if chosen in datasets():
         answers = int(said["answer"]) if "answer" in said else None
-        return datasets.drawn(chosen, count, seed=seed, output_len=answers, **pace)
+        return drawn_from(chosen, count, seed=seed, output_len=answers, **pace)
     traffic = synthetic(
         count, input_len=max(round(sizes[0]), 1), output_len=max(round(sizes[1]), 1),
         burstiness=said.get("burstiness", 1.0), spread=min(spread, 0.999), seed=seed, **pace,
@@ -133,7 +132,7 @@ def _goodput(words: list[str]) -> tuple[dict[str, float], list[str]]:
 
 def _notes(taken: Words) -> tuple[str, ...]:
     notes = []
-    if taken.said.get("dataset", "random") not in (*MADE, *datasets.names()):
+    if taken.said.get("dataset", "random") not in (*MADE, *datasets()):
         notes.append(f"dataset {taken.said['dataset']}: its lengths are not known here; those of the options are taken")
     finite = math.isfinite(_number("rate", taken.said.get("rate", "inf")))
     if finite and "concurrency" in taken.said:

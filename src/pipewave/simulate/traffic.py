@@ -1,49 +1,29 @@
-"""Requests that arrive over time: drawn at a rate, kept at a concurrency, or read from a trace."""
+"""Requests that arrive over time: drawn at a rate or kept at a concurrency, with given lengths or those of a dataset.
+
+Datasets are shipped as counts: how many recorded conversations had so many prompt and so many output tokens
+(`python -m lab.text_lengths` made them). A request is drawn from the cells by their counts, evenly within its cell.
+"""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipewave.errors import BadFile, BadInput, MissingExtra, MissingField
+from pipewave.errors import BadInput, did_you_mean
+from pipewave.files import packaged
 from pipewave.physics.demand import Array
 
 Ints = NDArray[np.int64]
 MOST = 300_000  # requests of a run; the largest published ones have 161,300
 BLOCK = 512  # tokens of a hashed block in Mooncake's traces
 LONGEST = 1 << 24  # tokens of a prompt or an output
-TURNS, REQUESTS = 10, 1000
-
-# What traces in the wild call their columns: Azure/Splitwise, Vidur, Mooncake, SGLang, BurstGPT, ShareGPT dumps.
-HASHES = "hash_ids"
-ARRIVAL = ("arrived_at", "arrival", "arrival_s", "arrival_time", "timestamp", "TIMESTAMP", "Timestamp")
-INPUT = (
-    "num_prefill_tokens",
-    "input_length",
-    "input_len",
-    "prompt_len",
-    "prompt_tokens",
-    "ContextTokens",
-    "Request tokens",
-    "isl",
-)
-# PipeWeave's tables hold both a request's own output and the one its batch ran; the latter comes first.
-OUTPUT = (
-    "output_tokens",
-    "num_decode_tokens",
-    "output_length",
-    "output_len",
-    "GeneratedTokens",
-    "Response tokens",
-    "osl",
-)
+TURNS, REQUESTS = 10, 1000  # of a run where nothing says how many: for each in flight, or in all
+LENGTHS_FILE = Path(__file__).with_name("lengths.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,129 +149,38 @@ def synthetic(
     return Traffic(np.cumsum(gaps), prompts, outputs, concurrency)
 
 
-def read_trace(
-    path: str | Path, *, requests: int | None = None, rate: float | None = None, concurrency: int | None = None
-) -> Traffic:
-    """Requests of a CSV, JSON-lines or parquet trace; `rate` rescales its times to that many requests a second.
+@cache
+def _recorded() -> dict[str, Any]:
+    return dict(packaged.document(LENGTHS_FILE))
 
-    A trace without times arrives at once, unless `rate` or `concurrency` says otherwise. Azure's time stamps and
-    epoch milliseconds are understood. Raises BadFile, MissingField or BadInput.
+
+def datasets() -> tuple[str, ...]:
+    """Datasets whose lengths are known."""
+    return tuple(_recorded())
+
+
+def drawn_from(name: str, requests: int, *, seed: int = 0, output_len: int | None = None, **pace: Any) -> Traffic:
+    """Requests with the lengths of a dataset, sent at `rate` or kept at `concurrency` as `synthetic` does.
+
+    output_len: of all requests, in place of the dataset's. Raises BadInput for a name that is not known.
     """
-    return _traffic(_read_columns(Path(path)), requests, rate, concurrency)
+    if name not in _recorded():
+        raise BadInput(
+            f"dataset = {name!r}: lengths are known of {', '.join(datasets())};{did_you_mean(name, datasets())}".rstrip(
+                ";"
+            ),
+            field="dataset",
+        )
+    known, rng = _recorded()[name], np.random.default_rng(seed)
+    counts = np.array(known["counts"], float)
+    cells = rng.choice(counts.size, requests, p=counts.ravel() / counts.sum())
+    sides = zip(np.unravel_index(cells, counts.shape), (known["prompt_edges"], known["output_edges"]), strict=True)
+    prompts, outputs = (_within(np.array(edges), at, rng) for at, edges in sides)
+    paced = synthetic(requests, input_len=1, output_len=1, seed=seed, **pace)
+    outputs = outputs if output_len is None else np.full(requests, output_len)
+    return Traffic(paced.arrival_s, prompts, outputs, paced.concurrency)
 
 
-def parse_trace(
-    text: str, name: str, *, requests: int | None = None, rate: float | None = None, concurrency: int | None = None
-) -> Traffic:
-    """Requests of the text of a CSV or JSON-lines trace, as `read_trace` reads a file; `name` is for messages."""
-    return _traffic(_columns(Path(name), text), requests, rate, concurrency)
-
-
-def _traffic(
-    columns: Mapping[str, list[Any]], requests: int | None, rate: float | None, concurrency: int | None
-) -> Traffic:
-    if requests is not None and requests < 1:
-        raise BadInput(f"requests = {requests}: must be at least 1", field="requests")
-    prompt, answer = (_numbers(columns, names, what) for names, what in ((INPUT, "prompt"), (OUTPUT, "output")))
-    times = _times(columns, len(prompt))
-    order = np.argsort(times, kind="stable")[:requests]
-    blocks = _blocks(columns, order)
-    traffic = Traffic(times[order] - times[order].min(), prompt[order], answer[order], concurrency, blocks=blocks)
-    return _rescaled(traffic, rate) if rate is not None else traffic
-
-
-def _blocks(columns: Mapping[str, list[Any]], order: NDArray[np.intp]) -> tuple[tuple[int, ...], ...] | None:
-    """Hashes of each prompt's blocks, where every request has a list of them."""
-    listed = columns.get(HASHES)
-    if listed is None or not all(isinstance(row, list) for row in listed):
-        return None
-    return tuple(tuple(listed[i]) for i in order.tolist())
-
-
-def _rescaled(traffic: Traffic, rate: float) -> Traffic:
-    """The same requests at another mean rate; without times of its own, evenly spaced."""
-    if not 0 < rate < 1e9:
-        raise BadInput(f"rate = {rate!r}: must be above 0 and below 1e9", field="rate")
-    span, count = float(traffic.arrival_s[-1]), len(traffic)
-    own = traffic.arrival_s / span if span > 0 else np.arange(count) / max(count - 1, 1)
-    return replace(traffic, arrival_s=own * ((count - 1) / rate))
-
-
-def _read_columns(path: Path) -> dict[str, list[Any]]:
-    try:
-        if path.suffix == ".parquet":
-            return _parquet(path)
-        text = path.read_text("utf-8-sig")
-    except OSError as problem:
-        raise BadFile(f"{path}: cannot be read ({problem.strerror})", field="trace") from problem
-    except UnicodeDecodeError as problem:
-        raise BadFile(f"{path}: not text ({problem.reason})", field="trace") from problem
-    return _columns(path, text)
-
-
-def _columns(path: Path, text: str) -> dict[str, list[Any]]:
-    return _table(path, _json_rows(path, text) if text.lstrip()[:1] == "{" else csv.DictReader(text.splitlines()))
-
-
-def _parquet(path: Path) -> dict[str, list[Any]]:
-    try:
-        from pyarrow import ArrowInvalid, parquet
-    except ImportError as problem:
-        raise MissingExtra("reading parquet traces needs pyarrow: pip install 'pipewave[train]'") from problem
-    try:
-        return dict(parquet.read_table(path).to_pydict())
-    except ArrowInvalid as problem:
-        raise BadFile(f"{path}: not a parquet file ({problem})", field="trace") from problem
-
-
-def _json_rows(path: Path, text: str) -> Iterable[Mapping[str, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as problem:
-            raise BadFile(f"{path}, line {number}: not valid JSON ({problem})", field="trace") from problem
-        if not isinstance(row, dict):
-            raise BadFile(f"{path}, line {number}: must be an object", field="trace")
-        yield row
-
-
-def _table(path: Path, rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    every = list(rows)
-    if not every:
-        raise BadFile(f"{path}: holds no requests", field="trace")
-    return {name: [row.get(name) for row in every] for name in every[0]}
-
-
-def _named(columns: Mapping[str, list[Any]], names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if name in columns), None)
-
-
-def _numbers(columns: Mapping[str, list[Any]], names: tuple[str, ...], what: str) -> Ints:
-    name = _named(columns, names)
-    if name is None:
-        raise MissingField(f"trace has no {what} length: name a column {', '.join(names)}", field="trace")
-    try:
-        return np.array([int(float(value)) for value in columns[name]], np.int64)
-    except (TypeError, ValueError, OverflowError) as problem:
-        raise BadInput(f"trace column {name}: every row needs a number ({problem})", field=name) from problem
-
-
-def _times(columns: Mapping[str, list[Any]], count: int) -> Array:
-    name = _named(columns, ARRIVAL)
-    if name is None:
-        return np.zeros(count)
-    try:
-        return np.array([float(value) for value in columns[name]]) * (1e-3 if name == "timestamp" else 1.0)
-    except (TypeError, ValueError, OverflowError):
-        return _dates(name, columns[name])
-
-
-def _dates(name: str, values: list[Any]) -> Array:
-    """Azure's `2023-11-16 18:15:46.6805900`, in seconds after the first."""
-    try:
-        stamps = np.array([str(value)[:26].replace(" ", "T") for value in values], "datetime64[us]")
-    except ValueError as problem:
-        raise BadInput(f"trace column {name}: must hold seconds or dates ({problem})", field=name) from problem
-    return np.asarray((stamps - stamps.min()) / np.timedelta64(1, "s"), float)
+def _within(edges: np.ndarray[Any, Any], at: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """A whole number of each cell, all of them as likely."""
+    return np.asarray(rng.integers(edges[at], edges[at + 1]))

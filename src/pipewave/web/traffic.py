@@ -10,6 +10,7 @@ from pydantic import Field
 from pipewave.errors import BadInput
 from pipewave.gpus import GPU
 from pipewave.models import ModelSpec
+from pipewave.simulate.arrival_files import parse_trace
 from pipewave.simulate.disaggregated import Disaggregated, Side
 from pipewave.simulate.interval import interval_ends
 from pipewave.simulate.latency_breakdown import latency_breakdown
@@ -20,7 +21,7 @@ from pipewave.simulate.setup import Setup
 from pipewave.simulate.simulation import Record
 from pipewave.simulate.speculative import Speculative
 from pipewave.simulate.speculative import of as speculative_of
-from pipewave.simulate.traffic import Traffic, parse_trace, synthetic
+from pipewave.simulate.traffic import Traffic, synthetic
 from pipewave.web import limits
 from pipewave.web.forms import Form, Gpu, Model, Name, WhatIf, cache_dtype, gpu_of, model_of, name_of, query_command
 
