@@ -96,7 +96,7 @@ def removals(config: dict[str, Any], read: set[str], rows: dict[str, Any]) -> di
     """What transformers makes of each field that is removed, by its path, where its class's default does not say it."""
     if config.get("model_type") not in CONFIG_MAPPING:
         return {}
-    found = {}
+    found: dict[str, Any] = {}
     for path in paths(config, read):
         less = copy.deepcopy(config)
         section = less[path[0]] if len(path) > 1 else less

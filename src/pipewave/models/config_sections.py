@@ -109,7 +109,8 @@ class Wrapped:
             return None
         outer = str(self.outer.get("model_type"))
         kind = str(self.vision.get("model_type") or outer)
-        stated = class_defaults(section_type(kind, "vision_config") or kind, self.vision) | dict(self.vision)
+        given = {name: value for name, value in self.vision.items() if value is not None}
+        stated = class_defaults(section_type(kind, "vision_config") or kind, given) | given
         around = class_defaults(outer, self.outer) | dict(self.outer)
         return read_tower({**stated, "model_type": kind}, Fields(around), hidden)
 
