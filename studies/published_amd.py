@@ -97,10 +97,11 @@ class Score:
 @contextmanager
 def ruled(names: Sequence[str] = ("vllm", "sglang"), **fields: float) -> Iterator[None]:
     """Engines' rules with other fields on AMD's GPUs."""
-    added = {"when": {"vendor": "amd"}, "set": fields}
+    added = {"when": {"vendor": "amd"}, "set": fields, "source": "tried here"}
     lists = [engine_rules.read(name)["rules"] for name in names]
     for listed in lists:
-        listed.append(added)
+        listed.insert(0, added)
+    engine_rules._cases.cache_clear()
     engine.resolve.cache_clear()
     server.worked_out.cache_clear()
     try:
@@ -108,6 +109,7 @@ def ruled(names: Sequence[str] = ("vllm", "sglang"), **fields: float) -> Iterato
     finally:
         for listed in lists:
             listed.remove(added)
+        engine_rules._cases.cache_clear()
         engine.resolve.cache_clear()
         server.worked_out.cache_clear()
 

@@ -58,7 +58,7 @@ def readers() -> dict[str, Read]:
         "software/front.json": lambda _: front._fronts(),
         "software/stack_rules.json": lambda _: rules.table(),
         "software/times.json": lambda _: engine._times(),
-        "software/*.yaml": lambda path: engine_rules.read(path.stem),
+        "software/[vst]*.json": lambda path: engine_rules.read(path.stem),
         "*": packaged.content,  # texts: the page, styles, lists of options
     }
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from pipewave.files import packaged
 from pipewave.software.engine_parts import DeploymentFacts
-from pipewave.software.engine_rules import holds
+from pipewave.software.engine_rules import facts_of
+from pipewave.software.rules import frozen, holds
 
 FILE = Path(__file__).with_name("recipes.yaml")
 LONGEST = 1 << 30  # tokens
@@ -74,8 +75,8 @@ def find(engine: str, version: str, setting: DeploymentFacts, requests: Requests
 
 def _holds(recipe: Mapping[str, Any], version: str, setting: DeploymentFacts) -> bool:
     unless: Mapping[str, Any] | None = recipe.get("unless")
-    left_out = unless is not None and holds(unless, version, setting)
-    return holds(recipe.get("when", {}), version, setting) and not left_out
+    left_out = unless is not None and holds(frozen(unless), facts_of(version, setting))
+    return holds(frozen(recipe.get("when", {})), facts_of(version, setting)) and not left_out
 
 
 def _size(value: Any, known: Mapping[str, int]) -> Any:

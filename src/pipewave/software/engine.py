@@ -31,7 +31,6 @@ from pipewave.software.engine_parts import (
     MemoryPolicy,
     Scheduler,
     StateCheckpoints,
-    StaticReserve,
 )
 from pipewave.software.reading import unread
 
@@ -224,12 +223,10 @@ def _times() -> dict[str, dict[str, float]]:
 def resolve(name: str, version: str, facts: DeploymentFacts = LARGE, chosen: Chosen = ()) -> Engine:
     """A version of an engine in a deployment: fitted times, then rules, then what was chosen, then what follows."""
     ruled = engine_rules.fields(name, version, facts)
-    values = {key: _frozen(value) for key, value in (_times()[name] | ruled).items()}
+    values: dict[str, Any] = {**_times()[name], **ruled}
     values["kernel_rules"] = engine_rules.kernels(name, version, facts)
     values |= dict(chosen)
-    if reserve := ruled.get("reserve"):
-        values["reserve"] = StaticReserve(**reserve)
-    checkpoints = StateCheckpoints(**ruled.get("states", {}))
+    checkpoints: StateCheckpoints = ruled.get("states", StateCheckpoints())
     values["states"] = checkpoints.in_use(values.get("prefix_cache"), values.get("drafts", False))
     parts = {
         part: kind(**{key: value for key, value in values.items() if PART_OF.get(key) == part})
@@ -252,11 +249,6 @@ def _settled(engine: Engine) -> Engine:
     if engine.memory.states.blocks_overlap and "overlaps" not in by_hand:
         changes["overlaps"] = False
     return _changed(engine, changes) if changes else engine
-
-
-def _frozen(value: Any) -> Any:
-    """Lists of data files as tuples, so that an engine can be a key."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def find(engine: str | Engine) -> Engine:

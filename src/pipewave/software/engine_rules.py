@@ -1,103 +1,114 @@
-"""Rules of an engine as data: what holds from a version, on a kind of GPU, for a kind of model and split.
+"""Rules of a serving engine by version: defaults and kernels, from `ENGINE.json`.
 
-A YAML file of rules is read from top to bottom; each rule whose condition holds sets fields, later ones override
-earlier ones (of a mapping, the entries that they name), and each names its source. Conditions: `since` and `before` a
-version; `NAME_from` (at least) and `NAME_below` for numbers of the setting; for anything else the value itself or a
-list of values.
+Of the rules that hold and set a field, the first counts (of `states` and `reserve`, part by part). Conditions are those
+of `rules`, over `DeploymentFacts` and the version; values have the types of `engine_parts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from pipewave.errors import BadFile
 from pipewave.files import packaged
-from pipewave.software.engine_parts import DeploymentFacts, GroupedGemmTime, KernelRule
-from pipewave.software.stacks import version_of
+from pipewave.software.engine_parts import PARTS, DeploymentFacts, KernelRule, StateCheckpoints, StaticReserve
+from pipewave.software.rules import Case, Facts, frozen, typed, version_of
 
 HERE = Path(__file__).parent
-USUAL = "vllm"  # the engine of an answer where none is named
-CHOICE = tuple(KernelRule.__dataclass_fields__)[2:]
-FROM, BELOW = "_from", "_below"
+NAMES = ("vllm", "sglang", "trtllm")  # engines with rules; the first is that of an answer where none is named
+NESTED: Mapping[str, type[Any]] = {"states": StateCheckpoints, "reserve": StaticReserve}
 
 
 @cache
 def read(engine: str) -> Mapping[str, Any]:
-    """The rules of an engine: `version` (its default), `rules` and `kernels`."""
-    return dict(packaged.yaml(HERE / f"{engine}.yaml"))
+    """The file of an engine: `version` (its default), `known_versions`, `vendors`, `rules` and `kernels`."""
+    return dict(packaged.document(HERE / f"{engine}.json"))
 
 
 def names() -> tuple[str, ...]:
     """Engines with rules, the usual one first."""
-    known = sorted(path.stem for path in HERE.glob("*.yaml"))
-    return tuple(sorted(known, key=lambda name: (name != USUAL, name)))
+    return NAMES
 
 
 @cache
 def knows(engine: str, version: str) -> bool:
     """Whether rules or rows of a version of an engine were read: of others, as little is known as of an unnamed one."""
     asked = version_of(version)
-    known = [version_of(str(each)) for each in read(engine)["known_versions"]]
+    known = map(version_of, read(engine)["known_versions"])
     return len(asked) > 1 and any(asked[: len(each)] == each[: len(asked)] for each in known)
+
+
+def facts_of(version: str, setting: DeploymentFacts) -> Facts:
+    """What conditions of an engine's rules may name."""
+    return {name: getattr(setting, name) for name in setting.__slots__} | {"version": version_of(version)}
+
+
+@cache
+def _types() -> Mapping[str, Any]:
+    """Type of each field that a rule may set, `states.places` and the like among them."""
+    flat = {name: kind for part in PARTS.values() for name, kind in get_type_hints(part).items()}
+    parts = {f"{name}.{each}": kind for name, part in NESTED.items() for each, kind in get_type_hints(part).items()}
+    return {name: kind for name, kind in flat.items() if name not in NESTED} | parts | {"stack": str}
+
+
+@cache
+def _cases(engine: str) -> tuple[Case, ...]:
+    """Rules of an engine in order. BadFile where one has no source, or a value is not of its field's type."""
+    try:
+        return tuple(
+            Case(
+                frozen(row["when"]),
+                {name: typed(_types()[name], each) for name, each in row["set"].items()},
+                _source(row),
+            )
+            for row in read(engine)["rules"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{engine}.json: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
+
+
+@cache
+def _kernel_cases(engine: str) -> tuple[Case, ...]:
+    """Kernel rules of an engine in order, those of several families or types one by one. BadFile as in `_cases`."""
+    try:
+        return tuple(
+            Case(frozen(row["when"]), typed(KernelRule, {"family": family, "dtype": dtype, **row["set"]}), _source(row))
+            for row in read(engine)["kernels"]
+            for family in row["family"]
+            for dtype in row["dtype"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadFile(f"{engine}.json: cannot be read ({error!r}); reinstall pipewave", field="rules") from error
+
+
+def _values(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: typed(_types()[name], value) for name, value in given.items()}
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    if not row["source"]:
+        raise ValueError(f"no source: {row}")
+    return str(row["source"])
 
 
 def fields(engine: str, version: str, setting: DeploymentFacts) -> dict[str, Any]:
     """Every field that the rules set for a version of an engine in a setting."""
-    found: dict[str, Any] = {}
-    for rule in _holding(read(engine)["rules"], version, setting):
-        found |= {name: _over(found.get(name), value) for name, value in rule["set"].items()}
-    return found
+    facts, found = facts_of(version, setting), dict[str, Any]()
+    for case in _cases(engine):
+        if case.holds(facts):
+            found = {**case.value, **found}
+    nested = {name: dict(_within(found, name)) for name in NESTED}
+    flat = {name: value for name, value in found.items() if "." not in name}
+    return flat | {name: NESTED[name](**values) for name, values in nested.items() if values}
 
 
-def _over(earlier: Any, value: Any) -> Any:
-    """What a rule sets over what earlier ones did: of a mapping, only the entries that it names."""
-    return {**earlier, **value} if isinstance(earlier, Mapping) and isinstance(value, Mapping) else value
+def _within(found: Mapping[str, Any], part: str) -> list[tuple[str, Any]]:
+    return [(name.removeprefix(f"{part}."), value) for name, value in found.items() if name.startswith(f"{part}.")]
 
 
 def kernels(engine: str, version: str, setting: DeploymentFacts) -> tuple[KernelRule, ...]:
-    """The kernel rules that hold, first match first."""
-    listed = _holding(read(engine).get("kernels", ()), version, setting)
-    return tuple(
-        KernelRule(family, dtype, **{name: _typed(rule[name]) for name in CHOICE if name in rule})
-        for rule in listed
-        for family in _list(rule["family"])
-        for dtype in _list(rule.get("dtype", ""))
-    )
-
-
-def _typed(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return GroupedGemmTime(**value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _holding(rules: Any, version: str, setting: DeploymentFacts) -> Iterator[Mapping[str, Any]]:
-    return (rule for rule in rules if holds(rule.get("when", {}), version, setting))
-
-
-def holds(when: Mapping[str, Any], version: str, setting: DeploymentFacts) -> bool:
-    """Whether every condition of a rule is met."""
-    return all(_meets(name, value, version, setting) for name, value in when.items())
-
-
-def _meets(name: str, value: Any, version: str, setting: DeploymentFacts) -> bool:
-    if name == "since":
-        return version_of(version) >= version_of(value)
-    if name == "before":
-        return version_of(version) < version_of(value)
-    return meets(setting, name, value)
-
-
-def meets(fields: Any, name: str, value: Any) -> bool:
-    """Whether a field of an object meets a condition of a rule."""
-    if name.endswith(FROM):
-        return bool(getattr(fields, name.removesuffix(FROM)) >= value)
-    if name.endswith(BELOW):
-        return bool(getattr(fields, name.removesuffix(BELOW)) < value)
-    return getattr(fields, name) in _list(value)
+    """The kernel rules that hold, in order."""
+    facts = facts_of(version, setting)
+    return tuple(case.value for case in _kernel_cases(engine) if case.holds(facts))
