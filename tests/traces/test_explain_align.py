@@ -16,7 +16,7 @@ from pipewave.kernels.profiler import Given
 from pipewave.models import load
 from pipewave.models.kernels import Batch, Deployment
 from pipewave.models.shard import Parallel
-from pipewave.traces.align import fused, match, sequence, worth
+from pipewave.traces.align import fused, match, match_score, sequence
 from pipewave.traces.trace import Op, Step
 
 ROLES = st.lists(st.sampled_from(["gemm", "attention", "norm", "fused", "copy", "fill", "moe"]), max_size=6).map(tuple)
@@ -29,7 +29,7 @@ def exhaustive(roles: tuple[str, ...], wanted: tuple[str, ...]) -> int:
     for size in range(1, min(len(roles), len(wanted)) + 1):
         for left in combinations(range(len(roles)), size):
             for right in combinations(range(len(wanted)), size):
-                values = [worth(roles[i], wanted[j]) for i, j in zip(left, right, strict=True)]
+                values = [match_score(roles[i], wanted[j]) for i, j in zip(left, right, strict=True)]
                 best = max(best, sum(values) if all(values) else 0)
     return best
 
@@ -40,7 +40,7 @@ def test_the_match_preserves_order_and_no_other_is_worth_more(roles: tuple[str, 
     pairs = [(role, at) for role, at in zip(roles, found, strict=True) if at is not None]
     positions = [at for _, at in pairs]
     assert positions == sorted(set(positions))
-    values = [worth(role, wanted[at]) for role, at in pairs]
+    values = [match_score(role, wanted[at]) for role, at in pairs]
     assert all(values)
     assert sum(values) == exhaustive(roles, wanted)
 

@@ -17,7 +17,7 @@ from pipewave.kernels.attention.metadata import Lengths
 from pipewave.kernels.profiler import Given
 from pipewave.kernels.streaming.sampling import blocks_of_a_row
 from pipewave.traces import Report, Workload, compare, explain_trace
-from pipewave.traces.cache_lengths import in_a_row, with_cached
+from pipewave.traces.cache_lengths import over_steps, with_cached
 from pipewave.traces.reader import read
 from pipewave.view import report as report_of
 from studies import e2e_kernels
@@ -319,7 +319,7 @@ def test_argmax_runs_as_pytorch_lays_it_out(step: str) -> None:
 def test_steps_in_a_row_hold_the_same_requests_one_token_longer() -> None:
     decode, other = (1,) * 8, (1,) * 9
     requests = {0: decode, 1: decode, 2: decode, 4: decode, 5: other, 6: (512,)}
-    found = in_a_row({0: 1000, 1: 1100, 2: 1002, 4: 50, 5: 70, 6: 3}, requests)
+    found = over_steps({0: 1000, 1: 1100, 2: 1002, 4: 50, 5: 70, 6: 3}, requests)
     assert found == {0: 1000, 1: 1001, 2: 1002, 4: 50, 5: 70, 6: 3}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models.attention_spec import Mixer
 from pipewave.models.config_fields import Fields, canonical, synonyms_of
-from pipewave.models.config_sections import Wrapped, in_hub_words, unwrap
+from pipewave.models.config_sections import Wrapped, from_params_json, unwrap
 from pipewave.models.families import (
     STANDARD,
     Family,
@@ -21,9 +21,9 @@ from pipewave.models.families import (
     section_type,
     type_of_architecture,
 )
-from pipewave.models.layer_plan import kinds, layer_count
-from pipewave.models.layer_reader import LayerReader, beside, bypass, dense, front_maps, moe, tables
-from pipewave.models.layer_types import Kind
+from pipewave.models.layer_plan import layer_count, layer_kinds
+from pipewave.models.layer_reader import LayerReader, bypass, dense, front_maps, moe, small_parts, tables
+from pipewave.models.layer_types import LayerKind
 from pipewave.models.precision import BF16, FP16, Linear, Precision, Quantisation
 from pipewave.models.quantization_config import EXPERT_DTYPES, ONLINE, read_hf_quant, read_quantization
 from pipewave.models.read_attention import attention, recurrent
@@ -55,7 +55,7 @@ def parse(
     become while they are loaded (`ONLINE`). Raises MissingField, BadInput, or UnsupportedModel naming the field
     that stands in the way.
     """
-    hub = in_hub_words(raw)
+    hub = from_params_json(raw)
     found = unwrap(hub)
     model_type = _model_type(found.text)
     family = family_of(model_type) or STANDARD
@@ -67,9 +67,9 @@ def parse(
     _check_decoder(fields)
     _check_embedding(fields)
     count = layer_count(fields, MAX_LAYERS)
-    layers = _layers(LayerReader(fields, family, quantisation, base, 0, Kind()), count)
+    layers = _layers(LayerReader(fields, family, quantisation, base, 0, LayerKind()), count)
     width = fields.integer("hidden_size", high=1 << 20)
-    spec = _whole(LayerReader(fields, family, quantisation, base, 0, Kind()), name, model_type, layers)
+    spec = _whole(LayerReader(fields, family, quantisation, base, 0, LayerKind()), name, model_type, layers)
     noted = _notes(fields, model_type, frozenset(ignore))
     spec = replace(spec, tower=found.tower(width), audio_params=found.heard(width))
     spec = replace(spec, pooled=spec.pooled or SCORED.search(_architecture(hub)) is not None)
@@ -180,7 +180,7 @@ def _layers(reader: LayerReader, count: int) -> tuple[Layer, ...]:
     """All layers; those of one kind that are quantised alike are one object, read once."""
     known: dict[object, tuple[Layer, ...]] = {}
     found: list[Layer] = []
-    for index, kind in enumerate(kinds(reader.fields, reader.family, count)):
+    for index, kind in enumerate(layer_kinds(reader.fields, reader.family, count)):
         key = (kind, reader.quantisation.key(index))
         if key not in known:
             own = Fields(
@@ -198,12 +198,12 @@ def _layer(reader: LayerReader) -> tuple[Layer, ...]:
     ffns = tuple(_ffn(reader, word) for word in reader.kind.ffns or ())
     if reader.family.two_blocks_a_layer:
         return Layer(mixers, (dense(reader), *ffns)), Layer(mixers, (dense(reader),))
-    extra = tuple(beside(reader))
-    norms = sum(part.norms for part in extra) + reader.family.extra_norms + _beside(reader)
+    extra = tuple(small_parts(reader))
+    norms = sum(part.norms for part in extra) + reader.family.extra_norms + _norms_of_parallel_ffns(reader)
     return (Layer(mixers, (*ffns, *extra), extra_norms=norms),)
 
 
-def _beside(reader: LayerReader) -> int:
+def _norms_of_parallel_ffns(reader: LayerReader) -> int:
     """Norms more where a dense block and experts run side by side, each with its own."""
     return 3 if len(reader.kind.ffns or ()) > 1 else 0
 

@@ -30,7 +30,7 @@ PLACED = ("moe", "quantization", "vision_encoder", "tied_embeddings", "model_typ
 FP8 = "fp8_e4m3"
 
 
-def in_hub_words(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+def from_params_json(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same model as a config.json would state it; any other config as it is.
 
     Raises UnsupportedModel for a section of it that is not known.

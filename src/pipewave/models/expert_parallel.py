@@ -242,7 +242,7 @@ def _among(stage: Stage) -> dict[str, int]:
 
 
 def _size(stage: Stage, spec: Moe, width: float) -> int:
-    return max(round(stage.met * spec.hidden * width), 1)
+    return max(round(stage.expert_tokens * spec.hidden * width), 1)
 
 
 def _sent(stage: Stage, spec: Moe, backend: str, direction: str, *, narrow: bool) -> MoeAllToAll:

@@ -10,7 +10,7 @@ from pipewave.calls.operators import HyperConnection
 from pipewave.errors import BadInput
 from pipewave.models.attention_kernels import after, before, lengths
 from pipewave.models.expert_parallel import combine, dispatch
-from pipewave.models.lora_and_drafts import Lora, beside
+from pipewave.models.lora_and_drafts import Lora, lora_kernels
 from pipewave.models.shard import padded_vocab
 from pipewave.models.spec import Bypass, Ffn, Layer, Mlp, Moe
 from pipewave.models.stage import ACT, Batch, Layout, Stage, Use
@@ -63,7 +63,7 @@ class Deployment(Layout):
         if stage == 0:
             yield from _embedding(view)
         for layer, count in self._grouped(stage):
-            added = beside(view, layer, self.lora) if self.lora else ()
+            added = lora_kernels(view, layer, self.lora) if self.lora else ()
             for use in (*_layer(view, layer, lengthy=lengthy), *added):
                 yield replace(use, count=use.count * count)
 
@@ -197,7 +197,7 @@ def _moe(stage: Stage, spec: Moe) -> Iterator[Use]:
     if spec.into:
         yield stage.linear(spec.into)
     yield from dispatch(stage, spec)
-    met = round(stage.met * spec.skew) if stage.parallel.ep > 1 else stage.met
+    met = round(stage.expert_tokens * spec.skew) if stage.parallel.ep > 1 else stage.expert_tokens
     call = FusedMoe(
         met, spec.experts, spec.topk, spec.hidden, spec.inter, gated=spec.gated, tp=stage.parallel.moe_tp,
         ep=stage.parallel.ep, dtype=spec.precision.dtype,

@@ -9,12 +9,12 @@ from typing import Any
 from pipewave.errors import BadInput, MissingField
 from pipewave.models.config_fields import Fields
 from pipewave.models.families import Family
-from pipewave.models.layer_types import DENSE, MIXING, SPARSE, Kind
+from pipewave.models.layer_types import ATTENTION_RULES, DENSE, SPARSE, LayerKind
 
 Rule = Callable[[Fields, int], list[bool] | None]
 
 
-def sparse(fields: Fields, count: int) -> list[bool]:
+def routed_layers(fields: Fields, count: int) -> list[bool]:
     """True for layers with experts: every rule that a config uses must agree. MissingField without their count."""
     if fields.needed_but_missing("experts", ("topk", "moe_inter")):
         fields.need("experts")
@@ -118,13 +118,13 @@ _ANYWHERE = ("intermediate_size", "moe_inter", "topk", "shared_count", "ngrams")
 Columns = Iterator[tuple[str, list[Any]]]  # a field and its value in every layer, None for the model's own
 
 
-def own(fields: Fields, kinds: Sequence[Kind]) -> list[Kind]:
+def with_layer_values(fields: Fields, kinds: Sequence[LayerKind]) -> list[LayerKind]:
     """Give every layer what a config states for it alone; equal layers stay one object."""
     columns = [
         column for rule in (_listed, _borrowed, _reused, _blocks, _ngrams) for column in rule(fields, len(kinds))
     ]
     stated = fields.section("per_layer_config")
-    known: dict[object, Kind] = {}
+    known: dict[object, LayerKind] = {}
     found = []
     for index, kind in enumerate(kinds):
         values = {name: column[index] for name, column in columns if "attention" in kind.mixers or name in _ANYWHERE}
@@ -136,7 +136,7 @@ def own(fields: Fields, kinds: Sequence[Kind]) -> list[Kind]:
     return found
 
 
-def _sliding_or_full(fields: Fields, kind: Kind) -> dict[str, Any]:
+def _sliding_or_full(fields: Fields, kind: LayerKind) -> dict[str, Any]:
     """What a config states separately for sliding and for full attention."""
     if "attention" not in kind.mixers:
         return {}
@@ -198,20 +198,20 @@ def _ngrams(fields: Fields, count: int) -> Columns:
         yield "ngrams", [int(index + 1 in chosen) or None for index in range(count)]
 
 
-def kinds(fields: Fields, family: Family, count: int) -> list[Kind]:
+def layer_kinds(fields: Fields, family: Family, count: int) -> list[LayerKind]:
     """The kind of every layer. Raises BadInput or UnsupportedModel naming the field that cannot be read."""
-    found = next((made for rule in MIXING if (made := rule(fields, count)) is not None), None)
+    found = next((made for rule in ATTENTION_RULES if (made := rule(fields, count)) is not None), None)
     if found is None and family.layers_listed:
         raise MissingField(
             "config has no 'layer_types': a field must list which of its layers are attention", field="layer_types"
         )
-    found = found or [Kind(family.mixers, family.ffns)] * count
+    found = found or [LayerKind(family.mixers, family.ffns)] * count
     found = _windows(fields, family, found)
-    routed = sparse(fields, count)
+    routed = routed_layers(fields, count)
     both = family.dense_beside_experts or fields.flag("residual_moe")
     chosen = [kind if kind.ffns is not None else replace(kind, ffns=_ffns(s, both=both))
               for kind, s in zip(found, routed, strict=True)]  # fmt: skip
-    return own(fields, [kind if _rope(fields, family, i) else replace(kind, rope=False)
+    return with_layer_values(fields, [kind if _rope(fields, family, i) else replace(kind, rope=False)
                         for i, kind in enumerate(chosen)])  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def layer_count(fields: Fields, high: int) -> int:
     return fields.integer("num_hidden_layers", high=high)
 
 
-def _windows(fields: Fields, family: Family, found: list[Kind]) -> list[Kind]:
+def _windows(fields: Fields, family: Family, found: list[LayerKind]) -> list[LayerKind]:
     """Give attention its window or its chunk, where a rule above has not said which layers slide."""
     window, chunk = fields.optional("sliding_window"), fields.optional("attention_chunk_size")
     restated = fields.optional("sliding_window_size")
@@ -249,7 +249,7 @@ def _windows(fields: Fields, family: Family, found: list[Kind]) -> list[Kind]:
     ]
 
 
-def _chunked(fields: Fields, family: Family, index: int, kind: Kind) -> bool:
+def _chunked(fields: Fields, family: Family, index: int, kind: LayerKind) -> bool:
     """Llama 4: layers with RoPE see their own chunk only."""
     listed = fields.get("layer_types") is not None
     return not kind.full if listed else _rope(fields, family, index)

@@ -9,7 +9,7 @@ from typing import Any
 from pipewave.errors import BadInput, UnsupportedModel
 from pipewave.models.config_fields import Fields
 from pipewave.models.families import Family, FlagOrField
-from pipewave.models.layer_types import Kind
+from pipewave.models.layer_types import LayerKind
 from pipewave.models.precision import Linear, Precision, Quantisation
 from pipewave.models.spec import Bypass, Mlp, Moe
 
@@ -41,7 +41,7 @@ class LayerReader:
     quantisation: Quantisation
     base: Precision
     index: int
-    kind: Kind
+    kind: LayerKind
 
     @property
     def hidden(self) -> int:
@@ -175,7 +175,7 @@ def bypass(reader: LayerReader, places: Sequence[str]) -> Bypass:
 TAPPED = 3  # layers of the target whose hidden states an EAGLE-3 head reads
 
 
-def beside(reader: LayerReader) -> Iterator[Bypass]:
+def small_parts(reader: LayerReader) -> Iterator[Bypass]:
     """Parts that run beside a layer's blocks, where fields name them."""
     for name, read in _PARTS.items():
         if size := reader.fields.integer(name, 0, low=0):

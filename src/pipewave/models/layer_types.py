@@ -13,7 +13,7 @@ DENSE, SPARSE = ("mlp",), ("moe",)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LayerKind:
     """Parts of one layer by name; `ffns` None: dense or sparse as other fields say.
 
     `own`: canonical fields with this layer's own values, in place of the model's.
@@ -28,7 +28,7 @@ class Kind:
     ratio: int = 0
     own: tuple[tuple[str, Any], ...] = ()
 
-    def with_own(self, **values: Any) -> Kind:
+    def with_own(self, **values: Any) -> LayerKind:
         """The same with more values of its own; None leaves the model's."""
         given = {name: value for name, value in values.items() if value is not None}
         for name, value in given.items():
@@ -37,51 +37,51 @@ class Kind:
         return replace(self, own=(*self.own, *given.items()))
 
 
-FULL = Kind()
-WORDS: dict[str, Kind] = {
+FULL = LayerKind()
+LAYER_WORDS: dict[str, LayerKind] = {
     "full_attention": FULL,
     "attention": FULL,
     "global": FULL,
     "indexed_attention": FULL,
     "deepseek_sparse_attention": FULL,
-    "sparse_attention": Kind(own=(("sparse", True),)),
-    "minimax_m3_sparse": Kind(own=(("sparse", True),)),
-    "sliding_attention": Kind(full=False),
-    "local": Kind(full=False),
-    "hybrid_sliding": Kind(full=False),
-    "chunked_attention": Kind(full=False),
-    "linear_attention": Kind(("linear",)),
-    "mamba": Kind(("mamba",)),
-    "mamba2": Kind(("mamba",)),
-    "conv": Kind(("conv",)),
-    "short_conv": Kind(("conv",)),
-    "hybrid": Kind(("mamba", "attention")),
-    "compressed_sparse_attention": Kind(ratio=4),
-    "heavily_compressed_attention": Kind(ratio=128),
+    "sparse_attention": LayerKind(own=(("sparse", True),)),
+    "minimax_m3_sparse": LayerKind(own=(("sparse", True),)),
+    "sliding_attention": LayerKind(full=False),
+    "local": LayerKind(full=False),
+    "hybrid_sliding": LayerKind(full=False),
+    "chunked_attention": LayerKind(full=False),
+    "linear_attention": LayerKind(("linear",)),
+    "mamba": LayerKind(("mamba",)),
+    "mamba2": LayerKind(("mamba",)),
+    "conv": LayerKind(("conv",)),
+    "short_conv": LayerKind(("conv",)),
+    "hybrid": LayerKind(("mamba", "attention")),
+    "compressed_sparse_attention": LayerKind(ratio=4),
+    "heavily_compressed_attention": LayerKind(ratio=128),
 }
 # One part a layer: in lists that hold these words, every word is a layer of that part alone.
-ALONE: dict[str, Kind] = {
-    "M": Kind(("linear",), ()),
-    "mamba": Kind(("linear",), ()),
-    "linear_attention": Kind(("linear",), ()),
-    "*": Kind(ffns=()),
-    "attention": Kind(ffns=()),
-    "full_attention": Kind(ffns=()),
-    "E": Kind((), SPARSE),
-    "moe": Kind((), SPARSE),
-    "-": Kind((), DENSE),
-    "mlp": Kind((), DENSE),
+ONE_PART_WORDS: dict[str, LayerKind] = {
+    "M": LayerKind(("linear",), ()),
+    "mamba": LayerKind(("linear",), ()),
+    "linear_attention": LayerKind(("linear",), ()),
+    "*": LayerKind(ffns=()),
+    "attention": LayerKind(ffns=()),
+    "full_attention": LayerKind(ffns=()),
+    "E": LayerKind((), SPARSE),
+    "moe": LayerKind((), SPARSE),
+    "-": LayerKind((), DENSE),
+    "mlp": LayerKind((), DENSE),
 }
 
 
-Rule = Callable[[Fields, int], list[Kind] | None]
+Rule = Callable[[Fields, int], list[LayerKind] | None]
 
 
-def _by_word(fields: Fields, count: int) -> list[Kind] | None:
+def _by_word(fields: Fields, count: int) -> list[LayerKind] | None:
     words = fields.listed("layer_types", count)
     if words is None:
         return None
-    table = ALONE if {"moe", "mlp"} & {w for w in words if isinstance(w, str)} else WORDS
+    table = ONE_PART_WORDS if {"moe", "mlp"} & {w for w in words if isinstance(w, str)} else LAYER_WORDS
     unknown = [word for word in words if not isinstance(word, str) or word not in table]
     if unknown:
         known = ", ".join(table)
@@ -93,25 +93,25 @@ def _by_word(fields: Fields, count: int) -> list[Kind] | None:
     return [FULL if word == "hybrid" and alone else table[word] for word in words]
 
 
-def _by_letter(fields: Fields, count: int) -> list[Kind] | None:
+def _by_letter(fields: Fields, count: int) -> list[LayerKind] | None:
     letters = fields.listed("hybrid_override_pattern", count)
     if letters is None:
         return None
-    unknown = [letter for letter in letters if not isinstance(letter, str) or letter not in ALONE]
+    unknown = [letter for letter in letters if not isinstance(letter, str) or letter not in ONE_PART_WORDS]
     if unknown:
         raise UnsupportedModel(
             f"hybrid_override_pattern holds {unknown[0]!r}: not modelled", field="hybrid_override_pattern"
         )
-    return [ALONE[letter] for letter in letters]
+    return [ONE_PART_WORDS[letter] for letter in letters]
 
 
-def _by_block(fields: Fields, count: int) -> list[Kind] | None:
+def _by_block(fields: Fields, count: int) -> list[LayerKind] | None:
     """Blocks as a search found them (Nemotron NAS): each states its own attention and width, or that it has none."""
     blocks = fields.listed("block_configs", count)
     return None if blocks is None else [_block(fields, block) for block in blocks]
 
 
-def _block(fields: Fields, block: Any) -> Kind:
+def _block(fields: Fields, block: Any) -> LayerKind:
     whole = Fields(block) if isinstance(block, dict) else Fields({})
     if not whole.has("attention") or not whole.has("ffn"):
         raise BadInput("block_configs: every block must hold attention and ffn", field="block_configs")
@@ -124,7 +124,7 @@ def _block(fields: Fields, block: Any) -> Kind:
     group, heads = attention.optional("n_heads_in_group"), fields.integer("num_attention_heads")
     kv = heads // group if group else attention.optional("num_key_value_heads")
     inter = ffn.get("intermediate_size") or _multiple(ffn.number("ffn_mult"), fields.integer("hidden_size"))
-    kind = Kind(mixers, ffns, window=attention.optional("window_length"))
+    kind = LayerKind(mixers, ffns, window=attention.optional("window_length"))
     return kind.with_own(num_key_value_heads=kv, intermediate_size=inter)
 
 
@@ -133,29 +133,29 @@ def _multiple(times: float | None, hidden: int) -> int | None:
     return None if times is None else -(-int(2 * times * hidden / 3) // 256) * 256
 
 
-def _by_ratio(fields: Fields, count: int) -> list[Kind] | None:
+def _by_ratio(fields: Fields, count: int) -> list[LayerKind] | None:
     ratios = fields.listed("compress_ratios", count)
     if ratios is None:
         return None
     if not all(isinstance(r, int) and not isinstance(r, bool) and 0 <= r <= 1 << 20 for r in ratios):
         raise BadInput("compress_ratios: must hold whole numbers", field="compress_ratios")
-    return [Kind(ratio=ratio) for ratio in ratios]
+    return [LayerKind(ratio=ratio) for ratio in ratios]
 
 
-def _flags(name: str, on: Kind, off: Kind) -> Rule:
+def _flags(name: str, on: LayerKind, off: LayerKind) -> Rule:
     """A list of zeros and ones, one a layer."""
 
-    def rule(fields: Fields, count: int) -> list[Kind] | None:
+    def rule(fields: Fields, count: int) -> list[LayerKind] | None:
         flags = fields.listed(name, count)
         return None if flags is None else [on if flag else off for flag in flags]
 
     return rule
 
 
-def _indices(name: str, inside: Kind, outside: Kind) -> Rule:
+def _indices(name: str, inside: LayerKind, outside: LayerKind) -> Rule:
     """A list of layer numbers from zero."""
 
-    def rule(fields: Fields, count: int) -> list[Kind] | None:
+    def rule(fields: Fields, count: int) -> list[LayerKind] | None:
         if fields.get(name) is None:
             return None
         chosen = set(fields.ints(name))
@@ -164,52 +164,52 @@ def _indices(name: str, inside: Kind, outside: Kind) -> Rule:
     return rule
 
 
-def _by_delta_lists(fields: Fields, count: int) -> list[Kind] | None:
+def _by_delta_lists(fields: Fields, count: int) -> list[LayerKind] | None:
     """Kimi Linear: lists of layers from one."""
     section = Fields(fields.section("linear_attn_config"))
     if not section.has("kda_layers"):
         return None
     delta = set(section.ints("kda_layers"))
-    return [WORDS["linear_attention"] if index + 1 in delta else FULL for index in range(count)]
+    return [LAYER_WORDS["linear_attention"] if index + 1 in delta else FULL for index in range(count)]
 
 
-def _by_period(fields: Fields, count: int) -> list[Kind] | None:
+def _by_period(fields: Fields, count: int) -> list[LayerKind] | None:
     """Jamba: one layer of attention in every so many, the rest Mamba."""
     if not fields.has("attn_layer_period"):
         return None
     period, offset = fields.integer("attn_layer_period"), fields.integer("attn_layer_offset", 0, low=0)
-    return [FULL if index % period == offset else WORDS["mamba"] for index in range(count)]
+    return [FULL if index % period == offset else LAYER_WORDS["mamba"] for index in range(count)]
 
 
-def _by_interval(fields: Fields, count: int) -> list[Kind] | None:
+def _by_interval(fields: Fields, count: int) -> list[LayerKind] | None:
     """Qwen3-Next and Ling: the last layer of every group has full attention, the others a recurrence."""
     name = next((n for n in ("full_attention_interval", "layer_group_size") if fields.has(n)), None)
     if name is None:
         return None
     size = fields.integer(name)
     whole = count // size * size
-    return [FULL if (i + 1) % size == 0 or i >= whole > 0 else WORDS["linear_attention"] for i in range(count)]
+    return [FULL if (i + 1) % size == 0 or i >= whole > 0 else LAYER_WORDS["linear_attention"] for i in range(count)]
 
 
-def _by_letters_of_windows(fields: Fields, count: int) -> list[Kind] | None:
+def _by_letters_of_windows(fields: Fields, count: int) -> list[LayerKind] | None:
     """EXAONE 4: a word such as LLLG, repeated, the last layer always global."""
     pattern = fields.get("sliding_window_pattern")
     if not isinstance(pattern, str) or not pattern:
         return None
     local = [pattern[i % len(pattern)] == "L" and i + 1 < count for i in range(count)]
-    return [WORDS["sliding_attention"] if each else FULL for each in local]
+    return [LAYER_WORDS["sliding_attention"] if each else FULL for each in local]
 
 
-MIXING: tuple[Rule, ...] = (
+ATTENTION_RULES: tuple[Rule, ...] = (
     _by_block,
     _by_letter,
     _by_word,
     _by_ratio,
     _by_delta_lists,
-    _flags("hybrid_layer_pattern", WORDS["sliding_attention"], FULL),
-    _flags("attn_type_list", FULL, WORDS["linear_attention"]),
-    _indices("attn_layer_indices", FULL, WORDS["mamba"]),
-    _indices("full_attn_idxs", FULL, WORDS["conv"]),
+    _flags("hybrid_layer_pattern", LAYER_WORDS["sliding_attention"], FULL),
+    _flags("attn_type_list", FULL, LAYER_WORDS["linear_attention"]),
+    _indices("attn_layer_indices", FULL, LAYER_WORDS["mamba"]),
+    _indices("full_attn_idxs", FULL, LAYER_WORDS["conv"]),
     _by_period,
     _by_interval,
     _by_letters_of_windows,

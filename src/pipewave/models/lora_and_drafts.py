@@ -80,7 +80,7 @@ def lora_of(text: str) -> Lora:
         raise BadInput(f"lora = {text!r}: must look like rank=16,adapters=4", field="lora") from problem
 
 
-def adapted(layer: Layer) -> Iterator[Linear]:
+def adapted_linears(layer: Layer) -> Iterator[Linear]:
     """The maps of a layer that adapters stand beside."""
     for mixer in layer.mixers:
         yield from mixer.linears()
@@ -91,11 +91,11 @@ def adapted(layer: Layer) -> Iterator[Linear]:
             yield from part.linears()
 
 
-def beside(stage: Stage, layer: Layer, lora: Lora) -> Iterator[Use]:
+def lora_kernels(stage: Stage, layer: Layer, lora: Lora) -> Iterator[Use]:
     """The kernels that a layer's adapters add."""
     rows, rank = stage.rows, lora.rank
     held = min(lora.adapters, rows)
-    for linear in adapted(layer):
+    for linear in adapted_linears(layer):
         out, inp = linear.shape(stage.tp)
         thin = rows * rank * WIDE
         yield stage.streaming("lora_shrink", rows * inp * ACT, thin, held * rank * inp * ACT)
@@ -107,6 +107,6 @@ def adapter_bytes(model: ModelSpec, parallel: Parallel, lora: Lora) -> float:
     each = sum(
         count * lora.rank * sum(linear.shape(parallel.tp)) * ACT
         for layer, count in model.grouped()
-        for linear in adapted(layer)
+        for linear in adapted_linears(layer)
     )
     return lora.adapters * each / parallel.pp

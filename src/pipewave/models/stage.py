@@ -151,7 +151,7 @@ class Stage:
         return self.batch.rows
 
     @property
-    def met(self) -> int:
+    def expert_tokens(self) -> int:
         """Tokens that the experts of a layer meet: those of all data-parallel ranks, each with as many as this one."""
         return self.rows * self.parallel.dp
 

@@ -31,7 +31,7 @@ MAY_BE: dict[str, tuple[str, ...]] = {
 ANCHOR, NAMED, GUESSED = 8, 3, 1
 
 
-def worth(role: str, use_role: str) -> int:
+def match_score(role: str, use_role: str) -> int:
     """Score of taking a traced kernel of `role` for an expected one; 0 where it cannot be."""
     (role, _, size), (use_role, _, use_size) = role.partition(":"), use_role.partition(":")
     if size and use_size and size != use_size:
@@ -133,7 +133,7 @@ def match(roles: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[int | None, 
         best = table[row][column]
         while column < len(wanted) and table[row][column + 1] == best:
             column += 1
-        value = worth(role, wanted[column]) if column < len(wanted) else 0
+        value = match_score(role, wanted[column]) if column < len(wanted) else 0
         if value and best == value + table[row + 1][column + 1]:
             found.append(column)
             column += 1
@@ -144,7 +144,7 @@ def match(roles: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[int | None, 
 
 def _table(roles: Sequence[str], wanted: Sequence[str]) -> list[list[int]]:
     """Best worth of matching what is left, from the end: [role][wanted]."""
-    values = {role: [worth(role, use) for use in wanted] for role in set(roles)}
+    values = {role: [match_score(role, use) for use in wanted] for role in set(roles)}
     below = [0] * (len(wanted) + 1)
     table = [below]
     for role in reversed(roles):

@@ -85,7 +85,7 @@ def with_cached(found: Lengths, cached: int, all_steps: Collection[int]) -> Leng
     return Lengths(found.q_lens, tuple(q + cached for q in found.q_lens), note)
 
 
-def in_a_row(cached: Mapping[int, int], requests: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+def over_steps(cached: Mapping[int, int], requests: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
     """Cached tokens by step, those of consecutive decode steps of as many requests from all of them together.
 
     `requests`: new tokens of each request, by step.

@@ -20,7 +20,7 @@ from pipewave.models.kernels import Batch, Deployment, Use
 from pipewave.software.engine import Engine
 from pipewave.software.engine import find as find_engine
 from pipewave.traces.align import align, between, match, of_scope, parts, role_of, sequence, sized
-from pipewave.traces.cache_lengths import Where, cached_tokens, in_a_row, with_cached
+from pipewave.traces.cache_lengths import Where, cached_tokens, over_steps, with_cached
 from pipewave.traces.group import Group, by_step, group, recorded_call
 from pipewave.traces.reader import ROOMY, Limits, read
 from pipewave.traces.report import Report, report
@@ -131,7 +131,7 @@ def _lengths(
             if (length := cached_tokens(one, uses, steps[number], where)) is not None:
                 cached[number] = length
     requests = {number: one.q_lens for number, one in found.items() if one is not None}
-    taken = in_a_row(cached, requests)
+    taken = over_steps(cached, requests)
     stated: dict[int, tuple[Lengths, ...]] = {number: (one,) if one else () for number, one in found.items()}
     if found.get(-1, True) is None and not trace.steps:
         stated[-1] = _recorded([read_off[id(one)] for one in groups], trace.source)
